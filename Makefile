@@ -1,0 +1,43 @@
+# `make test` sets everything up in .venv and checks the project; `make reproduce` runs the paper's case study.
+.DEFAULT_GOAL := help
+.PHONY: help install lint types layers unit test reproduce bench-install clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= 2
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1	/'
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+install: $(STAMP) ## make the virtual environment .venv and install everything into it
+
+lint: $(STAMP) ## style (ruff)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## static types (mypy); shapes are checked at run time by the tests
+	$(BIN)/mypy
+
+layers: $(STAMP) ## imports point one way
+	$(BIN)/lint-imports
+
+unit: $(STAMP) ## the tests alone
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test: lint types layers unit ## everything that CI runs
+
+reproduce: $(STAMP) ## the paper's case study on the built-in weather
+	$(BIN)/ecl2o reproduce
+
+bench-install: $(STAMP) ## what the benchmarks compare with (PyTorch and others)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

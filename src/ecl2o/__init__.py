@@ -1,0 +1,67 @@
+"""Online decisions when changing one's mind is costly, made by machine learning with a safety net.
+
+Names are resolved when they are first used, so that `import ecl2o` and `ecl2o --help` do not import JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# The public names, by the subpackage that holds them.
+_PUBLIC = {
+    "problem": (
+        "Box",
+        "ConvexCost",
+        "CurvedTracking",
+        "Everywhere",
+        "Instance",
+        "Mahalanobis",
+        "Problem",
+        "Quadratic",
+        "SquaredTracking",
+        "Trajectory",
+    ),
+    "offline": ("constrained_oracle", "oracle", "oracle_days"),
+    "agents": (
+        "AbstractAgent",
+        "FollowPrediction",
+        "Greedy",
+        "HittingMinimizer",
+        "Info",
+        "MLAROBD",
+        "Observation",
+        "ROBD",
+        "Start",
+        "Weights",
+        "advisors",
+        "calibrate",
+        "prepare",
+    ),
+    "evaluation": ("Certificate", "certify", "metrics", "rollout", "rollout_days"),
+}
+_HOME = {name: package for package, names in _PUBLIC.items() for name in names}
+_SUBPACKAGES = ("forecasters", "theory")
+
+__all__ = ["__version__", *_SUBPACKAGES, *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"ecl2o.{name}")
+    if name in _HOME:
+        return getattr(importlib.import_module(f"ecl2o.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'ecl2o' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from ecl2o import forecasters as forecasters
+    from ecl2o import theory as theory
+    from ecl2o.agents import *  # noqa: F403
+    from ecl2o.evaluation import *  # noqa: F403
+    from ecl2o.offline import *  # noqa: F403
+    from ecl2o.problem import *  # noqa: F403

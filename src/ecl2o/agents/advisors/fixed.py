@@ -1,0 +1,35 @@
+"""A given sequence of actions, for tests and theory."""
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
+from ecl2o.problem import Problem
+from ecl2o.problem.arrays import as_float
+
+
+class Fixed(AbstractAgent):
+    """Propose a given action at each step, whatever happens; the last one again after the end.
+
+    >>> Fixed([[0.1], [0.2]]).actions.shape
+    (2, 1)
+    """
+
+    actions: Float[Array, "T d"] = eqx.field(converter=as_float)
+
+    @property
+    def lookahead(self) -> int:
+        return 0
+
+    def __check_init__(self):
+        if self.actions.ndim != 2 or self.actions.shape[0] == 0:
+            raise ValueError(f"actions must have shape (T, d) with T >= 1, got {self.actions.shape}.")
+
+    def init(self, problem: Problem, start: Start) -> None:
+        if self.actions.shape[1] != start.dim:
+            raise ValueError(f"Fixed actions have dimension {self.actions.shape[1]}, but x0 has {start.dim}.")
+        if start.horizon is not None and self.actions.shape[0] < start.horizon:
+            raise ValueError(f"Fixed has {self.actions.shape[0]} actions for {start.horizon} steps.")
+
+    def step(self, problem: Problem, state: None, observation: Observation):
+        return state, self.actions[observation.step], Info.plain()

@@ -1,0 +1,132 @@
+"""The calibration primitive R_lambda (Algorithm 1, line 5), shared by Greedy, R-OBD, MLA-ROBD and Follow the Prediction.
+
+R_lambda(y, x_prev, advice) = argmin over x in X of f(x, y) + lambda1 c(x, x_prev) + lambda2 c(x, v) + lambda3 c(x, advice),
+with v the minimiser of f(., y) over X. For f = 1/2 (x - y)' A (x - y) without active bounds it solves
+(A + 2 Lambda Q) x = A y + 2 Q (lambda1 x_prev + lambda2 v + lambda3 advice), Lambda = lambda1 + lambda2 + lambda3, and its
+derivatives are Eqns. gradientml and gradientprior: 2 lambda3 Z^{-1} Q and 2 lambda1 Z^{-1} Q with Z = A + 2 Lambda Q.
+In one dimension bounds only clip that. Everything else is a bounded Newton solve, differentiated implicitly.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ecl2o.problem import AbstractQuadraticCost, ConvexCost, Mahalanobis, Problem
+from ecl2o.problem.arrays import as_optional_float
+from ecl2o.solvers import minimize
+
+
+class Weights(eqx.Module):
+    """lambda1 (previous action), lambda2 (minimiser of the hitting cost) and lambda3 (advice); None: no such term."""
+
+    previous: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
+    minimizer: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
+    advice: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
+
+
+class Anchors(eqx.Module):
+    """The points that the three terms pull toward."""
+
+    previous: Float[Array, " d"]
+    minimizer: Float[Array, " d"] | None
+    advice: Float[Array, " d"] | None
+
+    def pulls(self, weights: Weights) -> list[tuple[Float[Array, ""], Float[Array, " d"]]]:
+        """(weight, point) of the terms that are there."""
+        pairs = (
+            (weights.previous, self.previous),
+            (weights.minimizer, self.minimizer),
+            (weights.advice, self.advice),
+        )
+        return [(weight, point) for weight, point in pairs if weight is not None and point is not None]
+
+
+class Gains(eqx.Module):
+    """R_lambda as a linear map: Z^{-1} A on the centre, and 2 lambda_i Z^{-1} Q = lambda_i `pull` on the anchors."""
+
+    centre: Float[Array, "d d"]
+    pull: Float[Array, "d d"]
+
+
+class Calibration(eqx.Module):
+    """R_lambda made ready for a problem: its weights, and its gains where one linear map serves every step."""
+
+    weights: Weights
+    gains: Gains | None
+
+
+def prepare(problem: Problem, weights: Weights, dim: int) -> Calibration:
+    """What is needed once per run."""
+    constant = isinstance(problem.hitting, AbstractQuadraticCost) and problem.hitting.constant_curvature
+    return Calibration(weights, _gains(problem, weights, None, dim) if constant and _linear(problem, dim) else None)
+
+
+def calibrate(
+    problem: Problem,
+    calibration: Calibration,
+    context: Float[Array, " q"],
+    previous: Float[Array, " d"],
+    advice: Float[Array, " d"] | None = None,
+) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+    """The calibrated action, and whether the solve converged (always, in closed form)."""
+    weights, hitting, dim = calibration.weights, problem.hitting, previous.shape[0]
+    minimizer, found = None, jnp.ones((), bool)
+    if weights.minimizer is not None:
+        minimizer, found = minimize_hitting(problem, context, previous)
+    anchors = Anchors(previous, minimizer, advice)
+    if isinstance(hitting, AbstractQuadraticCost) and _linear(problem, dim):
+        gains = calibration.gains or _gains(problem, weights, context, dim)
+        anchor = sum((w * point for w, point in anchors.pulls(weights)), start=jnp.zeros_like(previous))
+        free = _apply(gains.centre, hitting.centre(context, dim)) + _apply(gains.pull, anchor)
+        return problem.actions.project(free), found
+    lower, upper = problem.actions.bounds(dim, previous.dtype)
+    solved = minimize(_objective, previous, (problem, weights, context, anchors), lower, upper)
+    return solved.x, found & solved.converged
+
+
+def minimize_hitting(
+    problem: Problem, context: Float[Array, " q"], guess: Float[Array, " d"]
+) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+    """V = argmin over X of f(., y), which is R_lambda with all weights zero (Algorithm 1, line 3)."""
+    hitting, dim = problem.hitting, guess.shape[0]
+    clipping_is_exact = dim == 1 or not problem.is_bounded
+    if isinstance(hitting, AbstractQuadraticCost) and clipping_is_exact:
+        return problem.actions.project(hitting.centre(context, dim)), jnp.ones((), bool)
+    if isinstance(hitting, ConvexCost) and hitting.minimizer is not None and clipping_is_exact:
+        return problem.actions.project(hitting.minimizer(context)), jnp.ones((), bool)
+    lower, upper = problem.actions.bounds(dim, guess.dtype)
+    solved = minimize(_hitting_only, guess, (hitting, context), lower, upper)
+    return solved.x, solved.converged
+
+
+def _linear(problem: Problem, dim: int) -> bool:
+    """Whether R_lambda is a linear solve, then clipped: a quadratic without bounds, or with bounds on a line."""
+    quadratic = isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis)
+    return quadratic and (dim == 1 or not problem.is_bounded)
+
+
+def _gains(problem: Problem, weights: Weights, context: Float[Array, " q"] | None, dim: int) -> Gains:
+    assert isinstance(problem.hitting, AbstractQuadraticCost)
+    A, Q = problem.hitting.curvature(context, dim), problem.Q
+    given = [w for w in (weights.previous, weights.minimizer, weights.advice) if w is not None]
+    Z = A + 2 * sum(given, start=jnp.zeros((), A.dtype)) * Q
+    if dim == 1:
+        return Gains(A / Z, 2 * Q / Z)
+    both = jax.scipy.linalg.solve(Z, jnp.concatenate([A, 2 * Q], axis=1), assume_a="pos")
+    return Gains(both[:, :dim], both[:, dim:])
+
+
+def _apply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
+    return matrix[0] * vector if vector.shape[0] == 1 else matrix @ vector
+
+
+def _objective(action, parameters):
+    problem, weights, context, anchors = parameters
+    distances = [weight * problem.switching(action, point) for weight, point in anchors.pulls(weights)]
+    return problem.hitting(action, context) + sum(distances, start=jnp.zeros((), action.dtype))
+
+
+def _hitting_only(action, parameters):
+    hitting, context = parameters
+    return hitting(action, context)

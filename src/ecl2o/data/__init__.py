@@ -1,0 +1,1 @@
+"""From files to contexts: weather files, power models, series."""

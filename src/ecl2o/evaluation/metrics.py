@@ -1,0 +1,60 @@
+"""Figures of merit, as the paper defines them (section 2) and ALGORITHMS section 9 makes precise."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecl2o.problem import Trajectory
+
+TAIL_PERCENTILES = (90.0, 95.0, 99.0, 99.5)
+
+
+def cost_ratios(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Cost / cost* per instance; where cost* is 0, a cost of 0 counts as 1 and any other as infinite.
+
+    >>> import jax.numpy as jnp
+    >>> [float(r) for r in cost_ratios(jnp.array([3.0, 0.0, 1.0]), jnp.array([2.0, 0.0, 0.0]))]
+    [1.5, 1.0, inf]
+    """
+    cost, oracle_cost = jnp.asarray(cost), jnp.asarray(oracle_cost)
+    free = oracle_cost <= 0
+    ratio = cost / jnp.where(free, 1.0, oracle_cost)
+    return jnp.where(free, jnp.where(cost <= 0, 1.0, jnp.inf), ratio)
+
+
+def average_cost(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"] | None = None) -> Float[Array, ""]:
+    """AVG (Definition 1), divided by the oracle's average cost where that is given: the normalised average cost."""
+    mean = jnp.mean(jnp.asarray(cost))
+    return mean if oracle_cost is None else mean / jnp.mean(jnp.asarray(oracle_cost))
+
+
+def competitive_ratio(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"]) -> Float[Array, ""]:
+    """The largest ratio that occurred (Definition 2, over these instances); oracles from the same x0 as the runs."""
+    return jnp.max(cost_ratios(cost, oracle_cost))
+
+
+def tail_ratios(
+    cost: Float[Array, " n"],
+    oracle_cost: Float[Array, " n"],
+    percentiles: tuple[float, ...] = TAIL_PERCENTILES,
+) -> Float[Array, " p"]:
+    """High percentiles of the ratio, interpolated as `numpy.percentile` does; infinite where that meets an infinite one."""
+    ratios, levels = cost_ratios(cost, oracle_cost), jnp.asarray(percentiles)
+    between = jnp.percentile(ratios, levels)
+    return jnp.where(jnp.isnan(between), jnp.percentile(ratios, levels, method="higher"), between)
+
+
+def prediction_error(advice: Float[Array, "*n T d"], best: Trajectory) -> Float[Array, "*n"]:
+    """Rho (Definition 3): the squared distance of the advice from the oracle's actions, over the oracle's cost.
+
+    Where that cost is 0: 0 if the advice is exact, else infinite (erratum E14).
+    """
+    error = jnp.sum((advice - best.actions) ** 2, axis=(-2, -1))
+    free = best.cost <= 0
+    return jnp.where(free, jnp.where(error <= 0, 0.0, jnp.inf), error / jnp.where(free, 1.0, best.cost))
+
+
+def regret(run: Trajectory, comparator: Trajectory) -> Float[Array, "*n"]:
+    """Cost - cost of the comparator: dynamic regret beside `oracle`, L-constrained regret (Definition 4) beside
+    `constrained_oracle`, classic static regret beside that with budget 0 and `free_start=True`.
+    """
+    return run.cost - comparator.cost

@@ -1,0 +1,62 @@
+"""The offline optimum: what an agent that knew every context would have paid."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import cast_floats
+from ecl2o.problem.path import Path, cheapest_path
+
+
+def oracle(problem: Problem, instance: Instance) -> Trajectory:
+    """pi*: the cheapest actions in hindsight (Eqn. obj of the paper), in O(T d^3).
+
+    Quadratic costs without bounds are one block-tridiagonal solve, everything else Newton's method on that structure;
+    `converged` is false where that failed. Takes one instance; use `jax.vmap` for a set.
+
+    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
+    >>> best = oracle(problem, Instance(x0=[0.0], contexts=[[3.0]]))
+    >>> float(best.actions[0, 0]), float(best.cost)
+    (1.0, 3.0)
+    """
+    problem.check(instance)
+    return _oracle(problem, instance)
+
+
+@eqx.filter_jit
+def _oracle(problem: Problem, instance: Instance) -> Trajectory:
+    dtype = instance.x0.dtype
+    problem = cast_floats(problem, dtype)
+    return as_trajectory(problem, instance, cheapest_path(problem, instance.x0, instance.contexts))
+
+
+def as_trajectory(problem: Problem, instance: Instance, path: Path) -> Trajectory:
+    """A planned path as the record of a run."""
+    hitting, switching = problem.costs(instance.x0, path.actions, instance.contexts)
+    converged = jnp.broadcast_to(path.converged, hitting.shape)
+    return Trajectory(path.actions, hitting, switching, advice=None, converged=converged)
+
+
+def oracle_days(
+    problem: Problem, x0: Float[Array, " d"], days: Float[Array, "n T q"]
+) -> tuple[Trajectory, Float[Array, "n d"]]:
+    """The daily oracle of continuous testing: each day is optimal in itself, and starts where the day before ended.
+
+    Returns the runs with a leading day axis, and the x0 of each day (ALGORITHMS section 9).
+    """
+    first = Instance(x0, days[0])
+    problem.check(first)
+    return _oracle_days(problem, first.x0, jnp.asarray(days, first.x0.dtype))
+
+
+@eqx.filter_jit
+def _oracle_days(problem, x0, days):
+    def one_day(start, contexts):
+        run = _oracle(problem, Instance(start, contexts))
+        return run.actions[-1], (run, start)
+
+    _, (runs, starts) = jax.lax.scan(one_day, x0, days)
+    return runs, starts

@@ -1,0 +1,32 @@
+"""WHAT is decided: hitting costs, switching costs, action sets, and the records of instances and runs."""
+
+from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere
+from ecl2o.problem.hitting import (
+    AbstractHittingCost,
+    AbstractQuadraticCost,
+    ConvexCost,
+    CurvedTracking,
+    Quadratic,
+    SquaredTracking,
+)
+from ecl2o.problem.instance import Instance
+from ecl2o.problem.problem import Problem
+from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
+from ecl2o.problem.trajectory import Trajectory
+
+__all__ = [
+    "AbstractActionSet",
+    "AbstractHittingCost",
+    "AbstractQuadraticCost",
+    "AbstractSwitchingCost",
+    "Box",
+    "ConvexCost",
+    "CurvedTracking",
+    "Everywhere",
+    "Instance",
+    "Mahalanobis",
+    "Problem",
+    "Quadratic",
+    "SquaredTracking",
+    "Trajectory",
+]

@@ -1,0 +1,92 @@
+"""Action sets X: where actions may lie."""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ecl2o.problem.arrays import as_float, known
+
+
+class AbstractActionSet(eqx.Module):
+    """A closed convex set of actions: all of R^d, or a box."""
+
+    @abc.abstractmethod
+    def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        """Lower and upper bounds, infinite where there is none."""
+
+    @abc.abstractmethod
+    def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The nearest point of the set."""
+
+    @abc.abstractmethod
+    def check(self, x0: Float[Array, " d"]) -> None:
+        """Refuse an initial action of the wrong dimension or outside the set."""
+
+
+class Everywhere(AbstractActionSet):
+    """X = R^d."""
+
+    def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        infinite = jnp.full((dim,), jnp.inf, dtype)
+        return -infinite, infinite
+
+    def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
+        return action
+
+    def check(self, x0: Float[Array, " d"]) -> None:
+        pass
+
+
+class Box(AbstractActionSet):
+    """X = {x: lower <= x <= upper}, by coordinate. One number serves all coordinates; a bound may be infinite.
+
+    >>> import jax.numpy as jnp
+    >>> [float(x) for x in Box(lower=0.0, upper=1.0).project(jnp.array([-3.0, 0.5]))]
+    [0.0, 0.5]
+    """
+
+    lower: Float[Array, "*d"] = eqx.field(converter=as_float)
+    upper: Float[Array, "*d"] = eqx.field(converter=as_float)
+
+    def __check_init__(self):
+        for name, bound in (("lower", self.lower), ("upper", self.upper)):
+            if bound.ndim > 1:
+                raise ValueError(f"{name} must be a number or a vector, got shape {bound.shape}.")
+            values = known(bound)
+            if values is not None and np.isnan(values).any():
+                raise ValueError(f"{name} must not be NaN.")
+        if self.lower.ndim == self.upper.ndim == 1 and self.lower.shape != self.upper.shape:
+            raise ValueError(
+                f"lower and upper must have the same length, got {self.lower.shape} and {self.upper.shape}."
+            )
+        lower, upper = known(self.lower), known(self.upper)
+        if lower is not None and upper is not None and (lower > upper).any():
+            where = int(np.argmax(np.atleast_1d(lower > upper)))
+            low, high = np.broadcast_arrays(np.atleast_1d(lower), np.atleast_1d(upper))
+            raise ValueError(
+                f"lower must not exceed upper, but lower[{where}] = {low[where]:g} > upper[{where}] = {high[where]:g}."
+            )
+
+    def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        return (
+            jnp.broadcast_to(self.lower, (dim,)).astype(dtype),
+            jnp.broadcast_to(self.upper, (dim,)).astype(dtype),
+        )
+
+    def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
+        return jnp.clip(action, self.lower, self.upper)
+
+    def check(self, x0: Float[Array, " d"]) -> None:
+        dim = x0.shape[-1]
+        for name, bound in (("lower", self.lower), ("upper", self.upper)):
+            if bound.ndim == 1 and bound.shape != (dim,):
+                raise ValueError(f"{name} must have {dim} entries to fit x0, got {bound.shape[0]}.")
+        values, lower, upper = known(x0), known(self.lower), known(self.upper)
+        if values is None or lower is None or upper is None:
+            return
+        slack = 1e-6 * (1 + np.abs(values))  # a float32 x0 of a float64 box
+        if (values < lower - slack).any() or (values > upper + slack).any():
+            raise ValueError(f"x0 = {values} lies outside the box from {lower} to {upper}.")

@@ -1,0 +1,63 @@
+"""How numbers become leaves: floating arrays, checked where their values are known."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+
+def as_float(value: Any) -> Float[Array, "..."]:
+    """A floating-point array of any shape; integers become floats of the default precision."""
+    array = jnp.asarray(value)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise TypeError(f"expected real numbers, got complex ones: {value!r}")
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
+
+
+def as_optional_float(value: Any) -> Float[Array, "..."] | None:
+    """The same, where None means "not given"."""
+    return None if value is None else as_float(value)
+
+
+def known(array: Any) -> np.ndarray | None:
+    """The values of an array as NumPy, or None while JAX is tracing and they are not known."""
+    return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
+
+
+def refuse_unless_finite(name: str, array: Any) -> None:
+    """Refuse NaN and infinity, saying where the first one is."""
+    values = known(array)
+    if values is not None and not np.isfinite(values).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        raise ValueError(f"{name} must be finite, but {name}{list(where)} is {values[where]}.")
+
+
+def refuse_unless_positive(name: str, array: Any) -> None:
+    """Refuse zero, negative numbers and NaN."""
+    values = known(array)
+    if values is not None and not (values > 0).all():
+        raise ValueError(f"{name} must be positive, got {_shown(values)}.")
+
+
+def refuse_if_negative(name: str, array: Any) -> None:
+    """Refuse negative numbers and NaN."""
+    values = known(array)
+    if values is not None and not (values >= 0).all():
+        raise ValueError(f"{name} must not be negative, got {_shown(values)}.")
+
+
+def _shown(values: np.ndarray) -> str:
+    return f"{values.item():g}" if values.ndim == 0 else np.array2string(values, threshold=8)
+
+
+def cast_floats(tree: PyTree, dtype: Any) -> PyTree:
+    """The same tree with every floating array in this precision."""
+
+    def cast(leaf):
+        return leaf.astype(dtype) if eqx.is_inexact_array(leaf) and leaf.dtype != dtype else leaf
+
+    return jax.tree.map(cast, tree)

@@ -1,0 +1,106 @@
+"""The cheapest path through known contexts: what the oracle and every planner solve.
+
+min over x_1..x_T in X of the sum of f(x_t, y_t) + w_t c(x_t, x_{t-1}), where all w_t are 1 unless the movement of some
+steps is to be weighed differently. Only neighbours are coupled, so the Hessian is block tridiagonal: diagonal blocks
+A_t + 2 (w_t + w_{t+1}) Q (with w_{T+1} = 0), blocks -2 w_{t+1} Q below. Quadratic costs without bounds take one factor and one
+solve, everything else Newton's method on the same structure.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ecl2o.problem.hitting import AbstractQuadraticCost
+from ecl2o.problem.problem import Problem
+from ecl2o.solvers import BlockTridiagonalFactor, DenseInverse, factor, invert, minimize_sequence, solve
+
+PathFactor = BlockTridiagonalFactor | DenseInverse
+
+# Up to this many unknowns, inverting once and multiplying beats two sweeps (benchmarks/oracle.py).
+_SHORT = 64
+
+
+class Path(eqx.Module):
+    """The actions, and whether the solve converged."""
+
+    actions: Float[Array, "T d"]
+    converged: Bool[Array, ""]
+
+
+def movement_blocks(
+    Q: Float[Array, "d d"], weights: Float[Array, " T"]
+) -> tuple[Float[Array, "T d d"], Float[Array, "T-1 d d"]]:
+    """The switching costs' part of the Hessian: blocks on and below the diagonal."""
+    after = jnp.append(weights[1:], jnp.zeros((), weights.dtype))
+    return 2 * (weights + after)[:, None, None] * Q, -2 * weights[1:, None, None] * Q
+
+
+def factor_path(problem: Problem, dim: int, weights: Float[Array, " T"]) -> PathFactor:
+    """The factor of a path problem whose curvature does not depend on contexts; made once, used for any contexts."""
+    assert isinstance(problem.hitting, AbstractQuadraticCost)
+    assert problem.hitting.constant_curvature
+    diagonal, below = movement_blocks(problem.Q, weights)
+    diagonal = diagonal + problem.hitting.curvature(None, dim)
+    return (invert if weights.shape[0] * dim <= _SHORT else factor)(diagonal, below)
+
+
+def solve_path(
+    problem: Problem,
+    factored: PathFactor,
+    x0: Float[Array, " d"],
+    contexts: Float[Array, "T q"],
+    first_weight: Float[Array, ""] | float = 1.0,
+) -> Float[Array, "T d"]:
+    """The cheapest path of a quadratic problem without bounds, from its factor; `first_weight` is w_1."""
+    hitting = problem.hitting
+    assert isinstance(hitting, AbstractQuadraticCost)
+    dim = x0.shape[0]
+    pull = jax.vmap(lambda y: hitting.curvature(y, dim) @ hitting.centre(y, dim))(contexts)
+    return solve(factored, pull.at[0].add(2 * first_weight * problem.Q @ x0))
+
+
+def cheapest_path(
+    problem: Problem,
+    x0: Float[Array, " d"],
+    contexts: Float[Array, "T q"],
+    weights: Float[Array, " T"] | None = None,
+) -> Path:
+    """Solve from scratch, whatever the costs and the action set."""
+    horizon, dim = contexts.shape[0], x0.shape[0]
+    if weights is None:
+        weights = jnp.ones((horizon,), x0.dtype)
+    if problem.is_unbounded_quadratic:
+        factored = _factor_any(problem, dim, contexts, weights)
+        actions = solve_path(problem, factored, x0, contexts, weights[0])
+        return Path(actions, jnp.isfinite(actions).all())
+    lower, upper = problem.actions.bounds(dim, x0.dtype)
+    shape = (horizon, dim)
+    found = minimize_sequence(
+        _path_cost,
+        _path_curvature,
+        jnp.broadcast_to(x0, shape),
+        (problem, x0, contexts, weights),
+        jnp.broadcast_to(lower, shape),
+        jnp.broadcast_to(upper, shape),
+    )
+    return Path(found.x, found.converged)
+
+
+def _factor_any(problem, dim, contexts, weights):
+    if problem.hitting.constant_curvature:
+        return factor_path(problem, dim, weights)
+    diagonal, below = movement_blocks(problem.Q, weights)
+    return factor(diagonal + jax.vmap(lambda y: problem.hitting.curvature(y, dim))(contexts), below)
+
+
+def _path_cost(actions, parameters):
+    problem, x0, contexts, weights = parameters
+    hitting, switching = problem.costs(x0, actions, contexts)
+    return jnp.sum(hitting + weights * switching)
+
+
+def _path_curvature(actions, parameters):
+    problem, _, contexts, weights = parameters
+    diagonal, below = movement_blocks(problem.Q, weights)
+    return diagonal + jax.vmap(problem.hitting.hessian)(actions, contexts), below

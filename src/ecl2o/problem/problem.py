@@ -1,0 +1,84 @@
+"""A problem: hitting cost, switching cost and action set."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecl2o.problem.actions import AbstractActionSet, Everywhere
+from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost
+from ecl2o.problem.instance import Instance
+from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
+
+
+class Problem(eqx.Module):
+    """min over x_1..x_T in X of the sum of f(x_t, y_t) + c(x_t, x_{t-1}) (Eqn. obj of the paper).
+
+    >>> from ecl2o.problem import SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> float(problem.m), float(problem.alpha), float(problem.beta)
+    (1.0, 10.0, 10.0)
+    """
+
+    hitting: AbstractHittingCost
+    switching: AbstractSwitchingCost
+    actions: AbstractActionSet = Everywhere()
+
+    @property
+    def m(self) -> Float[Array, ""]:
+        """The strong convexity of the hitting cost."""
+        return self.hitting.strong_convexity
+
+    @property
+    def quadratic_movement(self) -> Mahalanobis:
+        """The switching cost, where the caller needs it to be a Mahalanobis distance; refused otherwise."""
+        if not isinstance(self.switching, Mahalanobis):
+            raise TypeError(f"this needs a Mahalanobis switching cost, got {type(self.switching).__name__}.")
+        return self.switching
+
+    @property
+    def Q(self) -> Float[Array, "d d"]:
+        """The matrix of the switching cost."""
+        return self.quadratic_movement.Q
+
+    @property
+    def alpha(self) -> Float[Array, ""]:
+        """Twice the smallest eigenvalue of Q."""
+        return self.quadratic_movement.alpha
+
+    @property
+    def beta(self) -> Float[Array, ""]:
+        """Twice the largest eigenvalue of Q."""
+        return self.quadratic_movement.beta
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether actions are restricted at all."""
+        return not isinstance(self.actions, Everywhere)
+
+    @property
+    def is_unbounded_quadratic(self) -> bool:
+        """Whether every solve is linear: a quadratic cost, quadratic movement, and no bounds."""
+        return (
+            isinstance(self.hitting, AbstractQuadraticCost)
+            and isinstance(self.switching, Mahalanobis)
+            and not self.is_bounded
+        )
+
+    def check(self, instance: Instance) -> None:
+        """Refuse a set of instances, and an instance whose shapes or x0 do not fit this problem."""
+        if instance.x0.ndim != 1:
+            raise ValueError(
+                f"this takes one instance, got a set of {instance.x0.shape[0]}; use jax.vmap over the set, "
+                "for example jax.vmap(lambda s: ec.rollout(agent, problem, s))(instances)."
+            )
+        self.switching.check(instance.dim)
+        self.hitting.check(instance.dim, instance.contexts.shape[-1])
+        self.actions.check(instance.x0)
+
+    def costs(
+        self, x0: Float[Array, " d"], actions: Float[Array, "T d"], contexts: Float[Array, "T q"]
+    ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
+        """Hitting and switching cost of each step of a path."""
+        previous = jnp.concatenate([x0[None], actions[:-1]])
+        return jax.vmap(self.hitting)(actions, contexts), jax.vmap(self.switching)(actions, previous)

@@ -1,0 +1,65 @@
+"""Switching costs c(x, z): what moving from z to x costs."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecl2o.problem.arrays import as_float, refuse_unless_positive
+from ecl2o.problem.hitting import extreme_eigenvalues, refuse_unless_spd
+
+
+class AbstractSwitchingCost(eqx.Module):
+    """c(x, z) >= 0, zero where x = z."""
+
+    @abc.abstractmethod
+    def __call__(self, action: Float[Array, " d"], previous: Float[Array, " d"]) -> Float[Array, ""]:
+        """c(x, z)."""
+
+    @abc.abstractmethod
+    def check(self, dim: int) -> None:
+        """Refuse a dimension that does not fit."""
+
+
+class Mahalanobis(AbstractSwitchingCost):
+    """c(x, z) = (x - z)' Q (x - z), the paper's squared Mahalanobis distance (section 2).
+
+    `alpha` and `beta` are *twice* the smallest and largest eigenvalue of Q, so that alpha/2 |u|^2 <= u'Qu <= beta/2 |u|^2.
+
+    >>> import jax.numpy as jnp
+    >>> c = Mahalanobis(Q=jnp.diag(jnp.array([0.5, 2.0])))
+    >>> float(c.alpha), float(c.beta)
+    (1.0, 4.0)
+    """
+
+    Q: Float[Array, "d d"] = eqx.field(converter=as_float)
+
+    def __check_init__(self):
+        refuse_unless_spd("Q", self.Q)
+
+    @classmethod
+    def isotropic(cls, alpha: Any, dim: int) -> "Mahalanobis":
+        """Q = alpha/2 I, so that alpha = beta and c = alpha/2 |x - z|^2 (the case study)."""
+        alpha = as_float(alpha)
+        refuse_unless_positive("alpha", alpha)
+        return cls(alpha / 2 * jnp.eye(dim, dtype=alpha.dtype))
+
+    @property
+    def alpha(self) -> Float[Array, ""]:
+        """Twice the smallest eigenvalue of Q."""
+        return 2 * extreme_eigenvalues(self.Q)[0]
+
+    @property
+    def beta(self) -> Float[Array, ""]:
+        """Twice the largest eigenvalue of Q."""
+        return 2 * extreme_eigenvalues(self.Q)[1]
+
+    def __call__(self, action: Float[Array, " d"], previous: Float[Array, " d"]) -> Float[Array, ""]:
+        move = action - previous
+        return move @ self.Q @ move
+
+    def check(self, dim: int) -> None:
+        if self.Q.shape != (dim, dim):
+            raise ValueError(f"Q must have shape ({dim}, {dim}) to fit x0, got {self.Q.shape}.")

@@ -1,0 +1,25 @@
+"""The record of one run."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+
+class Trajectory(eqx.Module):
+    """What was done and what it cost; a set of runs has a leading axis on every field.
+
+    `advice` is what the agent's advisor proposed, if it has one; `converged` is false where a solve did not converge;
+    `info` is what the agent itself reports, nested by wrappers.
+    """
+
+    actions: Float[Array, "*n T d"]
+    hitting: Float[Array, "*n T"]
+    switching: Float[Array, "*n T"]
+    advice: Float[Array, "*n T d"] | None
+    converged: Bool[Array, "*n T"]
+    info: PyTree = None
+
+    @property
+    def cost(self) -> Float[Array, "*n"]:
+        """The total bill, sum of f(x_t, y_t) + c(x_t, x_{t-1}) over t."""
+        return jnp.sum(self.hitting + self.switching, axis=-1)

@@ -1,0 +1,18 @@
+"""Numerics with no domain in them: block-tridiagonal systems and bounded Newton's method."""
+
+from ecl2o.solvers.block_tridiagonal import BlockTridiagonalFactor, DenseInverse, factor, invert, matvec, solve
+from ecl2o.solvers.bounded_newton import BoundedMinimum, minimize, minimize_sequence
+from ecl2o.solvers.root import decreasing_root
+
+__all__ = [
+    "BlockTridiagonalFactor",
+    "BoundedMinimum",
+    "DenseInverse",
+    "decreasing_root",
+    "factor",
+    "invert",
+    "matvec",
+    "minimize",
+    "minimize_sequence",
+    "solve",
+]

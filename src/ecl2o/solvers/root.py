@@ -1,0 +1,46 @@
+"""The root of a monotone function of one number, by bisection, differentiable by the implicit function theorem.
+
+Optimistix has a bisection too, but it raises where the root is not bracketed, which under `vmap` a single lane decides for
+all. Here the nearer end is the answer then, which is what the callers mean.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 4))
+def decreasing_root(
+    fn: Callable[[Float[Array, ""], PyTree], Float[Array, ""]],
+    lower: Float[Array, ""],
+    upper: Float[Array, ""],
+    parameters: PyTree,
+    halvings: int = 64,
+) -> Float[Array, ""]:
+    """S in [lower, upper] with fn(s, parameters) = 0 for an fn that falls in s; an end where there is no sign change.
+
+    >>> import jax.numpy as jnp
+    >>> round(float(decreasing_root(lambda s, p: p - s**3, jnp.array(0.0), jnp.array(9.0), jnp.array(8.0))), 5)
+    2.0
+    """
+
+    def halve(_, bracket):
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        right = fn(middle, parameters) > 0
+        return jnp.where(right, middle, low), jnp.where(right, high, middle)
+
+    low, high = jax.lax.fori_loop(0, halvings, halve, (lower, upper))
+    return 0.5 * (low + high)
+
+
+@decreasing_root.defjvp
+def _decreasing_root_jvp(fn, halvings, primals, tangents):
+    lower, upper, parameters = primals
+    root = decreasing_root(fn, lower, upper, parameters, halvings)
+    slope = jax.grad(fn)(root, parameters)
+    _, moved = jax.jvp(lambda p: fn(root, p), (parameters,), (tangents[2],))
+    return root, -moved / jnp.where(slope == 0, 1.0, slope)

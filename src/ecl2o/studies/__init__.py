@@ -1,0 +1,1 @@
+"""Complete case studies built from the parts."""

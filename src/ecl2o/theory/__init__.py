@@ -1,0 +1,39 @@
+"""The theorems as pure functions of (m, alpha, beta, trust, rho, ...).
+
+`form="tight"` (the default) is the corrected or sharper form of docs/errata.md; `form="paper"` is what the paper prints.
+All functions take numbers or arrays, broadcast, and can be differentiated.
+"""
+
+from ecl2o.theory.experts import decay_root, exact_robd_ratio, greedy_ratio, hitting_minimizer_ratio, robd_ratio
+from ecl2o.theory.mla_robd import (
+    mla_robd_bound,
+    mla_robd_bound_at,
+    optimal_lambda2,
+    optimal_trust,
+    smallest_lambda1,
+    useful_prediction_error,
+)
+from ecl2o.theory.pure_ml import pure_ml_lower_bound
+from ecl2o.theory.regret import path_strong_convexity, regret_bound
+from ecl2o.theory.switch import switch_bound
+from ecl2o.theory.tail import tail_prediction_error, tail_ratio_bound
+
+__all__ = [
+    "decay_root",
+    "exact_robd_ratio",
+    "greedy_ratio",
+    "hitting_minimizer_ratio",
+    "mla_robd_bound",
+    "mla_robd_bound_at",
+    "optimal_lambda2",
+    "optimal_trust",
+    "path_strong_convexity",
+    "pure_ml_lower_bound",
+    "regret_bound",
+    "robd_ratio",
+    "smallest_lambda1",
+    "switch_bound",
+    "tail_prediction_error",
+    "tail_ratio_bound",
+    "useful_prediction_error",
+]

@@ -1,0 +1,53 @@
+"""Competitive ratios of the experts without predictions."""
+
+import jax.numpy as jnp
+
+from ecl2o.theory.forms import Form, Result, Scalar, effective_beta
+
+
+def robd_ratio(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> Result:
+    """R-OBD's competitive ratio, (1 + sqrt(1 + 4k/m)) / 2 with k = beta (tight) or beta^2/alpha (the paper).
+
+    Theorem 4.1 of the paper at trust 0; the tight form is the lower bound of every online algorithm too (Goel, Lin, Sun
+    and Wierman 2019; errata E1 and E2).
+
+    >>> round(float(robd_ratio(1.0, 10.0, 10.0)), 5)
+    3.70156
+    """
+    return (1 + jnp.sqrt(1 + 4 * effective_beta(alpha, beta, form) / m)) / 2
+
+
+def decay_root(m: Scalar, beta: Scalar) -> Result:
+    """R in (0, 1) with r + 1/r = 2 + m/beta: how fast the influence of the past fades under constant curvature m.
+
+    >>> round(float(decay_root(1.0, 10.0)), 6)
+    0.729844
+    """
+    return 1 - 2 / (1 + jnp.sqrt(1 + 4 * jnp.asarray(beta) / m))
+
+
+def exact_robd_ratio(m: Scalar, beta: Scalar) -> Result:
+    """R-OBD's exact ratio 1 + r where the Hessian is constantly m I and Q isotropic, for T >= 2 (erratum E21).
+
+    >>> round(float(exact_robd_ratio(1.0, 10.0)), 6)
+    1.729844
+    """
+    return 1 + decay_root(m, beta)
+
+
+def greedy_ratio(m: Scalar, beta: Scalar) -> Result:
+    """Greedy (R with lambda = (1, 0, 0)) is at most 1 + beta/m competitive; derived for this project.
+
+    >>> float(greedy_ratio(1.0, 10.0))
+    11.0
+    """
+    return 1 + jnp.asarray(beta) / m
+
+
+def hitting_minimizer_ratio(m: Scalar, beta: Scalar) -> Result:
+    """Following the minimiser of the hitting cost is at most 1 + 4 beta/m competitive (Zhang et al. 2021).
+
+    >>> float(hitting_minimizer_ratio(1.0, 10.0))
+    41.0
+    """
+    return 1 + 4 * jnp.asarray(beta) / m

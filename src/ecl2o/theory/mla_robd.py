@@ -1,0 +1,102 @@
+"""MLA-ROBD, the expert calibrator with advice: Theorem 4.1 of the paper and what follows from it."""
+
+import jax.numpy as jnp
+
+from ecl2o.theory.forms import Form, Result, Scalar, effective_beta
+
+
+def _root(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, form: Form) -> tuple[Result, Result, Result]:
+    """B = beta theta / m, k, and S = sqrt((1 + b)^2 + 4k/m)."""
+    k = effective_beta(alpha, beta, form)
+    b = jnp.asarray(beta) * trust / m
+    return b, k, jnp.sqrt((1 + b) ** 2 + 4 * k / m)
+
+
+def smallest_lambda1(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, form: Form = "tight") -> Result:
+    """The smallest lambda1 for which the optimal lambda2 is not negative, 2 / (S + 1 - b) (erratum E4).
+
+    >>> round(float(smallest_lambda1(1.0, 10.0, 10.0, 0.0)), 6)  # 2 / (1 + S0)
+    0.270156
+    """
+    b, k, S = _root(m, alpha, beta, trust, form)
+    # S - b = (1 + 2b + 4k/m) / (S + b), without cancellation for large b.
+    return 2 / (1 + (1 + 2 * b + 4 * k / m) / (S + b))
+
+
+def optimal_lambda2(
+    m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, lambda1: Scalar = 1.0, form: Form = "tight"
+) -> Result:
+    """lambda2 that minimises the bound of Theorem 4.1: (m lambda1 / 2 beta)(S + 1 - 2/lambda1 - b).
+
+    Evaluated without cancellation, and zero where lambda1 is below `smallest_lambda1` (the optimum is then at the
+    boundary, and the bound is `mla_robd_bound_at`, not `mla_robd_bound`).
+
+    >>> [round(float(optimal_lambda2(1.0, 10.0, 10.0, trust)), 6) for trust in (0.0, 0.1, 0.3, 0.5)]
+    [0.270156, 0.231662, 0.174166, 0.13589]
+    """
+    b, k, S = _root(m, alpha, beta, trust, form)
+    lambda1 = jnp.asarray(lambda1)
+    # S - 1 - b = (4k/m) / (S + 1 + b);  S + 1 - 2/lambda1 - b = (S - 1 - b) + 2 (1 - 1/lambda1).
+    bracket = (4 * k / m) / (S + 1 + b) - 2 * (1 - lambda1) / lambda1
+    return jnp.maximum(m * lambda1 / (2 * jnp.asarray(beta)) * bracket, 0.0)
+
+
+def mla_robd_bound(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, rho: Scalar, form: Form = "tight") -> Result:
+    """Theorem 4.1 at the optimal lambda2: 1 + (S - 1 - b)/2 + beta theta rho / 2, for rho-accurate advice.
+
+    >>> round(float(mla_robd_bound(1.0, 10.0, 10.0, trust=0.3, rho=0.0)), 5)
+    2.74166
+    """
+    b, k, S = _root(m, alpha, beta, trust, form)
+    return 1 + (2 * k / m) / (S + 1 + b) + jnp.asarray(beta) * trust * rho / 2
+
+
+def mla_robd_bound_at(
+    m: Scalar,
+    alpha: Scalar,
+    beta: Scalar,
+    lambda1: Scalar,
+    lambda2: Scalar,
+    lambda3: Scalar,
+    rho: Scalar,
+    form: Form = "tight",
+) -> Result:
+    """Theorem 4.1 for any weights: max((m + lambda2 beta)/(m lambda1), 1 + k lambda1/((lambda2 + lambda3) beta + m))
+    + lambda3 beta rho / (2 lambda1), for 0 < lambda1 <= 1.
+
+    >>> round(float(mla_robd_bound_at(1.0, 10.0, 10.0, 1.0, 0.174166, 0.3, 0.0)), 4)
+    2.7417
+    """
+    k = effective_beta(alpha, beta, form)
+    lambda1, beta = jnp.asarray(lambda1), jnp.asarray(beta)
+    hitting = (m + lambda2 * beta) / (m * lambda1)
+    switching = 1 + k * lambda1 / ((jnp.asarray(lambda2) + lambda3) * beta + m)
+    return jnp.maximum(hitting, switching) + lambda3 * beta * rho / (2 * lambda1)
+
+
+def useful_prediction_error(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> Result:
+    """The prediction error below which some trust lowers the bound below R-OBD's: (1 - 1/sqrt(1 + 4k/m)) / m.
+
+    >>> round(float(useful_prediction_error(1.0, 10.0, 10.0)), 4)
+    0.8438
+    """
+    k = effective_beta(alpha, beta, form)
+    return (1 - 1 / jnp.sqrt(1 + 4 * k / m)) / m
+
+
+def optimal_trust(m: Scalar, alpha: Scalar, beta: Scalar, rho: Scalar, form: Form = "tight") -> Result:
+    """The trust that minimises `mla_robd_bound` for a known prediction error rho (derived for this project).
+
+    With q = 1 - m rho: (m/beta) max(0, q sqrt((4k/m) / (1 - q^2)) - 1) for 0 < m rho < 1, zero for worse advice, and
+    infinite for perfect advice.
+
+    >>> round(float(optimal_trust(1.0, 10.0, 10.0, rho=0.2)), 4)
+    0.7433
+    """
+    k = effective_beta(alpha, beta, form)
+    error = m * jnp.asarray(rho)
+    q = 1 - error
+    inside = (error > 0) & (error < 1)
+    safe = jnp.where(inside, q, 0.0)
+    trust = m / jnp.asarray(beta) * jnp.maximum(safe * jnp.sqrt((4 * k / m) / (1 - safe**2)) - 1, 0.0)
+    return jnp.where(inside, trust, jnp.where(error <= 0, jnp.inf, 0.0))

@@ -1,0 +1,70 @@
+"""L-constrained regret of MLA-ROBD: Theorem 4.2 of the paper, corrected."""
+
+import jax.numpy as jnp
+
+from ecl2o.theory.forms import Form, Result, Scalar, check_form
+
+
+def path_strong_convexity(m: Scalar, alpha: Scalar, horizon: int, form: Form = "tight") -> Result:
+    """alpha_1, the strong convexity of the total cost of a path: m + 4 alpha sin^2(pi / (4T + 2)).
+
+    Lemma D.1 of the paper claims m < alpha_1 <= m + beta/T^2, which is false (erratum E8); `form="paper"` is that claim's
+    upper end with alpha = beta.
+
+    >>> round(float(path_strong_convexity(0.0, 1.0, horizon=2)), 3)  # more than 1/T^2 = 0.25
+    0.382
+    """
+    check_form(form)
+    if form == "paper":
+        return m + jnp.asarray(alpha) / horizon**2
+    return m + 4 * jnp.asarray(alpha) * jnp.sin(jnp.pi / (4 * horizon + 2)) ** 2
+
+
+def regret_bound(
+    m: Scalar,
+    alpha: Scalar,
+    beta: Scalar,
+    *,
+    lambda1: Scalar,
+    lambda2: Scalar,
+    lambda3: Scalar,
+    horizon: Scalar,
+    budget: Scalar,
+    gradient_bound: Scalar,
+    diameter: Scalar,
+    advice_error: Scalar = jnp.inf,
+    form: Form = "tight",
+) -> Result:
+    """An upper bound of cost - cost(L-constrained oracle) for lambda1 >= 1 - m/(4 beta) and advice in X.
+
+    `budget` is L, `gradient_bound` G >= |Qx| on X, `diameter` omega of X, `advice_error` L_rho, the squared distance of the
+    advice from the L-constrained oracle (infinite: unknown).
+
+    Tight (erratum E10; the printed bound is violated by an explicit instance):
+    (lambda1 + m/2beta) min(4G, beta omega) sqrt(2TL/alpha) + lambda2 beta T omega^2/2 + lambda3 (beta/2) min(L_rho, T omega^2).
+
+    Paper (Theorem 4.2): alpha/(alpha - lambda3 beta) times [(lambda1 + m/2beta) G sqrt(2TL/alpha) + lambda2 beta T omega^2/2
+    + lambda3 beta L_rho/2] if lambda3 < alpha/beta, which also assumes that the algorithm itself moves at most L; otherwise
+    (lambda1 + m/2beta) G sqrt(2TL/alpha) + (lambda2 + lambda3) beta T omega^2 / 2.
+
+    >>> values = dict(lambda1=1.0, lambda2=0.0, lambda3=0.0, horizon=16, budget=2.0, gradient_bound=0.5, diameter=2.0)
+    >>> tight, paper = (float(regret_bound(0.001, 1.0, 1.0, form=form, **values)) for form in ("tight", "paper"))
+    >>> round(tight / paper, 6)
+    4.0
+    """
+    check_form(form)
+    beta, budget = jnp.asarray(beta), jnp.asarray(budget)
+    movement = jnp.sqrt(2 * horizon * budget / alpha)
+    anchored = lambda1 + m / (2 * beta)
+    toward_minimizer = lambda2 * beta * horizon * jnp.asarray(diameter) ** 2 / 2
+    furthest = horizon * jnp.asarray(diameter) ** 2
+    if form == "tight":
+        slope = jnp.minimum(4 * jnp.asarray(gradient_bound), beta * diameter)
+        toward_advice = lambda3 * beta / 2 * jnp.minimum(advice_error, furthest)
+        return anchored * slope * movement + toward_minimizer + toward_advice
+    base = anchored * gradient_bound * movement + toward_minimizer
+    trusted = jnp.asarray(lambda3) < alpha / beta
+    margin = jnp.where(trusted, alpha - lambda3 * beta, alpha)
+    small = alpha / margin * (base + jnp.where(lambda3 > 0, lambda3 * beta * advice_error / 2, 0.0))
+    large = base + lambda3 * beta * furthest / 2
+    return jnp.where(trusted, small, large)

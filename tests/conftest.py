@@ -1,0 +1,35 @@
+"""Settings that every test shares: double precision, a compilation cache, deterministic hypothesis runs."""
+
+import os
+import sys
+from pathlib import Path
+
+# Before JAX is imported: two workers share two cores, and compiled programs are kept between runs.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.prefix) / ".jax-cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+
+import hypothesis
+import jax
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+
+hypothesis.settings.register_profile(
+    "ecl2o",
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)
+hypothesis.settings.load_profile("ecl2o")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data and reference figures beside the project."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no reference data at {SHARED}")
+    return SHARED
