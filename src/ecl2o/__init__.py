@@ -28,15 +28,29 @@ _PUBLIC = {
         "FollowPrediction",
         "Greedy",
         "HittingMinimizer",
+        "Independent",
         "Info",
         "MLAROBD",
         "Observation",
+        "PureML",
         "ROBD",
         "Start",
+        "Trainable",
         "Weights",
         "advisors",
         "calibrate",
         "prepare",
+    ),
+    "learning": (
+        "AbstractLoss",
+        "CalibratedLoss",
+        "FitResult",
+        "ImitationLoss",
+        "StandaloneLoss",
+        "TailLoss",
+        "authors_schedule",
+        "fit",
+        "fit_many",
     ),
     "evaluation": ("Certificate", "certify", "metrics", "rollout", "rollout_days"),
 }
@@ -63,5 +77,6 @@ if TYPE_CHECKING:
     from ecl2o import theory as theory
     from ecl2o.agents import *  # noqa: F403
     from ecl2o.evaluation import *  # noqa: F403
+    from ecl2o.learning import *  # noqa: F403
     from ecl2o.offline import *  # noqa: F403
     from ecl2o.problem import *  # noqa: F403

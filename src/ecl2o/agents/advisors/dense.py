@@ -1,0 +1,59 @@
+"""Layers shared by the networks: an affine map, and the scaling of what goes in and comes out."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ecl2o.agents.trainable import Trainable
+from ecl2o.problem.arrays import as_float, refuse_unless_positive
+
+
+class Affine(Trainable):
+    """x -> x W + b, with W stored (inputs, outputs)."""
+
+    weight: Float[Array, "i o"]
+    bias: Float[Array, " o"]
+
+    @classmethod
+    def random(cls, inputs: int, outputs: int, key: PRNGKeyArray) -> "Affine":
+        """Uniform in +-1/sqrt(inputs), the default of PyTorch's linear layer, which the authors used."""
+        reach = inputs**-0.5
+        of_weight, of_bias = jax.random.split(key)
+        return cls(
+            jax.random.uniform(of_weight, (inputs, outputs), minval=-reach, maxval=reach),
+            jax.random.uniform(of_bias, (outputs,), minval=-reach, maxval=reach),
+        )
+
+    def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
+        return x @ self.weight + self.bias
+
+
+class Scaling(eqx.Module):
+    """Numbers of any unit to numbers near one, and back: inside = (outside - offset) / scale. Not trained."""
+
+    offset: Float[Array, "*k"] = eqx.field(converter=as_float, default=0.0)
+    scale: Float[Array, "*k"] = eqx.field(converter=as_float, default=1.0)
+
+    def __check_init__(self):
+        refuse_unless_positive("scale", self.scale)
+
+    def inward(self, outside: Float[Array, " k"]) -> Float[Array, " k"]:
+        """Standardise."""
+        return (outside - self.offset) / self.scale
+
+    def outward(self, inside: Float[Array, " k"]) -> Float[Array, " k"]:
+        """Undo it."""
+        return inside * self.scale + self.offset
+
+    @classmethod
+    def of(cls, samples: Float[Array, "n k"]) -> "Scaling":
+        """Mean and standard deviation of samples, by column; a column that never changes keeps scale 1."""
+        deviation = jnp.std(samples, axis=0)
+        return cls(jnp.mean(samples, axis=0), jnp.where(deviation > 0, deviation, 1.0))
+
+
+def refuse_unless_size(name: str, value: int) -> None:
+    """Refuse a layer count or width that is not a positive whole number."""
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a positive whole number, got {value!r}.")

@@ -1,0 +1,101 @@
+"""A structured advisor: linear and homogeneous in what it has just seen and in a rolling seasonal profile."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ecl2o.agents.advisors.dense import refuse_unless_size
+from ecl2o.agents.advisors.mlp import refuse_unless_fitting
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
+from ecl2o.agents.trainable import Trainable
+from ecl2o.problem import Problem
+
+
+class LinearWeights(Trainable):
+    """One matrix from features to actions, no bias."""
+
+    weight: Float[Array, "k d"]
+
+
+class RecentContexts(eqx.Module):
+    """The last contexts in order of time, and how many of them are real."""
+
+    contexts: Float[Array, "n q"]
+    seen: Int[Array, ""]
+
+    @classmethod
+    def after(cls, history: Float[Array, "H q"], size: int) -> "RecentContexts":
+        """Memory after a history, which may be shorter than the memory."""
+        last = history[-size:] if history.shape[0] else history
+        missing = jnp.zeros((size - last.shape[0], history.shape[1]), history.dtype)
+        return cls(jnp.concatenate([missing, last]), jnp.asarray(last.shape[0]))
+
+    def then(self, context: Float[Array, " q"]) -> "RecentContexts":
+        """Memory after one more context; the oldest is forgotten."""
+        size = self.contexts.shape[0]
+        return RecentContexts(jnp.concatenate([self.contexts[1:], context[None]]), jnp.minimum(self.seen + 1, size))
+
+    def profile(self, period: int, otherwise: Float[Array, " q"]) -> Float[Array, "p q"]:
+        """The mean by phase, entry 0 being the phase of the context to come; `otherwise` for phases never seen."""
+        size, q = self.contexts.shape
+        real = (jnp.arange(size) >= size - self.seen).astype(self.contexts.dtype)
+        count = real.reshape(-1, period).sum(0)[:, None]
+        total = (self.contexts * real[:, None]).reshape(-1, period, q).sum(0)
+        return jnp.where(count > 0, total / jnp.maximum(count, 1), otherwise)
+
+
+class SeasonalLinear(AbstractAgent):
+    """Advice = W' (x_{t-1}, y_t, y_{t-1}, .., the profile at the next 0..ahead steps).
+
+    The profile is the mean of the last `days` periods by phase, kept in the agent's own memory and warmed up on the
+    history, so that it knows the hour without a clock feature. There is no bias: a policy trained on kilowatts works on
+    megawatts. With the default settings and d = q = 1 it has 29 weights (ALGORITHMS section 9).
+
+    >>> SeasonalLinear(dim=1, context_dim=1).weights.weight.shape
+    (29, 1)
+    """
+
+    weights: LinearWeights
+    period: int = eqx.field(static=True)
+    days: int = eqx.field(static=True)
+    recent: int = eqx.field(static=True)
+    ahead: int = eqx.field(static=True)
+
+    def __init__(
+        self, dim: int, context_dim: int, period: int = 24, days: int = 14, recent: int = 3, ahead: int | None = None
+    ):
+        sizes = {"dim": dim, "context_dim": context_dim, "period": period, "days": days, "recent": recent}
+        for name, value in sizes.items():
+            refuse_unless_size(name, value)
+        self.period, self.days, self.recent = period, days, recent
+        self.ahead = period if ahead is None else ahead
+        features = dim + context_dim * (recent + self.ahead + 1)
+        weight = jnp.zeros((features, dim))
+        if dim == context_dim:  # start as an exponential moving average
+            eye = jnp.eye(dim)
+            weight = weight.at[:dim].set(0.7 * eye).at[dim : 2 * dim].set(0.3 * eye)
+        self.weights = LinearWeights(weight)
+
+    def __check_init__(self):
+        if self.ahead < 0 or self.recent - 1 > self.days * self.period:
+            raise ValueError(
+                f"ahead must not be negative and recent must fit the memory, got {self.ahead}, {self.recent}."
+            )
+
+    @property
+    def lookahead(self) -> int:
+        return 0
+
+    def init(self, problem: Problem, start: Start) -> RecentContexts:
+        features, dim = self.weights.weight.shape
+        refuse_unless_fitting("SeasonalLinear", (features - dim) // (self.recent + self.ahead + 1), dim, start)
+        return RecentContexts.after(start.history, self.days * self.period)
+
+    def step(self, problem: Problem, state: RecentContexts, observation: Observation):
+        context = observation.context
+        profile = state.profile(self.period, otherwise=context)
+        coming = profile[jnp.arange(self.ahead + 1) % self.period]
+        lags = jnp.arange(1, self.recent)
+        before = jnp.where((lags <= state.seen)[:, None], state.contexts[-lags], context)
+        features = [observation.previous_action, context, before.ravel(), coming.ravel()]
+        return state.then(context), jnp.concatenate(features) @ self.weights.weight, Info.plain()

@@ -1,0 +1,338 @@
+"""Training: Adam through the roll-out, compiled in chunks, for one setting or many at once.
+
+Python is not in the loop: a chunk of steps is one compiled `lax.scan`, and a run of any length, seed, trust and learning
+rate goes through the same program (shorter last chunks are padded with steps that change nothing). Between chunks the host
+looks at the losses, runs the validation, and tells the progress callback.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from ecl2o.agents import AbstractAgent, trainable_mask
+from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, runs, scaled
+from ecl2o.offline import oracle
+from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import cast_floats
+
+_CHUNK = 100
+_AUTHORS_RATES = (4e-4, 3e-4, 2e-4, 1e-4, 6e-5, 3e-5)
+_AUTHORS_EPOCHS = 25
+
+Schedule = Literal["cosine", "constant"] | Callable[[Any], Any] | Float[Array, " steps"]
+# progress(step, steps, latest loss)
+Progress = Callable[[int, int, float], None]
+
+
+class FitLog(eqx.Module):
+    """How training went: the loss of every step, and the validation figure after each chunk."""
+
+    loss: Float[np.ndarray, " steps"]
+    validation_steps: Int[np.ndarray, " k"]
+    validation_cost: Float[np.ndarray, " k"]
+    best_step: int
+    cost_factor: float
+
+
+class FitResult(eqx.Module):
+    """The trained agent and the log. `log.cost_factor` is the factor on costs in the loss, to be kept with a policy."""
+
+    agent: AbstractAgent
+    log: FitLog
+
+
+class _Data(eqx.Module):
+    """A training or validation set with its oracles."""
+
+    instances: Instance
+    oracles: Trajectory
+
+    def batch(self, indices: Int[Array, " b"]) -> "_Data":
+        return jax.tree.map(lambda leaf: leaf[indices], self)
+
+
+class _Progress(eqx.Module):
+    """Where training stands: the weights, and Adam's memory of them."""
+
+    weights: PyTree
+    adam: PyTree
+
+
+def authors_schedule(n_instances: int, batch: int = 50) -> tuple[int, Float[np.ndarray, " steps"]]:
+    """(steps, learning rate of each): 25 epochs at each of 4e-4, 3e-4, 2e-4, 1e-4, 6e-5, 3e-5 (the authors' code).
+
+    >>> steps, rates = authors_schedule(1416)
+    >>> steps, float(rates[0]), float(rates[-1])
+    (4350, 0.0004, 3e-05)
+    """
+    per_epoch = -(-n_instances // batch)
+    rates = np.repeat(np.array(_AUTHORS_RATES), _AUTHORS_EPOCHS * per_epoch)
+    return rates.size, rates
+
+
+def fit(
+    agent: AbstractAgent,
+    problem: Problem,
+    instances: Instance,
+    *,
+    loss: AbstractLoss | None = None,
+    key: PRNGKeyArray,
+    steps: int = 4000,
+    batch: int = 50,
+    learning_rate: float = 3e-3,
+    schedule: Schedule = "cosine",
+    dtype: Any = "float32",
+    validation: Instance | None = None,
+    progress: Progress | None = None,
+) -> FitResult:
+    """Train the advisors inside an agent on a set of instances.
+
+    Only weights are trained (`agents.Trainable`); trust, slack and scales stay. Batches are drawn without replacement,
+    epoch after epoch. With `validation`, the weights that had the lowest mean cost there are returned, not the last ones.
+    A loss that is not finite stops training with the number of the step. The same key gives the same result.
+    """
+    many = fit_many(
+        [agent],
+        problem,
+        instances,
+        losses=[CalibratedLoss() if loss is None else loss],
+        keys=[key],
+        steps=steps,
+        batch=batch,
+        learning_rates=[learning_rate],
+        schedule=schedule,
+        dtype=dtype,
+        validation=validation,
+        progress=progress,
+    )
+    return many[0]
+
+
+def fit_many(
+    agents: Sequence[AbstractAgent],
+    problem: Problem,
+    instances: Instance,
+    *,
+    losses: Sequence[AbstractLoss] | AbstractLoss | None = None,
+    keys: Sequence[PRNGKeyArray],
+    steps: int = 4000,
+    batch: int = 50,
+    learning_rates: Sequence[float] | float = 3e-3,
+    schedule: Schedule = "cosine",
+    dtype: Any = "float32",
+    validation: Instance | None = None,
+    progress: Progress | None = None,
+) -> list[FitResult]:
+    """`fit` for many seeds and settings at once: one compilation, one program under `vmap`.
+
+    The i-th run trains `agents[i]` on `losses[i]` with `keys[i]` and `learning_rates[i]`; agents may differ in their arrays
+    (weights, trust, slack), losses in theirs (mu, kappa, rho_bar), not in structure. A single loss or rate serves all.
+    """
+    count = len(agents)
+    losses = _one_each("losses", CalibratedLoss() if losses is None else losses, count)
+    rates = _one_each("learning_rates", learning_rates, count)
+    _refuse_bad_settings(instances, keys, count, steps, batch)
+    training, checked = _with_oracles(problem, instances, dtype), None
+    if validation is not None:
+        checked = _with_oracles(problem, validation, dtype)
+    losses = [cast_floats(scaled(loss, training.oracles), dtype) for loss in losses]
+    agents_cast = [cast_floats(agent, dtype) for agent in agents]
+    setting = _stack([eqx.partition(agent, trainable_mask(agent)) for agent in agents_cast], "agents")
+    weights, frozen = setting
+    stacked_losses = _stack(losses, "losses")
+    plan = _Plan.of(schedule, rates, keys, steps, batch, instances.x0.shape[0], dtype)
+    trained, log = _train(
+        weights, frozen, cast_floats(problem, dtype), stacked_losses, training, checked, plan, progress
+    )
+    results = []
+    for i, agent in enumerate(agents):
+        finished = eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], trained), agents_cast[i])
+        finished = jax.tree.map(lambda new, old: new.astype(old.dtype), finished, agent)
+        factor = losses[i].scale.factor
+        results.append(FitResult(finished, log(i, float(factor))))
+    return results
+
+
+class _Plan(eqx.Module):
+    """Which instances and which learning rate each step of each run uses, padded to whole chunks."""
+
+    indices: Int[Array, "chunks n chunk b"]
+    rates: Float[Array, "chunks n chunk"]
+    active: Float[Array, "chunks chunk"]
+    steps: int
+
+    @classmethod
+    def of(cls, schedule, learning_rates, keys, steps, batch, n_instances, dtype) -> "_Plan":
+        chunks = -(-steps // _CHUNK)
+        padded = chunks * _CHUNK
+        rates = np.stack([_rates(schedule, rate, steps) for rate in learning_rates])
+        rates = np.pad(rates, ((0, 0), (0, padded - steps)))
+        indices = np.stack([_epochs(key, n_instances, padded * batch) for key in keys])
+        return cls(
+            jnp.asarray(indices.reshape(len(keys), chunks, _CHUNK, batch).swapaxes(0, 1)),
+            jnp.asarray(rates.reshape(len(keys), chunks, _CHUNK).swapaxes(0, 1), dtype),
+            jnp.asarray((np.arange(padded) < steps).reshape(chunks, _CHUNK)),
+            steps,
+        )
+
+
+def _rates(schedule: Schedule, learning_rate: float, steps: int) -> Float[np.ndarray, " steps"]:
+    """A schedule as an array, so that no function meets jit."""
+    if isinstance(schedule, str):
+        if schedule == "constant":
+            return np.full(steps, learning_rate)
+        if schedule != "cosine":
+            raise ValueError(f"schedule must be 'cosine', 'constant', an optax schedule or an array, got {schedule!r}.")
+        return learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
+    if callable(schedule):
+        return np.asarray(jax.vmap(schedule)(jnp.arange(steps)), float)
+    rates = np.asarray(schedule, float)
+    if rates.shape != (steps,):
+        raise ValueError(f"schedule must have one rate per step, {steps} in all, got shape {rates.shape}.")
+    return rates
+
+
+def _epochs(key: PRNGKeyArray, n_instances: int, count: int) -> Int[np.ndarray, " count"]:
+    """Instance numbers in a random order, epoch after epoch."""
+    epochs = -(-count // n_instances)
+    shuffle = jax.vmap(lambda k: jax.random.permutation(k, n_instances))
+    return np.asarray(shuffle(jax.random.split(key, epochs))).ravel()[:count].astype(np.int32)
+
+
+def _with_oracles(problem: Problem, instances: Instance, dtype) -> _Data:
+    """Instances with their oracles, solved in the precision they come in, then cast."""
+    if instances.x0.ndim != 2:
+        raise ValueError(f"fit takes a set of instances with a leading axis, got x0 of shape {instances.x0.shape}.")
+    oracles = jax.jit(jax.vmap(lambda s: oracle(problem, s)))(instances)
+    if not bool(oracles.converged.all()):
+        raise ValueError(f"the oracle did not converge on {int((~oracles.converged.all(-1)).sum())} instances.")
+    return cast_floats(_Data(instances, oracles), dtype)
+
+
+def _refuse_bad_settings(instances: Instance, keys, count: int, steps: int, batch: int) -> None:
+    if count == 0:
+        raise ValueError("agents must not be empty.")
+    if len(keys) != count:
+        raise ValueError(f"keys must have one key per agent, {count} in all, got {len(keys)}.")
+    if steps < 1 or batch < 1:
+        raise ValueError(f"steps and batch must be positive, got {steps} and {batch}.")
+
+
+def _one_each(name: str, values: Any, count: int) -> list:
+    """A list with one value per run; a single value serves all."""
+    if isinstance(values, list | tuple):
+        if len(values) != count:
+            raise ValueError(f"{name} must have one entry per agent, {count} in all, got {len(values)}.")
+        return list(values)
+    return [values] * count
+
+
+def _stack(trees: list, name: str) -> Any:
+    """One tree with a leading run axis on every leaf."""
+    structures = {jax.tree.structure(tree) for tree in trees}
+    if len(structures) > 1:
+        raise ValueError(f"{name} must all have the same structure; they differ in more than their arrays.")
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+_ADAM = optax.scale_by_adam()
+
+
+def _loss_of(weights, frozen, problem, loss, data: _Data):
+    return loss(eqx.combine(weights, frozen), problem, data.instances, data.oracles)
+
+
+def _one_step(carry: _Progress, now, frozen, problem, loss, training: _Data):
+    indices, rate, active = now
+    value, slope = jax.value_and_grad(_loss_of)(carry.weights, frozen, problem, loss, training.batch(indices))
+    direction, adam = _ADAM.update(slope, carry.adam)
+    weights = jax.tree.map(lambda w, u: w - rate * u, carry.weights, direction)
+    moved = _Progress(weights, adam)
+    return jax.tree.map(lambda new, old: jnp.where(active, new, old), moved, carry), value
+
+
+@eqx.filter_jit
+def _train_chunk(states, frozen, problem, losses, training, indices, rates, active):
+    """Many runs through one chunk of steps; a single run is not vmapped, which is faster."""
+
+    def one(state, frozen, loss, indices, rates):
+        def step(carry, now):
+            return _one_step(carry, now, frozen, problem, loss, training)
+
+        return jax.lax.scan(step, state, (indices, rates, active))
+
+    return _over_runs(one)(states, frozen, losses, indices, rates)
+
+
+@eqx.filter_jit
+def _validate(weights, frozen, problem, checked: _Data):
+    """Mean cost over the validation set, over the oracle's."""
+
+    def one(weights, frozen):
+        return jnp.mean(runs(eqx.combine(weights, frozen), problem, checked.instances).cost)
+
+    return _over_runs(one)(weights, frozen) / jnp.mean(checked.oracles.cost)
+
+
+def _over_runs(one: Callable) -> Callable:
+    """Map over the run axis, which is squeezed away where there is one run."""
+
+    def over(*trees):
+        if jax.tree.leaves(trees)[0].shape[0] > 1:
+            return jax.vmap(one)(*trees)
+        single = one(*jax.tree.map(lambda leaf: leaf[0], trees))
+        return jax.tree.map(lambda leaf: leaf[None], single)
+
+    return over
+
+
+def _train(weights, frozen, problem, losses, training, checked, plan: _Plan, progress: Progress | None):
+    """The loop over chunks on the host. Returns the weights to keep, and a function that makes each run's log."""
+    state = _Progress(weights, jax.vmap(_ADAM.init)(weights))
+    count = plan.rates.shape[1]
+    all_losses, checks, check_steps = [], [], []
+    best, best_cost, best_step = weights, np.full(count, np.inf), np.full(count, plan.steps)
+    for chunk in range(plan.rates.shape[0]):
+        state, values = _train_chunk(
+            state, frozen, problem, losses, training, plan.indices[chunk], plan.rates[chunk], plan.active[chunk]
+        )
+        done = min((chunk + 1) * _CHUNK, plan.steps)
+        values = np.asarray(values)[:, : done - chunk * _CHUNK]
+        _refuse_non_finite(values, chunk * _CHUNK, count)
+        all_losses.append(values)
+        if checked is not None:
+            cost = np.asarray(_validate(state.weights, frozen, problem, checked))
+            better = cost < best_cost
+            best = jax.tree.map(lambda new, old, b=better: _choose(b, new, old), state.weights, best)
+            best_cost, best_step = np.where(better, cost, best_cost), np.where(better, done, best_step)
+            checks.append(cost)
+            check_steps.append(done)
+        if progress is not None:
+            progress(done, plan.steps, float(values[:, -1].mean()))
+    loss_history = np.concatenate(all_losses, axis=1)
+    check_history = np.stack(checks, axis=1) if checks else np.zeros((count, 0))
+
+    def log(i: int, cost_factor: float) -> FitLog:
+        return FitLog(loss_history[i], np.array(check_steps, int), check_history[i], int(best_step[i]), cost_factor)
+
+    return (state.weights if checked is None else best), log
+
+
+def _choose(better: np.ndarray, new: Array, old: Array) -> Array:
+    return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+def _refuse_non_finite(values: np.ndarray, first_step: int, count: int) -> None:
+    if not np.isfinite(values).all():
+        run, step = np.argwhere(~np.isfinite(values))[0]
+        which = f" of run {run}" if count > 1 else ""
+        raise FloatingPointError(
+            f"the loss{which} became {values[run, step]} at step {first_step + step + 1}; "
+            "a smaller learning rate, or scaled inputs, usually help."
+        )

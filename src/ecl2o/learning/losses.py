@@ -1,0 +1,161 @@
+"""What training minimises: functions of (agent, problem, batch of instances, their oracles) to one number.
+
+Costs and ratios live on different scales, and the paper adds them (erratum E16). `cost_scale="oracle"` divides costs by the
+mean oracle cost of the training set, so that mu and kappa mean the same on data of any unit; a number multiplies costs as
+it is (the authors: 100). `fit` fixes that factor once, on the whole training set, through `scaled`.
+"""
+
+import abc
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecl2o.agents import AbstractAgent, PureML
+from ecl2o.evaluation import rollout
+from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import as_float, known
+
+# Oracle costs in denominators are at least this share of their mean: an instance whose optimum is free has no ratio.
+_FLOOR = 1e-6
+
+
+class Scale(eqx.Module):
+    """The factor on costs, and the floor under oracle costs in denominators."""
+
+    factor: Float[Array, ""]
+    floor: Float[Array, ""]
+
+    def ratio(self, amount: Float[Array, " n"], oracle_cost: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The amount over the oracle cost, floored."""
+        return amount / jnp.maximum(oracle_cost, self.floor)
+
+
+class AbstractLoss(eqx.Module):
+    """A loss; `scale` is None until it has been fixed on a training set."""
+
+    cost_scale: eqx.AbstractVar[float | Literal["oracle"]]
+    scale: eqx.AbstractVar[Scale | None]
+
+    @abc.abstractmethod
+    def __call__(
+        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
+    ) -> Float[Array, ""]:
+        """The loss of a batch."""
+
+
+def fixed_scale(loss: AbstractLoss, oracles: Trajectory) -> Scale:
+    """The loss's scale: the one that was fixed, or that of these oracles."""
+    if loss.scale is not None:
+        return loss.scale
+    mean = jnp.mean(oracles.cost)
+    factor = 1 / mean if loss.cost_scale == "oracle" else jnp.asarray(loss.cost_scale, mean.dtype)
+    return Scale(factor, _FLOOR * mean)
+
+
+def scaled(loss: AbstractLoss, oracles: Trajectory) -> AbstractLoss:
+    """The same loss with its scale fixed on a training set."""
+    return eqx.tree_at(lambda l: l.scale, loss, fixed_scale(loss, oracles), is_leaf=lambda leaf: leaf is None)
+
+
+def runs(agent: AbstractAgent, problem: Problem, instances: Instance) -> Trajectory:
+    """Roll the agent out on every instance of a set."""
+    return jax.vmap(lambda instance: rollout(agent, problem, instance))(instances)
+
+
+def _check_share(name: str, value: Float[Array, ""]) -> None:
+    number = known(value)
+    if number is not None and not ((number >= 0) & (number <= 1)).all():
+        raise ValueError(f"{name} must lie in [0, 1], got {number}.")
+
+
+def _check_cost_scale(cost_scale: float | str) -> None:
+    if cost_scale != "oracle" and not (isinstance(cost_scale, float | int) and cost_scale > 0):
+        raise ValueError(f"cost_scale must be 'oracle' or a positive number, got {cost_scale!r}.")
+
+
+class CalibratedLoss(AbstractLoss):
+    """EC-L2O's loss (Eqns. loss_new and unrolling): mu relu(rho - rho_bar) + (1 - mu) cost, through the calibrator.
+
+    rho is the prediction error of the advice, sum |advice - x*|^2 / cost*. Theorem 4.1 speaks of the advice given along the
+    calibrated roll-out; `prediction_rollout="standalone"` measures the advisor left alone instead, as the authors' code does
+    (erratum E18). With mu = 0 only the cost of what is really played counts.
+    """
+
+    mu: Float[Array, ""] = eqx.field(converter=as_float, default=0.6)
+    rho_bar: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
+    prediction_rollout: Literal["calibrated", "standalone"] = eqx.field(static=True, default="calibrated")
+    cost_scale: float | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    scale: Scale | None = None
+
+    def __check_init__(self):
+        _check_share("mu", self.mu)
+        _check_cost_scale(self.cost_scale)
+        if self.prediction_rollout not in ("calibrated", "standalone"):
+            raise ValueError(
+                f"prediction_rollout must be 'calibrated' or 'standalone', got {self.prediction_rollout!r}."
+            )
+
+    def __call__(
+        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
+    ) -> Float[Array, ""]:
+        scale = fixed_scale(self, oracles)
+        played = runs(agent, problem, instances)
+        advice = self._advice(agent, problem, instances, played)
+        rho = scale.ratio(jnp.sum((advice - oracles.actions) ** 2, axis=(-2, -1)), oracles.cost)
+        prediction = jnp.mean(jax.nn.relu(rho - self.rho_bar))
+        return self.mu * prediction + (1 - self.mu) * scale.factor * jnp.mean(played.cost)
+
+    def _advice(self, agent, problem, instances, played: Trajectory) -> Float[Array, "n T d"]:
+        if self.prediction_rollout == "standalone":
+            return runs(PureML(getattr(agent, "advisor", agent)), problem, instances).actions
+        if played.advice is None:
+            raise TypeError(f"CalibratedLoss needs an agent with an advisor, got {type(agent).__name__}.")
+        return played.advice
+
+
+class StandaloneLoss(AbstractLoss):
+    """PureML's loss (section 6.3): kappa cost/cost* + (1 - kappa) cost of the agent as it is; kappa = 0 is PureML-0."""
+
+    kappa: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
+    cost_scale: float | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    scale: Scale | None = None
+
+    def __check_init__(self):
+        _check_share("kappa", self.kappa)
+        _check_cost_scale(self.cost_scale)
+
+    def __call__(
+        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
+    ) -> Float[Array, ""]:
+        scale = fixed_scale(self, oracles)
+        cost = runs(agent, problem, instances).cost
+        ratio = jnp.mean(scale.ratio(cost, oracles.cost))
+        return self.kappa * ratio + (1 - self.kappa) * scale.factor * jnp.mean(cost)
+
+
+class TailLoss(AbstractLoss):
+    """CVaR of the ratio: the mean of the worst 1 - level share of cost/cost* in a batch, for any agent.
+
+    level = 0 is the mean ratio, level -> 1 the worst one. The share may cut through an instance, which then counts in part.
+    """
+
+    level: Float[Array, ""] = eqx.field(converter=as_float, default=0.9)
+    cost_scale: float | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    scale: Scale | None = None
+
+    def __check_init__(self):
+        number = known(self.level)
+        if number is not None and not ((number >= 0) & (number < 1)).all():
+            raise ValueError(f"level must lie in [0, 1), got {number}.")
+        _check_cost_scale(self.cost_scale)
+
+    def __call__(
+        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
+    ) -> Float[Array, ""]:
+        ratios = fixed_scale(self, oracles).ratio(runs(agent, problem, instances).cost, oracles.cost)
+        n = ratios.shape[0]
+        above = jnp.clip(jnp.arange(1, n + 1) - self.level * n, 0, 1)  # how much of each, from best to worst, is tail
+        return jnp.sum(above * jnp.sort(ratios)) / jnp.sum(above)
