@@ -1,11 +1,17 @@
 """Predictions of future contexts, for agents that plan."""
 
 from ecl2o.forecasters.base import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster
-from ecl2o.forecasters.clairvoyant import Exact
+from ecl2o.forecasters.causal import FromFunction, Persistence, RollingProfile, SeasonalNaive
+from ecl2o.forecasters.clairvoyant import Exact, NoisyExact
 
 __all__ = [
     "AbstractCausalForecaster",
     "AbstractClairvoyantForecaster",
     "AbstractForecaster",
     "Exact",
+    "FromFunction",
+    "NoisyExact",
+    "Persistence",
+    "RollingProfile",
+    "SeasonalNaive",
 ]

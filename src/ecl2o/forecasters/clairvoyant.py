@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ecl2o.forecasters.base import AbstractClairvoyantForecaster, AbstractPreparedForecast
+from ecl2o.problem.arrays import as_float, refuse_if_negative, refuse_unless_fraction
 
 
 class Slices(AbstractPreparedForecast):
@@ -24,3 +25,40 @@ class Exact(AbstractClairvoyantForecaster):
     def prepare(self, contexts: Float[Array, "T q"], window: int, key: PRNGKeyArray | None) -> Slices:
         beyond = jnp.broadcast_to(contexts[-1], (window, contexts.shape[1]))
         return Slices(jnp.concatenate([contexts, beyond]), window)
+
+
+class FilteredNoise(AbstractPreparedForecast):
+    """The contexts plus noise that accumulates over the distance of the forecast, read by slicing."""
+
+    truth: Slices
+    shocks: Float[Array, "T+w q"]
+    filter: Float[Array, "w w"]
+
+    def at(self, step: Int[Array, ""]) -> Float[Array, "w q"]:
+        shocks = jax.lax.dynamic_slice_in_dim(self.shocks, step + 1, self.truth.window)
+        return self.truth.at(step) + self.filter @ shocks
+
+
+class NoisyExact(AbstractClairvoyantForecaster):
+    """The true contexts plus the filtered noise of Chen et al. (2016), ALGORITHMS section 3.
+
+    The forecast of y_s made at t is y_s + sigma (e_s + g e_{s-1} + ... + g^(s-t-1) e_{t+1}), with g = `decay` and standard
+    normal shocks e_s that are the same whenever the forecast is made: one that is made later is never worse. The shocks
+    come from the `key` given to `rollout`; give every instance of a set its own.
+    """
+
+    sigma: Float[Array, ""] = eqx.field(converter=as_float)
+    decay: Float[Array, ""] = eqx.field(converter=as_float, default=0.9)
+
+    def __check_init__(self):
+        refuse_if_negative("sigma", self.sigma)
+        refuse_unless_fraction("decay", self.decay)
+
+    def prepare(self, contexts: Float[Array, "T q"], window: int, key: PRNGKeyArray | None) -> FilteredNoise:
+        if key is None:
+            raise ValueError("NoisyExact draws noise and needs a key: rollout(..., key=jax.random.key(0)).")
+        truth = Exact().prepare(contexts, window, None)
+        shocks = jax.random.normal(key, truth.padded.shape, contexts.dtype)
+        age = jnp.arange(window)[:, None] - jnp.arange(window)[None, :]
+        weights = jnp.where(age >= 0, self.decay ** jnp.maximum(age, 0), 0.0)
+        return FilteredNoise(truth, shocks, self.sigma * weights)

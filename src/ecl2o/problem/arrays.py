@@ -50,6 +50,13 @@ def refuse_if_negative(name: str, array: Any) -> None:
         raise ValueError(f"{name} must not be negative, got {_shown(values)}.")
 
 
+def refuse_unless_fraction(name: str, array: Any) -> None:
+    """Refuse numbers outside [0, 1] and NaN."""
+    values = known(array)
+    if values is not None and not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(f"{name} must lie between 0 and 1, got {_shown(values)}.")
+
+
 def _shown(values: np.ndarray) -> str:
     return f"{values.item():g}" if values.ndim == 0 else np.array2string(values, threshold=8)
 

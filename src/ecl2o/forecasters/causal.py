@@ -1,0 +1,150 @@
+"""Forecasters that know the past only; their memory is made of contexts and warms up on the history."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ecl2o.forecasters.base import AbstractCausalForecaster
+from ecl2o.problem.arrays import as_float, refuse_unless_fraction
+
+
+class Recent(eqx.Module):
+    """The last contexts, oldest first, and how many of them were really seen (the others, at the front, are zeros)."""
+
+    contexts: Float[Array, "n q"]
+    seen: Int[Array, ""]
+
+    @classmethod
+    def of(cls, history: Float[Array, "H q"], size: int) -> "Recent":
+        """The last `size` contexts of a history that may be shorter."""
+        kept = min(history.shape[0], size)
+        missing = jnp.zeros((size - kept, history.shape[1]), history.dtype)
+        return cls(jnp.concatenate([missing, history[history.shape[0] - kept :]]), jnp.asarray(kept))
+
+    def after(self, context: Float[Array, " q"]) -> "Recent":
+        """The same one context later."""
+        contexts = jnp.concatenate([self.contexts[1:], context[None]])
+        return Recent(contexts, jnp.minimum(self.seen + 1, contexts.shape[0]))
+
+
+def _refuse_unless_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
+
+
+class Persistence(AbstractCausalForecaster):
+    """What is now will stay: every forecast is y_t."""
+
+    def init(self, history: Float[Array, "H q"], window: int) -> None:
+        return None
+
+    def step(self, state: None, context: Float[Array, " q"], window: int) -> tuple[None, Float[Array, "w q"]]:
+        return state, jnp.broadcast_to(context, (window, context.shape[0]))
+
+
+class SeasonalNaive(AbstractCausalForecaster):
+    """What was one period ago will come again: the last context seen at the same phase.
+
+    A phase that was not seen yet is forecast by y_t.
+
+    >>> import jax.numpy as jnp
+    >>> naive = SeasonalNaive(period=2)
+    >>> memory = naive.init(jnp.array([[5.0]]), window=3)
+    >>> _, forecast = naive.step(memory, jnp.array([7.0]), window=3)
+    >>> [float(y) for y in forecast.ravel()]
+    [5.0, 7.0, 5.0]
+    """
+
+    period: int = eqx.field(static=True, default=24)
+
+    def __check_init__(self):
+        _refuse_unless_count("period", self.period)
+
+    def init(self, history: Float[Array, "H q"], window: int) -> Recent:
+        return Recent.of(history, self.period)
+
+    def step(self, state: Recent, context: Float[Array, " q"], window: int) -> tuple[Recent, Float[Array, "w q"]]:
+        state = state.after(context)
+        ahead = jnp.arange(window) % self.period  # the oldest context kept has the phase of t + 1
+        was_seen = ahead >= self.period - state.seen
+        return state, jnp.where(was_seen[:, None], state.contexts[ahead], context)
+
+
+class RollingProfile(AbstractCausalForecaster):
+    """The mean of the last days at the same hour, plus the present error, which fades (ALGORITHMS section 9).
+
+    With the profile p over the `days` periods before now and e_t = y_t - p_t, the forecast of y_{t+j} is
+    p_{t+j} + e_t decay^j. The profile counts hours from the present one, so the phase is never asked for. With a history of
+    less than `days` periods it is the mean of what there is; before one whole period was seen, the forecast is y_t.
+
+    >>> import jax.numpy as jnp
+    >>> rolling = RollingProfile(days=2, decay=0.5, period=2)
+    >>> memory = rolling.init(jnp.array([[1.0], [5.0], [3.0], [7.0]]), window=3)
+    >>> _, forecast = rolling.step(memory, jnp.array([4.0]), window=3)  # the profile is 2, 6 and the error 2
+    >>> [float(y) for y in forecast.ravel()]
+    [7.0, 2.5, 6.25]
+    """
+
+    days: int = eqx.field(static=True, default=7)
+    decay: Float[Array, ""] = eqx.field(converter=as_float, default=0.9)
+    period: int = eqx.field(static=True, default=24)
+
+    def __check_init__(self):
+        _refuse_unless_count("days", self.days)
+        _refuse_unless_count("period", self.period)
+        refuse_unless_fraction("decay", self.decay)
+
+    def init(self, history: Float[Array, "H q"], window: int) -> Recent:
+        return Recent.of(history, self.days * self.period)
+
+    def step(self, state: Recent, context: Float[Array, " q"], window: int) -> tuple[Recent, Float[Array, "w q"]]:
+        by_day = state.contexts.reshape(self.days, self.period, -1)  # the first column has the phase of now
+        count = state.contexts.shape[0]
+        was_seen = (jnp.arange(count) >= count - state.seen).reshape(self.days, self.period, 1)
+        profile = jnp.sum(by_day * was_seen, axis=0) / jnp.maximum(jnp.sum(was_seen, axis=0), 1)
+        ahead = jnp.arange(1, window + 1)
+        faded = (context - profile[0]) * self.decay ** ahead[:, None]
+        forecast = jnp.where(state.seen >= self.period, profile[ahead % self.period] + faded, context)
+        return state.after(context), forecast
+
+
+class FromFunction(AbstractCausalForecaster):
+    """Any function of the recent contexts: fn(recent, window) -> forecasts of shape (window, q).
+
+    `recent` holds the last `memory` contexts, y_t last; where fewer were seen, the earliest one is repeated before it. `fn`
+    is a plain JAX function, or an `equinox.Module` with `__call__` if it has parameters of its own.
+
+    >>> import jax.numpy as jnp
+    >>> trend = FromFunction(lambda y, window: y[-1] + jnp.arange(1, window + 1)[:, None] * (y[-1] - y[-2]), memory=2)
+    >>> memory = trend.init(jnp.array([[1.0]]), window=2)
+    >>> _, forecast = trend.step(memory, jnp.array([2.0]), window=2)
+    >>> [float(y) for y in forecast.ravel()]
+    [3.0, 4.0]
+    """
+
+    fn: Callable[..., Any]
+    memory: int = eqx.field(static=True)
+
+    def __init__(self, fn: Callable[..., Any], memory: int = 24):
+        self.fn = fn if isinstance(fn, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(fn)
+        self.memory = memory
+
+    def __check_init__(self):
+        _refuse_unless_count("memory", self.memory)
+
+    def init(self, history: Float[Array, "H q"], window: int) -> Recent:
+        return Recent.of(history, self.memory)
+
+    def step(self, state: Recent, context: Float[Array, " q"], window: int) -> tuple[Recent, Float[Array, "w q"]]:
+        state = state.after(context)
+        earliest = self.memory - state.seen
+        recent = state.contexts[jnp.maximum(jnp.arange(self.memory), earliest)]
+        forecast = jnp.asarray(self.fn(recent, window))
+        wanted = (window, context.shape[0])
+        if forecast.shape != wanted:
+            raise ValueError(f"FromFunction's fn must return forecasts of shape {wanted}, got {forecast.shape}.")
+        return state, forecast.astype(context.dtype)
