@@ -1,25 +1,39 @@
 """WHO decides: every algorithm is an agent, a PyTree with `init` and `step`."""
 
 from ecl2o.agents import advisors
+from ecl2o.agents.balanced import ABCS, OBD, GreedyOBD
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.calibrated import MLAROBD, ROBD, FollowPrediction, Greedy, HittingMinimizer
 from ecl2o.agents.calibration import Calibration, Weights, calibrate, prepare
 from ecl2o.agents.combined import Independent, PureML
+from ecl2o.agents.gradient import OGD
+from ecl2o.agents.horizon import RHC
+from ecl2o.agents.lazy import LCP
+from ecl2o.agents.martingale import LAI
+from ecl2o.agents.switch import Switch
 from ecl2o.agents.trainable import Trainable, trainable_mask
 
 __all__ = [
+    "ABCS",
     "AbstractAgent",
     "Calibration",
     "FollowPrediction",
     "Greedy",
+    "GreedyOBD",
     "HittingMinimizer",
     "Independent",
     "Info",
+    "LAI",
+    "LCP",
     "MLAROBD",
+    "OBD",
+    "OGD",
     "Observation",
     "PureML",
+    "RHC",
     "ROBD",
     "Start",
+    "Switch",
     "Trainable",
     "Weights",
     "advisors",

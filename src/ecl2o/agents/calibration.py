@@ -58,6 +58,7 @@ class Calibration(eqx.Module):
 
 def prepare(problem: Problem, weights: Weights, dim: int) -> Calibration:
     """What is needed once per run."""
+    _ = problem.quadratic_movement  # refuses any other: the objective would not be smooth
     constant = isinstance(problem.hitting, AbstractQuadraticCost) and problem.hitting.constant_curvature
     return Calibration(weights, _gains(problem, weights, None, dim) if constant and _linear(problem, dim) else None)
 

@@ -5,7 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.offline.linear import cheapest_linear_path
+from ecl2o.problem import Instance, LinearSwitching, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.problem.path import Path, cheapest_path
 
@@ -14,7 +15,8 @@ def oracle(problem: Problem, instance: Instance) -> Trajectory:
     """pi*: the cheapest actions in hindsight (Eqn. obj of the paper), in O(T d^3).
 
     Quadratic costs without bounds are one block-tridiagonal solve, everything else Newton's method on that structure;
-    `converged` is false where that failed. Takes one instance; use `jax.vmap` for a set.
+    `converged` is false where that failed. Movement billed by distance (`LinearSwitching`) is solved exactly on a line, in
+    O(T^2). Takes one instance; use `jax.vmap` for a set.
 
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
@@ -30,7 +32,8 @@ def oracle(problem: Problem, instance: Instance) -> Trajectory:
 def _oracle(problem: Problem, instance: Instance) -> Trajectory:
     dtype = instance.x0.dtype
     problem = cast_floats(problem, dtype)
-    return as_trajectory(problem, instance, cheapest_path(problem, instance.x0, instance.contexts))
+    solve = cheapest_linear_path if isinstance(problem.switching, LinearSwitching) else cheapest_path
+    return as_trajectory(problem, instance, solve(problem, instance.x0, instance.contexts))
 
 
 def as_trajectory(problem: Problem, instance: Instance, path: Path) -> Trajectory:

@@ -10,6 +10,7 @@ from ecl2o.problem.hitting import (
     SquaredTracking,
 )
 from ecl2o.problem.instance import Instance
+from ecl2o.problem.linear_switching import LinearSwitching
 from ecl2o.problem.problem import Problem
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
 from ecl2o.problem.trajectory import Trajectory
@@ -24,6 +25,7 @@ __all__ = [
     "CurvedTracking",
     "Everywhere",
     "Instance",
+    "LinearSwitching",
     "Mahalanobis",
     "Problem",
     "Quadratic",

@@ -1,0 +1,74 @@
+"""Online gradient descent."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
+from ecl2o.problem import Problem
+from ecl2o.problem.arrays import as_optional_float, refuse_unless_finite, refuse_unless_positive
+from ecl2o.theory import decay_root
+
+# How step sizes fall with t = 1, 2, ...
+_FADING: dict[str, Callable[[Float[Array, ""]], Float[Array, ""]]] = {
+    "constant": jnp.ones_like,
+    "sqrt": lambda t: 1 / jnp.sqrt(t),
+    "inverse": lambda t: 1 / t,
+}
+
+
+class Descent(eqx.Module):
+    """The first step size, and the context of the step before."""
+
+    eta: Float[Array, ""]
+    last_context: Float[Array, " q"]
+
+
+class OGD(AbstractAgent):
+    """Online Gradient Descent (Zinkevich 2003): x_t = P(x_{t-1} - eta_t grad f(x_{t-1})), P the projection on X.
+
+    `mode="revealed"` takes the gradient at y_t, which is known here; `"blind"`, the original, at y_{t-1}, so that x_1 = x_0.
+    `steps` says how eta_t falls from its first value `eta`: `"constant"`, `"sqrt"` (eta/sqrt(t): static regret of order
+    sqrt(T)) or `"inverse"` (eta/t: of order log T with eta = 1/m). Unless given, eta is 1/m for `"inverse"` and (1 - r)/m
+    for the others, r the decay root: constant and revealed it then is R-OBD where A = m I and Q is isotropic. No step
+    size has a bounded competitive ratio, and steps beyond 2 / (largest curvature of f) diverge.
+    """
+
+    mode: Literal["revealed", "blind"] = eqx.field(static=True, default="revealed")
+    steps: Literal["constant", "sqrt", "inverse"] = eqx.field(static=True, default="constant")
+    eta: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
+
+    def __check_init__(self):
+        if self.mode not in ("revealed", "blind"):
+            raise ValueError(f"mode must be 'revealed' or 'blind', got {self.mode!r}.")
+        if self.steps not in _FADING:
+            raise ValueError(f"steps must be one of {', '.join(map(repr, _FADING))}, got {self.steps!r}.")
+        if self.eta is not None:
+            refuse_unless_finite("eta", self.eta)
+            refuse_unless_positive("eta", self.eta)
+
+    @property
+    def lookahead(self) -> int:
+        return 0
+
+    def init(self, problem: Problem, start: Start) -> Descent:
+        eta = self._default_eta(problem) if self.eta is None else self.eta
+        return Descent(eta.astype(start.x0.dtype), jnp.zeros((start.history.shape[1],), start.x0.dtype))
+
+    def _default_eta(self, problem: Problem) -> Float[Array, ""]:
+        return 1 / problem.m if self.steps == "inverse" else (1 - decay_root(problem.m, problem.beta)) / problem.m
+
+    def step(self, problem: Problem, state: Descent, observation: Observation):
+        first = observation.step == 0
+        judge = observation.context
+        if self.mode == "blind":
+            judge = jnp.where(first, judge, state.last_context)
+        previous = observation.previous_action
+        eta = state.eta * _FADING[self.steps]((observation.step + 1).astype(previous.dtype))
+        action = problem.actions.project(previous - eta * problem.hitting.gradient(previous, judge))
+        if self.mode == "blind":
+            action = jnp.where(first, previous, action)
+        return Descent(state.eta, observation.context), action, Info.plain()

@@ -1,0 +1,128 @@
+"""Switch between machine learning and an expert, each on a trajectory of its own."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
+from ecl2o.agents.calibrated import ROBD
+from ecl2o.agents.combined import Independent, PureML
+from ecl2o.problem import Problem
+from ecl2o.problem.arrays import as_float, as_optional_float, known, refuse_unless_finite, refuse_unless_positive
+
+Costs = Float[Array, " 2"]
+
+
+class SwitchState(eqx.Module):
+    """The two legs (0: ML, 1: expert), the level, and the limit that belongs to it."""
+
+    legs: tuple[State, State]
+    level: Int[Array, ""]
+    limit: Float[Array, ""]
+
+
+class Switch(AbstractAgent):
+    """Follow the advice until its bill grows too large, then the expert, and so on (Antoniadis et al. 2020, their MIN^det).
+
+    The advisor and the expert run from x_0 on trajectories of their own, with bills C^0 and C^1 that include this step.
+    At level l = 0, 1, ... leg l mod 2 is played. `mode="threshold"` goes up a level while C^(l mod 2) > Gamma gamma^l, where
+    Gamma is `threshold`, by default the expert's bill of the first step (which needs no units); `mode="ratio"` does so while
+    the leg's bill exceeds gamma^(l + 1) times the other's. In mode threshold the cost is at most `theory.switch_bound` times
+    the smaller bill, if that is at least Gamma; with the default Gamma > 0 always. `Info.details` has `level` and `costs`.
+    """
+
+    advisor: AbstractAgent
+    expert: AbstractAgent = ROBD()
+    gamma: Float[Array, ""] = eqx.field(converter=as_float, default=1.5)
+    threshold: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
+    mode: Literal["threshold", "ratio"] = eqx.field(static=True, default="threshold")
+
+    def __check_init__(self):
+        if self.mode not in _TOO_EXPENSIVE:
+            raise ValueError(f"mode must be 'threshold' or 'ratio', got {self.mode!r}.")
+        refuse_unless_finite("gamma", self.gamma)
+        gamma = known(self.gamma)
+        if gamma is not None and not (gamma > 1).all():
+            raise ValueError(f"gamma must exceed 1, got {gamma}.")
+        if self.threshold is not None:
+            refuse_unless_positive("threshold", self.threshold)
+            if self.mode == "ratio":
+                raise ValueError("threshold has no meaning with mode='ratio'.")
+
+    @property
+    def lookahead(self) -> int:
+        return max(self.advisor.lookahead, self.expert.lookahead)
+
+    @property
+    def _legs(self) -> tuple[Independent, Independent]:
+        return Independent(PureML(self.advisor)), Independent(self.expert)
+
+    def init(self, problem: Problem, start: Start) -> SwitchState:
+        ml, expert = (leg.init(problem, start) for leg in self._legs)
+        return SwitchState((ml, expert), jnp.zeros((), int), jnp.zeros((), start.x0.dtype))
+
+    def step(self, problem: Problem, state: SwitchState, observation: Observation):
+        moved = [
+            leg.step(problem, leg_state, _as_seen_by(leg, observation))
+            for leg, leg_state in zip(self._legs, state.legs, strict=True)
+        ]
+        (ml_state, ml_action, ml_info), (expert_state, expert_action, expert_info) = moved
+        costs = jnp.stack([ml_info.details["cost"], expert_info.details["cost"]])
+        limit = jnp.where(observation.step == 0, self._first_limit(costs), state.limit)
+        level, limit = _climb(_TOO_EXPENSIVE[self.mode], costs, state.level, limit, self.gamma)
+        action = jnp.where(level % 2 == 0, ml_action, expert_action)
+        info = Info(
+            ml_info.converged & expert_info.converged,
+            advice=ml_action,
+            details={"level": level, "costs": costs, "expert": expert_info},
+            inner=ml_info,
+        )
+        return SwitchState((ml_state, expert_state), level, limit), action, info
+
+    def _first_limit(self, costs: Costs) -> Float[Array, ""]:
+        if self.mode == "ratio":
+            return self.gamma
+        if self.threshold is not None:
+            return self.threshold
+        return jnp.maximum(costs[1], jnp.finfo(costs.dtype).tiny)
+
+
+def _over_threshold(costs: Costs, level, limit) -> Bool[Array, ""]:
+    return costs[level % 2] > limit
+
+
+def _over_the_other(costs: Costs, level, limit) -> Bool[Array, ""]:
+    return costs[level % 2] > limit * costs[1 - level % 2]
+
+
+_TOO_EXPENSIVE: dict[str, Callable[..., Bool[Array, ""]]] = {
+    "threshold": _over_threshold,
+    "ratio": _over_the_other,
+}
+
+
+def _climb(too_expensive, costs: Costs, level, limit, gamma):
+    """Go up while the leg of the level is too expensive. The level is a count and has no derivative."""
+    costs, limit, gamma = jax.lax.stop_gradient((costs, limit, gamma))
+
+    def over(carry):
+        return too_expensive(costs, *carry)
+
+    def up(carry):
+        level, limit = carry
+        return level + 1, limit * gamma
+
+    return jax.lax.while_loop(over, up, (level, limit))
+
+
+def _as_seen_by(leg: AbstractAgent, observation: Observation) -> Observation:
+    """The observation with as many forecasts as this leg asks for."""
+    window = leg.lookahead
+    forecast = None if observation.forecast is None or window == 0 else observation.forecast[:window]
+    return Observation(
+        observation.context, observation.previous_action, observation.step, observation.remaining, forecast
+    )

@@ -1,0 +1,102 @@
+"""Movement billed by distance instead of its square, and the work function on a line that solves it exactly.
+
+The work function W_t(x) is the least cost of x_1..x_t with x_t = x. On a line with c = a |x - z| its slope obeys
+W_t' = clip(W_{t-1}', -a, a) + f_t', starting from the slope of a |x - x_0|: moving on is never worth more than a per unit.
+Everything else follows from minimisers of W_t + tilt x:
+
+- x^L_t with tilt a and x^U_t with tilt -a are the last actions of the prefix optimum when only increases, or only decreases,
+  are charged (at 2a, as a |u| = 2a u^+ - a u). No cost-to-go is steeper than a, so every optimal x*_t lies between them.
+- x*_T has tilt 0, and x*_t is x*_{t+1} clipped to [x^L_t, x^U_t].
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.problem import Problem
+from ecl2o.problem.switching import AbstractSwitchingCost
+from ecl2o.solvers import decreasing_root
+
+
+class LinearSwitching(AbstractSwitchingCost):
+    """c(x, z) = rate |x - z|, summed over coordinates: the switching cost of Lin et al. 2011.
+
+    >>> import jax.numpy as jnp
+    >>> float(LinearSwitching(rate=2.0)(jnp.array([1.0]), jnp.array([4.0])))
+    6.0
+    """
+
+    rate: Float[Array, ""] = eqx.field(converter=as_float)
+
+    def __check_init__(self):
+        if self.rate.shape != ():
+            raise ValueError(f"rate must be one number, got an array of shape {self.rate.shape}.")
+        refuse_unless_finite("rate", self.rate)
+        refuse_unless_positive("rate", self.rate)
+
+    def __call__(self, action: Float[Array, " d"], previous: Float[Array, " d"]) -> Float[Array, ""]:
+        return self.rate * jnp.sum(jnp.abs(action - previous))
+
+    def check(self, dim: int) -> None:
+        pass
+
+
+def linear_rate(problem: Problem, dim: int) -> Float[Array, ""]:
+    """The rate of linear movement on a line; any other movement or dimension is refused."""
+    if not isinstance(problem.switching, LinearSwitching):
+        raise TypeError(f"this needs a LinearSwitching cost, got {type(problem.switching).__name__}.")
+    if dim != 1:
+        raise ValueError(f"LinearSwitching is solved in one dimension only, got x0 of dimension {dim}.")
+    return problem.switching.rate
+
+
+def prefix_bounds(
+    problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, "T q"], last: Int[Array, ""]
+) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
+    """x^L and x^U after step `last` (which counts from 0). Contexts after it are evaluated but have no influence."""
+    rate = linear_rate(problem, 1)
+    lower, upper = tilted_minimizers(problem, x0, contexts, last, jnp.stack([rate, -rate]))
+    return lower, upper
+
+
+def tilted_minimizers(
+    problem: Problem,
+    x0: Float[Array, " 1"],
+    contexts: Float[Array, "T q"],
+    last: Int[Array, ""],
+    tilts: Float[Array, " n"],
+) -> Float[Array, "n 1"]:
+    """Argmin over X of W_last(x) + tilt x, for several tilts of at most the rate.
+
+    The slope jumps at x_0, where a |x - x_0| has its kink. The branch that holds right of x_0 and the one that holds left
+    of it are both increasing, and their roots r <= l give the minimiser as x_0 clipped to [r, l]; so its derivative with
+    respect to x_0 is exact too.
+    """
+    rate = linear_rate(problem, x0.shape[0])
+    seen = (jnp.arange(contexts.shape[0]) <= last).astype(x0.dtype)
+    m, span = problem.m, 2 * rate / problem.m
+    # f_last has its minimiser within |f'(x0)|/m of x0, and there the slope of W is within 2 rate of any tilt.
+    reach = jnp.abs(problem.hitting.gradient(x0, contexts[last])[0]) / m + span
+
+    def root(branch, tilt):
+        return decreasing_root(_slope_left, x0[0] - reach, x0[0] + reach, (problem, contexts, seen, branch, tilt))
+
+    right = jax.vmap(lambda tilt: root(rate, tilt))(tilts)
+    left = jax.vmap(lambda tilt: root(-rate, tilt))(tilts)
+    return jax.vmap(problem.actions.project)(jnp.clip(x0[0], right, left)[:, None])
+
+
+def _slope_left(x, parameters):
+    """How far the slope of W + tilt x is below zero at x; falls in x."""
+    problem, contexts, seen, branch, tilt = parameters
+    rate = problem.switching.rate
+
+    def add(slope, step):
+        context, counts = step
+        after = jnp.clip(slope, -rate, rate) + problem.hitting.gradient(x[None], context)[0]
+        return jnp.where(counts > 0, after, slope), None
+
+    slope, _ = jax.lax.scan(add, branch, (contexts, seen))
+    return -(slope + tilt)
