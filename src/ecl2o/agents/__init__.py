@@ -6,7 +6,9 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.calibrated import MLAROBD, ROBD, FollowPrediction, Greedy, HittingMinimizer
 from ecl2o.agents.calibration import Calibration, Weights, calibrate, prepare
 from ecl2o.agents.combined import Independent, PureML
+from ecl2o.agents.competitive import Competitive, refuse_infeasible_promises
 from ecl2o.agents.gradient import OGD
+from ecl2o.agents.guarded import ClippedAdvice, Guarded
 from ecl2o.agents.horizon import RHC
 from ecl2o.agents.lazy import LCP
 from ecl2o.agents.martingale import LAI
@@ -17,9 +19,12 @@ __all__ = [
     "ABCS",
     "AbstractAgent",
     "Calibration",
+    "ClippedAdvice",
+    "Competitive",
     "FollowPrediction",
     "Greedy",
     "GreedyOBD",
+    "Guarded",
     "HittingMinimizer",
     "Independent",
     "Info",
@@ -39,5 +44,6 @@ __all__ = [
     "advisors",
     "calibrate",
     "prepare",
+    "refuse_infeasible_promises",
     "trainable_mask",
 ]

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ecl2o.agents import AbstractAgent, Observation, Start
+from ecl2o.agents import AbstractAgent, Observation, Start, refuse_infeasible_promises
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster, Exact
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
@@ -32,6 +32,7 @@ def rollout(
     [1.0, 1.6667]
     """
     problem.check(instance)
+    refuse_infeasible_promises(agent, problem, instance.dim)
     return _rollout(agent, problem, instance, Exact() if forecaster is None else forecaster, key)
 
 
@@ -86,6 +87,7 @@ def rollout_days(
     """
     first = Instance(x0, days[0], history)
     problem.check(first)
+    refuse_infeasible_promises(agent, problem, first.dim)
     days = jnp.asarray(days, first.x0.dtype)
     return _rollout_days(agent, problem, first, days, Exact() if forecaster is None else forecaster, key)
 

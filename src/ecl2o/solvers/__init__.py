@@ -1,7 +1,8 @@
-"""Numerics with no domain in them: block-tridiagonal systems and bounded Newton's method."""
+"""Numerics with no domain in them: block-tridiagonal systems bounded Newton's method, projections."""
 
 from ecl2o.solvers.block_tridiagonal import BlockTridiagonalFactor, DenseInverse, factor, invert, matvec, solve
 from ecl2o.solvers.bounded_newton import BoundedMinimum, minimize, minimize_sequence
+from ecl2o.solvers.ellipsoid import project_on_ellipsoid
 from ecl2o.solvers.root import decreasing_root
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "matvec",
     "minimize",
     "minimize_sequence",
+    "project_on_ellipsoid",
     "solve",
 ]

@@ -5,6 +5,19 @@ All functions take numbers or arrays, broadcast, and can be differentiated.
 """
 
 from ecl2o.theory.experts import decay_root, exact_robd_ratio, greedy_ratio, hitting_minimizer_ratio, robd_ratio
+from ecl2o.theory.guarantees import (
+    clipped_prediction_error,
+    guarded_ratio,
+    is_feasible_ratio,
+    limit_stiffness,
+    limit_value,
+    next_stiffness,
+    previous_value,
+    smallest_feasible_ratio,
+    stiffness_table,
+    training_reservation,
+    value_table,
+)
 from ecl2o.theory.mla_robd import (
     mla_robd_bound,
     mla_robd_bound_at,
@@ -19,21 +32,32 @@ from ecl2o.theory.switch import switch_bound
 from ecl2o.theory.tail import tail_prediction_error, tail_ratio_bound
 
 __all__ = [
+    "clipped_prediction_error",
     "decay_root",
     "exact_robd_ratio",
     "greedy_ratio",
+    "guarded_ratio",
     "hitting_minimizer_ratio",
+    "is_feasible_ratio",
+    "limit_stiffness",
+    "limit_value",
     "mla_robd_bound",
     "mla_robd_bound_at",
+    "next_stiffness",
     "optimal_lambda2",
     "optimal_trust",
     "path_strong_convexity",
+    "previous_value",
     "pure_ml_lower_bound",
     "regret_bound",
     "robd_ratio",
+    "smallest_feasible_ratio",
     "smallest_lambda1",
+    "stiffness_table",
     "switch_bound",
     "tail_prediction_error",
     "tail_ratio_bound",
+    "training_reservation",
     "useful_prediction_error",
+    "value_table",
 ]

@@ -1,0 +1,117 @@
+"""What a guard allows at a step: the actions whose weighted bill stays within a budget, around one that is known to do so.
+
+{x in X: f(x, y) + w1 c(x, x_prev) + w2 c(x, fallback) <= budget}. Advice outside is moved inside: to the nearest point where
+the set is an ellipsoid (quadratic costs without bounds; with bounds on a line), else along the segment to the fallback. Both
+are differentiated by the implicit function theorem, never through an iteration.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ecl2o.problem import AbstractQuadraticCost, Mahalanobis, Problem
+from ecl2o.solvers import decreasing_root, project_on_ellipsoid
+
+
+class Allowance(eqx.Module):
+    """The set of allowed actions; `fallback` is one of them, up to rounding."""
+
+    context: Float[Array, " q"]
+    previous: Float[Array, " d"]
+    fallback: Float[Array, " d"]
+    previous_weight: Float[Array, ""]
+    fallback_weight: Float[Array, ""]
+    budget: Float[Array, ""]
+
+    def bill(self, problem: Problem, action: Float[Array, " d"]) -> Float[Array, ""]:
+        """f(x, y) + w1 c(x, x_prev) + w2 c(x, fallback)."""
+        return (
+            problem.hitting(action, self.context)
+            + self.previous_weight * problem.switching(action, self.previous)
+            + self.fallback_weight * problem.switching(action, self.fallback)
+        )
+
+
+def move_inside(
+    problem: Problem, allowance: Allowance, advice: Float[Array, " d"]
+) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+    """The advice, projected on X, where it is allowed, else an allowed action instead; and whether it was changed.
+
+    Advice that is not a number, infinite, or so far away that its distance is, gives the fallback.
+    """
+    usable = jnp.isfinite(jnp.sum((advice - allowance.fallback) ** 2))
+    advice = problem.actions.project(jnp.where(usable, advice, allowance.fallback))
+    allowed = allowance.bill(problem, advice) <= allowance.budget
+    if _is_ellipsoid(problem, advice.shape[0]):
+        moved = _nearest(problem, allowance, advice)
+    else:
+        moved = _along_segment(problem, allowance, advice)
+    moved = jnp.where(usable, _touch_up(problem, allowance, moved), allowance.fallback)
+    return jnp.where(allowed & usable, advice, moved), ~(allowed & usable)
+
+
+def _is_ellipsoid(problem: Problem, dim: int) -> bool:
+    quadratic = isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis)
+    return quadratic and (dim == 1 or not problem.is_bounded)
+
+
+def _nearest(problem: Problem, allowance: Allowance, advice: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The nearest point of the ellipsoid; on a line with bounds, clipping that is exact.
+
+    Expanded around the fallback z, where the bill has the gradient p = A (z - v) + 2 w1 Q (z - x_prev) and the Hessian
+    H = A + 2 (w1 + w2) Q: the centre is z - H^{-1} p, and the level above it budget - bill(z) + 1/2 p' H^{-1} p.
+    No large numbers cancel, however large the weights are.
+    """
+    hitting, z, dim = problem.hitting, allowance.fallback, advice.shape[0]
+    assert isinstance(hitting, AbstractQuadraticCost)
+    shape = hitting.curvature(allowance.context, dim)
+    shape = shape + 2 * (allowance.previous_weight + allowance.fallback_weight) * problem.Q
+    slope = hitting.gradient(z, allowance.context)
+    slope = slope + 2 * allowance.previous_weight * problem.Q @ (z - allowance.previous)
+    step = slope / shape[0] if dim == 1 else jnp.linalg.solve(shape, slope)
+    level = allowance.budget - allowance.bill(problem, z) + 0.5 * slope @ step
+    return problem.actions.project(project_on_ellipsoid(advice, z - step, shape, level))
+
+
+def _along_segment(problem: Problem, allowance: Allowance, advice: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The allowed point of the segment from the fallback to the advice that is nearest to the advice.
+
+    The bill is m-strongly convex and not negative, so an allowed share s of the way d obeys m s^2 |d|^2 <= 8 budget
+    (compare the two ends with the middle), which brackets the root however far the advice is.
+    """
+    way = advice - allowance.fallback
+    distance = jnp.sum(way**2)
+    reach = 8 * jnp.maximum(allowance.budget, 0.0) / (problem.m * jnp.where(distance > 0, distance, 1.0))
+    longest = jax.lax.stop_gradient(jnp.minimum(jnp.sqrt(jnp.where(distance > 0, reach, 1.0)), 1.0))
+    share = decreasing_root(_spare, jnp.zeros_like(longest), longest, (problem, allowance, way))
+    return problem.actions.project(allowance.fallback + share * way)
+
+
+def _spare(share, parameters):
+    """What is left of the budget at this share of the way from the fallback."""
+    problem, allowance, way = parameters
+    return allowance.budget - allowance.bill(problem, allowance.fallback + share * way)
+
+
+def _touch_up(problem: Problem, allowance: Allowance, action: Float[Array, " d"]) -> Float[Array, " d"]:
+    """Pull an action that rounding left just outside toward the fallback, by as little as convexity shows to suffice."""
+    at_fallback, reached = allowance.bill(problem, allowance.fallback), allowance.bill(problem, action)
+    over = ~(reached <= allowance.budget)
+    rise = reached - at_fallback
+    share = jnp.where(rise > 0, (allowance.budget - at_fallback) / jnp.where(rise > 0, rise, 1.0), 0.0)
+    share = jax.lax.stop_gradient(jnp.clip(share, 0.0, 1.0))
+    sound = jnp.isfinite(reached)
+    pulled = allowance.fallback + share * (jnp.where(sound, action, allowance.fallback) - allowance.fallback)
+    return jnp.where(over, pulled, action)
+
+
+def ratio_of_bills(cost: Float[Array, ""], reference: Float[Array, ""]) -> Float[Array, ""]:
+    """Cost / reference; where the reference is 0, 1 for a cost of 0 and infinite for any other.
+
+    >>> import jax.numpy as jnp
+    >>> float(ratio_of_bills(jnp.array(3.0), jnp.array(2.0)))
+    1.5
+    """
+    free = reference <= 0
+    return jnp.where(free, jnp.where(cost <= 0, 1.0, jnp.inf), cost / jnp.where(free, 1.0, reference))
