@@ -3,6 +3,9 @@
 from ecl2o.learning.fit import FitLog, FitResult, authors_schedule, fit, fit_many
 from ecl2o.learning.imitation import ImitationLoss
 from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, StandaloneLoss, TailLoss
+from ecl2o.learning.policy import Policy, describe, load, save
+from ecl2o.learning.policy_file import PolicyFileError
+from ecl2o.learning.runner import Runner, Streams
 
 __all__ = [
     "AbstractLoss",
@@ -10,9 +13,16 @@ __all__ = [
     "FitLog",
     "FitResult",
     "ImitationLoss",
+    "Policy",
+    "PolicyFileError",
+    "Runner",
     "StandaloneLoss",
+    "Streams",
     "TailLoss",
     "authors_schedule",
+    "describe",
     "fit",
     "fit_many",
+    "load",
+    "save",
 ]

@@ -1,0 +1,172 @@
+"""Policies: an agent with all that is needed to run it, and the file it travels in."""
+
+import dataclasses
+import datetime
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+import ecl2o
+from ecl2o.agents import AbstractAgent, trainable_mask
+from ecl2o.forecasters import AbstractForecaster
+from ecl2o.learning import policy_file, policy_tree
+from ecl2o.learning.policy_file import Contents, PolicyFileError
+from ecl2o.problem import Mahalanobis, Problem
+
+_KIND = "policy"
+_PARTS = {"agent": AbstractAgent, "problem": Problem, "forecaster": AbstractForecaster}
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """An agent, the problem it acts on, the forecaster it asks (None if it asks none), and how it came to be.
+
+    `metadata` is any JSON object: the training settings, the normalisation, the cost scale, validation figures. The
+    package version and the time are added unless they are there.
+
+    >>> from ecl2o.agents import ROBD
+    >>> from ecl2o.problem import SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> sorted(Policy(ROBD(), problem, metadata={"site": "Riverside"}).metadata)
+    ['created', 'site', 'version']
+    """
+
+    agent: AbstractAgent
+    problem: Problem
+    forecaster: AbstractForecaster | None = None
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        for name, kind in _PARTS.items():
+            part = getattr(self, name)
+            if not isinstance(part, kind) and not (name == "forecaster" and part is None):
+                raise TypeError(f"{name} must be {kind.__name__}, got {type(part).__name__}.")
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        metadata = {"version": ecl2o.__version__, "created": now, **self.metadata}
+        object.__setattr__(self, "metadata", _as_json(metadata, "metadata"))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of agent, problem and forecaster, by structure and every bit of their arrays; not of the metadata.
+
+        The code of a function inside the problem is not in it, only its name.
+        """
+        described, arrays = _describe_parts(self)
+        bare = Contents(_KIND, described, arrays)
+        return policy_file.digest([policy_file.pack(bare)])
+
+
+def save(path: str | os.PathLike[str], policy: Policy) -> None:
+    """Write a policy to one file: a JSON header, raw arrays and a checksum (docs/policy-format.md).
+
+    The functions of a `ConvexCost` are not in the file, and `load` then asks for the problem; a function anywhere else is
+    refused. The file appears whole or not at all.
+    """
+    described, arrays = _describe_parts(policy)
+    header = {**described, "metadata": policy.metadata, "dim": _action_dim(policy.problem)}
+    policy_file.write(path, Contents(_KIND, header, arrays))
+
+
+def load(path: str | os.PathLike[str], problem: Problem | None = None, classes: Sequence[type] = ()) -> Policy:
+    """Read a policy; nothing in the file is executed, and a file that is not sound is refused with `PolicyFileError`.
+
+    `problem` takes the place of the one in the file, and is needed where that has functions in it. `classes` are modules of
+    yours that the file may name. Numbers keep their precision; where JAX runs in 32 bits, doubles are rounded with a
+    warning.
+    """
+    contents, name = policy_file.read(path, _KIND), os.fspath(path)
+    header = contents.header
+    policy_tree.warn_of_rounding(contents.arrays, name)
+    decoder = policy_tree.Decoder(name, contents.arrays, policy_tree.allowed_classes(classes))
+    stored = [part for part in _PARTS if part != "problem" or problem is None]
+    decoded = {part: decoder.decode(header.get(part), part) for part in stored}
+    if problem is not None:
+        _check_fit(problem, header.get("dim"), name)
+        decoded["problem"] = problem
+    metadata = header.get("metadata")
+    if not isinstance(metadata, dict):
+        raise PolicyFileError(f"{name} has no metadata.")
+    try:
+        return Policy(**decoded, metadata=metadata)
+    except TypeError as error:
+        raise PolicyFileError(f"{name} does not hold a policy: {error}") from None
+
+
+def describe(policy: Policy) -> dict[str, Any]:
+    """What a policy is, as a dictionary of plain values for people to read.
+
+    >>> from ecl2o.agents import ROBD
+    >>> from ecl2o.problem import SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> about = describe(Policy(ROBD(), problem))
+    >>> about["agent"], about["weights"], about["problem"]["alpha"]
+    ('ROBD', 0, 10.0)
+    """
+    problem, arrays = policy.problem, jax.tree.leaves(eqx.filter(policy.agent, eqx.is_array))
+    weights = jax.tree.leaves(eqx.filter(policy.agent, trainable_mask(policy.agent)))
+    about = {"hitting": type(problem.hitting).__name__, "m": float(problem.m), "dim": _action_dim(problem)}
+    about |= {"switching": type(problem.switching).__name__, "actions": type(problem.actions).__name__}
+    if isinstance(problem.switching, Mahalanobis):
+        about |= {"alpha": float(problem.alpha), "beta": float(problem.beta)}
+    return {
+        "agent": _name_tree(policy.agent),
+        "weights": sum(int(np.size(w)) for w in weights),
+        "dtypes": sorted({a.dtype.name for a in arrays}),
+        "lookahead": policy.agent.lookahead,
+        "problem": about,
+        "forecaster": None if policy.forecaster is None else type(policy.forecaster).__name__,
+        "fingerprint": policy.fingerprint,
+        "metadata": policy.metadata,
+    }
+
+
+def _name_tree(agent: AbstractAgent) -> str:
+    """The class names of an agent and the agents inside it: "MLAROBD(LSTM)"."""
+    fields = [getattr(agent, field.name) for field in dataclasses.fields(agent)]
+    inside = [_name_tree(value) for value in fields if isinstance(value, AbstractAgent)]
+    return type(agent).__name__ + (f"({', '.join(inside)})" if inside else "")
+
+
+def _describe_parts(policy: Policy) -> tuple[dict[str, Any], list[np.ndarray]]:
+    encoder = policy_tree.Encoder()
+    described = {part: encoder.encode(getattr(policy, part), part) for part in _PARTS}
+    for where in encoder.functions:
+        if not where.startswith("problem."):
+            raise TypeError(f"{where} cannot be saved: it is a function, and files hold no code.")
+    return described, encoder.arrays
+
+
+def _action_dim(problem: Problem) -> int | None:
+    """D, where the problem itself knows it."""
+    return problem.Q.shape[0] if isinstance(problem.switching, Mahalanobis) else None
+
+
+def _check_fit(problem: Problem, dim: Any, name: str) -> None:
+    """Refuse a problem of another dimension than the one that the policy was saved with."""
+    if type(dim) is not int or dim < 1:
+        return
+    try:
+        problem.switching.check(dim)
+        problem.actions.bounds(dim, float)
+    except ValueError as error:
+        raise PolicyFileError(
+            f"the given problem does not fit {name}, whose actions have {dim} numbers: {error}"
+        ) from None
+
+
+def _as_json(value: Any, where: str) -> Any:
+    """A JSON value of the library's own: NumPy and JAX numbers become Python's, tuples and arrays become lists."""
+    if value is None or isinstance(value, bool | str) or type(value) in (int, float):
+        return value
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _as_json(np.asarray(value).tolist(), where)
+    if isinstance(value, list | tuple):
+        return [_as_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _as_json(item, f"{where}[{key!r}]") for key, item in value.items()}
+    raise TypeError(f"{where} must be made of what JSON knows, got {type(value).__name__} {value!r:.60}.")

@@ -1,0 +1,243 @@
+"""Trees of modules as JSON and arrays, and back, without running anything that a file names.
+
+A module is described by its class name and its fields. A name is looked up in a list that is built from the library's own
+classes (and those the caller hands over), never imported; the instance is made without `__init__`, its fields are set after
+their types are checked, and its `__check_init__` then refuses values that the class itself would refuse.
+"""
+
+import dataclasses
+import functools
+import inspect
+import sys
+import types
+import typing
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecl2o import agents, forecasters, problem
+from ecl2o.learning.policy_file import PolicyFileError
+
+_DEEPEST = 40
+_BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+@functools.cache
+def library_classes() -> dict[str, type[eqx.Module]]:
+    """Every public, concrete module of the problem, agents and forecasters packages, by "package.Class"."""
+    found: dict[str, type[eqx.Module]] = {}
+    for package in (problem, agents, forecasters):
+        inside = package.__name__
+        modules = [m for name, m in sorted(sys.modules.items()) if name == inside or name.startswith(inside + ".")]
+        for module in modules:
+            for name, cls in vars(module).items():
+                if _is_storable_class(cls) and cls.__module__ == module.__name__ and not name.startswith("_"):
+                    key = f"{inside.rpartition('.')[2]}.{cls.__name__}"
+                    if found.setdefault(key, cls) is not cls:
+                        raise TypeError(f"two classes are called {key} in policy files: {found[key]} and {cls}.")
+    return found
+
+
+def _is_storable_class(cls: Any) -> bool:
+    concrete = isinstance(cls, type) and issubclass(cls, eqx.Module) and not inspect.isabstract(cls)
+    return concrete and not cls.__name__.startswith("Abstract")
+
+
+@functools.cache
+def _library_names() -> dict[type, str]:
+    return {cls: name for name, cls in library_classes().items()}
+
+
+def class_name(cls: type) -> str:
+    """How a file calls a class: "agents.ROBD", or "user.Mine" for one that the library does not know."""
+    return _library_names().get(cls, f"user.{cls.__name__}")
+
+
+def allowed_classes(extra: Sequence[type]) -> dict[str, type[eqx.Module]]:
+    """What a file may name: the library's classes, and the caller's."""
+    allowed = dict(library_classes())
+    for cls in extra:
+        if not _is_storable_class(cls):
+            raise TypeError(f"classes must be concrete subclasses of equinox.Module, got {cls!r}.")
+        if allowed.setdefault(class_name(cls), cls) is not cls:
+            raise TypeError(f"two of the classes are called {cls.__name__}.")
+    return allowed
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """Describes values in JSON; arrays are put aside, and so are the places of functions, of which only the name is kept."""
+
+    arrays: list[np.ndarray] = dataclasses.field(default_factory=list)
+    functions: list[str] = dataclasses.field(default_factory=list)
+
+    def encode(self, value: Any, where: str) -> Any:
+        """The description of a value, or a `TypeError` that says what cannot be saved."""
+        if isinstance(value, np.generic):
+            return value.item()
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, jax.Array | np.ndarray):
+            self.arrays.append(_stored_array(value, where))
+            return {"array": len(self.arrays) - 1}
+        if type(value) in (tuple, list):
+            items = [self.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+            return {type(value).__name__: items}
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {"dict": {key: self.encode(item, f"{where}[{key!r}]") for key, item in value.items()}}
+        if isinstance(value, eqx.Module) and _is_storable_class(type(value)):
+            names = [field.name for field in dataclasses.fields(value)]
+            fields = {name: self.encode(getattr(value, name), f"{where}.{name}") for name in names}
+            return {"module": class_name(type(value)), "fields": fields}
+        if callable(value):
+            self.functions.append(where)
+            plain = value.func if isinstance(value, jax.tree_util.Partial) else value
+            return {"function": getattr(plain, "__qualname__", type(plain).__name__)}
+        raise TypeError(f"{where} cannot be saved: a {type(value).__name__} is neither a module nor an array nor JSON.")
+
+
+def _stored_array(value: Any, where: str) -> np.ndarray:
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        raise TypeError(f"{where} cannot be saved: it has dtype {value.dtype}; keep jax.random.key_data instead.")
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise ValueError(f"{where} cannot be saved: it holds NaN.")
+    return array
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """Rebuilds values from descriptions; `name` is what messages call the file."""
+
+    name: str
+    arrays: list[np.ndarray]
+    classes: dict[str, type[eqx.Module]]
+
+    def decode(self, described: Any, where: str, depth: int = 0) -> Any:
+        """The value, or a `PolicyFileError` that says what is wrong where."""
+        if depth > _DEEPEST:
+            raise PolicyFileError(f"{where} of {self.name} is nested too deeply.")
+        if described is None or isinstance(described, bool | int | float | str):
+            return described
+        if isinstance(described, dict) and set(described) == {"module", "fields"}:
+            return self._module(described["module"], described["fields"], where, depth)
+        if isinstance(described, dict) and len(described) == 1:
+            ((kind, content),) = described.items()
+            if kind == "array" and type(content) is int and 0 <= content < len(self.arrays):
+                return self._array(self.arrays[content], where)
+            if kind in ("tuple", "list") and isinstance(content, list):
+                items = [self.decode(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(content)]
+                return tuple(items) if kind == "tuple" else items
+            if kind == "dict" and isinstance(content, dict):
+                return {key: self.decode(item, f"{where}[{key!r}]", depth + 1) for key, item in content.items()}
+            if kind == "function":
+                raise PolicyFileError(
+                    f"{where} of {self.name} is a function, which no file can hold; "
+                    "give the problem: load(path, problem=...)."
+                )
+        raise PolicyFileError(f"{where} of {self.name} is not a description of a value.")
+
+    def _array(self, array: np.ndarray, where: str) -> jax.Array:
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise PolicyFileError(f"{where} of {self.name} holds NaN.")
+        return jnp.asarray(array)
+
+    def _module(self, class_name: Any, described: Any, where: str, depth: int) -> eqx.Module:
+        if not isinstance(class_name, str) or not isinstance(described, dict):
+            raise PolicyFileError(f"{where} of {self.name} is not a description of a module.")
+        cls = self.classes.get(class_name)
+        if cls is None:
+            hint = ""
+            if class_name.startswith("user."):
+                hint = f"; it is not a class of ecl2o, so give it: load(path, classes=({class_name[5:][:60]},))"
+            raise PolicyFileError(f"{where} of {self.name} is of the unknown class {class_name[:80]!r}{hint}.")
+        values = {key: self.decode(item, f"{where}.{key}", depth + 1) for key, item in described.items()}
+        try:
+            return _rebuild(cls, values)
+        except _BAD_VALUE as error:
+            raise PolicyFileError(f"{where} of {self.name} is not a valid {cls.__name__}: {error}") from None
+
+
+def warn_of_rounding(arrays: Sequence[np.ndarray], name: str) -> None:
+    """Say that double precision is lost where JAX runs in single precision."""
+    if not jax.config.read("jax_enable_x64") and any(a.dtype == np.float64 for a in arrays):
+        warnings.warn(
+            f"{name} holds float64 numbers, but JAX runs in 32 bits, so they are rounded to float32; "
+            "to keep them, set jax_enable_x64.",
+            stacklevel=3,
+        )
+
+
+def _rebuild(cls: type[eqx.Module], values: dict[str, Any]) -> eqx.Module:
+    """An instance with these fields, checked as if it had been made by its class, but without running `__init__`."""
+    fields, hints = {f.name: f for f in dataclasses.fields(cls)}, _hints(cls)
+    unknown = sorted(set(values) - set(fields))
+    if unknown:
+        raise ValueError(f"it has no field {unknown[0][:60]!r}; was the file made by a newer version?")
+    module = object.__new__(cls)
+    for name, field in fields.items():
+        value = values[name] if name in values else _default(field)
+        if not _fits(value, hints.get(name, Any)):
+            raise TypeError(f"{name} must be {_hint_name(hints[name])}, got {type(value).__name__}.")
+        object.__setattr__(module, name, value)
+    for kind in cls.__mro__:
+        if "__check_init__" in vars(kind):
+            vars(kind)["__check_init__"](module)
+    return module
+
+
+def _default(field: dataclasses.Field) -> Any:
+    """The default of a field that a file does not mention: it was made before the class had that field."""
+    if field.default is not dataclasses.MISSING:
+        value = field.default
+    elif field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    else:
+        raise ValueError(f"field {field.name!r} is missing.")
+    converter: Callable[[Any], Any] = field.metadata.get("converter", lambda value: value)
+    return converter(value)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the declared type: classes, unions, literals, containers, and arrays by kind and axes."""
+    if hint is Any:
+        return True
+    if hasattr(hint, "dim_str"):
+        return _fits_array(value, hint)
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in options)
+    if origin is typing.Literal:
+        return any(type(value) is type(option) and value == option for option in options)
+    if origin is tuple and isinstance(value, tuple):
+        if len(options) == 2 and options[1] is Ellipsis:
+            return all(_fits(item, options[0]) for item in value)
+        return len(value) == len(options) and all(_fits(*pair) for pair in zip(value, options, strict=True))
+    if origin is not None:
+        return isinstance(value, origin)
+    if hint is None:
+        return value is None
+    if hint in (int, float):
+        return type(value) is hint or (hint is float and type(value) is int)
+    return isinstance(value, hint) if isinstance(hint, type) else True
+
+
+def _fits_array(value: Any, hint: Any) -> bool:
+    """Kind of number and count of axes; sizes are for the class's own check."""
+    axes = hint.dim_str.split()
+    flexible = any(axis.startswith("*") or "..." in axis for axis in axes)
+    return isinstance(value, hint.dtype[hint.array_type, "..."]) and (flexible or value.ndim == len(axes))
+
+
+def _hint_name(hint: Any) -> str:
+    return getattr(hint, "__name__", None) or str(hint)

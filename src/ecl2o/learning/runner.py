@@ -1,0 +1,324 @@
+"""Policies in production: NumPy in, NumPy out, one context at a time, with a state that survives a restart."""
+
+import abc
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ecl2o.agents import Info
+from ecl2o.learning import policy_file
+from ecl2o.learning.policy import Policy
+from ecl2o.learning.policy_file import Contents, PolicyFileError
+from ecl2o.learning.stepping import Compiled, Program, Setting, make_program
+from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
+from ecl2o.problem.arrays import cast_floats
+
+_KIND = "runner"
+_BILL = 3  # hitting cost, switching cost, whether a solve did not converge
+_MOST_NUMBERS = 1 << 28
+
+
+class AbstractRunner(abc.ABC):
+    """A policy in the middle of a run, of one stream or of many.
+
+    Works in 64 bits if JAX does, else in 32. A refused context leaves everything as it was. Not for several threads at once.
+    """
+
+    _policy: Policy
+    _setting: Setting
+    _streams: int | None
+
+    def __init__(self, policy: Policy, x0: Any, history: Any = None, horizon: int | None = None):
+        x0 = np.array(x0, _working_dtype())
+        context_dim = _context_dim(policy.problem, x0.shape[-1] if x0.ndim else 0, history)
+        start = Instance(x0, np.zeros((*x0.shape[:-1], 1, context_dim)), history)
+        self._check_axes(x0)
+        policy.problem.check(start if x0.ndim == 1 else jax.tree.map(lambda leaf: leaf[0], start))
+        policy.problem.actions.check(start.x0)
+        if horizon is not None and (type(horizon) is not int or horizon < 1):
+            raise ValueError(f"horizon must be a positive whole number of steps, or None, got {horizon!r}.")
+        setting = Setting(x0.shape[-1], context_dim, start.past.shape[-2], horizon)
+        self._assemble(policy, setting, start.x0, start.past)
+
+    @staticmethod
+    @abc.abstractmethod
+    def _check_axes(x0: np.ndarray) -> None:
+        """Refuse an x0 for another number of streams."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def _choose(program: Program) -> Compiled:
+        """The functions for one stream, or for many."""
+
+    def _assemble(self, policy: Policy, setting: Setting, x0: Any, history: Any) -> None:
+        dtype = _working_dtype()
+        agent, problem, forecaster = cast_floats((policy.agent, policy.problem, policy.forecaster), dtype)
+        program, arrays = make_program(agent, problem, forecaster, setting, dtype)
+        compiled = self._choose(program)
+        self._policy, self._setting, self._dtype = policy, setting, dtype
+        self._streams = x0.shape[0] if x0.ndim == 2 else None
+        self._expected = (*x0.shape[:-1], setting.context_dim)
+        self._advance, self._inspect = compiled.advance, compiled.inspect
+        self._shared, self._carried = compiled.begin(arrays, x0, history)
+        self._bill = np.zeros((*x0.shape[:-1], _BILL))
+        self._steps = 0
+        self._last: tuple[Any, np.ndarray] | None = None
+        self._last_info: Info | None = None
+        jax.block_until_ready(
+            self._advance(self._shared, self._carried, np.zeros(self._expected, dtype))
+        )  # compile now
+
+    def _play(self, context: Any) -> np.ndarray:
+        given = self._accepted(context)
+        if self._setting.horizon is not None and self._steps >= self._setting.horizon:
+            raise ValueError(f"all {self._setting.horizon} steps of the horizon have been played.")
+        carried = self._advance(self._shared, self._carried, given)
+        answer = np.asarray(carried[0])[..., : self._setting.dim + _BILL]
+        if not np.isfinite(answer).all():
+            raise FloatingPointError(
+                f"the policy has no finite answer to the context {_shown(given)}; nothing was changed."
+            )
+        self._last, self._last_info = (self._carried, given), None
+        self._carried, self._steps = carried, self._steps + 1
+        self._bill = self._bill + answer[..., self._setting.dim :]
+        return answer[..., : self._setting.dim].copy()
+
+    def _accepted(self, context: Any) -> np.ndarray:
+        """The context as an array of the working precision, or a refusal."""
+        if isinstance(context, np.ma.MaskedArray):
+            raise ValueError("the context must not be a masked array; fill the gaps first.")
+        try:
+            array = np.asarray(context)
+        except ValueError:
+            raise ValueError(f"the context must be numbers of shape {self._expected}, got {_shown(context)}.") from None
+        if array.dtype.kind not in "fiu":
+            raise ValueError(f"the context must be numbers, got {_shown(context)}.")
+        if array.shape != self._expected:
+            raise ValueError(f"the context must have shape {self._expected}, got {array.shape}.")
+        with np.errstate(over="ignore"):
+            array = array.astype(self._dtype)
+        if not np.isfinite(array).all():
+            where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
+            raise ValueError(f"the context must be finite, but context{where} is {np.asarray(context)[tuple(where)]}.")
+        return array
+
+    @property
+    def policy(self) -> Policy:
+        """What is being run."""
+        return self._policy
+
+    @property
+    def steps(self) -> int:
+        """How many contexts have been answered."""
+        return self._steps
+
+    @property
+    def action(self) -> Float[np.ndarray, "*n d"]:
+        """The last action; x0 before the first step."""
+        return np.array(self._carried[0][..., : self._setting.dim])
+
+    @property
+    def hitting(self) -> Float[np.ndarray, "*n"]:
+        """The sum of f(x_t, y_t) so far."""
+        return self._bill[..., 0].copy()
+
+    @property
+    def switching(self) -> Float[np.ndarray, "*n"]:
+        """The sum of c(x_t, x_{t-1}) so far."""
+        return self._bill[..., 1].copy()
+
+    @property
+    def cost(self) -> Float[np.ndarray, "*n"]:
+        """The bill so far, hitting and switching."""
+        return self._bill[..., 0] + self._bill[..., 1]
+
+    @property
+    def unconverged(self) -> Float[np.ndarray, "*n"]:
+        """How many steps had a solve that did not converge."""
+        return self._bill[..., 2].copy()
+
+    @property
+    def info(self) -> Info | None:
+        """What the agent says about the last step, worked out when it is asked for; None before the first one."""
+        if self._last_info is None and self._last is not None:
+            carried, context = self._last
+            self._last_info = jax.tree.map(np.asarray, self._inspect(self._shared, carried, context))
+        return self._last_info
+
+    @property
+    def ratio(self) -> Float[np.ndarray, "*n"] | None:
+        """The live ratio, where the agent or one inside it reports `ratio` in its details; else None."""
+        info = self.info
+        while info is not None and "ratio" not in info.details:
+            info = info.inner
+        return None if info is None else np.asarray(info.details["ratio"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes from step to step, as NumPy arrays."""
+        return {
+            "steps": self._steps,
+            "bill": self._bill.copy(),
+            "carried": [np.array(vector) for vector in self._carried],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a runner of the same policy and sizes; what does not fit is refused."""
+        steps, bill, carried = state["steps"], np.asarray(state["bill"]), [np.asarray(v) for v in state["carried"]]
+        fitting = [(bill, self._bill), *zip(carried, self._carried, strict=False)]
+        same = all(new.shape == old.shape and new.dtype == old.dtype for new, old in fitting)
+        if not same or len(carried) != len(self._carried) or type(steps) is not int or steps < 0:
+            raise ValueError("this state is of a runner with other sizes or another precision.")
+        self._steps, self._bill = steps, bill.copy()
+        self._carried = tuple(jnp.array(vector) for vector in carried)
+        self._last, self._last_info = None, None
+
+    def save_state(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, whole or not at all; it holds the policy's fingerprint, not the policy."""
+        state, setting = self.state_dict(), self._setting
+        header = {
+            "policy": self._policy.fingerprint,
+            "streams": self._streams,
+            "dim": setting.dim,
+            "context_dim": setting.context_dim,
+            "seen": setting.seen,
+            "horizon": setting.horizon,
+            "steps": state["steps"],
+        }
+        policy_file.write(path, Contents(_KIND, header, [state["bill"], *state["carried"]]))
+
+    def load_state(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a saved state, bit for bit as if there had been no interruption."""
+        contents = policy_file.read(path, _KIND)
+        _check_owner(contents, self._policy, path)
+        if _read_sizes(contents, path) != (self._setting, self._streams):
+            raise PolicyFileError(f"{os.fspath(path)} is the state of a runner with other sizes or horizon.")
+        self._restore(contents, path)
+
+    def _restore(self, contents: Contents, path: str | os.PathLike[str]) -> None:
+        bill, carried = contents.arrays[:1], contents.arrays[1:]
+        state = {"steps": contents.header.get("steps"), "bill": bill[0] if bill else np.zeros(0), "carried": carried}
+        try:
+            self.load_state_dict(state)
+        except ValueError as error:
+            raise PolicyFileError(f"{os.fspath(path)} does not fit: {error}") from None
+
+    @classmethod
+    def resume(cls, policy: Policy, path: str | os.PathLike[str]):
+        """A runner that goes on where another one of the same policy was saved."""
+        contents = policy_file.read(path, _KIND)
+        _check_owner(contents, policy, path)
+        setting, streams = _read_sizes(contents, path)
+        leading = () if streams is None else (streams,)
+        runner = cls.__new__(cls)
+        x0 = np.zeros((*leading, setting.dim), _working_dtype())
+        runner._check_axes(x0)
+        try:
+            policy.problem.switching.check(setting.dim)
+            policy.problem.hitting.check(setting.dim, setting.context_dim)
+        except ValueError as error:
+            raise PolicyFileError(f"{os.fspath(path)} does not fit the policy's problem: {error}") from None
+        past = np.zeros((*leading, setting.seen, setting.context_dim), x0.dtype)
+        runner._assemble(policy, setting, x0, past)
+        runner._restore(contents, path)
+        return runner
+
+
+class Runner(AbstractRunner):
+    """One stream: `step` takes a context (q,) and gives an action (d,).
+
+    `history` (H, q) is what was seen before the first step; where neither it nor the cost tells how many numbers a context
+    has, give an empty one of shape (0, q). `horizon` is for agents that must know when the run ends.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1))
+    >>> runner = Runner(Policy(ec.Greedy(), problem), x0=[0.0])
+    >>> [round(float(runner.step(context)[0]), 4) for context in ([3.0], [3.0])]
+    [1.0, 1.6667]
+    """
+
+    def step(self, context: Any) -> Float[np.ndarray, " d"]:
+        """See a context, get an action. A context that is not q finite numbers is refused, and nothing changes."""
+        return self._play(context)
+
+    @staticmethod
+    def many(policy: Policy, x0: Any, history: Any = None, horizon: int | None = None) -> "Streams":
+        """Independent streams in one: x0 (n, d), history (n, H, q)."""
+        return Streams(policy, x0, history, horizon)
+
+    @staticmethod
+    def _check_axes(x0: np.ndarray) -> None:
+        if x0.ndim != 1:
+            raise ValueError(f"x0 must have shape (d,), got {x0.shape}; for several streams use Runner.many.")
+
+    @staticmethod
+    def _choose(program: Program) -> Compiled:
+        return program.one
+
+
+class Streams(AbstractRunner):
+    """Many independent streams, all stepped in one call; made by `Runner.many`."""
+
+    def step_many(self, contexts: Any) -> Float[np.ndarray, "n d"]:
+        """See a context (n, q) in each stream, get all actions (n, d). One bad number refuses the call."""
+        return self._play(contexts)
+
+    @staticmethod
+    def _check_axes(x0: np.ndarray) -> None:
+        if x0.ndim != 2:
+            raise ValueError(f"x0 must have shape (n, d), got {x0.shape}; for one stream use Runner.")
+
+    @staticmethod
+    def _choose(program: Program) -> Compiled:
+        return program.many
+
+
+def _working_dtype() -> np.dtype:
+    return np.dtype(jnp.result_type(float))
+
+
+def _context_dim(problem: Problem, dim: int, history: Any) -> int:
+    """Q, from the history or from a cost that knows it."""
+    if history is not None:
+        return np.shape(history)[-1] if np.ndim(history) else 0
+    if isinstance(problem.hitting, AbstractQuadraticCost):
+        for context_dim in (dim, dim + 1):
+            try:
+                problem.hitting.check(dim, context_dim)
+            except ValueError:
+                continue
+            return context_dim
+        return dim
+    raise ValueError(
+        f"{type(problem.hitting).__name__} does not tell how many numbers a context has; "
+        "give a history, if need be an empty one of shape (0, q)."
+    )
+
+
+def _check_owner(contents: Contents, policy: Policy, path: str | os.PathLike[str]) -> None:
+    if contents.header.get("policy") != policy.fingerprint:
+        raise PolicyFileError(f"{os.fspath(path)} is the state of a runner of another policy.")
+
+
+def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[Setting, int | None]:
+    """The sizes in a file, where they make sense."""
+    header = contents.header
+    dim, context_dim, seen = (header.get(name) for name in ("dim", "context_dim", "seen"))
+    horizon, streams = header.get("horizon"), header.get("streams")
+    sizes = [dim, context_dim, 1 if seen == 0 else seen, *(s for s in (horizon, streams) if s is not None)]
+    if not all(type(size) is int and 0 < size < _MOST_NUMBERS for size in sizes):
+        raise PolicyFileError(f"{os.fspath(path)} has sizes that make no sense.")
+    assert dim is not None
+    assert context_dim is not None
+    assert seen is not None
+    if max(dim, (seen + 1) * context_dim) * (streams or 1) > _MOST_NUMBERS:
+        raise PolicyFileError(f"{os.fspath(path)} has sizes that make no sense.")
+    return Setting(dim, context_dim, seen, horizon), streams
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."
