@@ -61,14 +61,14 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
     def progress(x):
         scale, newton = curvature_of(x)
         g = gradient(x)
-        return g, _residual(x, g, scale, lower, upper), newton
+        return g, scale, _residual(x, g, scale, lower, upper), newton
 
     def size(x):
         return jnp.max(jnp.abs(x))
 
     def advance(carry):
         x, _, steps, _ = carry
-        g, residual, newton = progress(x)
+        g, scale, residual, newton = progress(x)
         held = _held_at_bound(x, g, lower, upper, slack=jnp.minimum(size(residual), 1e-3 * (1 + size(x))))
         held = held | (lower == upper)
         direction = jnp.where(held, residual, newton(g, ~held))
@@ -83,8 +83,13 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
             step, halvings = search
             trial = point(step)
             decrease = _SUFFICIENT_DECREASE * (step * jnp.sum(slope) + jnp.sum(jnp.where(held, g * (x - trial), 0.0)))
-            f_trial = value(trial)
-            return ~(f_trial <= f - decrease + blur) & (halvings < _MAX_HALVINGS)
+            falls = value(trial) <= f - decrease + blur
+            # Close to the minimum the difference of two values may be nothing but rounding (cosh(u) - 1 for a small u)
+            # while gradients are still exact: then the mean slope tells the decrease, and the residual must shrink.
+            g_trial = gradient(trial)
+            slopes_fall = 0.5 * jnp.sum((g + g_trial) * (x - trial)) >= decrease
+            shrinks = size(_residual(trial, g_trial, scale, lower, upper)) <= 0.5 * size(residual)
+            return ~(falls | (slopes_fall & shrinks)) & (halvings < _MAX_HALVINGS)
 
         def halve(search):
             step, halvings = search
@@ -92,7 +97,7 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
 
         step, _ = jax.lax.while_loop(too_long, halve, (jnp.ones((), dtype), jnp.zeros((), int)))
         trial = point(step)
-        _, residual, _ = progress(trial)
+        _, _, residual, _ = progress(trial)
         return trial, size(residual), steps + 1, size(residual) <= tolerance * (1 + size(trial))
 
     def unfinished(carry):
@@ -100,7 +105,7 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
         return ~done & (steps < _MAX_STEPS) & jnp.isfinite(residual)
 
     start = jnp.clip(start, lower, upper)
-    _, residual, _ = progress(start)
+    _, _, residual, _ = progress(start)
     carry = (start, size(residual), jnp.zeros((), int), jnp.zeros((), bool))
     x, _, steps, done = jax.lax.while_loop(unfinished, advance, carry)
     return BoundedMinimum(x, done, steps)
@@ -124,12 +129,10 @@ def _tangents_at_minimum(objective, x, parameters, lower, upper, tangents):
     return at_lower | at_upper, g_dot, bound_dot
 
 
-def _static_outcome(minimum: BoundedMinimum):
-    """Tangents of what does not move: a boolean and a count have none."""
-    return (
-        jnp.zeros(minimum.converged.shape, jax.dtypes.float0),
-        jnp.zeros(minimum.steps.shape, jax.dtypes.float0),
-    )
+def _tangent(minimum: BoundedMinimum, x_dot) -> BoundedMinimum:
+    """The tangent of a minimum: a boolean and a count have none. Made as a tree, since it is no BoundedMinimum itself."""
+    nothing = jnp.zeros(minimum.converged.shape, jax.dtypes.float0)
+    return jax.tree.unflatten(jax.tree.structure(minimum), (x_dot, nothing, nothing))
 
 
 # --- one point, dense Hessian ---------------------------------------------------------------------------------------
@@ -179,7 +182,7 @@ def _minimize_jvp(objective, primals, tangents):
     held, g_dot, bound_dot = _tangents_at_minimum(objective, minimum.x, parameters, lower, upper, tangents[1:])
     hessian = jax.hessian(objective)(minimum.x, parameters)
     x_dot = _implicit_tangent(g_dot, partial(_dense_free_solve, hessian), lambda v: hessian @ v, held, bound_dot)
-    return minimum, BoundedMinimum(x_dot, *_static_outcome(minimum))
+    return minimum, _tangent(minimum, x_dot)
 
 
 # --- a path of points, block-tridiagonal Hessian --------------------------------------------------------------------
@@ -227,4 +230,4 @@ def _minimize_sequence_jvp(objective, curvature, primals, tangents):
         held,
         bound_dot,
     )
-    return minimum, BoundedMinimum(x_dot, *_static_outcome(minimum))
+    return minimum, _tangent(minimum, x_dot)

@@ -1,0 +1,115 @@
+"""The one list of agents that the conformance suite runs.
+
+To cover a new agent add a `Case` to `CASES`: a name, a function that makes the agent for dimension d, and the facts that
+hold for it. Everything else (causality, cost >= oracle, jit, vmap, grad, one trace, dtypes, streaming ...) is checked for
+every case without being asked. `test_every_agent_is_registered` fails while an agent that `ecl2o.agents` or
+`ecl2o.agents.advisors` exports is in no case; an agent inside another one counts.
+
+What a case is run on: instances of HORIZON steps whose contexts have the dimension of actions (q = d), on problems with
+constant curvature ("open": no bounds; "box": bounds that bind; "function": the box, with the same cost given as a
+`ConvexCost`). At d = 1 it is isotropic with m = 1, alpha = beta = 10; at d = 3 (open only) A and Q are full matrices.
+Advisors that need something per instance (a sequence of advice) get the same for all.
+
+Fields of a case
+  make           d -> agent. Called several times; must give an equal agent each time (fixed seeds).
+  dims           the dimensions it is run in; (1,) for agents that live on a line.
+  ema            at d = 1, open: x_t = y_t + r (x_{t-1} - y_t), r the decay root (ALGORITHMS section 7, first row).
+  equals_greedy  plays what Greedy plays, on every problem of the suite.
+  equals_oracle  plays what the oracle plays, on every problem of the suite (its window reaches the end).
+  equivariant    (x0, y) -> (a x0 + u, a y + u) turns actions x into a x + u, on open problems. False only for agents with
+                 raw inputs (networks, fixed advice) or absolute thresholds.
+  bound          (problem, instances, runs, bests) -> largest cost allowed, one per instance (all have a leading axis).
+  box            "inside": its actions stay in a box. "ignores": an advisor, whoever uses its advice clips it.
+                 "refuses": `init` raises on a box.
+  convex         True: plays on any convex cost. False: `init` refuses costs that are not quadratic.
+  smooth         its actions are differentiable in the contexts almost everywhere *and* continuous; False for agents that
+                 jump (switching between two trajectories): then gradients need only be finite.
+  uses_horizon   what it does depends on T: streamed by hand it is told T, else it is told no horizon at all.
+  history        how many contexts before the first step its instances have.
+  forecaster     () -> forecaster for agents with a lookahead; None: exact forecasts.
+  tolerance      of comparisons, relative to the size of the contexts; more than the default only for iterative agents.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+import ecl2o as ec
+from ecl2o.evaluation import metrics
+from ecl2o.theory import greedy_ratio, hitting_minimizer_ratio, mla_robd_bound, robd_ratio
+
+HORIZON = 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """An agent and what is promised of it; the fields are explained at the top of this file."""
+
+    name: str
+    make: Callable[[int], ec.AbstractAgent]
+    dims: tuple[int, ...] = (1, 3)
+    ema: bool = False
+    equals_greedy: bool = False
+    equals_oracle: bool = False
+    equivariant: bool = True
+    bound: Callable[[Any, Any, Any, Any], Array] | None = None
+    box: Literal["inside", "ignores", "refuses"] = "inside"
+    convex: bool = True
+    smooth: bool = True
+    uses_horizon: bool = False
+    history: int = 0
+    forecaster: Callable[[], Any] | None = None
+    tolerance: float = 1e-8
+
+
+def given_advice(dim: int) -> ec.advisors.Fixed:
+    """Advice that has nothing to do with the instance, some of it far away."""
+    draws = np.random.default_rng(dim).normal(size=(HORIZON, dim))
+    draws[HORIZON // 2] *= 50.0
+    return ec.advisors.Fixed(draws)
+
+
+def _times_optimum(ratio: Callable[[Any], Array]) -> Callable[[Any, Any, Any, Any], Array]:
+    return lambda problem, instances, runs, bests: ratio(problem) * bests.cost
+
+
+def _theorem_4_1(trust: float) -> Callable[[Any, Any, Any, Any], Array]:
+    def largest_cost(problem, instances, runs, bests):
+        rho = jax.vmap(metrics.prediction_error)(runs.advice, bests)
+        bound = mla_robd_bound(problem.m, problem.alpha, problem.beta, trust, jax.numpy.where(rho < 1e12, rho, 0.0))
+        return jax.numpy.where(rho < 1e12, bound * bests.cost, jax.numpy.inf)
+
+    return largest_cost
+
+
+_greedy_bound = _times_optimum(lambda p: greedy_ratio(p.m, p.beta))
+_robd_bound = _times_optimum(lambda p: robd_ratio(p.m, p.alpha, p.beta))
+
+CASES: list[Case] = [
+    # --- the calibrated family
+    Case("Greedy", lambda d: ec.Greedy(), equals_greedy=True, bound=_greedy_bound),
+    Case(
+        "HittingMinimizer",
+        lambda d: ec.HittingMinimizer(),
+        bound=_times_optimum(lambda p: hitting_minimizer_ratio(p.m, p.beta)),
+    ),
+    Case("ROBD", lambda d: ec.ROBD(), ema=True, bound=_robd_bound),
+    Case("ROBD, smaller lambda1", lambda d: ec.ROBD(lambda1=0.8), ema=True, bound=_robd_bound),
+    Case("MLAROBD without trust", lambda d: ec.MLAROBD(given_advice(d), trust=0.0), ema=True, bound=_robd_bound),
+    Case(
+        "MLAROBD as Greedy",
+        lambda d: ec.MLAROBD(given_advice(d), trust=0.0, lambda2=0.0),
+        equals_greedy=True,
+        bound=_greedy_bound,
+    ),
+    Case("MLAROBD of fixed advice", lambda d: ec.MLAROBD(given_advice(d)), equivariant=False, bound=_theorem_4_1(0.5)),
+    Case("MLAROBD of Greedy", lambda d: ec.MLAROBD(ec.Greedy(), trust=0.3), bound=_theorem_4_1(0.3)),
+    Case("FollowPrediction", lambda d: ec.FollowPrediction(ec.HittingMinimizer())),
+    Case("FollowPrediction, paper's", lambda d: ec.FollowPrediction(given_advice(d), form="paper"), equivariant=False),
+    # --- advisors
+    Case("Fixed", given_advice, equivariant=False, box="ignores"),
+]

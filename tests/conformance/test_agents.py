@@ -1,0 +1,359 @@
+"""The acceptance matrix of ALGORITHMS section 7, and what every agent owes its callers, for every case of the registry."""
+
+import functools
+import inspect
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ecl2o as ec
+from ecl2o import agents
+from ecl2o.agents import AbstractAgent, Observation, Start
+from ecl2o.forecasters import AbstractClairvoyantForecaster, Exact
+from ecl2o.problem.arrays import cast_floats
+from ecl2o.theory import decay_root
+
+from .registry import CASES, HORIZON, Case
+
+SCALE, SHIFT = -2.5, 7.0  # of the equivariance check
+CHANGED_AFTER = (1, 3)  # steps whose future is changed by the causality check
+
+
+# --- what the cases run on ------------------------------------------------------------------------------------------
+
+
+def _spd(dim: int, seed: int, smallest: float, largest: float) -> np.ndarray:
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
+    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
+
+
+class _QuadraticFunction(eqx.Module):
+    """The quadratic cost as a function that the library knows nothing about."""
+
+    A: jax.Array
+
+    def __call__(self, x, y):
+        return 0.5 * (x - y) @ self.A @ (x - y)
+
+
+@functools.cache
+def problem_of(kind: str, dim: int) -> ec.Problem:
+    """The problem that a case is run on."""
+    if dim == 1:
+        A, switching = np.eye(1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1)
+    else:
+        A, switching = _spd(dim, 5, 1.0, 6.0), ec.Mahalanobis(_spd(dim, 6, 0.4, 3.0))
+    if kind == "open":
+        return ec.Problem(ec.Quadratic(A), switching)
+    box = ec.Box(-0.4 * np.ones(dim), 0.7 * np.ones(dim))
+    if kind == "box":
+        return ec.Problem(ec.Quadratic(A), switching, box)
+    assert kind == "function"
+    return ec.Problem(ec.ConvexCost(_QuadraticFunction(jnp.asarray(A)), strong_convexity=1.0), switching, box)
+
+
+@functools.cache
+def instances_of(dim: int, history: int = 0) -> ec.Instance:
+    """Five instances: three ordinary ones, one with a far jump, and one where the best is to stay and pay nothing."""
+    rng = np.random.default_rng(dim)
+    x0, contexts = rng.uniform(-0.4, 0.7, size=(5, dim)), rng.normal(size=(5, HORIZON, dim))
+    past = rng.normal(size=(5, history, dim))
+    contexts[3, 2] *= 100.0
+    contexts[4] = x0[4]
+    past[4] = x0[4]
+    return ec.Instance(x0, contexts, past if history else None)
+
+
+def _stack(*sets: ec.Instance) -> ec.Instance:
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *sets)
+
+
+def _split(runs, count: int) -> list:
+    return [jax.tree.map(lambda leaf, i=i: leaf[5 * i : 5 * i + 5], runs) for i in range(count)]
+
+
+def _one(instances: ec.Instance, i: int) -> ec.Instance:
+    return jax.tree.map(lambda leaf: leaf[i], instances)
+
+
+def forecaster_of(case: Case):
+    return Exact() if case.forecaster is None else case.forecaster()
+
+
+def _runs(case: Case, problem: ec.Problem, instances: ec.Instance) -> ec.Trajectory:
+    agent, forecaster = case.make(instances.dim), forecaster_of(case)
+    return jax.jit(jax.vmap(lambda s: ec.rollout(agent, problem, s, forecaster)))(instances)
+
+
+@functools.cache
+def evidence(case: Case, kind: str, dim: int) -> list[ec.Trajectory]:
+    """Runs of the five instances, of the scaled and shifted ones, and of those whose future is changed: one compilation."""
+    base = instances_of(dim, case.history)
+    moved = jax.tree.map(lambda leaf: SCALE * leaf + SHIFT, base) if kind == "open" else base
+    sees = case.make(dim).lookahead if isinstance(forecaster_of(case), AbstractClairvoyantForecaster) else 0
+    changed = [
+        eqx.tree_at(lambda s: s.contexts, base, base.contexts.at[:, t + sees :].multiply(-3.0) + _late_noise(t + sees))
+        for t in CHANGED_AFTER
+    ]
+    return _split(_runs(case, problem_of(kind, dim), _stack(base, moved, *changed)), 4)
+
+
+def _late_noise(first: int) -> jax.Array:
+    return jnp.where(jnp.arange(HORIZON) >= first, 1.0, 0.0)[None, :, None]
+
+
+@functools.cache
+def best_of(kind: str, dim: int, history: int = 0) -> ec.Trajectory:
+    problem = problem_of(kind, dim)
+    return jax.jit(jax.vmap(lambda s: ec.oracle(problem, s)))(instances_of(dim, history))
+
+
+@functools.cache
+def greedy_of(kind: str, dim: int, history: int = 0) -> ec.Trajectory:
+    problem = problem_of(kind, dim)
+    return jax.jit(jax.vmap(lambda s: ec.rollout(ec.Greedy(), problem, s)))(instances_of(dim, history))
+
+
+def kinds_of(case: Case) -> list[tuple[str, int]]:
+    """What this case can be run on; d = 1 for the kinds that take a compilation of Newton's method."""
+    kinds = [("open", dim) for dim in case.dims]
+    if case.box != "refuses":
+        kinds.append(("box", case.dims[0]))
+    if case.convex and case.box != "refuses":
+        kinds.append(("function", case.dims[0]))
+    return kinds
+
+
+def assert_close(found, expected, case: Case):
+    """Equal up to the case's tolerance, relative to the largest number (the far jump makes some of them large)."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=case.tolerance * (1 + float(jnp.abs(expected).max())))
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def case(request) -> Case:
+    return request.param
+
+
+# --- the list itself ------------------------------------------------------------------------------------------------
+
+
+def _exported() -> dict[type, str]:
+    return {
+        cls: f"{home.__name__}.{name}"
+        for home in (agents, agents.advisors)
+        for name, cls in vars(home).items()
+        if inspect.isclass(cls) and issubclass(cls, AbstractAgent) and not inspect.isabstract(cls)
+    }
+
+
+def _inside(value) -> set[type]:
+    """The classes of an agent and of every agent in its fields."""
+    if isinstance(value, AbstractAgent):
+        parts = [getattr(value, name) for name in value.__dataclass_fields__]
+        return {type(value)}.union(*map(_inside, parts))
+    if isinstance(value, tuple | list):
+        return set().union(*map(_inside, value))
+    return set()
+
+
+def test_every_agent_is_registered():
+    covered = set().union(*(_inside(case.make(case.dims[0])) for case in CASES))
+    missing = sorted(name for cls, name in _exported().items() if cls not in covered)
+    assert not missing, f"in no case of tests/conformance/registry.py: {missing}"
+
+
+def test_names_of_cases_are_unique():
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+
+
+# --- the acceptance matrix ------------------------------------------------------------------------------------------
+
+
+def test_runs_are_finite_and_converge(case):
+    for kind, dim in kinds_of(case):
+        for runs in evidence(case, kind, dim):
+            assert bool(jnp.isfinite(runs.actions).all()), (kind, dim)
+            assert bool(runs.converged.all()), (kind, dim)
+
+
+def test_refuses_what_it_does_not_support(case):
+    unsupported = [("box", case.dims[0])] * (case.box == "refuses") + [("function", case.dims[0])] * (not case.convex)
+    for kind, dim in unsupported:
+        with pytest.raises((TypeError, ValueError, NotImplementedError)):
+            case.make(dim).init(problem_of(kind, dim), Start(jnp.zeros(dim), jnp.zeros((0, dim)), HORIZON))
+
+
+def test_is_the_moving_average_of_contexts(case):
+    if not case.ema:
+        return
+    base = instances_of(1, case.history)
+    r, x = decay_root(1.0, 10.0), base.x0
+    runs = evidence(case, "open", 1)[0]
+    for t in range(HORIZON):
+        y = base.contexts[:, t]
+        x = y + r * (x - y)
+        assert_close(runs.actions[:, t], x, case)
+
+
+def test_equals_greedy(case):
+    for kind, dim in kinds_of(case) if case.equals_greedy else []:
+        assert_close(evidence(case, kind, dim)[0].actions, greedy_of(kind, dim, case.history).actions, case)
+
+
+def test_equals_oracle(case):
+    for kind, dim in kinds_of(case) if case.equals_oracle else []:
+        assert_close(evidence(case, kind, dim)[0].actions, best_of(kind, dim, case.history).actions, case)
+
+
+def test_equivariant_under_shift_and_scale(case):
+    for dim in case.dims if case.equivariant else ():
+        base, moved, *_ = evidence(case, "open", dim)
+        assert_close(moved.actions, SCALE * base.actions + SHIFT, case)
+        np.testing.assert_allclose(moved.cost, SCALE**2 * base.cost, rtol=1e3 * case.tolerance, atol=1e-9)
+
+
+def test_causal(case):
+    for kind, dim in kinds_of(case):
+        base, _, *changed = evidence(case, kind, dim)
+        for t, runs in zip(CHANGED_AFTER, changed, strict=True):
+            np.testing.assert_array_equal(runs.actions[:, :t], base.actions[:, :t])
+
+
+def test_costs_no_less_than_the_oracle(case):
+    for kind, dim in kinds_of(case):
+        if kind != "open" and case.box == "ignores":
+            continue
+        best = best_of(kind, dim, case.history)
+        cost = evidence(case, kind, dim)[0].cost
+        assert bool((cost >= best.cost * (1 - 1e-9) - 1e-12).all()), (kind, dim, cost / best.cost)
+
+
+def test_never_exceeds_its_bound(case):
+    if case.bound is None:
+        return
+    for kind, dim in kinds_of(case):
+        runs, best = evidence(case, kind, dim)[0], best_of(kind, dim, case.history)
+        largest = case.bound(problem_of(kind, dim), instances_of(dim, case.history), runs, best)
+        assert largest.shape == (5,)
+        assert bool((runs.cost <= largest * (1 + 1e-9) + 1e-12).all()), (kind, dim, runs.cost / largest)
+
+
+def test_stays_in_the_box(case):
+    for kind, dim in kinds_of(case):
+        if kind != "open" and case.box == "inside":
+            for runs in evidence(case, kind, dim):
+                assert bool(((runs.actions >= -0.4) & (runs.actions <= 0.7)).all()), kind
+
+
+def test_fast_path_equals_general_path(case):
+    """A quadratic cost that the library knows to be one, and the same cost given as an arbitrary function."""
+    if ("function", case.dims[0]) in kinds_of(case):
+        assert_close(
+            evidence(case, "function", case.dims[0])[0].actions, evidence(case, "box", case.dims[0])[0].actions, case
+        )
+
+
+# --- what callers rely on -------------------------------------------------------------------------------------------
+
+
+def test_leaves_are_arrays(case):
+    for dim in case.dims:
+        assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(case.make(dim)))
+
+
+def test_vmap_equals_a_loop_with_one_trace(case):
+    dim = case.dims[-1]
+    problem, instances, forecaster = problem_of("open", dim), instances_of(dim, case.history), forecaster_of(case)
+    run = eqx.filter_jit(eqx.debug.assert_max_traces(ec.rollout, max_traces=1))
+    batch = evidence(case, "open", dim)[0]
+    for i in range(5):
+        alone = run(case.make(dim), problem, _one(instances, i), forecaster)
+        assert_close(alone.actions, batch.actions[i], case)
+        np.testing.assert_allclose(alone.cost, batch.cost[i], rtol=1e3 * case.tolerance, atol=1e-9)
+
+
+def test_gradient_with_respect_to_contexts(case):
+    kind, dim = ("box", case.dims[0]) if case.box == "inside" else ("open", case.dims[-1])
+    problem, instances, forecaster = problem_of(kind, dim), instances_of(dim, case.history), forecaster_of(case)
+    agent = case.make(dim)
+    weights = jnp.asarray(np.random.default_rng(3).normal(size=(HORIZON, dim)))
+
+    def score(contexts, instance):
+        run = ec.rollout(agent, problem, eqx.tree_at(lambda s: s.contexts, instance, contexts), forecaster)
+        return jnp.sum(weights * run.actions) + run.cost
+
+    values_and_slopes = jax.jit(jax.vmap(jax.value_and_grad(score)))
+    _, slopes = values_and_slopes(instances.contexts, instances)
+    assert bool(jnp.isfinite(slopes).all())
+    if not case.smooth:
+        return
+    directions = jnp.asarray(np.random.default_rng(4).normal(size=instances.contexts.shape))
+    step = 1e-5
+    ahead, _ = values_and_slopes(instances.contexts + step * directions, instances)
+    behind, _ = values_and_slopes(instances.contexts - step * directions, instances)
+    expected = ((ahead - behind) / (2 * step))[:3]
+    np.testing.assert_allclose(jnp.sum(slopes * directions, axis=(1, 2))[:3], expected, rtol=2e-5, atol=2e-6)
+
+
+def test_single_precision_stays_single(case):
+    dim = case.dims[0]
+    problem = problem_of("open", dim)
+    instance = cast_floats(_one(instances_of(dim, case.history), 0), jnp.float32)
+    run = ec.rollout(case.make(dim), problem, instance, forecaster_of(case))
+    for values in (run.actions, run.hitting, run.switching, run.cost):
+        assert values.dtype == jnp.float32
+    np.testing.assert_allclose(run.actions, evidence(case, "open", dim)[0].actions[0], rtol=0, atol=2e-3)
+
+
+def _known_from(case: Case, instance: ec.Instance):
+    """(start, observation of step t) as a streaming runner makes them."""
+    horizon = HORIZON if case.uses_horizon else None
+    window = case.make(instance.dim).lookahead
+    forecaster = forecaster_of(case)
+    start = Start(instance.x0, instance.past, horizon)
+    if window == 0:
+        forecasts = [None] * HORIZON
+    elif isinstance(forecaster, AbstractClairvoyantForecaster):
+        forecasts = [forecaster.prepare(instance.contexts, window, None).at(jnp.asarray(t)) for t in range(HORIZON)]
+    else:
+        memory, forecasts = forecaster.init(instance.past, window), []
+        for context in instance.contexts:
+            memory, forecast = forecaster.step(memory, context, window)
+            forecasts.append(forecast)
+
+    def observation(t, previous):
+        remaining = None if horizon is None else jnp.asarray(horizon - 1 - t)
+        return Observation(instance.contexts[t], previous, jnp.asarray(t), remaining, forecasts[t])
+
+    return start, observation
+
+
+def test_stepping_by_hand_equals_rollout(case):
+    dim = case.dims[-1]
+    problem, agent = problem_of("open", dim), case.make(dim)
+    start, observation = _known_from(case, _one(instances_of(dim, case.history), 0))
+    step = jax.jit(lambda state, seen: agent.step(problem, state, seen))
+    state, action, actions = agent.init(problem, start), start.x0, []
+    for t in range(HORIZON):
+        state, action, _ = step(state, observation(t, action))
+        actions.append(action)
+    assert_close(jnp.stack(actions), evidence(case, "open", dim)[0].actions[0], case)
+
+
+def test_state_is_arrays_of_stable_structure(case):
+    dim = case.dims[-1]
+    problem, agent = problem_of("open", dim), case.make(dim)
+    start, observation = _known_from(case, _one(instances_of(dim, case.history), 0))
+    state = agent.init(problem, start)
+    assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(state))
+    after, action, info = jax.eval_shape(agent.step, problem, state, observation(0, start.x0))
+    before = jax.eval_shape(lambda: state)
+    assert jax.tree.structure(after) == jax.tree.structure(before)
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        assert (old.shape, old.dtype) == (new.shape, new.dtype)
+    assert (action.shape, action.dtype) == ((dim,), start.x0.dtype)
+    assert (info.converged.shape, info.converged.dtype) == ((), jnp.bool_)
