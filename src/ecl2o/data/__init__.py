@@ -1,1 +1,46 @@
 """From files to contexts: weather files, power models, series."""
+
+from ecl2o.data.contexts import Contexts, Days, Split, series_contexts
+from ecl2o.data.errors import DataError
+from ecl2o.data.power import (
+    AUTHORS_SOLAR,
+    AUTHORS_WIND,
+    PAPER_SOLAR,
+    PAPER_WIND,
+    SolarArray,
+    WindTurbines,
+    solar_power,
+    wind_power,
+)
+from ecl2o.data.series import SeriesMetadata, read_series
+from ecl2o.data.shortage import PRESETS, authors_contexts, paper_contexts, weather_contexts
+from ecl2o.data.smoothing import hann_smoothed
+from ecl2o.data.timeline import Repairs
+from ecl2o.data.weather import WeatherMetadata, built_in_weather, read_weather
+
+__all__ = [
+    "AUTHORS_SOLAR",
+    "AUTHORS_WIND",
+    "Contexts",
+    "DataError",
+    "Days",
+    "PAPER_SOLAR",
+    "PAPER_WIND",
+    "PRESETS",
+    "Repairs",
+    "SeriesMetadata",
+    "SolarArray",
+    "Split",
+    "WeatherMetadata",
+    "WindTurbines",
+    "authors_contexts",
+    "built_in_weather",
+    "hann_smoothed",
+    "paper_contexts",
+    "read_series",
+    "read_weather",
+    "series_contexts",
+    "solar_power",
+    "weather_contexts",
+    "wind_power",
+]

@@ -1,0 +1,161 @@
+"""Contexts on a clock, split by days, and cut into the instances that agents learn from and are tested on."""
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ecl2o.data.errors import DataError
+from ecl2o.data.series import SeriesMetadata
+from ecl2o.data.weather import WeatherMetadata
+from ecl2o.problem import Instance
+
+
+@dataclass(frozen=True)
+class Split:
+    """Days for training, then for validation; the rest is for testing."""
+
+    training_days: int = 60
+    validation_days: int = 30
+
+    def __post_init__(self):
+        if self.training_days < 2 or self.validation_days < 0:
+            raise DataError(
+                f"training_days must be at least 2 and validation_days not negative, got {self.training_days} and "
+                f"{self.validation_days}."
+            )
+
+
+class Days(NamedTuple):
+    """Consecutive days for continuous testing: `rollout_days(agent, problem, *days)`.
+
+    `days` has shape (n, steps per day, q), `x0` (q,) is the last context before them, `history` (H, q) the contexts before
+    them, None where none were asked for.
+    """
+
+    x0: np.ndarray
+    days: np.ndarray
+    history: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """y_t over time: values (n, q), one per entry of `time`, divided into whole days from the first entry on.
+
+    `scale` is what the values in their own unit were multiplied by (watts for weather); `base_shortage`, in W, and `preset`
+    are those of the demand-response study and None for other series.
+    """
+
+    values: np.ndarray
+    time: pd.DatetimeIndex
+    metadata: WeatherMetadata | SeriesMetadata | None = None
+    steps_per_day: int = 24
+    split: Split = field(default_factory=Split)
+    scale: float = 1.0
+    preset: str | None = None
+    base_shortage: float | None = None
+
+    def __post_init__(self):
+        if self.values.ndim != 2 or self.values.dtype != np.float64 or len(self.values) != len(self.time):
+            raise DataError(
+                f"values must be float64 of shape (n, q) with the n of time, {len(self.time)}; "
+                f"got {self.values.dtype} of shape {self.values.shape}."
+            )
+        if not np.isfinite(self.values).all():
+            row = int(np.argmax(~np.isfinite(self.values).all(axis=1)))
+            raise DataError(f"values must be finite, but the row of {self.time[row]} is {self.values[row]}.")
+        needed = self.split.training_days + self.split.validation_days + 1
+        if self.n_days < needed:
+            raise DataError(
+                f"{self._name()} has {self.n_days} whole days ({len(self.values)} steps, {self.steps_per_day} a day), but "
+                f"{needed} are needed: {self.split.training_days} for training, {self.split.validation_days} for validation, "
+                "and at least 1 for testing. Use a longer series, or a shorter split (training_days, validation_days)."
+            )
+
+    @property
+    def n_days(self) -> int:
+        """Whole days; a part of a day at the end is not used."""
+        return len(self.values) // self.steps_per_day
+
+    @property
+    def dim(self) -> int:
+        """q, how many numbers a context has."""
+        return self.values.shape[1]
+
+    @property
+    def training(self) -> np.ndarray:
+        """The contexts of the training days, (steps, q)."""
+        return self.values[: self.split.training_days * self.steps_per_day]
+
+    def training_windows(self, steps: int | None = None, history_steps: int = 0) -> Instance:
+        """All windows of so many steps (a day, unless given) inside the training days, as a set of instances.
+
+        x_0 is the context before the window, so 60 days of 24 hours give 1,416 windows. With `history_steps` each instance
+        carries that many contexts before its window (the last one is x_0); windows that begin too early to have so
+        many are left out.
+        """
+        steps = self.steps_per_day if steps is None else steps
+        training = self.training
+        first = max(1, history_steps)
+        starts = np.arange(first, len(training) - steps + 1)
+        if steps < 1 or history_steps < 0 or not len(starts):
+            raise DataError(
+                f"no window of {steps} steps with {history_steps} before it fits in the {len(training)} training steps of "
+                f"{self._name()}. Ask for shorter windows or less history, or use more training days."
+            )
+        contexts = training[starts[:, None] + np.arange(steps)]
+        history = training[starts[:, None] + np.arange(-history_steps, 0)] if history_steps else None
+        return Instance(training[starts - 1], contexts, history)
+
+    def validation_days(self, history_steps: int = 0) -> Days:
+        """The validation days, and what came before them."""
+        return self._days(
+            self.split.training_days, self.split.training_days + self.split.validation_days, history_steps
+        )
+
+    def test_days(self, history_steps: int = 0) -> Days:
+        """The test days, and what came before them."""
+        return self._days(self.split.training_days + self.split.validation_days, self.n_days, history_steps)
+
+    def test_time(self) -> pd.DatetimeIndex:
+        """When each step of the test days was."""
+        per_day = self.steps_per_day
+        return self.time[(self.split.training_days + self.split.validation_days) * per_day : self.n_days * per_day]
+
+    def scaled(self, factor: float) -> "Contexts":
+        """The same contexts times a factor, which `scale` remembers."""
+        if not (np.isfinite(factor) and factor > 0):
+            raise DataError(f"the factor must be positive and finite, got {factor}.")
+        return replace(self, values=self.values * factor, scale=self.scale * factor)
+
+    def scaled_to(self, largest: float = 1.0) -> "Contexts":
+        """Scaled so that the largest absolute value of the *training* days is `largest`.
+
+        One factor for all columns: distances between actions keep their meaning.
+        """
+        greatest = float(np.abs(self.training).max())
+        if greatest == 0:
+            raise DataError(f"the training contexts of {self._name()} are all 0 and cannot be scaled.")
+        return self.scaled(largest / greatest)
+
+    def _days(self, first: int, last: int, history_steps: int) -> Days:
+        start = first * self.steps_per_day
+        if not 0 <= history_steps <= start:
+            raise DataError(
+                f"history_steps must be from 0 to {start}, the steps of {self._name()} before these days, got {history_steps}."
+            )
+        if first == last:
+            raise DataError(f"the split of {self._name()} has no days here; see split.")
+        days = self.values[start : last * self.steps_per_day].reshape(last - first, self.steps_per_day, self.dim)
+        history = self.values[start - history_steps : start] if history_steps else None
+        return Days(self.values[start - 1], days, history)
+
+    def _name(self) -> str:
+        return "the series" if self.metadata is None else self.metadata.file
+
+
+def series_contexts(frame: pd.DataFrame, metadata: SeriesMetadata, split: Split = Split()) -> Contexts:
+    """Contexts as they stand in a series, unscaled."""
+    values = np.ascontiguousarray(frame.to_numpy(np.float64))
+    return Contexts(values, pd.DatetimeIndex(frame.index), metadata, metadata.steps_per_day, split)

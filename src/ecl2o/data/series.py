@@ -1,0 +1,163 @@
+"""Any series: a CSV or Parquet file with a time column and one or more numeric columns."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ecl2o.data.errors import DataError
+from ecl2o.data.tables import (
+    Fault,
+    Source,
+    Table,
+    as_numbers,
+    decoded,
+    numbers,
+    read_source,
+    read_table,
+    refuse_unknown_fill,
+)
+from ecl2o.data.timeline import DAY, Repairs, regular
+from ecl2o.data.timestamps import find_time_column, parse_times
+
+
+@dataclass(frozen=True)
+class SeriesMetadata:
+    """Where a series comes from: `step_minutes` between rows, `steps_per_day` (1 for daily and slower series), how the time
+    column was read, and which columns were left out because they hold no numbers.
+    """
+
+    file: str
+    sha256: str
+    time_column: str
+    time_format: str
+    columns: tuple[str, ...]
+    ignored_columns: tuple[str, ...]
+    step_minutes: float
+    steps_per_day: int
+    leap_day_dropped: bool
+    repairs: Repairs
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, for JSON."""
+        return asdict(self) | {"columns": list(self.columns), "ignored_columns": list(self.ignored_columns)}
+
+
+def read_series(
+    path: str | Path,
+    time_column: str | None = None,
+    columns: Sequence[str] | None = None,
+    fill: str | None = None,
+) -> tuple[pd.DataFrame, SeriesMetadata]:
+    """Read a CSV or Parquet file into a frame of floats on a regular clock.
+
+    The time column is found by its name or its cells unless given; `columns` are all that hold numbers unless given.
+    Anything wrong is a `DataError` that says where; `fill="interpolate"` or `"previous"` repairs cells that are missing or
+    no numbers, gaps, repeated rows (the first is kept) and rows out of order, and counts that in `metadata.repairs`.
+    """
+    refuse_unknown_fill(fill)
+    source = read_source(path)
+    table = _parquet(source) if _is_parquet(source) else read_table(source, decoded(source))
+    _refuse_unnamed(table)
+    time_column = find_time_column(table) if time_column is None else _existing(table, time_column)
+    wanted, ignored = _numeric_columns(table, time_column, columns)
+    parsed = parse_times(table, time_column)
+    faults = [
+        Fault(int(table.rows[i]), time_column, f"{table.column(time_column)[i]!r} is not a date or time")
+        for i in np.flatnonzero(parsed.times.isna())
+    ]
+    values = {}
+    for name in wanted:
+        values[name], found = numbers(table, name)
+        faults += found
+    frame = pd.DataFrame(values, index=parsed.times)
+    whole = regular(table, time_column, frame, faults, fill)
+    return whole.frame, SeriesMetadata(
+        file=source.path.name,
+        sha256=source.sha256,
+        time_column=time_column,
+        time_format=parsed.how,
+        columns=tuple(wanted),
+        ignored_columns=tuple(ignored),
+        step_minutes=whole.step.total_seconds() / 60,
+        steps_per_day=_steps_per_day(source, whole.step),
+        leap_day_dropped=whole.leap_day_dropped,
+        repairs=whole.repairs,
+    )
+
+
+def _is_parquet(source: Source) -> bool:
+    return source.content[:4] == b"PAR1" or source.path.suffix.lower() in (".parquet", ".pq")
+
+
+def _parquet(source: Source) -> Table:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(
+            f"{source.path} is a Parquet file, and reading those needs pyarrow: pip install 'ecl2o[parquet]', or save it as CSV."
+        ) from None
+    try:
+        frame = pyarrow.parquet.read_table(pyarrow.BufferReader(source.content)).to_pandas()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{source.path} is not a readable Parquet file: {error}. Write it again, or as CSV.") from error
+    if not isinstance(frame.index, pd.RangeIndex):
+        frame = frame.reset_index()
+    if frame.empty:
+        raise DataError(f"{source.path} has no rows of data.")
+    text = [_as_text(frame[name]) for name in frame.columns]
+    cells = [list(row) for row in zip(*text, strict=True)]
+    return Table(source.path, tuple(map(str, frame.columns)), cells, np.arange(1, len(cells) + 1), unit="row")
+
+
+def _as_text(column: pd.Series) -> list[str]:
+    return ["" if missing else str(cell) for cell, missing in zip(column.tolist(), column.isna(), strict=True)]
+
+
+def _refuse_unnamed(table: Table) -> None:
+    if table.unit == "line" and np.isfinite(as_numbers(pd.Series(table.columns))).all():
+        raise DataError(
+            f"{table.path}, line 1: {', '.join(table.columns)[:60]} are numbers, but the first line must name the columns. "
+            "Add a line such as 'time,demand' on top."
+        )
+
+
+def _existing(table: Table, name: str) -> str:
+    if name not in table.columns:
+        raise DataError(f"{table.path}: the column '{name}' is missing; the file has {', '.join(table.columns)}.")
+    return name
+
+
+def _numeric_columns(table: Table, time_column: str, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The columns to use, and those left out because not one of their cells is a number."""
+    if columns is not None:
+        wanted = [_existing(table, name) for name in columns]
+        if not wanted or time_column in wanted:
+            raise DataError(
+                f"{table.path}: columns must name one or more columns other than the time, got {list(columns)}."
+            )
+        return wanted, []
+    wanted, ignored = [], []
+    for name in dict.fromkeys(table.columns):
+        if name != time_column and name:
+            holds_numbers = np.isfinite(numbers(table, name)[0]).any()
+            (wanted if holds_numbers else ignored).append(name)
+    if not wanted:
+        raise DataError(
+            f"{table.path}: no column holds numbers besides the time column '{time_column}'; "
+            f"the file has {', '.join(table.columns)}."
+        )
+    return wanted, ignored
+
+
+def _steps_per_day(source: Source, step: pd.Timedelta) -> int:
+    if step >= DAY:
+        return 1
+    steps = DAY / step
+    if steps != int(steps):
+        raise DataError(f"{source.path}: one row every {step} does not divide a day. Resample the series.")
+    return int(steps)

@@ -1,0 +1,172 @@
+"""From weather to the shortage a datacenter is asked to shed: the two pipelines of the demand-response study.
+
+Both are ALGORITHMS section 8. `paper` follows the paper's text (section 6.1); `authors-code` the program that made its
+figures: smaller turbines and panels, half-hourly data, smoothing, and a scale that looks at the whole year.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from ecl2o.data.contexts import Contexts, Split
+from ecl2o.data.errors import DataError
+from ecl2o.data.power import (
+    AUTHORS_SOLAR,
+    AUTHORS_WIND,
+    PAPER_SOLAR,
+    PAPER_WIND,
+    SolarArray,
+    WindTurbines,
+    solar_power,
+    wind_power,
+)
+from ecl2o.data.smoothing import hann_smoothed
+from ecl2o.data.weather import WeatherMetadata, built_in_weather, read_weather
+
+PRESETS = ("authors-code", "paper")
+AUTO_PERCENTILE = 76.5
+PAPER_BASE_SHORTAGE = 2e6  # W
+AUTHORS_BASE_SHORTAGE = 2e4  # W
+AUTHORS_LARGEST = 0.8  # what the largest context of the year is scaled to
+HALF_HOURLY_WINDOW = 15
+HOURLY_WINDOW = 7
+
+
+def weather_contexts(
+    weather: str | Path | None = None,
+    preset: str = "authors-code",
+    base_shortage: float | Literal["auto"] | None = None,
+    fill: str | None = None,
+    split: Split = Split(),
+) -> Contexts:
+    """The contexts of the demand-response study from a weather file, or from the built-in year.
+
+    `base_shortage` is P_s in W, or "auto"; by default the preset's own, and "auto" for the built-in year.
+
+    >>> contexts = weather_contexts()
+    >>> contexts.values.shape, contexts.training_windows().contexts.shape
+    ((8760, 1), (1416, 24, 1))
+    """
+    if preset not in PRESETS:
+        raise DataError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}.")
+    frame, metadata = built_in_weather() if weather is None else read_weather(weather, fill)
+    if base_shortage is None and metadata.built_in:
+        base_shortage = "auto"
+    if preset == "paper":
+        shortage = PAPER_BASE_SHORTAGE if base_shortage is None else base_shortage
+        smoothing = HOURLY_WINDOW if metadata.built_in else None
+        return paper_contexts(frame, metadata, shortage, split, smoothing)
+    return authors_contexts(frame, metadata, AUTHORS_BASE_SHORTAGE if base_shortage is None else base_shortage, split)
+
+
+def paper_contexts(
+    frame: pd.DataFrame,
+    metadata: WeatherMetadata,
+    base_shortage: float | Literal["auto"] = PAPER_BASE_SHORTAGE,
+    split: Split = Split(),
+    smoothing: int | None = None,
+) -> Contexts:
+    """Preset `paper`: max(P_s - wind - solar, 0) / P_s on hourly data; files with more rows are averaged to hours.
+
+    `smoothing` is the length in hours of a Hann window over the contexts, for station data with noisy wind (the built-in
+    year); the paper has none.
+    """
+    hourly = _averaged(_whole_days(frame, metadata.steps_per_hour), metadata.steps_per_hour)
+    renewables = _renewables(hourly, PAPER_WIND, PAPER_SOLAR)
+    base = _base_shortage(base_shortage, renewables, 24, split)
+    shortage = np.maximum(base - renewables, 0.0)
+    if smoothing is not None:
+        shortage = hann_smoothed(shortage, smoothing)
+    return _contexts(shortage, hourly, 1.0 / base, "paper", base, metadata, split)
+
+
+def authors_contexts(
+    frame: pd.DataFrame,
+    metadata: WeatherMetadata,
+    base_shortage: float | Literal["auto"] = AUTHORS_BASE_SHORTAGE,
+    split: Split = Split(),
+) -> Contexts:
+    """Preset `authors-code`: the shortage of every half-hour, smoothed by a Hann window of 15 samples (7 on hourly files),
+    at full hours, scaled so that its largest value is 0.8.
+
+    That scale looks at the test months too. It is kept because it made the published figures; it is one constant
+    factor, and costs are reported relative to the oracle's. Files finer than half-hourly are averaged to half-hours.
+    """
+    days = _whole_days(frame, metadata.steps_per_hour)
+    if metadata.steps_per_hour == 1:
+        every, window, native = 1, HOURLY_WINDOW, days
+    elif metadata.steps_per_hour % 2 == 0:
+        every, window, native = 2, HALF_HOURLY_WINDOW, _averaged(days, metadata.steps_per_hour // 2)
+    else:
+        raise DataError(
+            f"{metadata.file} has {metadata.steps_per_hour} rows an hour; the preset authors-code takes hourly or half-hourly "
+            "weather. Resample it, or use the preset paper."
+        )
+    renewables = _renewables(native, AUTHORS_WIND, AUTHORS_SOLAR)
+    base = _base_shortage(base_shortage, renewables, 24 * every, split)
+    smooth = hann_smoothed(np.maximum(base - renewables, 0.0), window)
+    if smooth.max() <= 0:
+        raise DataError(
+            f"with a base shortage of {base:g} W, {metadata.file} has no shortage at all. Give a larger one."
+        )
+    scale = AUTHORS_LARGEST / float(smooth.max())
+    return _contexts(smooth[::every], native[::every], scale, "authors-code", base, metadata, split)
+
+
+def _contexts(shortage, hourly, scale, preset, base, metadata, split) -> Contexts:
+    plain = Contexts(
+        values=np.ascontiguousarray(shortage[:, None], np.float64),
+        time=pd.DatetimeIndex(hourly.index),
+        metadata=metadata,
+        split=split,
+        preset=preset,
+        base_shortage=base,
+    )
+    return plain.scaled(scale)
+
+
+def _whole_days(frame: pd.DataFrame, steps_per_hour: int) -> pd.DataFrame:
+    """The rows from the first local midnight to the last: files in UTC begin and end within a local day."""
+    times = pd.DatetimeIndex(frame.index)
+    minute_of_day = times.hour * 60 + times.minute
+    begins = minute_of_day < 60 // steps_per_hour
+    if not begins.any():
+        return frame.iloc[:0]
+    start, per_day = int(np.argmax(begins)), 24 * steps_per_hour
+    return frame.iloc[start : start + (len(frame) - start) // per_day * per_day]
+
+
+def _averaged(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
+    """The means of so many rows at a time, each at the time of its first row."""
+    if rows == 1:
+        return frame
+    means = frame.to_numpy().reshape(-1, rows, frame.shape[1]).mean(axis=1)
+    return pd.DataFrame(means, index=frame.index[::rows], columns=frame.columns)
+
+
+def _renewables(frame: pd.DataFrame, turbines: WindTurbines, array: SolarArray) -> np.ndarray:
+    """Wind and solar power together, W."""
+    wind = wind_power(turbines, frame["wind_speed"].to_numpy())
+    return wind + solar_power(array, frame["ghi"].to_numpy(), frame["temperature"].to_numpy())
+
+
+def _base_shortage(given: float | str, renewables: np.ndarray, steps_per_day: int, split: Split) -> float:
+    """P_s as given, or "auto": the 76.5th percentile of the renewables of the *training* days.
+
+    That percentile gives other sites Riverside's share of hours without any shortage.
+    """
+    if isinstance(given, str):
+        if given != "auto":
+            raise DataError(f"base_shortage must be a number of W or 'auto', got {given!r}.")
+        given = (
+            float(np.percentile(renewables[: split.training_days * steps_per_day], AUTO_PERCENTILE))
+            if len(renewables)
+            else 0
+        )
+        if given <= 0:
+            raise DataError("base_shortage 'auto' needs wind or sun in the training days; there is none. Give it in W.")
+    if not (np.isfinite(given) and given > 0):
+        raise DataError(f"base_shortage must be positive and finite, in W, got {given}.")
+    return float(given)

@@ -1,0 +1,157 @@
+"""Files as tables of text cells that remember where each row stood, so that errors can say so."""
+
+import csv
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ecl2o.data.errors import DataError
+
+FILLS = ("interpolate", "previous")
+_MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "-", "--", "#n/a", "?"))
+_DELIMITERS = ",;\t"
+_CONTROL = frozenset(range(32)) - frozenset(b"\t\r\n\f")
+
+
+class Fault(NamedTuple):
+    """One thing wrong in a file: the 1-based row, the column, and what is wrong in words."""
+
+    row: int
+    column: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that was read: its path, its SHA-256, its bytes."""
+
+    path: Path
+    sha256: str
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under named columns. `rows` holds each row's number in the file, `unit` the word for it."""
+
+    path: Path
+    columns: tuple[str, ...]
+    cells: list[list[str]]
+    rows: np.ndarray
+    delimiter: str = ","
+    unit: str = "line"
+
+    def column(self, name: str) -> pd.Series:
+        """The cells of one column; cells that a short row lacks are empty."""
+        if self.columns.count(name) > 1:
+            raise DataError(f"{self.path}: the column '{name}' appears more than once. Rename or remove one of them.")
+        place = self.columns.index(name)
+        return pd.Series([row[place].strip() if place < len(row) else "" for row in self.cells], dtype=object)
+
+    def refuse(self, faults: list[Fault], advice: str) -> None:
+        """Raise for the first fault, if there is any, and say how many more there are."""
+        if not faults:
+            return
+        first = min(faults, key=lambda fault: fault.row)
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise DataError(
+            f"{self.path}, {self.unit} {first.row}, column '{first.column}': {first.problem}{more}. {advice}"
+        )
+
+
+def refuse_unknown_fill(fill: str | None) -> None:
+    """Refuse a repair that does not exist."""
+    if fill is not None and fill not in FILLS:
+        raise DataError(f"fill must be one of {', '.join(map(repr, FILLS))} or None, got {fill!r}.")
+
+
+def read_source(path: str | Path) -> Source:
+    """The bytes of a file, refusing what is not a readable file with something in it."""
+    path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path} is a folder. Give the path of one file in it.")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist. Check the path; it is taken from {Path.cwd()}.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from error
+    if not content.strip():
+        raise DataError(f"{path} is empty. A header line and rows of data are needed.")
+    return Source(path, hashlib.sha256(content).hexdigest(), content)
+
+
+def decoded(source: Source) -> str:
+    """The text of a file: UTF-8, UTF-16 with its mark, or Latin-1 (old weather files); binary files are refused."""
+    content = source.content
+    encodings = ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "latin-1")
+    for encoding in encodings:
+        try:
+            text = content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if not any(ord(letter) in _CONTROL for letter in set(text)):
+            return text
+    raise DataError(f"{source.path} is not a text file. Export the data as CSV (a spreadsheet can save as CSV).")
+
+
+def read_table(source: Source, text: str, skip: int = 0) -> Table:
+    """A CSV table whose column names stand on line `skip` + 1; commas, semicolons or tabs between cells."""
+    lines = io.StringIO(text)
+    for _ in range(skip):
+        lines.readline()
+    start = lines.tell()
+    heading = lines.readline()
+    lines.seek(start)
+    delimiter = max(_DELIMITERS, key=heading.count)
+    reader = csv.reader(lines, delimiter=delimiter)
+    try:
+        columns = [name.strip() for name in next(reader)]
+        numbered = [(reader.line_num + skip, row) for row in reader if any(cell.strip() for cell in row)]
+    except StopIteration:
+        raise DataError(f"{source.path} has no line {skip + 1} with the names of the columns.") from None
+    except csv.Error as error:
+        raise DataError(
+            f"{source.path}, line {reader.line_num + skip}: {error}. Export the file as CSV again."
+        ) from error
+    while columns and not columns[-1]:  # spreadsheets pad short lines with empty cells
+        columns.pop()
+    if not columns:
+        raise DataError(f"{source.path}, line {skip + 1}: the names of the columns are expected here.")
+    for line, row in numbered:
+        if any(cell.strip() for cell in row[len(columns) :]):
+            raise DataError(
+                f"{source.path}, line {line}: {len(row)} cells under {len(columns)} columns. "
+                "Check for a stray separator, or a decimal comma in a comma-separated file."
+            )
+    if not numbered:
+        raise DataError(f"{source.path} has a header but no rows of data below line {skip + 1}.")
+    rows = np.array([line for line, _ in numbered])
+    return Table(source.path, tuple(columns), [row for _, row in numbered], rows, delimiter)
+
+
+def as_numbers(cells: pd.Series) -> np.ndarray:
+    """Text as floats, NaN where it is not a number."""
+    return np.array(pd.to_numeric(cells, errors="coerce"), dtype=float)
+
+
+def numbers(table: Table, name: str) -> tuple[np.ndarray, list[Fault]]:
+    """One column as floats, with NaN and a fault wherever a cell is empty, not a number, or not finite."""
+    cells = table.column(name)
+    if table.delimiter == ";":
+        cells = cells.str.replace(",", ".", regex=False)
+    values = as_numbers(cells)
+    faults = []
+    for i in np.flatnonzero(~np.isfinite(values)):
+        cell = str(cells[i])
+        problem = "the cell is empty or marked as missing" if cell.lower() in _MISSING else f"{cell!r} is not a number"
+        if np.isinf(values[i]):
+            problem = f"{cell!r} is not finite"
+        faults.append(Fault(int(table.rows[i]), name, problem))
+    values[~np.isfinite(values)] = np.nan
+    return values, faults

@@ -1,0 +1,157 @@
+"""Time columns as people write them: dates, dates with offsets, seconds since 1970, or a plain count of steps."""
+
+import datetime
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ecl2o.data.errors import DataError
+from ecl2o.data.tables import Table, as_numbers
+
+COUNTER_START = pd.Timestamp("2000-01-01")  # the date given to step 0 of a plain count
+_NAMES = (
+    "time",
+    "timestamp",
+    "datetime",
+    "date",
+    "date time",
+    "time stamp",
+    "local time",
+    "utc",
+    "utc time",
+    "ds",
+    "period",
+)
+_COUNTERS = {
+    "second": "s",
+    "seconds": "s",
+    "minute": "min",
+    "minutes": "min",
+    "hour": "h",
+    "hours": "h",
+    "day": "D",
+    "days": "D",
+    "step": "h",
+    "steps": "h",
+    "t": "h",
+    "index": "h",
+}
+_OFFSET = re.compile(r"(?:Z|UTC|([+-]\d{2}):?(\d{2}))\s*$")
+_EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
+
+
+@dataclass(frozen=True)
+class ParsedTimes:
+    """Times, NaT where unreadable, with the offset the file gives (none if it gives none); and how they were read."""
+
+    times: pd.DatetimeIndex
+    how: str
+
+
+def find_time_column(table: Table) -> str:
+    """The column that holds the time: by its name, else the first whose cells read as dates."""
+    named = [name for name in table.columns if _plain(name) in _NAMES]
+    if len(named) == 1:
+        return named[0]
+    dated = [name for name in (named or table.columns) if _reads_as_dates(table, name)]
+    if dated:
+        return dated[0]
+    counting = [name for name in table.columns if _plain(name) in _COUNTERS and _counts(table, name)]
+    if counting:
+        return counting[0]
+    raise DataError(
+        f"{table.path}: no time column found among {', '.join(table.columns)}. "
+        "Name it 'time', or say which one it is with time_column."
+    )
+
+
+def parse_times(table: Table, name: str) -> ParsedTimes:
+    """The times of one column, in the file's own offset; where that changes (summer time), in the smallest of them.
+
+    Numbers are seconds (or milli-, micro-, nanoseconds) since 1970 if that large, else a count of the unit in the column's
+    name, hours if it names none, from 1 January 2000. Dates like 3/4/2015 are month first unless only day first gives
+    a regular series.
+    """
+    cells = table.column(name)
+    counts = as_numbers(cells)
+    if np.isfinite(counts).mean() > 0.5 and not cells.str.fullmatch(r"\d{8}").mean() > 0.5:
+        return _from_numbers(name, counts)
+    offsets = cells.str.extract(_OFFSET)
+    zoned = cells.str.contains(_OFFSET.pattern, regex=True)
+    if zoned.mean() > 0.5:
+        hours = offsets[0].fillna("0").astype(float)
+        minutes = offsets[1].fillna("0").astype(float) * np.where(offsets[0].fillna("").str.startswith("-"), -1, 1)
+        smallest = float((hours + minutes / 60)[zoned].min())
+        instants = pd.to_datetime(cells.where(zoned), utc=True, errors="coerce", format="mixed")
+        zone = datetime.timezone(datetime.timedelta(hours=smallest))
+        return ParsedTimes(pd.DatetimeIndex(instants).tz_convert(zone), f"dates, UTC{smallest:+g}")
+    readings = [_dates(cells, day_first) for day_first in (False, True)]
+    best = min(readings, key=lambda times: (int(times.isna().sum()), _irregularities(times)))  # month first on a tie
+    return ParsedTimes(best, "dates")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", " ", re.sub(r"[(\[].*", "", name)).strip().lower()
+
+
+def _counts(table: Table, name: str) -> bool:
+    values = as_numbers(table.column(name))
+    values = values[np.isfinite(values)]
+    return len(values) > 1 and float(np.mean(np.diff(values) > 0)) > 0.9
+
+
+def _reads_as_dates(table: Table, name: str) -> bool:
+    cells = table.column(name)
+    sample = pd.Series([cell for cell in cells if cell][:50], dtype=object)
+    if sample.empty or np.isfinite(as_numbers(sample)).any():
+        return False
+    return bool(_dates(sample, False).notna().mean() > 0.5 or _dates(sample, True).notna().mean() > 0.5)
+
+
+def _dates(cells: pd.Series, day_first: bool) -> pd.DatetimeIndex:
+    try:
+        return (
+            pd.DatetimeIndex(pd.to_datetime(cells, errors="coerce", format="ISO8601"))
+            if _iso(cells)
+            else (_in_one_style(cells, day_first))
+        )
+    except (ValueError, OverflowError):  # cells with mixed offsets are no dates of one clock
+        return pd.DatetimeIndex([pd.NaT] * len(cells))
+
+
+def _iso(cells: pd.Series) -> bool:
+    return bool(cells.str.match(r"\d{4}-?\d{2}-?\d{2}").mean() > 0.5)
+
+
+def _in_one_style(cells: pd.Series, day_first: bool) -> pd.DatetimeIndex:
+    day, month = ("%d", "%m")
+    first, second = (day, month) if day_first else (month, day)
+    best = pd.DatetimeIndex([pd.NaT] * len(cells))
+    for separator in "/.-":
+        for order in (f"{first}{separator}{second}{separator}%Y", f"%Y{separator}%m{separator}%d"):
+            for clock in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p"):
+                times = pd.DatetimeIndex(pd.to_datetime(cells, errors="coerce", format=order + clock))
+                if times.notna().sum() > best.notna().sum():
+                    best = times
+                if best.notna().all():
+                    return best
+    return best
+
+
+def _irregularities(times: pd.DatetimeIndex) -> int:
+    """How many steps differ from the most common one."""
+    steps = np.diff(times[~times.isna()].asi8)
+    return int(len(steps) - np.unique(steps, return_counts=True)[1].max(initial=0))
+
+
+def _from_numbers(name: str, counts: np.ndarray) -> ParsedTimes:
+    typical = float(np.nanmedian(counts))
+    for least, unit in _EPOCHS:
+        if typical >= least:
+            known = pd.to_datetime(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportArgumentType]
+            return ParsedTimes(pd.DatetimeIndex(known).round("1s"), f"{unit} since 1970")
+    unit = _COUNTERS.get(_plain(name), "h")
+    known = pd.to_timedelta(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportArgumentType]
+    return ParsedTimes(pd.DatetimeIndex(COUNTER_START + known), f"count of {unit}")
