@@ -123,13 +123,13 @@ class Contexts:
         per_day = self.steps_per_day
         return self.time[(self.split.training_days + self.split.validation_days) * per_day : self.n_days * per_day]
 
-    def scaled(self, factor: float) -> "Contexts":
+    def scaled(self, factor: float | int) -> "Contexts":
         """The same contexts times a factor, which `scale` remembers."""
         if not (np.isfinite(factor) and factor > 0):
             raise DataError(f"the factor must be positive and finite, got {factor}.")
         return replace(self, values=self.values * factor, scale=self.scale * factor)
 
-    def scaled_to(self, largest: float = 1.0) -> "Contexts":
+    def scaled_to(self, largest: float | int = 1.0) -> "Contexts":
         """Scaled so that the largest absolute value of the *training* days is `largest`.
 
         One factor for all columns: distances between actions keep their meaning.

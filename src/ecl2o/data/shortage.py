@@ -37,7 +37,7 @@ HOURLY_WINDOW = 7
 def weather_contexts(
     weather: str | Path | None = None,
     preset: str = "authors-code",
-    base_shortage: float | Literal["auto"] | None = None,
+    base_shortage: float | int | Literal["auto"] | None = None,
     fill: str | None = None,
     split: Split = Split(),
 ) -> Contexts:
@@ -64,7 +64,7 @@ def weather_contexts(
 def paper_contexts(
     frame: pd.DataFrame,
     metadata: WeatherMetadata,
-    base_shortage: float | Literal["auto"] = PAPER_BASE_SHORTAGE,
+    base_shortage: float | int | Literal["auto"] = PAPER_BASE_SHORTAGE,
     split: Split = Split(),
     smoothing: int | None = None,
 ) -> Contexts:
@@ -85,7 +85,7 @@ def paper_contexts(
 def authors_contexts(
     frame: pd.DataFrame,
     metadata: WeatherMetadata,
-    base_shortage: float | Literal["auto"] = AUTHORS_BASE_SHORTAGE,
+    base_shortage: float | int | Literal["auto"] = AUTHORS_BASE_SHORTAGE,
     split: Split = Split(),
 ) -> Contexts:
     """Preset `authors-code`: the shortage of every half-hour, smoothed by a Hann window of 15 samples (7 on hourly files),
@@ -152,7 +152,7 @@ def _renewables(frame: pd.DataFrame, turbines: WindTurbines, array: SolarArray) 
     return wind + solar_power(array, frame["ghi"].to_numpy(), frame["temperature"].to_numpy())
 
 
-def _base_shortage(given: float | str, renewables: np.ndarray, steps_per_day: int, split: Split) -> float:
+def _base_shortage(given: float | int | str, renewables: np.ndarray, steps_per_day: int, split: Split) -> float:
     """P_s as given, or "auto": the 76.5th percentile of the renewables of the *training* days.
 
     That percentile gives other sites Riverside's share of hours without any shortage.

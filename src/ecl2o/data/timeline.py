@@ -1,7 +1,7 @@
 """Regular time: the step of a series, its gaps, repeated and unsorted rows, and their repair on request."""
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -109,7 +109,8 @@ def _clock_change(time: pd.Timestamp) -> bool:
 
 def _usual_step(times: pd.DatetimeIndex) -> pd.Timedelta:
     steps, counts = np.unique(np.diff(times.asi8), return_counts=True)
-    return pd.Timedelta(np.timedelta64(int(steps[np.argmax(counts)]), times.unit))
+    usual = np.timedelta64(int(steps[np.argmax(counts)]), times.unit)
+    return cast(pd.Timedelta, pd.Timedelta(usual))  # pandas types it as "or NaT"
 
 
 def _refuse_irregular(table, time_column, times, places, step) -> None:

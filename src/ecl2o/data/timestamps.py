@@ -38,7 +38,7 @@ _COUNTERS = {
     "t": "h",
     "index": "h",
 }
-_OFFSET = re.compile(r"(?:Z|UTC|([+-]\d{2}):?(\d{2}))\s*$")
+_OFFSET = re.compile(r":\d{2}(?:\.\d+)?\s*(?:Z|UTC|([+-])(\d{2}):?(\d{2}))$")
 _EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
 
 
@@ -78,18 +78,25 @@ def parse_times(table: Table, name: str) -> ParsedTimes:
     counts = as_numbers(cells)
     if np.isfinite(counts).mean() > 0.5 and not cells.str.fullmatch(r"\d{8}").mean() > 0.5:
         return _from_numbers(name, counts)
-    offsets = cells.str.extract(_OFFSET)
-    zoned = cells.str.contains(_OFFSET.pattern, regex=True)
-    if zoned.mean() > 0.5:
-        hours = offsets[0].fillna("0").astype(float)
-        minutes = offsets[1].fillna("0").astype(float) * np.where(offsets[0].fillna("").str.startswith("-"), -1, 1)
-        smallest = float((hours + minutes / 60)[zoned].min())
-        instants = pd.to_datetime(cells.where(zoned), utc=True, errors="coerce", format="mixed")
+    offsets = [_offset(cell) for cell in cells]
+    if np.mean([offset is not None for offset in offsets]) > 0.5:
+        smallest = min(offset for offset in offsets if offset is not None)
+        zoned = pd.Series([cell if offset is not None else None for cell, offset in zip(cells, offsets, strict=True)])
+        instants = pd.DatetimeIndex(pd.to_datetime(zoned, utc=True, errors="coerce", format="mixed"))
         zone = datetime.timezone(datetime.timedelta(hours=smallest))
-        return ParsedTimes(pd.DatetimeIndex(instants).tz_convert(zone), f"dates, UTC{smallest:+g}")
+        return ParsedTimes(instants.tz_convert(zone), f"dates, UTC{smallest:+g}")
     readings = [_dates(cells, day_first) for day_first in (False, True)]
     best = min(readings, key=lambda times: (int(times.isna().sum()), _irregularities(times)))  # month first on a tie
     return ParsedTimes(best, "dates")
+
+
+def _offset(cell: str) -> float | None:
+    """Hours from UTC that a time ends with, None if it ends with none."""
+    match = _OFFSET.search(cell)
+    if match is None:
+        return None
+    sign, hours, minutes = match.groups("0")
+    return (-1.0 if sign == "-" else 1.0) * (int(hours) + int(minutes) / 60)
 
 
 def _plain(name: str) -> str:
@@ -153,5 +160,5 @@ def _from_numbers(name: str, counts: np.ndarray) -> ParsedTimes:
             known = pd.to_datetime(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportArgumentType]
             return ParsedTimes(pd.DatetimeIndex(known).round("1s"), f"{unit} since 1970")
     unit = _COUNTERS.get(_plain(name), "h")
-    known = pd.to_timedelta(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportArgumentType]
-    return ParsedTimes(pd.DatetimeIndex(COUNTER_START + known), f"count of {unit}")
+    known = COUNTER_START + pd.Series(counts) * pd.Timedelta(1, unit)
+    return ParsedTimes(pd.DatetimeIndex(known), f"count of {unit}")

@@ -11,7 +11,6 @@ pvlib names neither row nor column when something is wrong, cannot leave a bad c
 column and whole-hour time zones only.
 """
 
-import calendar
 import csv
 import datetime
 import re
@@ -427,15 +426,8 @@ def _one_year(times: pd.DatetimeIndex) -> tuple[pd.DatetimeIndex, tuple[int, ...
     if len(years) < 2 or leap_day or months_of_many_years or _consecutive(known):
         return times, years
     start = pd.Timestamp(TYPICAL_YEAR, 1, 1)
-    days = np.array([_day_without_leap(time) for time in times])
+    days = times.dayofyear - 1 - (times.is_leap_year & (times.month > 2))  # as in a year without 29 February
     return pd.DatetimeIndex(start + pd.to_timedelta(days, unit="D") + (times - times.normalize())), years
-
-
-def _day_without_leap(time: pd.Timestamp) -> float:
-    """The day of the year, from 0, as in a year without 29 February."""
-    if time is pd.NaT:
-        return np.nan
-    return time.dayofyear - 1 - (calendar.isleap(time.year) and time.month > 2)
 
 
 def _consecutive(times: pd.DatetimeIndex) -> bool:

@@ -1,0 +1,220 @@
+"""Any series from CSV and Parquet."""
+
+import builtins
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ecl2o.data import DataError, read_series, series_contexts
+from ecl2o.data.contexts import Split
+
+HOURS = pd.date_range("2021-05-01", periods=48, freq="h")
+
+
+def series(times=HOURS, **columns) -> pd.DataFrame:
+    n = len(times)
+    columns = columns or {"demand": np.arange(n) + 0.5}
+    return pd.DataFrame({"time": times.astype(str)} | columns).astype(object)
+
+
+def refusal(path, **options) -> str:
+    with pytest.raises(DataError) as caught:
+        read_series(path, **options)
+    message = str(caught.value)
+    assert str(path) in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("frequency", "per_day", "minutes"),
+    [("h", 24, 60), ("30min", 48, 30), ("15min", 96, 15), ("D", 1, 1440), ("7D", 1, 10080), ("10s", 8640, 1 / 6)],
+)
+def test_step_is_found(write, frequency, per_day, minutes):
+    times = pd.date_range("2021-05-01", periods=40, freq=frequency)
+    frame, metadata = read_series(write(series(times).to_csv(index=False)))
+    assert metadata.steps_per_day == per_day
+    assert metadata.step_minutes == pytest.approx(minutes)
+    assert (frame.index == times).all()
+    assert np.array_equal(frame["demand"], np.arange(40) + 0.5)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%Y-%m-%d %H:%M",
+        "%Y-%m-%dT%H:%M:%S",
+        "%Y%m%dT%H%M",
+        "%m/%d/%Y %H:%M",
+        "%d/%m/%Y %H:%M",
+        "%d.%m.%Y %H:%M",
+        "%m/%d/%Y %I:%M %p",
+    ],
+)
+def test_dates_as_people_write_them(write, form):
+    times = pd.date_range("2021-02-26", periods=24 * 20, freq="h")  # days above 12 and below
+    table = pd.DataFrame({"when": times.strftime(form), "load": np.arange(len(times))})
+    frame, metadata = read_series(write(table.to_csv(index=False)))
+    assert (frame.index.tz_localize(None) == times).all()
+    assert metadata.time_column == "when"
+
+
+def test_days_up_to_twelve_are_read_in_the_order_that_makes_them_regular(write):
+    times = pd.date_range("2021-03-01", periods=24 * 10, freq="h")
+    table = pd.DataFrame({"date": times.strftime("%d/%m/%Y %H:%M"), "load": 1.0})
+    frame, _ = read_series(write(table.to_csv(index=False)))
+    assert (frame.index == times).all()
+
+
+@pytest.mark.parametrize("unit", [1, 1000])
+def test_seconds_since_1970(write, unit):
+    table = pd.DataFrame({"timestamp": (HOURS.as_unit("s").asi8 * unit), "x": 1.0})
+    frame, _ = read_series(write(table.to_csv(index=False)))
+    assert (frame.index == HOURS).all()
+
+
+@pytest.mark.parametrize(("name", "per_day"), [("hour", 24), ("t", 24), ("minute", 1440), ("day", 1)])
+def test_a_plain_count_of_steps(write, name, per_day):
+    _, metadata = read_series(write(pd.DataFrame({name: np.arange(50), "y": np.arange(50) ** 2}).to_csv(index=False)))
+    assert metadata.steps_per_day == per_day
+    assert metadata.columns == ("y",)
+
+
+def test_web_requests(shared):
+    frame, metadata = read_series(shared / "data" / "web_requests_nasa_1995_hourly.csv")
+    assert frame.shape == (1405, 1)
+    assert (metadata.time_column, metadata.columns, metadata.steps_per_day) == ("hour", ("requests",), 24)
+    assert frame["requests"].iloc[:3].tolist() == [3568, 3002, 2267]
+    with pytest.raises(DataError, match="has 58 whole days"):
+        series_contexts(frame, metadata)
+    contexts = series_contexts(frame, metadata, Split(40, 10)).scaled_to(1.0)
+    assert np.abs(contexts.training).max() == pytest.approx(1.0)
+    assert contexts.test_days().days.shape == (8, 24, 1)
+    assert np.allclose(contexts.values / contexts.scale, frame.to_numpy())
+
+
+def test_offsets_that_change_with_summer_time_are_no_repetition(write):
+    times = pd.date_range("2021-10-31", periods=10, freq="h", tz="Europe/Berlin")  # clocks go back at 3
+    table = pd.DataFrame({"time": [time.isoformat() for time in times], "y": np.arange(10)})
+    frame, metadata = read_series(write(table.to_csv(index=False)))
+    assert (frame.index == times).all()
+    assert metadata.time_format == "dates, UTC+1"
+    local = table.assign(time=times.tz_localize(None).astype(str))
+    message = refusal(write(local.to_csv(index=False)))
+    assert "daylight saving" in message
+    assert "line 5" in message
+
+
+def test_columns_separators_and_text_columns(write):
+    table = series(demand=np.arange(48) / 4, price=np.arange(48) * 1.5, label=["a"] * 48)
+    frame, metadata = read_series(write(table.to_csv(index=False)))
+    assert metadata.columns == ("demand", "price")
+    assert metadata.ignored_columns == ("label",)
+    chosen, _ = read_series(write(table.to_csv(index=False)), columns=["price"])
+    assert list(chosen.columns) == ["price"]
+    german, _ = read_series(write(table.to_csv(index=False, sep=";", decimal=","), "german.csv"))
+    tabs, _ = read_series(write(table.to_csv(index=False, sep="\t"), "tabs.tsv"))
+    assert german.equals(frame)
+    assert tabs.equals(frame)
+    assert frame.to_numpy()[1].tolist() == [0.25, 1.5]
+
+
+def test_parquet_equals_csv(tmp_path, write):
+    table = pd.DataFrame({"demand": np.arange(48) / 3, "price": np.arange(48.0)}, index=HOURS.rename("time"))
+    table.to_parquet(tmp_path / "indexed.parquet")
+    table.reset_index().to_parquet(tmp_path / "plain.pq")
+    referee, _ = read_series(write(table.to_csv()))
+    for name in ("indexed.parquet", "plain.pq"):
+        frame, metadata = read_series(tmp_path / name)
+        assert np.array_equal(frame.to_numpy(), table.to_numpy())
+        assert (frame.index == referee.index).all()
+        assert metadata.columns == ("demand", "price")
+
+
+def test_bad_parquet(tmp_path, write):
+    table = pd.DataFrame({"time": HOURS, "demand": [*range(20), None, *range(27)]})
+    table.to_parquet(tmp_path / "hole.parquet")
+    assert "row 21, column 'demand'" in refusal(tmp_path / "hole.parquet")
+    assert "not a readable Parquet file" in refusal(write(b"PAR1 and then nothing", "broken.parquet"))
+    table.iloc[:0].to_parquet(tmp_path / "empty.parquet")
+    assert "no rows" in refusal(tmp_path / "empty.parquet")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(write, monkeypatch):
+    real = builtins.__import__
+
+    def without_pyarrow(name, *args, **kwargs):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
+    assert "pip install 'ecl2o[parquet]'" in refusal(write(b"PAR1", "any.parquet"))
+
+
+@pytest.mark.parametrize("cell", ["abc", "", "nan", "inf", "-inf"])
+def test_bad_cells(write, cell):
+    table = series(demand=np.arange(48.0))
+    table.loc[7, "demand"] = cell
+    path = write(table.to_csv(index=False))
+    assert "line 9, column 'demand'" in refusal(path)
+    frame, metadata = read_series(path, fill="interpolate")
+    assert frame["demand"].tolist() == list(range(48))
+    assert (metadata.repairs.values, metadata.repairs.fill) == (1, "interpolate")
+
+
+def test_holes_at_both_ends_take_the_nearest_value(write):
+    table = series(demand=np.arange(48.0))
+    table.loc[[0, 1, 47], "demand"] = ""
+    frame, metadata = read_series(write(table.to_csv(index=False)), fill="previous")
+    assert frame["demand"].iloc[[0, 1, 2, 46, 47]].tolist() == [2, 2, 2, 46, 46]
+    assert (metadata.repairs.values, metadata.repairs.longest) == (3, 2)
+
+
+def test_a_date_that_is_none(write):
+    table = series()
+    table.loc[3, "time"] = "2021-05-40 03:00"
+    path = write(table.to_csv(index=False))
+    assert "line 5, column 'time': '2021-05-40 03:00' is not a date" in refusal(path)
+    assert read_series(path, fill="interpolate")[0]["demand"].iloc[3] == 3.5
+
+
+def test_gap_repetition_and_disorder(write):
+    gap = write(series().drop(index=range(20, 24)).to_csv(index=False))
+    assert "line 22, column 'time'" in refusal(gap)
+    assert "4 times are missing" in refusal(gap)
+    assert read_series(gap, fill="interpolate")[0]["demand"].tolist() == (np.arange(48) + 0.5).tolist()
+    twice = write(series().iloc[[*range(10), 9, *range(10, 48)]].to_csv(index=False))
+    assert "line 12, column 'time'" in refusal(twice)
+    assert "already on line 11" in refusal(twice)
+    assert read_series(twice, fill="previous")[1].repairs.rows_dropped == 1
+    mixed = write(series().sample(frac=1, random_state=1).to_csv(index=False))
+    assert "Sort the rows" in refusal(mixed)
+    assert read_series(mixed, fill="previous")[0].equals(read_series(write(series().to_csv(index=False), "b.csv"))[0])
+
+
+def test_no_time_column_no_numbers_no_names(write):
+    assert "no time column" in refusal(write("a,b\n1,5\n2,3\n3,9\n"))
+    assert "no column holds numbers" in refusal(write("time,b\n2021-01-01,x\n2021-01-02,y\n"))
+    assert "must name the columns" in refusal(write("1,2\n3,4\n"))
+    assert "'price' is missing" in refusal(write(series().to_csv(index=False)), columns=["price"])
+    assert "'when' is missing" in refusal(write(series().to_csv(index=False)), time_column="when")
+    assert "more than once" in refusal(write("time,y,y\n2021-01-01,1,2\n2021-01-02,1,2\n"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "empty"), (b"time,y\n", "no rows"), (b"\x00\x01\x02", "not a text file"), (b",,\n", "names of the columns")],
+)
+def test_files_with_nothing_in_them(write, content, words):
+    assert words in refusal(write(content))
+
+
+def test_folder_and_absent_file(tmp_path):
+    assert "folder" in refusal(tmp_path)
+    assert "does not exist" in refusal(tmp_path / "absent.csv")
+
+
+def test_an_undivided_day(write):
+    times = pd.date_range("2021-05-01", periods=30, freq="7h")
+    assert "does not divide a day" in refusal(write(series(times).to_csv(index=False)))
