@@ -23,7 +23,7 @@ _LARGEST_TABLE = 2**22
 class Planner(eqx.Module):
     """Plans of `shortest` to `steps` steps, made ready for a problem; `first` is how many actions of each are wanted."""
 
-    gains: Float[Array, "lengths first*d (steps+1)*d"] | None
+    gains: Float[Array, "lengths rows columns"] | None
     steps: int = eqx.field(static=True)
     first: int = eqx.field(static=True)
     shortest: int = eqx.field(static=True)
@@ -81,7 +81,7 @@ def _coupled(steps: int, length):
     return jnp.arange(steps) < length
 
 
-def known_contexts(observation: Observation, window: int) -> Float[Array, "w+1 q"]:
+def known_contexts(observation: Observation, window: int) -> Float[Array, "steps q"]:
     """y_t and the forecasts of the contexts after it."""
     now = observation.context[None]
     if window == 0:

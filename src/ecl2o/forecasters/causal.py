@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.forecasters.base import AbstractCausalForecaster
 from ecl2o.problem.arrays import as_float, refuse_unless_fraction
@@ -23,7 +23,13 @@ class Recent(eqx.Module):
         """The last `size` contexts of a history that may be shorter."""
         kept = min(history.shape[0], size)
         missing = jnp.zeros((size - kept, history.shape[1]), history.dtype)
-        return cls(jnp.concatenate([missing, history[history.shape[0] - kept :]]), jnp.asarray(kept))
+        return cls(jnp.concatenate([missing, history[history.shape[0] - kept :]]), jnp.array(kept))
+
+    @property
+    def was_seen(self) -> Bool[Array, " n"]:
+        """Which of them are real."""
+        size = self.contexts.shape[0]
+        return jnp.arange(size) >= size - self.seen
 
     def after(self, context: Float[Array, " q"]) -> "Recent":
         """The same one context later."""
@@ -34,6 +40,11 @@ class Recent(eqx.Module):
 def _refuse_unless_count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
+
+
+def _as_pytree(fn: Callable[..., Any]) -> Any:
+    """A plain function has no leaves (it is static); a Module keeps its own."""
+    return fn if isinstance(fn, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(fn)
 
 
 class Persistence(AbstractCausalForecaster):
@@ -70,16 +81,25 @@ class SeasonalNaive(AbstractCausalForecaster):
     def step(self, state: Recent, context: Float[Array, " q"], window: int) -> tuple[Recent, Float[Array, "w q"]]:
         state = state.after(context)
         ahead = jnp.arange(window) % self.period  # the oldest context kept has the phase of t + 1
-        was_seen = ahead >= self.period - state.seen
-        return state, jnp.where(was_seen[:, None], state.contexts[ahead], context)
+        return state, jnp.where(state.was_seen[ahead, None], state.contexts[ahead], context)
+
+
+class ProfileMemory(eqx.Module):
+    """The profile of the whole periods before this one (not known before one was seen), and the phase of the next context."""
+
+    recent: Recent
+    profile: Float[Array, "period q"]
+    has_profile: Bool[Array, ""]
+    phase: Int[Array, ""]
 
 
 class RollingProfile(AbstractCausalForecaster):
-    """The mean of the last days at the same hour, plus the present error, which fades (ALGORITHMS section 9).
+    """The mean of the last whole days at the same hour, plus the present error, which fades (ALGORITHMS section 9).
 
-    With the profile p over the `days` periods before now and e_t = y_t - p_t, the forecast of y_{t+j} is
-    p_{t+j} + e_t decay^j. The profile counts hours from the present one, so the phase is never asked for. With a history of
-    less than `days` periods it is the mean of what there is; before one whole period was seen, the forecast is y_t.
+    With the profile p of the last `days` whole periods and e_t = y_t - p_t, the forecast of y_{t+j} is
+    p_{t+j} + e_t decay^j. Periods are counted from the first step, so a history ends where a period ends; the profile rolls
+    on at the end of each. With less than `days` periods seen it is the mean of what there is; before one whole period was
+    seen, the forecast is y_t.
 
     >>> import jax.numpy as jnp
     >>> rolling = RollingProfile(days=2, decay=0.5, period=2)
@@ -98,18 +118,30 @@ class RollingProfile(AbstractCausalForecaster):
         _refuse_unless_count("period", self.period)
         refuse_unless_fraction("decay", self.decay)
 
-    def init(self, history: Float[Array, "H q"], window: int) -> Recent:
-        return Recent.of(history, self.days * self.period)
+    def init(self, history: Float[Array, "H q"], window: int) -> ProfileMemory:
+        recent = Recent.of(history, self.days * self.period)
+        return ProfileMemory(recent, self._profile(recent), recent.seen >= self.period, jnp.array(0))
 
-    def step(self, state: Recent, context: Float[Array, " q"], window: int) -> tuple[Recent, Float[Array, "w q"]]:
-        by_day = state.contexts.reshape(self.days, self.period, -1)  # the first column has the phase of now
-        count = state.contexts.shape[0]
-        was_seen = (jnp.arange(count) >= count - state.seen).reshape(self.days, self.period, 1)
-        profile = jnp.sum(by_day * was_seen, axis=0) / jnp.maximum(jnp.sum(was_seen, axis=0), 1)
+    def step(
+        self, state: ProfileMemory, context: Float[Array, " q"], window: int
+    ) -> tuple[ProfileMemory, Float[Array, "w q"]]:
         ahead = jnp.arange(1, window + 1)
-        faded = (context - profile[0]) * self.decay ** ahead[:, None]
-        forecast = jnp.where(state.seen >= self.period, profile[ahead % self.period] + faded, context)
-        return state.after(context), forecast
+        error = context - state.profile[state.phase]
+        corrected = state.profile[(state.phase + ahead) % self.period] + error * self.decay ** ahead[:, None]
+        return self._after(state, context), jnp.where(state.has_profile, corrected, context)
+
+    def _after(self, state: ProfileMemory, context: Float[Array, " q"]) -> ProfileMemory:
+        recent, phase = state.recent.after(context), (state.phase + 1) % self.period
+        ended = phase == 0
+        profile = jnp.where(ended, self._profile(recent), state.profile)
+        has_profile = jnp.where(ended, recent.seen >= self.period, state.has_profile)
+        return ProfileMemory(recent, profile, has_profile, phase)
+
+    def _profile(self, recent: Recent) -> Float[Array, "period q"]:
+        """The mean by phase of the contexts that were seen, at the end of a period."""
+        by_day = recent.contexts.reshape(self.days, self.period, recent.contexts.shape[1])
+        was_seen = recent.was_seen.reshape(self.days, self.period, 1)
+        return jnp.sum(by_day * was_seen, axis=0) / jnp.maximum(jnp.sum(was_seen, axis=0), 1)
 
 
 class FromFunction(AbstractCausalForecaster):
@@ -130,7 +162,7 @@ class FromFunction(AbstractCausalForecaster):
     memory: int = eqx.field(static=True)
 
     def __init__(self, fn: Callable[..., Any], memory: int = 24):
-        self.fn = fn if isinstance(fn, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(fn)
+        self.fn = _as_pytree(fn)
         self.memory = memory
 
     def __check_init__(self):

@@ -12,7 +12,7 @@ from ecl2o.problem.arrays import as_float, refuse_if_negative, refuse_unless_fra
 class Slices(AbstractPreparedForecast):
     """The contexts themselves, read by slicing: no table of T x window entries."""
 
-    padded: Float[Array, "T+w q"]
+    padded: Float[Array, "steps q"]
     window: int = eqx.field(static=True)
 
     def at(self, step: Int[Array, ""]) -> Float[Array, "w q"]:
@@ -31,7 +31,7 @@ class FilteredNoise(AbstractPreparedForecast):
     """The contexts plus noise that accumulates over the distance of the forecast, read by slicing."""
 
     truth: Slices
-    shocks: Float[Array, "T+w q"]
+    shocks: Float[Array, "steps q"]
     filter: Float[Array, "w w"]
 
     def at(self, step: Int[Array, ""]) -> Float[Array, "w q"]:
