@@ -26,9 +26,11 @@ _PUBLIC = {
     "offline": ("constrained_oracle", "oracle", "oracle_days"),
     "agents": (
         "ABCS",
+        "AFHC",
         "AbstractAgent",
         "ClippedAdvice",
         "Competitive",
+        "CHC",
         "FollowPrediction",
         "Greedy",
         "GreedyOBD",
@@ -44,6 +46,7 @@ _PUBLIC = {
         "Observation",
         "PureML",
         "RHC",
+        "RHGD",
         "ROBD",
         "Start",
         "Switch",
@@ -51,6 +54,7 @@ _PUBLIC = {
         "Weights",
         "advisors",
         "calibrate",
+        "citation",
         "prepare",
     ),
     "learning": (
@@ -72,7 +76,7 @@ _PUBLIC = {
     "evaluation": ("Certificate", "certify", "metrics", "rollout", "rollout_days"),
 }
 _HOME = {name: package for package, names in _PUBLIC.items() for name in names}
-_SUBPACKAGES = ("forecasters", "theory")
+_SUBPACKAGES = ("data", "forecasters", "theory")
 
 __all__ = ["__version__", *_SUBPACKAGES, *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -90,6 +94,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from ecl2o import data as data
     from ecl2o import forecasters as forecasters
     from ecl2o import theory as theory
     from ecl2o.agents import *  # noqa: F403

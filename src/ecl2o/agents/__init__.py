@@ -5,11 +5,13 @@ from ecl2o.agents.balanced import ABCS, OBD, GreedyOBD
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.calibrated import MLAROBD, ROBD, FollowPrediction, Greedy, HittingMinimizer
 from ecl2o.agents.calibration import Calibration, Weights, calibrate, prepare
+from ecl2o.agents.citations import citation
 from ecl2o.agents.combined import Independent, PureML
 from ecl2o.agents.competitive import Competitive, refuse_infeasible_promises
 from ecl2o.agents.gradient import OGD
 from ecl2o.agents.guarded import ClippedAdvice, Guarded
-from ecl2o.agents.horizon import RHC
+from ecl2o.agents.horizon import AFHC, CHC, RHC
+from ecl2o.agents.horizon_gradient import RHGD
 from ecl2o.agents.lazy import LCP
 from ecl2o.agents.martingale import LAI
 from ecl2o.agents.switch import Switch
@@ -17,7 +19,9 @@ from ecl2o.agents.trainable import Trainable, trainable_mask
 
 __all__ = [
     "ABCS",
+    "AFHC",
     "AbstractAgent",
+    "CHC",
     "Calibration",
     "ClippedAdvice",
     "Competitive",
@@ -36,6 +40,7 @@ __all__ = [
     "Observation",
     "PureML",
     "RHC",
+    "RHGD",
     "ROBD",
     "Start",
     "Switch",
@@ -43,6 +48,7 @@ __all__ = [
     "Weights",
     "advisors",
     "calibrate",
+    "citation",
     "prepare",
     "refuse_infeasible_promises",
     "trainable_mask",

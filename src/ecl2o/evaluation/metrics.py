@@ -8,7 +8,7 @@ from ecl2o.problem import Trajectory
 TAIL_PERCENTILES = (90.0, 95.0, 99.0, 99.5)
 
 
-def cost_ratios(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"]) -> Float[Array, " n"]:
+def cost_ratios(cost: Float[Array, "*n"], oracle_cost: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """Cost / cost* per instance; where cost* is 0, a cost of 0 counts as 1 and any other as infinite.
 
     >>> import jax.numpy as jnp

@@ -45,7 +45,10 @@ class AbstractHittingCost(eqx.Module):
 class AbstractQuadraticCost(AbstractHittingCost):
     """f(x, y) = 1/2 (x - v)' A (x - v), where centre v and curvature A may depend on the context, not on x."""
 
-    constant_curvature: eqx.AbstractClassVar[bool]
+    @property
+    @abc.abstractmethod
+    def constant_curvature(self) -> bool:
+        """Whether A is the same for every context."""
 
     @abc.abstractmethod
     def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
@@ -85,13 +88,16 @@ class SquaredTracking(AbstractQuadraticCost):
     """
 
     weight: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
-    constant_curvature = True
 
     def __check_init__(self):
         if self.weight.shape != ():
             raise ValueError(f"weight must be one number, got an array of shape {self.weight.shape}.")
         refuse_unless_finite("weight", self.weight)
         refuse_unless_positive("weight", self.weight)
+
+    @property
+    def constant_curvature(self) -> bool:
+        return True
 
     @property
     def strong_convexity(self) -> Float[Array, ""]:
@@ -116,10 +122,13 @@ class Quadratic(AbstractQuadraticCost):
     """
 
     A: Float[Array, "d d"] = eqx.field(converter=as_float)
-    constant_curvature = True
 
     def __check_init__(self):
         refuse_unless_spd("A", self.A)
+
+    @property
+    def constant_curvature(self) -> bool:
+        return True
 
     @property
     def strong_convexity(self) -> Float[Array, ""]:
@@ -149,11 +158,14 @@ class CurvedTracking(AbstractQuadraticCost):
     """
 
     minimum: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
-    constant_curvature = False
 
     def __check_init__(self):
         refuse_unless_finite("minimum", self.minimum)
         refuse_unless_positive("minimum", self.minimum)
+
+    @property
+    def constant_curvature(self) -> bool:
+        return False
 
     @property
     def strong_convexity(self) -> Float[Array, ""]:

@@ -1,0 +1,60 @@
+"""Every agent has someone to cite, wrappers cite what is inside them, and the entries are well formed."""
+
+import re
+
+import pytest
+
+import ecl2o as ec
+from ecl2o.agents import AbstractAgent, Info
+from ecl2o.agents.citations import _ENTRIES, _WORKS
+
+
+def _keys(text):
+    return re.findall(r"^@\w+\{(\w+),$", text, flags=re.MULTILINE)
+
+
+class Mine(AbstractAgent):
+    @property
+    def lookahead(self):
+        return 0
+
+    def init(self, problem, start):
+        return None
+
+    def step(self, problem, state, observation):
+        return state, observation.previous_action, Info.plain()
+
+
+class Switch(Mine.__base__):
+    """Not the library's, though its name is."""
+
+    lookahead = Mine.lookahead
+    init = Mine.init
+    step = Mine.step
+
+
+@pytest.mark.parametrize(
+    ("agent", "keys"),
+    [
+        (ec.OBD(), ["chen2018smoothed"]),
+        (ec.OGD(), ["zinkevich2003online"]),
+        (ec.LCP(), ["lin2011dynamic"]),
+        (ec.Greedy(), ["li2022expert"]),
+        (ec.Switch(ec.OGD()), ["antoniadis2020online", "zinkevich2003online", "goel2019beyond"]),
+        (ec.MLAROBD(ec.ABCS(ec.LAI())), ["li2022expert", "goel2019beyond", "rutten2021new", "bhuyan2023best"]),
+        (ec.Independent(ec.ROBD()), ["goel2019beyond"]),
+        (Mine(), ["li2022expert"]),
+        (Switch(), ["li2022expert"]),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, AbstractAgent) else "",
+)
+def test_cites_what_is_inside_once(agent, keys):
+    assert _keys(ec.citation(agent)) == keys
+
+
+def test_entries_are_complete():
+    assert {key for keys in _WORKS.values() for key in keys} <= set(_ENTRIES)
+    for key, entry in _ENTRIES.items():
+        assert _keys(entry) == [key]
+        assert entry.count("{") == entry.count("}")
+        assert all(re.search(rf"^  {field}\s+= ", entry, flags=re.MULTILINE) for field in ("author", "title", "year"))
