@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import functools
+import importlib.metadata
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,6 @@ import equinox as eqx
 import jax
 import numpy as np
 
-import ecl2o
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.learning import policy_file, policy_tree
@@ -42,12 +42,9 @@ class Policy:
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        for name, kind in _PARTS.items():
-            part = getattr(self, name)
-            if not isinstance(part, kind) and not (name == "forecaster" and part is None):
-                raise TypeError(f"{name} must be {kind.__name__}, got {type(part).__name__}.")
+        _check_parts({name: getattr(self, name) for name in _PARTS})
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        metadata = {"version": ecl2o.__version__, "created": now, **self.metadata}
+        metadata = {"version": importlib.metadata.version("ecl2o"), "created": now, **self.metadata}
         object.__setattr__(self, "metadata", _as_json(metadata, "metadata"))
 
     @functools.cached_property
@@ -92,9 +89,10 @@ def load(path: str | os.PathLike[str], problem: Problem | None = None, classes: 
     if not isinstance(metadata, dict):
         raise PolicyFileError(f"{name} has no metadata.")
     try:
-        return Policy(**decoded, metadata=metadata)
+        _check_parts(decoded)
     except TypeError as error:
         raise PolicyFileError(f"{name} does not hold a policy: {error}") from None
+    return Policy(**decoded, metadata=metadata)
 
 
 def describe(policy: Policy) -> dict[str, Any]:
@@ -123,6 +121,13 @@ def describe(policy: Policy) -> dict[str, Any]:
         "fingerprint": policy.fingerprint,
         "metadata": policy.metadata,
     }
+
+
+def _check_parts(parts: dict[str, Any]) -> None:
+    for name, kind in _PARTS.items():
+        part = parts[name]
+        if not isinstance(part, kind) and not (name == "forecaster" and part is None):
+            raise TypeError(f"{name} must be {kind.__name__}, got {type(part).__name__}.")
 
 
 def _name_tree(agent: AbstractAgent) -> str:

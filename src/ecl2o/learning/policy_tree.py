@@ -102,7 +102,7 @@ class Encoder:
 
 
 def _stored_array(value: Any, where: str) -> np.ndarray:
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+    if jnp.issubdtype(value.dtype, jax.dtypes.extended):
         raise TypeError(f"{where} cannot be saved: it has dtype {value.dtype}; keep jax.random.key_data instead.")
     array = np.asarray(value)
     if array.dtype.kind == "f" and np.isnan(array).any():

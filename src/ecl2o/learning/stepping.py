@@ -140,29 +140,32 @@ def _program(structure, is_array, constants, specs, setting: Setting, dtype: np.
     number, context = Spec((), jnp.zeros((), int).dtype), Spec((setting.context_dim,), dtype)
     inner = jax.eval_shape(begin, specs, x0, history)
     inner_specs, inner_structure = jax.tree.flatten(inner)
-    is_shared = _shared_leaves(begin, step, specs, inner, (x0, history), (number, context))
+    is_shared, counts = _roles(begin, step, specs, inner, (x0, history), (number, context))
 
     def split(leaves, wanted: bool):
         return [leaf for leaf, shared in zip(leaves, is_shared, strict=True) if shared is wanted]
 
     shared_packing = Packing((*specs, *split(inner_specs, True)))
     bill = [Spec((), dtype)] * 3
-    carried_packing = Packing((x0, *bill, number, *split(inner_specs, False)))
+    counter = [number] if counts else []
+    carried_packing = Packing((x0, *bill, *counter, *split(inner_specs, False)))
 
     def packed_begin(arrays, x0, history):
         leaves = jax.tree.leaves(begin(arrays, x0, history))
-        nothing_yet = [jnp.zeros((), dtype)] * 3
-        carried = [x0, *nothing_yet, jnp.zeros((), number.dtype), *split(leaves, False)]
+        nothing_yet = [jnp.zeros(spec.shape, spec.dtype) for spec in (*bill, *counter)]
+        carried = [x0, *nothing_yet, *split(leaves, False)]
         return shared_packing.pack([*arrays, *split(leaves, True)]), carried_packing.pack(carried)
 
     def packed_step(shared, carried, context):
         known = shared_packing.unpack(shared)
-        previous, _, _, _, count, *changing = carried_packing.unpack(carried)
+        previous, *changing = carried_packing.unpack(carried)
+        del changing[: len(bill)]  # the last step's, for the reader only
+        count = changing.pop(0) if counts else jnp.zeros((), number.dtype)
         prepared, changing = iter(known[len(specs) :]), iter(changing)
         leaves = [next(prepared) if is_prepared else next(changing) for is_prepared in is_shared]
         inner = jax.tree.unflatten(inner_structure, leaves)
-        inner, action, bill, info = step(known[: len(specs)], inner, previous, count, context)
-        carried = [action, *bill, count + 1, *split(jax.tree.leaves(inner), False)]
+        inner, action, costs, info = step(known[: len(specs)], inner, previous, count, context)
+        carried = [action, *costs, *([count + 1] if counts else []), *split(jax.tree.leaves(inner), False)]
         return carried_packing.pack(carried), info
 
     def advance(shared, carried, context):
@@ -181,19 +184,23 @@ def _program(structure, is_array, constants, specs, setting: Setting, dtype: np.
     return Program(one, many)
 
 
-def _shared_leaves(begin, step, specs, inner, start, now) -> list[bool]:
-    """Which leaves of the state no step changes and no start decides; refuses a state that changes its shape."""
-    traced_begin = jax.make_jaxpr(begin)(specs, *start)
-    traced_step, outputs = jax.make_jaxpr(step, return_shape=True)(specs, inner, start[0], *now)
+def _roles(begin, step, specs, inner, start, now) -> tuple[list[bool], bool]:
+    """Which leaves of the state are shared (no step changes them, no start decides them), and whether steps are counted.
+
+    Refuses a state that changes its structure, shapes or dtypes.
+    """
+    traced_begin = jax.make_jaxpr(begin)(specs, *start).jaxpr
+    closed_step, outputs = jax.make_jaxpr(step, return_shape=True)(specs, inner, start[0], *now)
     before, after = jax.tree.flatten(inner), jax.tree.flatten(outputs[0])
     same = [(a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(before[0], after[0], strict=False)]
     if before[1] != after[1] or not all(same):
         raise TypeError("a step must return a state of the same structure, shapes and dtypes as it was given.")
-    count = len(before[0])
-    given = traced_step.jaxpr.invars[len(specs) : len(specs) + count]
-    kept = [out is into for out, into in zip(traced_step.jaxpr.outvars[:count], given, strict=True)]
-    decided = _reached(traced_begin.jaxpr, traced_begin.jaxpr.invars[len(specs) :])
-    return [is_kept and not is_decided for is_kept, is_decided in zip(kept, decided, strict=True)]
+    traced_step, count = closed_step.jaxpr, len(before[0])
+    given = traced_step.invars[len(specs) : len(specs) + count]
+    kept = [out is into for out, into in zip(traced_step.outvars[:count], given, strict=True)]
+    decided = _reached(traced_begin, traced_begin.invars[len(specs) :])
+    shared = [is_kept and not is_decided for is_kept, is_decided in zip(kept, decided, strict=True)]
+    return shared, any(_reached(traced_step, [traced_step.invars[-2]]))
 
 
 def _reached(jaxpr, sources) -> list[bool]:
