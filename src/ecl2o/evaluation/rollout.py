@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ecl2o.agents import AbstractAgent, Observation, Start, refuse_infeasible_promises
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster, Exact
@@ -69,6 +69,44 @@ def _forecasting(forecaster, instance, window, key):
         memory = forecaster.init(instance.past, window)
         return memory, lambda memory, step, context: forecaster.step(memory, context, window)
     raise TypeError(f"forecaster must be a causal or clairvoyant forecaster, got {type(forecaster).__name__}.")
+
+
+def rollout_set(
+    agent: AbstractAgent, problem: Problem, instances: Instance, agent_axes: PyTree[int | None] = None
+) -> Trajectory:
+    """A set of instances at once: what `jax.vmap` of `rollout` gives, laid out for training.
+
+    The loop over time is outside and the map over instances inside, with the instance axis last, so that the features of a
+    network are rows and its layers are products of a weight matrix with a matrix of instances. On CPU that is about twice as
+    fast, forward and backward, as a map around the loop. Agents with a lookahead take the map around the loop.
+    `agent_axes` are the axes of those leaves of the agent that differ by instance, as in `jax.vmap`.
+    """
+    if agent.lookahead:
+        return jax.vmap(lambda a, s: rollout(a, problem, s), in_axes=(agent_axes, 0))(agent, instances)
+    dtype, horizon = instances.x0.dtype, instances.horizon
+    agent, problem = cast_floats((agent, problem), dtype)
+    x0, history = instances.x0.T, jnp.moveaxis(instances.past, 0, -1)
+
+    def begin(agent, x0, history):
+        return agent.init(problem, Start(x0, history, horizon))
+
+    def act(agent, previous, state, context, step):
+        observation = Observation(context, previous, step, horizon - 1 - step)
+        return agent.step(problem, state, observation)
+
+    def step_all(carry, now):
+        previous, states = carry
+        step, contexts = now
+        along = jax.vmap(act, in_axes=(agent_axes, -1, -1, -1, None), out_axes=-1)
+        states, actions, info = along(agent, previous, states, contexts, step)
+        return (actions, states), (actions, info)
+
+    states = jax.vmap(begin, in_axes=(agent_axes, -1, -1), out_axes=-1)(agent, x0, history)
+    times = (jnp.arange(horizon), jnp.moveaxis(instances.contexts, 0, -1))
+    _, trace = jax.lax.scan(step_all, (x0, states), times)
+    actions, info = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), trace)
+    hitting, switching = jax.vmap(problem.costs)(instances.x0, actions, instances.contexts)
+    return Trajectory(actions, hitting, switching, info.advice, info.converged, info)
 
 
 def rollout_days(

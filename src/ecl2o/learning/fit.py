@@ -201,15 +201,21 @@ def _rates(schedule: Schedule, learning_rate: float, steps: int) -> Float[np.nda
 def _epochs(key: PRNGKeyArray, n_instances: int, count: int) -> Int[np.ndarray, " count"]:
     """Instance numbers in a random order, epoch after epoch."""
     epochs = -(-count // n_instances)
-    shuffle = jax.vmap(lambda k: jax.random.permutation(k, n_instances))
-    return np.asarray(shuffle(jax.random.split(key, epochs))).ravel()[:count].astype(np.int32)
+    generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    orders = generator.permuted(np.tile(np.arange(n_instances, dtype=np.int32), (epochs, 1)), axis=1)
+    return orders.ravel()[:count]
+
+
+@eqx.filter_jit
+def _oracle_set(problem: Problem, instances: Instance) -> Trajectory:
+    return jax.vmap(lambda instance: oracle(problem, instance))(instances)
 
 
 def _with_oracles(problem: Problem, instances: Instance, dtype) -> _Data:
     """Instances with their oracles, solved in the precision they come in, then cast."""
     if instances.x0.ndim != 2:
         raise ValueError(f"fit takes a set of instances with a leading axis, got x0 of shape {instances.x0.shape}.")
-    oracles = jax.jit(jax.vmap(lambda s: oracle(problem, s)))(instances)
+    oracles = _oracle_set(problem, instances)
     if not bool(oracles.converged.all()):
         raise ValueError(f"the oracle did not converge on {int((~oracles.converged.all(-1)).sum())} instances.")
     return cast_floats(_Data(instances, oracles), dtype)

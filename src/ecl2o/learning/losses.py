@@ -13,13 +13,31 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents import AbstractAgent, PureML
-from ecl2o.evaluation import rollout
+from ecl2o.agents import AbstractAgent, Info, Observation, Start
+from ecl2o.evaluation.rollout import rollout_set
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import as_float, known
 
 # Oracle costs in denominators are at least this share of their mean: an instance whose optimum is free has no ratio.
 _FLOOR = 1e-6
+
+
+class AdviceOrAction(AbstractAgent):
+    """Play the agent's action, or, where `alone` is not zero, the advice behind it: the advisor left to itself."""
+
+    agent: AbstractAgent
+    alone: Float[Array, "*n"]
+
+    @property
+    def lookahead(self) -> int:
+        return self.agent.lookahead
+
+    def init(self, problem: Problem, start: Start):
+        return self.agent.init(problem, start)
+
+    def step(self, problem: Problem, state, observation: Observation):
+        state, action, info = self.agent.step(problem, state, observation)
+        return state, jnp.where(self.alone != 0, info.advice, action), info
 
 
 class Scale(eqx.Module):
@@ -62,7 +80,26 @@ def scaled(loss: AbstractLoss, oracles: Trajectory) -> AbstractLoss:
 
 def runs(agent: AbstractAgent, problem: Problem, instances: Instance) -> Trajectory:
     """Roll the agent out on every instance of a set."""
-    return jax.vmap(lambda instance: rollout(agent, problem, instance))(instances)
+    return rollout_set(agent, problem, instances)
+
+
+def _runs_with_advice(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Float[Array, "n T d"]]:
+    """The runs, and the advice along them."""
+    played = runs(agent, problem, instances)
+    return played, played.advice
+
+
+def _runs_with_standalone_actions(
+    agent, problem: Problem, instances: Instance
+) -> tuple[Trajectory, Float[Array, "n T d"]]:
+    """The runs, and what the advisor would have done alone: both unrolled as one set of twice the size, which is faster."""
+    n = instances.x0.shape[0]
+    twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), instances)
+    either = AdviceOrAction(agent, jnp.repeat(jnp.arange(2), n).astype(instances.x0.dtype))
+    axes = eqx.tree_at(lambda a: a.alone, jax.tree.map(lambda _: None, either), 0, is_leaf=lambda leaf: leaf is None)
+    both = rollout_set(either, problem, twice, agent_axes=axes)
+    played, alone = (jax.tree.map(lambda leaf, part=part: leaf[part], both) for part in (slice(0, n), slice(n, None)))
+    return played, alone.actions
 
 
 def _check_share(name: str, value: Float[Array, ""]) -> None:
@@ -102,18 +139,13 @@ class CalibratedLoss(AbstractLoss):
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
     ) -> Float[Array, ""]:
         scale = fixed_scale(self, oracles)
-        played = runs(agent, problem, instances)
-        advice = self._advice(agent, problem, instances, played)
+        if not hasattr(agent, "advisor"):
+            raise TypeError(f"CalibratedLoss needs an agent with an advisor, got {type(agent).__name__}.")
+        unroll = _runs_with_advice if self.prediction_rollout == "calibrated" else _runs_with_standalone_actions
+        played, advice = unroll(agent, problem, instances)
         rho = scale.ratio(jnp.sum((advice - oracles.actions) ** 2, axis=(-2, -1)), oracles.cost)
         prediction = jnp.mean(jax.nn.relu(rho - self.rho_bar))
         return self.mu * prediction + (1 - self.mu) * scale.factor * jnp.mean(played.cost)
-
-    def _advice(self, agent, problem, instances, played: Trajectory) -> Float[Array, "n T d"]:
-        if self.prediction_rollout == "standalone":
-            return runs(PureML(getattr(agent, "advisor", agent)), problem, instances).actions
-        if played.advice is None:
-            raise TypeError(f"CalibratedLoss needs an agent with an advisor, got {type(agent).__name__}.")
-        return played.advice
 
 
 class StandaloneLoss(AbstractLoss):

@@ -10,9 +10,9 @@ from ecl2o.problem.arrays import as_float, refuse_unless_positive
 
 
 class Affine(Trainable):
-    """x -> x W + b, with W stored (inputs, outputs)."""
+    """x -> W x + b."""
 
-    weight: Float[Array, "i o"]
+    weight: Float[Array, "o i"]
     bias: Float[Array, " o"]
 
     @classmethod
@@ -21,12 +21,12 @@ class Affine(Trainable):
         reach = inputs**-0.5
         of_weight, of_bias = jax.random.split(key)
         return cls(
-            jax.random.uniform(of_weight, (inputs, outputs), minval=-reach, maxval=reach),
+            jax.random.uniform(of_weight, (outputs, inputs), minval=-reach, maxval=reach),
             jax.random.uniform(of_bias, (outputs,), minval=-reach, maxval=reach),
         )
 
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
-        return x @ self.weight + self.bias
+        return self.weight @ x + self.bias
 
 
 class Scaling(eqx.Module):

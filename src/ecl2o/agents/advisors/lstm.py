@@ -1,7 +1,8 @@
 """The authors' network: three LSTM layers of ten on (context, previous action), memory in the agent's state.
 
-The cell is written for speed under `vmap` over instances: the four gates of a layer are one matrix product on the
-concatenated input and hidden state, in one fused block per layer, and the memory is one array per layer.
+The cell is written for training speed: the four gates of a layer are one matrix product on the concatenated input and hidden
+state, and what follows it, which is elementwise, has its derivative written out, so that a step keeps four arrays instead of
+a dozen (docs/benchmarks.md).
 """
 
 import jax
@@ -17,11 +18,45 @@ from ecl2o.problem import Problem
 Memory = tuple[Float[Array, " w"], Float[Array, " w"]]  # hidden, cell
 
 
-class LSTMCell(Trainable):
-    """One layer: gates = [x, h] W + b in the order input, forget, output, candidate."""
+@jax.custom_jvp
+def remember(gates: Float[Array, " gates"], cell: Float[Array, " w"]) -> Memory:
+    """The elementwise half of a step: gates in the order input, forget, output, candidate, and the cell before it."""
+    (taken, kept, shown), candidate = _opened(gates)
+    cell = kept * cell + taken * candidate
+    return shown * jnp.tanh(cell), cell
 
-    weight: Float[Array, "i+w 4w"]
-    bias: Float[Array, " 4w"]
+
+def _opened(gates):
+    """Sigmoids of the first three gates, sigmoid(z) = (1 + tanh(z/2)) / 2, and the tanh of the last."""
+    first, second, third, last = jnp.split(gates, 4)
+    return [0.5 * jnp.tanh(0.5 * gate) + 0.5 for gate in (first, second, third)], jnp.tanh(last)
+
+
+@remember.defjvp
+def _remember_jvp(primals, tangents):
+    (gates, cell), (gates_dot, cell_dot) = primals, tangents
+    (taken, kept, shown), candidate = _opened(gates)
+    new_cell = kept * cell + taken * candidate
+    squashed = jnp.tanh(new_cell)
+    slopes = [
+        candidate * taken * (1 - taken),
+        cell * kept * (1 - kept),
+        squashed * shown * (1 - shown),
+        taken * (1 - candidate**2),
+    ]
+    in_dot, forget_dot, out_dot, candidate_dot = (
+        slope * dot for slope, dot in zip(slopes, jnp.split(gates_dot, 4), strict=True)
+    )
+    new_cell_dot = kept * cell_dot + in_dot + forget_dot + candidate_dot
+    hidden_dot = out_dot + shown * (1 - squashed**2) * new_cell_dot
+    return (shown * squashed, new_cell), (hidden_dot, new_cell_dot)
+
+
+class LSTMCell(Trainable):
+    """One layer: gates = W [x, h] + b, then `remember`."""
+
+    weight: Float[Array, "gates inputs"]
+    bias: Float[Array, " gates"]
 
     @classmethod
     def random(cls, inputs: int, width: int, key: PRNGKeyArray) -> "LSTMCell":
@@ -29,7 +64,7 @@ class LSTMCell(Trainable):
         reach = width**-0.5
         of_weight, of_bias = jax.random.split(key)
         bias = jax.random.uniform(of_bias, (2, 4 * width), minval=-reach, maxval=reach)
-        weight = jax.random.uniform(of_weight, (inputs + width, 4 * width), minval=-reach, maxval=reach)
+        weight = jax.random.uniform(of_weight, (4 * width, inputs + width), minval=-reach, maxval=reach)
         return cls(weight, bias.sum(0))
 
     @property
@@ -39,13 +74,7 @@ class LSTMCell(Trainable):
 
     def __call__(self, x: Float[Array, " i"], memory: Memory) -> Memory:
         hidden, cell = memory
-        gates = jnp.concatenate([x, hidden]) @ self.weight + self.bias
-        width = self.width
-        # sigmoid(z) = (1 + tanh(z/2)) / 2: one transcendental for all four gates
-        opened = 0.5 * jnp.tanh(0.5 * gates[: 3 * width]) + 0.5
-        taken, kept, shown = jnp.split(opened, 3)
-        cell = kept * cell + taken * jnp.tanh(gates[3 * width :])
-        return shown * jnp.tanh(cell), cell
+        return remember(self.weight @ jnp.concatenate([x, hidden]) + self.bias, cell)
 
 
 class LSTM(AbstractAgent):
@@ -56,7 +85,7 @@ class LSTM(AbstractAgent):
 
     >>> import jax
     >>> LSTM(dim=1, context_dim=1, key=jax.random.key(0)).cells[0].weight.shape
-    (12, 40)
+    (40, 12)
     """
 
     cells: tuple[LSTMCell, ...]
@@ -89,8 +118,8 @@ class LSTM(AbstractAgent):
         return 0
 
     def init(self, problem: Problem, start: Start) -> tuple[Memory, ...]:
-        made_for = self.cells[0].weight.shape[0] - self.cells[0].width - self.readout.weight.shape[1]
-        refuse_unless_fitting("LSTM", made_for, self.readout.weight.shape[1], start)
+        made_for = self.cells[0].weight.shape[1] - self.cells[0].width - self.readout.weight.shape[0]
+        refuse_unless_fitting("LSTM", made_for, self.readout.weight.shape[0], start)
         zero = jnp.zeros((self.cells[0].width,), start.x0.dtype)
         return tuple((zero, zero) for _ in self.cells)
 

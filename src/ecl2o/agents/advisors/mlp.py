@@ -16,7 +16,7 @@ class MLP(AbstractAgent):
 
     >>> import jax
     >>> MLP(dim=1, context_dim=1, key=jax.random.key(0)).layers[0].weight.shape
-    (2, 10)
+    (10, 2)
     """
 
     layers: tuple[Affine, ...]
@@ -47,7 +47,7 @@ class MLP(AbstractAgent):
         return 0
 
     def init(self, problem: Problem, start: Start) -> None:
-        inputs, dim = self.layers[0].weight.shape[0], self.layers[-1].weight.shape[1]
+        inputs, dim = self.layers[0].weight.shape[1], self.layers[-1].weight.shape[0]
         refuse_unless_fitting("MLP", inputs - dim, dim, start)
 
     def step(self, problem: Problem, state: None, observation: Observation):
