@@ -40,7 +40,14 @@ from jaxtyping import Array
 
 import ecl2o as ec
 from ecl2o.evaluation import metrics
-from ecl2o.theory import greedy_ratio, hitting_minimizer_ratio, mla_robd_bound, robd_ratio
+from ecl2o.theory import (
+    decay_root,
+    greedy_ratio,
+    hitting_minimizer_ratio,
+    mla_robd_bound,
+    robd_ratio,
+    switch_bound,
+)
 
 HORIZON = 6
 
@@ -86,6 +93,16 @@ def _theorem_4_1(trust: float) -> Callable[[Any, Any, Any, Any], Array]:
     return largest_cost
 
 
+def _times_the_cheaper_leg(problem, instances, runs, bests):
+    return switch_bound(problem.m, problem.beta, 1.5) * runs.info.details["costs"][:, -1].min(axis=-1)
+
+
+def _balance_of_the_moving_average() -> Array:
+    """The gamma with which OBD is the moving average at m = 1, beta = 10."""
+    r = decay_root(1.0, 10.0)
+    return 10.0 * ((1 - r) / r) ** 2
+
+
 _greedy_bound = _times_optimum(lambda p: greedy_ratio(p.m, p.beta))
 _robd_bound = _times_optimum(lambda p: robd_ratio(p.m, p.alpha, p.beta))
 
@@ -110,6 +127,22 @@ CASES: list[Case] = [
     Case("MLAROBD of Greedy", lambda d: ec.MLAROBD(ec.Greedy(), trust=0.3), bound=_theorem_4_1(0.3)),
     Case("FollowPrediction", lambda d: ec.FollowPrediction(ec.HittingMinimizer())),
     Case("FollowPrediction, paper's", lambda d: ec.FollowPrediction(given_advice(d), form="paper"), equivariant=False),
+    # --- balanced descent, gradients, interpolation, laziness
+    Case("OBD", lambda d: ec.OBD(_balance_of_the_moving_average()), ema=True),
+    Case("GreedyOBD", lambda d: ec.GreedyOBD()),
+    Case("ABCS", lambda d: ec.ABCS(ec.Greedy())),
+    Case("OGD", lambda d: ec.OGD(), ema=True),
+    Case("OGD, blind and fading", lambda d: ec.OGD("blind", steps="sqrt", eta=0.2)),
+    Case("LAI", lambda d: ec.LAI(), box="refuses", convex=False, uses_horizon=True),
+    Case("LCP as a heuristic", lambda d: ec.LCP(heuristic=True), dims=(1,), uses_horizon=True),
+    # --- switching between two trajectories
+    Case("Switch", lambda d: ec.Switch(ec.HittingMinimizer()), smooth=False, bound=_times_the_cheaper_leg),
+    Case(
+        "Switch of fixed advice, by ratio",
+        lambda d: ec.Switch(given_advice(d), mode="ratio"),
+        smooth=False,
+        equivariant=False,
+    ),
     # --- advisors
     Case("Fixed", given_advice, equivariant=False, box="ignores"),
 ]
