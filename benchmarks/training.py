@@ -3,7 +3,8 @@
 Both train the authors' network (3 LSTM layers of 10) on the same windows (1,416 of 24 hours, batch 50), and both unroll two
 trajectories per step: the calibrated one (billed) and the standalone one (whose error is penalised). PyTorch runs a Python
 loop over time steps with a closed-form calibration and no DataLoader. One process, one thread each, interleaved, in CPU
-seconds of this process, which other load on the machine does not inflate; the figure is the ratio per training step. Needs the extra `bench`: `make bench-install`.
+seconds of this process, which other load on the machine does not inflate; the figure is the ratio per training step.
+Needs the extra `bench`: `make bench-install`.
 
     .venv/bin/python benchmarks/training.py
 """
@@ -50,7 +51,7 @@ class TorchOptimizer(torch.nn.Module):
 
 
 def torch_loss(model, x0, contexts, best, best_cost, lambda2):
-    """mu relu(rho) + (1 - mu) 100 cost: two roll-outs in a Python loop."""
+    """The loss mu relu(rho) + (1 - mu) 100 cost: two roll-outs in a Python loop."""
     lambda3, total = TRUST, 1.0 + lambda2 + TRUST
     played, alone = x0, x0
     memory = memory_alone = None

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents import AbstractAgent, Info, Observation, Start
+from ecl2o.agents import AbstractAgent, Observation, Start
 from ecl2o.evaluation.rollout import rollout_set
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import as_float, known
@@ -37,6 +37,7 @@ class AdviceOrAction(AbstractAgent):
 
     def step(self, problem: Problem, state, observation: Observation):
         state, action, info = self.agent.step(problem, state, observation)
+        assert info.advice is not None
         return state, jnp.where(self.alone != 0, info.advice, action), info
 
 
@@ -86,6 +87,7 @@ def runs(agent: AbstractAgent, problem: Problem, instances: Instance) -> Traject
 def _runs_with_advice(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Float[Array, "n T d"]]:
     """The runs, and the advice along them."""
     played = runs(agent, problem, instances)
+    assert played.advice is not None
     return played, played.advice
 
 
