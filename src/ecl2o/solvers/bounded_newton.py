@@ -26,7 +26,7 @@ from ecl2o.solvers import block_tridiagonal
 
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
-_SUFFICIENT_DECREASE = 1e-4
+_SUFFICIENT_DECREASE = 0.1
 
 # objective(x, parameters) -> scalar
 Objective = Callable[[Any, Any], Float[Array, ""]]
@@ -71,8 +71,19 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
         g, scale, residual, newton = progress(x)
         held = _held_at_bound(x, g, lower, upper, slack=jnp.minimum(size(residual), 1e-3 * (1 + size(x))))
         held = held | (lower == upper)
-        direction = jnp.where(held, residual, newton(g, ~held))
-        slope = jnp.where(held, 0.0, g * direction)
+
+        def blocked(free, direction):
+            return free & (((x <= lower) & (direction > 0)) | ((x >= upper) & (direction < 0)))
+
+        def hold_blocked(search):
+            free, direction = search
+            free = free & ~blocked(free, direction)
+            return free, newton(g, free)
+
+        # A coordinate at its bound whose gradient leads inward may still be sent outward by the others: hold it too.
+        # Some descent direction always remains, since g' H^{-1} g > 0.
+        free, direction = jax.lax.while_loop(lambda s: blocked(*s).any(), hold_blocked, (~held, newton(g, ~held)))
+        direction = jnp.where(held, residual, jnp.where(free, direction, 0.0))
         f = value(x)
         blur = 8 * eps * jnp.abs(f)  # what rounding alone may add to f
 
@@ -82,14 +93,14 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
         def too_long(search):
             step, halvings = search
             trial = point(step)
-            decrease = _SUFFICIENT_DECREASE * (step * jnp.sum(slope) + jnp.sum(jnp.where(held, g * (x - trial), 0.0)))
-            falls = value(trial) <= f - decrease + blur
+            descent = jnp.sum(g * (x - trial))
+            falls = value(trial) <= f - _SUFFICIENT_DECREASE * jnp.maximum(descent, 0.0) + blur
             # Close to the minimum the difference of two values may be nothing but rounding (cosh(u) - 1 for a small u)
-            # while gradients are still exact: then the mean slope tells the decrease, and the residual must shrink.
+            # while gradients are still exact. A slope that has not turned round says that a convex function fell.
             g_trial = gradient(trial)
-            slopes_fall = 0.5 * jnp.sum((g + g_trial) * (x - trial)) >= decrease
+            still_falling = (descent > 0) & (jnp.sum(g_trial * (x - trial)) >= -1e-3 * descent)
             shrinks = size(_residual(trial, g_trial, scale, lower, upper)) <= 0.5 * size(residual)
-            return ~(falls | (slopes_fall & shrinks)) & (halvings < _MAX_HALVINGS)
+            return ~(falls | (still_falling & shrinks)) & (halvings < _MAX_HALVINGS)
 
         def halve(search):
             step, halvings = search
@@ -97,6 +108,11 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
 
         step, _ = jax.lax.while_loop(too_long, halve, (jnp.ones((), dtype), jnp.zeros((), int)))
         trial = point(step)
+        # The arc bends where bounds are met, and may have to be cut short before the first of them. Going straight until
+        # then falls too, and settles one more bound: without it ill-conditioned problems take hundreds of steps.
+        to_bound = jnp.where(direction > 0, x - lower, jnp.where(direction < 0, upper - x, jnp.inf))
+        straight = point(jnp.min(jnp.minimum(to_bound / jnp.where(direction == 0, 1.0, jnp.abs(direction)), 1.0)))
+        trial = jnp.where(value(straight) < value(trial) - blur, straight, trial)
         _, _, residual, _ = progress(trial)
         return trial, size(residual), steps + 1, size(residual) <= tolerance * (1 + size(trial))
 
