@@ -232,6 +232,9 @@ class Runner(AbstractRunner):
     `history` (H, q) is what was seen before the first step; where neither it nor the cost tells how many numbers a context
     has, give an empty one of shape (0, q). `horizon` is for agents that must know when the run ends.
 
+    For the shortest steps, run programs in the calling thread: `jax.config.update("jax_cpu_enable_async_dispatch", False)`
+    before JAX is first used (benchmarks/runner.py).
+
     >>> import ecl2o as ec
     >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1))
     >>> runner = Runner(Policy(ec.Greedy(), problem), x0=[0.0])
