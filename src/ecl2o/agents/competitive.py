@@ -106,7 +106,7 @@ class Competitive(AbstractAgent):
         assert isinstance(hitting, AbstractQuadraticCost)
         if any(known(leaf) is None for leaf in jax.tree.leaves((self.ratio, problem))):
             return
-        with jax.enable_x64(True):
+        with jax.ensure_compile_time_eval():  # inside a jit too, where the numbers are constants
             A, Q = (np.asarray(matrix, np.float64) for matrix in (hitting.curvature(None, dim), problem.Q))
         a = np.linalg.eigvals(np.linalg.solve(A, 2 * Q)).real
         ratio = np.asarray(known(self.ratio), np.float64)

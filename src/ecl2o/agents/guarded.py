@@ -25,11 +25,11 @@ from ecl2o.problem.arrays import (
 
 def _seen_by(agent: AbstractAgent, observation: Observation) -> Observation:
     """The observation with the forecasts that this agent asked for; a wrapper may have asked for more."""
-    forecast = observation.forecast
-    if forecast is None or forecast.shape[0] == agent.lookahead:
-        return observation
-    cut = None if agent.lookahead == 0 else forecast[: agent.lookahead]
-    return eqx.tree_at(lambda o: o.forecast, observation, cut)
+    window = agent.lookahead
+    forecast = None if observation.forecast is None or window == 0 else observation.forecast[:window]
+    return Observation(
+        observation.context, observation.previous_action, observation.step, observation.remaining, forecast
+    )
 
 
 class GuardedState(eqx.Module):

@@ -17,6 +17,7 @@ from ecl2o.theory.guarantees import (
     stiffness_table,
     training_reservation,
     value_table,
+    worst_context_gain,
 )
 from ecl2o.theory.mla_robd import (
     mla_robd_bound,
@@ -60,4 +61,5 @@ __all__ = [
     "training_reservation",
     "useful_prediction_error",
     "value_table",
+    "worst_context_gain",
 ]

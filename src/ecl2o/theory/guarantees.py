@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.theory.experts import decay_root, robd_ratio
+from ecl2o.theory.experts import robd_ratio
 from ecl2o.theory.forms import Form, Result, Scalar
 
 _HALVINGS = 60
@@ -50,7 +50,16 @@ def previous_value(value, stiffness, a, ratio):
     return a * s * (ratio + (ratio - s) * value) / _room(value, stiffness, a, ratio)
 
 
-def stiffness_table(a: Float[Array, "*n"], horizon: int) -> Float[Array, "T *n"]:
+def worst_context_gain(value, stiffness, a, ratio):
+    """The adversary's best context: y_t - m_{t-1} = gain * (x_{t-1} - m_{t-1}), on the other side of m; from v_t and k_{t-1}.
+
+    >>> round(worst_context_gain(0.0, 2.0, 2.0, 3.0), 6)
+    -0.5
+    """
+    return -a * (1 + value / (1 + stiffness)) / _room(value, stiffness, a, ratio)
+
+
+def stiffness_table(a: Float[Array, "*n"], horizon: int) -> Float[Array, "rows *n"]:
     """k_0 .. k_{T-1}."""
 
     def advance(k, _):
@@ -77,7 +86,7 @@ def limit_value(a: Scalar, ratio: Scalar) -> Result:
 
 def value_table(
     a: Float[Array, "*n"], ratio: Float[Array, ""], horizon: int, terminal: Float[Array, "*n"] | None = None
-) -> Float[Array, "T+1 *n"]:
+) -> Float[Array, "rows *n"]:
     """v_0 .. v_T of the game over T steps, backwards from `terminal` (zero: nothing follows).
 
     Meaningless where the ratio is below `smallest_feasible_ratio`.
@@ -105,7 +114,7 @@ def is_feasible_ratio(a: float | np.ndarray, ratio: float | np.ndarray, horizon:
     """
     a, ratio = np.broadcast_arrays(np.asarray(a, np.float64), np.asarray(ratio, np.float64))
     if horizon is None:
-        return ratio > 1 + _double_decay_root(a)
+        return np.asarray(ratio > 1 + _double_decay_root(a))
     stiffness = [a]
     for _ in range(horizon - 1):
         stiffness.append(next_stiffness(stiffness[-1], a))
@@ -113,7 +122,7 @@ def is_feasible_ratio(a: float | np.ndarray, ratio: float | np.ndarray, horizon:
     for k in reversed(stiffness[1:]):  # at the first step the past is a point, and a ratio of 1 suffices
         feasible = feasible & (_room(value, k, a, ratio) > 0)
         value = np.where(feasible, previous_value(value, k, a, np.where(feasible, ratio, 4.0)), 0.0)
-    return feasible
+    return np.asarray(feasible)
 
 
 def smallest_feasible_ratio(a: float | np.ndarray, horizon: int | None = None) -> np.ndarray:
@@ -131,7 +140,7 @@ def smallest_feasible_ratio(a: float | np.ndarray, horizon: int | None = None) -
     if not (a > 0).all():
         raise ValueError(f"a must be positive, got {a}.")
     if horizon is None:
-        return 1 + _double_decay_root(a)
+        return np.asarray(1 + _double_decay_root(a))
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1, got {horizon}.")
     low, high = np.ones_like(a), np.full_like(a, 2.0)
@@ -144,9 +153,8 @@ def smallest_feasible_ratio(a: float | np.ndarray, horizon: int | None = None) -
 
 
 def _double_decay_root(a: np.ndarray) -> np.ndarray:
-    """`decay_root(1, a)` in double precision whatever the global setting."""
-    with jax.enable_x64(True):
-        return np.asarray(decay_root(1.0, jnp.asarray(a, jnp.float64)))
+    """`theory.decay_root(1, a)` in double precision whatever JAX is set to."""
+    return 1 - 2 / (1 + np.sqrt(1 + 4 * a))
 
 
 def training_reservation(slack: Scalar) -> Result:

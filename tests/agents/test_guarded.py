@@ -1,0 +1,166 @@
+"""`Guarded` and `ClippedAdvice`: limits, gradients, refusals. That the promise holds is in properties/test_promises.py."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ecl2o as ec
+from ecl2o.agents.allowance import Allowance, move_inside
+from ecl2o.theory import training_reservation
+
+T = 8
+
+
+def _spd(dim: int, seed: int, smallest: float, largest: float) -> np.ndarray:
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
+    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
+
+
+def _cosh(x, y):
+    return jnp.sum(jnp.cosh(x - y) - 1)
+
+
+def _problem(kind: str, dim: int) -> ec.Problem:
+    switching = ec.Mahalanobis(_spd(dim, 6, 0.4, 5.0))
+    if kind == "convex":
+        return ec.Problem(ec.ConvexCost(_cosh, strong_convexity=1.0, minimizer=lambda y: y), switching)
+    box = ec.Box(-0.6, 0.7) if kind == "box" else ec.Everywhere()
+    return ec.Problem(ec.Quadratic(_spd(dim, 5, 1.0, 6.0)), switching, box)
+
+
+def _data(dim: int, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    x0, contexts = rng.uniform(-0.5, 0.5, size=dim), rng.normal(size=(T, dim))
+    return jnp.asarray(x0), jnp.asarray(contexts), jnp.asarray(contexts + 0.5 * rng.normal(size=(T, dim)))
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+def test_much_slack_gives_the_agent_and_little_gives_the_expert(dim):
+    problem, (x0, contexts, advice) = _problem("open", dim), _data(dim)
+    instance = ec.Instance(x0, contexts)
+    free = ec.rollout(ec.Guarded(ec.advisors.Fixed(advice), slack=1e6), problem, instance)
+    np.testing.assert_array_equal(free.actions, advice)
+    assert not bool(free.info.details["active"].any())
+    held = ec.rollout(ec.Guarded(ec.advisors.Fixed(advice), slack=1e-13), problem, instance)
+    expert = ec.rollout(ec.ROBD(), problem, instance)
+    np.testing.assert_allclose(held.actions[:-1], expert.actions[:-1], atol=1e-5)
+    np.testing.assert_allclose(held.cost, expert.cost, rtol=1e-9)  # at the end anything that costs no more will do
+
+
+def test_a_guard_that_is_never_active_changes_nothing():
+    """R-OBD inside a guard whose expert is R-OBD: the same bill, whatever the slack."""
+    problem, (x0, contexts, _) = _problem("open", 3), _data(3)
+    instance = ec.Instance(x0, contexts)
+    run = ec.rollout(ec.Guarded(ec.ROBD(), slack=1e-6), problem, instance)
+    np.testing.assert_array_equal(run.actions, ec.rollout(ec.ROBD(), problem, instance).actions)
+
+
+@pytest.mark.parametrize("kind", ["open", "box"])
+def test_broken_advice_gives_the_expert(kind):
+    dim = 1 if kind == "box" else 3
+    problem, (x0, contexts, advice) = _problem(kind, dim), _data(dim)
+    instance = ec.Instance(x0, contexts)
+    expert = ec.rollout(ec.ROBD(), problem, instance)
+
+    def run(advice):
+        return ec.rollout(ec.Guarded(ec.advisors.Fixed(advice)), problem, instance)
+
+    for broken in (jnp.nan, jnp.inf, -jnp.inf):
+        np.testing.assert_array_equal(run(advice.at[:, 0].set(broken)).actions, expert.actions)
+    slope = jax.grad(lambda a: run(a).cost)(advice.at[2, 0].set(jnp.nan))
+    assert bool(jnp.isfinite(slope).all())
+
+
+def test_the_expert_is_left_alone_and_its_bill_reported():
+    problem, (x0, contexts, advice) = _problem("open", 3), _data(3)
+    instance = ec.Instance(x0, contexts)
+    expert = ec.rollout(ec.Greedy(), problem, instance)
+    run = ec.rollout(ec.Guarded(ec.advisors.Fixed(advice), expert=ec.Greedy(), slack=0.1), problem, instance)
+    np.testing.assert_allclose(
+        run.info.details["expert_cost"], jnp.cumsum(expert.hitting + expert.switching), rtol=1e-12
+    )
+    np.testing.assert_allclose(run.info.details["cost"][-1], run.cost, rtol=1e-12)
+    np.testing.assert_allclose(run.info.details["expert_ratio"][-1], run.cost / expert.cost, rtol=1e-12)
+
+
+def test_uses_up_what_is_not_reserved():
+    """C_t + kappa c(x_t, expert_t) = (1 + slack) C^expert_t wherever the guard is active, except at the known end."""
+    problem, (x0, contexts, _) = _problem("open", 1), _data(1)
+    instance, slack = ec.Instance(x0, contexts), 0.4
+    expert = ec.rollout(ec.ROBD(), problem, instance)
+    advisor = ec.advisors.Fixed(100 * jnp.ones((T, 1)))
+    for reservation in (None, training_reservation(slack)):
+        run = ec.rollout(ec.Guarded(advisor, slack=slack, reservation=reservation), problem, instance)
+        kappa = 1 + 1 / (slack if reservation is None else float(reservation))
+        reserved = kappa * jax.vmap(problem.switching)(run.actions, expert.actions)
+        bill = jnp.cumsum(run.hitting + run.switching) + reserved.at[-1].set(0.0)
+        assert bool(run.info.details["active"].all())
+        np.testing.assert_allclose(bill, (1 + slack) * jnp.cumsum(expert.hitting + expert.switching), rtol=1e-9)
+
+
+def test_moves_to_the_nearest_allowed_action():
+    """Against brute force: no allowed point of a fine sample of the boundary is nearer to the advice."""
+    problem = _problem("open", 2)
+    allowance = Allowance(
+        jnp.array([0.3, -0.2]), jnp.array([-0.5, 0.4]), jnp.zeros(2), jnp.array(1.0), jnp.array(3.0), jnp.array(2.5)
+    )
+    advice = jnp.array([2.0, 1.5])
+    action, active = move_inside(problem, allowance, advice)
+    assert bool(active)
+    np.testing.assert_allclose(allowance.bill(problem, action), allowance.budget, rtol=1e-10)
+    near = action + 1e-3 * jax.random.normal(jax.random.key(0), (20000, 2))
+    inside = jax.vmap(lambda x: allowance.bill(problem, x))(near) <= allowance.budget
+    distance = jnp.linalg.norm(near - advice, axis=1)
+    assert float(distance[inside].min()) >= float(jnp.linalg.norm(action - advice)) - 1e-12
+    assert float(distance[~inside].min()) < float(jnp.linalg.norm(action - advice))
+
+
+@pytest.mark.parametrize(("kind", "dim"), [("open", 1), ("open", 3), ("box", 3), ("convex", 1)])
+def test_gradients_match_central_differences(kind, dim):
+    """In contexts, advice, x0 and slack at once, through runs in which the guard is active at some steps, not at others."""
+    problem = _problem(kind, dim)
+    weights = jnp.asarray(np.random.default_rng(9).normal(size=(T, dim)))
+
+    def score(values):
+        x0, contexts, advice, slack = values
+        run = ec.rollout(ec.Guarded(ec.advisors.Fixed(advice), slack=slack), problem, ec.Instance(x0, contexts))
+        return jnp.sum(weights * run.actions) + run.cost, run.info.details["active"]
+
+    values = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves), *[(*_data(dim, seed), jnp.array(0.3 * 2.0**seed)) for seed in range(5)]
+    )
+    rng = np.random.default_rng(4)
+    directions = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), values)
+    evaluate = jax.jit(jax.vmap(jax.value_and_grad(score, has_aux=True)))
+    (_, active), slopes = evaluate(values)
+    assert 0.1 < float(active.mean()) < 0.9
+    step = 3e-6
+    shifted = [evaluate(jax.tree.map(lambda v, d, s=s: v + s * d, values, directions))[0][0] for s in (step, -step)]
+    expected = (shifted[0] - shifted[1]) / (2 * step)
+    found = sum(
+        jnp.sum((g * d).reshape(5, -1), axis=1)
+        for g, d in zip(jax.tree.leaves(slopes), jax.tree.leaves(directions), strict=True)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_refusals():
+    advisor = ec.advisors.Fixed([[0.0]])
+    with pytest.raises(ValueError, match="slack must be positive, got 0"):
+        ec.Guarded(advisor, slack=0.0)
+    with pytest.raises(ValueError, match="reservation must not exceed slack"):
+        ec.Guarded(advisor, slack=0.5, reservation=0.6)
+    with pytest.raises(ValueError, match="delta must not be negative"):
+        ec.ClippedAdvice(advisor, delta=-0.1)
+
+
+def test_lookahead_is_the_larger_one_and_each_sees_its_own():
+    problem, (x0, contexts, _) = _problem("open", 1), _data(1)
+    agent = ec.Guarded(ec.RHC(3), expert=ec.RHC(1), slack=1e6)
+    assert agent.lookahead == 3
+    instance = ec.Instance(x0, contexts)
+    np.testing.assert_allclose(
+        ec.rollout(agent, problem, instance).actions, ec.rollout(ec.RHC(3), problem, instance).actions, atol=1e-12
+    )
+    assert ec.ClippedAdvice(ec.RHC(2), expert=ec.ROBD()).lookahead == 2

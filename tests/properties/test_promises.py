@@ -1,0 +1,233 @@
+"""No advice and no contexts break a promise of a guard, and some reach it: over 10,000 adversarial runs.
+
+Each guard is run on batches in which every run has its own kind of contexts and of advice. `Guarded` learns of the end
+only through `Observation.remaining`, so that one compiled scan serves all horizons (0 in HORIZONS: not known).
+"""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import ecl2o as ec
+from ecl2o.agents import Observation, Start
+from ecl2o.theory import clipped_prediction_error, mla_robd_bound, smallest_feasible_ratio
+
+PROMISE = 1e-9  # relative, in double precision
+HORIZONS = (1, 2, 24, 200)
+
+
+def _spd(dim: int, seed: int, smallest: float, largest: float) -> np.ndarray:
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
+    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
+
+
+def _cosh(x, y):
+    return jnp.sum(jnp.cosh((x - y) / 4) - 1) * 16 + 0.1 * jnp.sum((x - y) ** 2)
+
+
+@functools.cache
+def problem_of(kind: str, dim: int) -> ec.Problem:
+    if dim == 1:
+        A, switching = np.eye(1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1)
+    else:
+        A, switching = _spd(dim, 5, 1.0, 6.0), ec.Mahalanobis(_spd(dim, 6, 0.4, 5.0))
+    return {
+        "quadratic": lambda: ec.Problem(ec.Quadratic(A), switching),
+        "curved": lambda: ec.Problem(ec.CurvedTracking(), switching),
+        "box": lambda: ec.Problem(ec.Quadratic(A), switching, ec.Box(-0.5, 0.8)),
+        "convex": lambda: ec.Problem(ec.ConvexCost(_cosh, strong_convexity=1.2), switching),
+        "convex box": lambda: ec.Problem(ec.ConvexCost(_cosh, strong_convexity=1.2), switching, ec.Box(-0.5, 0.8)),
+    }[kind]()
+
+
+def hostile(kind: str, dim: int, steps: int, runs: int, seed: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(x0, contexts, advice): contexts that wander, jump, alternate, or stay at x0, advice that is far, wild, close or no number."""
+    rng = np.random.default_rng(seed)
+    bounded = "box" in kind
+    x0 = rng.uniform(-0.5, 0.8, size=(runs, dim)) if bounded else rng.normal(size=(runs, dim))
+    noise = rng.normal(size=(runs, steps, dim))
+    shapes = [
+        noise,
+        np.cumsum(noise, axis=1) / 3,
+        noise * (rng.uniform(size=(runs, steps, 1)) < 0.1) * 10,
+        noise[:, :1] * (-1.0) ** np.arange(steps)[None, :, None],
+        np.broadcast_to(x0[:, None], noise.shape) - noise * (np.arange(steps) > steps // 2)[None, :, None],
+        np.broadcast_to(noise[:, :1], noise.shape),
+    ]
+    contexts = np.choose(rng.integers(len(shapes), size=(runs, 1, 1)), shapes)
+    size = 10.0 ** rng.integers(-2, 7, size=(runs, 1, 1))
+    proposals = [
+        size * rng.normal(size=noise.shape),
+        np.broadcast_to(size * noise[:, :1], noise.shape),
+        x0[:, None] + 0 * noise,
+        contexts + 0.3 * rng.normal(size=noise.shape),
+        -size * contexts,
+    ]
+    advice = np.choose(rng.integers(len(proposals), size=(runs, 1, 1)), proposals)
+    broken = np.array([np.nan, np.inf, -np.inf, 1e200, 1e308])[rng.integers(5, size=(runs, steps))]
+    hits = (rng.uniform(size=(runs, steps)) < 0.2) & (rng.uniform(size=(runs, 1)) < 0.3)
+    advice[..., 0] = np.where(hits, broken, advice[..., 0])
+    if kind == "curved":
+        curvature = 10.0 ** rng.uniform(0, 3, size=(runs, steps, 1))
+        contexts = np.concatenate([contexts, curvature], axis=-1)
+    return jnp.asarray(x0), jnp.asarray(contexts), jnp.asarray(advice)
+
+
+def play(agent, problem, x0, contexts, horizon):
+    """(bill so far, details) of each step, where the horizon may be traced; 0: not known."""
+    last = jnp.where(horizon == 0, 10**6, horizon - 1)
+
+    def act(carry, now):
+        previous, state = carry
+        step, context = now
+        state, action, info = agent.step(problem, state, Observation(context, previous, step, last - step))
+        paid = problem.hitting(action, context) + problem.switching(action, previous)
+        return (action, state), (paid, info.details)
+
+    start = Start(x0, jnp.zeros((0, contexts.shape[-1])), None)
+    steps = jnp.arange(contexts.shape[0])
+    _, (paid, details) = jax.lax.scan(act, (x0, agent.init(problem, start)), (steps, contexts))
+    return jnp.cumsum(paid), details
+
+
+@pytest.mark.parametrize(
+    ("kind", "dim", "horizons", "runs"),
+    [
+        ("quadratic", 1, (0, *HORIZONS), 2500),
+        ("quadratic", 3, (0, *HORIZONS), 1500),
+        ("curved", 1, (0, *HORIZONS), 1500),
+        ("curved", 3, (0, 1, 2, 24), 1000),
+        ("box", 3, (0, 1, 2, 24), 400),
+        ("convex box", 1, (0, 1, 2, 24), 400),
+        ("convex", 3, (0, 1, 2, 24), 300),
+    ],
+)
+def test_guarded_never_pays_more_than_promised(kind, dim, horizons, runs):
+    steps = max(horizons)
+    problem = problem_of(kind, dim)
+    x0, contexts, advice = hostile(kind, dim, steps, runs, seed=dim + len(kind))
+    horizon = jnp.asarray(horizons)[jnp.arange(runs) % len(horizons)]
+    slack = jnp.asarray(10.0 ** np.random.default_rng(1).uniform(-2, 1, size=runs))
+
+    @jax.jit
+    @jax.vmap
+    def bills(x0, contexts, advice, horizon, slack):
+        return play(ec.Guarded(ec.advisors.Fixed(advice), slack=slack), problem, x0, contexts, horizon)
+
+    bill, details = bills(x0, contexts, advice, horizon, slack)
+    runs_on = (horizon[:, None] == 0) | (jnp.arange(steps) < horizon[:, None])
+    allowed = (1 + slack[:, None]) * details["expert_cost"]
+    used = jnp.where(runs_on & (allowed > 0), bill / jnp.where(allowed > 0, allowed, 1.0), 0.0)
+    assert bool(jnp.isfinite(jnp.where(runs_on, bill, 0.0)).all())
+    assert float(used.max()) <= 1 + PROMISE
+    assert bool((jnp.where(runs_on & (allowed <= 0), bill, 0.0) <= 0).all())  # the expert paid nothing: nor do we
+    for length in horizons[1:]:  # at the end of a known horizon the promise is used up to the last digit
+        assert float(used[horizon == length].max()) >= 1 - 1e-9, length
+    assert 0.3 < float(details["active"].mean()) < 0.98
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+@pytest.mark.parametrize("horizon", [None, *HORIZONS])
+def test_competitive_never_pays_more_than_promised(dim, horizon):
+    steps, runs = horizon or 200, 1200
+    problem = problem_of("quadratic", dim)
+    x0, contexts, advice = hostile("quadratic", dim, steps, runs, seed=7 * dim + (horizon or 0))
+    a = np.linalg.eigvals(np.linalg.solve(problem.hitting.A, 2 * problem.Q)).real
+    smallest = smallest_feasible_ratio(a, horizon).max()
+    ratio = jnp.asarray(smallest + 10.0 ** np.random.default_rng(2).uniform(-3, 0.7, size=runs))
+
+    @jax.jit
+    @jax.vmap
+    def bills(x0, contexts, advice, ratio):
+        agent = ec.Competitive(ec.advisors.Fixed(advice), ratio=ratio, horizon=horizon)
+        return play(agent, problem, x0, contexts, jnp.asarray(0))
+
+    bill, details = bills(x0, contexts, advice, ratio)
+    allowed = ratio[:, None] * details["optimum"]
+    used = jnp.where(allowed > 0, bill / jnp.where(allowed > 0, allowed, 1.0), 0.0)
+    assert float(used.max()) <= 1 + PROMISE
+    assert bool((jnp.where(allowed <= 0, bill, 0.0) <= 0).all())
+    assert float(used[:, -1].max()) >= (1 - 1e-9 if horizon else 1 - 5e-3)
+    np.testing.assert_allclose(details["cost"], bill, rtol=1e-12)
+
+
+def _ascend(log_ratio, start, steps=40):
+    """Contexts and advice that push the ratio up, by Adam, and the largest ratio seen on the way, one for each run."""
+    optimizer = optax.adam(0.05)
+
+    def climb(carry, _):
+        at, memory, worst = carry
+        value, slope = jax.value_and_grad(log_ratio)(at)
+        slope = jax.tree.map(lambda g: -jnp.where(jnp.isfinite(g), g, 0.0), slope)
+        change, memory = optimizer.update(slope, memory)
+        return (optax.apply_updates(at, change), memory, jnp.maximum(worst, value)), value
+
+    carry = (start, optimizer.init(start), jnp.asarray(-jnp.inf))
+    (_, _, worst), values = jax.lax.scan(climb, carry, None, length=steps)
+    return worst, values
+
+
+@pytest.mark.parametrize("guard", ["Guarded", "Competitive", "Competitive without end"])
+def test_gradient_ascent_does_not_break_a_promise(guard):
+    problem, steps, runs = problem_of("quadratic", 1), 24, 40
+    keys = jax.random.split(jax.random.key(0), 2)
+    contexts, advice = (jax.random.normal(key, (runs, steps, 1)) for key in keys)
+
+    def log_ratio(at):
+        contexts, advice = at
+        instance = ec.Instance(jnp.zeros(1), contexts)
+        advisor = ec.advisors.Fixed(advice)
+        if guard == "Guarded":
+            run = ec.rollout(ec.Guarded(advisor, slack=0.2), problem, instance)
+            return jnp.log(run.cost / run.info.details["expert_cost"][-1]) - jnp.log(1.2)
+        horizon = None if "end" in guard else steps
+        run = ec.rollout(ec.Competitive(advisor, ratio=2.0, horizon=horizon), problem, instance)
+        return jnp.log(run.cost / ec.oracle(problem, instance).cost) - jnp.log(2.0)
+
+    worst, values = jax.jit(jax.vmap(lambda *at: _ascend(log_ratio, at)))(contexts, advice)
+    assert bool(jnp.isfinite(values).all())
+    assert float(worst.max()) <= PROMISE
+    assert float(worst.max()) >= -0.02 if "end" in guard else float(worst.max()) >= -1e-9
+    assert float(jnp.mean(values[:, -1])) > float(jnp.mean(values[:, 0]))
+
+
+@pytest.mark.parametrize(("kind", "dim"), [("quadratic", 1), ("curved", 3)])
+def test_clipped_advice_has_a_bounded_prediction_error(kind, dim):
+    """rho <= (4/m)((1 + delta) CR0 + 1), hence a finite ratio for MLA-ROBD whatever the advisor (Theorem 4.1)."""
+    problem, delta, trust = problem_of(kind, dim), 0.5, 0.3
+    x0, contexts, advice = hostile(kind, dim, 8, 400, seed=dim)
+
+    @jax.jit
+    @jax.vmap
+    def runs(x0, contexts, advice):
+        instance = ec.Instance(x0, contexts)
+        agent = ec.MLAROBD(ec.ClippedAdvice(ec.advisors.Fixed(advice), delta=delta), trust=trust)
+        return ec.rollout(agent, problem, instance), ec.oracle(problem, instance)
+
+    run, best = runs(x0, contexts, advice)
+    constants = problem.m, problem.alpha, problem.beta
+    largest = clipped_prediction_error(*constants, delta)
+    error = jnp.sum((run.advice - best.actions) ** 2, axis=(1, 2))
+    assert bool((error <= largest * best.cost * (1 + PROMISE) + 1e-12).all())
+    assert bool((run.cost <= mla_robd_bound(*constants, trust, largest) * best.cost * (1 + PROMISE) + 1e-12).all())
+    # Clipping is as generous as it says: advice far away lands on the boundary of the expert's allowance.
+    expert = jax.jit(jax.vmap(lambda x0, y: ec.rollout(ec.ROBD(), problem, ec.Instance(x0, y))))(x0, contexts)
+    paid = jax.vmap(jax.vmap(problem.hitting))(run.advice, contexts)
+    allowed = (1 + delta) * (expert.hitting + expert.switching)
+    assert bool((paid <= allowed * (1 + PROMISE) + 1e-14).all())
+    active = run.info.inner.details["active"] & jnp.isfinite(advice).all(-1) & (jnp.abs(advice) < 1e7).all(-1)
+    np.testing.assert_allclose(paid[active], allowed[active], rtol=1e-4, atol=1e-20)
+
+
+def test_the_harness_plays_what_rollout_plays():
+    problem = problem_of("quadratic", 1)
+    x0, contexts, advice = (part[0] for part in hostile("quadratic", 1, 24, 1, seed=3))
+    agent = ec.Guarded(ec.advisors.Fixed(advice))
+    bill, _ = eqx.filter_jit(play)(agent, problem, x0, contexts, jnp.asarray(24))
+    run = ec.rollout(agent, problem, ec.Instance(x0, contexts))
+    np.testing.assert_allclose(bill, jnp.cumsum(run.hitting + run.switching), rtol=1e-12)
