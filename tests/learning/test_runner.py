@@ -1,6 +1,9 @@
 """The streaming runner plays what `rollout` plays, survives restarts bit for bit, and refuses what is not a context."""
 
 import functools
+import os
+import subprocess
+import sys
 
 import equinox as eqx
 import jax
@@ -409,3 +412,10 @@ def test_large_arrays_travel_alone():
     assert [v.shape for v in vectors] == [(4,), (20000,), (1,)]
     for found, wanted in zip(packing.unpack(vectors), arrays, strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_importing_the_library_leaves_the_dispatch_of_jax_to_the_caller():
+    # JAX refuses this setting once a backend has been made
+    settings = "jax.config.update('jax_num_cpu_devices', 2); assert jax.device_count() == 2"
+    asked = f"import ecl2o.learning, jax; {settings}"
+    subprocess.run([sys.executable, "-c", asked], check=True, env={**os.environ, "XLA_FLAGS": ""})

@@ -36,7 +36,7 @@ class Switch(AbstractAgent):
     """
 
     advisor: AbstractAgent
-    expert: AbstractAgent = ROBD()
+    expert: AbstractAgent = eqx.field(default_factory=ROBD)
     gamma: Float[Array, ""] = eqx.field(converter=as_float, default=1.5)
     threshold: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
     mode: Literal["threshold", "ratio"] = eqx.field(static=True, default="threshold")
