@@ -50,7 +50,7 @@ class RHC(AbstractAgent):
     def init(self, problem: Problem, start: Start) -> Planner:
         check_horizon(self, self.truncate, start)
         steps = self.window + 1
-        return prepare_planner(problem, start.dim, steps, first=1, shortest=1 if self.truncate else steps)
+        return prepare_planner(problem, start.dim, steps, shortest=1 if self.truncate else steps)
 
     def step(self, problem: Problem, state: Planner, observation: Observation):
         contexts, length = known_contexts(observation, self.window), state.steps
@@ -98,7 +98,7 @@ class CHC(AbstractAgent):
         check_horizon(self, self.truncate, start)
         v, steps = self.commitment, self.window + 1
         shortest = 1 if self.truncate else steps - v + 1
-        planner = prepare_planner(problem, start.dim, steps, first=v, shortest=shortest)
+        planner = prepare_planner(problem, start.dim, steps, shortest)
         last = jnp.broadcast_to(start.x0, (v, start.dim))
         return CommittedState(planner, jnp.zeros((v, v, start.dim), start.x0.dtype), last)
 
@@ -115,7 +115,7 @@ class CHC(AbstractAgent):
             is_due, length, plan, last = copy
 
             def replan():
-                made = make_plan(problem, state.planner, last, contexts, length)
+                made = make_plan(problem, state.planner, last, contexts, length, first=v)
                 return made.actions, converged & made.converged
 
             plan, converged = jax.lax.cond(is_due, replan, lambda: (plan, converged))
