@@ -22,8 +22,8 @@ lint: $(STAMP) ## style (ruff)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP) ## static types (mypy); shapes are checked at run time by the tests
-	$(BIN)/mypy
+types: $(STAMP) ## static types (basedpyright); shapes are checked at run time by the tests
+	$(BIN)/basedpyright
 
 layers: $(STAMP) ## imports point one way
 	$(BIN)/lint-imports

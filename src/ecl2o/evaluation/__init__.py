@@ -2,6 +2,17 @@
 
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.certify import Certificate, certify
-from ecl2o.evaluation.rollout import rollout, rollout_days
+from ecl2o.evaluation.daily import DailyScore, TestBed, score_days
+from ecl2o.evaluation.rollout import rollout, rollout_days, rollout_set
 
-__all__ = ["Certificate", "certify", "metrics", "rollout", "rollout_days"]
+__all__ = [
+    "Certificate",
+    "DailyScore",
+    "TestBed",
+    "certify",
+    "metrics",
+    "rollout",
+    "rollout_days",
+    "rollout_set",
+    "score_days",
+]

@@ -1,0 +1,92 @@
+"""Continuous testing, scored: an agent day after day beside the oracle (ALGORITHMS section 9).
+
+Costs are normalised by one common number, the mean daily cost of the daily oracle, which runs continuously in the same way.
+Ratios are by day, against the oracle from the *same* x_0 (erratum E22).
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ecl2o.agents import AbstractAgent
+from ecl2o.evaluation import metrics
+from ecl2o.evaluation.rollout import rollout_days
+from ecl2o.forecasters import AbstractForecaster
+from ecl2o.offline import oracle, oracle_days
+from ecl2o.problem import Instance, Problem, Trajectory
+
+
+class TestBed(eqx.Module):
+    """Consecutive days with what is known before them, and the daily oracle's bill, common to all agents."""
+
+    problem: Problem
+    x0: Float[Array, " d"]
+    days: Float[Array, "n T q"]
+    history: Float[Array, "H q"] | None
+    oracle_cost: Float[Array, " n"]
+
+    @classmethod
+    def of(cls, problem: Problem, x0, days, history=None) -> "TestBed":
+        """Run the daily oracle once."""
+        x0, days = jnp.asarray(x0), jnp.asarray(days)
+        runs, _ = oracle_days(problem, x0, days)
+        if not bool(runs.converged.all()):
+            raise ValueError("the oracle did not converge on some of the days.")
+        return cls(problem, x0, days, None if history is None else jnp.asarray(history), runs.cost)
+
+
+class DailyScore(eqx.Module):
+    """How an agent did: day by day, and in the figures that tables show."""
+
+    runs: Trajectory
+    x0: Float[np.ndarray, "n d"]
+    cost: Float[np.ndarray, " n"]
+    ratio: Float[np.ndarray, " n"]
+    average_cost: float
+    prediction_error: float | None
+
+    @property
+    def competitive_ratio(self) -> float:
+        """The worst day's ratio."""
+        return float(self.ratio.max())
+
+    @property
+    def tail_ratio(self) -> dict[str, float]:
+        """High percentiles of the daily ratio."""
+        levels = metrics.TAIL_PERCENTILES
+        ratios = jnp.asarray(self.ratio)
+        values = metrics.tail_ratios(ratios, jnp.ones_like(ratios))
+        return {f"p{level:g}": float(value) for level, value in zip(levels, values, strict=True)}
+
+    @property
+    def unconverged(self) -> float:
+        """The share of steps on which a solve did not converge."""
+        return float(1 - jnp.mean(self.runs.converged))
+
+
+def score_days(
+    agent: AbstractAgent,
+    bed: TestBed,
+    forecaster: AbstractForecaster | None = None,
+    key: PRNGKeyArray | None = None,
+) -> DailyScore:
+    """Test an agent continuously.
+
+    The prediction error is the mean squared distance of the advice from the day's oracle, over the oracle's mean cost (the
+    ratio of means, finite where single days have an optimum of zero); None for agents without advice.
+    """
+    runs, starts = rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster, key)
+    best = _day_oracles(bed.problem, starts, bed.days)
+    ratio = metrics.cost_ratios(runs.cost, best.cost)
+    error = None
+    if runs.advice is not None:
+        error = float(jnp.mean(jnp.sum((runs.advice - best.actions) ** 2, (-2, -1))) / jnp.mean(best.cost))
+    average = float(metrics.average_cost(runs.cost, bed.oracle_cost))
+    return DailyScore(runs, np.asarray(starts), np.asarray(runs.cost), np.asarray(ratio), average, error)
+
+
+@eqx.filter_jit
+def _day_oracles(problem: Problem, starts, days) -> Trajectory:
+    return jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
