@@ -7,12 +7,11 @@ step in the runner").
 import time
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import numpy as np
 
 import ecl2o as ec
+
+jax.config.update("jax_enable_x64", True)
 
 LIMIT = 3.0
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -38,7 +37,7 @@ def rollout_step(agent, instances) -> float:
 
 def runner_step(agent, contexts) -> float:
     """Seconds per step of a `Runner` that is fed one context after the other."""
-    policy = ec.Policy(agent, PROBLEM, ec.forecasters.Exact(), {})
+    policy = ec.Policy(agent, PROBLEM)
 
     def stream():
         runner = ec.Runner(policy, np.zeros(1))

@@ -40,6 +40,7 @@ from jaxtyping import Array
 
 import ecl2o as ec
 from ecl2o.evaluation import metrics
+from ecl2o.forecasters import Persistence
 from ecl2o.theory import (
     decay_root,
     greedy_ratio,
@@ -142,6 +143,47 @@ CASES: list[Case] = [
         lambda d: ec.Switch(given_advice(d), mode="ratio"),
         smooth=False,
         equivariant=False,
+    ),
+    # --- planning over forecasts
+    Case("RHC of no window", lambda d: ec.RHC(0), equals_greedy=True, bound=_greedy_bound, uses_horizon=True),
+    Case("RHC", lambda d: ec.RHC(2), uses_horizon=True),
+    Case("RHC to the end", lambda d: ec.RHC(HORIZON - 1), equals_oracle=True, uses_horizon=True),
+    Case("RHC of persistence", lambda d: ec.RHC(40, truncate=False), ema=True, forecaster=Persistence),
+    Case("CHC", lambda d: ec.CHC(2, 2), uses_horizon=True),
+    Case("CHC of one step", lambda d: ec.CHC(0, 1), equals_greedy=True, bound=_greedy_bound, uses_horizon=True),
+    Case("CHC to the end", lambda d: ec.CHC(HORIZON, 2), equals_oracle=True, uses_horizon=True),
+    Case("AFHC", lambda d: ec.AFHC(2), uses_horizon=True),
+    Case("RHGD", lambda d: ec.RHGD(2, smoothness=1.0 if d == 1 else 6.0), uses_horizon=True),
+    # --- guards (in d = 3 an active `Guarded` projects on quadratic costs and cuts a segment on others: see its own tests)
+    Case(
+        "Guarded of fixed advice",
+        lambda d: ec.Guarded(given_advice(d)),
+        dims=(1,),
+        equivariant=False,
+        uses_horizon=True,
+        bound=_times_optimum(lambda p: 1.5 * robd_ratio(p.m, p.alpha, p.beta)),
+    ),
+    Case(
+        "Guarded with much slack",
+        lambda d: ec.Guarded(ec.HittingMinimizer(), slack=1e4),
+        uses_horizon=True,
+        bound=_times_optimum(lambda p: hitting_minimizer_ratio(p.m, p.beta)),
+    ),
+    Case("ClippedAdvice", lambda d: ec.ClippedAdvice(given_advice(d)), dims=(1,), equivariant=False),
+    Case(
+        "Competitive of fixed advice",
+        lambda d: ec.Competitive(given_advice(d)),
+        equivariant=False,
+        box="refuses",
+        convex=False,
+        bound=_times_optimum(lambda p: 2.5),
+    ),
+    Case(
+        "Competitive, horizon known",
+        lambda d: ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=HORIZON),
+        box="refuses",
+        convex=False,
+        bound=_times_optimum(lambda p: 1.9),
     ),
     # --- advisors
     Case("Fixed", given_advice, equivariant=False, box="ignores"),

@@ -46,7 +46,7 @@ def problem_of(kind: str, dim: int) -> ec.Problem:
 
 
 def hostile(kind: str, dim: int, steps: int, runs: int, seed: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(x0, contexts, advice): contexts that wander, jump, alternate, or stay at x0, advice that is far, wild, close or no number."""
+    """(x0, contexts, advice): contexts wander, jump, alternate or stay at x0; advice is far, wild, close or no number."""
     rng = np.random.default_rng(seed)
     bounded = "box" in kind
     x0 = rng.uniform(-0.5, 0.8, size=(runs, dim)) if bounded else rng.normal(size=(runs, dim))

@@ -154,7 +154,7 @@ def smallest_feasible_ratio(a: float | np.ndarray, horizon: int | None = None) -
 
 def _double_decay_root(a: np.ndarray) -> np.ndarray:
     """`theory.decay_root(1, a)` in double precision whatever JAX is set to."""
-    return 1 - 2 / (1 + np.sqrt(1 + 4 * a))
+    return np.asarray(1 - 2 / (1 + np.sqrt(1 + 4 * a)))
 
 
 def training_reservation(slack: Scalar) -> Result:
