@@ -127,6 +127,16 @@ def citation(agent: AbstractAgent) -> str:
     return "\n\n".join(_ENTRIES[key] for key in keys)
 
 
+def named_citation(name: str | None = None) -> str:
+    """BibTeX entries of the work behind the library's agent class of that name; None: the paper that the library follows.
+
+    >>> print(named_citation("RHC").splitlines()[0])
+    @inproceedings{lin2012online,
+    """
+    keys = _WORKS.get(name or "", ()) or (_LIBRARY,)
+    return "\n\n".join(_ENTRIES[key] for key in keys)
+
+
 def _keys(value: Any) -> Iterator[str]:
     if isinstance(value, AbstractAgent):
         cls = type(value)

@@ -1,17 +1,35 @@
-"""The command line; imports the rest lazily."""
+"""The command line. Commands import what they need when they run, so that `--help` answers at once.
+
+A command lives in its own file, is registered below with an example, offers `--json` and `--seed`, prints its result with
+`output.results()` or `output.print_json`, and lets ValueError and OSError go: `output.Program` turns them into one line and
+exit code 1.
+"""
 
 import typer
 
+from ecl2o.cli import output
+from ecl2o.cli.bounds import bounds
+from ecl2o.cli.cite import cite
+
 app = typer.Typer(
+    cls=output.Program,
     help="Online decisions when changing one's mind is costly: learn them, run them, know how bad they can get.",
+    epilog="Start with: ecl2o reproduce --quick",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.command(epilog="Example: ecl2o bounds --m 1 --alpha 10 --beta 10 --trust 0.3 --rho 0.5")(bounds)
+app.command(epilog="Example: ecl2o cite mla-robd")(cite)
 
 
 @app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version and leave.")) -> None:
+def root(
+    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
+    debug: bool = typer.Option(False, "--debug", help="Show the whole traceback when something fails."),
+) -> None:
     """Options of the whole program."""
     if version:
         from ecl2o import __version__

@@ -1,0 +1,148 @@
+"""What all commands share: options, where things are printed, progress bars, and how failures end.
+
+Results go to standard output, everything else to standard error, so that a pipe carries results only. Exit codes: 0 done, 1 it
+could not be done (one line says why), 2 the command was not understood.
+"""
+
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same figures on the same machine.")]
+UnusedSeed = Annotated[int, typer.Option("--seed", min=0, help="Accepted as by every command; nothing here is random.")]
+
+# progress(stage, done, total)
+Progress = Callable[[str, int, int], None]
+
+WIDTH = 100  # columns of tables where the terminal's width is not known
+
+
+class Program(TyperGroup):
+    """The one place where failures become a line on standard error and an exit code; `--debug` shows where they arose."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command.
+
+        Bad input is a ValueError everywhere in the library (`DataError` and `PolicyFileError` are), a file that cannot be read
+        or written an OSError. Anything else is a bug and ends in a traceback.
+        """
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # the reader of our output has left: the command line framework ends quietly
+        except (ValueError, OSError) as error:
+            if ctx.params.get("debug"):
+                raise
+            print(f"ecl2o: {one_line(error)}", file=sys.stderr)
+            raise typer.Exit(1) from None
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, without line breaks.
+
+    >>> one_line(
+    ...     ValueError('''rho must not be negative,
+    ... got -1.''')
+    ... )
+    'rho must not be negative, got -1.'
+    >>> one_line(FileNotFoundError(2, "No such file or directory", "days.csv"))
+    'days.csv: No such file or directory'
+    """
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def results() -> "Console":
+    """Where results are printed."""
+    return _console(stderr=False)
+
+
+def messages() -> "Console":
+    """Where everything else is printed."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool) -> "Console":
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def print_json(value: Any) -> None:
+    """A result for programs."""
+    typer.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def as_json(value: Any) -> Any:
+    """JSON's own types: arrays become lists, and what JSON cannot hold the strings "inf", "-inf" and "nan".
+
+    >>> as_json({"ratio": math.inf, "costs": (1, 2.5)})
+    {'ratio': 'inf', 'costs': [1, 2.5]}
+    """
+    if isinstance(value, dict):
+        return {str(key): as_json(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(entry) for entry in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return as_json(value.tolist())  # NumPy's and JAX's
+
+
+@contextlib.contextmanager
+def progress_bars(shown: bool = True) -> Iterator[Progress]:
+    """One bar per stage with the time left, on standard error; where that is not a terminal, a line per finished stage.
+
+    >>> with progress_bars(shown=False) as progress:
+    ...     progress("training", 1, 2)
+    """
+    console = messages()
+    if not shown:
+        yield lambda stage, done, total: None
+    elif not console.is_terminal:
+        yield _lines(time.monotonic())
+    else:
+        from rich import progress as bars
+
+        columns = (
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(bar_width=30),
+            bars.TaskProgressColumn(),
+            bars.TimeElapsedColumn(),
+            bars.TextColumn("left"),
+            bars.TimeRemainingColumn(),
+        )
+        with bars.Progress(*columns, console=console) as display:
+            tasks: dict[str, bars.TaskID] = {}
+
+            def show(stage: str, done: int, total: int) -> None:
+                if stage not in tasks:
+                    tasks[stage] = display.add_task(stage, total=total)
+                display.update(tasks[stage], completed=done, total=total)
+
+            yield show
+
+
+def _lines(started: float) -> Progress:
+    finished: set[str] = set()
+
+    def show(stage: str, done: int, total: int) -> None:
+        if done >= total and stage not in finished:
+            finished.add(stage)
+            print(f"{stage}: done after {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+    return show
