@@ -6,7 +6,7 @@ looks at the losses, runs the validation, and tells the progress callback.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -40,10 +40,13 @@ class FitLog(eqx.Module):
     cost_factor: float
 
 
-class FitResult(eqx.Module):
+Fitted = TypeVar("Fitted", bound=AbstractAgent)
+
+
+class FitResult(eqx.Module, Generic[Fitted]):
     """The trained agent and the log. `log.cost_factor` is the factor on costs in the loss, to be kept with a policy."""
 
-    agent: AbstractAgent
+    agent: Fitted
     log: FitLog
 
 
@@ -77,7 +80,7 @@ def authors_schedule(n_instances: int, batch: int = 50) -> tuple[int, Float[np.n
 
 
 def fit(
-    agent: AbstractAgent,
+    agent: Fitted,
     problem: Problem,
     instances: Instance,
     *,
@@ -90,7 +93,7 @@ def fit(
     dtype: Any = "float32",
     validation: Instance | None = None,
     progress: Progress | None = None,
-) -> FitResult:
+) -> FitResult[Fitted]:
     """Train the advisors inside an agent on a set of instances.
 
     Only weights are trained (`agents.Trainable`); trust, slack and scales stay. Batches are drawn without replacement,
@@ -115,7 +118,7 @@ def fit(
 
 
 def fit_many(
-    agents: Sequence[AbstractAgent],
+    agents: Sequence[Fitted],
     problem: Problem,
     instances: Instance,
     *,
@@ -128,7 +131,7 @@ def fit_many(
     dtype: Any = "float32",
     validation: Instance | None = None,
     progress: Progress | None = None,
-) -> list[FitResult]:
+) -> list[FitResult[Fitted]]:
     """`fit` for many seeds and settings at once: one compilation, one program under `vmap`.
 
     The i-th run trains `agents[i]` on `losses[i]` with `keys[i]` and `learning_rates[i]`; agents may differ in their arrays

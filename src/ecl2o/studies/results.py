@@ -1,0 +1,121 @@
+"""What a study finds, in the form that tables, figures, reports and results.json share."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ecl2o.data import Contexts
+from ecl2o.evaluation import DailyScore
+from ecl2o.learning import Policy
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One algorithm: its scores over seeds (one score where nothing is random)."""
+
+    name: str
+    label: str
+    what: str  # one sentence for the report
+    parameters: dict[str, Any]
+    scores: Sequence[DailyScore]
+    learned: bool = False
+
+    def over_seeds(self, figure: str) -> np.ndarray:
+        """One figure of every score, e.g. `average_cost`."""
+        return np.array([getattr(score, figure) for score in self.scores], float)
+
+    def as_json(self) -> dict[str, Any]:
+        """The row of results.json."""
+        tails = [score.tail_ratio for score in self.scores]
+        errors = [score.prediction_error for score in self.scores]
+        return {
+            "label": self.label,
+            "parameters": self.parameters,
+            "average_cost": summary(self.over_seeds("average_cost")),
+            "competitive_ratio": summary(self.over_seeds("competitive_ratio")),
+            "tail_ratio": {level: summary([tail[level] for tail in tails]) for level in tails[0]},
+            "prediction_error": None if None in errors else summary(errors),
+        }
+
+
+def summary(values: Any) -> dict[str, Any]:
+    """Mean, standard deviation (over seeds, of the population) and the values; infinities as the string "inf"."""
+    array = np.asarray(values, float)
+    finite = bool(np.isfinite(array).all())
+    spread = float(array.std()) if finite else math.inf
+    return {
+        "mean": number(float(array.mean())),
+        "std": number(spread),
+        "per_seed": [number(float(value)) for value in array],
+    }
+
+
+def number(value: float) -> float | str:
+    """A number that JSON can hold."""
+    return value if math.isfinite(value) else ("inf" if value > 0 else str(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class TradeOffPoint:
+    """One setting of one family of algorithms on the plane of average cost and competitive ratio."""
+
+    family: str  # the name of a row
+    setting: str  # e.g. "trust 0.5"
+    average_cost: float
+    competitive_ratio: float
+
+
+@dataclasses.dataclass(frozen=True)
+class WorstDay:
+    """The day on which a learned row did worst, and what each row did on it (first seed)."""
+
+    row: str
+    day: int
+    time: pd.DatetimeIndex
+    contexts: np.ndarray  # (T, q)
+    actions: dict[str, np.ndarray]  # row name -> (T, d)
+    ratios: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Everything a study leaves behind."""
+
+    study: str  # "demand-response" or "right-sizing"
+    title: str
+    preset: str | None
+    contexts: Contexts
+    constants: dict[str, float]  # m, alpha, beta
+    seeds: list[int]
+    oracle_average_cost: float
+    test_days: int
+    rows: dict[str, Row]  # by name, in the order of the table
+    trade_off: list[TradeOffPoint]
+    worst_day: WorstDay
+    policies: dict[str, Policy]
+    settings: dict[str, Any]  # resolved, enough to repeat the run
+    weather: dict[str, Any]  # where the contexts come from
+    seconds: dict[str, float]
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of results.json."""
+        return {
+            "format": FORMAT,
+            "study": self.study,
+            "preset": self.preset,
+            "weather": self.weather,
+            "problem": self.constants,
+            "seeds": self.seeds,
+            "oracle": {"average_cost": self.oracle_average_cost},
+            "test_days": self.test_days,
+            "algorithms": {name: row.as_json() for name, row in self.rows.items()},
+            **self.extra,
+            "seconds": self.seconds,
+        }
