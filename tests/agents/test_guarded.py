@@ -45,7 +45,8 @@ def test_much_slack_gives_the_agent_and_little_gives_the_expert(dim):
     held = ec.rollout(ec.Guarded(ec.advisors.Fixed(advice), slack=1e-13), problem, instance)
     expert = ec.rollout(ec.ROBD(), problem, instance)
     np.testing.assert_allclose(held.actions[:-1], expert.actions[:-1], atol=1e-5)
-    np.testing.assert_allclose(held.cost, expert.cost, rtol=1e-9)  # at the end anything that costs no more will do
+    np.testing.assert_allclose(held.cost, expert.cost, rtol=1e-5)  # at the end anything that costs no more will do
+    assert float(held.cost) <= float(expert.cost) * (1 + 1e-9)
 
 
 def test_a_guard_that_is_never_active_changes_nothing():

@@ -40,7 +40,6 @@ def problem_of(kind: str, dim: int) -> ec.Problem:
         "quadratic": lambda: ec.Problem(ec.Quadratic(A), switching),
         "curved": lambda: ec.Problem(ec.CurvedTracking(), switching),
         "box": lambda: ec.Problem(ec.Quadratic(A), switching, ec.Box(-0.5, 0.8)),
-        "convex": lambda: ec.Problem(ec.ConvexCost(_cosh, strong_convexity=1.2), switching),
         "convex box": lambda: ec.Problem(ec.ConvexCost(_cosh, strong_convexity=1.2), switching, ec.Box(-0.5, 0.8)),
     }[kind]()
 
@@ -104,7 +103,6 @@ def play(agent, problem, x0, contexts, horizon):
         ("curved", 3, (0, 1, 2, 24), 1000),
         ("box", 3, (0, 1, 2, 24), 400),
         ("convex box", 1, (0, 1, 2, 24), 400),
-        ("convex", 3, (0, 1, 2, 24), 300),
     ],
 )
 def test_guarded_never_pays_more_than_promised(kind, dim, horizons, runs):
