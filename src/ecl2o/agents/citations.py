@@ -111,6 +111,7 @@ _WORKS: dict[str, tuple[str, ...]] = {
     "ABCS": ("rutten2021new",),
     "Guarded": ("li2023robust",),
     "Independent": (),
+    "Restarting": (),
 }
 
 
