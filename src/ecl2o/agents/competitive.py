@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.allowance import ratio_of_bills
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
+from ecl2o.agents.modes import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import as_float, known, refuse_unless_finite
 from ecl2o.theory import (
@@ -21,14 +22,6 @@ from ecl2o.theory import (
 # Steps for which the unbounded game's values are tabulated before their limit takes over. The limit is valid at any step
 # (values rise to it); the past settles like r^(2t), so that it is exact to 1e-9 from here on for beta/m up to 150.
 _SETTLING_STEPS = 128
-
-
-class Modes(eqx.Module):
-    """Coordinates in which f and c are sums: S'AS = I and 2 S'QS = diag(a)."""
-
-    a: Float[Array, " d"]
-    to_modes: Float[Array, "d d"]
-    from_modes: Float[Array, "d d"]
 
 
 class CompetitiveState(eqx.Module):
@@ -82,7 +75,7 @@ class Competitive(AbstractAgent):
                 f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has "
                 f"{start.horizon}; use horizon=None for runs of any length."
             )
-        modes = _modes(problem, start.dim)
+        modes = Modes.of(problem, start.dim)
         zero = jnp.zeros((), start.x0.dtype)
         return CompetitiveState(
             inner=self.agent.init(problem, start),
@@ -160,19 +153,6 @@ def refuse_infeasible_promises(agent: AbstractAgent, problem: Problem, dim: int)
 def _centre(problem: Problem, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
     assert isinstance(problem.hitting, AbstractQuadraticCost)
     return problem.hitting.centre(context, dim)
-
-
-def _modes(problem: Problem, dim: int) -> Modes:
-    """Diagonalise A and 2Q together: A = L L', L^{-1} 2Q L^{-T} = U diag(a) U', S = L^{-T} U."""
-    assert isinstance(problem.hitting, AbstractQuadraticCost)
-    A, twice_Q = problem.hitting.curvature(None, dim), 2 * problem.Q
-    if dim == 1:
-        root = jnp.sqrt(A)
-        return Modes((twice_Q / A)[0], root, 1 / root)
-    L = jnp.linalg.cholesky(A)
-    half = jax.scipy.linalg.solve_triangular(L, twice_Q, lower=True)
-    a, U = jnp.linalg.eigh(jax.scipy.linalg.solve_triangular(L, half.T, lower=True))
-    return Modes(a, U.T @ L.T, jax.scipy.linalg.solve_triangular(L, U, lower=True, trans="T"))
 
 
 def _values(a: Float[Array, " d"], ratio: Float[Array, ""], horizon: int | None) -> Float[Array, "n d"]:

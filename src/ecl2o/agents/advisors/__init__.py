@@ -1,9 +1,12 @@
 """Agents made to be asked for advice: given sequences, networks, and structured learners."""
 
+from ecl2o.agents.advisors.correction import Corrected
 from ecl2o.agents.advisors.dense import Scaling
 from ecl2o.agents.advisors.fixed import Fixed
 from ecl2o.agents.advisors.lstm import LSTM
 from ecl2o.agents.advisors.mlp import MLP
+from ecl2o.agents.advisors.outlook import Outlook, Recorded
+from ecl2o.agents.advisors.ridge import OnlineRidge
 from ecl2o.agents.advisors.seasonal import SeasonalLinear
 
-__all__ = ["LSTM", "MLP", "Fixed", "Scaling", "SeasonalLinear"]
+__all__ = ["LSTM", "MLP", "Corrected", "Fixed", "OnlineRidge", "Outlook", "Recorded", "Scaling", "SeasonalLinear"]

@@ -1,0 +1,160 @@
+"""A small trained correction of advice that will go through a guard (ALGORITHMS section 10, "Training through the guard").
+
+Advice that is best by itself is not best behind a guard: what the guard cuts off must be paid for later, and a promise
+not used up leaves room. The correction sees how the period's account stands and shifts the advice by the hour.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecl2o.agents.advisors.dense import refuse_unless_size
+from ecl2o.agents.advisors.outlook import Outlook, Recorded
+from ecl2o.agents.advisors.ridge import OnlineRidge
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
+from ecl2o.agents.modes import Modes
+from ecl2o.agents.trainable import Trainable
+from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem.arrays import as_float, refuse_unless_finite
+from ecl2o.theory import next_stiffness
+
+HARMONICS = 7  # 1, and cosine and sine of the first three
+FEATURES = 10
+
+
+class CorrectionWeights(Trainable):
+    """One weight for each hour harmonic and feature."""
+
+    weight: Float[Array, "h f"]
+
+
+class Account(eqx.Module):
+    """How a period stands: where it began, the optimum of its contexts so far and where that is, and what was paid.
+
+    Centre and optimum are those of the work function that `Competitive` keeps; the bill covers the steps before this one.
+    """
+
+    anchor: Float[Array, " d"]
+    centre: Float[Array, " d"]
+    stiffness: Float[Array, " d"]
+    optimum: Float[Array, ""]
+    cost: Float[Array, ""]
+
+    @classmethod
+    def opened(cls, modes: Modes, x0: Float[Array, " d"]) -> "Account":
+        """A period that begins at x0."""
+        zero = jnp.zeros((), x0.dtype)
+        return cls(x0, x0, modes.a, zero, zero)
+
+    def with_context(self, modes: Modes, target: Float[Array, " d"]) -> "Account":
+        """The work function takes in a context, whose hitting cost is least at `target`."""
+        away = modes.to_modes @ (target - self.centre)
+        gain = 1 / (1 + self.stiffness)
+        return Account(
+            self.anchor,
+            self.centre + modes.from_modes @ (gain * away),
+            next_stiffness(self.stiffness, modes.a),
+            self.optimum + 0.5 * jnp.sum(self.stiffness * gain * away**2),
+            self.cost,
+        )
+
+    def with_bill(self, cost: Float[Array, ""]) -> "Account":
+        """The account after a step has been paid for."""
+        return eqx.tree_at(lambda a: a.cost, self, self.cost + cost)
+
+
+class CorrectedState(eqx.Module):
+    """The advisor's state, the period's account, and the last step, which is paid for when it is known what was played."""
+
+    inner: State
+    modes: Modes
+    account: Account
+    last_context: Float[Array, " q"]
+    last_previous: Float[Array, " d"]
+
+
+class Corrected(AbstractAgent):
+    """An advisor's advice plus 0.1 * (7 harmonics of the hour x 10 features of degree one) with 70 weights.
+
+    The features are differences and square roots of costs, so that units and origin do not matter: the previous action, the
+    period's first one, the context and the centre of the work function, all less the advice; the roots of bill and optimum
+    since the period began; the centre once more, times the bill's share of both; and the advisor's three signals. The same
+    weights serve every coordinate. All start at zero, where the advice is the advisor's.
+
+    Hours are `Observation.step` modulo `period`: step 0 begins a period.
+
+    >>> Corrected(OnlineRidge()).weights.weight.shape
+    (7, 10)
+    """
+
+    advisor: OnlineRidge | Recorded
+    weights: CorrectionWeights
+    scale: Float[Array, ""]
+    period: int = eqx.field(static=True)
+
+    def __init__(self, advisor: OnlineRidge | Recorded, period: int = 24, scale: float = 0.1):
+        self.advisor = advisor
+        self.weights = CorrectionWeights(jnp.zeros((HARMONICS, FEATURES)))
+        self.scale = as_float(scale)
+        self.period = period
+
+    def __check_init__(self):
+        refuse_unless_finite("scale", self.scale)
+        refuse_unless_size("period", self.period)
+
+    @property
+    def lookahead(self) -> int:
+        return 0
+
+    def init(self, problem: Problem, start: Start) -> CorrectedState:
+        inner = self.advisor.init(problem, start)  # refuses other costs than constant quadratics
+        modes = Modes.of(problem, start.dim)
+        context = jnp.zeros((start.history.shape[1],), start.x0.dtype)
+        return CorrectedState(inner, modes, Account.opened(modes, start.x0), context, start.x0)
+
+    def step(self, problem: Problem, state: CorrectedState, observation: Observation):
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        inner_state, advice, inner = self.advisor.step(problem, state.inner, observation)
+        modes, previous, context = state.modes, observation.previous_action, observation.context
+        phase = observation.step % self.period
+
+        paid = problem.hitting(previous, state.last_context) + problem.switching(previous, state.last_previous)
+        going_on, opened = state.account.with_bill(paid), Account.opened(modes, previous)
+        account = jax.tree.map(lambda new, old: jnp.where(phase == 0, new, old), opened, going_on)
+        target = problem.hitting.centre(context, previous.shape[0])
+        account = account.with_context(modes, target)
+
+        features = _features(problem, account, previous, target, advice, inner.details["outlook"])
+        waves = _harmonics(phase, self.period, previous.dtype)
+        correction = self.scale * jnp.einsum("h,hf,fd->d", waves, self.weights.weight, features)
+        after = CorrectedState(inner_state, modes, account, context, previous)
+        details = {"correction": correction}
+        return after, advice + correction, Info(inner.converged, advice, details, inner)
+
+
+def _features(
+    problem: Problem,
+    account: Account,
+    previous: Float[Array, " d"],
+    target: Float[Array, " d"],
+    advice: Float[Array, " d"],
+    outlook: Outlook,
+) -> Float[Array, "f d"]:
+    bill, optimum = account.cost / problem.m, account.optimum / problem.m
+    total = bill + optimum
+    share = jnp.where(total > 0, bill / jnp.where(total > 0, total, 1.0), 0.0)
+    from_advice = jnp.stack([previous, account.centre, target, account.anchor]) - advice
+    roots = jnp.stack([_root(bill), _root(optimum)])[:, None] * jnp.ones_like(advice)
+    return jnp.concatenate([from_advice, roots, share * from_advice[1:2], outlook.signals])
+
+
+def _root(amount: Float[Array, ""]) -> Float[Array, ""]:
+    """The square root, with derivative 0 at 0."""
+    positive = amount > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, amount, 1.0)), 0.0)
+
+
+def _harmonics(phase: Array, period: int, dtype) -> Float[Array, " h"]:
+    angle = (2 * jnp.pi / period) * phase.astype(dtype) * jnp.arange(1, HARMONICS // 2 + 1, dtype=dtype)
+    return jnp.concatenate([jnp.ones((1,), dtype), jnp.cos(angle), jnp.sin(angle)])

@@ -1,0 +1,29 @@
+"""Coordinates in which a problem with constant quadratics falls apart into problems on a line."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecl2o.problem import AbstractQuadraticCost, Problem
+
+
+class Modes(eqx.Module):
+    """Coordinates u, x = S u, in which f and c are sums: S'AS = I and 2 S'QS = diag(a)."""
+
+    a: Float[Array, " d"]
+    to_modes: Float[Array, "d d"]
+    from_modes: Float[Array, "d d"]
+
+    @classmethod
+    def of(cls, problem: Problem, dim: int) -> "Modes":
+        """Diagonalise A and 2Q together: A = L L', L^{-1} 2Q L^{-T} = U diag(a) U', S = L^{-T} U."""
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        A, twice_Q = problem.hitting.curvature(None, dim), 2 * problem.Q
+        if dim == 1:
+            root = jnp.sqrt(A)
+            return cls((twice_Q / A)[0], root, 1 / root)
+        L = jnp.linalg.cholesky(A)
+        half = jax.scipy.linalg.solve_triangular(L, twice_Q, lower=True)
+        a, U = jnp.linalg.eigh(jax.scipy.linalg.solve_triangular(L, half.T, lower=True))
+        return cls(a, U.T @ L.T, jax.scipy.linalg.solve_triangular(L, U, lower=True, trans="T"))
