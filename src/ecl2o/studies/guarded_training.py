@@ -1,0 +1,171 @@
+"""Training through a guard: the recipe behind the guarded rows of the studies (ALGORITHMS section 10).
+
+`OnlineRidge` has no weights that gradients could change, and what it makes of the contexts does not depend on what is played.
+So its outlook is recorded once, in one causal pass from the first context on, and only the 70 weights of the correction are
+trained, through the guard, on windows of a few days with the promise renewed every day. What is kept is what did best on the
+validation days, the untrained advice included: where a correction learned in winter does not carry over, there is none.
+"""
+
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from ecl2o.agents import AbstractAgent, Competitive, Guarded, Renewed, trainable_mask
+from ecl2o.agents.advisors import Corrected, OnlineRidge, Outlook, Recorded
+from ecl2o.data import Contexts, Days
+from ecl2o.evaluation import rollout
+from ecl2o.evaluation.rollout import rollout_set
+from ecl2o.offline import oracle, oracle_days
+from ecl2o.problem import Instance, Problem, Trajectory
+
+Guard = TypeVar("Guard", Competitive, Guarded)
+
+
+class GuardedLog(eqx.Module):
+    """The loss of every step, and the normalised average cost on the validation days after each chunk (0: untrained)."""
+
+    loss: Float[np.ndarray, " steps"]
+    validation_steps: Int[np.ndarray, " k"]
+    validation_cost: Float[np.ndarray, " k"]
+    best_step: int
+
+
+class _Recording(eqx.Module):
+    """A set of windows, or the validation days as one window, with the outlook at each of their steps and a unit of cost."""
+
+    instances: Instance
+    outlook: Outlook
+    unit: Float[Array, ""]
+
+
+def competitive_ridge(ratio: float, period: int = 24) -> Competitive:
+    """`Competitive` around the corrected `OnlineRidge`, its promise for one period; to be trained, and played in `Renewed`."""
+    return Competitive(Corrected(OnlineRidge(period), period), ratio, horizon=period)
+
+
+def guarded_ridge(slack: float, period: int = 24) -> Guarded:
+    """The same in `Guarded`, beside R-OBD."""
+    return Guarded(Corrected(OnlineRidge(period), period), slack=slack)
+
+
+def play_through(agent: AbstractAgent, problem: Problem, days: Days) -> tuple[Trajectory, Float[Array, "n d"]]:
+    """Continuous testing in one long run: like `rollout_days`, except that the agent's memory goes on over midnight.
+
+    Returns the runs with a leading day axis, and the x0 of each day. Whatever promises for a day goes in `Renewed`.
+    """
+    n, T, q = days.days.shape
+    run = rollout(agent, problem, Instance(days.x0, days.days.reshape(n * T, q), days.history))
+    runs = jax.tree.map(lambda leaf: leaf.reshape(n, T, *leaf.shape[1:]), run)
+    return runs, jnp.concatenate([jnp.asarray(days.x0)[None], runs.actions[:-1, -1]])
+
+
+def record_outlook(advisor: OnlineRidge, problem: Problem, contexts: Float[np.ndarray, "n q"]) -> Outlook:
+    """What the advisor makes of each context of a series, having seen those before it and nothing else."""
+    return rollout(advisor, problem, Instance(contexts[0], contexts)).info.details["outlook"]
+
+
+def train_through(
+    guard: Guard,
+    problem: Problem,
+    contexts: Contexts,
+    *,
+    steps: int = 200,
+    learning_rate: float = 0.02,
+    window_days: int = 3,
+    skipped_days: int = 14,
+    checks: int = 4,
+    outlook: Outlook | None = None,
+) -> tuple[Guard, GuardedLog]:
+    """Train the correction inside a guard on the training days; choose when to stop on the validation days.
+
+    Every window of `window_days` days after the first `skipped_days`, in which the regression has hardly begun, is used at
+    every step (Adam, cosine decay). `outlook` is that of the training and validation days, recorded here unless given.
+    Returns the guard with its weights, and the log. There is nothing random in it.
+    """
+    corrected = guard.agent
+    if not (isinstance(corrected, Corrected) and isinstance(corrected.advisor, OnlineRidge)):
+        raise TypeError(
+            "train_through takes a guard around Corrected(OnlineRidge(...)), such as competitive_ridge(2.5)."
+        )
+    if steps < checks or checks < 1:
+        raise ValueError(f"steps must be at least checks, and checks at least 1, got {steps} and {checks}.")
+    split, per_day = contexts.split, contexts.steps_per_day
+    known = contexts.values[: (split.training_days + split.validation_days) * per_day]
+    if outlook is None:
+        outlook = record_outlook(corrected.advisor, problem, known)
+    training = _windows(problem, contexts, outlook, window_days, skipped_days)
+    validation = _validation(problem, contexts, outlook)
+
+    weights, frozen = eqx.partition(guard, trainable_mask(guard))
+    adam = _ADAM.init(weights)
+    rates = learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
+    losses, done = [], [0]
+    costs = [float(_cost(weights, frozen, problem, validation, per_day))]
+    best = weights
+    for chunk in np.array_split(rates, checks):
+        weights, adam, values = _descend(weights, adam, frozen, problem, training, jnp.asarray(chunk), per_day)
+        losses.append(np.asarray(values))
+        done.append(done[-1] + len(chunk))
+        costs.append(float(_cost(weights, frozen, problem, validation, per_day)))
+        best = weights if costs[-1] <= min(costs) else best
+    log = GuardedLog(np.concatenate(losses), np.array(done), np.array(costs), done[int(np.argmin(costs))])
+    return eqx.combine(best, frozen), log
+
+
+def _windows(problem: Problem, contexts: Contexts, outlook: Outlook, days: int, skipped: int) -> _Recording:
+    """Windows of whole days inside the training days, one beginning on each day but the skipped ones."""
+    per_day, last = contexts.steps_per_day, contexts.split.training_days - days
+    if not 1 <= skipped <= last:
+        raise ValueError(
+            f"skipped_days must be from 1 to {last} to leave a window of {days} of the {contexts.split.training_days} "
+            f"training days, got {skipped}."
+        )
+    starts = np.arange(skipped, last + 1) * per_day
+    steps = starts[:, None] + np.arange(days * per_day)
+    instances = Instance(contexts.values[starts - 1], contexts.values[steps])
+    best = jax.vmap(lambda instance: oracle(problem, instance).cost)(instances)
+    return _Recording(instances, jax.tree.map(lambda leaf: leaf[steps], outlook), jnp.mean(best))
+
+
+def _validation(problem: Problem, contexts: Contexts, outlook: Outlook) -> _Recording:
+    """The validation days as one window, in units of the daily oracle that runs through them."""
+    x0, days, _ = contexts.validation_days()
+    n, T, q = days.shape
+    start = contexts.split.training_days * T
+    best, _ = oracle_days(problem, jnp.asarray(x0), jnp.asarray(days))
+    recorded = jax.tree.map(lambda leaf: leaf[None, start : start + n * T], outlook)
+    return _Recording(Instance(x0[None], days.reshape(1, n * T, q)), recorded, jnp.sum(best.cost))
+
+
+@eqx.filter_jit
+def _cost(weights, frozen, problem: Problem, recording: _Recording, period: int) -> Float[Array, ""]:
+    """The mean cost of the guard's runs, its promise renewed every period, in the recording's unit."""
+    guard = eqx.combine(weights, frozen)
+    guard = eqx.tree_at(lambda g: g.agent.advisor, guard, Recorded(recording.outlook))
+    agent = Renewed(guard, period)
+    axes = jax.tree.map(lambda _: None, agent)
+    axes = eqx.tree_at(lambda a: a.guard.agent.advisor, axes, Recorded(jax.tree.map(lambda _: 0, recording.outlook)))
+    runs = rollout_set(agent, problem, recording.instances, agent_axes=axes)
+    return jnp.mean(runs.cost) / recording.unit
+
+
+_ADAM = optax.scale_by_adam()
+
+
+@eqx.filter_jit
+def _descend(weights, adam, frozen, problem: Problem, training: _Recording, rates: Float[Array, " n"], period: int):
+    """Adam steps with these learning rates, compiled as one loop."""
+
+    def step(carry, rate):
+        weights, adam = carry
+        value, slope = jax.value_and_grad(_cost)(weights, frozen, problem, training, period)
+        direction, adam = _ADAM.update(slope, adam)
+        return (jax.tree.map(lambda w, u: w - rate * u, weights, direction), adam), value
+
+    (weights, adam), values = jax.lax.scan(step, (weights, adam), rates)
+    return weights, adam, values
