@@ -83,7 +83,8 @@ def make_plan(
 
     def follow(action, done):
         gain = gains[jnp.maximum(length - done - planner.shortest, 0)]
-        action = gain @ jnp.concatenate([action, jnp.roll(centres, -done, axis=0).reshape(-1)])
+        seen = jnp.concatenate([action, jnp.roll(centres, -done, axis=0).reshape(-1)])
+        action = jnp.sum(gain * seen, axis=1)  # unlike a batched matrix product, rounds alike at every place in a batch
         return action, action
 
     _, actions = jax.lax.scan(follow, previous, jnp.arange(first))
