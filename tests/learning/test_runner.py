@@ -338,6 +338,22 @@ def test_starts_that_do_not_fit_are_refused():
             make()
 
 
+def test_a_promise_that_nobody_can_keep_is_refused():
+    """At the start, where the numbers are known; the steps are compiled with the ratio as an argument."""
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    asked = ec.Competitive(ec.Greedy(), ratio=1.7)
+    for agent in (asked, ec.MLAROBD(asked), ec.Competitive(asked, ratio=2.0), ec.Restarting(asked, period=4)):
+        for make in (lambda a: ec.Runner(a, [0.0]), lambda a: ec.Runner.many(a, [[0.0], [1.0]])):
+            with pytest.raises(ValueError, match=r"ratio = 1\.7 cannot be promised .* 1\.7298"):
+                make(ec.Policy(agent, problem))
+    with pytest.raises(ValueError, match="Guarded takes any costs"):
+        ec.Runner(ec.Policy(ec.Competitive(ec.Greedy()), problem_of(1, box=True)), [0.0])
+    runner = ec.Runner(ec.Policy(ec.Competitive(ec.Greedy(), ratio=1.74), problem), [0.0])
+    for context in (1.0, -1.0):
+        runner.step([context])
+    assert 1.0 < runner.live_ratio <= 1.74 * (1 + 1e-12)
+
+
 def test_the_horizon_ends_the_run():
     policy, dim, horizon = example("horizon")
     (x0,), (history,), (contexts,) = streams(1, dim)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import Info
+from ecl2o.agents import Info, refuse_infeasible_promises
 from ecl2o.learning import policy_file
 from ecl2o.learning.policy import Policy
 from ecl2o.learning.policy_file import Contents, PolicyFileError
@@ -57,6 +57,7 @@ class AbstractRunner(abc.ABC):
         """The functions for one stream, or for many."""
 
     def _assemble(self, policy: Policy, setting: Setting, x0: Any, history: Any) -> None:
+        refuse_infeasible_promises(policy.agent, policy.problem, setting.dim)
         dtype = _working_dtype()
         agent, problem, forecaster = cast_floats((policy.agent, policy.problem, policy.forecaster), dtype)
         program, arrays = make_program(agent, problem, forecaster, setting, dtype)
