@@ -58,33 +58,30 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
     eps = jnp.finfo(dtype).eps
     tolerance = eps**0.75
 
-    def progress(x):
-        scale, newton = curvature_of(x)
-        g = gradient(x)
-        return g, scale, _residual(x, g, scale, lower, upper), newton
-
     def size(x):
         return jnp.max(jnp.abs(x))
 
     def advance(carry):
-        x, _, steps, _ = carry
-        g, scale, residual, newton = progress(x)
+        x, steps, _, _ = carry
+        scale, newton = curvature_of(x)
+        g = gradient(x)
+        residual, f = _residual(x, g, scale, lower, upper), value(x)
+        finite = jnp.isfinite(f) & jnp.isfinite(size(residual))
+        done = finite & (size(residual) <= tolerance * (1 + size(x)))
         held = _held_at_bound(x, g, lower, upper, slack=jnp.minimum(size(residual), 1e-3 * (1 + size(x))))
         held = held | (lower == upper)
 
-        def blocked(free, direction):
-            return free & (((x <= lower) & (direction > 0)) | ((x >= upper) & (direction < 0)))
-
+        # A coordinate at its bound whose gradient leads inward may still be sent outward by the others: hold it too,
+        # and ask again. Some descent direction always remains, since g' H^{-1} g > 0.
         def hold_blocked(search):
-            free, direction = search
-            free = free & ~blocked(free, direction)
-            return free, newton(g, free)
+            free, _, _ = search
+            direction = newton(g, free)
+            blocked = free & (((x <= lower) & (direction > 0)) | ((x >= upper) & (direction < 0)))
+            return free & ~blocked, direction, blocked.any()
 
-        # A coordinate at its bound whose gradient leads inward may still be sent outward by the others: hold it too.
-        # Some descent direction always remains, since g' H^{-1} g > 0.
-        free, direction = jax.lax.while_loop(lambda s: blocked(*s).any(), hold_blocked, (~held, newton(g, ~held)))
-        direction = jnp.where(held, residual, jnp.where(free, direction, 0.0))
-        f = value(x)
+        search = (~held, jnp.zeros_like(x), jnp.ones((), bool))
+        _, direction, _ = jax.lax.while_loop(lambda search: search[2], hold_blocked, search)
+        direction = jnp.where(held, residual, direction)
         blur = 8 * eps * jnp.abs(f)  # what rounding alone may add to f
 
         def point(step):
@@ -113,17 +110,14 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
         to_bound = jnp.where(direction > 0, x - lower, jnp.where(direction < 0, upper - x, jnp.inf))
         straight = point(jnp.min(jnp.minimum(to_bound / jnp.where(direction == 0, 1.0, jnp.abs(direction)), 1.0)))
         trial = jnp.where(value(straight) < value(trial) - blur, straight, trial)
-        _, _, residual, _ = progress(trial)
-        return trial, size(residual), steps + 1, size(residual) <= tolerance * (1 + size(trial))
+        return jnp.where(done, x, trial), steps + ~done, done, finite
 
     def unfinished(carry):
-        _, residual, steps, done = carry
-        return ~done & (steps < _MAX_STEPS) & jnp.isfinite(residual)
+        _, steps, done, finite = carry
+        return ~done & finite & (steps < _MAX_STEPS)
 
-    start = jnp.clip(start, lower, upper)
-    _, _, residual, _ = progress(start)
-    carry = (start, size(residual), jnp.zeros((), int), jnp.zeros((), bool))
-    x, _, steps, done = jax.lax.while_loop(unfinished, advance, carry)
+    carry = (jnp.clip(start, lower, upper), jnp.zeros((), int), jnp.zeros((), bool), jnp.ones((), bool))
+    x, steps, done, _ = jax.lax.while_loop(unfinished, advance, carry)
     return BoundedMinimum(x, done, steps)
 
 
