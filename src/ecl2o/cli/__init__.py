@@ -10,6 +10,7 @@ import typer
 from ecl2o.cli import output
 from ecl2o.cli.bounds import bounds
 from ecl2o.cli.cite import cite
+from ecl2o.cli.reproduce import reproduce
 
 app = typer.Typer(
     cls=output.Program,
@@ -21,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command(epilog="Example: ecl2o reproduce --weather site.csv --base-shortage auto --quick --out report")(reproduce)
 app.command(epilog="Example: ecl2o bounds --m 1 --alpha 10 --beta 10 --trust 0.3 --rho 0.5")(bounds)
 app.command(epilog="Example: ecl2o cite mla-robd")(cite)
 

@@ -1,0 +1,152 @@
+"""`ecl2o reproduce`: a whole case study by one command, ending in a table and a report."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ecl2o.cli import output
+
+if TYPE_CHECKING:
+    from ecl2o.studies.results import Study
+
+_STUDY_KEY = "study"
+_FILE_KEYS = ("weather", "workload")
+_DEFAULT_STUDY = "demand-response"
+
+
+def reproduce(
+    study: Annotated[
+        Literal["demand-response", "right-sizing"] | None,
+        typer.Option(help=f"Which case study; {_DEFAULT_STUDY} unless given."),
+    ] = None,
+    weather: Annotated[
+        Path | None,
+        typer.Option(help="Demand response: NSRDB, TMY3, EPW or CSV weather; a built-in typical year unless given."),
+    ] = None,
+    workload: Annotated[
+        Path | None, typer.Option(help="Right-sizing: CSV or Parquet of requests; a built-in workload unless given.")
+    ] = None,
+    preset: Annotated[
+        Literal["authors-code", "paper"] | None,
+        typer.Option(
+            help="Demand response: the pipeline that made the published figures (default), or the paper's text."
+        ),
+    ] = None,
+    base_shortage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WATTS|auto", help="Demand response: shortage before renewables; the preset's unless given."
+        ),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds the learned rows are trained with.")] = None,
+    quick: Annotated[bool | None, typer.Option("--quick/--full", help="Little training: a look, not a result.")] = None,
+    fill: Annotated[
+        Literal["interpolate", "previous"] | None,
+        typer.Option(help="Repair gaps and bad cells of the file instead of refusing it."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings of an earlier run, its config.toml; other options override them.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the report; an earlier report in it is replaced.")] = Path(
+        "results"
+    ),
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The first seed. The same one gives the same figures on the same machine.")
+    ] = None,
+    json: output.Json = False,
+) -> None:
+    """Run a case study of the paper: train, test, and write a report.
+
+    DIR/report.html has everything on one page; results.json the figures for programs; config.toml the settings, enough to
+    repeat the run; figures/ and policies/ what their names say.
+    """
+    given = {
+        _STUDY_KEY: study,
+        "weather": None if weather is None else str(weather),
+        "workload": None if workload is None else str(workload),
+        "preset": preset,
+        "base_shortage": None if base_shortage is None else _watts(base_shortage),
+        "seeds": seeds,
+        "quick": quick,
+        "fill": fill,
+        "seed": seed,
+    }
+    values = (_read_config(config) if config else {}) | {
+        key: value for key, value in given.items() if value is not None
+    }
+    name = values.pop(_STUDY_KEY, _DEFAULT_STUDY)
+    from ecl2o.cli.numerics import use_double_precision
+
+    use_double_precision()
+    run = _prepared(name, values)
+    from ecl2o.report.folder import PAGE, whole_folder, write_report
+
+    with whole_folder(out) as folder, output.progress_bars() as progress:
+        found = run(progress)
+        write_report(found, _repeatable(found), folder, progress)
+    if json:
+        output.print_json(found.as_json())
+    else:
+        _print_table(found)
+    output.messages().print(f"report: {out / PAGE}", soft_wrap=True, markup=False)
+
+
+def _watts(text: str) -> float | str:
+    if text == "auto":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise typer.BadParameter(
+            f"must be a positive number of watts or auto, got {text!r}.", param_hint="--base-shortage"
+        )
+    return value
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _prepared(name: str, values: dict[str, Any]) -> Callable[[output.Progress], "Study"]:
+    """The study with its settings checked, ready to run."""
+    import pydantic
+
+    if name == "demand-response":
+        from ecl2o.studies import demand_response as module
+        from ecl2o.studies.settings import DemandResponseSettings as Settings
+    else:
+        raise ValueError(f"{_STUDY_KEY} must be demand-response, got {name!r}.")
+    try:
+        settings = Settings(**values)
+    except pydantic.ValidationError as error:
+        problems = (f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
+        raise ValueError(f"the settings do not fit the study {name}: {'; '.join(dict.fromkeys(problems))}") from None
+    return lambda progress: module.run(settings, progress)
+
+
+def _repeatable(study: "Study") -> dict[str, Any]:
+    """What config.toml holds: all settings, with files by their full paths, so that it works from any folder."""
+    settings = {_STUDY_KEY: study.study, **study.settings}
+    files = {key: str(Path(settings[key]).resolve()) for key in _FILE_KEYS if settings.get(key) is not None}
+    return settings | files
+
+
+def _print_table(study: "Study") -> None:
+    from rich.table import Table
+
+    from ecl2o.report.table import HEADINGS, cells
+
+    table = Table(title=f"{study.title}: {study.test_days} test days, seeds {len(study.seeds)}", title_justify="left")
+    for heading in HEADINGS[:-1]:
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    for row in study.rows.values():
+        table.add_row(*cells(row)[:-1])
+    output.results().print(table)

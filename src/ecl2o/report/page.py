@@ -1,0 +1,203 @@
+"""report.html: one page that needs nothing but itself, on a screen or on paper."""
+
+import base64
+import datetime
+import importlib.metadata
+import platform
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ecl2o.agents import citation
+from ecl2o.agents.citations import named_citation
+from ecl2o.report.figures import Plate
+from ecl2o.report.page_style import STYLE
+from ecl2o.report.table import HEADINGS, best, cells, number_text
+from ecl2o.studies.results import Study
+
+_PACKAGES = ("ecl2o", "jax", "equinox", "optax", "numpy", "scipy", "pandas", "pvlib", "scikit-learn", "matplotlib")
+
+_MEANINGS = (
+    (
+        "average cost",
+        "mean daily cost divided by that of the daily oracle: one common number for all rows, 1 is the optimum.",
+    ),
+    ("competitive ratio", "the worst test day: cost divided by the optimum of the same day from the same start."),
+    ("p90 to p99.5", "percentiles of that daily ratio over the test days, mean over seeds."),
+    ("prediction error", "mean squared distance of the advice from the day's optimum, over the optimum's mean cost."),
+)
+
+_PROTOCOL = (
+    "Testing is continuous: each test day starts from the row's own last action of the day before, the first one from the "
+    "last context before it. What an agent remembers is rebuilt every day from the contexts before that day.",
+    "A day whose optimum costs nothing counts as ratio 1 if the row paid nothing too, and as infinite otherwise.",
+    "Learned rows are trained on the training days only; where a parameter was chosen, it was chosen on the validation days. "
+    "The ± is the standard deviation over seeds.",
+)
+_FORECASTS = (
+    "The oracle knows each day in advance, up to midnight, and is the only row that does. {rhc}No other row uses forecasts of "
+    "future contexts."
+)
+_AUTHORS = (
+    "Preset authors-code: contexts are scaled by the largest value of the whole year, test months included, as in the program "
+    "that made the published figures. It is kept for fidelity."
+)
+
+
+def page(study: Study, settings: str, figures: Mapping[Plate, Path]) -> str:
+    """The report of a study; `settings` is the text of config.toml, `figures` the SVG file of each plate."""
+    parts = [
+        _head(study),
+        _section("Results", _results(study)),
+        _section("Figures", "\n".join(_figure(place, *entry) for place, entry in enumerate(figures.items(), start=1))),
+        _section("What each row is", _rows(study)),
+        _section("How it was measured", _protocol(study)),
+        _section("Settings", _settings(study, settings)),
+        _section("How to cite", _citations(study)),
+    ]
+    title = escape(f"{study.title}: ecl2o")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(parts)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
+
+
+def _head(study: Study) -> str:
+    cheapest, safest = best(study, "average_cost"), best(study, "competitive_ratio")
+    facts = [
+        f"{study.test_days} test days",
+        f"{len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}",
+        *([f"preset {study.preset}"] if study.preset else []),
+        *([str(study.weather["site"])] if study.weather.get("site") else []),
+        ", ".join(f"{name} = {value:g}" for name, value in study.constants.items()),
+    ]
+    quick = ""
+    if study.settings.get("quick"):
+        quick = '<p class="note">A quick run: few seeds and little training. A look, not a result.</p>'
+    cost = number_text(float(cheapest.over_seeds("average_cost").mean()), 3)
+    ratio = number_text(float(safest.over_seeds("competitive_ratio").mean()), 2)
+    return (
+        f'<header>\n<p class="kind">ecl2o, {escape(study.study)}</p>\n<h1>{escape(study.title)}</h1>\n'
+        f'<p class="facts">{escape(" · ".join(facts))}</p>\n{quick}\n'
+        f"<p>The lowest average cost is that of <b>{escape(cheapest.label)}</b>, {cost} times the oracle's; the lowest "
+        f"competitive ratio that of <b>{escape(safest.label)}</b>, {ratio}.</p>\n</header>"
+    )
+
+
+def _results(study: Study) -> str:
+    lowest = {1: best(study, "average_cost").name, 2: best(study, "competitive_ratio").name}
+    lines = []
+    for name, row in study.rows.items():
+        label, *figures = cells(row)
+        entries = [
+            f"<td{' class=best' if lowest.get(place) == name else ''}>{escape(text)}</td>"
+            for place, text in enumerate(figures, start=1)
+        ]
+        lines.append(f'<tr><th scope="row">{escape(label)}</th>{"".join(entries)}</tr>')
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in HEADINGS)
+    meanings = "".join(f"<dt>{escape(term)}</dt><dd>{escape(meaning)}</dd>" for term, meaning in _MEANINGS)
+    return (
+        f'<div class="wide"><table class="results">\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
+        + "\n".join(lines)
+        + f'\n</tbody>\n</table></div>\n<dl class="terms">{meanings}</dl>'
+    )
+
+
+def _figure(place: int, plate: Plate, file: Path) -> str:
+    data = base64.b64encode(file.read_bytes()).decode("ascii")
+    return (
+        f'<figure id="{plate.stem}">\n<img src="data:image/svg+xml;base64,{data}" alt="{escape(plate.title)}">\n'
+        f"<figcaption><b>{place}. {escape(plate.title)}.</b> {escape(plate.caption)}</figcaption>\n</figure>"
+    )
+
+
+def _rows(study: Study) -> str:
+    lines = []
+    for row in study.rows.values():
+        parameters = ", ".join(f"{name} {_value(value)}" for name, value in row.parameters.items())
+        note = f' <span class="parameters">{escape(parameters)}</span>' if parameters else ""
+        lines.append(f"<dt>{escape(row.label)}</dt><dd>{escape(row.what)}{note}</dd>")
+    return "\n".join(['<dl class="rows">', *lines, "</dl>"])
+
+
+def _protocol(study: Study) -> str:
+    rhc = study.rows.get("rhc")
+    forecaster = rhc.parameters.get("forecaster") if rhc else None
+    named = f"{rhc.label} asks {forecaster}. " if rhc and forecaster else ""
+    notes = [*_PROTOCOL, _FORECASTS.format(rhc=named)]
+    notes += [_AUTHORS] if study.preset == "authors-code" else []
+    split = study.contexts.split
+    notes.append(
+        f"{split.training_days} training days, then {split.validation_days} validation days, then {study.test_days} test days of "
+        f"{study.contexts.steps_per_day} steps. The oracle's mean daily cost is {study.oracle_average_cost:.6g}."
+    )
+    return f"<ul>\n{_items(notes)}\n</ul>" + _pairs(study.extra, "Also measured")
+
+
+def _settings(study: Study, settings: str) -> str:
+    versions = {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+    versions["machine"] = f"{platform.system()} {platform.machine()}"
+    seconds = {name: f"{value:.1f} s" for name, value in study.seconds.items()}
+    made = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    return (
+        f"<p>config.toml, with which <code>ecl2o reproduce --config config.toml</code> repeats the run:</p>\n"
+        f"<pre>{escape(settings.strip())}</pre>\n"
+        f"{_pairs(study.weather, 'Where the contexts come from')}{_pairs(seconds, 'Time taken')}"
+        f"{_pairs(versions, 'Versions')}<p>Made on {escape(made)}.</p>"
+    )
+
+
+def _citations(study: Study) -> str:
+    entries = dict.fromkeys(
+        entry
+        for cited in [named_citation(), *(citation(policy.agent) for policy in study.policies.values())]
+        for entry in cited.split("\n\n")
+    )
+    text = "\n\n".join(entries)
+    return (
+        "<p>The paper that this study follows, then the work behind the other rows (<code>ecl2o cite</code> prints the same).</p>"
+        f"\n<pre>{escape(text)}</pre>"
+    )
+
+
+def _pairs(values: Mapping[str, Any], title: str) -> str:
+    """A small table of names and values; nothing where there are none."""
+    if not values:
+        return ""
+    lines = "".join(
+        f'<tr><th scope="row">{escape(name.replace("_", " "))}</th><td>{escape(_value(value))}</td></tr>'
+        for name, value in values.items()
+        if value is not None
+    )
+    return f"\n<h3>{escape(title)}</h3>\n<table class='pairs'><tbody>{lines}</tbody></table>\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {_value(entry)}" for name, entry in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value, value))
+    return str(value)
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "\n".join(f"<li>{escape(text)}</li>" for text in texts)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,46 @@
+"""The table of a study, as text cells that the terminal and the page share."""
+
+import math
+
+import numpy as np
+
+from ecl2o.studies.results import Row, Study
+
+HEADINGS = ("", "average cost", "competitive ratio", "p90", "p95", "p99", "p99.5", "prediction error")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One line: label, then figures in the order of `HEADINGS`."""
+    tails = [score.tail_ratio for score in row.scores]
+    errors = [score.prediction_error for score in row.scores]
+    error = "" if None in errors else spread_text(np.array(errors, float), 3)
+    levels = ("p90", "p95", "p99", "p99.5")
+    return (
+        row.label,
+        spread_text(row.over_seeds("average_cost"), 3),
+        spread_text(row.over_seeds("competitive_ratio"), 2),
+        *(number_text(float(np.mean([tail[level] for tail in tails])), 2) for level in levels),
+        error,
+    )
+
+
+def spread_text(values: np.ndarray, digits: int) -> str:
+    """Mean and standard deviation.
+
+    >>> spread_text(np.array([1.0, 2.0]), 2), spread_text(np.array([1.5]), 2)
+    ('1.50 ± 0.50', '1.50')
+    """
+    mean = number_text(float(values.mean()), digits)
+    spread = float(values.std()) if np.isfinite(values).all() else 0.0
+    return f"{mean} ± {spread:.{digits}f}" if len(values) > 1 and spread > 0 else mean
+
+
+def number_text(value: float, digits: int) -> str:
+    """A number, or the sign of infinity."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else "∞"
+
+
+def best(study: Study, figure: str) -> Row:
+    """The row, the oracle aside, with the lowest mean of a figure."""
+    rows = [row for row in study.rows.values() if row.name != "oracle"]
+    return min(rows, key=lambda row: float(row.over_seeds(figure).mean()))

@@ -1,0 +1,39 @@
+"""What the numbers of a study are called on an axis."""
+
+import dataclasses
+
+import numpy as np
+
+from ecl2o.studies.results import Study
+
+
+@dataclasses.dataclass(frozen=True)
+class Units:
+    """Labels of contexts and actions, and the factor from the study's own numbers to the labels' unit."""
+
+    context: str
+    action: str
+    factor: float = 1.0
+
+    @property
+    def common(self) -> bool:
+        """Whether contexts and actions are the same quantity and share an axis."""
+        return self.action == self.context
+
+
+def units_of(study: Study) -> Units:
+    """Power for demand response, requests and racks for right-sizing, plain numbers for anything else."""
+    if study.contexts.base_shortage is not None:
+        in_watts = 1 / study.contexts.scale
+        largest = float(np.max(study.contexts.values)) * in_watts
+        unit, watts = ("MW", 1e6) if largest >= 1e6 else ("kW", 1e3)
+        label = f"power ({unit})"
+        return Units(label, label, in_watts / watts)
+    if study.study == "right-sizing":
+        return Units("requests (thousands/s)", "racks on, all kinds")
+    return Units("value", "value") if study.contexts.dim == 1 else Units("contexts", "actions, total")
+
+
+def totals(values: np.ndarray) -> np.ndarray:
+    """(..., T, d) -> (..., T): the sum over coordinates, the value itself where there is one."""
+    return np.asarray(values).sum(axis=-1)
