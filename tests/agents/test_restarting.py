@@ -67,5 +67,5 @@ def test_the_last_part_of_a_period_knows_that_it_is_the_last():
 
 
 def test_a_period_is_a_number_of_steps():
-    with pytest.raises(ValueError, match="period must be a whole number"):
+    with pytest.raises(ValueError, match="period must be a positive whole number"):
         ec.Restarting(ec.Greedy(), 0)

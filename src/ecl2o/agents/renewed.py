@@ -8,6 +8,7 @@ from ecl2o.agents.base import AbstractAgent, Observation, Start, State
 from ecl2o.agents.competitive import Competitive
 from ecl2o.agents.guarded import Guarded
 from ecl2o.problem import Problem
+from ecl2o.problem.arrays import refuse_unless_count
 
 
 class Renewed(AbstractAgent):
@@ -25,8 +26,7 @@ class Renewed(AbstractAgent):
     def __check_init__(self):
         if not isinstance(self.guard, Competitive | Guarded):
             raise TypeError(f"guard must be Competitive or Guarded, got {type(self.guard).__name__}.")
-        if isinstance(self.period, bool) or not isinstance(self.period, int) or self.period < 1:
-            raise ValueError(f"period must be a whole number of steps, 1 or more, got {self.period!r}.")
+        refuse_unless_count("period", self.period)
 
     @property
     def lookahead(self) -> int:

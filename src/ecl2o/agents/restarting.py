@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Observation, Start, State
 from ecl2o.problem import Problem
+from ecl2o.problem.arrays import refuse_unless_count
 
 
 class RestartingState(eqx.Module):
@@ -28,8 +29,7 @@ class Restarting(AbstractAgent):
     period: int = eqx.field(static=True)
 
     def __check_init__(self):
-        if isinstance(self.period, bool) or not isinstance(self.period, int) or self.period < 1:
-            raise ValueError(f"period must be a whole number of steps, 1 or more, got {self.period!r}.")
+        refuse_unless_count("period", self.period)
 
     @property
     def lookahead(self) -> int:

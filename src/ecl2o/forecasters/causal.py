@@ -4,47 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.forecasters.base import AbstractCausalForecaster
-from ecl2o.problem.arrays import as_float, refuse_unless_fraction
-
-
-class Recent(eqx.Module):
-    """The last contexts, oldest first, and how many of them were really seen (the others, at the front, are zeros)."""
-
-    contexts: Float[Array, "n q"]
-    seen: Int[Array, ""]
-
-    @classmethod
-    def of(cls, history: Float[Array, "H q"], size: int) -> "Recent":
-        """The last `size` contexts of a history that may be shorter."""
-        kept = min(history.shape[0], size)
-        missing = jnp.zeros((size - kept, history.shape[1]), history.dtype)
-        return cls(jnp.concatenate([missing, history[history.shape[0] - kept :]]), jnp.array(kept))
-
-    @property
-    def was_seen(self) -> Bool[Array, " n"]:
-        """Which of them are real."""
-        size = self.contexts.shape[0]
-        return jnp.arange(size) >= size - self.seen
-
-    def after(self, context: Float[Array, " q"]) -> "Recent":
-        """The same one context later."""
-        contexts = jnp.concatenate([self.contexts[1:], context[None]])
-        return Recent(contexts, jnp.minimum(self.seen + 1, contexts.shape[0]))
-
-
-def _refuse_unless_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
-
-
-def _as_pytree(fn: Callable[..., Any]) -> Any:
-    """A plain function has no leaves (it is static); a Module keeps its own."""
-    return fn if isinstance(fn, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(fn)
+from ecl2o.problem.arrays import as_float, as_pytree, refuse_unless_count, refuse_unless_fraction
+from ecl2o.problem.memory import RecentContexts
 
 
 class Persistence(AbstractCausalForecaster):
@@ -73,12 +38,14 @@ class SeasonalNaive(AbstractCausalForecaster):
     period: int = eqx.field(static=True, default=24)
 
     def __check_init__(self):
-        _refuse_unless_count("period", self.period)
+        refuse_unless_count("period", self.period)
 
-    def init(self, history: Float[Array, "H q"], window: int) -> Recent:
-        return Recent.of(history, self.period)
+    def init(self, history: Float[Array, "H q"], window: int) -> RecentContexts:
+        return RecentContexts.of(history, self.period)
 
-    def step(self, state: Recent, context: Float[Array, " q"], window: int) -> tuple[Recent, Float[Array, "w q"]]:
+    def step(
+        self, state: RecentContexts, context: Float[Array, " q"], window: int
+    ) -> tuple[RecentContexts, Float[Array, "w q"]]:
         state = state.after(context)
         ahead = jnp.arange(window) % self.period  # the oldest context kept has the phase of t + 1
         return state, jnp.where(state.was_seen[ahead, None], state.contexts[ahead], context)
@@ -87,7 +54,7 @@ class SeasonalNaive(AbstractCausalForecaster):
 class ProfileMemory(eqx.Module):
     """The profile of the whole periods before this one (not known before one was seen), and the phase of the next context."""
 
-    recent: Recent
+    recent: RecentContexts
     profile: Float[Array, "period q"]
     has_profile: Bool[Array, ""]
     phase: Int[Array, ""]
@@ -114,13 +81,13 @@ class RollingProfile(AbstractCausalForecaster):
     period: int = eqx.field(static=True, default=24)
 
     def __check_init__(self):
-        _refuse_unless_count("days", self.days)
-        _refuse_unless_count("period", self.period)
+        refuse_unless_count("days", self.days)
+        refuse_unless_count("period", self.period)
         refuse_unless_fraction("decay", self.decay)
 
     def init(self, history: Float[Array, "H q"], window: int) -> ProfileMemory:
-        recent = Recent.of(history, self.days * self.period)
-        return ProfileMemory(recent, self._profile(recent), recent.seen >= self.period, jnp.array(0))
+        recent = RecentContexts.of(history, self.days * self.period)
+        return ProfileMemory(recent, recent.mean_by_phase(self.period), recent.seen >= self.period, jnp.array(0))
 
     def step(
         self, state: ProfileMemory, context: Float[Array, " q"], window: int
@@ -133,15 +100,9 @@ class RollingProfile(AbstractCausalForecaster):
     def _after(self, state: ProfileMemory, context: Float[Array, " q"]) -> ProfileMemory:
         recent, phase = state.recent.after(context), (state.phase + 1) % self.period
         ended = phase == 0
-        profile = jnp.where(ended, self._profile(recent), state.profile)
+        profile = jnp.where(ended, recent.mean_by_phase(self.period), state.profile)
         has_profile = jnp.where(ended, recent.seen >= self.period, state.has_profile)
         return ProfileMemory(recent, profile, has_profile, phase)
-
-    def _profile(self, recent: Recent) -> Float[Array, "period q"]:
-        """The mean by phase of the contexts that were seen, at the end of a period."""
-        by_day = recent.contexts.reshape(self.days, self.period, recent.contexts.shape[1])
-        was_seen = recent.was_seen.reshape(self.days, self.period, 1)
-        return jnp.sum(by_day * was_seen, axis=0) / jnp.maximum(jnp.sum(was_seen, axis=0), 1)
 
 
 class FromFunction(AbstractCausalForecaster):
@@ -162,16 +123,18 @@ class FromFunction(AbstractCausalForecaster):
     memory: int = eqx.field(static=True)
 
     def __init__(self, fn: Callable[..., Any], memory: int = 24):
-        self.fn = _as_pytree(fn)
+        self.fn = as_pytree(fn)
         self.memory = memory
 
     def __check_init__(self):
-        _refuse_unless_count("memory", self.memory)
+        refuse_unless_count("memory", self.memory)
 
-    def init(self, history: Float[Array, "H q"], window: int) -> Recent:
-        return Recent.of(history, self.memory)
+    def init(self, history: Float[Array, "H q"], window: int) -> RecentContexts:
+        return RecentContexts.of(history, self.memory)
 
-    def step(self, state: Recent, context: Float[Array, " q"], window: int) -> tuple[Recent, Float[Array, "w q"]]:
+    def step(
+        self, state: RecentContexts, context: Float[Array, " q"], window: int
+    ) -> tuple[RecentContexts, Float[Array, "w q"]]:
         state = state.after(context)
         earliest = self.memory - state.seen
         recent = state.contexts[jnp.maximum(jnp.arange(self.memory), earliest)]

@@ -1,5 +1,6 @@
 """How numbers become leaves: floating arrays, checked where their values are known."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -68,3 +69,14 @@ def cast_floats(tree: PyTree, dtype: Any) -> PyTree:
         return leaf.astype(dtype) if eqx.is_inexact_array(leaf) and leaf.dtype != dtype else leaf
 
     return jax.tree.map(cast, tree)
+
+
+def refuse_unless_count(name: str, value: Any) -> None:
+    """Refuse anything but a whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a positive whole number, got {value!r}.")
+
+
+def as_pytree(fn: Callable[..., Any]) -> Any:
+    """A function as a tree: a plain one has no leaves (it is static), a Module keeps its own."""
+    return fn if isinstance(fn, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(fn)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, known, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, as_pytree, known, refuse_unless_finite, refuse_unless_positive
 
 
 class AbstractHittingCost(eqx.Module):
@@ -204,9 +204,9 @@ class ConvexCost(AbstractHittingCost):
     minimizer: Callable[..., Any] | None
 
     def __init__(self, fn: Callable, strong_convexity: Any, minimizer: Callable | None = None):
-        self.fn = _as_pytree(fn)
+        self.fn = as_pytree(fn)
         self.m = as_float(strong_convexity)
-        self.minimizer = None if minimizer is None else _as_pytree(minimizer)
+        self.minimizer = None if minimizer is None else as_pytree(minimizer)
 
     def __check_init__(self):
         refuse_unless_finite("strong_convexity", self.m)
@@ -237,11 +237,6 @@ class ConvexCost(AbstractHittingCost):
             shape = jax.eval_shape(self.minimizer, wanted[1])
             if getattr(shape, "shape", None) != (dim,):
                 raise ValueError(f"ConvexCost's minimizer must return an action of shape ({dim},), got {shape}.")
-
-
-def _as_pytree(fn: Callable[..., Any]) -> Any:
-    """A plain function has no leaves (it is static); a Module keeps its own."""
-    return fn if isinstance(fn, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(fn)
 
 
 def extreme_eigenvalues(matrix: Float[Array, "d d"]) -> tuple[Float[Array, ""], Float[Array, ""]]:

@@ -9,14 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.advisors.dense import refuse_unless_size
 from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.agents.advisors.ridge import OnlineRidge
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.modes import Modes
 from ecl2o.agents.trainable import Trainable
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import as_float, refuse_unless_finite
+from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite
 from ecl2o.theory import next_stiffness
 
 HARMONICS = 7  # 1, and cosine and sine of the first three
@@ -101,7 +100,7 @@ class Corrected(AbstractAgent):
 
     def __check_init__(self):
         refuse_unless_finite("scale", self.scale)
-        refuse_unless_size("period", self.period)
+        refuse_unless_count("period", self.period)
 
     @property
     def lookahead(self) -> int:

@@ -51,9 +51,3 @@ class Scaling(eqx.Module):
         """Mean and standard deviation of samples, by column; a column that never changes keeps scale 1."""
         deviation = jnp.std(samples, axis=0)
         return cls(jnp.mean(samples, axis=0), jnp.where(deviation > 0, deviation, 1.0))
-
-
-def refuse_unless_size(name: str, value: int) -> None:
-    """Refuse a layer count or width that is not a positive whole number."""
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a positive whole number, got {value!r}.")

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ecl2o.agents.advisors.dense import Affine, Scaling, refuse_unless_size
+from ecl2o.agents.advisors.dense import Affine, Scaling
 from ecl2o.agents.advisors.mlp import refuse_unless_fitting
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.trainable import Trainable
 from ecl2o.problem import Problem
+from ecl2o.problem.arrays import refuse_unless_count
 
 Memory = tuple[Float[Array, " w"], Float[Array, " w"]]  # hidden, cell
 
@@ -105,7 +106,7 @@ class LSTM(AbstractAgent):
         actions: Scaling | None = None,
     ):
         for name, value in (("dim", dim), ("context_dim", context_dim), ("width", width), ("depth", depth)):
-            refuse_unless_size(name, value)
+            refuse_unless_count(name, value)
         inputs = [context_dim + dim, *[width] * (depth - 1)]
         keys = jax.random.split(key, depth + 1)
         self.cells = tuple(LSTMCell.random(i, width, k) for i, k in zip(inputs, keys[:-1], strict=True))

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from ecl2o.agents.advisors.dense import Affine, Scaling, refuse_unless_size
+from ecl2o.agents.advisors.dense import Affine, Scaling
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.problem import Problem
+from ecl2o.problem.arrays import refuse_unless_count
 
 
 class MLP(AbstractAgent):
@@ -35,7 +36,7 @@ class MLP(AbstractAgent):
         actions: Scaling | None = None,
     ):
         for name, value in (("dim", dim), ("context_dim", context_dim), ("width", width), ("depth", depth)):
-            refuse_unless_size(name, value)
+            refuse_unless_count(name, value)
         sizes = [context_dim + dim, *[width] * depth, dim]
         keys = jax.random.split(key, depth + 1)
         self.layers = tuple(Affine.random(i, o, k) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True))

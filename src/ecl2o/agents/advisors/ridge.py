@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.agents.advisors.dense import refuse_unless_size
 from ecl2o.agents.advisors.outlook import Outlook
 from ecl2o.agents.advisors.ridge_features import Memory, RidgeFeatures
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.modes import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite, refuse_unless_positive
 from ecl2o.theory import decay_root
 
 
@@ -50,16 +49,18 @@ class Regression(eqx.Module):
             self.weights,
         )
 
-    def refitted(self, ridge: Float[Array, ""]) -> "Regression":
-        """The weights of ridge regression on features divided by their root mean square, so that units do not matter."""
-        power = jnp.diagonal(self.gram, axis1=-2, axis2=-1)
+    def refitted(self, ridge: Float[Array, ""], pooling: Float[Array, "k k"], least: int) -> "Regression":
+        """The weights of ridge regression, once there are at least so many rows.
+
+        Features are divided by the root mean square of their kind (`pooling` averages within kinds), so that the penalty does
+        not depend on units, nor on the phase at which the clock was started.
+        """
+        power = jnp.diagonal(self.gram, axis1=-2, axis2=-1) @ pooling
         size = jnp.sqrt(jnp.where(power > 0, power, 1.0) / jnp.maximum(self.rows, 1.0))
-        penalised = self.gram / (size[:, :, None] * size[:, None, :]) + ridge * jnp.eye(
-            size.shape[-1], dtype=size.dtype
-        )
-        factor = jax.scipy.linalg.cho_factor(penalised, lower=True)
+        scaled = self.gram / (size[:, :, None] * size[:, None, :])
+        factor = jax.scipy.linalg.cho_factor(scaled + ridge * jnp.eye(size.shape[-1], dtype=size.dtype), lower=True)
         weights = jax.scipy.linalg.cho_solve(factor, (self.moment / size)[..., None])[..., 0] / size
-        usable = jnp.isfinite(weights).all(axis=-1, keepdims=True)
+        usable = jnp.isfinite(weights).all(axis=-1, keepdims=True) & (self.rows >= least)
         return eqx.tree_at(lambda r: r.weights, self, jnp.where(usable, weights, 0.0))
 
 
@@ -83,7 +84,7 @@ class OnlineRidge(AbstractAgent):
     the present anomaly. All features are differences from the present context, so that units and origin do not matter. A
     row enters the regression when its target has matured, `maturity` steps later (what is still missing then has weight
     rho^maturity, 3e-7 in the case study); weights are renewed every `refit_every` steps. zhat is kept within the range of
-    contexts seen so far. While there is less than two periods of past, zhat is the present context, and the advice R-OBD's.
+    contexts seen so far. Until a period's rows have matured, zhat is the present context, and the advice R-OBD's.
 
     For f = 1/2 (x - y)' A (x - y) with a constant A, any d: one regression in each mode of (A, Q). It has nothing to train by
     gradients. `Info.details["outlook"]` is what it makes of the contexts, whatever is played.
@@ -116,7 +117,7 @@ class OnlineRidge(AbstractAgent):
     def __check_init__(self):
         refuse_unless_finite("ridge", self.ridge)
         refuse_unless_positive("ridge", self.ridge)
-        refuse_unless_size("refit_every", self.refit_every)
+        refuse_unless_count("refit_every", self.refit_every)
         least = max(self.features.period, self.features.lags + 1)
         if self.maturity < least:
             raise ValueError(f"maturity must be at least {least}, a period and more than lags, got {self.maturity}.")
@@ -126,21 +127,16 @@ class OnlineRidge(AbstractAgent):
         return 0
 
     def init(self, problem: Problem, start: Start) -> OnlineRidgeState:
-        hitting = problem.hitting
-        if not (isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature):
-            raise ValueError(
-                "OnlineRidge is for quadratic hitting costs of constant curvature, where the best policy is linear; "
-                f"got {type(hitting).__name__}."
-            )
         modes = Modes.of(problem, start.dim)
-        past = jax.vmap(lambda y: modes.to_modes @ hitting.centre(y, start.dim))(start.history)
+        past = jax.vmap(lambda y: modes.to_modes @ _target(problem, y, start.dim))(start.history)
         features, real = self.features.along(past)
         regression = Regression.empty(start.dim, self.features.count, start.x0.dtype)
         waits = self.maturity - 1
         mature = max(past.shape[0] - waits, 0)
         if mature:
             targets = _discounted_means(past, decay_root(1.0, modes.a), self.maturity) - past[:mature]
-            regression = regression.with_rows(features[:mature], targets, real[:mature]).refitted(self.ridge)
+            regression = regression.with_rows(features[:mature], targets, real[:mature])
+            regression = self._refitted(regression)
         limit = jnp.full((start.dim,), jnp.inf, start.x0.dtype)
         return OnlineRidgeState(
             modes=modes,
@@ -153,17 +149,16 @@ class OnlineRidge(AbstractAgent):
         )
 
     def step(self, problem: Problem, state: OnlineRidgeState, observation: Observation):
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
         modes, previous = state.modes, observation.previous_action
         rho = decay_root(1.0, modes.a)
-        now = modes.to_modes @ problem.hitting.centre(observation.context, previous.shape[0])
+        now = modes.to_modes @ _target(problem, observation.context, previous.shape[0])
         features, real = self.features.at(state.memory, now)
 
         seen = jnp.concatenate([state.memory.recent, now[None]])  # maturity contexts: those of the row that matures now
         target = _discounted_means(seen, rho, self.maturity) - seen[:1]
         regression = state.regression.with_rows(state.waiting[:1], target, state.waiting_real[:1])
         regression = jax.lax.cond(
-            observation.step % self.refit_every == 0, lambda r: r.refitted(self.ridge), lambda r: r, regression
+            observation.step % self.refit_every == 0, self._refitted, lambda r: r, regression
         )
         smallest, largest = jnp.minimum(state.smallest, now), jnp.maximum(state.largest, now)
         predicted = now + jnp.einsum("dk,kd->d", regression.weights, features)
@@ -181,6 +176,15 @@ class OnlineRidge(AbstractAgent):
         signals = jax.vmap(lambda row: modes.from_modes @ row)(self.features.signals(features))
         outlook = Outlook(modes.from_modes @ predicted, signals)
         return after, outlook.advice(modes, previous), Info(jnp.ones((), bool), details={"outlook": outlook})
+
+    def _refitted(self, regression: Regression) -> Regression:
+        pooling = jnp.asarray(self.features.pooling, regression.gram.dtype)
+        return regression.refitted(self.ridge, pooling, least=self.features.period)
+
+
+def _target(problem: Problem, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
+    assert isinstance(problem.hitting, AbstractQuadraticCost)
+    return problem.hitting.centre(context, dim)
 
 
 def _last(rows: Array, size: int) -> Array:

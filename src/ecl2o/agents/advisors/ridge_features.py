@@ -2,10 +2,11 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
 from jaxtyping import Array, Bool, Float, Int
 
-from ecl2o.agents.advisors.dense import refuse_unless_size
-from ecl2o.problem.arrays import as_float, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_positive
 
 
 class Memory(eqx.Module):
@@ -33,7 +34,7 @@ class RidgeFeatures(eqx.Module):
     def __check_init__(self):
         refuse_unless_positive("half_life", self.half_life)
         for name in ("period", "lags", "ahead", "harmonics"):
-            refuse_unless_size(name, getattr(self, name))
+            refuse_unless_count(name, getattr(self, name))
         if not self.period // 4 <= self.ahead < self.period:
             raise ValueError(
                 f"ahead must be at least a quarter of the period and less than it, got {self.ahead} with period {self.period}."
@@ -43,6 +44,12 @@ class RidgeFeatures(eqx.Module):
     def count(self) -> int:
         """k, how many features there are."""
         return self.lags + (self.ahead + 1) + self.ahead + 2 * self.harmonics
+
+    @property
+    def pooling(self) -> Float[np.ndarray, "k k"]:
+        """The matrix that averages over features of the same kind."""
+        sizes = (self.lags, self.ahead + 1, self.ahead, 2 * self.harmonics)
+        return scipy.linalg.block_diag(*(np.full((n, n), 1 / n) for n in sizes))
 
     @property
     def needed(self) -> int:

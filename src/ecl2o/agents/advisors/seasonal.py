@@ -2,46 +2,20 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from ecl2o.agents.advisors.dense import refuse_unless_size
 from ecl2o.agents.advisors.mlp import refuse_unless_fitting
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.trainable import Trainable
 from ecl2o.problem import Problem
+from ecl2o.problem.arrays import refuse_unless_count
+from ecl2o.problem.memory import RecentContexts
 
 
 class LinearWeights(Trainable):
     """One matrix from features to actions, no bias."""
 
     weight: Float[Array, "k d"]
-
-
-class RecentContexts(eqx.Module):
-    """The last contexts in order of time, and how many of them are real."""
-
-    contexts: Float[Array, "n q"]
-    seen: Int[Array, ""]
-
-    @classmethod
-    def after(cls, history: Float[Array, "H q"], size: int) -> "RecentContexts":
-        """Memory after a history, which may be shorter than the memory."""
-        last = history[-size:] if history.shape[0] else history
-        missing = jnp.zeros((size - last.shape[0], history.shape[1]), history.dtype)
-        return cls(jnp.concatenate([missing, last]), jnp.asarray(last.shape[0]))
-
-    def then(self, context: Float[Array, " q"]) -> "RecentContexts":
-        """Memory after one more context; the oldest is forgotten."""
-        size = self.contexts.shape[0]
-        return RecentContexts(jnp.concatenate([self.contexts[1:], context[None]]), jnp.minimum(self.seen + 1, size))
-
-    def profile(self, period: int, otherwise: Float[Array, " q"]) -> Float[Array, "p q"]:
-        """The mean by phase, entry 0 being the phase of the context to come; `otherwise` for phases never seen."""
-        size, q = self.contexts.shape
-        real = (jnp.arange(size) >= size - self.seen).astype(self.contexts.dtype)
-        count = real.reshape(-1, period).sum(0)[:, None]
-        total = (self.contexts * real[:, None]).reshape(-1, period, q).sum(0)
-        return jnp.where(count > 0, total / jnp.maximum(count, 1), otherwise)
 
 
 class SeasonalLinear(AbstractAgent):
@@ -66,7 +40,7 @@ class SeasonalLinear(AbstractAgent):
     ):
         sizes = {"dim": dim, "context_dim": context_dim, "period": period, "days": days, "recent": recent}
         for name, value in sizes.items():
-            refuse_unless_size(name, value)
+            refuse_unless_count(name, value)
         self.period, self.days, self.recent = period, days, recent
         self.ahead = period if ahead is None else ahead
         features = dim + context_dim * (recent + self.ahead + 1)
@@ -89,13 +63,13 @@ class SeasonalLinear(AbstractAgent):
     def init(self, problem: Problem, start: Start) -> RecentContexts:
         features, dim = self.weights.weight.shape
         refuse_unless_fitting("SeasonalLinear", (features - dim) // (self.recent + self.ahead + 1), dim, start)
-        return RecentContexts.after(start.history, self.days * self.period)
+        return RecentContexts.of(start.history, self.days * self.period)
 
     def step(self, problem: Problem, state: RecentContexts, observation: Observation):
         context = observation.context
-        profile = state.profile(self.period, otherwise=context)
+        profile = state.mean_by_phase(self.period, otherwise=context)
         coming = profile[jnp.arange(self.ahead + 1) % self.period]
         lags = jnp.arange(1, self.recent)
         before = jnp.where((lags <= state.seen)[:, None], state.contexts[-lags], context)
         features = [observation.previous_action, context, before.ravel(), coming.ravel()]
-        return state.then(context), jnp.concatenate(features) @ self.weights.weight, Info.plain()
+        return state.after(context), jnp.concatenate(features) @ self.weights.weight, Info.plain()

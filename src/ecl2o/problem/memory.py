@@ -1,0 +1,46 @@
+"""Memory made of contexts: the last few, in order of time."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+class RecentContexts(eqx.Module):
+    """The last contexts, oldest first, and how many of them were really seen (the others, at the front, are zeros).
+
+    >>> import jax.numpy as jnp
+    >>> memory = RecentContexts.of(jnp.array([[1.0]]), size=3).after(jnp.array([2.0]))
+    >>> [float(y) for y in memory.contexts.ravel()], int(memory.seen)
+    ([0.0, 1.0, 2.0], 2)
+    """
+
+    contexts: Float[Array, "n q"]
+    seen: Int[Array, ""]
+
+    @classmethod
+    def of(cls, history: Float[Array, "H q"], size: int) -> "RecentContexts":
+        """The last `size` contexts of a history that may be shorter."""
+        kept = min(history.shape[0], size)
+        missing = jnp.zeros((size - kept, history.shape[1]), history.dtype)
+        return cls(jnp.concatenate([missing, history[history.shape[0] - kept :]]), jnp.array(kept))
+
+    @property
+    def was_seen(self) -> Bool[Array, " n"]:
+        """Which of them are real."""
+        size = self.contexts.shape[0]
+        return jnp.arange(size) >= size - self.seen
+
+    def after(self, context: Float[Array, " q"]) -> "RecentContexts":
+        """The same one context later; the oldest is forgotten."""
+        contexts = jnp.concatenate([self.contexts[1:], context[None]])
+        return RecentContexts(contexts, jnp.minimum(self.seen + 1, contexts.shape[0]))
+
+    def mean_by_phase(self, period: int, otherwise: Float[Array, " q"] | float = 0.0) -> Float[Array, "period q"]:
+        """The mean of those seen at each phase, entry 0 being the phase of the context to come; `otherwise` where none was.
+
+        The size of the memory is a multiple of the period.
+        """
+        was_seen = self.was_seen.astype(self.contexts.dtype).reshape(-1, period, 1)
+        by_phase = self.contexts.reshape(-1, period, self.contexts.shape[1])
+        count = was_seen.sum(0)
+        return jnp.where(count > 0, (by_phase * was_seen).sum(0) / jnp.maximum(count, 1), otherwise)
