@@ -2,7 +2,7 @@
 
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.certify import Certificate, certify
-from ecl2o.evaluation.daily import DailyScore, TestBed, score_days
+from ecl2o.evaluation.daily import DailyScore, TestBed, score_days, score_runs
 from ecl2o.evaluation.rollout import rollout, rollout_days, rollout_set
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "rollout_days",
     "rollout_set",
     "score_days",
+    "score_runs",
 ]

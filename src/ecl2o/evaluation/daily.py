@@ -72,12 +72,16 @@ def score_days(
     forecaster: AbstractForecaster | None = None,
     key: PRNGKeyArray | None = None,
 ) -> DailyScore:
-    """Test an agent continuously.
+    """Test an agent continuously."""
+    return score_runs(*rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster, key), bed)
+
+
+def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: TestBed) -> DailyScore:
+    """The score of runs through the days of a bed, each from its x0.
 
     The prediction error is the mean squared distance of the advice from the day's oracle, over the oracle's mean cost (the
     ratio of means, finite where single days have an optimum of zero); None for agents without advice.
     """
-    runs, starts = rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster, key)
     best = _day_oracles(bed.problem, starts, bed.days)
     ratio = metrics.cost_ratios(runs.cost, best.cost)
     error = None

@@ -1,0 +1,278 @@
+"""What a promise costs: average cost against the ratio that is promised, and against the worst that was seen.
+
+Every family is trained and tested on the same days of one series. Guarded rows are `OnlineRidge` with its correction trained
+through `Competitive` (ALGORITHMS section 10), one per ratio; the end of their curve, where nothing is promised, is `OnlineRidge`
+itself. R-OBD promises the smallest ratio that any online algorithm can; planners, networks and calibrated networks promise none.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecl2o import theory
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML, Renewed
+from ecl2o.agents.advisors import LSTM, MLP, Corrected, OnlineRidge, Scaling
+from ecl2o.data import Contexts, DataError
+from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
+from ecl2o.forecasters import RollingProfile
+from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
+from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
+from ecl2o.studies.demand_response import PAPER_MU, PAPER_TRUST, TUNING, TWO_STAGE_TRUST
+from ecl2o.studies.guarded_training import play_through, record_outlook, train_through
+from ecl2o.studies.training_jobs import Job, Progress, run_jobs, silent
+
+FORMAT = 1
+RATIOS = (1.8, 2.0, 2.2, 2.5, 3.0, 4.0)
+PROFILE_DAYS = 14  # what planners may remember
+MATURITY = 48  # steps at least until a regression target is known
+
+Network = Literal["LSTM", "MLP"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FrontierSettings:
+    """What is trained, and how long. `quick`: a look, not a result."""
+
+    alpha: float = 10.0
+    network: Network = "LSTM"
+    seed: int = 0
+    quick: bool = False
+    ratios: tuple[float, ...] = RATIOS
+
+    def __post_init__(self):
+        if not (np.isfinite(self.alpha) and self.alpha > 0):
+            raise ValueError(f"alpha must be positive and finite, got {self.alpha}.")
+        if self.network not in ("LSTM", "MLP"):
+            raise ValueError(f"network must be 'LSTM' or 'MLP', got {self.network!r}.")
+
+    @property
+    def training_steps(self) -> int:
+        """Adam steps of each network."""
+        return 300 if self.quick else 4000
+
+    @property
+    def guarded_steps(self) -> int:
+        """Adam steps of each correction."""
+        return 40 if self.quick else 200
+
+
+@dataclasses.dataclass(frozen=True)
+class FrontierPoint:
+    """One policy: what it promises (None: nothing), what it cost on average, and the worst and nearly worst day."""
+
+    family: str  # the name of a row of the studies; "guarded" for every ratio
+    label: str
+    promise: float | None
+    average_cost: float
+    competitive_ratio: float
+    p99: float
+    parameters: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """The row of results.json; no promise is null."""
+        shown = dataclasses.asdict(self)
+        return {"promised_ratio": shown.pop("promise"), **shown}
+
+
+@dataclasses.dataclass(frozen=True)
+class Frontier:
+    """All points, and the limits that no online algorithm crosses.
+
+    `smallest_ratio` is the least that can be promised for a day of this problem; `refused` are the ratios below it that were
+    asked for. `varying_ratio` is R-OBD's bound where curvature may vary, which is not so here.
+    """
+
+    points: list[FrontierPoint]
+    smallest_ratio: float
+    varying_ratio: float
+    refused: list[float]
+    test_days: int
+    oracle_average_cost: float
+    settings: FrontierSettings
+    source: dict[str, Any]
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of results.json."""
+        return {
+            "format": FORMAT,
+            "study": "frontier",
+            "source": self.source,
+            "problem": {"m": 1.0, "alpha": self.settings.alpha, "beta": self.settings.alpha},
+            "settings": dataclasses.asdict(self.settings),
+            "oracle": {"average_cost": self.oracle_average_cost},
+            "test_days": self.test_days,
+            "smallest_ratio": self.smallest_ratio,
+            "varying_curvature_ratio": self.varying_ratio,
+            "refused_ratios": self.refused,
+            "points": [point.as_json() for point in self.points],
+            "seconds": self.seconds,
+        }
+
+
+def run(contexts: Contexts, settings: FrontierSettings = FrontierSettings(), progress: Progress = silent) -> Frontier:
+    """Train every family on the training days, choose on the validation days, report on the test days."""
+    started = time.perf_counter()
+    if contexts.steps_per_day < 2:
+        raise DataError(
+            "the frontier is between days of several steps, but this series has one row a day. Use an hourly series."
+        )
+    if (contexts.training == contexts.training[0]).all():
+        raise DataError("the training days never change, so that there is nothing to learn.")
+    setup = _Setup(contexts if contexts.preset else contexts.scaled_to(1.0), settings)
+    smallest = float(theory.smallest_feasible_ratio(settings.alpha, contexts.steps_per_day))
+    ratios = [ratio for ratio in settings.ratios if ratio >= smallest]
+    jobs = [
+        Job("EC-L2O", setup.train_calibrated),
+        Job("PureML", setup.train_alone),
+        Job("guarded", lambda report: setup.train_guarded(ratios, report)),
+    ]
+    trained = run_jobs(jobs, progress)
+    points = setup.points(trained, progress)
+    alpha = settings.alpha
+    return Frontier(
+        points=points,
+        smallest_ratio=smallest,
+        varying_ratio=float(theory.robd_ratio(1.0, alpha, alpha)),
+        refused=[ratio for ratio in settings.ratios if ratio < smallest],
+        test_days=setup.test.days.shape[0],
+        oracle_average_cost=float(np.mean(setup.test.oracle_cost)) * (contexts.scale / setup.contexts.scale) ** 2,
+        settings=settings,
+        source=_source(contexts),
+        seconds=time.perf_counter() - started,
+    )
+
+
+class _Setup:
+    """The problem and the days, common to all rows; scaling contexts changes neither normalised costs nor ratios."""
+
+    def __init__(self, contexts: Contexts, settings: FrontierSettings):
+        self.contexts, self.settings = contexts, settings
+        self.period, self.dim = contexts.steps_per_day, contexts.dim
+        self.problem = Problem(SquaredTracking(), Mahalanobis.isotropic(settings.alpha, dim=self.dim))
+        history = min(PROFILE_DAYS, contexts.split.training_days) * self.period
+        self.test = TestBed.of(self.problem, *contexts.test_days(history))
+        self.validation = TestBed.of(self.problem, *contexts.validation_days(history))
+        self.key = jax.random.key(settings.seed)
+
+    def network(self) -> AbstractAgent:
+        """An untrained network; weather comes scaled as its authors had it, so only other series are standardised."""
+        kind = LSTM if self.settings.network == "LSTM" else MLP
+        scaling = None
+        if self.contexts.preset is None:
+            scaling = Scaling.of(jnp.asarray(self.contexts.training))
+        key = jax.random.fold_in(self.key, 1)
+        return kind(self.dim, self.dim, key=key, contexts=scaling, actions=scaling)
+
+    def train_alone(self, report: Callable) -> PureML:
+        """PureML: the network on its own cost."""
+        return self._fit([PureML(self.network())], [StandaloneLoss(0.0)], report)[0]
+
+    def train_calibrated(self, report: Callable) -> dict[tuple[float, float], MLAROBD]:
+        """EC-L2O networks by (trust, mu): the paper's setting, and those that validation chooses from."""
+        grid = ((PAPER_TRUST, PAPER_MU), *TUNING)
+        agents = [MLAROBD(self.network(), trust) for trust, _ in grid]
+        losses = [CalibratedLoss(mu=mu) for _, mu in grid]
+        return dict(zip(grid, self._fit(agents, losses, report), strict=True))
+
+    def _fit(self, agents: Sequence[Any], losses: Sequence[Any], report: Callable) -> list[Any]:
+        windows = self.contexts.training_windows()
+        fitted = fit_many(
+            agents,
+            self.problem,
+            windows,
+            losses=list(losses),
+            keys=[self.key] * len(agents),
+            steps=self.settings.training_steps,
+            batch=min(50, windows.x0.shape[0]),
+            progress=report,
+        )
+        return [result.agent for result in fitted]
+
+    def ridge(self) -> OnlineRidge:
+        """The regression, with half a day of lags and outlook whatever the length of a day."""
+        half = self.period // 2
+        return OnlineRidge(self.period, lags=half, ahead=half, maturity=max(2 * self.period, MATURITY))
+
+    def train_guarded(self, ratios: Sequence[float], report: Callable) -> dict[float, Competitive]:
+        """A guard per ratio, its correction trained through it; what `OnlineRidge` makes of the contexts is recorded once."""
+        split = self.contexts.split
+        known = self.contexts.values[: (split.training_days + split.validation_days) * self.period]
+        ridge = self.ridge()
+        outlook = record_outlook(ridge, self.problem, known)
+        trained = {}
+        for ratio in ratios:
+            guard = Competitive(Corrected(ridge, self.period), ratio, horizon=self.period)
+            trained[ratio], _ = train_through(
+                guard, self.problem, self.contexts, steps=self.settings.guarded_steps, outlook=outlook
+            )
+            report(len(trained), len(ratios), 0.0)
+        return trained
+
+    def points(self, trained: dict[str, Any], progress: Progress) -> list[FrontierPoint]:
+        """Everything on the test days, what promises first."""
+        calibrated, alone = trained["EC-L2O"], trained["PureML"]
+        tuned = min(TUNING, key=lambda pair: score_days(calibrated[pair], self.validation).average_cost)
+        kind, paper = self.settings.network, (PAPER_TRUST, PAPER_MU)
+        exact = float(theory.exact_robd_ratio(1.0, self.settings.alpha))
+        profile = RollingProfile(7, period=self.period)
+        plan = RHC(self.period - 1, truncate=False)
+
+        def days(agent: AbstractAgent, forecaster: RollingProfile | None = None) -> Callable[[], DailyScore]:
+            return lambda: score_days(agent, self.test, forecaster)
+
+        def through(agent: AbstractAgent) -> Callable[[], DailyScore]:
+            split = self.contexts.split
+            past = (split.training_days + split.validation_days) * self.period
+            return lambda: score_runs(*play_through(agent, self.problem, self.contexts.test_days(past)), self.test)
+
+        rows: list[tuple[str, str, float | None, dict[str, Any], Callable[[], DailyScore]]] = [
+            ("r-obd", "R-OBD", exact, {}, days(ROBD())),
+        ]
+        for ratio, guard in trained["guarded"].items():
+            row = ("guarded", f"Guarded, {ratio:g}", ratio, {"ratio": ratio}, through(Renewed(guard, self.period)))
+            rows.append(row)
+        rows += [
+            ("ridge", "OnlineRidge", None, {}, through(self.ridge())),
+            ("rhc", "RHC", None, {"window": plan.window, "forecaster": "RollingProfile"}, days(plan, profile)),
+            ("pure-ml", "PureML-0", None, {"advisor": kind}, days(alone)),
+            (
+                "mla-robd",
+                "MLA-ROBD",
+                None,
+                {"advisor": kind, "trust": TWO_STAGE_TRUST},
+                days(MLAROBD(alone.advisor, TWO_STAGE_TRUST)),
+            ),
+            ("ec-l2o", "EC-L2O", None, _calibrated(kind, paper), days(calibrated[paper])),
+            ("ec-l2o-tuned", "EC-L2O, tuned", None, _calibrated(kind, tuned), days(calibrated[tuned])),
+        ]
+        points = []
+        for family, label, promise, parameters, score in rows:
+            found = score()
+            figures = found.average_cost, found.competitive_ratio, found.tail_ratio["p99"]
+            points.append(FrontierPoint(family, label, promise, *figures, parameters))
+            progress("testing", len(points), len(rows))
+        return points
+
+
+def _calibrated(kind: str, pair: tuple[float, float]) -> dict[str, Any]:
+    return {"advisor": kind, "trust": pair[0], "mu": pair[1]}
+
+
+def _source(contexts: Contexts) -> dict[str, Any]:
+    """Where the contexts come from, as JSON's types."""
+    metadata = contexts.metadata
+    return {
+        "file": None if metadata is None else metadata.file,
+        "sha256": None if metadata is None else metadata.sha256,
+        "preset": contexts.preset,
+        "base_shortage": contexts.base_shortage,
+        "steps_per_day": contexts.steps_per_day,
+        "columns": contexts.dim,
+        "split": dataclasses.asdict(contexts.split),
+    }
