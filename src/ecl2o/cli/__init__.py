@@ -8,8 +8,12 @@ exit code 1.
 import typer
 
 from ecl2o.cli import output
+from ecl2o.cli.act import act
 from ecl2o.cli.bounds import bounds
 from ecl2o.cli.cite import cite
+from ecl2o.cli.compare import compare
+from ecl2o.cli.evaluate import evaluate
+from ecl2o.cli.fit import fit
 from ecl2o.cli.reproduce import reproduce
 
 app = typer.Typer(
@@ -23,6 +27,10 @@ app = typer.Typer(
 )
 
 app.command(epilog="Example: ecl2o reproduce --weather site.csv --base-shortage auto --quick --out report")(reproduce)
+app.command(epilog="Example: ecl2o fit demand.csv --alpha 10 --promise 2.5 --out policy.ecl2o")(fit)
+app.command(epilog="Example: ecl2o evaluate policy.ecl2o demand.csv --days 30")(evaluate)
+app.command(epilog="Example: ecl2o act policy.ecl2o --state run.state < contexts.csv")(act)
+app.command(epilog="Example: ecl2o compare demand.csv --agents r-obd,rhc,policy.ecl2o")(compare)
 app.command(epilog="Example: ecl2o bounds --m 1 --alpha 10 --beta 10 --trust 0.3 --rho 0.5")(bounds)
 app.command(epilog="Example: ecl2o cite mla-robd")(cite)
 

@@ -37,8 +37,14 @@ class AdviceOrAction(AbstractAgent):
 
     def step(self, problem: Problem, state, observation: Observation):
         state, action, info = self.agent.step(problem, state, observation)
-        assert info.advice is not None
-        return state, jnp.where(self.alone != 0, info.advice, action), info
+        return state, jnp.where(self.alone != 0, _advice(self.agent, info.advice), action), info
+
+
+def _advice(agent: AbstractAgent, advice: Array | None) -> Array:
+    """The advice that the agent, or a guard around it, was given; refused where there was none."""
+    if advice is None:
+        raise TypeError(f"CalibratedLoss needs an agent with an advisor, got {type(agent).__name__}.")
+    return advice
 
 
 class Scale(eqx.Module):
@@ -75,7 +81,12 @@ def fixed_scale(loss: AbstractLoss, oracles: Trajectory) -> Scale:
 
 
 def scaled(loss: AbstractLoss, oracles: Trajectory) -> AbstractLoss:
-    """The same loss with its scale fixed on a training set."""
+    """The same loss with its scale fixed on a training set, whose optimum must cost something if it is the unit."""
+    mean = known(jnp.mean(oracles.cost))
+    if loss.scale is None and loss.cost_scale == "oracle" and mean is not None and not mean > 0:
+        raise ValueError(
+            f"cost_scale='oracle' divides by the mean oracle cost, which is {mean:g}; give a number instead."
+        )
     return eqx.tree_at(lambda l: l.scale, loss, fixed_scale(loss, oracles), is_leaf=lambda leaf: leaf is None)
 
 
@@ -87,8 +98,7 @@ def runs(agent: AbstractAgent, problem: Problem, instances: Instance) -> Traject
 def _runs_with_advice(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Float[Array, "n T d"]]:
     """The runs, and the advice along them."""
     played = runs(agent, problem, instances)
-    assert played.advice is not None
-    return played, played.advice
+    return played, _advice(agent, played.advice)
 
 
 def _runs_with_standalone_actions(
@@ -141,8 +151,6 @@ class CalibratedLoss(AbstractLoss):
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
     ) -> Float[Array, ""]:
         scale = fixed_scale(self, oracles)
-        if not hasattr(agent, "advisor"):
-            raise TypeError(f"CalibratedLoss needs an agent with an advisor, got {type(agent).__name__}.")
         unroll = _runs_with_advice if self.prediction_rollout == "calibrated" else _runs_with_standalone_actions
         played, advice = unroll(agent, problem, instances)
         rho = scale.ratio(jnp.sum((advice - oracles.actions) ** 2, axis=(-2, -1)), oracles.cost)

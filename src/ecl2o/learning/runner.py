@@ -117,6 +117,11 @@ class AbstractRunner(abc.ABC):
         return self._steps
 
     @property
+    def context_dim(self) -> int:
+        """Q, how many numbers a context has."""
+        return self._setting.context_dim
+
+    @property
     def action(self) -> Float[np.ndarray, "*n d"]:
         """The last action; x0 before the first step."""
         return np.array(self._carried[0][..., : self._setting.dim])

@@ -1,0 +1,173 @@
+"""`ecl2o compare`: any agents, and any policies, on the same contexts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ecl2o.cli import output, series
+
+if TYPE_CHECKING:
+    from ecl2o.evaluation import TestBed
+    from ecl2o.evaluation.comparison import ComparisonRow, Entrant
+
+_DEFAULT = "greedy,r-obd,obd,ogd,lai,rhc,chc,competitive-rhc"
+_FORECASTERS = ("rolling-profile", "seasonal-naive", "persistence", "exact")
+_HISTORY_DAYS = 14
+_POLICY = ".ecl2o"
+
+
+def compare(
+    data: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DATA]", help="A CSV or Parquet file; or give --study.", show_default=False),
+    ] = None,
+    study: Annotated[
+        str | None, typer.Option(help="Contexts that come with the program: demand-response or varying-curvature.")
+    ] = None,
+    agents: Annotated[
+        str,
+        typer.Option(
+            help="Names with commas, and policy files; 'all' for all that need no training, 'list' to see them."
+        ),
+    ] = _DEFAULT,
+    alpha: Annotated[float, typer.Option(help="What moving costs: alpha/2 times the squared change.")] = 10.0,
+    forecaster: Annotated[
+        str, typer.Option(help=f"What planners ask: {', '.join(_FORECASTERS)} (which knows the future).")
+    ] = _FORECASTERS[0],
+    days: Annotated[int | None, typer.Option(min=1, help="Only the last so many days. (default: all)")] = None,
+    column: series.Columns = None,
+    time_column: series.TimeColumn = None,
+    fill: series.Fill = None,
+    period: series.Period = None,
+    json: output.Json = False,
+    seed: output.Seed = 0,
+) -> None:
+    """Run agents on the same days, and print one table: average cost, worst day, tail, microseconds per step.
+
+    Agents that do not apply to the problem are named below the table with the reason.
+    """
+    if agents == "list":
+        return _list(json)
+    if (data is None) == (study is None):
+        raise typer.BadParameter("give either a file or --study, not both and not neither.", param_hint="DATA")
+    if not 0 < alpha < float("inf"):
+        raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
+    if forecaster not in _FORECASTERS:
+        raise typer.BadParameter(f"must be one of {', '.join(_FORECASTERS)}.", param_hint="--forecaster")
+    from ecl2o.cli.numerics import use_double_precision
+
+    use_double_precision()
+    if study is not None:
+        bed = _study_bed(study, alpha, seed)
+    else:
+        assert data is not None
+        bed = _series_bed(series.Reading(data, column, time_column, fill, period), alpha)
+    bed = _last_days(bed, days)
+    entrants = _entrants(agents, bed, forecaster)
+    with output.progress_bars(not json) as progress:
+        rows, refused = _compare(entrants, bed, progress)
+    if json:
+        found = {"contexts": study or str(data), "days": bed.days.shape[0], "alpha": alpha, "forecaster": forecaster}
+        output.print_json(found | {"agents": series.as_json(rows), "not_applicable": refused})
+        return None
+    series.print_rows(
+        rows, f"{bed.days.shape[0]} days of {study or data}, alpha = {alpha:g}, forecaster: {forecaster}", {}
+    )
+    for name, reason in refused.items():
+        output.results().print(f"{name} does not apply: {reason}", soft_wrap=True)
+    return None
+
+
+def _list(as_json: bool) -> None:
+    from ecl2o.evaluation.comparison import CONTENDERS
+
+    if as_json:
+        output.print_json(list(CONTENDERS))
+    else:
+        typer.echo("\n".join(CONTENDERS))
+
+
+def _study_bed(name: str, alpha: float, seed: int) -> "TestBed":
+    from ecl2o.studies.test_beds import BEDS
+
+    if name not in BEDS:
+        raise typer.BadParameter(f"no study is called {name!r}; there are {', '.join(BEDS)}.", param_hint="--study")
+    return BEDS[name](alpha, seed)
+
+
+def _series_bed(reading: series.Reading, alpha: float) -> "TestBed":
+    """The series as days, the first ones as history."""
+    from ecl2o.evaluation import TestBed
+    from ecl2o.studies.own_series import tracking_problem
+
+    contexts = reading.whole()
+    per_day = contexts.steps_per_day
+    first = min(_HISTORY_DAYS, contexts.n_days // 2)
+    values = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day, contexts.dim)
+    history = contexts.values[: first * per_day]
+    return TestBed.of(tracking_problem(contexts.dim, alpha), history[-1], values[first:], history)
+
+
+def _last_days(bed: "TestBed", days: int | None) -> "TestBed":
+    """The same bed with its last days only; what comes before them is history."""
+    if days is None or days >= bed.days.shape[0]:
+        return bed
+    import jax.numpy as jnp
+
+    from ecl2o.evaluation import TestBed
+
+    before, kept = bed.days[:-days], bed.days[-days:]
+    past = before.reshape(-1, before.shape[-1])
+    x0 = past[-1] if past.shape[-1] == bed.x0.shape[0] else bed.x0
+    if bed.history is not None:
+        past = jnp.concatenate([bed.history, past])[-bed.history.shape[0] :]
+    return TestBed.of(bed.problem, x0, kept, None if bed.history is None else past)
+
+
+def _entrants(agents: str, bed: "TestBed", forecaster: str) -> "dict[str, Entrant]":
+    from ecl2o.evaluation.comparison import CONTENDERS, Entrant, contender
+    from ecl2o.learning import load
+
+    asked = _forecaster(forecaster, bed.days.shape[1])
+    names = list(CONTENDERS) if agents == "all" else [name.strip() for name in agents.split(",") if name.strip()]
+    found = {}
+    for name in names:
+        if name.endswith(_POLICY) or Path(name).is_file():
+            policy = load(name)
+            found[Path(name).name] = Entrant(policy.agent, policy.forecaster)
+        else:
+            found[name] = contender(name, bed, asked)
+    if not found:
+        raise typer.BadParameter("name at least one agent.", param_hint="--agents")
+    return found
+
+
+def _forecaster(name: str, steps: int) -> Any:
+    from ecl2o import forecasters
+
+    return {
+        "rolling-profile": lambda: forecasters.RollingProfile(period=steps),
+        "seasonal-naive": lambda: forecasters.SeasonalNaive(period=steps),
+        "persistence": forecasters.Persistence,
+        "exact": forecasters.Exact,
+    }[name]()
+
+
+def _compare(
+    entrants: "dict[str, Entrant]", bed: "TestBed", progress: output.Progress
+) -> "tuple[list[ComparisonRow], dict[str, str]]":
+    """The rows, and why the agents without one have none."""
+    from ecl2o.evaluation.comparison import compared, oracle_row
+
+    rows, refused = [oracle_row(bed)], {}
+    for done, (name, entrant) in enumerate(entrants.items(), start=1):
+        try:
+            rows.append(compared(name, entrant, bed))
+        except ValueError as error:
+            refused[name] = output.one_line(error)
+        progress("comparing", done, len(entrants))
+    if len(rows) == 1:
+        name, reason = next(iter(refused.items()))
+        raise ValueError(f"no agent applies; {name}: {reason}")
+    return rows, refused

@@ -1,0 +1,112 @@
+"""`ecl2o evaluate`: a policy file on a series."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ecl2o.cli import output, series
+
+if TYPE_CHECKING:
+    from ecl2o.data import Contexts
+    from ecl2o.evaluation import TestBed
+    from ecl2o.evaluation.comparison import ComparisonRow
+    from ecl2o.learning import Policy
+
+PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="A policy file, written by fit or reproduce.")]
+
+
+def evaluate(
+    policy: PolicyFile,
+    data: series.Series,
+    days: Annotated[int | None, typer.Option(min=1, help="Only the last so many days. (default: all)")] = None,
+    column: series.Columns = None,
+    time_column: series.TimeColumn = None,
+    fill: series.Fill = None,
+    period: series.Period = None,
+    json: output.Json = False,
+    seed: output.UnusedSeed = 0,
+) -> None:
+    """Test a policy on a series, day after day, beside R-OBD, RHC and the oracle.
+
+    Each day starts from the policy's own last action of the day before. The first days, as many as the policy remembers, are its
+    history and are not counted.
+    """
+    from ecl2o.cli.numerics import use_double_precision
+
+    use_double_precision()
+    from ecl2o.evaluation.comparison import Entrant, compare
+    from ecl2o.learning import load
+    from ecl2o.studies.own_series import rivals
+
+    loaded = load(policy)
+    contexts = reading_for(loaded, series.Reading(data, column, time_column, fill, period)).whole()
+    bed, first = bed_of(loaded, contexts, days)
+    with output.progress_bars(not json) as progress:
+        rows = compare(
+            {"policy": Entrant(loaded.agent, loaded.forecaster), **rivals(contexts.steps_per_day)},
+            bed,
+            lambda done, total: progress("testing", done, total),
+        )
+    own, tested = rows[1], bed.days.shape[0]
+    worst = {row.name: str(contexts.time[(first + row.worst_day) * contexts.steps_per_day]) for row in rows}
+    if json:
+        output.print_json(
+            {
+                "policy": str(policy),
+                "data": str(data),
+                "days": tested,
+                "history_days": first if days is None else None,
+                "rows": {name: row | {"worst_day_starts": worst[name]} for name, row in series.as_json(rows).items()},
+            }
+        )
+    else:
+        _print(
+            rows,
+            f"{tested} days of {data.name}, from {contexts.time[first * contexts.steps_per_day]}",
+            policy.name,
+            worst,
+        )
+    if own.promise_kept is False:
+        raise typer.Exit(1)
+
+
+def _print(rows: "list[ComparisonRow]", title: str, name: str, worst: dict[str, str]) -> None:
+    labels = {"policy": name, "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
+    series.print_rows(rows, title, labels)
+    say, own = output.results().print, rows[1]
+    say(f"worst day: the one that begins at {worst['policy']}, {own.competitive_ratio:.3f} times its optimum.")
+    promised = series.promise_line(own)
+    say("promise: none." if promised is None else promised)
+
+
+def reading_for(policy: "Policy", reading: series.Reading) -> series.Reading:
+    """The columns and the length of day that the policy was made for, unless others are given."""
+    known: dict[str, Any] = policy.metadata
+    columns, period = reading.columns, reading.period
+    if not columns and isinstance(known.get("columns"), list):
+        columns = known["columns"]
+    if period is None and isinstance(known.get("steps_per_day"), int):
+        period = known["steps_per_day"]
+    return dataclasses.replace(reading, columns=columns, period=period)
+
+
+def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[TestBed, int]":
+    """The days to test on with what came before them, and the number of the first."""
+    from ecl2o.data import DataError
+    from ecl2o.evaluation import TestBed
+
+    per_day = contexts.steps_per_day
+    remembered = policy.metadata.get("history_steps")
+    wanted = 7 if not isinstance(remembered, int) else -(-remembered // per_day)
+    first = min(max(wanted, 1), contexts.n_days - 1)
+    if days is not None:
+        if days > contexts.n_days - 1:
+            raise DataError(
+                f"--days {days} is more than the {contexts.n_days} days of the file leave after one that they start from."
+            )
+        first = contexts.n_days - days
+    used = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day, -1)
+    history = contexts.values[max(first - max(wanted, 7), 0) * per_day : first * per_day]
+    return TestBed.of(policy.problem, history[-1], used[first:], history), first

@@ -1,0 +1,139 @@
+"""`ecl2o fit`: from a series to a policy file, and how good it is."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ecl2o.cli import output, series
+
+if TYPE_CHECKING:
+    from ecl2o.data import Contexts
+    from ecl2o.studies.own_series import FittedSeries
+
+
+def fit(
+    data: series.Series,
+    out: Annotated[Path, typer.Option(help="Where to write the policy.")] = Path("policy.ecl2o"),
+    alpha: Annotated[
+        float, typer.Option(help="What moving costs: alpha/2 times the squared change, beside 1/2 the squared miss.")
+    ] = 10.0,
+    promise: Annotated[
+        float | None,
+        typer.Option(help="Promise to pay at most this many times the optimum of each day, whatever happens (2.5)."),
+    ] = None,
+    advisor: Annotated[str, typer.Option(help="What learns: seasonal (a linear rule), mlp or lstm.")] = "seasonal",
+    column: series.Columns = None,
+    time_column: series.TimeColumn = None,
+    fill: series.Fill = None,
+    period: series.Period = None,
+    training_days: Annotated[
+        int | None, typer.Option(min=2, help="Days to train on, the first ones. (default: two thirds)")
+    ] = None,
+    validation_days: Annotated[
+        int | None, typer.Option(min=1, help="Days to choose trust and mu on, the next ones. (default: a sixth)")
+    ] = None,
+    search_worst_day: Annotated[
+        bool, typer.Option("--search-worst-day", help="Also search for a day on which the policy does badly.")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps. (default: enough)", hidden=True)] = None,
+    json: output.Json = False,
+    seed: output.Seed = 0,
+) -> None:
+    """Learn a policy from a series of past contexts, and compare it on days held back.
+
+    Training takes a minute or two for a year of hourly rows. Trust and mu are chosen on the validation days; the table is about
+    the days after them. Costs are 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the units of the file.
+    """
+    from ecl2o.cli.numerics import use_double_precision
+
+    use_double_precision()
+    _refuse_bad_place(out)
+    from ecl2o.learning import save
+    from ecl2o.studies.own_series import Recipe, bad_day, fit_series
+
+    recipe = Recipe(alpha, advisor, promise, steps, seed)  # pyright: ignore[reportArgumentType]
+    split = _split(training_days, validation_days)
+    contexts = series.Reading(data, column, time_column, fill, period).contexts(split)
+    with output.progress_bars(not json) as progress:
+        fitted = fit_series(contexts, recipe, progress)
+    found = bad_day(fitted.policy, contexts, seed) if search_worst_day else None
+    save(out, fitted.policy)
+    if json:
+        output.print_json(_as_json(fitted, out, found))
+    else:
+        _print(fitted, contexts, out, found)
+
+
+def _split(training_days: int | None, validation_days: int | None) -> Any:
+    if training_days is None and validation_days is None:
+        return None
+    if training_days is None or validation_days is None:
+        raise typer.BadParameter("--training-days and --validation-days go together: give both or neither.")
+    from ecl2o.data import Split
+
+    return Split(training_days, validation_days)
+
+
+def _refuse_bad_place(out: Path) -> None:
+    """Before the training, not after it."""
+    if out.is_dir():
+        raise typer.BadParameter(f"{out} is a folder.", param_hint="--out")
+    if not out.resolve().parent.is_dir():
+        raise typer.BadParameter(f"the folder {out.resolve().parent} does not exist.", param_hint="--out")
+
+
+def _as_json(fitted: "FittedSeries", out: Path, found: Any) -> dict[str, Any]:
+    import dataclasses
+
+    return {
+        "policy": str(out),
+        "recipe": fitted.policy.metadata["recipe"],
+        "split": fitted.policy.metadata["split"] | {"test_days": fitted.test_days},
+        "chosen": dataclasses.asdict(fitted.chosen),
+        "candidates": [dataclasses.asdict(candidate) for candidate in fitted.candidates],
+        "test": series.as_json(fitted.rows),
+        "expert_ratio": _expert_ratio(fitted),
+        "bad_day_ratio": None if found is None else found.ratio,
+    }
+
+
+def _expert_ratio(fitted: "FittedSeries") -> float:
+    from ecl2o.theory import exact_robd_ratio
+
+    problem = fitted.policy.problem
+    return float(exact_robd_ratio(problem.m, problem.beta))
+
+
+def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any) -> None:
+    split, chosen = contexts.split, fitted.chosen
+    rows = {row.name: row for row in fitted.rows}
+    labels = {"oracle": "oracle", "policy": "your policy", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
+    title = f"The last {fitted.test_days} days, which neither training ({split.training_days} days) nor choice "
+    title += f"({split.validation_days} days) has seen"
+    series.print_rows(fitted.rows, title, labels)
+    say = output.results().print
+    say(
+        f"chosen on validation: trust {chosen.trust:g}, mu {chosen.mu:g} (average cost {chosen.average_cost:.3f} there)."
+    )
+    promised = series.promise_line(rows["policy"])
+    if promised is None:
+        say(
+            "worst case: none is promised. R-OBD never pays more than "
+            f"{_expert_ratio(fitted):.3f} times the optimum; with --promise 2.5 your policy would keep to 2.5."
+        )
+    else:
+        say(promised)
+    if found is not None:
+        say(f"worst day found by search: {found.ratio:.3f} times the optimum (within the range of your data).")
+    say(_advice(rows, out), soft_wrap=True)
+
+
+def _advice(rows: dict[str, Any], out: Path) -> str:
+    """What to do next, in one line."""
+    policy = rows["policy"]
+    better = min(("rhc", "r-obd"), key=lambda name: rows[name].average_cost)
+    if policy.promise is None and policy.average_cost > rows[better].average_cost:
+        name = {"rhc": "RHC", "r-obd": "R-OBD"}[better]
+        return f"next: {name} was cheaper here; try more training days or another --advisor before you use {out}."
+    return f"next: ecl2o act {out}   (one context per line in, one action per line out; docs/operators.md)"

@@ -1,0 +1,127 @@
+"""What the commands that read a series share: their options, and from the file to contexts."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ecl2o.data import Contexts, SeriesMetadata, Split
+    from ecl2o.evaluation.comparison import ComparisonRow
+
+Series = Annotated[
+    Path,
+    typer.Argument(metavar="DATA", help="A CSV or Parquet file: a time column and one or more columns of numbers."),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column", metavar="NAME", help="A column to use; may be given several times. (default: all numbers)"
+    ),
+]
+TimeColumn = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The column with the time. (default: found by its name or cells)")
+]
+Fill = Annotated[
+    str | None,
+    typer.Option(metavar="HOW", help="Repair gaps, repeated rows and bad cells: 'interpolate' or 'previous'."),
+]
+Period = Annotated[
+    int | None,
+    typer.Option(
+        min=2, help="Steps in a 'day', needed where rows are a day or more apart (7: weeks). (default: a day's)"
+    ),
+]
+
+_FEWEST_DAYS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a series is read: the options above."""
+
+    path: Path
+    columns: list[str] | None = None
+    time_column: str | None = None
+    fill: str | None = None
+    period: int | None = None
+
+    def contexts(self, split: "Split | None" = None) -> "Contexts":
+        """The series, divided into days for training, validation and testing; without a split, as `fit` does it."""
+        from ecl2o.data import series_contexts
+        from ecl2o.studies.own_series import default_split
+
+        frame, metadata = self._frame()
+        days = len(frame) // metadata.steps_per_day
+        return series_contexts(frame, metadata, default_split(days) if split is None else split)
+
+    def whole(self) -> "Contexts":
+        """The series as days to test on."""
+        from ecl2o.data import DataError, Split, series_contexts
+
+        frame, metadata = self._frame()
+        days = len(frame) // metadata.steps_per_day
+        if days < _FEWEST_DAYS:
+            raise DataError(
+                f"{metadata.file} has {days} whole days ({len(frame)} rows, {metadata.steps_per_day} a day), but at least "
+                f"{_FEWEST_DAYS} are needed to test on."
+            )
+        return series_contexts(frame, metadata, Split(2, 0))
+
+    def values(self) -> Any:
+        """The numbers alone, (n, q)."""
+        from ecl2o.data import read_series
+
+        return read_series(self.path, self.time_column, self.columns or None, self.fill)[0].to_numpy(float)
+
+    def _frame(self) -> "tuple[Any, SeriesMetadata]":
+        from ecl2o.data import DataError, read_series
+
+        frame, metadata = read_series(self.path, self.time_column, self.columns or None, self.fill)
+        steps = metadata.steps_per_day if self.period is None else self.period
+        if steps < 2:
+            raise DataError(
+                f"the rows of {metadata.file} are a day or more apart. Say how many make one round of decisions with "
+                "--period, for example --period 7 for weeks of daily rows; 'days' are such rounds then."
+            )
+        return frame, dataclasses.replace(metadata, steps_per_day=steps)
+
+
+def print_rows(rows: "list[ComparisonRow]", title: str, labels: dict[str, str], notes: bool = True) -> None:
+    """The comparison as a table, and what its columns are."""
+    from rich.table import Table
+
+    from ecl2o.cli import output
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    live = any(row.live_ratio is not None for row in rows)
+    for name in ("average cost", "worst day", "99 % of days", *(("live ratio",) if live else ()), "µs per step"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        own = ([f"{row.live_ratio:.4g}" if row.live_ratio is not None else ""]) if live else []
+        figures = [row.average_cost, row.competitive_ratio, row.tail_ratio["p99"]]
+        speed = f"{row.microseconds_per_step:.1f}"
+        table.add_row(labels.get(row.name, row.name), *(f"{figure:.3f}" for figure in figures), *own, speed)
+    console = output.results()
+    console.print(table)
+    if notes:
+        console.print(
+            "average cost: in units of the oracle's, which knows each day in advance. worst day, 99 % of days: cost over the "
+            "least possible cost of that day."
+            + (" live ratio: the largest that the policy itself saw at any step." if live else "")
+        )
+
+
+def promise_line(row: "ComparisonRow") -> str | None:
+    """Whether the promise was kept, in words."""
+    if row.promise is None or row.live_ratio is None:
+        return None
+    verdict = "kept" if row.promise_kept else "BROKEN"
+    return f"promise: at most {row.promise.ratio:g} times the optimum of each day; {verdict} (worst: {row.live_ratio:.4f})."
+
+
+def as_json(rows: "list[ComparisonRow]") -> dict[str, Any]:
+    """Rows by name."""
+    return {row.name: row.as_json() for row in rows}

@@ -1,0 +1,211 @@
+"""Any set of agents on the same days: one row each, with what it cost, how bad its days were, and how fast it is."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ecl2o.agents import (
+    ABCS,
+    AFHC,
+    CHC,
+    LAI,
+    LCP,
+    MLAROBD,
+    OBD,
+    OGD,
+    RHC,
+    RHGD,
+    ROBD,
+    AbstractAgent,
+    Competitive,
+    Greedy,
+    GreedyOBD,
+    Guarded,
+    HittingMinimizer,
+    Info,
+    Renewed,
+    Restarting,
+    Switch,
+)
+from ecl2o.evaluation.daily import DailyScore, TestBed, score_days
+from ecl2o.evaluation.rollout import rollout_days
+from ecl2o.forecasters import AbstractForecaster, RollingProfile
+from ecl2o.offline import oracle_days
+
+_TIMINGS = 3
+_ROUNDING = 1e-9  # what a promise may be off by, relative
+
+
+class Entrant(eqx.Module):
+    """An agent in a comparison, with the forecaster it asks."""
+
+    agent: AbstractAgent
+    forecaster: AbstractForecaster | None = None
+
+
+class Promise(eqx.Module):
+    """Cost <= ratio times the optimum, over `steps` steps at a time (None: over any number)."""
+
+    ratio: float
+    steps: int | None = eqx.field(static=True)
+
+
+class ComparisonRow(eqx.Module):
+    """How one entrant did, in the figures that tables show.
+
+    `average_cost` is in units of the daily oracle's; ratios are by day, against the optimum from the same x_0;
+    `microseconds_per_step` is the time of the compiled run divided by its steps, best of three after warm-up.
+    `live_ratio` is the largest that the agent itself reported at any step, None where it does not know the optimum.
+    """
+
+    name: str
+    average_cost: float
+    competitive_ratio: float
+    tail_ratio: dict[str, float]
+    worst_day: int
+    microseconds_per_step: float
+    forecaster: str | None = None
+    promise: Promise | None = None
+    live_ratio: float | None = None
+    unconverged: float = 0.0
+
+    @property
+    def promise_kept(self) -> bool | None:
+        """Whether no step broke the promise; None where there is none."""
+        if self.promise is None or self.live_ratio is None:
+            return None
+        return self.live_ratio <= self.promise.ratio * (1 + _ROUNDING)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and strings."""
+        promise = None if self.promise is None else {"ratio": self.promise.ratio, "steps": self.promise.steps}
+        return {
+            "name": self.name,
+            "average_cost": self.average_cost,
+            "competitive_ratio": self.competitive_ratio,
+            "tail_ratio": self.tail_ratio,
+            "worst_day": self.worst_day,
+            "microseconds_per_step": self.microseconds_per_step,
+            "forecaster": self.forecaster,
+            "promise": promise,
+            "live_ratio": self.live_ratio,
+            "promise_kept": self.promise_kept,
+            "unconverged": self.unconverged,
+        }
+
+
+def compare(
+    entrants: Mapping[str, Entrant],
+    bed: TestBed,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[ComparisonRow]:
+    """One row per entrant, in their order, tested continuously on the same days; the oracle's comes first.
+
+    >>> import jax.numpy as jnp
+    >>> from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> bed = TestBed.of(problem, jnp.zeros(1), jnp.sin(jnp.arange(12.0)).reshape(3, 4, 1))
+    >>> [row.name for row in compare({"r-obd": Entrant(ROBD())}, bed)]
+    ['oracle', 'r-obd']
+    """
+    rows = [oracle_row(bed)]
+    for done, (name, entrant) in enumerate(entrants.items(), start=1):
+        rows.append(compared(name, entrant, bed))
+        progress(done, len(entrants))
+    return rows
+
+
+def compared(name: str, entrant: Entrant, bed: TestBed) -> ComparisonRow:
+    """The row of one entrant."""
+    agent, forecaster = entrant.agent, entrant.forecaster if entrant.agent.lookahead else None
+    score = score_days(agent, bed, forecaster)
+    seconds = _seconds(lambda: rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster))
+    asked = None
+    if agent.lookahead:
+        asked = "Exact" if forecaster is None else type(forecaster).__name__
+    return ComparisonRow(
+        name=name,
+        average_cost=score.average_cost,
+        competitive_ratio=score.competitive_ratio,
+        tail_ratio=score.tail_ratio,
+        worst_day=int(np.argmax(score.ratio)),
+        microseconds_per_step=_per_step(seconds, bed),
+        forecaster=asked,
+        promise=promise_of(agent),
+        live_ratio=worst_live_ratio(score),
+        unconverged=score.unconverged,
+    )
+
+
+def oracle_row(bed: TestBed) -> ComparisonRow:
+    """The unit of the table: the optimum of each day, run continuously."""
+    seconds = _seconds(lambda: oracle_days(bed.problem, bed.x0, bed.days))
+    ones = {"p90": 1.0, "p95": 1.0, "p99": 1.0, "p99.5": 1.0}
+    return ComparisonRow("oracle", 1.0, 1.0, ones, 0, _per_step(seconds, bed))
+
+
+def promise_of(agent: AbstractAgent) -> Promise | None:
+    """What an agent promises relative to the optimum, if it is a `Competitive` guard or one that is renewed regularly."""
+    if isinstance(agent, Competitive):
+        return Promise(float(agent.ratio), agent.horizon)
+    if isinstance(agent, Renewed | Restarting):
+        inner = promise_of(agent.guard if isinstance(agent, Renewed) else agent.agent)
+        return None if inner is None else Promise(inner.ratio, agent.period)
+    return None
+
+
+def worst_live_ratio(score: DailyScore) -> float | None:
+    """The largest ratio to the optimum so far that the agent, or one inside it, reported."""
+    info: Info | None = score.runs.info
+    while info is not None and "live_ratio" not in info.details:
+        info = info.inner
+    return None if info is None else float(np.max(info.details["live_ratio"]))
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    """The shortest of a few runs, the first not counted."""
+    jax.block_until_ready(run())
+    found = []
+    for _ in range(_TIMINGS):
+        started = time.perf_counter()
+        jax.block_until_ready(run())
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
+def _per_step(seconds: float, bed: TestBed) -> float:
+    return 1e6 * seconds / (bed.days.shape[0] * bed.days.shape[1])
+
+
+# Agents that need no training, by the names that tables and commands use: made for days of so many steps.
+CONTENDERS: dict[str, Callable[[int], AbstractAgent]] = {
+    "greedy": lambda steps: Greedy(),
+    "hitting-minimizer": lambda steps: HittingMinimizer(),
+    "r-obd": lambda steps: ROBD(),
+    "obd": lambda steps: OBD(),
+    "g-obd": lambda steps: GreedyOBD(),
+    "ogd": lambda steps: OGD(),
+    "lai": lambda steps: LAI(),
+    "lcp": lambda steps: LCP(heuristic=True),
+    "rhc": lambda steps: RHC(steps - 1, truncate=False),
+    "chc": lambda steps: CHC(steps - 1, max(steps // 4, 1), truncate=False),
+    "afhc": lambda steps: AFHC(steps - 1, truncate=False),
+    "rhgd": lambda steps: RHGD(steps - 1, truncate=False),
+    "mla-robd-rhc": lambda steps: MLAROBD(RHC(steps - 1, truncate=False), trust=0.5),
+    "switch-rhc": lambda steps: Switch(RHC(steps - 1, truncate=False)),
+    "abcs-rhc": lambda steps: ABCS(RHC(steps - 1, truncate=False)),
+    "guarded-rhc": lambda steps: Guarded(RHC(steps - 1, truncate=False), slack=0.5),
+    "competitive-rhc": lambda steps: Competitive(RHC(steps - 1, truncate=False), ratio=2.5, horizon=steps),
+}
+
+
+def contender(name: str, bed: TestBed, forecaster: AbstractForecaster | None = None) -> Entrant:
+    """An agent by name for the days of a bed; it asks a rolling profile unless another forecaster is given."""
+    if name not in CONTENDERS:
+        raise ValueError(f"no agent is called {name!r}; there are {', '.join(CONTENDERS)}.")
+    steps = bed.days.shape[1]
+    return Entrant(CONTENDERS[name](steps), RollingProfile(period=steps) if forecaster is None else forecaster)

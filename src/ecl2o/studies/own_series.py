@@ -1,0 +1,278 @@
+"""A policy for one's own series: train on its first days, choose on the next, report on the last.
+
+The problem is f = 1/2 |x - y|^2 and c = alpha/2 |x - z|^2 in the units of the series, one action per column. Training works on a
+scaled copy, so that single precision suffices whatever the units; the policy itself takes and gives the user's numbers
+(the structured advisor is homogeneous, networks carry their scaling inside).
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecl2o.agents import (
+    MLAROBD,
+    RHC,
+    ROBD,
+    AbstractAgent,
+    Competitive,
+    Renewed,
+    Restarting,
+    refuse_infeasible_promises,
+)
+from ecl2o.agents.advisors import LSTM, MLP, Scaling, SeasonalLinear
+from ecl2o.data import Contexts, DataError, SeriesMetadata, Split
+from ecl2o.evaluation import Certificate, TestBed, certify, score_days
+from ecl2o.evaluation.comparison import ComparisonRow, Entrant, compare
+from ecl2o.forecasters import RollingProfile
+from ecl2o.learning import CalibratedLoss, Policy, fit_many
+from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
+
+Advisor = Literal["seasonal", "mlp", "lstm"]
+
+FEWEST_DAYS = 91
+PROFILE_DAYS = 14  # what the structured advisor remembers
+FORECAST_DAYS = 7  # what the rolling profile of RHC remembers
+WINDOW_DAYS = 4  # the structured advisor is trained across midnight; networks, whose memory is a day's, are not
+MOST_WINDOWS = 2000
+BATCH = 50
+
+# (trust, mu) that validation chooses from.
+GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))
+
+# Adam steps and learning rate by advisor.
+TRAINING: dict[Advisor, tuple[int, float]] = {"seasonal": (800, 1e-2), "mlp": (2000, 3e-3), "lstm": (1500, 3e-3)}
+
+# progress(stage, done, total)
+Progress = Callable[[str, int, int], None]
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a policy is trained. `promise`: cost at most so many times the optimum of each day, whatever happens."""
+
+    alpha: float = 10.0
+    advisor: Advisor = "seasonal"
+    promise: float | None = None
+    steps: int | None = None  # Adam steps; None: as many as the advisor needs
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.advisor not in TRAINING:
+            raise ValueError(f"advisor must be one of {', '.join(TRAINING)}, got {self.advisor!r}.")
+        if not (np.isfinite(self.alpha) and self.alpha > 0):
+            raise ValueError(f"alpha must be positive and finite, got {self.alpha}.")
+
+    @property
+    def training_steps(self) -> int:
+        """Adam steps."""
+        return TRAINING[self.advisor][0] if self.steps is None else self.steps
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One setting that was trained, and how it did on the validation days."""
+
+    trust: float
+    mu: float
+    average_cost: float
+    competitive_ratio: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedSeries:
+    """The policy, what was tried, and how it compares on days that training and choice never saw."""
+
+    policy: Policy
+    candidates: list[Candidate]
+    chosen: Candidate
+    rows: list[ComparisonRow]
+    test_days: int
+
+
+def default_split(n_days: int) -> Split:
+    """Two thirds of the days for training, a sixth for validation, the rest for testing.
+
+    Less than 91 days is too little to do that unasked: the split is then the library's own, which says what is missing.
+
+    >>> default_split(365)
+    Split(training_days=243, validation_days=60)
+    """
+    return Split() if n_days < FEWEST_DAYS else Split(2 * n_days // 3, n_days // 6)
+
+
+def tracking_problem(dim: int, alpha: float) -> Problem:
+    """Follow every column, and pay alpha/2 times the squared movement."""
+    return Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=alpha, dim=dim))
+
+
+def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress = silent) -> FittedSeries:
+    """Train all candidates, choose one on the validation days, and compare it on the test days."""
+    _refuse_constant(contexts)
+    problem = tracking_problem(contexts.dim, recipe.alpha)
+    shape = _Shape.of(contexts)
+    scaled = contexts.scaled_to(1.0)
+    agents = _train(scaled, problem, recipe, shape, progress)
+    validation = TestBed.of(problem, *scaled.validation_days(shape.history_steps))
+    candidates = []
+    for (trust, mu), agent in zip(GRID, agents, strict=True):
+        score = score_days(agent, validation)
+        candidates.append(Candidate(trust, mu, score.average_cost, score.competitive_ratio))
+        progress("choosing on validation days", len(candidates), len(GRID))
+    best = int(np.argmin([candidate.average_cost for candidate in candidates]))
+    agent = _in_units(agents[best], contexts.scale / scaled.scale)
+    test = TestBed.of(problem, *contexts.test_days(shape.history_steps))
+    rows = compare(
+        {"policy": Entrant(agent), **rivals(contexts.steps_per_day)},
+        test,
+        lambda done, total: progress("testing on held-back days", done, total),
+    )
+    metadata = _metadata(contexts, recipe, shape, candidates[best], rows)
+    policy = Policy(agent, problem, metadata=metadata)
+    return FittedSeries(policy, candidates, candidates[best], rows, test.days.shape[0])
+
+
+def rivals(steps_per_day: int) -> dict[str, Entrant]:
+    """What a policy must be compared with: the expert, and what a practitioner would use instead."""
+    plan = RHC(steps_per_day - 1, truncate=False)
+    return {"r-obd": Entrant(ROBD()), "rhc": Entrant(plan, RollingProfile(FORECAST_DAYS, period=steps_per_day))}
+
+
+def bad_day(policy: Policy, contexts: Contexts, seed: int = 0) -> Certificate:
+    """The worst day that a search finds, over contexts within the range of the series, from x0 = 0 and without a history.
+
+    Its ratio is one that the policy can be driven to, not a bound.
+    """
+    low, high = (jnp.asarray(extreme(contexts.values, axis=0)) for extreme in (np.min, np.max))
+    return certify(policy.agent, policy.problem, contexts.steps_per_day, contexts=(low, high), key=jax.random.key(seed))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """How long the memory and the training windows can be with so many training days, in steps."""
+
+    profile_days: int
+    history_steps: int
+    window_steps: int
+
+    @classmethod
+    def of(cls, contexts: Contexts) -> "_Shape":
+        days, per_day = contexts.split.training_days, contexts.steps_per_day
+        profile = min(max(days // 4, 1), PROFILE_DAYS)
+        remembered = min(max(profile, FORECAST_DAYS), days)
+        window = min(max((days - profile) // 2, 1), WINDOW_DAYS)
+        return cls(profile, remembered * per_day, window * per_day)
+
+
+def _refuse_constant(contexts: Contexts) -> None:
+    training = contexts.training
+    if (training == training[0]).all():
+        raise DataError(
+            f"the training days never change (every context is {training[0].tolist()}), so that there is nothing to learn."
+        )
+
+
+def _train(
+    contexts: Contexts, problem: Problem, recipe: Recipe, shape: _Shape, progress: Progress
+) -> list[AbstractAgent]:
+    """One agent per entry of the grid, ready to run day after day."""
+    keys = [jax.random.key(recipe.seed)] * len(GRID)
+    advisor = _advisor(contexts, recipe, shape, jax.random.fold_in(keys[0], 1))
+    agents = [_guarded(MLAROBD(advisor, trust), recipe, contexts.steps_per_day) for trust, _ in GRID]
+    refuse_infeasible_promises(agents[0], problem, contexts.dim)
+    seasonal = recipe.advisor == "seasonal"
+    windows = _windows(
+        contexts,
+        shape.window_steps if seasonal else contexts.steps_per_day,
+        shape.profile_days * contexts.steps_per_day if seasonal else 0,
+    )
+    fitted = fit_many(
+        agents,
+        problem,
+        windows,
+        losses=[CalibratedLoss(mu=mu) for _, mu in GRID],
+        keys=keys,
+        steps=recipe.training_steps,
+        batch=min(BATCH, windows.x0.shape[0]),
+        learning_rates=TRAINING[recipe.advisor][1],
+        progress=lambda done, total, loss: progress("training", done, total),
+    )
+    trained = [result.agent for result in fitted]
+    if recipe.advisor == "lstm":  # its memory, trained on days, begins anew every day
+        trained = [Restarting(agent, contexts.steps_per_day) for agent in trained]
+    return trained
+
+
+def _advisor(contexts: Contexts, recipe: Recipe, shape: _Shape, key) -> AbstractAgent:
+    dim = contexts.dim
+    if recipe.advisor == "seasonal":
+        return SeasonalLinear(dim, dim, period=contexts.steps_per_day, days=shape.profile_days)
+    scaling = Scaling.of(jnp.asarray(contexts.training))
+    network = MLP if recipe.advisor == "mlp" else LSTM
+    return network(dim, dim, key=key, contexts=scaling, actions=scaling)
+
+
+def _guarded(agent: AbstractAgent, recipe: Recipe, steps_per_day: int) -> AbstractAgent:
+    """The agent behind its promise of each day, if there is one; what restarts daily needs no renewal."""
+    if recipe.promise is None:
+        return agent
+    guard = Competitive(agent, recipe.promise, steps_per_day)
+    return guard if recipe.advisor == "lstm" else Renewed(guard, steps_per_day)
+
+
+def _windows(contexts: Contexts, steps: int, history_steps: int) -> Instance:
+    """Windows of the training days with what came before them; evenly chosen where there are very many."""
+    training = contexts.training
+    starts = np.arange(max(1, history_steps), len(training) - steps + 1)
+    if not len(starts):
+        raise DataError(
+            f"{contexts.split.training_days} training days are too few: a window of {steps} steps with {history_steps} "
+            f"before it does not fit in {len(training)} steps. Use more training days."
+        )
+    if len(starts) > MOST_WINDOWS:
+        starts = starts[np.linspace(0, len(starts) - 1, MOST_WINDOWS).astype(int)]
+    history = training[starts[:, None] + np.arange(-history_steps, 0)] if history_steps else None
+    return Instance(training[starts - 1], training[starts[:, None] + np.arange(steps)], history)
+
+
+def _in_units(agent: AbstractAgent, factor: float) -> AbstractAgent:
+    """The agent for contexts `factor` times as large: networks rescale inside, everything else is homogeneous."""
+
+    def is_scaling(node):
+        return isinstance(node, Scaling)
+
+    def rescaled(node):
+        return Scaling(node.offset * factor, node.scale * factor) if is_scaling(node) else node
+
+    return jax.tree.map(rescaled, agent, is_leaf=is_scaling)
+
+
+def _metadata(
+    contexts: Contexts, recipe: Recipe, shape: _Shape, chosen: Candidate, rows: list[ComparisonRow]
+) -> dict[str, Any]:
+    """What evaluate, act and the next engineer need to know, and the latest contexts to begin with."""
+    series = contexts.metadata
+    assert isinstance(series, SeriesMetadata)
+    used = contexts.n_days * contexts.steps_per_day
+    return {
+        "study": "own-series",
+        "recipe": dataclasses.asdict(recipe) | {"steps": recipe.training_steps},
+        "columns": list(series.columns),
+        "steps_per_day": contexts.steps_per_day,
+        "history_steps": shape.history_steps,
+        "history": contexts.values[used - shape.history_steps : used].tolist(),
+        "history_until": str(contexts.time[used - 1]),
+        "split": dataclasses.asdict(contexts.split),
+        "source": {"file": series.file, "sha256": series.sha256},
+        "validation": dataclasses.asdict(chosen),
+        "test": {
+            row.name: {"average_cost": row.average_cost, "competitive_ratio": row.competitive_ratio} for row in rows
+        },
+    }
