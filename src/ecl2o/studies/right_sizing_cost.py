@@ -1,0 +1,168 @@
+"""A cluster of several kinds of racks: what keeping racks on, being slow, and starting racks cost.
+
+An action x holds the racks of each kind that are on besides a standby b that always is: n = x + b, 0 <= x <= capacity. The
+context is the workload y of the hour, in thousands of requests per second (krps). One step is one hour, all costs are in $.
+
+Kind i serves speed s_i (krps) per rack at nominal speed. Given a load l_i it runs at the utilisation u_i = l_i / (s_i n_i) and
+
+- draws  idle_i n_i + losses_i n_i^2 / 2 + dynamic_i n_i u_i^2  kW: what being on takes; distribution and cooling losses, which
+  grow with the square of the current in the kind's own feed; and speed, whose power is quadratic in u (frequency and voltage
+  scale together). u_i > 1 is overclocking: dearer, not forbidden;
+- makes its requests wait: delay_price l_i u_i, a latency proportional to utilisation, in $ per krps and hour at u = 1.
+
+The dispatcher splits the load at the least cost. Both terms in l_i are multiples of l_i^2 / (s_i n_i), so it minimises
+
+    sum_i k_i l_i^2 / (s_i n_i)  over  sum_i l_i = y,     k_i = delay_price + energy_price dynamic_i / s_i,
+
+whose solution has equal marginal costs 2 k_i l_i / (s_i n_i): l_i = y g_i / sum_j g_j with g_i = s_i n_i / k_i, always positive,
+and costs y^2 / sum_i g_i. So the optimal split is inside the cost in closed form, and the cost is smooth wherever n > 0.
+
+What exceeds the share `headroom` of the nominal speed of all racks is late and costs overload_price per krps, rounded off by
+a softplus of width `softness`: overload is smooth and finite too. Together
+
+    f(x, y) = energy_price (idle' n + n' diag(losses) n / 2) + y^2 / sum_i g_i + overload_price softplus(y - headroom s'n).
+
+f >= 0 on the box; the last two terms are convex in x (the square over a linear function; a softplus of a linear function), and
+their curvature is of rank one, in the directions of g and s. The losses give curvature in all directions:
+**m = energy_price min_i losses_i**, in $/rack^2, which is approached as y -> 0.
+
+Starting or stopping racks costs (x - z)' Q (x - z) with Q = diag(start_up) + migration s s': wear and start-up energy by kind,
+and moving sessions and caches, by the square of the change in total speed; so kinds are coupled: growing two kinds at once costs
+more than the sum, replacing one kind by another less.
+"""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ecl2o.problem import Box, ConvexCost, Mahalanobis, Problem
+from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
+
+
+@dataclasses.dataclass(frozen=True)
+class RackKind:
+    """One kind of rack; powers in kW per rack, speed in krps per rack, racks as real numbers."""
+
+    name: str
+    capacity: float  # racks that can be on besides the standby
+    standby: float  # racks that are always on
+    speed: float  # krps per rack at nominal speed
+    idle: float  # kW per rack that is on
+    dynamic: float  # kW per rack at nominal speed, besides idle
+    losses: float  # kW per rack^2
+    start_up: float  # $ per rack^2 started or stopped within an hour
+
+
+EFFICIENT = RackKind(
+    "efficient", capacity=8.0, standby=0.5, speed=1.0, idle=3.0, dynamic=3.0, losses=0.3, start_up=0.75
+)
+STANDARD = RackKind("standard", capacity=8.0, standby=0.5, speed=1.5, idle=6.0, dynamic=7.0, losses=0.5, start_up=1.25)
+FAST = RackKind("fast", capacity=5.0, standby=0.25, speed=3.0, idle=15.0, dynamic=16.0, losses=1.5, start_up=2.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Kinds of racks and the prices that they are run under.
+
+    >>> cluster = Cluster()
+    >>> round(float(cluster.problem().m), 6), cluster.nominal_speed
+    (0.036, 37.0)
+    """
+
+    kinds: tuple[RackKind, ...] = (EFFICIENT, STANDARD, FAST)
+    energy_price: float = 0.12  # $ per kWh
+    delay_price: float = 0.15  # $ per krps and hour at full utilisation
+    overload_price: float = 10.0  # $ per krps and hour beyond the headroom
+    headroom: float = 0.9  # share of the nominal speed beyond which requests are late
+    softness: float = 0.5  # krps, over which lateness sets in
+    migration: float = 0.4  # $ per krps^2 of change in total speed within an hour
+
+    def __post_init__(self):
+        if not self.kinds:
+            raise ValueError("kinds must not be empty.")
+        if not self.migration >= 0:
+            raise ValueError(f"migration must not be negative, got {self.migration}.")
+
+    def of_kinds(self, figure: str) -> np.ndarray:
+        """One figure of every kind, e.g. `speed`."""
+        return np.array([getattr(kind, figure) for kind in self.kinds])
+
+    @property
+    def nominal_speed(self) -> float:
+        """What the whole cluster serves with everything on, in krps."""
+        return float(self.of_kinds("speed") @ (self.of_kinds("capacity") + self.of_kinds("standby")))
+
+    def problem(self) -> Problem:
+        """The decision problem: d actions (racks), contexts of one number (krps)."""
+        speed = self.of_kinds("speed")
+        cost = ClusterCost(
+            standby=self.of_kinds("standby"),
+            speed=speed,
+            idle=self.of_kinds("idle"),
+            dynamic=self.of_kinds("dynamic"),
+            losses=self.of_kinds("losses"),
+            energy_price=self.energy_price,
+            delay_price=self.delay_price,
+            overload_price=self.overload_price,
+            headroom=self.headroom,
+            softness=self.softness,
+        )
+        Q = np.diag(self.of_kinds("start_up")) + self.migration * np.outer(speed, speed)
+        return Problem(
+            ConvexCost(cost, strong_convexity=cost.strong_convexity),
+            Mahalanobis(jnp.asarray(Q)),
+            Box(jnp.zeros(len(speed)), jnp.asarray(self.of_kinds("capacity"))),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, for JSON."""
+        return dataclasses.asdict(self) | {"kinds": [dataclasses.asdict(kind) for kind in self.kinds]}
+
+
+class ClusterCost(eqx.Module):
+    """The hitting cost f(x, y) of this module's head, for `ConvexCost`."""
+
+    standby: Float[Array, " d"] = eqx.field(converter=as_float)
+    speed: Float[Array, " d"] = eqx.field(converter=as_float)
+    idle: Float[Array, " d"] = eqx.field(converter=as_float)
+    dynamic: Float[Array, " d"] = eqx.field(converter=as_float)
+    losses: Float[Array, " d"] = eqx.field(converter=as_float)
+    energy_price: Float[Array, ""] = eqx.field(converter=as_float)
+    delay_price: Float[Array, ""] = eqx.field(converter=as_float)
+    overload_price: Float[Array, ""] = eqx.field(converter=as_float)
+    headroom: Float[Array, ""] = eqx.field(converter=as_float)
+    softness: Float[Array, ""] = eqx.field(converter=as_float)
+
+    def __check_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            refuse_unless_finite(field.name, value)
+            refuse_unless_positive(field.name, value)
+
+    @property
+    def strong_convexity(self) -> Float[Array, ""]:
+        """M = energy_price min losses, in $/rack^2."""
+        return self.energy_price * jnp.min(self.losses)
+
+    def split(self, racks: Float[Array, " d"], load: Float[Array, ""]) -> Float[Array, " d"]:
+        """The load of each kind, in krps, that costs least; they sum to the whole load."""
+        ease = self._ease(racks + self.standby)
+        return load * ease / jnp.sum(ease)
+
+    def _ease(self, racks_on: Float[Array, " d"]) -> Float[Array, " d"]:
+        """G_i = s_i n_i / k_i, in krps^2/$: how much load a kind takes before its marginal cost rises."""
+        per_load = self.delay_price + self.energy_price * self.dynamic / self.speed
+        return self.speed * racks_on / per_load
+
+    def __call__(self, racks: Float[Array, " d"], workload: Float[Array, " 1"]) -> Float[Array, ""]:
+        """F(x, y), in $ per hour."""
+        on, load = racks + self.standby, workload[0]
+        being_on = self.energy_price * (self.idle @ on + 0.5 * self.losses @ on**2)
+        serving = load**2 / jnp.sum(self._ease(on))
+        beyond = (load - self.headroom * self.speed @ on) / self.softness
+        return being_on + serving + self.overload_price * self.softness * jax.nn.softplus(beyond)
