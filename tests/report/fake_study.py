@@ -38,12 +38,15 @@ def fake_contexts(days: int, split: Split, random: np.random.Generator, shortage
 def fake_score(contexts: np.ndarray, worst: float, dim: int, advised: bool, random: np.random.Generator) -> DailyScore:
     """Actions near the contexts, ratios from 1 to `worst`."""
     days = len(contexts)
-    actions = np.repeat(np.clip(contexts + random.normal(0, 0.03 * worst, contexts.shape), 0, None), dim, axis=-1)
-    ratio = 1 + (worst - 1) * np.linspace(0, 1, days) ** 4
-    cost = 0.5 * ratio * random.uniform(0.9, 1.1, days)
+    actions = np.repeat(
+        np.clip(contexts + random.normal(0, 0.03 * min(worst, 10.0), contexts.shape), 0, None), dim, axis=-1
+    )
+    ratio = 1 + (min(worst, 50.0) - 1) * np.linspace(0, 1, days) ** 4
+    ratio[-1] = worst
+    cost = 0.5 * np.minimum(ratio, 50.0) * random.uniform(0.9, 1.1, days)
     steps = np.repeat(cost[:, None] / HOURS, HOURS, axis=1) / 2
     runs = Trajectory(*map(_array, (actions, steps, steps)), _array(actions) if advised else None, _truth(steps))
-    return DailyScore(runs, actions[:, 0], cost, ratio, float(ratio.mean()), 0.3 if advised else None)
+    return DailyScore(runs, actions[:, 0], cost, ratio, float(cost.mean() / 0.5), 0.3 if advised else None)
 
 
 def fake_study(
@@ -56,7 +59,13 @@ def fake_study(
     rows = {}
     for place, name in enumerate(names):
         learned = name in LEARNED
-        largest = 1.0 if name == "oracle" else 1.5 + worst * place / len(names)
+        largest = (
+            1.0
+            if name == "oracle"
+            else 1.5 + worst * place / len(names)
+            if name in LEARNED or np.isfinite(worst)
+            else 2.0
+        )
         scores = [fake_score(days, largest + 0.3 * k, dim, learned, random) for k in range(seeds if learned else 1)]
         parameters = {"trust": 0.5, "advisor": "LSTM"} if learned else {}
         rows[name] = Row(name, LABELS[name], f"What {LABELS[name]} <is> & does.", parameters, scores, learned)

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same figures on the same machine.")]
-UnusedSeed = Annotated[int, typer.Option("--seed", min=0, help="Accepted as by every command; nothing here is random.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, metavar="S", help="The same seed gives the same figures on the same machine.")
+]
+UnusedSeed = Annotated[
+    int, typer.Option("--seed", min=0, metavar="S", help="Accepted as by every command; nothing here is random.")
+]
 
 # progress(stage, done, total)
 Progress = Callable[[str, int, int], None]

@@ -20,19 +20,26 @@ _DEFAULT_STUDY = "demand-response"
 def reproduce(
     study: Annotated[
         Literal["demand-response", "right-sizing"] | None,
-        typer.Option(help=f"Which case study; {_DEFAULT_STUDY} unless given."),
+        typer.Option(metavar="STUDY", help="demand-response (unless given) or right-sizing."),
     ] = None,
     weather: Annotated[
         Path | None,
-        typer.Option(help="Demand response: NSRDB, TMY3, EPW or CSV weather; a built-in typical year unless given."),
+        typer.Option(
+            metavar="FILE",
+            help="Demand response: NSRDB, TMY3, EPW or CSV weather; a built-in typical year unless given.",
+        ),
     ] = None,
     workload: Annotated[
-        Path | None, typer.Option(help="Right-sizing: CSV or Parquet of requests; a built-in workload unless given.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Right-sizing: CSV or Parquet of requests; a built-in workload unless given."
+        ),
     ] = None,
     preset: Annotated[
         Literal["authors-code", "paper"] | None,
         typer.Option(
-            help="Demand response: the pipeline that made the published figures (default), or the paper's text."
+            metavar="PRESET",
+            help="Demand response: authors-code (unless given), as in the published figures, or paper, as in the text.",
         ),
     ] = None,
     base_shortage: Annotated[
@@ -41,34 +48,42 @@ def reproduce(
             metavar="WATTS|auto", help="Demand response: shortage before renewables; the preset's unless given."
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds the learned rows are trained with.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many seeds the learned rows are trained with.")
+    ] = None,
     quick: Annotated[bool | None, typer.Option("--quick/--full", help="Little training: a look, not a result.")] = None,
     fill: Annotated[
         Literal["interpolate", "previous"] | None,
-        typer.Option(help="Repair gaps and bad cells of the file instead of refusing it."),
+        typer.Option(
+            metavar="HOW",
+            help="Repair gaps and bad cells of the file, which are refused otherwise: interpolate or previous.",
+        ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Settings of an earlier run, its config.toml; other options override them.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Settings of an earlier run, its config.toml; other options override them."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the report; an earlier report in it is replaced.")] = Path(
-        "results"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the report; an earlier report in it is replaced.")
+    ] = Path("results"),
     seed: Annotated[
-        int | None, typer.Option(min=0, help="The first seed. The same one gives the same figures on the same machine.")
+        int | None,
+        typer.Option(
+            min=0, metavar="S", help="The first seed. The same one gives the same figures on the same machine."
+        ),
     ] = None,
     json: output.Json = False,
 ) -> None:
     """Run a case study of the paper: train, test, and write a report.
 
-    DIR/report.html has everything on one page; results.json the figures for programs; config.toml the settings, enough to
-    repeat the run; figures/ and policies/ what their names say.
+    In DIR: report.html, everything on one page; results.json; config.toml, enough to repeat the run; figures/; policies/.
     """
     given = {
         _STUDY_KEY: study,
         "weather": None if weather is None else str(weather),
         "workload": None if workload is None else str(workload),
         "preset": preset,
-        "base_shortage": None if base_shortage is None else _watts(base_shortage),
+        "base_shortage": None if base_shortage is None else watts(base_shortage),
         "seeds": seeds,
         "quick": quick,
         "fill": fill,
@@ -94,7 +109,8 @@ def reproduce(
     output.messages().print(f"report: {out / PAGE}", soft_wrap=True, markup=False)
 
 
-def _watts(text: str) -> float | str:
+def watts(text: str) -> float | str:
+    """The value of --base-shortage."""
     if text == "auto":
         return text
     try:

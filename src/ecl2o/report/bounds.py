@@ -1,5 +1,6 @@
 """Figure: what the theorems promise, against the error of the advice."""
 
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -37,7 +38,8 @@ def draw_bounds(m: float, alpha: float, beta: float, trusts: list[float]) -> Fig
 
 
 def _draw_form(axes, rho, m, alpha, beta, trusts, form: Form) -> None:
-    pure = theory.pure_ml_lower_bound(m, alpha, rho, form=form)
+    errors = jnp.asarray(rho)
+    pure = theory.pure_ml_lower_bound(m, alpha, errors, form=form)
     axes.plot(rho, pure, color=VERMILLION, linestyle=(0, (1, 2)), label="pure ML (at least)")
     robd = np.full_like(rho, float(theory.robd_ratio(m, alpha, beta, form)))
     axes.plot(rho, robd, color=BLUE, linestyle=(0, (5, 2)), label="R-OBD (at most)")
@@ -45,7 +47,7 @@ def _draw_form(axes, rho, m, alpha, beta, trusts, form: Form) -> None:
     for place, trust in enumerate(trusts):
         color, dash, marker = _TRUST_LINES[place % len(_TRUST_LINES)]
         label = f"MLA-ROBD, trust {trust:g} (at most)"
-        bound = theory.mla_robd_bound(m, alpha, beta, trust, rho, form)
+        bound = theory.mla_robd_bound(m, alpha, beta, trust, errors, form)
         axes.plot(rho, bound, color=color, linestyle=dash, marker=marker, markevery=every, label=label)
     useful = float(theory.useful_prediction_error(m, alpha, beta, form))
     axes.axvline(useful, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), label="advice helps to the left")

@@ -36,8 +36,7 @@ _PROTOCOL = (
     "The ± is the standard deviation over seeds.",
 )
 _FORECASTS = (
-    "The oracle knows each day in advance, up to midnight, and is the only row that does. {rhc}No other row uses forecasts of "
-    "future contexts."
+    "The oracle knows each day up to midnight. {forecasters}Rows that name no forecaster see no future contexts."
 )
 _AUTHORS = (
     "Preset authors-code: contexts are scaled by the largest value of the whole year, test months included, as in the program "
@@ -129,10 +128,9 @@ def _rows(study: Study) -> str:
 
 
 def _protocol(study: Study) -> str:
-    rhc = study.rows.get("rhc")
-    forecaster = rhc.parameters.get("forecaster") if rhc else None
-    named = f"{rhc.label} asks {forecaster}. " if rhc and forecaster else ""
-    notes = [*_PROTOCOL, _FORECASTS.format(rhc=named)]
+    asked = {row.label: row.parameters["forecaster"] for row in study.rows.values() if "forecaster" in row.parameters}
+    forecasters = "".join(f"{label} asks {_value(forecaster)}. " for label, forecaster in asked.items())
+    notes = [*_PROTOCOL, _FORECASTS.format(forecasters=forecasters)]
     notes += [_AUTHORS] if study.preset == "authors-code" else []
     split = study.contexts.split
     notes.append(

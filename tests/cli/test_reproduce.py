@@ -1,0 +1,153 @@
+"""`ecl2o reproduce` around a made-up study: options become settings, a folder is left or nothing is."""
+
+import json
+import tomllib
+
+import pytest
+from tests.report.fake_study import fake_study
+from typer.testing import CliRunner
+
+from ecl2o.cli import app
+from ecl2o.studies import demand_response
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    """The settings that the study was run with; the working folder is a temporary one."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def run(settings, progress):
+        seen.append(settings)
+        progress("training", 1, 2)
+        progress("training", 2, 2)
+        study = fake_study(names=("oracle", "r-obd", "ec-l2o"), seeds=1)
+        study.settings.clear()
+        study.settings.update(settings.model_dump())
+        return study
+
+    monkeypatch.setattr(demand_response, "run", run)
+    monkeypatch.setattr("ecl2o.report.folder.save_plate", _stub_plate)
+    return seen
+
+
+def _stub_plate(plate, study, folder):
+    """Drawing is tested elsewhere."""
+    for kind in ("png", "svg"):
+        (folder / f"{plate.stem}.{kind}").write_text("<svg/>")
+
+
+def test_options_become_settings_and_a_folder_is_left(runs, tmp_path):
+    (tmp_path / "site.csv").write_text("")
+    given = "--weather site.csv --base-shortage 15000 --preset paper --seeds 3 --seed 7 --fill previous --quick --out deep/out"
+    result = runner.invoke(app, ["reproduce", *given.split()])
+    assert result.exit_code == 0, result.output
+    settings = runs[0]
+    assert (settings.weather, settings.base_shortage, settings.preset) == ("site.csv", 15000.0, "paper")
+    assert (settings.seeds, settings.seed, settings.fill, settings.quick) == (3, 7, "previous", True)
+    assert (tmp_path / "deep/out/report.html").is_file()
+    assert "EC-L2O" in result.stdout
+    assert "average cost" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100
+    assert "deep/out/report.html" in result.stderr
+    assert "training: done" in result.stderr
+
+
+def test_the_configuration_repeats_the_run_from_any_folder(runs, tmp_path, monkeypatch):
+    (tmp_path / "site.csv").write_text("")
+    assert (
+        runner.invoke(app, ["reproduce", "--weather", "site.csv", "--base-shortage", "auto", "--seed", "4"]).exit_code
+        == 0
+    )
+    config = tmp_path / "results" / "config.toml"
+    assert tomllib.loads(config.read_text())["study"] == "demand-response"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert runner.invoke(app, ["reproduce", "--config", str(config)]).exit_code == 0
+    first, second = (settings.model_dump() for settings in runs)
+    assert second == first | {"weather": str(tmp_path / "site.csv")}
+    assert runner.invoke(app, ["reproduce", "--config", str(config), "--seed", "5", "--full"]).exit_code == 0
+    assert runs[2].model_dump() == second | {"seed": 5}
+
+
+def test_json_is_the_results_and_nothing_else(runs, tmp_path):
+    result = runner.invoke(app, ["reproduce", "--json"])
+    assert json.loads(result.stdout) == json.loads((tmp_path / "results/results.json").read_text())
+
+
+def test_a_second_run_replaces_the_first(runs):
+    assert [runner.invoke(app, ["reproduce"]).exit_code for _ in range(2)] == [0, 0]
+
+
+def test_a_folder_of_the_users_is_refused_before_the_run(runs, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "thesis.txt").write_text("mine")
+    result = runner.invoke(app, ["reproduce"])
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "thesis.txt" in result.stderr
+    assert runs == []
+
+
+def test_failure_is_one_line_and_leaves_nothing(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(settings, progress):
+        raise ValueError("site.csv, row 7:\n column ghi is not a number")
+
+    monkeypatch.setattr(demand_response, "run", run)
+    result = runner.invoke(app, ["reproduce"])
+    assert result.exit_code == 1
+    assert result.stderr == "ecl2o: site.csv, row 7: column ghi is not a number\n"
+    assert list(tmp_path.iterdir()) == []
+    shown = runner.invoke(app, ["--debug", "reproduce"])
+    assert isinstance(shown.exception, ValueError)
+
+
+def test_a_real_missing_file_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, ["reproduce", "--weather", "nowhere.csv"])
+    assert result.exit_code == 1
+    assert "nowhere.csv" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("ecl2o: ")
+    assert "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--study", "tea-making"],
+        ["--preset", "mine"],
+        ["--seeds", "0"],
+        ["--base-shortage", "much"],
+        ["--base-shortage", "-3"],
+        ["--base-shortage", "inf"],
+        ["--fill", "guess"],
+        ["--seed", "-1"],
+        ["--unknown"],
+    ],
+)
+def test_what_is_not_understood_ends_with_2(arguments, runs):
+    assert runner.invoke(app, ["reproduce", *arguments]).exit_code == 2
+    assert runs == []
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("seeds = ", "config.toml"),
+        ("colour = 'blue'", "colour"),
+        ("seeds = 'many'", "seeds"),
+        ("study = 'tea-making'", "tea-making"),
+    ],
+)
+def test_a_bad_configuration_is_explained(text, complaint, runs, tmp_path):
+    (tmp_path / "config.toml").write_text(text)
+    result = runner.invoke(app, ["reproduce", "--config", "config.toml"])
+    assert result.exit_code == 1
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert runs == []

@@ -1,0 +1,64 @@
+"""The frontier's figure shows every point where it belongs, at the edge if it belongs nowhere else."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ecl2o.report.frontier import draw_frontier
+from ecl2o.report.style import save_as
+
+from .fake_frontier import GUARDED, fake_frontier
+
+
+def lines(axes):
+    return {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
+
+
+def test_promises_and_their_absence():
+    frontier = fake_frontier()
+    promised, _ = draw_frontier(frontier).axes
+    drawn = lines(promised)
+    np.testing.assert_array_equal(np.transpose(drawn["Guarded, by ratio"].get_data()), GUARDED)
+    np.testing.assert_array_equal(drawn["R-OBD"].get_xdata(), [1.729844])
+    without = {point.label for point in frontier.points if point.promise is None}
+    edge = {drawn[label].get_xdata()[0] for label in without}
+    assert len(edge) == 1
+    (place,) = edge
+    assert max(ratio for ratio, _ in GUARDED) < place < promised.get_xlim()[1]
+    ticks = dict(zip(promised.get_xticks(), [text.get_text() for text in promised.get_xticklabels()], strict=True))
+    assert ticks[place] == "none"
+
+
+def test_the_worst_seen_is_on_a_log_axis_and_everything_is_inside():
+    frontier = fake_frontier()
+    figure = draw_frontier(frontier)
+    _, seen = figure.axes
+    assert seen.get_xscale() == "log"
+    assert len(lines(seen)) == len({point.family for point in frontier.points})
+    for axes in figure.axes:
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        for line in lines(axes).values():
+            x, y = map(np.asarray, line.get_data())
+            assert ((left <= x) & (x <= right) & (bottom <= y) & (y <= top)).all(), line.get_label()
+
+
+def test_an_infinite_ratio_stands_at_the_edge():
+    _, seen = draw_frontier(fake_frontier(worst=math.inf)).axes
+    (place,) = lines(seen)["PureML-0"].get_xdata()
+    ticks = dict(zip(seen.get_xticks(), [text.get_text() for text in seen.get_xticklabels()], strict=True))
+    assert np.isfinite(place)
+    assert ticks[place] == "∞"
+
+
+def test_no_two_families_look_alike():
+    _, seen = draw_frontier(fake_frontier()).axes
+    kinds = [(line.get_color(), line.get_marker()) for line in lines(seen).values()]
+    assert len(set(kinds)) == len(kinds)
+    assert len({marker for _, marker in kinds}) == len(kinds)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_it_is_written(tmp_path, kind):
+    save_as(draw_frontier(fake_frontier()), tmp_path / f"frontier.{kind}")
+    assert (tmp_path / f"frontier.{kind}").stat().st_size > 5000
