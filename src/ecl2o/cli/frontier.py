@@ -1,0 +1,127 @@
+"""`ecl2o frontier`: what a promise costs, on weather or on one's own series."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ecl2o.cli import output, series
+from ecl2o.cli.reproduce import watts
+
+if TYPE_CHECKING:
+    from ecl2o.data import Contexts
+    from ecl2o.studies.frontier import Frontier
+
+
+def frontier(
+    data: Annotated[
+        Path | None,
+        typer.Argument(metavar="DATA", help="A CSV or Parquet file of your own; none: weather.", show_default=False),
+    ] = None,
+    weather: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="NSRDB, TMY3, EPW or CSV weather; a built-in typical year unless given."),
+    ] = None,
+    preset: Annotated[
+        Literal["authors-code", "paper"] | None,
+        typer.Option(metavar="PRESET", help="Weather: authors-code (unless given) or paper."),
+    ] = None,
+    base_shortage: Annotated[
+        str | None,
+        typer.Option(metavar="WATTS|auto", help="Weather: shortage before renewables; the preset's unless given."),
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="What moving costs: alpha/2 times the squared change.")] = 10.0,
+    column: series.Columns = None,
+    time_column: series.TimeColumn = None,
+    fill: series.Fill = None,
+    period: series.Period = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Little training: a look, not a result.")] = False,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the figure and results.json; earlier ones are replaced.")
+    ] = Path("frontier"),
+    seed: output.Seed = 0,
+    json: output.Json = False,
+) -> None:
+    """Show what a promise costs: average cost against the promised ratio, and against the worst day.
+
+    In DIR: figures/frontier.png and .svg, and results.json.
+    """
+    shortage = None if base_shortage is None else watts(base_shortage)
+    _refuse_both_kinds(data, {"--weather": weather, "--preset": preset, "--base-shortage": base_shortage})
+    _refuse_both_kinds(weather, {"--column": column, "--time-column": time_column, "--period": period})
+    if not 0 < alpha < float("inf"):
+        raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
+    from ecl2o.cli.numerics import use_double_precision
+
+    use_double_precision()
+    from ecl2o.report.folder import whole_folder
+    from ecl2o.studies.frontier import FrontierSettings, run
+
+    with whole_folder(out) as folder, output.progress_bars() as progress:
+        if data is None:
+            contexts = _weather(weather, preset or "authors-code", shortage, fill)
+        else:
+            contexts = series.Reading(data, column, time_column, fill, period).contexts()
+        settings = FrontierSettings(alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick)
+        found = run(contexts, settings, progress)
+        _write(found, folder)
+    if json:
+        output.print_json(found.as_json())
+    else:
+        _print_table(found)
+    output.messages().print(f"figure: {out / 'figures' / 'frontier.png'}", soft_wrap=True, markup=False)
+
+
+def _refuse_both_kinds(source: Path | None, others: dict[str, Any]) -> None:
+    """Refuse options of the other kind of source."""
+    given = [name for name, value in others.items() if value]
+    if source is not None and given:
+        raise typer.BadParameter(
+            f"{', '.join(given)} cannot be used with {source}: give a series or weather, not both."
+        )
+
+
+def _weather(path: Path | None, preset: str, base_shortage: Any, fill: str | None) -> "Contexts":
+    from ecl2o.data import weather_contexts
+
+    return weather_contexts(path, preset, base_shortage, fill)
+
+
+def _write(found: "Frontier", folder: Path) -> None:
+    import json
+
+    from ecl2o.report.frontier import draw_frontier
+    from ecl2o.report.style import save_as
+
+    figures = folder / "figures"
+    figures.mkdir()
+    figure = draw_frontier(found)
+    for kind in ("png", "svg"):
+        save_as(figure, figures / f"frontier.{kind}")
+    text = json.dumps(output.as_json(found.as_json()), indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / "results.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _print_table(found: "Frontier") -> None:
+    from rich.table import Table
+
+    title = f"What a promise costs: {found.test_days} test days of {found.source['file'] or 'the series'}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for heading in ("promised ratio", "average cost", "worst ratio", "p99"):
+        table.add_column(heading, justify="right")
+    for point in found.points:
+        promise = "none" if point.promise is None else f"{point.promise:.4g}"
+        table.add_row(
+            point.label, promise, f"{point.average_cost:.3f}", f"{point.competitive_ratio:.3f}", f"{point.p99:.3f}"
+        )
+    output.results().print(table)
+    alpha, m = found.settings.alpha, 1
+    notes = [
+        f"R-OBD's ratio is exact for constant curvature; where curvature varies it promises {found.varying_ratio:.2f}.",
+        f"No online algorithm can promise less than {found.smallest_ratio:.6f} for a day (m = {m}, alpha = {alpha:g}).",
+    ]
+    if found.refused:
+        notes.append(f"Left out because nobody can promise them: {', '.join(f'{ratio:g}' for ratio in found.refused)}.")
+    for note in notes:
+        output.results().print(note, soft_wrap=True)
