@@ -89,7 +89,7 @@ def _list(as_json: bool) -> None:
 
 
 def _study_bed(name: str, alpha: float, seed: int) -> "TestBed":
-    from ecl2o.studies.test_beds import BEDS
+    from ecl2o.studies.beds import BEDS
 
     if name not in BEDS:
         raise typer.BadParameter(f"no study is called {name!r}; there are {', '.join(BEDS)}.", param_hint="--study")

@@ -1,7 +1,7 @@
 """`ecl2o fit`: from a series to a policy file, and how good it is."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,7 +22,10 @@ def fit(
         float | None,
         typer.Option(help="Promise to pay at most this many times the optimum of each day, whatever happens (2.5)."),
     ] = None,
-    advisor: Annotated[str, typer.Option(help="What learns: seasonal (a linear rule), mlp or lstm.")] = "seasonal",
+    advisor: Annotated[
+        Literal["seasonal", "mlp", "lstm"],
+        typer.Option(help="What learns: a linear rule on a daily profile, or a network without or with memory."),
+    ] = "seasonal",
     column: series.Columns = None,
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
@@ -52,7 +55,7 @@ def fit(
     from ecl2o.learning import save
     from ecl2o.studies.own_series import Recipe, bad_day, fit_series
 
-    recipe = Recipe(alpha, advisor, promise, steps, seed)  # pyright: ignore[reportArgumentType]
+    recipe = Recipe(alpha, advisor, promise, steps, seed)
     split = _split(training_days, validation_days)
     contexts = series.Reading(data, column, time_column, fill, period).contexts(split)
     with output.progress_bars(not json) as progress:

@@ -1,0 +1,81 @@
+"""`ecl2o compare`: any agents on any contexts in one table."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ecl2o.theory import exact_robd_ratio
+
+from .operator_files import write_series
+
+
+def test_agents_and_policies_beside_each_other(fitted, ecl2o):
+    names = f"greedy,r-obd,rhc,{fitted.policy}"
+    result = ecl2o("compare", fitted.data, "--column", "demand", "--agents", names, "--alpha", "5", "--json")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert list(report["agents"]) == ["oracle", "greedy", "r-obd", "rhc", "policy.ecl2o"]
+    assert report["days"] == 12
+    assert report["agents"]["oracle"]["average_cost"] == 1.0
+    assert report["agents"]["r-obd"]["competitive_ratio"] <= float(exact_robd_ratio(1.0, 5.0)) * (1 + 1e-9)
+    assert report["agents"]["policy.ecl2o"]["promise_kept"] is True
+    for row in report["agents"].values():
+        assert row["microseconds_per_step"] > 0
+        assert set(row["tail_ratio"]) == {"p90", "p95", "p99", "p99.5"}
+
+
+def test_foresight_is_the_oracle_and_the_table_names_it(ecl2o, tmp_path):
+    data = write_series(tmp_path / "demand.csv", days=6)
+    result = ecl2o("compare", data, "--agents", "competitive-rhc,lcp", "--forecaster", "exact", "--days", "2")
+    assert result.exit_code == 0, result.stderr
+    assert "2 days of" in result.stdout
+    assert "forecaster: exact" in result.stdout
+    assert "lcp does not apply" in result.stdout  # two columns
+
+
+def test_a_study_that_comes_with_the_program(ecl2o):
+    result = ecl2o(
+        "compare", "--study", "varying-curvature", "--agents", "r-obd,competitive-rhc", "--days", "5", "--json"
+    )
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["agents"]["r-obd"]["competitive_ratio"] <= 3.7016
+    assert "constant curvature" in report["not_applicable"]["competitive-rhc"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, "either a file or --study"),
+        (("--study", "nowhere"), 2, "there are demand-response, varying-curvature"),
+        (("--study", "varying-curvature", "--agents", "magic"), 1, "no agent is called 'magic'; there are greedy"),
+        (("--study", "varying-curvature", "--agents", ","), 2, "at least one agent"),
+        (("--study", "varying-curvature", "--forecaster", "stars"), 2, "must be one of rolling-profile"),
+        (("missing.csv",), 1, "missing.csv does not exist"),
+    ],
+)
+def test_refusals(ecl2o, arguments, code, message):
+    result = ecl2o("compare", *arguments)
+    assert result.exit_code == code
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_agents_can_be_listed(ecl2o):
+    assert "r-obd" in ecl2o("compare", "--agents", "list").stdout.splitlines()
+
+
+def test_help_of_every_command_is_lazy_and_has_an_example():
+    script = """
+import sys
+from typer.testing import CliRunner
+from ecl2o.cli import app
+for command in ("fit", "evaluate", "act", "compare"):
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0 and f"Example: " in shown.stdout and f"ecl2o {command}" in shown.stdout, command
+    assert "--json" in shown.stdout and "--seed" in shown.stdout, command
+slow = {"jax", "numpy", "pandas", "equinox", "matplotlib"} & set(sys.modules)
+assert not slow, slow
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

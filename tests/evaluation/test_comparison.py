@@ -1,0 +1,100 @@
+"""Comparison tables: the figures of `score_days`, in one row each, for every agent that needs no training."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ecl2o as ec
+from ecl2o.evaluation import TestBed, score_days
+from ecl2o.evaluation.comparison import (
+    CONTENDERS,
+    ComparisonRow,
+    Entrant,
+    Promise,
+    compare,
+    compared,
+    contender,
+    oracle_row,
+    promise_of,
+)
+
+DAYS, STEPS = 4, 4
+
+
+@pytest.fixture(scope="module")
+def bed() -> TestBed:
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    contexts = np.random.default_rng(8).normal(size=((DAYS + 2) * STEPS, 1))
+    history = contexts[: 2 * STEPS]
+    return TestBed.of(problem, history[-1], contexts[2 * STEPS :].reshape(DAYS, STEPS, 1), history)
+
+
+def test_rows_hold_the_figures_of_the_daily_scores(bed):
+    wild = ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=STEPS)
+    told = []
+    rows = compare({"greedy": Entrant(ec.Greedy()), "wild": Entrant(wild)}, bed, lambda *done: told.append(done))
+    assert [row.name for row in rows] == ["oracle", "greedy", "wild"]
+    assert told == [(1, 2), (2, 2)]
+    for row, agent in zip(rows[1:], (ec.Greedy(), wild), strict=True):
+        score = score_days(agent, bed)
+        assert row.average_cost == score.average_cost
+        assert row.competitive_ratio == score.competitive_ratio == score.ratio[row.worst_day]
+        assert row.tail_ratio == score.tail_ratio
+        assert row.microseconds_per_step > 0
+    assert rows[1].promise_kept is None
+    assert rows[1].live_ratio is None
+    assert rows[2].promise == Promise(1.9, STEPS)
+    assert rows[2].promise_kept is True
+    assert rows[2].competitive_ratio <= rows[2].live_ratio <= 1.9 * (1 + 1e-9)
+
+
+def test_foresight_scores_as_the_oracle(bed):
+    row = compared("all-knowing", Entrant(ec.RHC(STEPS - 1)), bed)
+    oracle = oracle_row(bed)
+    assert row.average_cost == pytest.approx(oracle.average_cost, rel=1e-9)
+    assert row.competitive_ratio == pytest.approx(oracle.competitive_ratio, rel=1e-9)
+    assert row.forecaster == "Exact"
+
+
+def test_the_forecaster_matters_only_to_those_who_ask(bed):
+    persistence = ec.forecasters.Persistence()
+    assert compared("r-obd", Entrant(ec.ROBD(), persistence), bed).forecaster is None
+    row = compared("rhc", contender("rhc", bed, persistence), bed)
+    assert row.forecaster == "Persistence"
+    assert row.average_cost == score_days(ec.RHC(STEPS - 1, truncate=False), bed, persistence).average_cost
+    assert type(contender("rhc", bed).forecaster).__name__ == "RollingProfile"
+
+
+@pytest.mark.parametrize("name", sorted(set(CONTENDERS) - {"greedy", "rhc", "r-obd"}))
+def test_every_contender_runs_and_is_not_better_than_the_day_allows(bed, name):
+    score = score_days(contender(name, bed).agent, bed, contender(name, bed).forecaster)
+    assert (score.ratio >= 1 - 1e-9).all()
+    assert score.unconverged == 0
+
+
+def test_promises_are_found_behind_what_renews_them():
+    guard = ec.Competitive(ec.Greedy(), ratio=2.0, horizon=6)
+    assert promise_of(guard) == Promise(2.0, 6)
+    assert promise_of(ec.Competitive(ec.Greedy(), ratio=2.0)) == Promise(2.0, None)
+    assert promise_of(ec.Renewed(guard, 6)) == Promise(2.0, 6)
+    assert promise_of(ec.Restarting(guard, 5)) == Promise(2.0, 5)
+    assert promise_of(ec.Restarting(ec.Greedy(), 5)) is None
+    assert promise_of(ec.MLAROBD(guard)) is None  # what the calibrator plays is not what was promised
+
+
+def test_a_broken_promise_is_seen():
+    row = ComparisonRow("it", 1.0, 2.6, {}, 0, 1.0, promise=Promise(2.5, 24), live_ratio=2.5 * (1 + 1e-6))
+    assert row.promise_kept is False
+    assert row.as_json()["promise_kept"] is False
+
+
+def test_unknown_names_are_refused_with_the_known_ones(bed):
+    with pytest.raises(ValueError, match="no agent is called 'magic'; there are greedy"):
+        contender("magic", bed)
+
+
+def test_several_columns_are_compared_too():
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=2))
+    bed = TestBed.of(problem, jnp.zeros(2), np.random.default_rng(1).normal(size=(DAYS, STEPS, 2)))
+    row = compared("r-obd", contender("r-obd", bed), bed)
+    assert 1 <= row.competitive_ratio <= 1.7299

@@ -1,0 +1,114 @@
+"""The recipe for a user's series: units do not matter, and what is tested is what is streamed."""
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import ecl2o as ec
+from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
+from ecl2o.evaluation import TestBed, score_days
+from ecl2o.studies import own_series
+from ecl2o.studies.own_series import Recipe, default_split, fit_series, tracking_problem
+
+STEPS, DAYS = 4, 20
+SPLIT = Split(12, 4)
+
+
+def series(values: np.ndarray, split: Split = SPLIT) -> Contexts:
+    time = pd.date_range("2024-01-01", periods=len(values), freq="6h")
+    names = tuple(f"y{i}" for i in range(values.shape[1]))
+    metadata = SeriesMetadata("own.csv", "0" * 64, "time", "ISO 8601", names, (), 360.0, STEPS, False, Repairs())
+    return Contexts(values, time, metadata, STEPS, split)
+
+
+@pytest.fixture(scope="module")
+def wavy() -> np.ndarray:
+    steps = np.arange(DAYS * STEPS)
+    noise = np.random.default_rng(2).normal(size=(len(steps), 1))
+    return 5e6 * (3 + np.sin(2 * np.pi * steps / STEPS)[:, None] + 0.3 * noise)
+
+
+@pytest.fixture(scope="module")
+def fitted(wavy):
+    stages = []
+    recipe = Recipe(advisor="lstm", promise=2.0, steps=3)
+    found = fit_series(series(wavy), recipe, lambda stage, done, total: stages.append(stage))
+    assert list(dict.fromkeys(stages)) == ["training", "choosing on validation days", "testing on held-back days"]
+    return found
+
+
+def test_the_choice_is_the_best_on_validation(fitted):
+    assert [(c.trust, c.mu) for c in fitted.candidates] == list(own_series.GRID)
+    assert fitted.chosen.average_cost == min(c.average_cost for c in fitted.candidates)
+    assert len({c.average_cost for c in fitted.candidates}) == len(own_series.GRID)
+
+
+def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
+    """The runner with the policy's daily restart is continuous testing, in the user's units."""
+    contexts = series(wavy)
+    x0, days, history = contexts.test_days(fitted.policy.metadata["history_steps"])
+    bed = TestBed.of(fitted.policy.problem, x0, days, history)
+    score = score_days(fitted.policy.agent, bed)
+    row = next(row for row in fitted.rows if row.name == "policy")
+    assert score.average_cost == pytest.approx(row.average_cost, rel=1e-9)
+    runner = ec.Runner(fitted.policy, x0, history)
+    streamed = np.array([runner.step(context) for context in days.reshape(-1, 1)])
+    np.testing.assert_allclose(streamed, np.asarray(score.runs.actions).reshape(-1, 1), rtol=1e-9)
+    assert row.promise_kept
+    assert row.live_ratio <= 2.0 * (1 + 1e-9)
+
+
+def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_path):
+    ec.save(tmp_path / "policy.ecl2o", fitted.policy)
+    metadata = ec.load(tmp_path / "policy.ecl2o").metadata
+    assert metadata["history"] == wavy[-metadata["history_steps"] :].tolist()
+    assert metadata["history_until"] == "2024-01-20 18:00:00"
+    assert metadata["recipe"] == {"alpha": 10.0, "advisor": "lstm", "promise": 2.0, "steps": 3, "seed": 0}
+
+
+@pytest.mark.parametrize("advisor", ["seasonal", "mlp", "lstm"])
+def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy, advisor):
+    """Scaled training is only numerics: actions are those of the scaled series times the factor."""
+    contexts = series(wavy)
+    scaled, problem = contexts.scaled_to(1.0), tracking_problem(1, 10.0)
+    shape = own_series._Shape.of(contexts)
+    inside = own_series._advisor(scaled, Recipe(advisor=advisor), shape, jax.random.key(0))
+    agent = own_series._guarded(ec.MLAROBD(inside, 2.0), Recipe(advisor=advisor, promise=2.0), STEPS)
+    raw = own_series._in_units(agent, contexts.scale / scaled.scale)
+    runs = [
+        ec.rollout_days(a, problem, *map(jax.numpy.asarray, c.test_days(shape.history_steps)))[0].actions
+        for a, c in ((agent, scaled), (raw, contexts))
+    ]
+    np.testing.assert_allclose(runs[0] * (contexts.scale / scaled.scale), runs[1], rtol=1e-9)
+
+
+def test_windows_hold_what_came_before_them_and_are_not_too_many(wavy, monkeypatch):
+    contexts = series(wavy)
+    windows = own_series._windows(contexts, steps=8, history_steps=4)
+    training = wavy[: 12 * STEPS]
+    assert windows.contexts.shape == (len(training) - 8 - 4 + 1, 8, 1)
+    np.testing.assert_array_equal(windows.x0, windows.past[:, -1])
+    np.testing.assert_array_equal(windows.past[5], training[5:9])
+    np.testing.assert_array_equal(windows.contexts[5], training[9:17])
+    monkeypatch.setattr(own_series, "MOST_WINDOWS", 10)
+    fewer = own_series._windows(contexts, steps=8, history_steps=4)
+    assert fewer.x0.shape == (10, 1)
+    np.testing.assert_array_equal(fewer.contexts[-1], windows.contexts[-1])
+
+
+def test_default_split():
+    assert default_split(365) == Split(243, 60)
+    assert default_split(91) == Split(60, 15)
+    assert default_split(90) == Split()  # which 90 days cannot fill, and Contexts says so
+
+
+def test_refusals(wavy):
+    with pytest.raises(DataError, match="never change"):
+        fit_series(series(np.full((DAYS * STEPS, 2), 3.0)))
+    with pytest.raises(ValueError, match=r"ratio = 1.05 cannot be promised over 4 steps: it must be at least 1\."):
+        fit_series(series(wavy), Recipe(promise=1.05))
+    with pytest.raises(ValueError, match="alpha must be positive"):
+        Recipe(alpha=-1.0)
+    with pytest.raises(DataError, match="training days are too few"):
+        own_series._windows(series(wavy), steps=48, history_steps=4)
