@@ -34,7 +34,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -79,6 +81,23 @@ def given_advice(dim: int) -> ec.advisors.Fixed:
     draws = np.random.default_rng(dim).normal(size=(HORIZON, dim))
     draws[HORIZON // 2] *= 50.0
     return ec.advisors.Fixed(draws)
+
+
+def small_ridge() -> ec.advisors.OnlineRidge:
+    """A regression that has begun after 24 contexts."""
+    return ec.advisors.OnlineRidge(period=4, lags=2, ahead=2, harmonics=1, maturity=6, refit_every=2)
+
+
+def corrected_ridge(dim: int) -> ec.advisors.Corrected:
+    """With weights that matter."""
+    weight = np.random.default_rng(9).normal(size=(7, 10))
+    return eqx.tree_at(lambda c: c.weights.weight, ec.advisors.Corrected(small_ridge(), period=4), jnp.asarray(weight))
+
+
+def given_outlook(dim: int) -> ec.advisors.Recorded:
+    """Predictions that have nothing to do with the instance."""
+    draws = np.random.default_rng(dim).normal(size=(HORIZON, 4, dim))
+    return ec.advisors.Recorded(ec.advisors.Outlook(jnp.asarray(draws[:, 0]), jnp.asarray(draws[:, 1:])))
 
 
 def _times_optimum(ratio: Callable[[Any], Array]) -> Callable[[Any, Any, Any, Any], Array]:
@@ -185,6 +204,25 @@ CASES: list[Case] = [
         convex=False,
         bound=_times_optimum(lambda p: 1.9),
     ),
+    # --- beginning anew
+    Case("Restarting Greedy", lambda d: ec.Restarting(ec.Greedy(), period=4), equals_greedy=True, bound=_greedy_bound),
+    Case(
+        "Restarting a guard",
+        lambda d: ec.Restarting(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), period=4),
+        box="refuses",
+        convex=False,
+        history=3,
+    ),
+    Case(
+        "Renewed guard",
+        lambda d: ec.Renewed(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), period=4),
+        box="refuses",
+        convex=False,
+    ),
     # --- advisors
+    Case("OnlineRidge without a past", lambda d: ec.advisors.OnlineRidge(), ema=True, box="ignores", convex=False),
+    Case("OnlineRidge", lambda d: small_ridge(), history=24, box="ignores", convex=False, tolerance=1e-7),
+    Case("Corrected", corrected_ridge, history=24, equivariant=False, box="ignores", convex=False, tolerance=1e-7),
+    Case("Recorded", given_outlook, equivariant=False, box="ignores", convex=False),
     Case("Fixed", given_advice, equivariant=False, box="ignores"),
 ]

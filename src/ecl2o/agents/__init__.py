@@ -14,6 +14,8 @@ from ecl2o.agents.horizon import AFHC, CHC, RHC
 from ecl2o.agents.horizon_gradient import RHGD
 from ecl2o.agents.lazy import LCP
 from ecl2o.agents.martingale import LAI
+from ecl2o.agents.renewed import Renewed
+from ecl2o.agents.restarting import Restarting
 from ecl2o.agents.switch import Switch
 from ecl2o.agents.trainable import Trainable, trainable_mask
 
@@ -42,6 +44,8 @@ __all__ = [
     "RHC",
     "RHGD",
     "ROBD",
+    "Renewed",
+    "Restarting",
     "Start",
     "Switch",
     "Trainable",

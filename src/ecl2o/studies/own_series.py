@@ -204,10 +204,10 @@ def _train(
         learning_rates=TRAINING[recipe.advisor][1],
         progress=lambda done, total, loss: progress("training", done, total),
     )
-    trained = [result.agent for result in fitted]
-    if recipe.advisor == "lstm":  # its memory, trained on days, begins anew every day
-        trained = [Restarting(agent, contexts.steps_per_day) for agent in trained]
-    return trained
+    trained: list[AbstractAgent] = [result.agent for result in fitted]
+    if recipe.advisor != "lstm":
+        return trained
+    return [Restarting(agent, contexts.steps_per_day) for agent in trained]  # its memory, trained on days, is a day's
 
 
 def _advisor(contexts: Contexts, recipe: Recipe, shape: _Shape, key) -> AbstractAgent:
