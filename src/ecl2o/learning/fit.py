@@ -13,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, UInt32
 
 from ecl2o.agents import AbstractAgent, trainable_mask
-from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, runs, scaled
+from ecl2o.learning.gradients import AbstractGradient, Backpropagation
+from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, scaled
+from ecl2o.learning.losses import runs as runs_of
 from ecl2o.offline import oracle
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
@@ -25,19 +27,25 @@ _CHUNK = 100
 _AUTHORS_RATES = (4e-4, 3e-4, 2e-4, 1e-4, 6e-5, 3e-5)
 _AUTHORS_EPOCHS = 25
 
-Schedule = Literal["cosine", "constant"] | Callable[[Any], Any] | Float[Array, " steps"]
+Schedule = Literal["cosine", "constant"] | Callable[[Any], Any] | Float[Array, " steps"] | Float[np.ndarray, " steps"]
 # progress(step, steps, latest loss)
 Progress = Callable[[int, int, float], None]
 
 
 class FitLog(eqx.Module):
-    """How training went: the loss of every step, and the validation figure after each chunk."""
+    """How training went: the loss of every step, and the validation figure after each chunk.
+
+    `loss_evaluations` is what it cost in evaluations of the loss on a batch (a backward pass counts as two), and
+    `gradient_report` what the source of the gradient has to say, such as the error of a surrogate's Jacobians.
+    """
 
     loss: Float[np.ndarray, " steps"]
     validation_steps: Int[np.ndarray, " k"]
     validation_cost: Float[np.ndarray, " k"]
     best_step: int
     cost_factor: float
+    loss_evaluations: int
+    gradient_report: dict[str, float]
 
 
 Fitted = TypeVar("Fitted", bound=AbstractAgent)
@@ -90,6 +98,7 @@ def fit(
     batch: int = 50,
     learning_rate: float = 3e-3,
     schedule: Schedule = "cosine",
+    gradient: AbstractGradient = Backpropagation(),
     dtype: Any = "float32",
     validation: Instance | None = None,
     progress: Progress | None = None,
@@ -98,7 +107,8 @@ def fit(
 
     Only weights are trained (`agents.Trainable`); trust, slack and scales stay. Batches are drawn without replacement,
     epoch after epoch. With `validation`, the weights that had the lowest mean cost there are returned, not the last ones.
-    A loss that is not finite stops training with the number of the step. The same key gives the same result.
+    A loss that is not finite stops training with the number of the step. The same key gives the same result. `gradient`
+    says how the gradient is found: the true one unless given (`learning.gradients` has two others, to compare with).
     """
     many = fit_many(
         [agent],
@@ -110,6 +120,7 @@ def fit(
         batch=batch,
         learning_rates=[learning_rate],
         schedule=schedule,
+        gradient=gradient,
         dtype=dtype,
         validation=validation,
         progress=progress,
@@ -128,6 +139,7 @@ def fit_many(
     batch: int = 50,
     learning_rates: Sequence[float] | float = 3e-3,
     schedule: Schedule = "cosine",
+    gradient: AbstractGradient = Backpropagation(),
     dtype: Any = "float32",
     validation: Instance | None = None,
     progress: Progress | None = None,
@@ -140,26 +152,60 @@ def fit_many(
     count = len(agents)
     losses = _one_each("losses", CalibratedLoss() if losses is None else losses, count)
     rates = _one_each("learning_rates", learning_rates, count)
-    _refuse_bad_settings(instances, keys, count, steps, batch)
-    training, checked = _with_oracles(problem, instances, dtype), None
-    if validation is not None:
-        checked = _with_oracles(problem, validation, dtype)
+    _refuse_bad_settings(agents, keys, rates, steps, batch, dtype)
+    solved = _with_oracles(problem, instances)
+    training = cast_floats(solved, dtype)
+    checked = None if validation is None else cast_floats(_with_oracles(problem, validation), dtype)
     losses = [cast_floats(scaled(loss, training.oracles), dtype) for loss in losses]
-    agents_cast = [cast_floats(agent, dtype) for agent in agents]
-    setting = _stack([eqx.partition(agent, trainable_mask(agent)) for agent in agents_cast], "agents")
-    weights, frozen = setting
-    stacked_losses = _stack(losses, "losses")
-    plan = _Plan.of(schedule, rates, keys, steps, batch, instances.x0.shape[0], dtype)
-    trained, log = _train(
-        weights, frozen, cast_floats(problem, dtype), stacked_losses, training, checked, plan, progress
+    weights, frozen = _stack(
+        [eqx.partition(cast_floats(agent, dtype), trainable_mask(agent)) for agent in agents], "agents"
     )
+    gradients = [
+        gradient.prepare(agent, problem, solved.instances, solved.oracles, jax.random.fold_in(key, 0))
+        for agent, key in zip(agents, keys, strict=True)
+    ]
+    runs = _Runs(
+        frozen,
+        _stack(losses, "losses"),
+        _stack([cast_floats(one, dtype) for one in gradients], "gradients"),
+        jnp.stack([jax.random.fold_in(key, 1) for key in keys]),
+    )
+    plan = _Plan.of(schedule, rates, keys, steps, batch, instances.x0.shape[0], dtype)
+    trained, history = _train(weights, runs, cast_floats(problem, dtype), training, checked, plan, progress)
     results = []
     for i, agent in enumerate(agents):
-        finished = eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], trained), agents_cast[i])
+        _, kept = eqx.partition(agent, trainable_mask(agent))
+        finished = eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], trained), kept)
         finished = jax.tree.map(lambda new, old: new.astype(old.dtype), finished, agent)
-        factor = losses[i].scale.factor
-        results.append(FitResult(finished, log(i, float(factor))))
+        log = FitLog(
+            history.loss[i],
+            history.validation_steps,
+            history.validation_cost[i],
+            int(history.best_step[i]),
+            float(losses[i].scale.factor),
+            steps * gradient.evaluations,
+            gradients[i].report(),
+        )
+        results.append(FitResult(finished, log))
     return results
+
+
+class _Runs(eqx.Module):
+    """What differs from run to run besides weights, on a leading axis."""
+
+    frozen: PyTree
+    losses: AbstractLoss
+    gradients: AbstractGradient
+    keys: Key[Array, "*n"] | UInt32[Array, "*n k"]
+
+
+class _History(eqx.Module):
+    """What happened in all runs."""
+
+    loss: Float[np.ndarray, "n steps"]
+    validation_steps: Int[np.ndarray, " k"]
+    validation_cost: Float[np.ndarray, "n k"]
+    best_step: Int[np.ndarray, " n"]
 
 
 class _Plan(eqx.Module):
@@ -167,7 +213,8 @@ class _Plan(eqx.Module):
 
     indices: Int[Array, "chunks n chunk b"]
     rates: Float[Array, "chunks n chunk"]
-    active: Float[Array, "chunks chunk"]
+    active: Bool[Array, "chunks chunk"]
+    numbers: Int[Array, "chunks chunk"]
     steps: int
 
     @classmethod
@@ -181,6 +228,7 @@ class _Plan(eqx.Module):
             jnp.asarray(indices.reshape(len(keys), chunks, _CHUNK, batch).swapaxes(0, 1)),
             jnp.asarray(rates.reshape(len(keys), chunks, _CHUNK).swapaxes(0, 1), dtype),
             jnp.asarray((np.arange(padded) < steps).reshape(chunks, _CHUNK)),
+            jnp.asarray(np.arange(padded).reshape(chunks, _CHUNK)),
             steps,
         )
 
@@ -214,23 +262,31 @@ def _oracle_set(problem: Problem, instances: Instance) -> Trajectory:
     return jax.vmap(lambda instance: oracle(problem, instance))(instances)
 
 
-def _with_oracles(problem: Problem, instances: Instance, dtype) -> _Data:
-    """Instances with their oracles, solved in the precision they come in, then cast."""
+def _with_oracles(problem: Problem, instances: Instance) -> _Data:
+    """Instances with their oracles, solved in the precision they come in."""
     if instances.x0.ndim != 2:
         raise ValueError(f"fit takes a set of instances with a leading axis, got x0 of shape {instances.x0.shape}.")
     oracles = _oracle_set(problem, instances)
     if not bool(oracles.converged.all()):
         raise ValueError(f"the oracle did not converge on {int((~oracles.converged.all(-1)).sum())} instances.")
-    return cast_floats(_Data(instances, oracles), dtype)
+    return _Data(instances, oracles)
 
 
-def _refuse_bad_settings(instances: Instance, keys, count: int, steps: int, batch: int) -> None:
-    if count == 0:
+def _refuse_bad_settings(agents, keys, rates, steps: int, batch: int, dtype) -> None:
+    if not agents:
         raise ValueError("agents must not be empty.")
-    if len(keys) != count:
-        raise ValueError(f"keys must have one key per agent, {count} in all, got {len(keys)}.")
+    if len(keys) != len(agents):
+        raise ValueError(f"keys must have one key per agent, {len(agents)} in all, got {len(keys)}.")
     if steps < 1 or batch < 1:
         raise ValueError(f"steps and batch must be positive, got {steps} and {batch}.")
+    if not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+        raise ValueError(f"dtype must be a floating-point type, got {dtype!r}.")
+    for rate in rates:
+        if not (np.isfinite(rate) and rate > 0):
+            raise ValueError(f"learning_rates must be positive and finite, got {rate:g}.")
+    for agent in agents:
+        if not any(jax.tree.leaves(trainable_mask(agent))):
+            raise ValueError(f"{type(agent).__name__} has no weights to train (agents.Trainable).")
 
 
 def _one_each(name: str, values: Any, count: int) -> list:
@@ -253,13 +309,15 @@ def _stack(trees: list, name: str) -> Any:
 _ADAM = optax.scale_by_adam()
 
 
-def _loss_of(weights, frozen, problem, loss, data: _Data):
-    return loss(eqx.combine(weights, frozen), problem, data.instances, data.oracles)
+def _one_step(carry: _Progress, now, run: _Runs, problem, training: _Data):
+    indices, rate, active, number = now
+    data = training.batch(indices)
 
+    def loss(agent):
+        return run.losses(agent, problem, data.instances, data.oracles)
 
-def _one_step(carry: _Progress, now, frozen, problem, loss, training: _Data):
-    indices, rate, active = now
-    value, slope = jax.value_and_grad(_loss_of)(carry.weights, frozen, problem, loss, training.batch(indices))
+    key = jax.random.fold_in(run.keys, number)
+    value, slope = run.gradients.value_and_slope(loss, carry.weights, run.frozen, key)
     direction, adam = _ADAM.update(slope, carry.adam)
     weights = jax.tree.map(lambda w, u: w - rate * u, carry.weights, direction)
     moved = _Progress(weights, adam)
@@ -267,16 +325,16 @@ def _one_step(carry: _Progress, now, frozen, problem, loss, training: _Data):
 
 
 @eqx.filter_jit
-def _train_chunk(states, frozen, problem, losses, training, indices, rates, active):
+def _train_chunk(states, runs: _Runs, problem, training, indices, rates, active, numbers):
     """Many runs through one chunk of steps; a single run is not vmapped, which is faster."""
 
-    def one(state, frozen, loss, indices, rates):
+    def one(state, run, indices, rates):
         def step(carry, now):
-            return _one_step(carry, now, frozen, problem, loss, training)
+            return _one_step(carry, now, run, problem, training)
 
-        return jax.lax.scan(step, state, (indices, rates, active))
+        return jax.lax.scan(step, state, (indices, rates, active, numbers))
 
-    return _over_runs(one)(states, frozen, losses, indices, rates)
+    return _over_runs(one)(states, runs, indices, rates)
 
 
 @eqx.filter_jit
@@ -284,7 +342,7 @@ def _validate(weights, frozen, problem, checked: _Data):
     """Mean cost over the validation set, over the oracle's."""
 
     def one(weights, frozen):
-        return jnp.mean(runs(eqx.combine(weights, frozen), problem, checked.instances).cost)
+        return jnp.mean(runs_of(eqx.combine(weights, frozen), problem, checked.instances).cost)
 
     return _over_runs(one)(weights, frozen) / jnp.mean(checked.oracles.cost)
 
@@ -301,22 +359,21 @@ def _over_runs(one: Callable) -> Callable:
     return over
 
 
-def _train(weights, frozen, problem, losses, training, checked, plan: _Plan, progress: Progress | None):
-    """The loop over chunks on the host. Returns the weights to keep, and a function that makes each run's log."""
+def _train(weights, runs: _Runs, problem, training, checked, plan: _Plan, progress: Progress | None):
+    """The loop over chunks on the host. Returns the weights to keep, and what happened."""
     state = _Progress(weights, jax.vmap(_ADAM.init)(weights))
     count = plan.rates.shape[1]
-    all_losses, checks, check_steps = [], [], []
+    losses, checks, check_steps = [], [], []
     best, best_cost, best_step = weights, np.full(count, np.inf), np.full(count, plan.steps)
     for chunk in range(plan.rates.shape[0]):
-        state, values = _train_chunk(
-            state, frozen, problem, losses, training, plan.indices[chunk], plan.rates[chunk], plan.active[chunk]
-        )
+        schedule = plan.indices[chunk], plan.rates[chunk], plan.active[chunk], plan.numbers[chunk]
+        state, values = _train_chunk(state, runs, problem, training, *schedule)
         done = min((chunk + 1) * _CHUNK, plan.steps)
         values = np.asarray(values)[:, : done - chunk * _CHUNK]
         _refuse_non_finite(values, chunk * _CHUNK, count)
-        all_losses.append(values)
+        losses.append(values)
         if checked is not None:
-            cost = np.asarray(_validate(state.weights, frozen, problem, checked))
+            cost = np.asarray(_validate(state.weights, runs.frozen, problem, checked))
             better = cost < best_cost
             best = jax.tree.map(lambda new, old, b=better: _choose(b, new, old), state.weights, best)
             best_cost, best_step = np.where(better, cost, best_cost), np.where(better, done, best_step)
@@ -324,13 +381,9 @@ def _train(weights, frozen, problem, losses, training, checked, plan: _Plan, pro
             check_steps.append(done)
         if progress is not None:
             progress(done, plan.steps, float(values[:, -1].mean()))
-    loss_history = np.concatenate(all_losses, axis=1)
-    check_history = np.stack(checks, axis=1) if checks else np.zeros((count, 0))
-
-    def log(i: int, cost_factor: float) -> FitLog:
-        return FitLog(loss_history[i], np.array(check_steps, int), check_history[i], int(best_step[i]), cost_factor)
-
-    return (state.weights if checked is None else best), log
+    validation_cost = np.stack(checks, axis=1) if checks else np.zeros((count, 0))
+    history = _History(np.concatenate(losses, axis=1), np.array(check_steps, int), validation_cost, best_step)
+    return (state.weights if checked is None else best), history
 
 
 def _choose(better: np.ndarray, new: Array, old: Array) -> Array:

@@ -1,0 +1,245 @@
+"""The two trainings that the paper argues against: what they estimate, and how far it is from the true gradient."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import ecl2o as ec
+from ecl2o.agents import trainable_mask
+from ecl2o.agents.advisors.dense import Affine
+from ecl2o.learning import gradients
+from ecl2o.learning.gradients import Surrogate
+from ecl2o.learning.losses import scaled
+
+
+def spd(dim, seed, smallest, largest):
+    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
+    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
+
+
+def problem_of(dim, actions=None):
+    hitting = ec.SquaredTracking() if dim == 1 else ec.Quadratic(spd(dim, 1, 1.0, 3.0))
+    return ec.Problem(hitting, ec.Mahalanobis(spd(dim, 2, 1.0, 2.0)), ec.Everywhere() if actions is None else actions)
+
+
+def instances_of(dim, count=4, horizon=4):
+    rng = np.random.default_rng(dim)
+    return ec.Instance(rng.uniform(0, 0.5, (count, dim)), rng.uniform(0, 1, (count, horizon, dim)))
+
+
+def agent_of(dim, kind="MLP", trust=0.5, seed=0):
+    return ec.MLAROBD(getattr(ec.advisors, kind)(dim, dim, width=3, depth=1, key=jax.random.key(seed)), trust=trust)
+
+
+class Setting:
+    """An agent, cut in two, and its loss on a fixed batch."""
+
+    def __init__(self, problem, agent, loss=None):
+        self.problem, self.agent, self.instances = problem, agent, instances_of(agent_dim(problem))
+        self.oracles = jax.vmap(lambda s: ec.oracle(problem, s))(self.instances)
+        self._loss = scaled(ec.CalibratedLoss(mu=0.3) if loss is None else loss, self.oracles)
+        self.weights, self.frozen = eqx.partition(agent, trainable_mask(agent))
+
+    def loss(self, agent):
+        return self._loss(agent, self.problem, self.instances, self.oracles)
+
+    def prepared(self, gradient, key=0):
+        return gradient.prepare(self.agent, self.problem, self.instances, self.oracles, jax.random.key(key))
+
+    def slopes(self, gradient, keys):
+        """(losses, flat gradients), a row per key."""
+
+        def one(key):
+            value, slope = gradient.value_and_slope(self.loss, self.weights, self.frozen, key)
+            return value, ravel_pytree(slope)[0]
+
+        values, slopes = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
+        return np.asarray(values), np.asarray(slopes)
+
+    def slope(self, gradient):
+        values, slopes = self.slopes(gradient, jax.random.split(jax.random.key(0), 1))
+        return values[0], slopes[0]
+
+
+def agent_dim(problem):
+    return problem.Q.shape[0]
+
+
+@functools.cache
+def line():
+    setting = Setting(problem_of(1), agent_of(1))
+    return setting, setting.slope(ec.Backpropagation())
+
+
+# --- zero order -----------------------------------------------------------------------------------------------------
+
+
+def test_more_directions_come_closer_and_as_close_as_theory_says():
+    """Of a linear function, E |estimate|^2 = |g|^2 (1 + (n + 1)/q); the loss is nearly linear over such short moves."""
+    setting, (_, true) = line()
+    cosines = []
+    for directions, draws in ((1, 400), (8, 100), (64, 50)):
+        _, found = setting.slopes(ec.ZeroOrder(directions), jax.random.split(jax.random.key(directions), draws))
+        cosines.append(np.mean(found @ true / np.linalg.norm(found, axis=1) / np.linalg.norm(true)))
+        blown_up = np.mean(np.sum(found**2, axis=1)) / np.sum(true**2)
+        np.testing.assert_allclose(blown_up, 1 + (true.size + 1) / directions, rtol=0.25)
+    assert 0 < cosines[0] < cosines[1] < cosines[2]
+    assert cosines[2] > 0.85
+
+
+def test_the_mean_over_many_draws_is_the_true_gradient():
+    setting, (loss, true) = line()
+    values, found = setting.slopes(ec.ZeroOrder(64), jax.random.split(jax.random.key(3), 300))
+    expected_error = np.sqrt((true.size + 1) / (64 * 300))  # relative, of a mean over independent directions
+    assert np.linalg.norm(found.mean(0) - true) < 2 * expected_error * np.linalg.norm(true)
+    np.testing.assert_allclose(values, loss, rtol=1e-3)  # the smoothed loss is logged
+
+
+def test_moves_are_measured_by_the_size_of_the_weights():
+    """On a quadratic loss the antithetic estimate has no bias, and is the same for every reach up to rounding."""
+    setting, _ = line()
+
+    def bowl(agent):
+        return jnp.sum(ravel_pytree(eqx.filter(agent, trainable_mask(agent)))[0] ** 2)
+
+    def estimate(gradient, weights):
+        value, slope = gradient.value_and_slope(bowl, weights, setting.frozen, jax.random.key(0))
+        return value, ravel_pytree(slope)[0]
+
+    (_, small), (value, large) = (estimate(ec.ZeroOrder(4, sigma=s), setting.weights) for s in (1e-4, 0.5))
+    np.testing.assert_allclose(small, large, rtol=1e-8)
+    flat = ravel_pytree(setting.weights)[0]
+    draws = jax.random.normal(jax.random.key(0), (4, flat.size), flat.dtype)
+    expected = jnp.sum(flat**2) + jnp.mean(flat**2) * 0.25 * jnp.mean(jnp.sum(draws**2, axis=1))
+    np.testing.assert_allclose(value, expected, rtol=1e-10)
+    nothing = jax.tree.map(jnp.zeros_like, setting.weights)
+    assert np.isfinite(estimate(ec.ZeroOrder(4), nothing)[1]).all()
+
+
+# --- a stand-in for the calibrator ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("straight_through", [True, False])
+@pytest.mark.parametrize(("dim", "kind"), [(1, "MLP"), (3, "LSTM")])
+def test_a_linear_surrogate_is_exact_where_the_calibrator_is_linear(dim, kind, straight_through):
+    setting = Setting(problem_of(dim), agent_of(dim, kind))
+    surrogate = setting.prepared(ec.SurrogateCalibrator("linear", straight_through, samples=200))
+    true, found = setting.slope(ec.Backpropagation()), setting.slope(surrogate)
+    np.testing.assert_allclose(found[0], true[0], rtol=1e-10)
+    assert np.linalg.norm(found[1] - true[1]) < 1e-8 * np.linalg.norm(true[1])
+    assert surrogate.report()["jacobian_error"] < 1e-10
+    assert surrogate.report()["value_error"] < 1e-10
+
+
+def test_with_active_bounds_it_is_not_and_says_so():
+    """Straight through, the loss stays the true one whatever the surrogate; played as it is, it does not."""
+    setting = Setting(problem_of(1, ec.Box(0.0, 0.5)), agent_of(1))
+    value, true = setting.slope(ec.Backpropagation())
+    through = setting.prepared(ec.SurrogateCalibrator("linear", samples=500))
+    whole = setting.prepared(ec.SurrogateCalibrator("linear", straight_through=False, samples=500))
+    assert setting.slope(through)[0] == pytest.approx(value, rel=1e-14)
+    assert abs(setting.slope(whole)[0] - value) > 1e-3 * value
+    for surrogate in (through, whole):
+        assert surrogate.report()["jacobian_error"] > 0.1
+        assert np.linalg.norm(setting.slope(surrogate)[1] - true) > 1e-2 * np.linalg.norm(true)
+
+
+def test_a_network_as_surrogate_reports_the_error_of_its_jacobians():
+    """Close, not exact; the slopes further off than the values; better with more training."""
+    setting = Setting(problem_of(1), agent_of(1))
+    short, long = (
+        setting.prepared(ec.SurrogateCalibrator("mlp", samples=1000, width=16, steps=n)).report() for n in (30, 1000)
+    )
+    assert 1e-6 < long["jacobian_error"] < 0.1
+    assert long["value_error"] < long["jacobian_error"] < short["jacobian_error"]
+    surrogate = setting.prepared(ec.SurrogateCalibrator("mlp", samples=1000, width=16, steps=1000))
+    _, true = setting.slope(ec.Backpropagation())
+    away = np.linalg.norm(setting.slope(surrogate)[1] - true) / np.linalg.norm(true)
+    assert 1e-8 < away < 0.2
+
+
+def test_errors_of_a_surrogate_are_measured_rightly():
+    """Of a linear rule with a surrogate that is off by known amounts: the slope in the context does not count."""
+    true = np.array([[0.2, 0.5, 0.3]])  # context, previous action, advice
+    wrong = true + np.array([[9.0, 0.06, -0.08]])
+    plain = ec.advisors.Scaling()
+    surrogate = Surrogate((Affine(jnp.asarray(wrong), jnp.zeros(1)),), plain, plain)
+    triples = np.random.default_rng(0).normal(size=(50, 3))
+
+    def rule(context, previous, advice):
+        return jnp.asarray(true) @ jnp.concatenate([context, previous, advice])
+
+    fitted = gradients._checked(surrogate, rule, jnp.asarray(triples), 1)
+    np.testing.assert_allclose(fitted.jacobian_error, 0.1 / np.hypot(0.5, 0.3), rtol=1e-12)
+    actions, off = triples @ true[0], triples @ (wrong - true)[0]
+    np.testing.assert_allclose(fitted.value_error, np.sqrt(np.mean(off**2)) / actions.std(), rtol=1e-12)
+
+
+# --- inside fit -----------------------------------------------------------------------------------------------------
+
+GRADIENTS = {
+    "backpropagation": (ec.Backpropagation(), 3, set()),
+    "zero order": (ec.ZeroOrder(directions=4), 8, set()),
+    "surrogate": (ec.SurrogateCalibrator("mlp", samples=300, width=8, steps=50), 3, {"value_error", "jacobian_error"}),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_many_fits_are_single_fits_and_the_true_agent_comes_out(name):
+    gradient, evaluations, reported = GRADIENTS[name]
+    problem, data = problem_of(1), instances_of(1, count=8)
+    agents = [agent_of(1, trust=trust, seed=seed) for seed, trust in enumerate((0.3, 1.0))]
+    keys = [jax.random.key(seed) for seed in (5, 6)]
+    common = {"steps": 12, "batch": 4, "gradient": gradient, "dtype": "float64"}
+    together = ec.fit_many(agents, problem, data, losses=ec.CalibratedLoss(mu=0.2), keys=keys, **common)
+    for before, key, result in zip(agents, keys, together, strict=True):
+        assert jax.tree.structure(result.agent) == jax.tree.structure(before)
+        assert not np.array_equal(result.agent.advisor.layers[0].weight, before.advisor.layers[0].weight)
+        assert result.log.loss_evaluations == 12 * evaluations
+        assert set(result.log.gradient_report) == reported
+        alone = ec.fit(before, problem, data, loss=ec.CalibratedLoss(mu=0.2), key=key, **common)
+        for a, b in zip(jax.tree.leaves(result.agent), jax.tree.leaves(alone.agent), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
+        assert result.log.gradient_report == pytest.approx(alone.log.gradient_report, rel=1e-6)
+
+
+def test_each_step_draws_anew():
+    """With a rate too small to move anything and the whole set in each batch, only the draws differ from step to step."""
+    result = ec.fit(
+        agent_of(1),
+        problem_of(1),
+        instances_of(1),
+        key=jax.random.key(0),
+        steps=5,
+        batch=4,
+        learning_rate=1e-300,
+        gradient=ec.ZeroOrder(2, sigma=0.1),
+        dtype="float64",
+    )
+    assert len(np.unique(result.log.loss)) == 5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ec.ZeroOrder(directions=0), "directions must be a positive whole number, got 0"),
+        (lambda: ec.ZeroOrder(sigma=-1.0), "sigma must be positive, got -1"),
+        (lambda: ec.SurrogateCalibrator("tree"), "kind must be 'linear' or 'mlp', got 'tree'"),
+        (lambda: ec.SurrogateCalibrator(samples=0), "samples must be a positive whole number, got 0"),
+    ],
+)
+@pytest.mark.usefixtures("as_users_run_it")
+def test_bad_settings_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_surrogate_needs_a_calibrator_to_stand_in_for():
+    alone = ec.PureML(ec.advisors.MLP(1, 1, key=jax.random.key(0)))
+    with pytest.raises(TypeError, match="stands in for MLAROBD's calibrator, got PureML"):
+        ec.fit(alone, problem_of(1), instances_of(1), key=jax.random.key(0), gradient=ec.SurrogateCalibrator())
