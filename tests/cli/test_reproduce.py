@@ -4,11 +4,11 @@ import json
 import tomllib
 
 import pytest
-from tests.report.fake_study import fake_study
 from typer.testing import CliRunner
 
 from ecl2o.cli import app
 from ecl2o.studies import demand_response
+from report.fake_study import fake_study
 
 runner = CliRunner()
 

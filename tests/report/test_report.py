@@ -1,5 +1,6 @@
 """The report of a made-up study: complete, well formed, self-contained, and true to its numbers."""
 
+import dataclasses
 import json
 import re
 import tomllib
@@ -9,12 +10,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from tests.report.fake_study import LABELS, fake_study
 
 from ecl2o.learning import load
 from ecl2o.report.bars import draw_bars
 from ecl2o.report.figures import FORMATS, plates
 from ecl2o.report.folder import whole_folder, write_report
+from ecl2o.report.shift import draw_shift
 from ecl2o.report.style import looks, save_as
 from ecl2o.report.table import HEADINGS, best, cells
 from ecl2o.report.tails import draw_tails, tail_curve
@@ -24,6 +25,7 @@ from ecl2o.report.units import units_of
 from ecl2o.report.week import draw_week
 from ecl2o.report.worst_day import draw_worst_day
 from ecl2o.studies.results import TradeOffPoint
+from report.fake_study import LABELS, fake_study
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -281,3 +283,22 @@ def test_figures_are_refused_where_they_cannot_be_written(tmp_path):
     with pytest.raises(FileNotFoundError):
         save_as(Figure(), tmp_path / "missing" / "figure.png")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_day_is_on_the_map_of_its_quarter(study):
+    panels = draw_shift(study).axes
+    counts = [[len(points.get_offsets()) for points in axes.collections] for axes in panels]
+    training = study.contexts.split.training_days
+    assert [count[0] for count in counts] == [training] * 4
+    assert sum(count[1] for count in counts) == study.test_days
+    again = draw_shift(study).axes
+    np.testing.assert_array_equal(panels[0].collections[1].get_offsets(), again[0].collections[1].get_offsets())
+
+
+def test_days_begin_at_midnight_whatever_the_zone(study):
+    local = dataclasses.replace(study.contexts, time=study.contexts.time.tz_localize("Etc/GMT+5"))
+    day = dataclasses.replace(study.worst_day, time=study.worst_day.time.tz_localize("Etc/GMT+5"))
+    zoned = dataclasses.replace(study, contexts=local, worst_day=day)
+    for draw, line in ((draw_week, 0), (draw_worst_day, 1)):
+        first = draw(zoned).axes[0].get_lines()[line].get_xdata(orig=False)[0]
+        assert first % 1 == 0  # Matplotlib counts days

@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
 
 from ecl2o.report.style import BLUE, VERMILLION, house_style, new_figure
 from ecl2o.studies.results import Study
@@ -23,11 +24,11 @@ def draw_shift(study: Study, seed: int = 0) -> Figure:
     with house_style():
         figure = new_figure(height=5.2)
         columns = min(2, len(quarters))
-        panels = figure.subplots(-(-len(quarters) // columns), columns, sharex=True, sharey=True, squeeze=False).flat
-        for axes in panels:
-            axes.set_axis_off()
+        lines = -(-len(quarters) // columns)
+        panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
+        for axes in panels[len(quarters) :]:
+            axes.set_visible(False)
         for axes, quarter in zip(panels, quarters, strict=False):
-            axes.set_axis_on()
             axes.scatter(
                 *placed[: len(training)].T, s=16, marker="o", facecolor="none", edgecolor=BLUE, label="training day"
             )
@@ -44,5 +45,7 @@ def draw_shift(study: Study, seed: int = 0) -> Figure:
 
 
 def _map(days: np.ndarray, seed: int) -> np.ndarray:
+    """One thread: the same map every time, and no waiting for threads on a busy machine."""
     perplexity = min(_PERPLEXITY, (len(days) - 1) / 3)
-    return TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(days)
+    with threadpool_limits(limits=1):
+        return TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(days)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 
 from ecl2o.studies.results import Study
 
@@ -32,6 +33,15 @@ def units_of(study: Study) -> Units:
     if study.study == "right-sizing":
         return Units("requests (thousands/s)", "racks on, all kinds")
     return Units("value", "value") if study.contexts.dim == 1 else Units("contexts", "actions, total")
+
+
+def clock(time: pd.DatetimeIndex) -> pd.DatetimeIndex:
+    """What the clock on the wall showed; drawn otherwise, times with a zone would be moved to UTC.
+
+    >>> clock(pd.DatetimeIndex(["2015-01-01 00:00-05:00"]))[0]
+    Timestamp('2015-01-01 00:00:00')
+    """
+    return time.tz_localize(None)
 
 
 def totals(values: np.ndarray) -> np.ndarray:

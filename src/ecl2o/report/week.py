@@ -5,7 +5,7 @@ from matplotlib import dates
 from matplotlib.figure import Figure
 
 from ecl2o.report.style import BLACK, LIGHT, house_style, line_style, looks, new_figure
-from ecl2o.report.units import totals, units_of
+from ecl2o.report.units import clock, totals, units_of
 from ecl2o.studies.results import Study
 
 _DAYS = 7
@@ -16,7 +16,7 @@ def draw_week(study: Study) -> Figure:
     units, rows = units_of(study), study.rows
     shown = [name for name in ("oracle", "ec-l2o") if name in rows]
     first, days = _median_week(rows["oracle"].scores[0].cost)
-    time = _days_of(study.contexts.test_time(), first, days, study.contexts.steps_per_day)
+    time = _days_of(clock(study.contexts.test_time()), first, days, study.contexts.steps_per_day)
     contexts = study.contexts.test_days().days[first : first + days].reshape(-1, study.contexts.dim)
     with house_style():
         figure = new_figure(height=2.8 if units.common else 3.8)

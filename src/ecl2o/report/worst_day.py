@@ -4,7 +4,7 @@ from matplotlib import dates
 from matplotlib.figure import Figure
 
 from ecl2o.report.style import BLACK, LIGHT, house_style, looks, new_figure
-from ecl2o.report.units import totals, units_of
+from ecl2o.report.units import clock, totals, units_of
 from ecl2o.studies.results import Study
 
 _COLUMNS = 4
@@ -13,6 +13,7 @@ _COLUMNS = 4
 def draw_worst_day(study: Study) -> Figure:
     """One small panel per row, all on the same axes, with the context and the oracle in each."""
     day, units = study.worst_day, units_of(study)
+    time = clock(day.time)
     names = [name for name in day.actions if name != "oracle"]
     look = looks(list(day.actions))
     scale = units.factor if units.common else 1.0
@@ -24,21 +25,19 @@ def draw_worst_day(study: Study) -> Figure:
             axes.set_visible(False)
         for place, (axes, name) in enumerate(zip(panels, names, strict=False)):
             if units.common:
-                axes.fill_between(day.time, totals(day.contexts) * scale, color=LIGHT, label="context")
+                axes.fill_between(time, totals(day.contexts) * scale, color=LIGHT, label="context")
             if "oracle" in day.actions:
                 best = totals(day.actions["oracle"]) * scale
                 axes.plot(
-                    day.time, best, color=BLACK, linewidth=1, linestyle=(0, (2, 1)), label="oracle from its own start"
+                    time, best, color=BLACK, linewidth=1, linestyle=(0, (2, 1)), label="oracle, from its own start"
                 )
-            axes.plot(
-                day.time, totals(day.actions[name]) * scale, color=look[name].color, linewidth=2, label="this row"
-            )
+            axes.plot(time, totals(day.actions[name]) * scale, color=look[name].color, linewidth=2, label="this row")
             axes.set_title(f"{study.rows[name].label}\nratio {day.ratios[name]:.3g}", fontsize=8)
             axes.xaxis.set_major_locator(dates.HourLocator(byhour=(0, 12)))
             axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))
             axes.margins(x=0)
             axes.tick_params(labelbottom=place + _COLUMNS >= len(names))
-        figure.supxlabel(f"hour of {day.time[0]:%d %B}", fontsize=9)
+        figure.supxlabel(f"hour of {time[0]:%d %B}", fontsize=9)
         figure.supylabel(units.action, fontsize=9)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
         return figure
