@@ -47,8 +47,6 @@ class FrontierSettings:
     def __post_init__(self):
         if not (np.isfinite(self.alpha) and self.alpha > 0):
             raise ValueError(f"alpha must be positive and finite, got {self.alpha}.")
-        if self.network not in ("LSTM", "MLP"):
-            raise ValueError(f"network must be 'LSTM' or 'MLP', got {self.network!r}.")
 
     @property
     def training_steps(self) -> int:
@@ -162,7 +160,7 @@ class _Setup:
 
     def network(self) -> AbstractAgent:
         """An untrained network; weather comes scaled as its authors had it, so only other series are standardised."""
-        kind = LSTM if self.settings.network == "LSTM" else MLP
+        kind = {"LSTM": LSTM, "MLP": MLP}[self.settings.network]
         scaling = None
         if self.contexts.preset is None:
             scaling = Scaling.of(jnp.asarray(self.contexts.training))

@@ -1,0 +1,118 @@
+"""`ecl2o frontier` around a made-up result: what is read, what is left behind, and what is refused."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from ecl2o.cli import app
+from ecl2o.studies import frontier as study
+from report.fake_frontier import fake_frontier
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    """What the study was run with; the working folder is a temporary one."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def run(contexts, settings, progress):
+        seen.append((contexts, settings))
+        progress("testing", 1, 1)
+        return fake_frontier(settings=settings)
+
+    monkeypatch.setattr(study, "run", run)
+    monkeypatch.setattr("ecl2o.report.style.save_as", lambda figure, path: path.write_text("<svg/>"))
+    return seen
+
+
+def write_series(path, days=120, steps=4):
+    time = pd.date_range("2020-01-01", periods=days * steps, freq=f"{24 // steps}h")
+    values = 100 + 10 * np.sin(np.arange(days * steps))
+    pd.DataFrame({"time": time, "demand": values, "price": -values}).to_csv(path, index=False)
+
+
+def invoke(*arguments):
+    return runner.invoke(app, ["frontier", *arguments])
+
+
+def test_a_series_is_read_and_a_folder_left(runs, tmp_path):
+    write_series(tmp_path / "demand.csv")
+    result = invoke("demand.csv", "--column", "demand", "--alpha", "5", "--seed", "3", "--quick", "--out", "deep/out")
+    assert result.exit_code == 0, result.output
+    contexts, settings = runs[0]
+    assert contexts.values.shape == (480, 1)
+    assert (contexts.steps_per_day, contexts.split.training_days, contexts.split.validation_days) == (4, 80, 20)
+    assert (settings.alpha, settings.seed, settings.quick, settings.network) == (5.0, 3, True, "LSTM")
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in (tmp_path / "deep").rglob("*") if path.is_file())
+    assert left == ["deep/out/figures/frontier.png", "deep/out/figures/frontier.svg", "deep/out/results.json"]
+    saved = json.loads((tmp_path / "deep/out/results.json").read_text())
+    assert saved["study"] == "frontier"
+    assert [point["label"] for point in saved["points"]] == [point.label for point in fake_frontier().points]
+    assert "deep/out/figures/frontier.png" in result.stderr
+
+
+def test_the_table_tells_promises_from_none(runs):
+    result = invoke("--quick")
+    lines = {line.split("│")[1].strip(): line for line in result.stdout.splitlines() if line.startswith("│")}
+    assert [cell.strip() for cell in lines["Guarded, 2.5"].split("│")[2:-1]] == ["2.5", "1.100", "2.500", "2.400"]
+    assert [cell.strip() for cell in lines["RHC"].split("│")[2:-1]] == ["none", "1.097", "7.470", "3.000"]
+    assert "1.728527" in result.stdout
+    assert "3.70" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 110
+
+
+def test_json_only(runs):
+    result = invoke("--json")
+    found = json.loads(result.stdout)
+    promises = {point["label"]: point["promised_ratio"] for point in found["points"]}
+    assert promises["Guarded, 3"] == 3.0
+    assert promises["EC-L2O"] is None
+
+
+def test_weather_and_its_preset(runs):
+    assert invoke("--preset", "paper").exit_code == 0
+    contexts, settings = runs[0]
+    assert (contexts.preset, settings.network, contexts.metadata.built_in) == ("paper", "MLP", True)
+    assert invoke("--base-shortage", "30000", "--out", "again").exit_code == 0
+    assert runs[1][0].base_shortage == 30000.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["demand.csv", "--preset", "paper"], 2, "--preset cannot be used"),
+        (["demand.csv", "--weather", "site.csv"], 2, "--weather cannot be used"),
+        (["--weather", "site.csv", "--column", "demand"], 2, "--column cannot be used"),
+        (["--alpha", "0"], 2, "--alpha"),
+        (["--base-shortage", "much"], 2, "--base-shortage"),
+        (["missing.csv"], 1, "missing.csv"),
+        (["short.csv"], 1, "91 are needed"),
+        (["demand.csv", "--out", "kept"], 1, "not overwritten"),
+    ],
+)
+def test_refusals_leave_nothing(runs, tmp_path, arguments, code, message):
+    write_series(tmp_path / "demand.csv")
+    write_series(tmp_path / "short.csv", days=20)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "thesis.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    result = invoke(*arguments)
+    assert result.exit_code == code, result.output
+    assert message in " ".join(result.output.replace("│", " ").split())
+    assert sorted(tmp_path.rglob("*")) == before
+    assert not runs
+
+
+def test_a_failure_leaves_no_folder(runs, tmp_path, monkeypatch):
+    def fails(contexts, settings, progress):
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(study, "run", fails)
+    result = invoke("--out", "nothing")
+    assert (result.exit_code, "no such luck" in result.stderr) == (1, True)
+    assert not list(tmp_path.iterdir())
