@@ -18,8 +18,13 @@ class Modes(eqx.Module):
     @classmethod
     def of(cls, problem: Problem, dim: int) -> "Modes":
         """Diagonalise A and 2Q together: A = L L', L^{-1} 2Q L^{-T} = U diag(a) U', S = L^{-T} U."""
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
-        A, twice_Q = problem.hitting.curvature(None, dim), 2 * problem.Q
+        hitting = problem.hitting
+        if not (isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature):
+            raise ValueError(
+                "modes exist for quadratic hitting costs of constant curvature, where the best policy is linear; "
+                f"got {type(hitting).__name__}."
+            )
+        A, twice_Q = hitting.curvature(None, dim), 2 * problem.Q
         if dim == 1:
             root = jnp.sqrt(A)
             return cls((twice_Q / A)[0], root, 1 / root)

@@ -41,7 +41,7 @@ class Renewed(AbstractAgent):
 
         def renewed():
             fresh = self.guard.init(problem, Start(previous, nothing, self.period))
-            fresh = eqx.tree_at(lambda s: s.inner, fresh, state.inner)
+            fresh = eqx.tree_at(lambda s: s.inner, fresh, state.inner, is_leaf=lambda node: node is None)
             return jax.tree.map(lambda old, new: jnp.asarray(new, old.dtype), state, fresh)
 
         state = jax.lax.cond((phase == 0) & (observation.step > 0), renewed, lambda: state)

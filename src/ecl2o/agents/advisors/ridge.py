@@ -158,7 +158,7 @@ class OnlineRidge(AbstractAgent):
         target = _discounted_means(seen, rho, self.maturity) - seen[:1]
         regression = state.regression.with_rows(state.waiting[:1], target, state.waiting_real[:1])
         regression = jax.lax.cond(
-            observation.step % self.refit_every == 0, self._refitted, lambda r: r, regression
+            observation.step % self.refit_every == 0, lambda r: self._refitted(r), lambda r: r, regression
         )
         smallest, largest = jnp.minimum(state.smallest, now), jnp.maximum(state.largest, now)
         predicted = now + jnp.einsum("dk,kd->d", regression.weights, features)

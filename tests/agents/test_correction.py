@@ -1,0 +1,142 @@
+"""The correction layer: what it sees, and that training goes through the guard around it."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ecl2o as ec
+from ecl2o.agents.advisors import Corrected, OnlineRidge
+from ecl2o.agents.advisors.correction import Account
+from ecl2o.agents.modes import Modes
+
+PERIOD = 6
+WEIGHT = 0.5
+PROBLEM = ec.Problem(ec.SquaredTracking(WEIGHT), ec.Mahalanobis.isotropic(alpha=5.0, dim=1))
+RIDGE = OnlineRidge(period=PERIOD, lags=3, ahead=2, harmonics=1, maturity=8, refit_every=2)
+CONTEXTS = np.abs(np.random.default_rng(0).normal(size=(10 * PERIOD, 1)))
+INSTANCE = ec.Instance([0.4], CONTEXTS[5 * PERIOD :], CONTEXTS[: 5 * PERIOD])
+
+
+def weighted(**entries):
+    """A correction with these weights; entries are names of features with a list over harmonics."""
+    rows = ["previous", "centre", "context", "anchor", "bill", "optimum", "share", "change", "eighth", "quarter"]
+    weight = np.zeros((7, 10))
+    for name, column in entries.items():
+        weight[:, rows.index(name)] = column
+    return eqx.tree_at(lambda c: c.weights.weight, Corrected(RIDGE, PERIOD), jnp.asarray(weight))
+
+
+@pytest.fixture(scope="module")
+def corrections():
+    """(run, corrections) of a correction with given weights; compiled once."""
+    run = eqx.filter_jit(lambda agent: ec.rollout(agent, PROBLEM, INSTANCE))
+
+    def of(**entries):
+        found = run(weighted(**entries))
+        return found, np.asarray(found.info.details["correction"])[:, 0]
+
+    return of
+
+
+def test_without_weights_it_is_the_advisor(corrections):
+    run, correction = corrections()
+    np.testing.assert_array_equal(correction, 0.0)
+    np.testing.assert_allclose(run.actions, ec.rollout(RIDGE, PROBLEM, INSTANCE).actions, rtol=0, atol=1e-13)
+
+
+def test_harmonics_follow_the_hour(corrections):
+    """1, then cosines, then sines of the first three harmonics, times the difference between context and advice."""
+    hours = np.arange(5 * PERIOD) % PERIOD
+    waves = [1 + 0 * hours, *(np.cos(2 * np.pi * k * hours / PERIOD) for k in (1, 2, 3))]
+    waves += [np.sin(2 * np.pi * k * hours / PERIOD) for k in (1, 2, 3)]
+    draws = np.random.default_rng(1).normal(size=7)
+    run, correction = corrections(context=draws)
+    expected = 0.1 * (draws @ np.stack(waves)) * (INSTANCE.contexts - run.advice)[:, 0]
+    np.testing.assert_allclose(correction, expected, atol=1e-12)
+
+
+def test_the_account_is_the_periods(corrections):
+    """Bill before this step, exact optimum of the prefix with this step, first and last action: all since the hour was 0."""
+    constant = [1.0, *[0.0] * 6]
+    contexts = np.asarray(INSTANCE.contexts)
+    for name in ("bill", "optimum", "anchor", "previous"):
+        run, correction = corrections(**{name: constant})
+        x = np.concatenate([[0.4], np.asarray(run.actions)[:, 0]])
+        steps = np.asarray(run.hitting + run.switching)
+        advice = np.asarray(run.advice)[:, 0]
+        for t in (0, 1, 5, 6, 15, 29):
+            begin = t - t % PERIOD
+            prefix = ec.Instance(x[begin : begin + 1], contexts[begin : t + 1])
+            expected = {
+                "bill": np.sqrt(steps[begin:t].sum() / WEIGHT),
+                "optimum": np.sqrt(float(ec.oracle(PROBLEM, prefix).cost) / WEIGHT),
+                "anchor": x[begin] - advice[t],
+                "previous": x[t] - advice[t],
+            }
+            assert correction[t] == pytest.approx(0.1 * expected[name], abs=1e-10), (name, t)
+
+
+def test_the_centre_is_where_the_best_prefix_ends():
+    problem = ec.Problem(ec.Quadratic([[2.0, 0.5], [0.5, 1.0]]), ec.Mahalanobis(np.array([[1.0, 0.3], [0.3, 2.0]])))
+    contexts = np.random.default_rng(3).normal(size=(4, 2))
+    modes, x0 = Modes.of(problem, 2), jnp.array([0.3, -0.2])
+    account = Account.opened(modes, x0)
+    for t, context in enumerate(contexts):
+        account = account.with_context(modes, jnp.asarray(context))
+        best = ec.oracle(problem, ec.Instance(x0, contexts[: t + 1]))
+        np.testing.assert_allclose(account.centre, best.actions[-1], atol=1e-12)
+        assert float(account.optimum) == pytest.approx(float(best.cost), rel=1e-12)
+
+
+def small_training_set():
+    starts = np.arange(4, 8) * PERIOD
+    steps = starts[:, None] + np.arange(2 * PERIOD)
+    past = starts[:, None] + np.arange(-4 * PERIOD, 0)
+    return ec.Instance(CONTEXTS[starts - 1], CONTEXTS[steps], CONTEXTS[past])
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        ec.Competitive(Corrected(RIDGE, PERIOD), 1.8, horizon=2 * PERIOD),
+        ec.Guarded(Corrected(RIDGE, PERIOD), slack=0.2),
+    ],
+    ids=["competitive", "guarded"],
+)
+def test_fit_trains_through_the_guard(guard):
+    result = ec.fit(
+        guard,
+        PROBLEM,
+        small_training_set(),
+        loss=ec.StandaloneLoss(),
+        key=jax.random.key(0),
+        steps=40,
+        batch=4,
+        learning_rate=0.05,
+        schedule="constant",
+    )
+    assert result.log.loss[-1] < result.log.loss[0] - 0.01
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), guard, result.agent)
+    assert changed.agent.weights.weight
+    assert sum(jax.tree.leaves(changed)) == 1
+
+
+def test_gradient_through_renewed_promises_is_exact():
+    """Through the clip, the budget that earlier actions left, the account, and the ends of days."""
+    agent = ec.Renewed(ec.Competitive(weighted(context=3.0 * np.ones(7)), 1.75, horizon=PERIOD), PERIOD)
+    draws = jnp.asarray(np.random.default_rng(5).normal(size=(7, 10)))
+
+    def cost(size):
+        weight = agent.guard.agent.weights.weight + size * draws
+        moved = eqx.tree_at(lambda a: a.guard.agent.weights.weight, agent, weight)
+        run = ec.rollout(moved, PROBLEM, INSTANCE)
+        return run.cost, run.info.details["active"]
+
+    run = jax.jit(jax.value_and_grad(cost, has_aux=True))
+    (_, active), slope = run(0.0)
+    assert 5 < int(active.sum()) < active.size - 5
+    step = 1e-5
+    difference = (run(step)[0][0] - run(-step)[0][0]) / (2 * step)
+    assert float(slope) == pytest.approx(float(difference), rel=1e-6)

@@ -1,0 +1,88 @@
+"""The recipe for training through a guard: its parts, and the figures it reaches on real weather."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import ecl2o as ec
+from ecl2o.data import Contexts, Split, weather_contexts
+from ecl2o.evaluation import metrics
+from ecl2o.studies.guarded_training import (
+    competitive_ridge,
+    guarded_ridge,
+    play_through,
+    record_outlook,
+    train_through,
+)
+
+PROBLEM = ec.Problem(ec.SquaredTracking(1.0), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+
+
+@pytest.fixture(scope="module")
+def made_up() -> Contexts:
+    """Two weeks with a daily shape and noise."""
+    rng, steps = np.random.default_rng(0), 24 * 15
+    y = 0.4 + 0.3 * np.sin(2 * np.pi * np.arange(steps) / 24) + 0.1 * rng.normal(size=steps)
+    time = pd.date_range("2015-01-01", periods=steps, freq="h")
+    return Contexts(np.maximum(y, 0.0)[:, None], time, split=Split(10, 4))
+
+
+@pytest.fixture(scope="module")
+def trained(made_up):
+    return train_through(competitive_ridge(1.9), PROBLEM, made_up, steps=60, window_days=2, skipped_days=5, checks=2)
+
+
+def test_training_lowers_the_loss_and_changes_only_weights(trained):
+    guard, log = trained
+    assert log.loss[-1] < log.loss[0] - 0.005
+    assert log.loss.shape == (60,)
+    np.testing.assert_array_equal(log.validation_steps, [0, 30, 60])
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), competitive_ridge(1.9), guard)
+    assert [changed.agent.weights.weight, sum(jax.tree.leaves(changed))] == [log.best_step > 0, int(log.best_step > 0)]
+
+
+def test_what_is_validated_on_a_recording_is_what_is_played(made_up, trained):
+    """The guard that is returned, its regression learning as it goes, costs on the validation days what the log says."""
+    guard, log = trained
+    days = made_up.validation_days(history_steps=10 * 24)
+    runs, _ = play_through(ec.Renewed(guard), PROBLEM, days)
+    best, _ = ec.oracle_days(PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))
+    played = float(metrics.average_cost(runs.cost, best.cost))
+    assert played == pytest.approx(log.validation_cost.min(), rel=1e-9)
+    assert log.validation_steps[np.argmin(log.validation_cost)] == log.best_step
+
+
+def test_playing_through_is_continuous_testing_for_agents_without_memory(made_up):
+    days = made_up.validation_days()
+    runs, starts = play_through(ec.ROBD(), PROBLEM, days)
+    expected, expected_starts = ec.rollout_days(ec.ROBD(), PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))
+    np.testing.assert_allclose(runs.actions, expected.actions, atol=1e-13)
+    np.testing.assert_allclose(starts, expected_starts, atol=1e-13)
+    np.testing.assert_allclose(runs.cost, expected.cost, rtol=1e-12)
+
+
+def test_refusals(made_up):
+    with pytest.raises(TypeError, match="guard around Corrected"):
+        train_through(ec.Competitive(ec.Greedy()), PROBLEM, made_up)
+    with pytest.raises(ValueError, match="skipped_days must be from 1 to 8"):
+        train_through(guarded_ridge(0.5), PROBLEM, made_up, window_days=2, skipped_days=9)
+
+
+def test_riverside(shared):
+    """Issue 6: OnlineRidge alone <= 1.035; in Competitive at 2.5, trained through it, <= 1.115 and never above 2.5."""
+    contexts = weather_contexts(shared / "data" / "nsrdb_riverside_2015.csv", preset="authors-code")
+    days = contexts.test_days(history_steps=90 * 24)
+    best, _ = ec.oracle_days(PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))
+    runs, _ = play_through(ec.advisors.OnlineRidge(), PROBLEM, days)
+    assert float(metrics.average_cost(runs.cost, best.cost)) <= 1.035
+
+    guard = competitive_ridge(2.5)
+    outlook = record_outlook(guard.agent.advisor, PROBLEM, contexts.values[: 90 * 24])
+    guard, log = train_through(guard, PROBLEM, contexts, steps=60, checks=1, outlook=outlook)
+    assert log.validation_cost[1] < log.validation_cost[0] - 0.03
+    runs, starts = play_through(ec.Renewed(guard), PROBLEM, days)
+    assert float(metrics.average_cost(runs.cost, best.cost)) <= 1.115
+    from_same = jax.vmap(lambda x0, day: ec.oracle(PROBLEM, ec.Instance(x0, day)).cost)(starts, jnp.asarray(days.days))
+    assert float(metrics.competitive_ratio(runs.cost, from_same)) == pytest.approx(2.5, abs=1e-9)
