@@ -12,11 +12,11 @@ from .operator_files import write_series
 
 
 def test_agents_and_policies_beside_each_other(fitted, ecl2o):
-    names = f"greedy,r-obd,rhc,{fitted.policy}"
+    names = f"r-obd,rhc,{fitted.policy}"
     result = ecl2o("compare", fitted.data, "--column", "demand", "--agents", names, "--alpha", "5", "--json")
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
-    assert list(report["agents"]) == ["oracle", "greedy", "r-obd", "rhc", "policy.ecl2o"]
+    assert list(report["agents"]) == ["oracle", "r-obd", "rhc", "policy.ecl2o"]
     assert report["days"] == 12
     assert report["agents"]["oracle"]["average_cost"] == 1.0
     assert report["agents"]["r-obd"]["competitive_ratio"] <= float(exact_robd_ratio(1.0, 5.0)) * (1 + 1e-9)
@@ -28,7 +28,7 @@ def test_agents_and_policies_beside_each_other(fitted, ecl2o):
 
 def test_foresight_is_the_oracle_and_the_table_names_it(ecl2o, tmp_path):
     data = write_series(tmp_path / "demand.csv", days=6)
-    result = ecl2o("compare", data, "--agents", "competitive-rhc,lcp", "--forecaster", "exact", "--days", "2")
+    result = ecl2o("compare", data, "--agents", "rhc,lcp", "--forecaster", "exact", "--days", "2")
     assert result.exit_code == 0, result.stderr
     assert "2 days of" in result.stdout
     assert "forecaster: exact" in result.stdout
@@ -50,7 +50,7 @@ def test_a_study_that_comes_with_the_program(ecl2o):
     [
         ((), 2, "either a file or --study"),
         (("--study", "nowhere"), 2, "there are demand-response, varying-curvature"),
-        (("--study", "varying-curvature", "--agents", "magic"), 1, "no agent is called 'magic'; there are greedy"),
+        (("--study", "varying-curvature", "--agents", "magic"), 2, "no agent is called 'magic'; there are greedy"),
         (("--study", "varying-curvature", "--agents", ","), 2, "at least one agent"),
         (("--study", "varying-curvature", "--forecaster", "stars"), 2, "must be one of rolling-profile"),
         (("missing.csv",), 1, "missing.csv does not exist"),

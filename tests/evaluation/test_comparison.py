@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.evaluation import TestBed, score_days
+from ecl2o.evaluation import TestBed as Bed
+from ecl2o.evaluation import score_days
 from ecl2o.evaluation.comparison import (
     CONTENDERS,
     ComparisonRow,
@@ -22,11 +23,11 @@ DAYS, STEPS = 4, 4
 
 
 @pytest.fixture(scope="module")
-def bed() -> TestBed:
+def bed() -> Bed:
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     contexts = np.random.default_rng(8).normal(size=((DAYS + 2) * STEPS, 1))
     history = contexts[: 2 * STEPS]
-    return TestBed.of(problem, history[-1], contexts[2 * STEPS :].reshape(DAYS, STEPS, 1), history)
+    return Bed.of(problem, history[-1], contexts[2 * STEPS :].reshape(DAYS, STEPS, 1), history)
 
 
 def test_rows_hold_the_figures_of_the_daily_scores(bed):
@@ -95,6 +96,6 @@ def test_unknown_names_are_refused_with_the_known_ones(bed):
 
 def test_several_columns_are_compared_too():
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=2))
-    bed = TestBed.of(problem, jnp.zeros(2), np.random.default_rng(1).normal(size=(DAYS, STEPS, 2)))
+    bed = Bed.of(problem, jnp.zeros(2), np.random.default_rng(1).normal(size=(DAYS, STEPS, 2)))
     row = compared("r-obd", contender("r-obd", bed), bed)
     assert 1 <= row.competitive_ratio <= 1.7299

@@ -7,7 +7,8 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
-from ecl2o.evaluation import TestBed, score_days
+from ecl2o.evaluation import TestBed as Bed
+from ecl2o.evaluation import score_days
 from ecl2o.studies import own_series
 from ecl2o.studies.own_series import Recipe, default_split, fit_series, tracking_problem
 
@@ -48,7 +49,7 @@ def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
     """The runner with the policy's daily restart is continuous testing, in the user's units."""
     contexts = series(wavy)
     x0, days, history = contexts.test_days(fitted.policy.metadata["history_steps"])
-    bed = TestBed.of(fitted.policy.problem, x0, days, history)
+    bed = Bed.of(fitted.policy.problem, x0, days, history)
     score = score_days(fitted.policy.agent, bed)
     row = next(row for row in fitted.rows if row.name == "policy")
     assert score.average_cost == pytest.approx(row.average_cost, rel=1e-9)

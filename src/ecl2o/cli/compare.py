@@ -58,13 +58,14 @@ def compare(
     from ecl2o.cli.numerics import use_double_precision
 
     use_double_precision()
+    names = _names(agents)
     if study is not None:
         bed = _study_bed(study, alpha, seed)
     else:
         assert data is not None
         bed = _series_bed(series.Reading(data, column, time_column, fill, period), alpha)
     bed = _last_days(bed, days)
-    entrants = _entrants(agents, bed, forecaster)
+    entrants = _entrants(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
         rows, refused = _compare(entrants, bed, progress)
     if json:
@@ -125,21 +126,36 @@ def _last_days(bed: "TestBed", days: int | None) -> "TestBed":
     return TestBed.of(bed.problem, x0, kept, None if bed.history is None else past)
 
 
-def _entrants(agents: str, bed: "TestBed", forecaster: str) -> "dict[str, Entrant]":
-    from ecl2o.evaluation.comparison import CONTENDERS, Entrant, contender
+def _names(agents: str) -> list[str]:
+    """The agents and policy files that are meant, refusing what is neither before anything is computed."""
+    from ecl2o.evaluation.comparison import CONTENDERS
+
+    names = list(CONTENDERS) if agents == "all" else [name.strip() for name in agents.split(",") if name.strip()]
+    unknown = [name for name in names if name not in CONTENDERS and not _is_policy(name)]
+    if unknown or not names:
+        asked = f"no agent is called {unknown[0]!r}" if unknown else "name at least one agent"
+        raise typer.BadParameter(
+            f"{asked}; there are {', '.join(CONTENDERS)}, and policy files.", param_hint="--agents"
+        )
+    return names
+
+
+def _is_policy(name: str) -> bool:
+    return name.endswith(_POLICY) or Path(name).is_file()
+
+
+def _entrants(names: list[str], bed: "TestBed", forecaster: str) -> "dict[str, Entrant]":
+    from ecl2o.evaluation.comparison import Entrant, contender
     from ecl2o.learning import load
 
     asked = _forecaster(forecaster, bed.days.shape[1])
-    names = list(CONTENDERS) if agents == "all" else [name.strip() for name in agents.split(",") if name.strip()]
     found = {}
     for name in names:
-        if name.endswith(_POLICY) or Path(name).is_file():
+        if _is_policy(name):
             policy = load(name)
             found[Path(name).name] = Entrant(policy.agent, policy.forecaster)
         else:
             found[name] = contender(name, bed, asked)
-    if not found:
-        raise typer.BadParameter("name at least one agent.", param_hint="--agents")
     return found
 
 
