@@ -34,3 +34,8 @@ class DemandResponseSettings(pydantic.BaseModel):
     def seasonal_steps(self) -> int:
         """Adam steps of the structured advisor."""
         return 300 if self.quick else 1200
+
+    @property
+    def guarded_steps(self) -> int:
+        """Adam steps of the correction inside the guard."""
+        return 40 if self.quick else 200
