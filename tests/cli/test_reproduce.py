@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ecl2o.cli import app
-from ecl2o.studies import demand_response
+from ecl2o.studies import demand_response, right_sizing
 from report.fake_study import fake_study
 
 runner = CliRunner()
@@ -53,6 +53,18 @@ def test_options_become_settings_and_a_folder_is_left(runs, tmp_path):
     assert max(map(len, result.stdout.splitlines())) <= 100
     assert "deep/out/report.html" in result.stderr
     assert "training: done" in result.stderr
+
+
+def test_the_other_study_has_its_own_settings(runs, monkeypatch, tmp_path):
+    monkeypatch.setattr(right_sizing, "run", demand_response.run)
+    assert (
+        runner.invoke(app, ["reproduce", "--study", "right-sizing", "--workload", "web.csv", "--quick"]).exit_code == 0
+    )
+    assert isinstance(runs[0], right_sizing.RightSizingSettings)
+    assert (runs[0].workload, runs[0].quick) == ("web.csv", True)
+    wrong = runner.invoke(app, ["reproduce", "--study", "right-sizing", "--weather", "site.csv"])
+    assert wrong.exit_code == 1
+    assert "right-sizing: weather" in wrong.stderr
 
 
 def test_the_configuration_repeats_the_run_from_any_folder(runs, tmp_path, monkeypatch):

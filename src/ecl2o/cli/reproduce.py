@@ -135,17 +135,24 @@ def _prepared(name: str, values: dict[str, Any]) -> Callable[[output.Progress], 
     """The study with its settings checked, ready to run."""
     import pydantic
 
+    kind: type[pydantic.BaseModel]
+    run: Callable[[Any, output.Progress], Study]
     if name == "demand-response":
-        from ecl2o.studies import demand_response as module
-        from ecl2o.studies.settings import DemandResponseSettings as Settings
+        from ecl2o.studies import demand_response
+
+        kind, run = demand_response.DemandResponseSettings, demand_response.run
+    elif name == "right-sizing":
+        from ecl2o.studies import right_sizing
+
+        kind, run = right_sizing.RightSizingSettings, right_sizing.run
     else:
-        raise ValueError(f"{_STUDY_KEY} must be demand-response, got {name!r}.")
+        raise ValueError(f"{_STUDY_KEY} must be demand-response or right-sizing, got {name!r}.")
     try:
-        settings = Settings(**values)
+        settings = kind(**values)
     except pydantic.ValidationError as error:
         problems = (f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
         raise ValueError(f"the settings do not fit the study {name}: {'; '.join(dict.fromkeys(problems))}") from None
-    return lambda progress: module.run(settings, progress)
+    return lambda progress: run(settings, progress)
 
 
 def _repeatable(study: "Study") -> dict[str, Any]:

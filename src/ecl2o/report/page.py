@@ -137,7 +137,9 @@ def _protocol(study: Study) -> str:
         f"{split.training_days} training days, then {split.validation_days} validation days, then {study.test_days} test days of "
         f"{study.contexts.steps_per_day} steps. The oracle's mean daily cost is {study.oracle_average_cost:.6g}."
     )
-    return f"<ul>\n{_items(notes)}\n</ul>" + _pairs(study.extra, "Also measured")
+    tables = [_pairs(values, name.capitalize()) for name, values in study.extra.items() if isinstance(values, Mapping)]
+    rest = {name: values for name, values in study.extra.items() if not isinstance(values, Mapping)}
+    return f"<ul>\n{_items(notes)}\n</ul>" + "".join(tables) + _pairs(rest, "Also measured")
 
 
 def _settings(study: Study, settings: str) -> str:
