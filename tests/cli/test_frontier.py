@@ -56,6 +56,13 @@ def test_a_series_is_read_and_a_folder_left(runs, tmp_path):
     assert "deep/out/figures/frontier.png" in result.stderr
 
 
+def test_a_split_may_be_given(runs, tmp_path):
+    write_series(tmp_path / "short.csv", days=20)
+    assert invoke("short.csv", "--training-days", "10", "--validation-days", "4").exit_code == 0
+    split = runs[0][0].split
+    assert (split.training_days, split.validation_days) == (10, 4)
+
+
 def test_the_table_tells_promises_from_none(runs):
     result = invoke("--quick")
     lines = {line.split("│")[1].strip(): line for line in result.stdout.splitlines() if line.startswith("│")}
@@ -85,9 +92,11 @@ def test_weather_and_its_preset(runs):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["demand.csv", "--preset", "paper"], 2, "--preset cannot be used"),
-        (["demand.csv", "--weather", "site.csv"], 2, "--weather cannot be used"),
-        (["--weather", "site.csv", "--column", "demand"], 2, "--column cannot be used"),
+        (["demand.csv", "--preset", "paper"], 2, "--preset is for weather"),
+        (["demand.csv", "--weather", "site.csv"], 2, "--weather is for weather"),
+        (["--weather", "site.csv", "--column", "demand"], 2, "--column is for a series"),
+        (["--training-days", "9", "--validation-days", "3"], 2, "--training-days is for a series"),
+        (["demand.csv", "--training-days", "9"], 2, "go together"),
         (["--alpha", "0"], 2, "--alpha"),
         (["--base-shortage", "much"], 2, "--base-shortage"),
         (["missing.csv"], 1, "missing.csv"),

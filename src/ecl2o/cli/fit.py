@@ -30,12 +30,8 @@ def fit(
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     period: series.Period = None,
-    training_days: Annotated[
-        int | None, typer.Option(min=2, help="Days to train on, the first ones. (default: two thirds)")
-    ] = None,
-    validation_days: Annotated[
-        int | None, typer.Option(min=1, help="Days to choose trust and mu on, the next ones. (default: a sixth)")
-    ] = None,
+    training_days: series.TrainingDays = None,
+    validation_days: series.ValidationDays = None,
     search_worst_day: Annotated[
         bool, typer.Option("--search-worst-day", help="Also search for a day on which the policy does badly.")
     ] = False,
@@ -56,7 +52,7 @@ def fit(
     from ecl2o.studies.own_series import Recipe, bad_day, fit_series
 
     recipe = Recipe(alpha, advisor, promise, steps, seed)
-    split = _split(training_days, validation_days)
+    split = series.split_of(training_days, validation_days)
     contexts = series.Reading(data, column, time_column, fill, period).contexts(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_series(contexts, recipe, progress)
@@ -66,16 +62,6 @@ def fit(
         output.print_json(_as_json(fitted, out, found))
     else:
         _print(fitted, contexts, out, found)
-
-
-def _split(training_days: int | None, validation_days: int | None) -> Any:
-    if training_days is None and validation_days is None:
-        return None
-    if training_days is None or validation_days is None:
-        raise typer.BadParameter("--training-days and --validation-days go together: give both or neither.")
-    from ecl2o.data import Split
-
-    return Split(training_days, validation_days)
 
 
 def _refuse_bad_place(out: Path) -> None:

@@ -35,6 +35,8 @@ def frontier(
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     period: series.Period = None,
+    training_days: series.TrainingDays = None,
+    validation_days: series.ValidationDays = None,
     quick: Annotated[bool, typer.Option("--quick", help="Little training: a look, not a result.")] = False,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the figure and results.json; earlier ones are replaced.")
@@ -47,8 +49,12 @@ def frontier(
     In DIR: figures/frontier.png and .svg, and results.json.
     """
     shortage = None if base_shortage is None else watts(base_shortage)
-    _refuse_both_kinds(data, {"--weather": weather, "--preset": preset, "--base-shortage": base_shortage})
-    _refuse_both_kinds(weather, {"--column": column, "--time-column": time_column, "--period": period})
+    split = series.split_of(training_days, validation_days)
+    if data is not None:
+        _refuse_given({"--weather": weather, "--preset": preset, "--base-shortage": base_shortage}, "for weather", data)
+    else:
+        of_series = {"--column": column, "--time-column": time_column, "--period": period, "--training-days": split}
+        _refuse_given(of_series, "for a series", weather or "the built-in weather")
     if not 0 < alpha < float("inf"):
         raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
     from ecl2o.cli.numerics import use_double_precision
@@ -61,7 +67,7 @@ def frontier(
         if data is None:
             contexts = _weather(weather, preset or "authors-code", shortage, fill)
         else:
-            contexts = series.Reading(data, column, time_column, fill, period).contexts()
+            contexts = series.Reading(data, column, time_column, fill, period).contexts(split)
         settings = FrontierSettings(alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick)
         found = run(contexts, settings, progress)
         _write(found, folder)
@@ -72,13 +78,11 @@ def frontier(
     output.messages().print(f"figure: {out / 'figures' / 'frontier.png'}", soft_wrap=True, markup=False)
 
 
-def _refuse_both_kinds(source: Path | None, others: dict[str, Any]) -> None:
+def _refuse_given(options: dict[str, Any], purpose: str, source: Any) -> None:
     """Refuse options of the other kind of source."""
-    given = [name for name, value in others.items() if value]
-    if source is not None and given:
-        raise typer.BadParameter(
-            f"{', '.join(given)} cannot be used with {source}: give a series or weather, not both."
-        )
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise typer.BadParameter(f"{', '.join(given)} is {purpose}, but the contexts are those of {source}.")
 
 
 def _weather(path: Path | None, preset: str, base_shortage: Any, fill: str | None) -> "Contexts":

@@ -33,8 +33,25 @@ Period = Annotated[
         min=2, help="Steps in a 'day', needed where rows are a day or more apart (7: weeks). (default: a day's)"
     ),
 ]
+TrainingDays = Annotated[
+    int | None, typer.Option(min=2, help="Days to train on, the first ones. (default: two thirds)")
+]
+ValidationDays = Annotated[
+    int | None, typer.Option(min=1, help="Days to choose settings on, the next ones. (default: a sixth)")
+]
 
 _FEWEST_DAYS = 3
+
+
+def split_of(training_days: int | None, validation_days: int | None) -> "Split | None":
+    """The split that was asked for, None where none was."""
+    if training_days is None and validation_days is None:
+        return None
+    if training_days is None or validation_days is None:
+        raise typer.BadParameter("--training-days and --validation-days go together: give both or neither.")
+    from ecl2o.data import Split
+
+    return Split(training_days, validation_days)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -201,13 +201,21 @@ class _Setup:
         """A guard per ratio, its correction trained through it; what `OnlineRidge` makes of the contexts is recorded once."""
         split = self.contexts.split
         known = self.contexts.values[: (split.training_days + split.validation_days) * self.period]
+        skipped = max(1, min(14, split.training_days // 3))
+        window = min(3, split.training_days - skipped)
         ridge = self.ridge()
         outlook = record_outlook(ridge, self.problem, known)
         trained = {}
         for ratio in ratios:
             guard = Competitive(Corrected(ridge, self.period), ratio, horizon=self.period)
             trained[ratio], _ = train_through(
-                guard, self.problem, self.contexts, steps=self.settings.guarded_steps, outlook=outlook
+                guard,
+                self.problem,
+                self.contexts,
+                steps=self.settings.guarded_steps,
+                window_days=window,
+                skipped_days=skipped,
+                outlook=outlook,
             )
             report(len(trained), len(ratios), 0.0)
         return trained
