@@ -46,7 +46,7 @@ def test_the_policy_knows_its_columns_its_day_and_the_end_of_the_series(fitted):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "91 are needed: 60 for training"),
+        ((), "24 whole days (96 rows, 4 a day), but 91 are needed"),
         ((*SPLIT, "--promise", "1.1"), "ratio = 1.1 cannot be promised over 4 steps: it must be at least 1."),
         ((*SPLIT, "--column", "price"), "the column 'price' is missing"),
         ((*SPLIT, "--alpha", "0"), "alpha must be positive"),

@@ -233,7 +233,7 @@ def _as_number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise ValueError(f"{cell[:60]!r} is not a number.") from None
+        raise ValueError(f"{cell[:60]!r} is not a number." if cell else "a cell is empty.") from None
 
 
 def _numbers_of(text: str | None) -> list[float] | None:

@@ -66,11 +66,17 @@ class Reading:
 
     def contexts(self, split: "Split | None" = None) -> "Contexts":
         """The series, divided into days for training, validation and testing; without a split, as `fit` does it."""
-        from ecl2o.data import series_contexts
-        from ecl2o.studies.own_series import default_split
+        from ecl2o.data import DataError, series_contexts
+        from ecl2o.studies.own_series import FEWEST_DAYS, default_split
 
         frame, metadata = self._frame()
         days = len(frame) // metadata.steps_per_day
+        if split is None and days < FEWEST_DAYS:
+            raise DataError(
+                f"{metadata.file} has {days} whole days ({len(frame)} rows, {metadata.steps_per_day} a day), but "
+                f"{FEWEST_DAYS} are needed. With fewer, say how to divide them: --training-days and --validation-days; "
+                "the rest is for testing."
+            )
         return series_contexts(frame, metadata, default_split(days) if split is None else split)
 
     def whole(self) -> "Contexts":
@@ -125,8 +131,8 @@ def print_rows(rows: "list[ComparisonRow]", title: str, labels: dict[str, str], 
     console.print(table)
     if notes:
         console.print(
-            "average cost: in units of the oracle's, which knows each day in advance. worst day, 99 % of days: cost over the "
-            "least possible cost of that day."
+            "average cost: in units of the oracle's, which knows each day in advance, but not tomorrow (so that below 1 is "
+            "possible). worst day, 99 % of days: cost over the least possible cost of that day."
             + (" live ratio: the largest that the policy itself saw at any step." if live else "")
         )
 
