@@ -135,24 +135,26 @@ def _prepared(name: str, values: dict[str, Any]) -> Callable[[output.Progress], 
     """The study with its settings checked, ready to run."""
     import pydantic
 
-    kind: type[pydantic.BaseModel]
-    run: Callable[[Any, output.Progress], Study]
-    if name == "demand-response":
-        from ecl2o.studies import demand_response
-
-        kind, run = demand_response.DemandResponseSettings, demand_response.run
-    elif name == "right-sizing":
-        from ecl2o.studies import right_sizing
-
-        kind, run = right_sizing.RightSizingSettings, right_sizing.run
-    else:
-        raise ValueError(f"{_STUDY_KEY} must be demand-response or right-sizing, got {name!r}.")
+    kind, run = _settings_and_run(name)
     try:
         settings = kind(**values)
     except pydantic.ValidationError as error:
         problems = (f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
         raise ValueError(f"the settings do not fit the study {name}: {'; '.join(dict.fromkeys(problems))}") from None
     return lambda progress: run(settings, progress)
+
+
+def _settings_and_run(name: str) -> tuple[Any, Any]:
+    """A study's class of settings, and the function that runs it."""
+    if name == "demand-response":
+        from ecl2o.studies import demand_response
+
+        return demand_response.DemandResponseSettings, demand_response.run
+    if name == "right-sizing":
+        from ecl2o.studies import right_sizing
+
+        return right_sizing.RightSizingSettings, right_sizing.run
+    raise ValueError(f"{_STUDY_KEY} must be demand-response or right-sizing, got {name!r}.")
 
 
 def _repeatable(study: "Study") -> dict[str, Any]:
