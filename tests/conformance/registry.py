@@ -27,6 +27,7 @@ Fields of a case
   uses_horizon   what it does depends on T: streamed by hand it is told T, else it is told no horizon at all.
   history        how many contexts before the first step its instances have.
   forecaster     () -> forecaster for agents with a lookahead; None: exact forecasts.
+  variant        another setting of a class that another case runs in full: open problems only, to spare compilations.
   tolerance      of comparisons, relative to the size of the contexts; more than the default only for iterative agents.
 """
 
@@ -73,6 +74,7 @@ class Case:
     uses_horizon: bool = False
     history: int = 0
     forecaster: Callable[[], Any] | None = None
+    variant: bool = False
     tolerance: float = 1e-8
 
 
@@ -135,24 +137,36 @@ CASES: list[Case] = [
         bound=_times_optimum(lambda p: hitting_minimizer_ratio(p.m, p.beta)),
     ),
     Case("ROBD", lambda d: ec.ROBD(), ema=True, bound=_robd_bound),
-    Case("ROBD, smaller lambda1", lambda d: ec.ROBD(lambda1=0.8), ema=True, bound=_robd_bound),
-    Case("MLAROBD without trust", lambda d: ec.MLAROBD(given_advice(d), trust=0.0), ema=True, bound=_robd_bound),
+    Case("ROBD, smaller lambda1", lambda d: ec.ROBD(lambda1=0.8), ema=True, bound=_robd_bound, variant=True),
+    Case(
+        "MLAROBD without trust",
+        lambda d: ec.MLAROBD(given_advice(d), trust=0.0),
+        ema=True,
+        bound=_robd_bound,
+        variant=True,
+    ),
     Case(
         "MLAROBD as Greedy",
         lambda d: ec.MLAROBD(given_advice(d), trust=0.0, lambda2=0.0),
         equals_greedy=True,
         bound=_greedy_bound,
+        variant=True,
     ),
     Case("MLAROBD of fixed advice", lambda d: ec.MLAROBD(given_advice(d)), equivariant=False, bound=_theorem_4_1(0.5)),
-    Case("MLAROBD of Greedy", lambda d: ec.MLAROBD(ec.Greedy(), trust=0.3), bound=_theorem_4_1(0.3)),
+    Case("MLAROBD of Greedy", lambda d: ec.MLAROBD(ec.Greedy(), trust=0.3), bound=_theorem_4_1(0.3), variant=True),
     Case("FollowPrediction", lambda d: ec.FollowPrediction(ec.HittingMinimizer())),
-    Case("FollowPrediction, paper's", lambda d: ec.FollowPrediction(given_advice(d), form="paper"), equivariant=False),
+    Case(
+        "FollowPrediction, paper's",
+        lambda d: ec.FollowPrediction(given_advice(d), form="paper"),
+        equivariant=False,
+        variant=True,
+    ),
     # --- balanced descent, gradients, interpolation, laziness
     Case("OBD", lambda d: ec.OBD(_balance_of_the_moving_average()), ema=True),
     Case("GreedyOBD", lambda d: ec.GreedyOBD()),
     Case("ABCS", lambda d: ec.ABCS(ec.Greedy())),
     Case("OGD", lambda d: ec.OGD(), ema=True),
-    Case("OGD, blind and fading", lambda d: ec.OGD("blind", steps="sqrt", eta=0.2)),
+    Case("OGD, blind and fading", lambda d: ec.OGD("blind", steps="sqrt", eta=0.2), variant=True),
     Case("LAI", lambda d: ec.LAI(), box="refuses", convex=False, uses_horizon=True),
     Case("LCP as a heuristic", lambda d: ec.LCP(heuristic=True), dims=(1,), uses_horizon=True),
     # --- switching between two trajectories
@@ -162,14 +176,29 @@ CASES: list[Case] = [
         lambda d: ec.Switch(given_advice(d), mode="ratio"),
         smooth=False,
         equivariant=False,
+        variant=True,
     ),
     # --- planning over forecasts
-    Case("RHC of no window", lambda d: ec.RHC(0), equals_greedy=True, bound=_greedy_bound, uses_horizon=True),
+    Case(
+        "RHC of no window",
+        lambda d: ec.RHC(0),
+        equals_greedy=True,
+        bound=_greedy_bound,
+        uses_horizon=True,
+        variant=True,
+    ),
     Case("RHC", lambda d: ec.RHC(2), uses_horizon=True),
     Case("RHC to the end", lambda d: ec.RHC(HORIZON - 1), equals_oracle=True, uses_horizon=True),
-    Case("RHC of persistence", lambda d: ec.RHC(40, truncate=False), ema=True, forecaster=Persistence),
+    Case("RHC of persistence", lambda d: ec.RHC(40, truncate=False), ema=True, forecaster=Persistence, variant=True),
     Case("CHC", lambda d: ec.CHC(2, 2), uses_horizon=True),
-    Case("CHC of one step", lambda d: ec.CHC(0, 1), equals_greedy=True, bound=_greedy_bound, uses_horizon=True),
+    Case(
+        "CHC of one step",
+        lambda d: ec.CHC(0, 1),
+        equals_greedy=True,
+        bound=_greedy_bound,
+        uses_horizon=True,
+        variant=True,
+    ),
     Case("CHC to the end", lambda d: ec.CHC(HORIZON, 2), equals_oracle=True, uses_horizon=True),
     Case("AFHC", lambda d: ec.AFHC(2), uses_horizon=True),
     Case("RHGD", lambda d: ec.RHGD(2, smoothness=1.0 if d == 1 else 6.0), uses_horizon=True),
@@ -187,6 +216,7 @@ CASES: list[Case] = [
         lambda d: ec.Guarded(ec.HittingMinimizer(), slack=1e4),
         uses_horizon=True,
         bound=_times_optimum(lambda p: hitting_minimizer_ratio(p.m, p.beta)),
+        variant=True,
     ),
     Case("ClippedAdvice", lambda d: ec.ClippedAdvice(given_advice(d)), dims=(1,), equivariant=False),
     Case(
@@ -219,7 +249,21 @@ CASES: list[Case] = [
         box="refuses",
         convex=False,
     ),
+    # --- networks, and agents left to themselves
+    Case(
+        "MLAROBD of an MLP",
+        lambda d: ec.MLAROBD(ec.advisors.MLP(d, d, width=4, depth=2, key=jax.random.key(1))),
+        equivariant=False,
+        bound=_theorem_4_1(0.5),
+    ),
+    Case(
+        "PureML of an LSTM",
+        lambda d: ec.PureML(ec.advisors.LSTM(d, d, width=3, depth=2, key=jax.random.key(1))),
+        equivariant=False,
+    ),
+    Case("Independent ROBD", lambda d: ec.Independent(ec.ROBD()), ema=True, bound=_robd_bound),
     # --- advisors
+    Case("SeasonalLinear", lambda d: ec.advisors.SeasonalLinear(d, d, period=3, days=2), history=5, box="ignores"),
     Case("OnlineRidge without a past", lambda d: ec.advisors.OnlineRidge(), ema=True, box="ignores", convex=False),
     Case("OnlineRidge", lambda d: small_ridge(), history=24, box="ignores", convex=False, tolerance=1e-7),
     Case("Corrected", corrected_ridge, history=24, equivariant=False, box="ignores", convex=False, tolerance=1e-7),

@@ -125,8 +125,10 @@ class Corrected(AbstractAgent):
         account = account.with_context(modes, target)
 
         features = _features(problem, account, previous, target, advice, inner.details["outlook"])
-        waves = _harmonics(phase, self.period, previous.dtype)
-        correction = self.scale * jnp.einsum("h,hf,fd->d", waves, self.weights.weight, features)
+        hourly = _harmonics(phase, self.period, previous.dtype) @ self.weights.weight
+        correction = self.scale * jnp.sum(
+            hourly[:, None] * features, axis=0
+        )  # a product would round by place in a batch
         after = CorrectedState(inner_state, modes, account, context, previous)
         details = {"correction": correction}
         return after, advice + correction, Info(inner.converged, advice, details, inner)
