@@ -173,8 +173,8 @@ class RightSizing:
         """Which setting costs least on these days, on average over its agents."""
 
         def cost(setting: Any) -> float:
-            x0 = jnp.asarray(days.x0)
-            runs = [rollout_days(a, self.problem, x0, days.days, days.history)[0] for a in candidates[setting]]
+            x0, contexts, history = (jnp.asarray(part) for part in days)
+            runs = [rollout_days(a, self.problem, x0, contexts, history)[0] for a in candidates[setting]]
             return float(np.mean([run.cost.mean() for run in runs]))
 
         return min(candidates, key=cost)
