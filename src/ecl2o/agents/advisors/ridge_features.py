@@ -49,7 +49,7 @@ class RidgeFeatures(eqx.Module):
     def pooling(self) -> Float[np.ndarray, "k k"]:
         """The matrix that averages over features of the same kind."""
         sizes = (self.lags, self.ahead + 1, self.ahead, 2 * self.harmonics)
-        return scipy.linalg.block_diag(*(np.full((n, n), 1 / n) for n in sizes))
+        return np.asarray(scipy.linalg.block_diag(*(np.full((n, n), 1 / n) for n in sizes)))
 
     @property
     def needed(self) -> int:
