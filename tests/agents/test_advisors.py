@@ -10,7 +10,6 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
-from ecl2o.agents.advisors import seasonal
 from ecl2o.agents.advisors.lstm import remember
 
 
@@ -207,9 +206,3 @@ def test_a_memory_that_is_too_short_is_refused():
         ec.advisors.SeasonalLinear(1, 1, period=2, days=1, recent=4)
     with pytest.raises(ValueError, match="ahead must not be negative"):
         ec.advisors.SeasonalLinear(1, 1, ahead=-1)
-
-
-def test_memory_forgets_the_oldest():
-    memory = seasonal.RecentContexts.after(jnp.arange(5.0)[:, None], 3).then(jnp.array([9.0]))
-    assert np.asarray(memory.contexts).ravel().tolist() == [3.0, 4.0, 9.0]
-    assert int(memory.seen) == 3

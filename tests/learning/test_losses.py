@@ -116,7 +116,7 @@ def test_gradients_are_those_of_the_whole_loss(loss, kind, cost, bounds, dim):
     agent = ec.MLAROBD(network(kind, dim), trust=0.6)
     by_autodiff, by_differences = slopes(loss, agent, problem, instances, oracles)
     size = np.linalg.norm(by_differences)
-    assert size > 1e-3
+    assert size > 1e-4
     assert np.linalg.norm(by_autodiff - by_differences) < 1e-6 * size
 
 
@@ -319,6 +319,6 @@ def test_calibrated_loss_needs_an_advisor():
 
 def test_a_set_on_which_the_optimum_is_free_has_no_oracle_scale():
     problem = problem_of("quadratic", "open", 1)
-    instances = ec.Instance(np.ones((3, 1)), np.ones((3, HORIZON, 1)))
+    instances = ec.Instance(np.zeros((3, 1)), np.zeros((3, HORIZON, 1)))
     with pytest.raises(ValueError, match="mean oracle cost"):
         scaled(ec.StandaloneLoss(), oracles_of(problem, instances))

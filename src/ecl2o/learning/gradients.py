@@ -18,7 +18,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ecl2o.agents import MLAROBD, AbstractAgent, Observation, Start, calibrate
+from ecl2o.agents import MLAROBD, AbstractAgent, Calibration, Observation, Start, calibrate
 from ecl2o.agents.advisors.dense import Affine, Scaling
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_positive
@@ -106,6 +106,18 @@ class ZeroOrder(AbstractGradient):
 
 
 # --- a stand-in for the calibrator ----------------------------------------------------------------------------------
+
+
+class TrueCalibrator(eqx.Module):
+    """R_lambda(y, x_prev, advice) of one agent, as the function that a surrogate is to resemble."""
+
+    problem: Problem
+    calibration: Calibration
+
+    def __call__(
+        self, context: Float[Array, " q"], previous: Float[Array, " d"], advice: Float[Array, " d"]
+    ) -> Float[Array, " d"]:
+        return calibrate(self.problem, self.calibration, context, previous, advice)[0]
 
 
 class Surrogate(eqx.Module):
@@ -207,10 +219,7 @@ class SurrogateCalibrator(AbstractGradient):
             raise TypeError(f"SurrogateCalibrator stands in for MLAROBD's calibrator, got {type(agent).__name__}.")
         first = Start(instances.x0[0], instances.past[0], instances.horizon)
         _, calibration = agent.init(problem, first)
-
-        def rule(context, previous, advice):
-            return calibrate(problem, calibration, context, previous, advice)[0]
-
+        rule = TrueCalibrator(problem, calibration)
         of_fit, of_check, of_network = jax.random.split(key, 3)
         triples, actions = _examples(rule, problem, instances, oracles, self.samples, of_fit)
         if self.kind == "linear":
@@ -238,6 +247,7 @@ class SurrogateCalibrator(AbstractGradient):
         }
 
 
+@eqx.filter_jit
 def _examples(
     rule: Rule, problem: Problem, instances: Instance, oracles: Trajectory, count: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "n k"], Float[Array, "n d"]]:
@@ -252,7 +262,7 @@ def _examples(
         return jax.vmap(problem.actions.project)(best[places] + jnp.std(best, axis=0) * away)
 
     parts = contexts[places], around(of_previous), around(of_advice)
-    return jnp.concatenate(parts, axis=1), jax.jit(jax.vmap(rule))(*parts)
+    return jnp.concatenate(parts, axis=1), jax.vmap(rule)(*parts)
 
 
 def _fit_linear(triples: Float[Array, "n k"], actions: Float[Array, "n d"]) -> Surrogate:
@@ -297,6 +307,7 @@ def _fit_network(
     return Surrogate(layers, inputs, outputs)
 
 
+@eqx.filter_jit
 def _checked(surrogate: Surrogate, rule: Rule, triples: Float[Array, "n k"], context_dim: int) -> FittedSurrogate:
     """The surrogate with its errors on these triples."""
     dim = (triples.shape[1] - context_dim) // 2
@@ -307,11 +318,8 @@ def _checked(surrogate: Surrogate, rule: Rule, triples: Float[Array, "n k"], con
     def size(array):
         return jnp.sqrt(jnp.mean(array**2))
 
-    @jax.jit
-    def errors(triples):
-        actions, slopes = jax.vmap(true)(triples), jax.vmap(jax.jacfwd(true))(triples)[..., context_dim:]
-        guesses = jax.vmap(surrogate.on)(triples)
-        guessed_slopes = jax.vmap(jax.jacfwd(surrogate.on))(triples)[..., context_dim:]
-        return size(guesses - actions) / size(actions - actions.mean(0)), size(guessed_slopes - slopes) / size(slopes)
-
-    return FittedSurrogate(surrogate, *errors(triples))
+    actions, slopes = jax.vmap(true)(triples), jax.vmap(jax.jacfwd(true))(triples)[..., context_dim:]
+    guesses = jax.vmap(surrogate.on)(triples)
+    guessed_slopes = jax.vmap(jax.jacfwd(surrogate.on))(triples)[..., context_dim:]
+    value_error = size(guesses - actions) / size(actions - actions.mean(0))
+    return FittedSurrogate(surrogate, value_error, size(guessed_slopes - slopes) / size(slopes))

@@ -62,7 +62,7 @@ class ImitationLoss(AbstractLoss):
 
     expert: AbstractAgent | None = None
     rollout: Literal["teacher", "free", "dagger"] = eqx.field(static=True, default="teacher")
-    cost_scale: float | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    cost_scale: float | int | Literal["oracle"] = eqx.field(static=True, default="oracle")
     scale: Scale | None = None
 
     def __check_init__(self):

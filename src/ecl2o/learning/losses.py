@@ -61,7 +61,7 @@ class Scale(eqx.Module):
 class AbstractLoss(eqx.Module):
     """A loss; `scale` is None until it has been fixed on a training set."""
 
-    cost_scale: eqx.AbstractVar[float | Literal["oracle"]]
+    cost_scale: eqx.AbstractVar[float | int | Literal["oracle"]]
     scale: eqx.AbstractVar[Scale | None]
 
     @abc.abstractmethod
@@ -120,7 +120,7 @@ def _check_share(name: str, value: Float[Array, ""]) -> None:
         raise ValueError(f"{name} must lie in [0, 1], got {number}.")
 
 
-def _check_cost_scale(cost_scale: float | str) -> None:
+def _check_cost_scale(cost_scale: float | int | str) -> None:
     if cost_scale != "oracle" and not (isinstance(cost_scale, float | int) and cost_scale > 0):
         raise ValueError(f"cost_scale must be 'oracle' or a positive number, got {cost_scale!r}.")
 
@@ -136,7 +136,7 @@ class CalibratedLoss(AbstractLoss):
     mu: Float[Array, ""] = eqx.field(converter=as_float, default=0.6)
     rho_bar: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
     prediction_rollout: Literal["calibrated", "standalone"] = eqx.field(static=True, default="calibrated")
-    cost_scale: float | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    cost_scale: float | int | Literal["oracle"] = eqx.field(static=True, default="oracle")
     scale: Scale | None = None
 
     def __check_init__(self):
@@ -162,7 +162,7 @@ class StandaloneLoss(AbstractLoss):
     """PureML's loss (section 6.3): kappa cost/cost* + (1 - kappa) cost of the agent as it is; kappa = 0 is PureML-0."""
 
     kappa: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
-    cost_scale: float | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    cost_scale: float | int | Literal["oracle"] = eqx.field(static=True, default="oracle")
     scale: Scale | None = None
 
     def __check_init__(self):
@@ -185,7 +185,7 @@ class TailLoss(AbstractLoss):
     """
 
     level: Float[Array, ""] = eqx.field(converter=as_float, default=0.9)
-    cost_scale: float | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    cost_scale: float | int | Literal["oracle"] = eqx.field(static=True, default="oracle")
     scale: Scale | None = None
 
     def __check_init__(self):
