@@ -2,7 +2,7 @@
 
 Three kinds of racks, a batch of 50 days of 24 hours, the paper's network (3 ReLU layers of 10), the same weights: forward through
 24 calibrations, the loss mu rho + (1 - mu) cost, and backward to the weights. Here every calibration is a bounded Newton solve
-with an implicit derivative; there it is a cone program (second-order and exponential cones) that diffcp solves and differentiates.
+with an implicit derivative; there it is a cone program (second-order, exponential) that diffcp solves and differentiates.
 
 The layer is helped where possible: the hour's minimiser v_t, which needs a solve of its own, is given to it, and the three
 pulls of the calibrator are one squared distance to their mean, which has the same minimiser. Ours finds v_t itself. One process,
