@@ -273,6 +273,7 @@ def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, _Entry]:
         by_pair.setdefault((training.trust, training.mu), []).append(agent)
     paper = by_pair.pop((PAPER_TRUST, PAPER_MU))
     best = next(iter(by_pair)) if len(by_pair) == 1 else study.cheapest(by_pair, study.validation)
+    how = "chosen on the validation days" if len(by_pair) > 1 else "not chosen, since this is a quick run"
     tuned, alone = by_pair[best], found["PureML"]
     assert len(paper) == len(alone) == len(seeds)
     rhc = RHC(study.hours - 1, truncate=False)
@@ -322,7 +323,7 @@ def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, _Entry]:
         ),
         "ec-l2o-tuned": _Entry(
             "EC-L2O, tuned",
-            "The same with trust and mu chosen on the validation days.",
+            f"The same with another trust and mu, {how}.",
             {"trust": best[0], "mu": best[1], "cost_scale": "oracle", "advisor": "MLP"},
             tuned,
         ),
