@@ -33,3 +33,17 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no reference data at {SHARED}")
     return SHARED
+
+
+def _resident_bytes() -> int:
+    """Memory this process holds now; 0 where the system does not say."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_compiled_programs():
+    """Thousands of compiled programs are gigabytes; a worker that holds many forgets them between files."""
+    yield
+    if _resident_bytes() > 3 * 2**30:
+        jax.clear_caches()
