@@ -28,14 +28,14 @@ class DemandResponseSettings(pydantic.BaseModel):
     @property
     def training_steps(self) -> int:
         """Adam steps of each network."""
-        return 400 if self.quick else 4000
+        return 300 if self.quick else 4000
 
     @property
     def seasonal_steps(self) -> int:
         """Adam steps of the structured advisor."""
-        return 300 if self.quick else 1200
+        return 100 if self.quick else 1200
 
     @property
     def guarded_steps(self) -> int:
         """Adam steps of the correction inside the guard."""
-        return 40 if self.quick else 200
+        return 20 if self.quick else 200
