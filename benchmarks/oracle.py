@@ -11,7 +11,6 @@ import os
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 
 import platform
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ import scipy.linalg
 import scipy.sparse as sp
 import scipy.sparse.linalg
 import threadpoolctl
+from timing import interleaved, row
 
 import ecl2o as ec
 
@@ -46,30 +46,9 @@ def main() -> None:
     many_dimensions(horizon=200, count=64)
 
 
-# --- timing -----------------------------------------------------------------------------------------------------------
-
-
-def interleaved(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call, round by round; the first round warms up and is not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for lap in range(rounds + 1):
-        for name, call in calls.items():
-            start = time.process_time()
-            jax.block_until_ready(call())
-            if lap > 0:
-                seconds[name].append(time.process_time() - start)
-    return seconds
-
-
-def row(name: str, seconds: list[float], ours: list[float], note: str = "") -> None:
-    """One line: what, how long (minimum and median), how many times longer than ours, by the minima."""
-    best, middle = 1e3 * min(seconds), 1e3 * statistics.median(seconds)
-    print(f"  {name:<56} {best:>11,.3f} {middle:>11,.3f} {best / (1e3 * min(ours)):>10,.1f} x  {note}")
-
-
 def heading(text: str) -> None:
     """The title of a table."""
-    print(f"\n{text}\n  {'':<56} {'minimum, ms':>11} {'median, ms':>11} {'ratio':>10}")
+    print(f"\n{text}\n  {'':<58} {'minimum, ms':>11} {'median, ms':>11} {'ratio':>10}")
 
 
 def describe_machine() -> None:

@@ -1,5 +1,6 @@
 """Settings that every test shares: double precision, a compilation cache, deterministic hypothesis runs."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
+gc.set_threshold(
+    100_000, 20, 100
+)  # traced programs are many small objects that live long; looking at them often is waste
 
 hypothesis.settings.register_profile(
     "ecl2o",
@@ -25,6 +29,11 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ecl2o")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole studies first: an idle worker steals from the end of the list, and a study cut in two is run twice."""
+    items.sort(key=lambda item: "tests/studies/" not in item.nodeid)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from ecl2o.cli import app
 from ecl2o.studies import demand_response, right_sizing
+from ecl2o.studies.settings import RightSizingSettings
 from report.fake_study import fake_study
 
 runner = CliRunner()
@@ -60,7 +61,7 @@ def test_the_other_study_has_its_own_settings(runs, monkeypatch, tmp_path):
     assert (
         runner.invoke(app, ["reproduce", "--study", "right-sizing", "--workload", "web.csv", "--quick"]).exit_code == 0
     )
-    assert isinstance(runs[0], right_sizing.RightSizingSettings)
+    assert isinstance(runs[0], RightSizingSettings)
     assert (runs[0].workload, runs[0].quick) == ("web.csv", True)
     wrong = runner.invoke(app, ["reproduce", "--study", "right-sizing", "--weather", "site.csv"])
     assert wrong.exit_code == 1

@@ -10,8 +10,9 @@ import pytest
 import ecl2o as ec
 from ecl2o.data import DataError, Split
 from ecl2o.studies import right_sizing
-from ecl2o.studies.right_sizing import RightSizing, RightSizingSettings
+from ecl2o.studies.right_sizing import RightSizing
 from ecl2o.studies.right_sizing_workload import synthetic_workload, workload_contexts
+from ecl2o.studies.settings import RightSizingSettings
 
 ROWS = (
     "oracle",

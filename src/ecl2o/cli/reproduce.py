@@ -146,14 +146,16 @@ def _prepared(name: str, values: dict[str, Any]) -> Callable[[output.Progress], 
 
 def _settings_and_run(name: str) -> tuple[Any, Any]:
     """A study's class of settings, and the function that runs it."""
+    from ecl2o.studies.settings import DemandResponseSettings, RightSizingSettings
+
     if name == "demand-response":
         from ecl2o.studies import demand_response
 
-        return demand_response.DemandResponseSettings, demand_response.run
+        return DemandResponseSettings, demand_response.run
     if name == "right-sizing":
         from ecl2o.studies import right_sizing
 
-        return right_sizing.RightSizingSettings, right_sizing.run
+        return RightSizingSettings, right_sizing.run
     raise ValueError(f"{_STUDY_KEY} must be demand-response or right-sizing, got {name!r}.")
 
 

@@ -22,7 +22,8 @@ from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
-from ecl2o.studies.demand_response import PAPER_MU, PAPER_TRUST, TUNING, TWO_STAGE_TRUST
+from ecl2o.studies.demand_response import TUNING
+from ecl2o.studies.entries import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST
 from ecl2o.studies.guarded_training import play_through, record_outlook, train_through
 from ecl2o.studies.training_jobs import Job, Progress, run_jobs, silent
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data import Contexts
-from ecl2o.evaluation import DailyScore
+from ecl2o.evaluation import DailyScore, TestBed
 from ecl2o.learning import Policy
 
 FORMAT = 1
@@ -71,6 +72,12 @@ class TradeOffPoint:
     competitive_ratio: float
 
 
+def row_points(rows: dict[str, Row], names: Sequence[str]) -> list[TradeOffPoint]:
+    """Rows as they are (first seed) as points of the trade-off."""
+    scores = {name: rows[name].scores[0] for name in names}
+    return [TradeOffPoint(name, "", score.average_cost, score.competitive_ratio) for name, score in scores.items()]
+
+
 @dataclasses.dataclass(frozen=True)
 class WorstDay:
     """The day on which a learned row did worst, and what each row did on it (first seed)."""
@@ -81,6 +88,33 @@ class WorstDay:
     contexts: np.ndarray  # (T, q)
     actions: dict[str, np.ndarray]  # row name -> (T, d)
     ratios: dict[str, float]
+
+    @classmethod
+    def of(cls, name: str, rows: dict[str, Row], contexts: Contexts, bed: TestBed) -> "WorstDay":
+        """The day on which the row's ratio was largest."""
+        day = int(np.argmax(rows[name].scores[0].ratio))
+        steps = contexts.steps_per_day
+        firsts = {row: rows[row].scores[0] for row in rows}
+        return cls(
+            row=name,
+            day=day,
+            time=contexts.test_time()[day * steps : (day + 1) * steps],
+            contexts=np.asarray(bed.days[day]),
+            actions={row: np.asarray(score.runs.actions[day]) for row, score in firsts.items()},
+            ratios={row: float(score.ratio[day]) for row, score in firsts.items()},
+        )
+
+
+class Laps:
+    """The seconds that each part of a run took."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+        self._started = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """All since the lap before belongs to this part."""
+        self.seconds[name] = time.perf_counter() - self._started - sum(self.seconds.values())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,20 +1,16 @@
-"""Settings of a study: checked, with defaults, and written to config.toml so that a run can be repeated."""
+"""Settings of the studies: checked, with defaults, and written to config.toml so that a run can be repeated."""
 
 from typing import Literal
 
 import pydantic
 
 
-class DemandResponseSettings(pydantic.BaseModel):
-    """What `ecl2o reproduce` does. The defaults are the paper's, on the built-in weather."""
+class StudySettings(pydantic.BaseModel):
+    """What every study is told."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    weather: str | None = None  # a file; None: the built-in year
-    preset: Literal["authors-code", "paper"] = "authors-code"
-    base_shortage: float | Literal["auto"] | None = None  # W; None: the preset's, "auto" for the built-in weather
     fill: Literal["interpolate", "previous"] | None = None
-    alpha: float = pydantic.Field(default=10.0, gt=0)
     seeds: int = pydantic.Field(default=5, ge=1)
     seed: int = 0  # the first of them
     quick: bool = False  # fewer seeds, steps and settings: a look, not a result
@@ -24,6 +20,15 @@ class DemandResponseSettings(pydantic.BaseModel):
         """The seeds, counted from the first."""
         count = min(self.seeds, 2) if self.quick else self.seeds
         return list(range(self.seed, self.seed + count))
+
+
+class DemandResponseSettings(StudySettings):
+    """What `ecl2o reproduce` does. The defaults are the paper's, on the built-in weather."""
+
+    weather: str | None = None  # a file; None: the built-in year
+    preset: Literal["authors-code", "paper"] = "authors-code"
+    base_shortage: float | Literal["auto"] | None = None  # W; None: the preset's, "auto" for the built-in weather
+    alpha: float = pydantic.Field(default=10.0, gt=0)
 
     @property
     def training_steps(self) -> int:
@@ -39,3 +44,19 @@ class DemandResponseSettings(pydantic.BaseModel):
     def guarded_steps(self) -> int:
         """Adam steps of the correction inside the guard."""
         return 20 if self.quick else 200
+
+
+class RightSizingSettings(StudySettings):
+    """What `ecl2o reproduce --study right-sizing` does. The first seed is also the built-in workload's."""
+
+    workload: str | None = None  # a CSV or Parquet file of one number per step; None: the built-in one
+    time_column: str | None = None
+    column: str | None = None  # which number, where the file has several
+    peak: float = pydantic.Field(default=25.0, gt=0)  # krps, what the largest training value of a file is scaled to
+    training_days: int = pydantic.Field(default=60, ge=2)
+    validation_days: int = pydantic.Field(default=30, ge=1)
+
+    @property
+    def training_steps(self) -> int:
+        """Adam steps of each network."""
+        return 300 if self.quick else 3000

@@ -1,0 +1,144 @@
+"""The rows of a study before they are tested, those that both studies have, and the testing."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, PureML, Switch
+from ecl2o.evaluation import DailyScore, TestBed, score_days
+from ecl2o.forecasters import RollingProfile
+from ecl2o.learning import Policy
+from ecl2o.problem import Problem
+from ecl2o.studies.results import Row, TradeOffPoint
+from ecl2o.studies.training_jobs import Job, Progress, run_jobs, silent
+
+# The paper's settings (section 6.2).
+PAPER_TRUST, PAPER_MU, TWO_STAGE_TRUST, SWITCH_GAMMA = 0.5, 0.6, 0.3, 1.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A row before it is tested: one agent per seed."""
+
+    label: str
+    what: str  # one sentence for the report
+    parameters: dict[str, Any]
+    agents: Sequence[AbstractAgent]
+    forecaster: RollingProfile | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The trust and mu of EC-L2O that did best, how they were found, and the agents."""
+
+    trust: float
+    mu: float
+    how: str
+    agents: Sequence[MLAROBD]
+
+
+def expert_entries() -> dict[str, Entry]:
+    """What needs neither training nor a forecast."""
+    return {
+        "greedy": Entry("Greedy", "Minimises what this hour costs.", {}, [Greedy()]),
+        "r-obd": Entry("R-OBD", "The expert: no online algorithm has a smaller worst-case ratio.", {}, [ROBD()]),
+    }
+
+
+def planner_entry(period: int) -> Entry:
+    """What a practitioner would use: a day's plan, made anew at every step."""
+    what = (
+        "What a practitioner would use: plans 24 hours ahead every hour, on a 7-day hourly profile plus a decaying "
+        "correction."
+    )
+    parameters = {"window": period - 1, "truncate": False, "forecaster": "RollingProfile(days=7, decay=0.9)"}
+    return Entry("RHC", what, parameters, [RHC(period - 1, truncate=False)], RollingProfile(period=period))
+
+
+def network_entries(kind: str, alone: Sequence[PureML], paper: Sequence[MLAROBD], tuned: Tuned) -> dict[str, Entry]:
+    """The paper's rows around a network: alone, switched, calibrated afterwards, and trained through the calibrator."""
+    return {
+        "pure-ml": Entry(
+            "PureML-0",
+            f"The network alone ({kind}), trained on its own cost.",
+            {"kappa": 0.0, "advisor": kind},
+            alone,
+        ),
+        "switch": Entry(
+            "Switch",
+            "Switches between PureML-0 and R-OBD by their bills.",
+            {"gamma": SWITCH_GAMMA, "advisor": kind},
+            [Switch(agent.advisor, gamma=SWITCH_GAMMA) for agent in alone],
+        ),
+        "mla-robd": Entry(
+            "MLA-ROBD",
+            "Two stages: PureML-0's advice, calibrated afterwards.",
+            {"trust": TWO_STAGE_TRUST, "advisor": kind},
+            [MLAROBD(agent.advisor, TWO_STAGE_TRUST) for agent in alone],
+        ),
+        "ec-l2o": Entry(
+            "EC-L2O",
+            "The network trained through the calibrator, with the paper's parameters.",
+            {"trust": PAPER_TRUST, "mu": PAPER_MU, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind},
+            paper,
+        ),
+        "ec-l2o-tuned": Entry(
+            "EC-L2O, tuned",
+            f"The same with another trust and mu, {tuned.how}.",
+            {"trust": tuned.trust, "mu": tuned.mu, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind},
+            tuned.agents,
+        ),
+    }
+
+
+def oracle_row(score: DailyScore) -> Row:
+    """The row of the daily oracle, which comes first."""
+    what = "Knows the whole day in advance; every cost in this table is divided by its average."
+    return Row("oracle", "Oracle", what, {}, [score])
+
+
+def tested(
+    entries: dict[str, Entry], score: Callable[[str, AbstractAgent], DailyScore], progress: Progress
+) -> dict[str, Row]:
+    """Every entry on the test days; two at a time, since compiling takes longer than running."""
+    alike: dict[Any, list[str]] = {}  # rows that run the same compiled program, one after the other
+    for name, entry in entries.items():
+        alike.setdefault(jax.tree.structure(entry.agents[0]), []).append(name)
+    done = []
+
+    def test(names: list[str]) -> dict[str, list[DailyScore]]:
+        scores = {}
+        for name in names:
+            scores[name] = [score(name, agent) for agent in entries[name].agents]
+            done.append(name)
+            progress("testing", len(done), len(entries))
+        return scores
+
+    jobs = [Job(names[0], lambda _report, names=names: test(names)) for names in alike.values()]
+    scores = {name: found for group in run_jobs(jobs, silent).values() for name, found in group.items()}
+    return {
+        name: Row(name, entry.label, entry.what, entry.parameters, scores[name], "advisor" in entry.parameters)
+        for name, entry in entries.items()
+    }
+
+
+def trade_off_points(
+    cases: Sequence[tuple[str, str, AbstractAgent]], bed: TestBed, progress: Progress
+) -> list[TradeOffPoint]:
+    """Settings (family, setting, agent) on the plane of average cost and ratio."""
+    points = []
+    for family, setting, agent in cases:
+        score = score_days(agent, bed)
+        points.append(TradeOffPoint(family, setting, score.average_cost, score.competitive_ratio))
+        progress("trade-off", len(points), len(cases))
+    return points
+
+
+def policies(entries: dict[str, Entry], problem: Problem, about: dict[str, Any]) -> dict[str, Policy]:
+    """A policy file's content per entry: the first seed's agent."""
+    return {
+        name: Policy(entry.agents[0], problem, entry.forecaster, {**about, "row": name})
+        for name, entry in entries.items()
+    }
