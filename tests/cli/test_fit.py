@@ -20,10 +20,14 @@ def test_the_report_covers_the_days_held_back_and_the_rivals(fitted):
 
 def test_trust_and_mu_are_chosen_on_validation(fitted):
     candidates = fitted.report["candidates"]
-    assert [(c["trust"], c["mu"]) for c in candidates] == list(own_series.GRID)
-    assert fitted.report["chosen"] == min(candidates, key=lambda candidate: candidate["average_cost"])
-    agent = ec.load(fitted.policy).agent
-    assert float(agent.guard.agent.trust) == fitted.report["chosen"]["trust"]
+    assert [(c["advisor"], c["trust"], c["mu"]) for c in candidates] == [
+        ("ridge", None, 0.0),
+        *(("seasonal", trust, mu) for trust, mu in own_series.GRID),
+    ]
+    chosen = fitted.report["chosen"]
+    assert chosen == min(candidates, key=lambda candidate: candidate["average_cost"])
+    agent = ec.load(fitted.policy).agent.guard.agent
+    assert (float(agent.trust) if chosen["advisor"] == "seasonal" else None) == chosen["trust"]
 
 
 def test_the_promise_is_kept_and_reported(fitted):
@@ -39,7 +43,8 @@ def test_the_policy_knows_its_columns_its_day_and_the_end_of_the_series(fitted):
     assert metadata["steps_per_day"] == STEPS
     history = [row[0] for row in metadata["history"]]
     assert history == demands(fitted.data)[-len(history) :]
-    assert len(history) == metadata["history_steps"] == 7 * STEPS
+    assert metadata["history_steps"] == 7 * STEPS
+    assert len(history) == (DAYS if fitted.report["chosen"]["advisor"] == "ridge" else 7) * STEPS
     assert metadata["recipe"]["seed"] == 3
 
 
@@ -67,7 +72,7 @@ def test_refusals_are_one_line_and_write_nothing(ecl2o, tmp_path, arguments, mes
     ("arguments", "message"),
     [
         (("--training-days", "14"), "give both or neither"),
-        (("--advisor", "oracle"), "'oracle' is not one of 'seasonal', 'mlp', 'lstm'"),
+        (("--advisor", "oracle"), "'oracle' is not one of 'auto', 'ridge', 'seasonal', 'mlp', 'lstm'"),
         (("--out", "."), "is a folder"),
         (("--out", "nowhere/policy.ecl2o"), "does not exist"),
     ],

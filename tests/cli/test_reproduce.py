@@ -42,11 +42,13 @@ def _stub_plate(plate, study, folder):
 
 def test_options_become_settings_and_a_folder_is_left(runs, tmp_path):
     (tmp_path / "site.csv").write_text("")
-    given = "--weather site.csv --base-shortage 15000 --preset paper --seeds 3 --seed 7 --fill previous --quick --out deep/out"
+    given = "--weather site.csv --base-shortage 15000 --preset paper --network lstm --fill previous"
+    given += " --seeds 3 --seed 7 --quick --out deep/out"
     result = runner.invoke(app, ["reproduce", *given.split()])
     assert result.exit_code == 0, result.output
     settings = runs[0]
     assert (settings.weather, settings.base_shortage, settings.preset) == ("site.csv", 15000.0, "paper")
+    assert settings.network == "lstm"
     assert (settings.seeds, settings.seed, settings.fill, settings.quick) == (3, 7, "previous", True)
     assert (tmp_path / "deep/out/report.html").is_file()
     assert "EC-L2O" in result.stdout
@@ -134,6 +136,7 @@ def test_a_real_missing_file_is_one_line(monkeypatch, tmp_path):
     [
         ["--study", "tea-making"],
         ["--preset", "mine"],
+        ["--network", "gpt"],
         ["--seeds", "0"],
         ["--base-shortage", "much"],
         ["--base-shortage", "-3"],

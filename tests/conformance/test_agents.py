@@ -337,7 +337,8 @@ def test_stepping_by_hand_equals_rollout(case):
     problem, agent = problem_of("open", dim), case.make(dim)
     start, observation = _known_from(case, _one(instances_of(dim, case.history), 0))
     step = jax.jit(lambda state, seen: agent.step(problem, state, seen))
-    state, action, actions = agent.init(problem, start), start.x0, []
+    begin = jax.jit(lambda x0, history: agent.init(problem, Start(x0, history, start.horizon)))
+    state, action, actions = begin(start.x0, start.history), start.x0, []
     for t in range(HORIZON):
         state, action, _ = step(state, observation(t, action))
         actions.append(action)

@@ -7,6 +7,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import AbstractAgent, Info
+from ecl2o.evaluation import stream_days
 from ecl2o.forecasters import AbstractCausalForecaster
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=4.0, dim=1))
@@ -90,6 +91,23 @@ def test_days_carry_the_action_over_and_roll_the_history(length):
         np.testing.assert_allclose(runs.cost[k], cost, rtol=1e-12)
         x0 = actions[-1]
         past = np.concatenate([past, DAYS[k]])[-length:] if length else past
+
+
+def test_a_stream_through_days_goes_on_over_midnight():
+    """The state is made once: on the history, not anew every day."""
+    runs, starts = stream_days(MeanOfPast(), PROBLEM, X0, DAYS, HISTORY)
+    actions, cost = _by_hand(X0, DAYS.reshape(-1, 1), HISTORY)
+    np.testing.assert_allclose(runs.actions.reshape(-1, 1), actions, rtol=1e-12)
+    np.testing.assert_allclose(runs.cost.sum(), cost, rtol=1e-12)
+    np.testing.assert_allclose(starts, np.concatenate([X0[None], runs.actions[:-1, -1]]), rtol=1e-12)
+
+
+def test_days_may_be_numpy_arrays():
+    days = np.asarray(X0), np.asarray(DAYS)
+    for run in (ec.rollout_days, stream_days):
+        expected, _ = run(ec.ROBD(), PROBLEM, X0, DAYS)
+        np.testing.assert_array_equal(run(ec.ROBD(), PROBLEM, *days)[0].actions, expected.actions)
+    np.testing.assert_array_equal(ec.oracle_days(PROBLEM, *days)[0].cost, ec.oracle_days(PROBLEM, X0, DAYS)[0].cost)
 
 
 def test_exact_forecasts_are_the_next_contexts():

@@ -8,11 +8,10 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.data import Contexts, Split, weather_contexts
-from ecl2o.evaluation import metrics
+from ecl2o.evaluation import metrics, stream_days
 from ecl2o.studies.guarded_training import (
     competitive_ridge,
     guarded_ridge,
-    play_through,
     record_outlook,
     train_through,
 )
@@ -47,20 +46,11 @@ def test_what_is_validated_on_a_recording_is_what_is_played(made_up, trained):
     """The guard that is returned, its regression learning as it goes, costs on the validation days what the log says."""
     guard, log = trained
     days = made_up.validation_days(history_steps=10 * 24)
-    runs, _ = play_through(ec.Renewed(guard), PROBLEM, days)
+    runs, _ = stream_days(ec.Renewed(guard), PROBLEM, *days)
     best, _ = ec.oracle_days(PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))
     played = float(metrics.average_cost(runs.cost, best.cost))
     assert played == pytest.approx(log.validation_cost.min(), rel=1e-9)
     assert log.validation_steps[np.argmin(log.validation_cost)] == log.best_step
-
-
-def test_playing_through_is_continuous_testing_for_agents_without_memory(made_up):
-    days = made_up.validation_days()
-    runs, starts = play_through(ec.ROBD(), PROBLEM, days)
-    expected, expected_starts = ec.rollout_days(ec.ROBD(), PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))
-    np.testing.assert_allclose(runs.actions, expected.actions, atol=1e-13)
-    np.testing.assert_allclose(starts, expected_starts, atol=1e-13)
-    np.testing.assert_allclose(runs.cost, expected.cost, rtol=1e-12)
 
 
 def test_refusals(made_up):
@@ -75,14 +65,14 @@ def test_riverside(shared):
     contexts = weather_contexts(shared / "data" / "nsrdb_riverside_2015.csv", preset="authors-code")
     days = contexts.test_days(history_steps=90 * 24)
     best, _ = ec.oracle_days(PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))
-    runs, _ = play_through(ec.advisors.OnlineRidge(), PROBLEM, days)
+    runs, _ = stream_days(ec.advisors.OnlineRidge(), PROBLEM, *days)
     assert float(metrics.average_cost(runs.cost, best.cost)) <= 1.035
 
     guard = competitive_ridge(2.5)
     outlook = record_outlook(guard.agent.advisor, PROBLEM, contexts.values[: 90 * 24])
     guard, log = train_through(guard, PROBLEM, contexts, steps=60, checks=1, outlook=outlook)
     assert log.validation_cost[1] < log.validation_cost[0] - 0.03
-    runs, starts = play_through(ec.Renewed(guard), PROBLEM, days)
+    runs, starts = stream_days(ec.Renewed(guard), PROBLEM, *days)
     assert float(metrics.average_cost(runs.cost, best.cost)) <= 1.115
     from_same = jax.vmap(lambda x0, day: ec.oracle(PROBLEM, ec.Instance(x0, day)).cost)(starts, jnp.asarray(days.days))
     assert float(metrics.competitive_ratio(runs.cost, from_same)) == pytest.approx(2.5, abs=1e-9)

@@ -35,7 +35,11 @@ def fitted(wavy):
     stages = []
     recipe = Recipe(advisor="lstm", promise=2.0, steps=3)
     found = fit_series(series(wavy), recipe, lambda stage, done, total: stages.append(stage))
-    assert list(dict.fromkeys(stages)) == ["training", "choosing on validation days", "testing on held-back days"]
+    assert list(dict.fromkeys(stages)) == [
+        "training (lstm)",
+        "choosing on validation days",
+        "testing on held-back days",
+    ]
     return found
 
 
@@ -60,6 +64,23 @@ def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
     assert row.live_ratio <= 2.0 * (1 + 1e-9)
 
 
+def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wavy):
+    """Its days are not cut at midnight, its past is the whole series, and the units are the user's."""
+    contexts = series(wavy)
+    found = fit_series(contexts, Recipe(advisor="ridge"))
+    assert [(c.advisor, c.trust) for c in found.candidates] == [("ridge", trust) for trust in own_series.RIDGE_TRUSTS]
+    assert found.chosen.average_cost == min(c.average_cost for c in found.candidates)
+    assert len(found.policy.metadata["history"]) == DAYS * STEPS
+    x0, days, history = contexts.test_days((SPLIT.training_days + SPLIT.validation_days) * STEPS)
+    runner = ec.Runner(found.policy, x0, history)
+    actions = np.array([runner.step(context) for context in days.reshape(-1, 1)]).ravel()
+    moved = np.diff(np.concatenate([x0, actions]))
+    cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(moved**2)
+    best, _ = ec.oracle_days(found.policy.problem, x0, days)
+    row = next(row for row in found.rows if row.name == "policy")
+    assert row.average_cost == pytest.approx(cost / float(best.cost.sum()), rel=1e-9)
+
+
 def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_path):
     ec.save(tmp_path / "policy.ecl2o", fitted.policy)
     metadata = ec.load(tmp_path / "policy.ecl2o").metadata
@@ -74,8 +95,8 @@ def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy,
     contexts = series(wavy)
     scaled, problem = contexts.scaled_to(1.0), tracking_problem(1, 10.0)
     shape = own_series._Shape.of(contexts)
-    inside = own_series._advisor(scaled, Recipe(advisor=advisor), shape, jax.random.key(0))
-    agent = own_series._guarded(ec.MLAROBD(inside, 2.0), Recipe(advisor=advisor, promise=2.0), STEPS)
+    inside = own_series._advisor(advisor, scaled, shape, jax.random.key(0))
+    agent = own_series._guarded(advisor, ec.MLAROBD(inside, 2.0), 2.0, STEPS)
     raw = own_series._in_units(agent, contexts.scale / scaled.scale)
     runs = [
         ec.rollout_days(a, problem, *map(jax.numpy.asarray, c.test_days(shape.history_steps)))[0].actions

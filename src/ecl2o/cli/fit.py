@@ -23,9 +23,12 @@ def fit(
         typer.Option(help="Promise to pay at most this many times the optimum of each day, whatever happens (2.5)."),
     ] = None,
     advisor: Annotated[
-        Literal["seasonal", "mlp", "lstm"],
-        typer.Option(help="What learns: a linear rule on a daily profile, or a network without or with memory."),
-    ] = "seasonal",
+        Literal["auto", "ridge", "seasonal", "mlp", "lstm"],
+        typer.Option(
+            help="What learns: a regression that goes on learning, a linear rule on a daily profile, a network without or "
+            "with memory. auto: the first or the second, whichever does better on the validation days."
+        ),
+    ] = "auto",
     column: series.Columns = None,
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
@@ -102,9 +105,8 @@ def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any) 
     title += f"({split.validation_days} days) has seen"
     series.print_rows(fitted.rows, title, labels)
     say = output.results().print
-    say(
-        f"chosen on validation: trust {chosen.trust:g}, mu {chosen.mu:g} (average cost {chosen.average_cost:.3f} there)."
-    )
+    setting = "its advice as it is" if chosen.trust is None else f"trust {chosen.trust:g}, mu {chosen.mu:g}"
+    say(f"chosen on validation: {chosen.advisor}, {setting} (average cost {chosen.average_cost:.3f} there).")
     promised = series.promise_line(rows["policy"])
     if promised is None:
         say(

@@ -42,6 +42,12 @@ def reproduce(
             help="Demand response: authors-code (unless given), as in the published figures, or paper, as in the text.",
         ),
     ] = None,
+    network: Annotated[
+        Literal["lstm", "mlp"] | None,
+        typer.Option(
+            metavar="KIND", help="Demand response: lstm or mlp; the preset's (lstm, paper: mlp) unless given."
+        ),
+    ] = None,
     base_shortage: Annotated[
         str | None,
         typer.Option(
@@ -83,6 +89,7 @@ def reproduce(
         "weather": None if weather is None else str(weather),
         "workload": None if workload is None else str(workload),
         "preset": preset,
+        "network": network,
         "base_shortage": None if base_shortage is None else watts(base_shortage),
         "seeds": seeds,
         "quick": quick,

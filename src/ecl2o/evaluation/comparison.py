@@ -31,7 +31,7 @@ from ecl2o.agents import (
     Restarting,
     Switch,
 )
-from ecl2o.evaluation.daily import DailyScore, TestBed, score_days
+from ecl2o.evaluation.daily import DailyScore, TestBed, score_runs
 from ecl2o.evaluation.rollout import rollout_days
 from ecl2o.forecasters import AbstractForecaster, RollingProfile
 from ecl2o.offline import oracle_days
@@ -41,10 +41,14 @@ _ROUNDING = 1e-9  # what a promise may be off by, relative
 
 
 class Entrant(eqx.Module):
-    """An agent in a comparison, with the forecaster it asks."""
+    """An agent in a comparison, the forecaster it asks, and how it goes through the days.
+
+    `rollout_days` begins anew every day on the rolling history, `stream_days` goes on, as a policy in production does.
+    """
 
     agent: AbstractAgent
     forecaster: AbstractForecaster | None = None
+    run: Callable = eqx.field(static=True, default=rollout_days)
 
 
 class Promise(eqx.Module):
@@ -122,8 +126,13 @@ def compare(
 def compared(name: str, entrant: Entrant, bed: TestBed) -> ComparisonRow:
     """The row of one entrant."""
     agent, forecaster = entrant.agent, entrant.forecaster if entrant.agent.lookahead else None
-    score = score_days(agent, bed, forecaster)
-    seconds = _seconds(lambda: rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster))
+
+    def run():
+        return entrant.run(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster)
+
+    runs, starts = run()
+    score = score_runs(runs, starts, bed)
+    seconds = _seconds(run)
     asked = None
     if agent.lookahead:
         asked = "Exact" if forecaster is None else type(forecaster).__name__

@@ -1,4 +1,4 @@
-"""Run an agent: one instance as one `lax.scan`, or day after day."""
+"""Run an agent: one instance as one `lax.scan`, a set of them, or day after day."""
 
 import equinox as eqx
 import jax
@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from ecl2o.agents import AbstractAgent, Observation, Start, refuse_infeasible_promises
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster, Exact
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import cast_floats
+from ecl2o.problem.arrays import AnyArray, cast_floats
 
 
 def rollout(
@@ -112,9 +112,9 @@ def rollout_set(
 def rollout_days(
     agent: AbstractAgent,
     problem: Problem,
-    x0: Float[Array, " d"],
-    days: Float[Array, "n T q"],
-    history: Float[Array, "H q"] | None = None,
+    x0: Float[AnyArray, " d"],
+    days: Float[AnyArray, "n T q"],
+    history: Float[AnyArray, "H q"] | None = None,
     forecaster: AbstractForecaster | None = None,
     key: PRNGKeyArray | None = None,
 ) -> tuple[Trajectory, Float[Array, "n d"]]:
@@ -144,3 +144,25 @@ def _rollout_days(agent, problem, first, days, forecaster, key):
 
     _, (runs, starts) = jax.lax.scan(one_day, (first.x0, first.past), (days, jnp.arange(days.shape[0])))
     return runs, starts
+
+
+def stream_days(
+    agent: AbstractAgent,
+    problem: Problem,
+    x0: Float[AnyArray, " d"],
+    days: Float[AnyArray, "n T q"],
+    history: Float[AnyArray, "H q"] | None = None,
+    forecaster: AbstractForecaster | None = None,
+    key: PRNGKeyArray | None = None,
+) -> tuple[Trajectory, Float[Array, "n d"]]:
+    """Continuous testing as one long run, which is what the streaming runner plays: the agent's state goes on over midnight.
+
+    Like `rollout_days` it returns the runs with a leading day axis, and the x0 of each day. What promises for a day, or was
+    trained on days, goes in `agents.Renewed` or `agents.Restarting`.
+    """
+    first = Instance(x0, days[0], history)
+    n, T, q = days.shape
+    whole = Instance(first.x0, jnp.asarray(days, first.x0.dtype).reshape(n * T, q), first.history)
+    run = rollout(agent, problem, whole, forecaster, key)
+    runs = jax.tree.map(lambda leaf: leaf.reshape(n, T, *leaf.shape[1:]), run)
+    return runs, jnp.concatenate([first.x0[None], runs.actions[:-1, -1]])

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.offline.linear import cheapest_linear_path
 from ecl2o.problem import Instance, LinearSwitching, Problem, Trajectory
-from ecl2o.problem.arrays import cast_floats
+from ecl2o.problem.arrays import AnyArray, cast_floats
 from ecl2o.problem.path import Path, cheapest_path
 
 
@@ -44,7 +44,7 @@ def as_trajectory(problem: Problem, instance: Instance, path: Path) -> Trajector
 
 
 def oracle_days(
-    problem: Problem, x0: Float[Array, " d"], days: Float[Array, "n T q"]
+    problem: Problem, x0: Float[AnyArray, " d"], days: Float[AnyArray, "n T q"]
 ) -> tuple[Trajectory, Float[Array, "n d"]]:
     """The daily oracle of continuous testing: each day is optimal in itself, and starts where the day before ended.
 

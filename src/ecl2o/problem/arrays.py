@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+AnyArray = Array | np.ndarray  # where NumPy's arrays are welcome too
+
 
 def as_float(value: Any) -> Float[Array, "..."]:
     """A floating-point array of any shape; integers become floats of the default precision."""

@@ -14,7 +14,7 @@ import numpy as np
 from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, PureML, Renewed, Switch
 from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
-from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
+from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs, stream_days
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.offline import oracle_days
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
@@ -31,7 +31,7 @@ from ecl2o.studies.entries import (
     tested,
     trade_off_points,
 )
-from ecl2o.studies.guarded_training import competitive_ridge, play_through, train_through
+from ecl2o.studies.guarded_training import competitive_ridge, train_through
 from ecl2o.studies.networks import Alone, Calibrated, NetworkTraining, untrained_key
 from ecl2o.studies.results import Laps, Study, TradeOffPoint, WorstDay, row_points
 from ecl2o.studies.settings import DemandResponseSettings
@@ -67,12 +67,13 @@ class DemandResponse:
 
     @property
     def network_kind(self) -> type[LSTM] | type[MLP]:
-        """The preset's network."""
-        return LSTM if self.settings.preset == "authors-code" else MLP
+        """The network that was asked for, or the preset's."""
+        preset = "lstm" if self.settings.preset == "authors-code" else "mlp"
+        return {"lstm": LSTM, "mlp": MLP}[self.settings.network or preset]
 
     @property
     def networks(self) -> NetworkTraining:
-        """How the preset's networks are trained."""
+        """How the networks are trained."""
 
         def untrained(seed: int) -> AbstractAgent:
             return self.network_kind(dim=1, context_dim=1, key=untrained_key(seed))
@@ -109,7 +110,7 @@ class DemandResponse:
         if name == "guarded":
             split = self.contexts.split
             seen = (split.training_days + split.validation_days) * HOURS
-            return score_runs(*play_through(agent, self.problem, self.contexts.test_days(seen)), self.test)
+            return score_runs(*stream_days(agent, self.problem, *self.contexts.test_days(seen)), self.test)
         return score_days(agent, self.test, entry.forecaster)
 
     def validation_cost(self, agents: Sequence[AbstractAgent]) -> float:
@@ -153,7 +154,7 @@ def run(settings: DemandResponseSettings, progress: Progress = silent) -> Study:
         rows=rows,
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
-        policies=policies(entries, study.problem, about),
+        policies=policies(entries, study.problem, HOURS, about),
         settings=settings.model_dump(),
         weather={**_plain(dataclasses.asdict(weather)), "base_shortage": study.contexts.base_shortage},
         seconds=laps.seconds,

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, PureML, Switch
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, PureML, Restarting, Switch
 from ecl2o.evaluation import DailyScore, TestBed, score_days
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import Policy
@@ -27,6 +27,7 @@ class Entry:
     parameters: dict[str, Any]
     agents: Sequence[AbstractAgent]
     forecaster: RollingProfile | None = None
+    daily: bool = False  # memory and accounts are a day's: its policy file begins anew every day, as its tests do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,30 +66,35 @@ def network_entries(kind: str, alone: Sequence[PureML], paper: Sequence[MLAROBD]
             f"The network alone ({kind}), trained on its own cost.",
             {"kappa": 0.0, "advisor": kind},
             alone,
+            daily=True,
         ),
         "switch": Entry(
             "Switch",
             "Switches between PureML-0 and R-OBD by their bills.",
             {"gamma": SWITCH_GAMMA, "advisor": kind},
             [Switch(agent.advisor, gamma=SWITCH_GAMMA) for agent in alone],
+            daily=True,
         ),
         "mla-robd": Entry(
             "MLA-ROBD",
             "Two stages: PureML-0's advice, calibrated afterwards.",
             {"trust": TWO_STAGE_TRUST, "advisor": kind},
             [MLAROBD(agent.advisor, TWO_STAGE_TRUST) for agent in alone],
+            daily=True,
         ),
         "ec-l2o": Entry(
             "EC-L2O",
             "The network trained through the calibrator, with the paper's parameters.",
             {"trust": PAPER_TRUST, "mu": PAPER_MU, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind},
             paper,
+            daily=True,
         ),
         "ec-l2o-tuned": Entry(
             "EC-L2O, tuned",
             f"The same with another trust and mu, {tuned.how}.",
             {"trust": tuned.trust, "mu": tuned.mu, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind},
             tuned.agents,
+            daily=True,
         ),
     }
 
@@ -136,9 +142,14 @@ def trade_off_points(
     return points
 
 
-def policies(entries: dict[str, Entry], problem: Problem, about: dict[str, Any]) -> dict[str, Policy]:
-    """A policy file's content per entry: the first seed's agent."""
+def policies(entries: dict[str, Entry], problem: Problem, period: int, about: dict[str, Any]) -> dict[str, Policy]:
+    """A policy file's content per entry: the first seed's agent, to be run as a stream of days of `period` steps."""
+
+    def streamed(entry: Entry) -> AbstractAgent:
+        return Restarting(entry.agents[0], period) if entry.daily else entry.agents[0]
+
+    about = {**about, "steps_per_day": period}
     return {
-        name: Policy(entry.agents[0], problem, entry.forecaster, {**about, "row": name})
+        name: Policy(streamed(entry), problem, entry.forecaster, {**about, "row": name})
         for name, entry in entries.items()
     }

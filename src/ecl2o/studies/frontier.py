@@ -16,21 +16,20 @@ import numpy as np
 
 from ecl2o import theory
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML, Renewed
-from ecl2o.agents.advisors import LSTM, MLP, Corrected, OnlineRidge, Scaling
+from ecl2o.agents.advisors import LSTM, MLP, Scaling
 from ecl2o.data import Contexts, DataError
-from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
+from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs, stream_days
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
 from ecl2o.studies.demand_response import TUNING
 from ecl2o.studies.entries import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST
-from ecl2o.studies.guarded_training import play_through, record_outlook, train_through
+from ecl2o.studies.guarded_training import competitive_ridge, daily_ridge, record_outlook, train_through
 from ecl2o.studies.training_jobs import Job, Progress, run_jobs, silent
 
 FORMAT = 1
 RATIOS = (1.8, 2.0, 2.2, 2.5, 3.0, 4.0)
 PROFILE_DAYS = 14  # what planners may remember
-MATURITY = 48  # steps at least until a regression target is known
 
 Network = Literal["LSTM", "MLP"]
 
@@ -193,31 +192,15 @@ class _Setup:
         )
         return [result.agent for result in fitted]
 
-    def ridge(self) -> OnlineRidge:
-        """The regression, with half a day of lags and outlook whatever the length of a day."""
-        half = self.period // 2
-        return OnlineRidge(self.period, lags=half, ahead=half, maturity=max(2 * self.period, MATURITY))
-
     def train_guarded(self, ratios: Sequence[float], report: Callable) -> dict[float, Competitive]:
         """A guard per ratio, its correction trained through it; what `OnlineRidge` makes of the contexts is recorded once."""
         split = self.contexts.split
         known = self.contexts.values[: (split.training_days + split.validation_days) * self.period]
-        skipped = max(1, min(14, split.training_days // 3))
-        window = min(3, split.training_days - skipped)
-        ridge = self.ridge()
-        outlook = record_outlook(ridge, self.problem, known)
+        outlook = record_outlook(daily_ridge(self.period), self.problem, known)
         trained = {}
         for ratio in ratios:
-            guard = Competitive(Corrected(ridge, self.period), ratio, horizon=self.period)
-            trained[ratio], _ = train_through(
-                guard,
-                self.problem,
-                self.contexts,
-                steps=self.settings.guarded_steps,
-                window_days=window,
-                skipped_days=skipped,
-                outlook=outlook,
-            )
+            guard, steps = competitive_ridge(ratio, self.period), self.settings.guarded_steps
+            trained[ratio], _ = train_through(guard, self.problem, self.contexts, steps=steps, outlook=outlook)
             report(len(trained), len(ratios), 0.0)
         return trained
 
@@ -236,7 +219,7 @@ class _Setup:
         def through(agent: AbstractAgent) -> Callable[[], DailyScore]:
             split = self.contexts.split
             past = (split.training_days + split.validation_days) * self.period
-            return lambda: score_runs(*play_through(agent, self.problem, self.contexts.test_days(past)), self.test)
+            return lambda: score_runs(*stream_days(agent, self.problem, *self.contexts.test_days(past)), self.test)
 
         rows: list[tuple[str, str, float | None, dict[str, Any], Callable[[], DailyScore]]] = [
             ("r-obd", "R-OBD", exact, {}, days(ROBD())),
@@ -245,7 +228,7 @@ class _Setup:
             row = ("guarded", f"Guarded, {ratio:g}", ratio, {"ratio": ratio}, through(Renewed(guard, self.period)))
             rows.append(row)
         rows += [
-            ("ridge", "OnlineRidge", None, {}, through(self.ridge())),
+            ("ridge", "OnlineRidge", None, {}, through(daily_ridge(self.period))),
             ("rhc", "RHC", None, {"window": plan.window, "forecaster": "RollingProfile"}, days(plan, profile)),
             ("pure-ml", "PureML-0", None, {"advisor": kind}, days(alone)),
             (

@@ -15,13 +15,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents import AbstractAgent, Competitive, Guarded, Renewed, trainable_mask
+from ecl2o.agents import Competitive, Guarded, Renewed, trainable_mask
 from ecl2o.agents.advisors import Corrected, OnlineRidge, Outlook, Recorded
-from ecl2o.data import Contexts, Days
+from ecl2o.data import Contexts
 from ecl2o.evaluation import rollout
 from ecl2o.evaluation.rollout import rollout_set
 from ecl2o.offline import oracle, oracle_days
-from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem import Instance, Problem
 
 Guard = TypeVar("Guard", Competitive, Guarded)
 
@@ -43,25 +43,23 @@ class _Recording(eqx.Module):
     unit: Float[Array, ""]
 
 
+_MATURITY = 48  # steps at least until a regression target is known
+
+
+def daily_ridge(period: int = 24) -> OnlineRidge:
+    """The regression with half a day of lags and outlook, whatever the number of steps in a day."""
+    half = period // 2
+    return OnlineRidge(period, lags=half, ahead=half, maturity=max(2 * period, _MATURITY))
+
+
 def competitive_ridge(ratio: float, period: int = 24) -> Competitive:
     """`Competitive` around the corrected `OnlineRidge`, its promise for one period; to be trained, and played in `Renewed`."""
-    return Competitive(Corrected(OnlineRidge(period), period), ratio, horizon=period)
+    return Competitive(Corrected(daily_ridge(period), period), ratio, horizon=period)
 
 
 def guarded_ridge(slack: float, period: int = 24) -> Guarded:
     """The same in `Guarded`, beside R-OBD."""
-    return Guarded(Corrected(OnlineRidge(period), period), slack=slack)
-
-
-def play_through(agent: AbstractAgent, problem: Problem, days: Days) -> tuple[Trajectory, Float[Array, "n d"]]:
-    """Continuous testing in one long run: like `rollout_days`, except that the agent's memory goes on over midnight.
-
-    Returns the runs with a leading day axis, and the x0 of each day. Whatever promises for a day goes in `Renewed`.
-    """
-    n, T, q = days.days.shape
-    run = rollout(agent, problem, Instance(days.x0, days.days.reshape(n * T, q), days.history))
-    runs = jax.tree.map(lambda leaf: leaf.reshape(n, T, *leaf.shape[1:]), run)
-    return runs, jnp.concatenate([jnp.asarray(days.x0)[None], runs.actions[:-1, -1]])
+    return Guarded(Corrected(daily_ridge(period), period), slack=slack)
 
 
 def record_outlook(advisor: OnlineRidge, problem: Problem, contexts: Float[np.ndarray, "n q"]) -> Outlook:
@@ -76,16 +74,16 @@ def train_through(
     *,
     steps: int = 200,
     learning_rate: float = 0.02,
-    window_days: int = 3,
-    skipped_days: int = 14,
+    window_days: int | None = None,
+    skipped_days: int | None = None,
     checks: int = 4,
     outlook: Outlook | None = None,
 ) -> tuple[Guard, GuardedLog]:
     """Train the correction inside a guard on the training days; choose when to stop on the validation days.
 
-    Every window of `window_days` days after the first `skipped_days`, in which the regression has hardly begun, is used at
-    every step (Adam, cosine decay). `outlook` is that of the training and validation days, recorded here unless given.
-    Returns the guard with its weights, and the log. There is nothing random in it.
+    Every window of `window_days` days (3, where there are so many) after the first `skipped_days`, in which the regression has
+    hardly begun (14, but at most a third), is used at every step (Adam, cosine decay). `outlook` is that of the training and
+    validation days, recorded here unless given. Returns the guard with its weights, and the log. There is nothing random in it.
     """
     corrected = guard.agent
     if not (isinstance(corrected, Corrected) and isinstance(corrected.advisor, OnlineRidge)):
@@ -95,10 +93,12 @@ def train_through(
     if steps < checks or checks < 1:
         raise ValueError(f"steps must be at least checks, and checks at least 1, got {steps} and {checks}.")
     split, per_day = contexts.split, contexts.steps_per_day
+    skipped = max(1, min(14, split.training_days // 3)) if skipped_days is None else skipped_days
+    window = max(1, min(3, split.training_days - skipped)) if window_days is None else window_days
     known = contexts.values[: (split.training_days + split.validation_days) * per_day]
     if outlook is None:
         outlook = record_outlook(corrected.advisor, problem, known)
-    training = _windows(problem, contexts, outlook, window_days, skipped_days)
+    training = _windows(problem, contexts, outlook, window, skipped)
     validation = _validation(problem, contexts, outlook)
 
     weights, frozen = eqx.partition(guard, trainable_mask(guard))

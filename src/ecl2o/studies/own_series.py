@@ -2,11 +2,11 @@
 
 The problem is f = 1/2 |x - y|^2 and c = alpha/2 |x - z|^2 in the units of the series, one action per column. Training works on a
 scaled copy, so that single precision suffices whatever the units; the policy itself takes and gives the user's numbers
-(the structured advisor is homogeneous, networks carry their scaling inside).
+(regression and structured advisor are homogeneous, networks carry their scaling inside). Policies are chosen and tested as they
+will be used: as one stream, in which what learns while it runs goes on learning.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -25,13 +25,15 @@ from ecl2o.agents import (
 )
 from ecl2o.agents.advisors import LSTM, MLP, Scaling, SeasonalLinear
 from ecl2o.data import Contexts, DataError, SeriesMetadata, Split
-from ecl2o.evaluation import Certificate, TestBed, certify, score_days
+from ecl2o.evaluation import Certificate, TestBed, certify, score_runs, stream_days
 from ecl2o.evaluation.comparison import ComparisonRow, Entrant, compare
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, Policy, fit_many
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
+from ecl2o.studies.guarded_training import competitive_ridge, daily_ridge, train_through
+from ecl2o.studies.training_jobs import Progress, silent
 
-Advisor = Literal["seasonal", "mlp", "lstm"]
+Advisor = Literal["ridge", "seasonal", "mlp", "lstm"]
 
 FEWEST_DAYS = 91
 PROFILE_DAYS = 14  # what the structured advisor remembers
@@ -39,19 +41,20 @@ FORECAST_DAYS = 7  # what the rolling profile of RHC remembers
 WINDOW_DAYS = 4  # the structured advisor is trained across midnight; networks, whose memory is a day's, are not
 MOST_WINDOWS = 2000
 BATCH = 50
+KEPT_DAYS = 365  # of the series, which the regression begins on
 
-# (trust, mu) that validation chooses from.
+# (trust, mu) that validation chooses from, and the trusts for advice that is not trained (None: played as it is).
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))
+RIDGE_TRUSTS = (1.0, 10.0, None)
 
-# Adam steps and learning rate by advisor.
-TRAINING: dict[Advisor, tuple[int, float]] = {"seasonal": (800, 1e-2), "mlp": (2000, 3e-3), "lstm": (1500, 3e-3)}
-
-# progress(stage, done, total)
-Progress = Callable[[str, int, int], None]
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
+# Adam steps and learning rate by advisor; of the regression only the correction inside a guard is trained.
+TRAINING: dict[Advisor, tuple[int, float]] = {
+    "ridge": (200, 2e-2),
+    "seasonal": (800, 1e-2),
+    "mlp": (2000, 3e-3),
+    "lstm": (1500, 3e-3),
+}
+AUTOMATIC: tuple[Advisor, ...] = ("ridge", "seasonal")  # what is tried where nobody says which
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,28 +62,33 @@ class Recipe:
     """How a policy is trained. `promise`: cost at most so many times the optimum of each day, whatever happens."""
 
     alpha: float = 10.0
-    advisor: Advisor = "seasonal"
+    advisor: Advisor | Literal["auto"] = "auto"  # the regression or the structured one, whichever validates better
     promise: float | None = None
     steps: int | None = None  # Adam steps; None: as many as the advisor needs
     seed: int = 0
 
     def __post_init__(self):
-        if self.advisor not in TRAINING:
-            raise ValueError(f"advisor must be one of {', '.join(TRAINING)}, got {self.advisor!r}.")
+        if self.advisor not in ("auto", *TRAINING):
+            raise ValueError(f"advisor must be one of auto, {', '.join(TRAINING)}, got {self.advisor!r}.")
         if not (np.isfinite(self.alpha) and self.alpha > 0):
             raise ValueError(f"alpha must be positive and finite, got {self.alpha}.")
 
     @property
-    def training_steps(self) -> int:
+    def advisors(self) -> tuple[Advisor, ...]:
+        """Which are tried."""
+        return AUTOMATIC if self.advisor == "auto" else (self.advisor,)
+
+    def training_steps(self, advisor: Advisor) -> int:
         """Adam steps."""
-        return TRAINING[self.advisor][0] if self.steps is None else self.steps
+        return TRAINING[advisor][0] if self.steps is None else self.steps
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One setting that was trained, and how it did on the validation days."""
+    """One setting that was tried, and how it did on the validation days. No trust: the advice is played as it is."""
 
-    trust: float
+    advisor: Advisor
+    trust: float | None
     mu: float
     average_cost: float
     competitive_ratio: float
@@ -117,24 +125,22 @@ def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress
     """Train all candidates, choose one on the validation days, and compare it on the test days."""
     _refuse_constant(contexts)
     problem = tracking_problem(contexts.dim, recipe.alpha)
-    shape = _Shape.of(contexts)
     scaled = contexts.scaled_to(1.0)
-    agents = _train(scaled, problem, recipe, shape, progress)
-    validation = TestBed.of(problem, *scaled.validation_days(shape.history_steps))
+    contenders = _contenders(scaled, problem, recipe, progress)
     candidates = []
-    for (trust, mu), agent in zip(GRID, agents, strict=True):
-        score = score_days(agent, validation)
-        candidates.append(Candidate(trust, mu, score.average_cost, score.competitive_ratio))
-        progress("choosing on validation days", len(candidates), len(GRID))
+    for contender in contenders:
+        candidates.append(_validated(contender, scaled, problem))
+        progress("choosing on validation days", len(candidates), len(contenders))
     best = int(np.argmin([candidate.average_cost for candidate in candidates]))
-    agent = _in_units(agents[best], contexts.scale / scaled.scale)
-    test = TestBed.of(problem, *contexts.test_days(shape.history_steps))
+    agent = _in_units(contenders[best].agent, contexts.scale / scaled.scale)
+    history_steps = contenders[best].kept_steps(contexts)
+    test = TestBed.of(problem, *contexts.test_days(_known(history_steps, contexts, test=True)))
     rows = compare(
-        {"policy": Entrant(agent), **rivals(contexts.steps_per_day)},
+        {"policy": Entrant(agent, run=stream_days), **rivals(contexts.steps_per_day)},
         test,
         lambda done, total: progress("testing on held-back days", done, total),
     )
-    metadata = _metadata(contexts, recipe, shape, candidates[best], rows)
+    metadata = _metadata(contexts, recipe, history_steps, candidates[best], rows)
     policy = Policy(agent, problem, metadata=metadata)
     return FittedSeries(policy, candidates, candidates[best], rows, test.days.shape[0])
 
@@ -179,19 +185,78 @@ def _refuse_constant(contexts: Contexts) -> None:
         )
 
 
-def _train(
-    contexts: Contexts, problem: Problem, recipe: Recipe, shape: _Shape, progress: Progress
-) -> list[AbstractAgent]:
-    """One agent per entry of the grid, ready to run day after day."""
+@dataclasses.dataclass(frozen=True)
+class _Contender:
+    """An agent to be validated, and where it comes from."""
+
+    advisor: Advisor
+    trust: float | None
+    mu: float
+    agent: AbstractAgent
+
+    def kept_steps(self, contexts: Contexts) -> int:
+        """How much of the past it begins on: the regression on all it can learn from, others on what they remember."""
+        if self.advisor == "ridge":
+            return min(KEPT_DAYS, contexts.n_days) * contexts.steps_per_day
+        return _Shape.of(contexts).history_steps
+
+
+def _known(steps: int, contexts: Contexts, *, test: bool) -> int:
+    """So many steps of history, or as many as there are before the test days, or else the validation days."""
+    split = contexts.split
+    days = split.training_days + (split.validation_days if test else 0)
+    return min(steps, days * contexts.steps_per_day)
+
+
+def _validated(contender: _Contender, contexts: Contexts, problem: Problem) -> Candidate:
+    """How a contender does on the validation days, as a stream."""
+    steps = _known(contender.kept_steps(contexts), contexts, test=False)
+    bed = TestBed.of(problem, *contexts.validation_days(steps))
+    score = score_runs(*stream_days(contender.agent, problem, bed.x0, bed.days, bed.history), bed)
+    return Candidate(contender.advisor, contender.trust, contender.mu, score.average_cost, score.competitive_ratio)
+
+
+def _contenders(contexts: Contexts, problem: Problem, recipe: Recipe, progress: Progress) -> list[_Contender]:
+    """All that are to be validated, trained and ready to run as a stream."""
+    found = []
+    for advisor in recipe.advisors:
+        make = _by_regression if advisor == "ridge" else _by_gradient
+        found += make(advisor, contexts, problem, recipe, progress)
+    return found
+
+
+def _by_regression(
+    advisor: Advisor, contexts: Contexts, problem: Problem, recipe: Recipe, progress: Progress
+) -> list[_Contender]:
+    """The regression calibrated with several trusts or played as it is; with a promise, corrected and trained through it."""
+    period = contexts.steps_per_day
+    if recipe.promise is None:
+        ridge = daily_ridge(period)
+        return [
+            _Contender(advisor, trust, 0.0, ridge if trust is None else MLAROBD(ridge, trust)) for trust in RIDGE_TRUSTS
+        ]
+    guard = competitive_ridge(recipe.promise, period)
+    refuse_infeasible_promises(guard, problem, contexts.dim)
+    progress("training the guarded regression", 0, 1)
+    steps = recipe.training_steps(advisor)
+    rate = TRAINING[advisor][1]
+    trained, _ = train_through(guard, problem, contexts, steps=steps, learning_rate=rate, checks=min(4, steps))
+    progress("training the guarded regression", 1, 1)
+    return [_Contender(advisor, None, 0.0, Renewed(trained, period))]
+
+
+def _by_gradient(
+    advisor: Advisor, contexts: Contexts, problem: Problem, recipe: Recipe, progress: Progress
+) -> list[_Contender]:
+    """One contender per entry of the grid, trained through the calibrator, and the guard if there is a promise."""
+    shape, period = _Shape.of(contexts), contexts.steps_per_day
     keys = [jax.random.key(recipe.seed)] * len(GRID)
-    advisor = _advisor(contexts, recipe, shape, jax.random.fold_in(keys[0], 1))
-    agents = [_guarded(MLAROBD(advisor, trust), recipe, contexts.steps_per_day) for trust, _ in GRID]
+    untrained = _advisor(advisor, contexts, shape, jax.random.fold_in(keys[0], 1))
+    agents = [_guarded(advisor, MLAROBD(untrained, trust), recipe.promise, period) for trust, _ in GRID]
     refuse_infeasible_promises(agents[0], problem, contexts.dim)
-    seasonal = recipe.advisor == "seasonal"
+    seasonal = advisor == "seasonal"
     windows = _windows(
-        contexts,
-        shape.window_steps if seasonal else contexts.steps_per_day,
-        shape.profile_days * contexts.steps_per_day if seasonal else 0,
+        contexts, shape.window_steps if seasonal else period, shape.profile_days * period if seasonal else 0
     )
     fitted = fit_many(
         agents,
@@ -199,32 +264,37 @@ def _train(
         windows,
         losses=[CalibratedLoss(mu=mu) for _, mu in GRID],
         keys=keys,
-        steps=recipe.training_steps,
+        steps=recipe.training_steps(advisor),
         batch=min(BATCH, windows.x0.shape[0]),
-        learning_rates=TRAINING[recipe.advisor][1],
-        progress=lambda done, total, loss: progress("training", done, total),
+        learning_rates=TRAINING[advisor][1],
+        progress=lambda done, total, loss: progress(f"training ({advisor})", done, total),
     )
-    trained: list[AbstractAgent] = [result.agent for result in fitted]
-    if recipe.advisor != "lstm":
-        return trained
-    return [Restarting(agent, contexts.steps_per_day) for agent in trained]  # its memory, trained on days, is a day's
+    return [
+        _Contender(advisor, trust, mu, _streamed(advisor, result.agent, period))
+        for (trust, mu), result in zip(GRID, fitted, strict=True)
+    ]
 
 
-def _advisor(contexts: Contexts, recipe: Recipe, shape: _Shape, key) -> AbstractAgent:
+def _streamed(advisor: Advisor, agent: AbstractAgent, period: int) -> AbstractAgent:
+    """A network's memory, trained on days, is a day's."""
+    return Restarting(agent, period) if advisor == "lstm" else agent
+
+
+def _advisor(advisor: Advisor, contexts: Contexts, shape: _Shape, key) -> AbstractAgent:
     dim = contexts.dim
-    if recipe.advisor == "seasonal":
+    if advisor == "seasonal":
         return SeasonalLinear(dim, dim, period=contexts.steps_per_day, days=shape.profile_days)
     scaling = Scaling.of(jnp.asarray(contexts.training))
-    network = MLP if recipe.advisor == "mlp" else LSTM
+    network = MLP if advisor == "mlp" else LSTM
     return network(dim, dim, key=key, contexts=scaling, actions=scaling)
 
 
-def _guarded(agent: AbstractAgent, recipe: Recipe, steps_per_day: int) -> AbstractAgent:
+def _guarded(advisor: Advisor, agent: AbstractAgent, promise: float | None, period: int) -> AbstractAgent:
     """The agent behind its promise of each day, if there is one; what restarts daily needs no renewal."""
-    if recipe.promise is None:
+    if promise is None:
         return agent
-    guard = Competitive(agent, recipe.promise, steps_per_day)
-    return guard if recipe.advisor == "lstm" else Renewed(guard, steps_per_day)
+    guard = Competitive(agent, promise, period)
+    return guard if advisor == "lstm" else Renewed(guard, period)
 
 
 def _windows(contexts: Contexts, steps: int, history_steps: int) -> Instance:
@@ -255,7 +325,7 @@ def _in_units(agent: AbstractAgent, factor: float) -> AbstractAgent:
 
 
 def _metadata(
-    contexts: Contexts, recipe: Recipe, shape: _Shape, chosen: Candidate, rows: list[ComparisonRow]
+    contexts: Contexts, recipe: Recipe, history_steps: int, chosen: Candidate, rows: list[ComparisonRow]
 ) -> dict[str, Any]:
     """What evaluate, act and the next engineer need to know, and the latest contexts to begin with."""
     series = contexts.metadata
@@ -263,11 +333,11 @@ def _metadata(
     used = contexts.n_days * contexts.steps_per_day
     return {
         "study": "own-series",
-        "recipe": dataclasses.asdict(recipe) | {"steps": recipe.training_steps},
+        "recipe": dataclasses.asdict(recipe) | {"steps": recipe.training_steps(chosen.advisor)},
         "columns": list(series.columns),
         "steps_per_day": contexts.steps_per_day,
-        "history_steps": shape.history_steps,
-        "history": contexts.values[used - shape.history_steps : used].tolist(),
+        "history_steps": _Shape.of(contexts).history_steps,  # what it needs at least
+        "history": contexts.values[used - history_steps : used].tolist(),
         "history_until": str(contexts.time[used - 1]),
         "split": dataclasses.asdict(contexts.split),
         "source": {"file": series.file, "sha256": series.sha256},

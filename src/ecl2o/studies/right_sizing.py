@@ -172,7 +172,7 @@ def run(settings: RightSizingSettings, progress: Progress = silent) -> Study:
         rows=rows,
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
-        policies=policies(entries, study.problem, about),
+        policies=policies(entries, study.problem, study.hours, about),
         settings=settings.model_dump(),
         weather=_source(study),
         seconds=laps.seconds,
@@ -236,6 +236,7 @@ def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, Entry]:
             f"The tuned agent inside a guard: each day at most {1 + SLACK:g} times what R-OBD pays, whatever happens.",
             {"slack": SLACK, "expert": "ROBD", "trust": tuned.trust, "mu": tuned.mu, "advisor": "MLP"},
             [Guarded(agent, slack=SLACK) for agent in tuned.agents],
+            daily=True,
         ),
     }
 

@@ -27,6 +27,9 @@ class DemandResponseSettings(StudySettings):
 
     weather: str | None = None  # a file; None: the built-in year
     preset: Literal["authors-code", "paper"] = "authors-code"
+    network: Literal["lstm", "mlp"] | None = (
+        None  # None: the preset's, an LSTM in the authors' code, an MLP in the paper
+    )
     base_shortage: float | Literal["auto"] | None = None  # W; None: the preset's, "auto" for the built-in weather
     alpha: float = pydantic.Field(default=10.0, gt=0)
 
