@@ -42,6 +42,7 @@ HISTORY = 14 * HOURS  # what advisors and forecasters may remember
 SEASONAL_WINDOW = 96  # hours; the structured advisor is trained across midnight
 
 PROMISE = 2.5
+LEARNING_RATES = {LSTM: 3e-3, MLP: 2e-2}  # the MLP's chosen on Riverside's validation month from 1e-3, 3e-3, 1e-2, 2e-2
 TUNING = ((0.1, 0.0), (0.3, 0.0), (0.5, 0.0))  # (trust, mu) that validation chooses from, beside the paper's
 SEASONAL_TRUSTS = (1.0, 10.0)
 
@@ -78,7 +79,8 @@ class DemandResponse:
         def untrained(seed: int) -> AbstractAgent:
             return self.network_kind(dim=1, context_dim=1, key=untrained_key(seed))
 
-        return NetworkTraining(untrained, self.problem, self.windows, self.settings.training_steps)
+        steps, rate = self.settings.training_steps, LEARNING_RATES[self.network_kind]
+        return NetworkTraining(untrained, self.problem, self.windows, steps, rate)
 
     def train_seasonal(self, report: Callable) -> dict[float, list[MLAROBD]]:
         """The structured advisor, trained through the calibrator across days: agents by trust, one per seed."""

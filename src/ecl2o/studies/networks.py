@@ -38,6 +38,7 @@ class NetworkTraining:
     problem: Problem
     windows: Instance
     steps: int
+    learning_rate: float = 3e-3
 
     def alone(self, settings: Sequence[Alone], report: Report) -> dict[Alone, PureML]:
         """PureML."""
@@ -57,6 +58,7 @@ class NetworkTraining:
             losses=losses,
             keys=[jax.random.key(s.seed) for s in settings],
             steps=self.steps,
+            learning_rates=self.learning_rate,
             progress=report,
         )
         return {setting: result.agent for setting, result in zip(settings, fitted, strict=True)}
