@@ -40,7 +40,8 @@ class RecentContexts(eqx.Module):
 
         The size of the memory is a multiple of the period.
         """
-        was_seen = self.was_seen.astype(self.contexts.dtype).reshape(-1, period, 1)
-        by_phase = self.contexts.reshape(-1, period, self.contexts.shape[1])
-        count = was_seen.sum(0)
-        return jnp.where(count > 0, (by_phase * was_seen).sum(0) / jnp.maximum(count, 1), otherwise)
+        size, q = self.contexts.shape
+        missing = size - self.seen - jnp.arange(period)  # entries at or after each phase's first that were not seen
+        count = (size // period - jnp.clip(-(-missing // period), 0, size // period))[:, None]
+        total = self.contexts.reshape(-1, period, q).sum(0)  # what was not seen is zero
+        return jnp.where(count > 0, total / jnp.maximum(count, 1), otherwise)
