@@ -1,4 +1,9 @@
-"""Layers shared by the networks: an affine map, and the scaling of what goes in and comes out."""
+"""Layers shared by the networks: an affine map, and the scaling of what goes in and comes out.
+
+Written for the layout of `evaluation.rollout_set`, whose instances are the last axis: `vmap` moves the mapped axis to the front
+where vectors are concatenated or where something mapped meets something that is not (a bias), and every later product then
+works on rows. Padding and products leave it in place, which halves the time of a training step (docs/benchmarks.md).
+"""
 
 import equinox as eqx
 import jax
@@ -7,6 +12,17 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents.trainable import Trainable
 from ecl2o.problem.arrays import as_float, refuse_unless_positive
+
+
+def joined(first: Float[Array, " a"], second: Float[Array, " b"]) -> Float[Array, " a+b"]:
+    """One vector after the other."""
+    zero = jnp.zeros((), first.dtype)
+    return jax.lax.pad(first, zero, [(0, second.shape[0], 0)]) + jax.lax.pad(second, zero, [(first.shape[0], 0, 0)])
+
+
+def affine(weight: Float[Array, "o i"], bias: Float[Array, " o"], x: Float[Array, " i"]) -> Float[Array, " o"]:
+    """W x + b, as one product of (W, b) with (x, 1)."""
+    return jnp.concatenate([weight, bias[:, None]], axis=1) @ jax.lax.pad(x, jnp.ones((), x.dtype), [(0, 1, 0)])
 
 
 class Affine(Trainable):
@@ -26,7 +42,7 @@ class Affine(Trainable):
         )
 
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
-        return self.weight @ x + self.bias
+        return affine(self.weight, self.bias, x)
 
 
 class Scaling(eqx.Module):

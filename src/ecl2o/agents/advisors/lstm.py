@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ecl2o.agents.advisors.dense import Affine, Scaling
+from ecl2o.agents.advisors.dense import Affine, Scaling, affine, joined
 from ecl2o.agents.advisors.mlp import refuse_unless_fitting
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.trainable import Trainable
@@ -75,7 +75,7 @@ class LSTMCell(Trainable):
 
     def __call__(self, x: Float[Array, " i"], memory: Memory) -> Memory:
         hidden, cell = memory
-        return remember(self.weight @ jnp.concatenate([x, hidden]) + self.bias, cell)
+        return remember(affine(self.weight, self.bias, joined(x, hidden)), cell)
 
 
 class LSTM(AbstractAgent):
@@ -126,7 +126,7 @@ class LSTM(AbstractAgent):
 
     def step(self, problem: Problem, state: tuple[Memory, ...], observation: Observation):
         context = self.contexts.inward(observation.context)
-        hidden = jnp.concatenate([context, self.actions.inward(observation.previous_action)])
+        hidden = joined(context, self.actions.inward(observation.previous_action))
         memories = []
         for cell, memory in zip(self.cells, state, strict=True):
             memory = cell(hidden, memory)

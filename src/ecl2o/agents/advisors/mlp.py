@@ -1,10 +1,9 @@
 """The paper's network: three layers of ten ReLU neurons on (context, previous action)."""
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
-from ecl2o.agents.advisors.dense import Affine, Scaling
+from ecl2o.agents.advisors.dense import Affine, Scaling, joined
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import refuse_unless_count
@@ -53,7 +52,7 @@ class MLP(AbstractAgent):
 
     def step(self, problem: Problem, state: None, observation: Observation):
         context = self.contexts.inward(observation.context)
-        hidden = jnp.concatenate([context, self.actions.inward(observation.previous_action)])
+        hidden = joined(context, self.actions.inward(observation.previous_action))
         for layer in self.layers[:-1]:
             hidden = jax.nn.relu(layer(hidden))
         return state, self.actions.outward(self.layers[-1](hidden)), Info.plain()
