@@ -49,7 +49,7 @@ def test_a_study_that_comes_with_the_program(ecl2o):
     ("arguments", "code", "message"),
     [
         ((), 2, "either a file or --study"),
-        (("--study", "nowhere"), 2, "there are demand-response, varying-curvature"),
+        (("--study", "nowhere"), 2, "there are demand-response, right-sizing, varying-curvature"),
         (("--study", "varying-curvature", "--agents", "magic"), 2, "no agent is called 'magic'; there are greedy"),
         (("--study", "varying-curvature", "--agents", ","), 2, "at least one agent"),
         (("--study", "varying-curvature", "--forecaster", "stars"), 2, "must be one of rolling-profile"),

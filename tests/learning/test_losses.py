@@ -81,14 +81,14 @@ def slopes(loss, agent, problem, instances, oracles):
     return np.asarray(gradients[0]), np.asarray(values[1 : flat.size + 1] - values[flat.size + 1 :]) / (2 * reach)
 
 
-# Half of the full grid, in which every three of (network, cost, bounds, dimension) meet in every way; each loss twice.
+# The whole grid; each loss four times.
 GRID = [
     pytest.param(loss, kind, cost, bounds, dim, id=f"{name}-{kind}-{cost}-{bounds}-{dim}")
     for k, kind in enumerate(("MLP", "LSTM"))
     for c, cost in enumerate(("quadratic", "convex"))
     for b, bounds in enumerate(("open", "box"))
-    for dim in [(1, 3)[(k + c + b) % 2]]
-    for name, loss in [list(LOSSES.items())[2 * ((k + c) % 2) + (k + b) % 2]]
+    for d, dim in enumerate((1, 3))
+    for name, loss in [list(LOSSES.items())[2 * ((k + c + d) % 2) + (k + b) % 2]]
 ]
 
 

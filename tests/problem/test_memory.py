@@ -23,6 +23,8 @@ def test_the_mean_by_phase_is_that_of_what_was_seen(before, after, seed):
     otherwise = np.array([7.0, -7.0])
     found = memory.mean_by_phase(PERIOD, otherwise=jnp.asarray(otherwise))
     for ahead in range(PERIOD):
-        same_phase = kept[::-1][PERIOD - 1 - ahead :: PERIOD]  # a period before the context that is so far ahead, and so on
+        same_phase = kept[::-1][
+            PERIOD - 1 - ahead :: PERIOD
+        ]  # a period before the context that is so far ahead, and so on
         expected = same_phase.mean(axis=0) if len(same_phase) else otherwise
         np.testing.assert_allclose(found[ahead], expected, rtol=1e-12, atol=1e-12)

@@ -23,7 +23,8 @@ def compare(
         typer.Argument(metavar="[DATA]", help="A CSV or Parquet file; or give --study.", show_default=False),
     ] = None,
     study: Annotated[
-        str | None, typer.Option(help="Contexts that come with the program: demand-response or varying-curvature.")
+        str | None,
+        typer.Option(help="Problems that come with the program: demand-response, right-sizing or varying-curvature."),
     ] = None,
     agents: Annotated[
         str,
@@ -31,7 +32,10 @@ def compare(
             help="Names with commas, and policy files; 'all' for all that need no training, 'list' to see them."
         ),
     ] = _DEFAULT,
-    alpha: Annotated[float, typer.Option(help="What moving costs: alpha/2 times the squared change.")] = 10.0,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="What moving costs: alpha/2 times the squared change. (default: 10, or the study's own)"),
+    ] = None,
     forecaster: Annotated[
         str, typer.Option(help=f"What planners ask: {', '.join(_FORECASTERS)} (which knows the future).")
     ] = _FORECASTERS[0],
@@ -51,7 +55,7 @@ def compare(
         return _list(json)
     if (data is None) == (study is None):
         raise typer.BadParameter("give either a file or --study, not both and not neither.", param_hint="DATA")
-    if not 0 < alpha < float("inf"):
+    if alpha is not None and not 0 < alpha < float("inf"):
         raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
     if forecaster not in _FORECASTERS:
         raise typer.BadParameter(f"must be one of {', '.join(_FORECASTERS)}.", param_hint="--forecaster")
@@ -63,17 +67,24 @@ def compare(
         bed = _study_bed(study, alpha, seed)
     else:
         assert data is not None
-        bed = _series_bed(series.Reading(data, column, time_column, fill, period), alpha)
+        bed = _series_bed(series.Reading(data, column, time_column, fill, period), alpha or 10.0)
     bed = _last_days(bed, days)
     entrants = _entrants(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
         rows, refused = _compare(entrants, bed, progress)
     if json:
-        found = {"contexts": study or str(data), "days": bed.days.shape[0], "alpha": alpha, "forecaster": forecaster}
+        found = {
+            "contexts": study or str(data),
+            "days": bed.days.shape[0],
+            "alpha": float(bed.problem.alpha),
+            "forecaster": forecaster,
+        }
         output.print_json(found | {"agents": series.as_json(rows), "not_applicable": refused})
         return None
     series.print_rows(
-        rows, f"{bed.days.shape[0]} days of {study or data}, alpha = {alpha:g}, forecaster: {forecaster}", {}
+        rows,
+        f"{bed.days.shape[0]} days of {study or data}, alpha = {float(bed.problem.alpha):.3g}, forecaster: {forecaster}",
+        {},
     )
     for name, reason in refused.items():
         output.results().print(f"{name} does not apply: {reason}", soft_wrap=True)
@@ -89,12 +100,15 @@ def _list(as_json: bool) -> None:
         typer.echo("\n".join(CONTENDERS))
 
 
-def _study_bed(name: str, alpha: float, seed: int) -> "TestBed":
+def _study_bed(name: str, alpha: float | None, seed: int) -> "TestBed":
     from ecl2o.studies.beds import BEDS
 
     if name not in BEDS:
         raise typer.BadParameter(f"no study is called {name!r}; there are {', '.join(BEDS)}.", param_hint="--study")
-    return BEDS[name](alpha, seed)
+    try:
+        return BEDS[name](alpha, seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--study") from None
 
 
 def _series_bed(reading: series.Reading, alpha: float) -> "TestBed":
@@ -145,7 +159,7 @@ def _is_policy(name: str) -> bool:
 
 
 def _entrants(names: list[str], bed: "TestBed", forecaster: str) -> "dict[str, Entrant]":
-    from ecl2o.evaluation.comparison import Entrant, contender
+    from ecl2o.evaluation.comparison import contender, streamed
     from ecl2o.learning import load
 
     asked = _forecaster(forecaster, bed.days.shape[1])
@@ -153,7 +167,7 @@ def _entrants(names: list[str], bed: "TestBed", forecaster: str) -> "dict[str, E
     for name in names:
         if _is_policy(name):
             policy = load(name)
-            found[Path(name).name] = Entrant(policy.agent, policy.forecaster)
+            found[Path(name).name] = streamed(policy.agent, policy.forecaster)
         else:
             found[name] = contender(name, bed, asked)
     return found

@@ -11,7 +11,7 @@ from ecl2o.cli import output, series
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
     from ecl2o.evaluation import TestBed
-    from ecl2o.evaluation.comparison import ComparisonRow, Entrant
+    from ecl2o.evaluation.comparison import ComparisonRow
     from ecl2o.learning import Policy
 
 PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="A policy file, written by fit or reproduce.")]
@@ -36,7 +36,7 @@ def evaluate(
     from ecl2o.cli.numerics import use_double_precision
 
     use_double_precision()
-    from ecl2o.evaluation.comparison import compare
+    from ecl2o.evaluation.comparison import compare, streamed
     from ecl2o.learning import load
     from ecl2o.studies.own_series import rivals
 
@@ -45,7 +45,7 @@ def evaluate(
     bed, first = bed_of(loaded, contexts, days)
     with output.progress_bars(not json) as progress:
         rows = compare(
-            {"policy": _entrant(loaded), **rivals(contexts.steps_per_day)},
+            {"policy": streamed(loaded.agent, loaded.forecaster), **rivals(contexts.steps_per_day)},
             bed,
             lambda done, total: progress("testing", done, total),
         )
@@ -70,16 +70,6 @@ def evaluate(
         )
     if own.promise_kept is False:
         raise typer.Exit(1)
-
-
-def _entrant(policy: "Policy") -> "Entrant":
-    """The policy as a stream; but a guard that promises for one day only begins anew every day."""
-    from ecl2o.agents import Competitive
-    from ecl2o.evaluation import rollout_days, stream_days
-    from ecl2o.evaluation.comparison import Entrant
-
-    for_one_day = isinstance(policy.agent, Competitive) and policy.agent.horizon is not None
-    return Entrant(policy.agent, policy.forecaster, rollout_days if for_one_day else stream_days)
 
 
 def _print(rows: "list[ComparisonRow]", title: str, name: str, worst: dict[str, str]) -> None:

@@ -31,8 +31,9 @@ from ecl2o.agents import (
     Restarting,
     Switch,
 )
+from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.evaluation.daily import DailyScore, TestBed, score_runs
-from ecl2o.evaluation.rollout import rollout_days
+from ecl2o.evaluation.rollout import rollout_days, stream_days
 from ecl2o.forecasters import AbstractForecaster, RollingProfile
 from ecl2o.offline import oracle_days
 
@@ -49,6 +50,12 @@ class Entrant(eqx.Module):
     agent: AbstractAgent
     forecaster: AbstractForecaster | None = None
     run: Callable = eqx.field(static=True, default=rollout_days)
+
+
+def streamed(agent: AbstractAgent, forecaster: AbstractForecaster | None = None) -> Entrant:
+    """An agent that goes on over midnight; but a guard that promises for one day only begins anew every day."""
+    for_one_day = isinstance(agent, Competitive) and agent.horizon is not None
+    return Entrant(agent, forecaster, rollout_days if for_one_day else stream_days)
 
 
 class Promise(eqx.Module):
@@ -209,7 +216,10 @@ CONTENDERS: dict[str, Callable[[int], AbstractAgent]] = {
     "abcs-rhc": lambda steps: ABCS(RHC(steps - 1, truncate=False)),
     "guarded-rhc": lambda steps: Guarded(RHC(steps - 1, truncate=False), slack=0.5),
     "competitive-rhc": lambda steps: Competitive(RHC(steps - 1, truncate=False), ratio=2.5, horizon=steps),
+    "ridge": lambda steps: OnlineRidge(steps),
+    "competitive-ridge": lambda steps: Renewed(Competitive(OnlineRidge(steps), ratio=2.5, horizon=steps), steps),
 }
+_LEARN_ON = ("ridge", "competitive-ridge")  # what they have learned is not forgotten at midnight
 
 
 def contender(name: str, bed: TestBed, forecaster: AbstractForecaster | None = None) -> Entrant:
@@ -217,4 +227,7 @@ def contender(name: str, bed: TestBed, forecaster: AbstractForecaster | None = N
     if name not in CONTENDERS:
         raise ValueError(f"no agent is called {name!r}; there are {', '.join(CONTENDERS)}.")
     steps = bed.days.shape[1]
-    return Entrant(CONTENDERS[name](steps), RollingProfile(period=steps) if forecaster is None else forecaster)
+    agent = CONTENDERS[name](steps)
+    if name in _LEARN_ON:
+        return streamed(agent)
+    return Entrant(agent, RollingProfile(period=steps) if forecaster is None else forecaster)

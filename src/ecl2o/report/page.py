@@ -30,7 +30,8 @@ _MEANINGS = (
 
 _PROTOCOL = (
     "Testing is continuous: each test day starts from the row's own last action of the day before, the first one from the "
-    "last context before it. What an agent remembers is rebuilt every day from the contexts before that day.",
+    "last context before it. What an agent remembers is rebuilt every day from the contexts before that day; only "
+    "OnlineRidge, which learns while it runs, goes on learning over midnight.",
     "A day whose optimum costs nothing counts as ratio 1 if the row paid nothing too, and as infinite otherwise.",
     "Learned rows are trained on the training days only; where a parameter was chosen, it was chosen on the validation days. "
     "The ± is the standard deviation over seeds.",

@@ -8,25 +8,39 @@ import numpy as np
 from ecl2o.data import weather_contexts
 from ecl2o.evaluation import TestBed
 from ecl2o.studies.own_series import tracking_problem
+from ecl2o.studies.right_sizing import RightSizing
+from ecl2o.studies.settings import RightSizingSettings
 from ecl2o.studies.varying_curvature import random_instances, varying_curvature_problem
 
 _HISTORY = 14 * 24
 _INSTANCES = 200
+_ALPHA = 10.0
 
 
-def demand_response_bed(alpha: float, seed: int) -> TestBed:
+def demand_response_bed(alpha: float | None, seed: int) -> TestBed:
     """The test days of the demand-response study on the built-in weather."""
-    return TestBed.of(tracking_problem(1, alpha), *weather_contexts().test_days(_HISTORY))
+    return TestBed.of(tracking_problem(1, alpha or _ALPHA), *weather_contexts().test_days(_HISTORY))
 
 
-def varying_curvature_bed(alpha: float, seed: int) -> TestBed:
+def right_sizing_bed(alpha: float | None, seed: int) -> TestBed:
+    """The test days of the right-sizing study on the built-in workload: three kinds of servers, a box, Newton's solves."""
+    if alpha is not None:
+        raise ValueError(
+            "what moving costs in right-sizing is given by the cluster's start-up prices; leave out alpha."
+        )
+    return RightSizing(RightSizingSettings(seed=seed)).test
+
+
+def varying_curvature_bed(alpha: float | None, seed: int) -> TestBed:
     """Random days on which the curvature of the hitting cost changes from step to step."""
-    problem = varying_curvature_problem(beta=alpha)
+    problem = varying_curvature_problem(beta=alpha or _ALPHA)
     instances = random_instances(jax.random.key(seed), _INSTANCES, 24, problem)
     return TestBed.of(problem, np.zeros(1), instances.contexts)
 
 
-BEDS: dict[str, Callable[[float, int], TestBed]] = {
+# By name: alpha (None: the study's own) and seed to a bed.
+BEDS: dict[str, Callable[[float | None, int], TestBed]] = {
     "demand-response": demand_response_bed,
+    "right-sizing": right_sizing_bed,
     "varying-curvature": varying_curvature_bed,
 }

@@ -24,7 +24,7 @@ from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
 from ecl2o.studies.demand_response import TUNING
 from ecl2o.studies.entries import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST
-from ecl2o.studies.guarded_training import competitive_ridge, daily_ridge, record_outlook, train_through
+from ecl2o.studies.guarded_training import competitive_ridge, record_outlook, train_through
 from ecl2o.studies.training_jobs import Job, Progress, run_jobs, silent
 
 FORMAT = 1
@@ -196,7 +196,7 @@ class _Setup:
         """A guard per ratio, its correction trained through it; what `OnlineRidge` makes of the contexts is recorded once."""
         split = self.contexts.split
         known = self.contexts.values[: (split.training_days + split.validation_days) * self.period]
-        outlook = record_outlook(daily_ridge(self.period), self.problem, known)
+        outlook = record_outlook(OnlineRidge(self.period), self.problem, known)
         trained = {}
         for ratio in ratios:
             guard, steps = competitive_ridge(ratio, self.period), self.settings.guarded_steps
@@ -228,7 +228,7 @@ class _Setup:
             row = ("guarded", f"Guarded, {ratio:g}", ratio, {"ratio": ratio}, through(Renewed(guard, self.period)))
             rows.append(row)
         rows += [
-            ("ridge", "OnlineRidge", None, {}, through(daily_ridge(self.period))),
+            ("ridge", "OnlineRidge", None, {}, through(OnlineRidge(self.period))),
             ("rhc", "RHC", None, {"window": plan.window, "forecaster": "RollingProfile"}, days(plan, profile)),
             ("pure-ml", "PureML-0", None, {"advisor": kind}, days(alone)),
             (

@@ -43,23 +43,14 @@ class _Recording(eqx.Module):
     unit: Float[Array, ""]
 
 
-_MATURITY = 48  # steps at least until a regression target is known
-
-
-def daily_ridge(period: int = 24) -> OnlineRidge:
-    """The regression with half a day of lags and outlook, whatever the number of steps in a day."""
-    half = period // 2
-    return OnlineRidge(period, lags=half, ahead=half, maturity=max(2 * period, _MATURITY))
-
-
 def competitive_ridge(ratio: float, period: int = 24) -> Competitive:
     """`Competitive` around the corrected `OnlineRidge`, its promise for one period; to be trained, and played in `Renewed`."""
-    return Competitive(Corrected(daily_ridge(period), period), ratio, horizon=period)
+    return Competitive(Corrected(OnlineRidge(period), period), ratio, horizon=period)
 
 
 def guarded_ridge(slack: float, period: int = 24) -> Guarded:
     """The same in `Guarded`, beside R-OBD."""
-    return Guarded(Corrected(daily_ridge(period), period), slack=slack)
+    return Guarded(Corrected(OnlineRidge(period), period), slack=slack)
 
 
 def record_outlook(advisor: OnlineRidge, problem: Problem, contexts: Float[np.ndarray, "n q"]) -> Outlook:

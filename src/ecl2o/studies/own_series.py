@@ -23,14 +23,14 @@ from ecl2o.agents import (
     Restarting,
     refuse_infeasible_promises,
 )
-from ecl2o.agents.advisors import LSTM, MLP, Scaling, SeasonalLinear
+from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.data import Contexts, DataError, SeriesMetadata, Split
 from ecl2o.evaluation import Certificate, TestBed, certify, score_runs, stream_days
-from ecl2o.evaluation.comparison import ComparisonRow, Entrant, compare
+from ecl2o.evaluation.comparison import ComparisonRow, Entrant, compare, streamed
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, Policy, fit_many
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
-from ecl2o.studies.guarded_training import competitive_ridge, daily_ridge, train_through
+from ecl2o.studies.guarded_training import competitive_ridge, train_through
 from ecl2o.studies.training_jobs import Progress, silent
 
 Advisor = Literal["ridge", "seasonal", "mlp", "lstm"]
@@ -136,7 +136,7 @@ def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress
     history_steps = contenders[best].kept_steps(contexts)
     test = TestBed.of(problem, *contexts.test_days(_known(history_steps, contexts, test=True)))
     rows = compare(
-        {"policy": Entrant(agent, run=stream_days), **rivals(contexts.steps_per_day)},
+        {"policy": streamed(agent), **rivals(contexts.steps_per_day)},
         test,
         lambda done, total: progress("testing on held-back days", done, total),
     )
@@ -231,7 +231,7 @@ def _by_regression(
     """The regression calibrated with several trusts or played as it is; with a promise, corrected and trained through it."""
     period = contexts.steps_per_day
     if recipe.promise is None:
-        ridge = daily_ridge(period)
+        ridge = OnlineRidge(period)
         return [
             _Contender(advisor, trust, 0.0, ridge if trust is None else MLAROBD(ridge, trust)) for trust in RIDGE_TRUSTS
         ]

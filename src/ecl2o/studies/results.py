@@ -71,6 +71,10 @@ class TradeOffPoint:
     average_cost: float
     competitive_ratio: float
 
+    def as_json(self) -> dict[str, Any]:
+        """The point in results.json."""
+        return dataclasses.asdict(self) | {"competitive_ratio": number(self.competitive_ratio)}
+
 
 def row_points(rows: dict[str, Row], names: Sequence[str]) -> list[TradeOffPoint]:
     """Rows as they are (first seed) as points of the trade-off."""
@@ -150,6 +154,7 @@ class Study:
             "oracle": {"average_cost": self.oracle_average_cost},
             "test_days": self.test_days,
             "algorithms": {name: row.as_json() for name, row in self.rows.items()},
+            "trade_off": [point.as_json() for point in self.trade_off],
             **self.extra,
             "seconds": self.seconds,
         }

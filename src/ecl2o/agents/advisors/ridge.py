@@ -21,6 +21,8 @@ from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite, refuse_unless_positive
 from ecl2o.theory import decay_root
 
+_MATURITY = 48  # steps at least, unless told otherwise, until a target counts as known
+
 
 class Regression(eqx.Module):
     """Least squares so far, one per mode: sums of f f' and f (z - y), the number of rows, and the weights in use."""
@@ -79,12 +81,13 @@ class OnlineRidgeState(eqx.Module):
 class OnlineRidge(AbstractAgent):
     """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a ridge regression that learns while it runs.
 
-    z is regressed on what is known at t: recent contexts as differences, a rolling profile by phase of the period (half-life
-    `half_life` periods) at the coming steps, the last period's contexts at the coming steps, and harmonics of the phase times
-    the present anomaly. All features are differences from the present context, so that units and origin do not matter. A
-    row enters the regression when its target has matured, `maturity` steps later (what is still missing then has weight
-    rho^maturity, 3e-7 in the case study); weights are renewed every `refit_every` steps. zhat is kept within the range of
-    contexts seen so far. Until a period's rows have matured, zhat is the present context, and the advice R-OBD's.
+    z is regressed on what is known at t: recent contexts as differences (`lags` of them), a rolling profile by phase of the
+    period (half-life `half_life` periods) at the `ahead` coming steps, the last period's contexts at the coming steps, and
+    harmonics of the phase times the present anomaly; lags and ahead are half a period unless given. All features are
+    differences from the present context, so that units and origin do not matter. A row enters the regression when its target
+    has matured, `maturity` steps later (what is still missing then has weight rho^maturity, 3e-7 in the case study); weights
+    are renewed every `refit_every` steps. zhat is kept within the range of contexts seen so far. Until a period's rows have
+    matured, zhat is the present context, and the advice R-OBD's.
 
     For f = 1/2 (x - y)' A (x - y) with a constant A, any d: one regression in each mode of (A, Q). It has nothing to train by
     gradients. `Info.details["outlook"]` is what it makes of the contexts, whatever is played.
@@ -102,16 +105,19 @@ class OnlineRidge(AbstractAgent):
         self,
         period: int = 24,
         half_life: float = 14.0,
-        lags: int = 12,
-        ahead: int = 12,
+        lags: int | None = None,
+        ahead: int | None = None,
         harmonics: int = 3,
         ridge: float = 0.1,
         maturity: int | None = None,
         refit_every: int = 6,
     ):
-        self.features = RidgeFeatures(half_life, period, lags, ahead, harmonics)
+        half = period // 2
+        self.features = RidgeFeatures(
+            half_life, period, half if lags is None else lags, half if ahead is None else ahead, harmonics
+        )
         self.ridge = as_float(ridge)
-        self.maturity = 2 * period if maturity is None else maturity
+        self.maturity = max(2 * period, _MATURITY) if maturity is None else maturity
         self.refit_every = refit_every
 
     def __check_init__(self):
