@@ -78,7 +78,7 @@ _PUBLIC = {
         "load",
         "save",
     ),
-    "evaluation": ("Certificate", "certify", "metrics", "rollout", "rollout_days"),
+    "evaluation": ("Certificate", "certify", "metrics", "rollout", "rollout_days", "stream_days"),
 }
 _HOME = {name: package for package, names in _PUBLIC.items() for name in names}
 _SUBPACKAGES = ("data", "forecasters", "theory")

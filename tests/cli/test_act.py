@@ -11,7 +11,8 @@ import pytest
 
 import ecl2o as ec
 
-from .operator_files import demands
+from .conftest import SPLIT
+from .operator_files import demands, write_series
 
 COMMAND = [sys.executable, "-c", "from ecl2o.cli import main; main()", "act"]
 CONTEXTS = [3.5, 2.0, 4.25, -1.0, 3.0, 3.0, 2.5, 0.0, 1.5, 2.0]
@@ -59,7 +60,7 @@ def test_nothing_in_nothing_out(fitted, ecl2o, tmp_path):
 
 def test_history_and_x0(fitted, ecl2o):
     policy = ec.load(fitted.policy)
-    past = np.array(demands(fitted.data))[:, None][-policy.metadata["history_steps"] :]
+    past = np.array(demands(fitted.data))[:, None][-len(policy.metadata["history"]) :]
     runner = ec.Runner(policy, [7.0], past)
     result = ecl2o("act", fitted.policy, "--history", fitted.data, "--x0", "7", stdin="3.5\n")
     assert result.exit_code == 0, result.stderr
@@ -156,3 +157,16 @@ def test_a_killed_process_goes_on_where_it_was(fitted, expected, tmp_path):
                 process.stdin.close()
                 assert process.wait(60) == 0
     assert answers == [action for action, _, _ in expected]
+
+
+def test_a_regression_begins_on_all_that_it_can_learn_from(ecl2o, tmp_path):
+    """Not only on what evaluation sets aside: what `fit` reported is what production gets."""
+    data, out = write_series(tmp_path / "demand.csv"), tmp_path / "ridge.ecl2o"
+    fitting = ecl2o("fit", data, "--out", out, "--column", "demand", "--advisor", "ridge", *SPLIT, "--json")
+    assert fitting.exit_code == 0, fitting.stderr
+    policy, past = ec.load(out), np.array(demands(data))[:, None]
+    assert json.loads(fitting.stdout)["recipe"]["steps"] == 0
+    for given in ((), ("--history", data)):
+        result = ecl2o("act", out, "--x0", "7", *given, stdin="3.5\n")
+        assert float(result.stdout) == ec.Runner(policy, [7.0], past).step([3.5])[0]
+    assert float(result.stdout) != ec.Runner(policy, [7.0], past[-policy.metadata["history_steps"] :]).step([3.5])[0]

@@ -191,6 +191,7 @@ def _runner(policy: "Policy", state: Path | None, x0: list[float] | None, readin
         x0 = past[-1].tolist()
     keep = policy.metadata.get("history_steps")
     if past is not None and isinstance(keep, int):
+        keep = max(keep, len(policy.metadata.get("history", ())))  # a regression begins on more than it needs at least
         past = past[max(len(past) - keep, 0) :] if keep else None
     return Runner(policy, x0, past)
 

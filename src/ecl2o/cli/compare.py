@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _DEFAULT = "greedy,r-obd,obd,ogd,lai,rhc,chc,competitive-rhc"
 _FORECASTERS = ("rolling-profile", "seasonal-naive", "persistence", "exact")
 _HISTORY_DAYS = 14
+_MOST_HISTORY_DAYS = 365  # what agents that learn while they run may begin on
 _POLICY = ".ecl2o"
 
 
@@ -108,7 +109,7 @@ def _study_bed(name: str, alpha: float | None, seed: int) -> "TestBed":
     try:
         return BEDS[name](alpha, seed)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--study") from None
+        raise typer.BadParameter(str(error), param_hint="--alpha") from None
 
 
 def _series_bed(reading: series.Reading, alpha: float) -> "TestBed":
@@ -136,7 +137,7 @@ def _last_days(bed: "TestBed", days: int | None) -> "TestBed":
     past = before.reshape(-1, before.shape[-1])
     x0 = past[-1] if past.shape[-1] == bed.x0.shape[0] else bed.x0
     if bed.history is not None:
-        past = jnp.concatenate([bed.history, past])[-bed.history.shape[0] :]
+        past = jnp.concatenate([bed.history, past])[-_MOST_HISTORY_DAYS * bed.days.shape[1] :]
     return TestBed.of(bed.problem, x0, kept, None if bed.history is None else past)
 
 

@@ -44,8 +44,8 @@ def fit(
 ) -> None:
     """Learn a policy from a series of past contexts, and compare it on days held back.
 
-    Training takes a minute or two for a year of hourly rows. Trust and mu are chosen on the validation days; the table is about
-    the days after them. Costs are 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the units of the file.
+    Training takes a minute or two for a year of hourly rows. Advisor, trust and mu are chosen on the validation days; the table
+    is about the days after them. Costs are 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the units of the file.
     """
     from ecl2o.cli.numerics import use_double_precision
 
@@ -59,12 +59,19 @@ def fit(
     contexts = series.Reading(data, column, time_column, fill, period).contexts(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_series(contexts, recipe, progress)
-    found = bad_day(fitted.policy, contexts, seed) if search_worst_day else None
+    found = None
+    if search_worst_day and fitted.chosen.advisor != "ridge":
+        found = bad_day(fitted.policy, contexts, seed)
     save(out, fitted.policy)
     if json:
         output.print_json(_as_json(fitted, out, found))
     else:
         _print(fitted, contexts, out, found)
+        if search_worst_day and found is None:
+            output.results().print(
+                "worst day: not searched. The search plays days without a past, on which a regression has learned nothing and "
+                "plays R-OBD."
+            )
 
 
 def _refuse_bad_place(out: Path) -> None:
@@ -105,7 +112,9 @@ def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any) 
     title += f"({split.validation_days} days) has seen"
     series.print_rows(fitted.rows, title, labels)
     say = output.results().print
-    setting = "its advice as it is" if chosen.trust is None else f"trust {chosen.trust:g}, mu {chosen.mu:g}"
+    setting = f"trust {chosen.trust:g}, mu {chosen.mu:g}" if chosen.trust is not None else "its advice as it is"
+    if chosen.advisor == "ridge" and rows["policy"].promise is not None:
+        setting = "corrected for its promise"
     say(f"chosen on validation: {chosen.advisor}, {setting} (average cost {chosen.average_cost:.3f} there).")
     promised = series.promise_line(rows["policy"])
     if promised is None:

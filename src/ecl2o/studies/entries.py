@@ -51,8 +51,8 @@ def expert_entries() -> dict[str, Entry]:
 def planner_entry(period: int) -> Entry:
     """What a practitioner would use: a day's plan, made anew at every step."""
     what = (
-        "What a practitioner would use: plans 24 hours ahead every hour, on a 7-day hourly profile plus a decaying "
-        "correction."
+        "What a practitioner would use: plans a whole day ahead at every step, on a 7-day profile by the hour plus a "
+        "decaying correction."
     )
     parameters = {"window": period - 1, "truncate": False, "forecaster": "RollingProfile(days=7, decay=0.9)"}
     return Entry("RHC", what, parameters, [RHC(period - 1, truncate=False)], RollingProfile(period=period))

@@ -22,7 +22,7 @@ from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs, stream
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
-from ecl2o.studies.demand_response import TUNING
+from ecl2o.studies.demand_response import LEARNING_RATES, TUNING
 from ecl2o.studies.entries import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST
 from ecl2o.studies.guarded_training import competitive_ridge, record_outlook, train_through
 from ecl2o.studies.training_jobs import Job, Progress, run_jobs, silent
@@ -187,6 +187,7 @@ class _Setup:
             losses=list(losses),
             keys=[self.key] * len(agents),
             steps=self.settings.training_steps,
+            learning_rates=LEARNING_RATES[{"LSTM": LSTM, "MLP": MLP}[self.settings.network]],
             batch=min(50, windows.x0.shape[0]),
             progress=report,
         )

@@ -55,6 +55,7 @@ TRAINING: dict[Advisor, tuple[int, float]] = {
     "lstm": (1500, 3e-3),
 }
 AUTOMATIC: tuple[Advisor, ...] = ("ridge", "seasonal")  # what is tried where nobody says which
+MOST_RIDGE_STEPS = 96  # a day; the regression's features grow with it, and its work with their square
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,18 +75,26 @@ class Recipe:
             raise ValueError(f"alpha must be positive and finite, got {self.alpha}.")
 
     @property
-    def advisors(self) -> tuple[Advisor, ...]:
-        """Which are tried."""
-        return AUTOMATIC if self.advisor == "auto" else (self.advisor,)
+    def untrained(self) -> tuple[Advisor, ...]:
+        """Those that are not trained by gradients: the regression, but for the correction that a promise asks for."""
+        return ("ridge",) if self.promise is None else ()
+
+    def advisors(self, steps_per_day: int) -> tuple[Advisor, ...]:
+        """Which are tried; the regression only where days are short enough, unless it is asked for."""
+        if self.advisor != "auto":
+            return (self.advisor,)
+        return AUTOMATIC if steps_per_day <= MOST_RIDGE_STEPS else AUTOMATIC[1:]
 
     def training_steps(self, advisor: Advisor) -> int:
         """Adam steps."""
+        if advisor in self.untrained:
+            return 0
         return TRAINING[advisor][0] if self.steps is None else self.steps
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One setting that was tried, and how it did on the validation days. No trust: the advice is played as it is."""
+    """One setting that was tried, and how it did on the validation days. No trust: the advice meets no calibrator."""
 
     advisor: Advisor
     trust: float | None
@@ -219,7 +228,7 @@ def _validated(contender: _Contender, contexts: Contexts, problem: Problem) -> C
 def _contenders(contexts: Contexts, problem: Problem, recipe: Recipe, progress: Progress) -> list[_Contender]:
     """All that are to be validated, trained and ready to run as a stream."""
     found = []
-    for advisor in recipe.advisors:
+    for advisor in recipe.advisors(contexts.steps_per_day):
         make = _by_regression if advisor == "ridge" else _by_gradient
         found += make(advisor, contexts, problem, recipe, progress)
     return found

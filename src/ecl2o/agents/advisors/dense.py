@@ -2,7 +2,7 @@
 
 Written for the layout of `evaluation.rollout_set`, whose instances are the last axis: `vmap` moves the mapped axis to the front
 where vectors are concatenated or where something mapped meets something that is not (a bias), and every later product then
-works on rows. Padding and products leave it in place, which halves the time of a training step (docs/benchmarks.md).
+works on rows. Padding and products leave it in place, which takes 0.6 of the time of a training step (docs/benchmarks.md).
 """
 
 import equinox as eqx
@@ -16,7 +16,8 @@ from ecl2o.problem.arrays import as_float, refuse_unless_positive
 
 def joined(first: Float[Array, " a"], second: Float[Array, " b"]) -> Float[Array, " a+b"]:
     """One vector after the other."""
-    zero = jnp.zeros((), first.dtype)
+    dtype = jnp.result_type(first, second)
+    first, second, zero = first.astype(dtype), second.astype(dtype), jnp.zeros((), dtype)
     return jax.lax.pad(first, zero, [(0, second.shape[0], 0)]) + jax.lax.pad(second, zero, [(first.shape[0], 0, 0)])
 
 
