@@ -220,7 +220,8 @@ def test_causal(case):
     for kind, dim in kinds_of(case):
         base, _, *changed = evidence(case, kind, dim)
         for t, runs in zip(CHANGED_AFTER, changed, strict=True):
-            np.testing.assert_array_equal(runs.actions[:, :t], base.actions[:, :t])
+            # equal, but for the last bit: a matrix product may round by place in a batch
+            np.testing.assert_allclose(runs.actions[:, :t], base.actions[:, :t], rtol=1e-14, atol=1e-15)
 
 
 def test_costs_no_less_than_the_oracle(case):

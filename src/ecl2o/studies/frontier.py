@@ -16,7 +16,7 @@ import numpy as np
 
 from ecl2o import theory
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML, Renewed
-from ecl2o.agents.advisors import LSTM, MLP, Scaling
+from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling
 from ecl2o.data import Contexts, DataError
 from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs, stream_days
 from ecl2o.forecasters import RollingProfile

@@ -59,7 +59,7 @@ def worst_context_gain(value, stiffness, a, ratio):
     return -a * (1 + value / (1 + stiffness)) / _room(value, stiffness, a, ratio)
 
 
-def stiffness_table(a: Float[Array, "*n"], horizon: int) -> Float[Array, "rows *n"]:
+def stiffness_table(a: Float[Array, "*n"], horizon: int) -> Float[Array, " rows *n"]:
     """k_0 .. k_{T-1}."""
 
     def advance(k, _):
@@ -86,7 +86,7 @@ def limit_value(a: Scalar, ratio: Scalar) -> Result:
 
 def value_table(
     a: Float[Array, "*n"], ratio: Float[Array, ""], horizon: int, terminal: Float[Array, "*n"] | None = None
-) -> Float[Array, "rows *n"]:
+) -> Float[Array, " rows *n"]:
     """v_0 .. v_T of the game over T steps, backwards from `terminal` (zero: nothing follows).
 
     Meaningless where the ratio is below `smallest_feasible_ratio`.
