@@ -8,7 +8,7 @@ from pathlib import Path
 # Before JAX is imported: two workers share two cores, and compiled programs are kept between runs.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.prefix) / ".jax-cache"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "2")
 # Most of the time goes into compiling programs that run once: a third of it is LLVM's optimisation, which does them no good.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
