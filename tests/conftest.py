@@ -1,6 +1,7 @@
 """Settings that every test shares: double precision, a compilation cache, deterministic hypothesis runs."""
 
 import gc
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -52,9 +53,13 @@ def _mapped_regions() -> int:
     return maps.read_bytes().count(b"\n") if maps.exists() else 0
 
 
+_TESTS_BETWEEN_LOOKS = 20  # counting the regions takes as long as a small test
+_tests_done = itertools.count(1)
+
+
 @pytest.fixture(autouse=True)
 def forget_compiled_programs():
     """Every compiled program maps memory, and Linux ends a process that maps 65,530 regions: forget them well before."""
     yield
-    if _mapped_regions() > 25_000:
+    if next(_tests_done) % _TESTS_BETWEEN_LOOKS == 0 and _mapped_regions() > 25_000:
         jax.clear_caches()
