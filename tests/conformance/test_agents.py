@@ -67,25 +67,12 @@ def instances_of(dim: int, history: int = 0) -> ec.Instance:
     return ec.Instance(x0, contexts, past if history else None)
 
 
-def _stack(*sets: ec.Instance) -> ec.Instance:
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *sets)
-
-
-def _split(runs, count: int) -> list:
-    return [jax.tree.map(lambda leaf, i=i: leaf[5 * i : 5 * i + 5], runs) for i in range(count)]
-
-
 def _one(instances: ec.Instance, i: int) -> ec.Instance:
     return jax.tree.map(lambda leaf: leaf[i], instances)
 
 
 def forecaster_of(case: Case):
     return Exact() if case.forecaster is None else case.forecaster()
-
-
-def _runs(case: Case, problem: ec.Problem, instances: ec.Instance) -> ec.Trajectory:
-    agent, forecaster = case.make(instances.dim), forecaster_of(case)
-    return jax.jit(jax.vmap(lambda s: ec.rollout(agent, problem, s, forecaster)))(instances)
 
 
 @functools.cache
@@ -98,7 +85,11 @@ def evidence(case: Case, kind: str, dim: int) -> list[ec.Trajectory]:
         eqx.tree_at(lambda s: s.contexts, base, base.contexts.at[:, t + sees :].multiply(-3.0) + _late_noise(t + sees))
         for t in CHANGED_AFTER
     ]
-    return _split(_runs(case, problem_of(kind, dim), _stack(base, moved, *changed)), 4)
+    problem, agent, forecaster = problem_of(kind, dim), case.make(dim), forecaster_of(case)
+    run = jax.jit(jax.vmap(lambda s: ec.rollout(agent, problem, s, forecaster)))
+    return [
+        run(instances) for instances in (base, moved, *changed)
+    ]  # not one batch: products round by place in a batch
 
 
 def _late_noise(first: int) -> jax.Array:
@@ -183,7 +174,7 @@ def test_runs_are_finite_and_converge(case):
 def test_refuses_what_it_does_not_support(case):
     unsupported = [("box", case.dims[0])] * (case.box == "refuses") + [("function", case.dims[0])] * (not case.convex)
     for kind, dim in unsupported:
-        with pytest.raises((TypeError, ValueError, NotImplementedError)):
+        with pytest.raises((TypeError, ValueError)):
             case.make(dim).init(problem_of(kind, dim), Start(jnp.zeros(dim), jnp.zeros((0, dim)), HORIZON))
 
 
@@ -220,8 +211,7 @@ def test_causal(case):
     for kind, dim in kinds_of(case):
         base, _, *changed = evidence(case, kind, dim)
         for t, runs in zip(CHANGED_AFTER, changed, strict=True):
-            # equal, but for the last bit: a matrix product may round by place in a batch
-            np.testing.assert_allclose(runs.actions[:, :t], base.actions[:, :t], rtol=1e-14, atol=1e-15)
+            np.testing.assert_array_equal(runs.actions[:, :t], base.actions[:, :t])
 
 
 def test_costs_no_less_than_the_oracle(case):
