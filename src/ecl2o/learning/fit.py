@@ -1,8 +1,8 @@
 """Training: Adam through the roll-out, compiled in chunks, for one setting or many at once.
 
-Python is not in the loop: a chunk of steps is one compiled `lax.scan`, and a run of any length, seed, trust and learning
-rate goes through the same program (shorter last chunks are padded with steps that change nothing). Between chunks the host
-looks at the losses, runs the validation, and tells the progress callback.
+Python is not in the loop: a chunk of steps is one compiled loop, and a run of any length, seed, trust and learning rate goes
+through the same program (a last chunk may be shorter: how many steps it makes is an argument). Between chunks the host looks
+at the losses, runs the validation, and tells the progress callback.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree, UInt32
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree, UInt32
 
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.learning.gradients import AbstractGradient, Backpropagation
@@ -209,12 +209,10 @@ class _History(eqx.Module):
 
 
 class _Plan(eqx.Module):
-    """Which instances and which learning rate each step of each run uses, padded to whole chunks."""
+    """Which instances and which learning rate each step of each run uses, padded to whole chunks with steps never made."""
 
     indices: Int[Array, "chunks n chunk b"]
     rates: Float[Array, "chunks n chunk"]
-    active: Bool[Array, "chunks chunk"]
-    numbers: Int[Array, "chunks chunk"]
     steps: int
 
     @classmethod
@@ -227,8 +225,6 @@ class _Plan(eqx.Module):
         return cls(
             jnp.asarray(indices.reshape(len(keys), chunks, _CHUNK, batch).swapaxes(0, 1)),
             jnp.asarray(rates.reshape(len(keys), chunks, _CHUNK).swapaxes(0, 1), dtype),
-            jnp.asarray((np.arange(padded) < steps).reshape(chunks, _CHUNK)),
-            jnp.asarray(np.arange(padded).reshape(chunks, _CHUNK)),
             steps,
         )
 
@@ -309,8 +305,7 @@ def _stack(trees: list, name: str) -> Any:
 _ADAM = optax.scale_by_adam()
 
 
-def _one_step(carry: _Progress, now, run: _Runs, problem, training: _Data):
-    indices, rate, active, number = now
+def _one_step(carry: _Progress, indices, rate, number, run: _Runs, problem, training: _Data):
     data = training.batch(indices)
 
     def loss(agent):
@@ -320,19 +315,20 @@ def _one_step(carry: _Progress, now, run: _Runs, problem, training: _Data):
     value, slope = run.gradients.value_and_slope(loss, carry.weights, run.frozen, key)
     direction, adam = _ADAM.update(slope, carry.adam)
     weights = jax.tree.map(lambda w, u: w - rate * u, carry.weights, direction)
-    moved = _Progress(weights, adam)
-    return jax.tree.map(lambda new, old: jnp.where(active, new, old), moved, carry), value
+    return _Progress(weights, adam), value
 
 
 @eqx.filter_jit
-def _train_chunk(states, runs: _Runs, problem, training, indices, rates, active, numbers):
-    """Many runs through one chunk of steps; a single run is not vmapped, which is faster."""
+def _train_chunk(states, runs: _Runs, problem, training, indices, rates, first, count):
+    """Many runs through `count` steps of a chunk that begins with step `first`; one run is not vmapped, which is faster."""
 
     def one(state, run, indices, rates):
-        def step(carry, now):
-            return _one_step(carry, now, run, problem, training)
+        def step(i, carry):
+            state, losses = carry
+            state, loss = _one_step(state, indices[i], rates[i], first + i, run, problem, training)
+            return state, losses.at[i].set(loss)
 
-        return jax.lax.scan(step, state, (indices, rates, active, numbers))
+        return jax.lax.fori_loop(0, count, step, (state, jnp.zeros_like(rates)))
 
     return _over_runs(one)(states, runs, indices, rates)
 
@@ -366,11 +362,12 @@ def _train(weights, runs: _Runs, problem, training, checked, plan: _Plan, progre
     losses, checks, check_steps = [], [], []
     best, best_cost, best_step = weights, np.full(count, np.inf), np.full(count, plan.steps)
     for chunk in range(plan.rates.shape[0]):
-        schedule = plan.indices[chunk], plan.rates[chunk], plan.active[chunk], plan.numbers[chunk]
-        state, values = _train_chunk(state, runs, problem, training, *schedule)
-        done = min((chunk + 1) * _CHUNK, plan.steps)
-        values = np.asarray(values)[:, : done - chunk * _CHUNK]
-        _refuse_non_finite(values, chunk * _CHUNK, count)
+        first = chunk * _CHUNK
+        done = min(first + _CHUNK, plan.steps)
+        steps = jnp.asarray(first), jnp.asarray(done - first)
+        state, values = _train_chunk(state, runs, problem, training, plan.indices[chunk], plan.rates[chunk], *steps)
+        values = np.asarray(values)[:, : done - first]
+        _refuse_non_finite(values, first, count)
         losses.append(values)
         if checked is not None:
             cost = np.asarray(_validate(state.weights, runs.frozen, problem, checked))
