@@ -8,12 +8,10 @@ from pathlib import Path
 
 # Before JAX is imported: two workers share two cores, and compiled programs are kept between runs. Most of the time goes into
 # compiling programs that run once: LLVM's optimisations and the newer code generator are two thirds of it and do them no good.
-_QUICK_TO_COMPILE = (
-    "--xla_cpu_multi_thread_eigen=false",
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
-os.environ.setdefault("XLA_FLAGS", " ".join(_QUICK_TO_COMPILE))
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.prefix) / ".jax-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "2")

@@ -1,0 +1,171 @@
+"""Which settings the defaults rest on: every candidate's cost on the validation month, and nothing later.
+
+The year is cut after the validation days before anything is computed, so that no test figure can be in sight. Settings that
+ALGORITHMS gives (features, ridge, half-life, the correction's form) are among the candidates, not taken for granted. What is
+printed here is the table of docs/choices.md; the library's defaults are its first lines, unless that page says why not.
+
+    .venv/bin/python benchmarks/choices.py weather.csv [ridge] [correction] [seasonal] [networks]
+"""
+
+import argparse
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import ecl2o as ec
+from ecl2o.data import Contexts, weather_contexts
+from ecl2o.evaluation import TestBed, rollout_days, stream_days
+from ecl2o.studies.guarded_training import competitive_ridge, record_outlook, train_through
+from ecl2o.studies.networks import Alone, Calibrated, NetworkTraining, untrained_key
+
+HOURS = 24
+PROMISES = (2.0, 2.5, 3.0)
+SEEDS = (0, 1, 2)
+PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+
+Table = dict[str, float]  # validation cost by setting
+
+
+def without_test_days(contexts: Contexts) -> Contexts:
+    """The training and validation days; the one test day that a series must have is zeros."""
+    known = (contexts.split.training_days + contexts.split.validation_days) * contexts.steps_per_day
+    values = np.concatenate([contexts.values[:known], np.zeros((contexts.steps_per_day, contexts.dim))])
+    return dataclasses.replace(contexts, values=values, time=contexts.time[: len(values)])
+
+
+def validation_bed(contexts: Contexts, history: int) -> TestBed:
+    """The validation days with the daily oracle that runs through them."""
+    return TestBed.of(PROBLEM, *contexts.validation_days(history))
+
+
+def ridge(contexts: Contexts) -> Table:
+    """`OnlineRidge`: which lags, how far ahead, how many harmonics; half-life and penalty of each at once."""
+    bed = validation_bed(contexts, contexts.split.training_days * HOURS)
+    half_lives, penalties = (7.0, 14.0, 28.0), (0.01, 0.1, 1.0, 10.0)
+    numbers = list(itertools.product(half_lives, penalties))
+
+    @eqx.filter_jit
+    def costs(advisor: ec.advisors.OnlineRidge, half_life, penalty):
+        def cost(half_life, penalty):
+            with_numbers = eqx.tree_at(lambda a: (a.features.half_life, a.ridge), advisor, (half_life, penalty))
+            return jnp.mean(stream_days(with_numbers, PROBLEM, bed.x0, bed.days, bed.history)[0].cost)
+
+        return jax.vmap(cost)(half_life, penalty) / jnp.mean(bed.oracle_cost)
+
+    table = {}
+    for lags, ahead, harmonics in itertools.product((6, 12, 18), (6, 12, 18, 23), (1, 3, 5)):
+        advisor = ec.advisors.OnlineRidge(lags=lags, ahead=ahead, harmonics=harmonics)
+        for (half_life, penalty), cost in zip(numbers, costs(advisor, *jnp.array(numbers).T), strict=True):
+            name = f"lags {lags}, ahead {ahead}, harmonics {harmonics}, half-life {half_life:g}, ridge {penalty:g}"
+            table[name] = float(cost)
+    return table
+
+
+def correction(contexts: Contexts) -> Table:
+    """The correction of `OnlineRidge` inside `Competitive`: how it is trained; the mean over three promises."""
+    known = contexts.values[: (contexts.split.training_days + contexts.split.validation_days) * HOURS]
+    outlook = record_outlook(ec.advisors.OnlineRidge(), PROBLEM, known)
+
+    def cost(steps: int, rate: float, days: int) -> float:
+        def log(ratio: float):
+            guard = competitive_ridge(ratio)
+            return train_through(
+                guard, PROBLEM, contexts, steps=steps, learning_rate=rate, window_days=days, outlook=outlook
+            )[1]
+
+        return float(np.mean([log(ratio).validation_cost.min() for ratio in PROMISES]))
+
+    settings = itertools.product((100, 200, 400), (0.005, 0.01, 0.02, 0.05), (1, 3, 5))
+    return {
+        f"steps {steps}, rate {rate:g}, windows of {days} days": cost(steps, rate, days)
+        for steps, rate, days in settings
+    }
+
+
+def seasonal(contexts: Contexts) -> Table:
+    """`SeasonalLinear` trained through the calibrator: windows, learning rate, trust, steps; the mean over seeds."""
+    history = 14 * HOURS
+    bed = validation_bed(contexts, history)
+    table = {}
+    for window, steps in itertools.product((48, 96), (600, 1200)):
+        grid = list(itertools.product((3e-3, 1e-2, 3e-2), (1.0, 3.0, 10.0), SEEDS))
+        fitted = ec.fit_many(
+            [ec.MLAROBD(ec.advisors.SeasonalLinear(1, 1), trust) for _, trust, _ in grid],
+            PROBLEM,
+            contexts.training_windows(window, history),
+            losses=ec.CalibratedLoss(mu=0.0),
+            keys=[jax.random.key(seed) for *_, seed in grid],
+            steps=steps,
+            learning_rates=[rate for rate, *_ in grid],
+        )
+        costs = [_average_cost(result.agent, bed) for result in fitted]
+        for (rate, trust, _), cost in _means(grid, costs):
+            table[f"windows of {window} hours, {steps} steps, rate {rate:g}, trust {trust:g}"] = cost
+    return table
+
+
+def networks(contexts: Contexts) -> Table:
+    """Learning rates of the networks, for PureML-0 and for EC-L2O (mu 0, trust 0.3); the mean over seeds."""
+    bed = validation_bed(contexts, 0)
+    table = {}
+    for kind, rate in itertools.product((ec.advisors.LSTM, ec.advisors.MLP), (1e-3, 3e-3, 1e-2, 2e-2)):
+
+        def network(seed: int, kind=kind):
+            return kind(dim=1, context_dim=1, key=untrained_key(seed))
+
+        training = NetworkTraining(network, PROBLEM, contexts.training_windows(), 4000, rate)
+        alone = training.alone([Alone(0.0, seed) for seed in SEEDS], _silent)
+        through = training.calibrated([Calibrated(0.3, 0.0, seed) for seed in SEEDS], _silent)
+        for name, agents in (("PureML-0", alone), ("EC-L2O", through)):
+            costs = [_average_cost(agent, bed) for agent in agents.values()]
+            table[f"{kind.__name__} {name}, rate {rate:g}"] = float(np.mean(costs))
+    return table
+
+
+def _average_cost(agent: ec.AbstractAgent, bed: TestBed) -> float:
+    runs, _ = rollout_days(agent, PROBLEM, bed.x0, bed.days, bed.history)
+    return float(jnp.mean(runs.cost) / jnp.mean(bed.oracle_cost))
+
+
+def _means(grid: list[tuple], costs: list[float]) -> Iterable[tuple[tuple, float]]:
+    """The mean of costs over the last part of the settings, the seed."""
+    for start in range(0, len(grid), len(SEEDS)):
+        yield grid[start], float(np.mean(costs[start : start + len(SEEDS)]))
+
+
+def _silent(step: int, steps: int, loss: float) -> None:
+    """No progress is shown."""
+
+
+CHOICES: dict[str, Callable[[Contexts], Table]] = {
+    "ridge": ridge,
+    "correction": correction,
+    "seasonal": seasonal,
+    "networks": networks,
+}
+
+
+def main() -> None:
+    """Try and print, the best first."""
+    jax.config.update("jax_enable_x64", True)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("weather", help="a file that `ecl2o reproduce --weather` takes")
+    parser.add_argument("what", nargs="*", help=f"some of {', '.join(CHOICES)}; all of them unless given")
+    parser.add_argument("--base-shortage", default=None, help="watts, or auto")
+    parser.add_argument("--lines", type=int, default=12, help="how many settings to print")
+    arguments = parser.parse_args()
+    contexts = without_test_days(weather_contexts(arguments.weather, "authors-code", arguments.base_shortage))
+    for name in arguments.what or CHOICES:
+        table = CHOICES[name](contexts)
+        print(f"\n{name}: {len(table)} settings, cost on the validation days over the oracle's")
+        for setting, cost in sorted(table.items(), key=lambda item: item[1])[: arguments.lines]:
+            print(f"  {cost:.5f}  {setting}")
+
+
+if __name__ == "__main__":
+    main()
