@@ -46,7 +46,7 @@ def validation_bed(contexts: Contexts, history: int) -> TestBed:
 def ridge(contexts: Contexts) -> Table:
     """`OnlineRidge`: which lags, how far ahead, how many harmonics; half-life and penalty of each at once."""
     bed = validation_bed(contexts, contexts.split.training_days * HOURS)
-    half_lives, penalties = (7.0, 14.0, 28.0), (0.01, 0.1, 1.0, 10.0)
+    half_lives, penalties = (7.0, 14.0, 28.0), (0.001, 0.01, 0.1, 1.0, 10.0)
     numbers = list(itertools.product(half_lives, penalties))
 
     @eqx.filter_jit
@@ -58,7 +58,7 @@ def ridge(contexts: Contexts) -> Table:
         return jax.vmap(cost)(half_life, penalty) / jnp.mean(bed.oracle_cost)
 
     table = {}
-    for lags, ahead, harmonics in itertools.product((6, 12, 18), (6, 12, 18, 23), (1, 3, 5)):
+    for lags, ahead, harmonics in itertools.product((6, 12, 18, 24), (6, 12, 23), (1, 3, 5)):
         advisor = ec.advisors.OnlineRidge(lags=lags, ahead=ahead, harmonics=harmonics)
         for (half_life, penalty), cost in zip(numbers, costs(advisor, *jnp.array(numbers).T), strict=True):
             name = f"lags {lags}, ahead {ahead}, harmonics {harmonics}, half-life {half_life:g}, ridge {penalty:g}"

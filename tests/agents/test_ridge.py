@@ -63,7 +63,7 @@ def test_cost_is_the_optimum_plus_half_the_squared_error(problem):
     np.testing.assert_allclose(paid, expected, rtol=1e-10)
 
 
-def slow_predictions(y, rho, ridge=0.1, refit_every=2):
+def slow_predictions(y, rho, ridge=0.01, refit_every=2):
     """zhat at every step, from the definition: each step builds its regression anew from the rows that have matured."""
     T, keep = len(y), 0.5 ** (1 / HALF_LIFE)
 
@@ -187,7 +187,7 @@ def test_refusals():
         OnlineRidge().init(ec.Problem(curved, line().switching), start)
     with pytest.raises(ValueError, match=r"constant curvature.*CurvedTracking"):
         OnlineRidge().init(ec.Problem(ec.CurvedTracking(), line().switching), start)
-    with pytest.raises(ValueError, match="maturity must be at least 24"):
+    with pytest.raises(ValueError, match="maturity must be at least 25"):
         OnlineRidge(maturity=23)
     with pytest.raises(ValueError, match="ridge must be positive"):
         OnlineRidge(ridge=0.0)

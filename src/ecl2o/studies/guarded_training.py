@@ -64,7 +64,7 @@ def train_through(
     contexts: Contexts,
     *,
     steps: int = 200,
-    learning_rate: float = 0.02,
+    learning_rate: float = 0.05,
     window_days: int | None = None,
     skipped_days: int | None = None,
     checks: int = 4,
@@ -72,9 +72,10 @@ def train_through(
 ) -> tuple[Guard, GuardedLog]:
     """Train the correction inside a guard on the training days; choose when to stop on the validation days.
 
-    Every window of `window_days` days (3, where there are so many) after the first `skipped_days`, in which the regression has
-    hardly begun (14, but at most a third), is used at every step (Adam, cosine decay). `outlook` is that of the training and
-    validation days, recorded here unless given. Returns the guard with its weights, and the log. There is nothing random in it.
+    Every window of `window_days` days (5, where there are so many) after the first `skipped_days`, in which the regression has
+    hardly begun (14, but at most a third), is used at every step (Adam, cosine decay; the defaults are those of docs/choices.md).
+    `outlook` is that of the training and validation days, recorded here unless given. Returns the guard with its weights, and
+    the log. There is nothing random in it.
     """
     corrected = guard.agent
     if not (isinstance(corrected, Corrected) and isinstance(corrected.advisor, OnlineRidge)):
@@ -85,7 +86,7 @@ def train_through(
         raise ValueError(f"steps must be at least checks, and checks at least 1, got {steps} and {checks}.")
     split, per_day = contexts.split, contexts.steps_per_day
     skipped = max(1, min(14, split.training_days // 3)) if skipped_days is None else skipped_days
-    window = max(1, min(3, split.training_days - skipped)) if window_days is None else window_days
+    window = max(1, min(5, split.training_days - skipped)) if window_days is None else window_days
     known = contexts.values[: (split.training_days + split.validation_days) * per_day]
     if outlook is None:
         outlook = record_outlook(corrected.advisor, problem, known)

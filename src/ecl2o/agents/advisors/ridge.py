@@ -83,8 +83,9 @@ class OnlineRidge(AbstractAgent):
 
     z is regressed on what is known at t: recent contexts as differences (`lags` of them), a rolling profile by phase of the
     period (half-life `half_life` periods) at the `ahead` coming steps, the last period's contexts at the coming steps, and
-    harmonics of the phase times the present anomaly; lags and ahead are half a period unless given. All features are
-    differences from the present context, so that units and origin do not matter. A row enters the regression when its target
+    harmonics of the phase times the present anomaly. Lags reach a period back and `ahead` almost a period forward unless given;
+    this and the other defaults are what a validation month chose (docs/choices.md). All features are differences from the
+    present context, so that units and origin do not matter. A row enters the regression when its target
     has matured, `maturity` steps later (what is still missing then has weight rho^maturity, 3e-7 in the case study); weights
     are renewed every `refit_every` steps. zhat is kept within the range of contexts seen so far. Until a period's rows have
     matured, zhat is the present context, and the advice R-OBD's.
@@ -93,7 +94,7 @@ class OnlineRidge(AbstractAgent):
     gradients. `Info.details["outlook"]` is what it makes of the contexts, whatever is played.
 
     >>> OnlineRidge().features.count
-    43
+    77
     """
 
     features: RidgeFeatures
@@ -108,13 +109,12 @@ class OnlineRidge(AbstractAgent):
         lags: int | None = None,
         ahead: int | None = None,
         harmonics: int = 3,
-        ridge: float = 0.1,
+        ridge: float = 0.01,
         maturity: int | None = None,
         refit_every: int = 6,
     ):
-        half = period // 2
         self.features = RidgeFeatures(
-            half_life, period, half if lags is None else lags, half if ahead is None else ahead, harmonics
+            half_life, period, period if lags is None else lags, period - 1 if ahead is None else ahead, harmonics
         )
         self.ridge = as_float(ridge)
         self.maturity = max(2 * period, _MATURITY) if maturity is None else maturity
