@@ -24,7 +24,7 @@ import scipy.linalg
 import scipy.sparse as sp
 import scipy.sparse.linalg
 import threadpoolctl
-from timing import interleaved, row
+from timing import interleaved, pin_to_one_core, row
 
 import ecl2o as ec
 
@@ -35,8 +35,7 @@ SAMPLE = 30  # instances on which cvxpy is timed
 
 def main() -> None:
     """All three tables."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before XLA starts and counts the cores
+    pin_to_one_core()
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # we wait for each result anyway
     describe_machine()

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import osqp
 import scipy.sparse as sp
-from timing import interleaved, row
+from timing import interleaved, pin_to_one_core, row
 
 import ecl2o as ec
 
@@ -30,8 +30,7 @@ WANTED = 300
 
 def main() -> None:
     """One table."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before XLA starts and counts the cores
+    pin_to_one_core()
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # we wait for each result anyway
     print(f"jax {jax.__version__}, OSQP {osqp.__version__}, Python {platform.python_version()}, {platform.machine()}")

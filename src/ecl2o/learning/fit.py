@@ -175,8 +175,8 @@ def fit_many(
     results = []
     for i, agent in enumerate(agents):
         _, kept = eqx.partition(agent, trainable_mask(agent))
-        finished = eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], trained), kept)
-        finished = jax.tree.map(lambda new, old: new.astype(old.dtype), finished, agent)
+        finished = eqx.combine(jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], trained), kept)
+        finished = jax.tree.map(lambda new, old: jnp.asarray(np.asarray(new), old.dtype), finished, agent)
         log = FitLog(
             history.loss[i],
             history.validation_steps,
@@ -211,8 +211,8 @@ class _History(eqx.Module):
 class _Plan(eqx.Module):
     """Which instances and which learning rate each step of each run uses, padded to whole chunks with steps never made."""
 
-    indices: Int[Array, "chunks n chunk b"]
-    rates: Float[Array, "chunks n chunk"]
+    indices: Int[np.ndarray, "chunks n chunk b"]
+    rates: Float[np.ndarray, "chunks n chunk"]
     steps: int
 
     @classmethod
@@ -223,8 +223,8 @@ class _Plan(eqx.Module):
         rates = np.pad(rates, ((0, 0), (0, padded - steps)))
         indices = np.stack([_epochs(key, n_instances, padded * batch) for key in keys])
         return cls(
-            jnp.asarray(indices.reshape(len(keys), chunks, _CHUNK, batch).swapaxes(0, 1)),
-            jnp.asarray(rates.reshape(len(keys), chunks, _CHUNK).swapaxes(0, 1), dtype),
+            indices.reshape(len(keys), chunks, _CHUNK, batch).swapaxes(0, 1),
+            rates.reshape(len(keys), chunks, _CHUNK).swapaxes(0, 1).astype(dtype),
             steps,
         )
 
@@ -263,8 +263,9 @@ def _with_oracles(problem: Problem, instances: Instance) -> _Data:
     if instances.x0.ndim != 2:
         raise ValueError(f"fit takes a set of instances with a leading axis, got x0 of shape {instances.x0.shape}.")
     oracles = _oracle_set(problem, instances)
-    if not bool(oracles.converged.all()):
-        raise ValueError(f"the oracle did not converge on {int((~oracles.converged.all(-1)).sum())} instances.")
+    failed = ~np.asarray(oracles.converged).all(axis=-1)
+    if failed.any():
+        raise ValueError(f"the oracle did not converge on {failed.sum()} instances.")
     return _Data(instances, oracles)
 
 
@@ -299,10 +300,10 @@ def _stack(trees: list, name: str) -> Any:
     structures = {jax.tree.structure(tree) for tree in trees}
     if len(structures) > 1:
         raise ValueError(f"{name} must all have the same structure; they differ in more than their arrays.")
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)  # on the host: nothing to compile
 
 
-_ADAM = optax.scale_by_adam()
+_ADAM = optax.flatten(optax.scale_by_adam())  # one vector: a program of a third of the size
 
 
 def _one_step(carry: _Progress, indices, rate, number, run: _Runs, problem, training: _Data):
