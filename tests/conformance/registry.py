@@ -7,7 +7,7 @@ every case without being asked. `test_every_agent_is_registered` fails while an 
 
 What a case is run on: instances of HORIZON steps whose contexts have the dimension of actions (q = d), on problems with
 constant curvature ("open": no bounds; "box": bounds that bind; "function": the box, with the same cost given as a
-`ConvexCost`). At d = 1 it is isotropic with m = 1, alpha = beta = 10; at d = 3 (open only) A and Q are full matrices.
+`ConvexCost`). At d = 1 it is isotropic with m = 1, alpha = beta = 10; at d = 3 A and Q are full matrices.
 Advisors that need something per instance (a sequence of advice) get the same for all.
 
 Fields of a case
