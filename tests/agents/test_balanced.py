@@ -11,13 +11,9 @@ import ecl2o as ec
 from ecl2o.agents import Start
 from ecl2o.agents.balanced import balanced_point
 from ecl2o.theory import decay_root
+from matrices import spd
 
 COUNT, HORIZON = 40, 8
-
-
-def _spd(dim, seed, smallest, largest):
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
-    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
 
 
 def _bowl(x, y):
@@ -25,9 +21,9 @@ def _bowl(x, y):
 
 
 LINE = ec.Problem(ec.SquaredTracking(weight=2.0), ec.Mahalanobis.isotropic(alpha=7.0, dim=1))
-SPACE = ec.Problem(ec.Quadratic(_spd(3, 1, 0.5, 5.0)), ec.Mahalanobis(_spd(3, 2, 0.3, 4.0)))
+SPACE = ec.Problem(ec.Quadratic(spd(3, 1, 0.5, 5.0)), ec.Mahalanobis(spd(3, 2, 0.3, 4.0)))
 BOXED = ec.Problem(SPACE.hitting, SPACE.switching, ec.Box(-0.5, 0.8))
-CONVEX = ec.Problem(ec.ConvexCost(_bowl, strong_convexity=1.5), ec.Mahalanobis(_spd(2, 3, 0.3, 4.0)), ec.Box(-0.5, 0.8))
+CONVEX = ec.Problem(ec.ConvexCost(_bowl, strong_convexity=1.5), ec.Mahalanobis(spd(2, 3, 0.3, 4.0)), ec.Box(-0.5, 0.8))
 PROBLEMS = {
     "line": (LINE, 1),
     "space": (SPACE, 3),

@@ -17,16 +17,12 @@ from ecl2o.theory import (
     value_table,
     worst_context_gain,
 )
+from matrices import spd
 
 CASE_STUDY = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
 
-def _spd(dim: int, seed: int, smallest: float, largest: float) -> np.ndarray:
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
-    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
-
-
-GENERAL = ec.Problem(ec.Quadratic(_spd(3, 5, 1.0, 6.0)), ec.Mahalanobis(_spd(3, 6, 0.4, 5.0)))
+GENERAL = ec.Problem(ec.Quadratic(spd(3, 5, 1.0, 6.0)), ec.Mahalanobis(spd(3, 6, 0.4, 5.0)))
 
 
 def _problem(dim: int) -> ec.Problem:

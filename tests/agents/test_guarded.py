@@ -8,13 +8,9 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents.allowance import Allowance, move_inside
 from ecl2o.theory import training_reservation
+from matrices import spd
 
 T = 8
-
-
-def _spd(dim: int, seed: int, smallest: float, largest: float) -> np.ndarray:
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
-    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
 
 
 def _cosh(x, y):
@@ -22,11 +18,11 @@ def _cosh(x, y):
 
 
 def _problem(kind: str, dim: int) -> ec.Problem:
-    switching = ec.Mahalanobis(_spd(dim, 6, 0.4, 5.0))
+    switching = ec.Mahalanobis(spd(dim, 6, 0.4, 5.0))
     if kind == "convex":
         return ec.Problem(ec.ConvexCost(_cosh, strong_convexity=1.0, minimizer=lambda y: y), switching)
     box = ec.Box(-0.6, 0.7) if kind == "box" else ec.Everywhere()
-    return ec.Problem(ec.Quadratic(_spd(dim, 5, 1.0, 6.0)), switching, box)
+    return ec.Problem(ec.Quadratic(spd(dim, 5, 1.0, 6.0)), switching, box)
 
 
 def _data(dim: int, seed: int = 0):

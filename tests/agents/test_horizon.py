@@ -13,13 +13,9 @@ from ecl2o.agents import Observation, Start
 from ecl2o.agents.plans import Planner, make_plan, prepare_planner
 from ecl2o.forecasters import Exact, NoisyExact, Persistence
 from ecl2o.theory import decay_root
+from matrices import spd
 
 COUNT, T = 6, 5
-
-
-def _spd(dim, seed, smallest, largest):
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
-    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
 
 
 def _bowl(x, y):  # curvature from 1.5 to 2.5
@@ -27,10 +23,10 @@ def _bowl(x, y):  # curvature from 1.5 to 2.5
 
 
 LINE = ec.Problem(ec.SquaredTracking(weight=2.0), ec.Mahalanobis.isotropic(alpha=7.0, dim=1))
-SPACE = ec.Problem(ec.Quadratic(_spd(3, 1, 0.5, 5.0)), ec.Mahalanobis(_spd(3, 2, 0.3, 4.0)))
+SPACE = ec.Problem(ec.Quadratic(spd(3, 1, 0.5, 5.0)), ec.Mahalanobis(spd(3, 2, 0.3, 4.0)))
 BOXED = ec.Problem(SPACE.hitting, SPACE.switching, ec.Box(-0.5, 0.8))
-CONVEX = ec.Problem(ec.ConvexCost(_bowl, strong_convexity=1.5), ec.Mahalanobis(_spd(2, 3, 0.3, 4.0)), ec.Box(-0.5, 0.8))
-CURVED = ec.Problem(ec.CurvedTracking(minimum=1.0), ec.Mahalanobis(_spd(2, 4, 0.3, 4.0)))
+CONVEX = ec.Problem(ec.ConvexCost(_bowl, strong_convexity=1.5), ec.Mahalanobis(spd(2, 3, 0.3, 4.0)), ec.Box(-0.5, 0.8))
+CURVED = ec.Problem(ec.CurvedTracking(minimum=1.0), ec.Mahalanobis(spd(2, 4, 0.3, 4.0)))
 PROBLEMS = {"line": LINE, "space": SPACE, "boxed": BOXED, "convex": CONVEX, "curved": CURVED}
 SMOOTHNESS = {"line": None, "space": None, "boxed": None, "convex": 2.5, "curved": 9.0}
 

@@ -8,18 +8,14 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import Start
 from ecl2o.problem.path import cheapest_path
+from matrices import spd
 
 HORIZON = 7
 
 
-def _spd(dim, seed, smallest, largest):
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
-    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
-
-
 PROBLEMS = {
     1: ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(10.0, 1)),
-    3: ec.Problem(ec.Quadratic(_spd(3, 1, 0.5, 5.0)), ec.Mahalanobis(_spd(3, 2, 0.3, 4.0))),
+    3: ec.Problem(ec.Quadratic(spd(3, 1, 0.5, 5.0)), ec.Mahalanobis(spd(3, 2, 0.3, 4.0))),
 }
 
 

@@ -15,6 +15,7 @@ from ecl2o.agents import AbstractAgent, Observation, Start
 from ecl2o.forecasters import AbstractClairvoyantForecaster, Exact
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.theory import decay_root
+from matrices import spd
 
 from .registry import CASES, HORIZON, Case
 
@@ -23,11 +24,6 @@ CHANGED_AFTER = (1, 3)  # steps whose future is changed by the causality check
 
 
 # --- what the cases run on ------------------------------------------------------------------------------------------
-
-
-def _spd(dim: int, seed: int, smallest: float, largest: float) -> np.ndarray:
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
-    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
 
 
 class _QuadraticFunction(eqx.Module):
@@ -45,7 +41,7 @@ def problem_of(kind: str, dim: int) -> ec.Problem:
     if dim == 1:
         A, switching = np.eye(1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1)
     else:
-        A, switching = _spd(dim, 5, 1.0, 6.0), ec.Mahalanobis(_spd(dim, 6, 0.4, 3.0))
+        A, switching = spd(dim, 5, 1.0, 6.0), ec.Mahalanobis(spd(dim, 6, 0.4, 3.0))
     if kind == "open":
         return ec.Problem(ec.Quadratic(A), switching)
     box = ec.Box(-0.4 * np.ones(dim), 0.7 * np.ones(dim))

@@ -15,11 +15,7 @@ from ecl2o.agents.advisors.dense import Affine
 from ecl2o.learning import gradients
 from ecl2o.learning.gradients import Surrogate
 from ecl2o.learning.losses import scaled
-
-
-def spd(dim, seed, smallest, largest):
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
-    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
+from matrices import spd
 
 
 def problem_of(dim, actions=None):

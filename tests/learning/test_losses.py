@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
 from ecl2o.learning.losses import fixed_scale, scaled
+from matrices import spd
 
 COUNT, HORIZON = 5, 5
 RHO_BAR = 0.2
@@ -22,11 +23,6 @@ RHO_BAR = 0.2
 def soft_distance(x, y):
     """Neither quadratic nor separable, strongly convex with m = 1, non-negative."""
     return 0.5 * jnp.sum((x - y) ** 2) + jnp.logaddexp(jnp.sum(x - y), -jnp.sum(x - y)) - jnp.log(2.0)
-
-
-def spd(dim, seed, smallest, largest):
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
-    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
 
 
 @functools.cache

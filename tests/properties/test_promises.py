@@ -16,15 +16,11 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
 from ecl2o.theory import clipped_prediction_error, mla_robd_bound, smallest_feasible_ratio, worst_context_gain
+from matrices import spd
 
 PROMISE = 1e-9  # relative, in double precision
 HORIZONS = (1, 2, 24, 200)
 ROUNDING = 1e-29  # a bill of this size is what an error of 1e-15 in an action costs: none
-
-
-def _spd(dim: int, seed: int, smallest: float, largest: float) -> np.ndarray:
-    basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))
-    return basis @ np.diag(np.linspace(smallest, largest, dim)) @ basis.T
 
 
 def _cosh(x, y):
@@ -36,7 +32,7 @@ def problem_of(kind: str, dim: int) -> ec.Problem:
     if dim == 1:
         A, switching = np.eye(1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1)
     else:
-        A, switching = _spd(dim, 5, 1.0, 6.0), ec.Mahalanobis(_spd(dim, 6, 0.4, 5.0))
+        A, switching = spd(dim, 5, 1.0, 6.0), ec.Mahalanobis(spd(dim, 6, 0.4, 5.0))
     return {
         "quadratic": lambda: ec.Problem(ec.Quadratic(A), switching),
         "curved": lambda: ec.Problem(ec.CurvedTracking(), switching),
