@@ -3,7 +3,8 @@
 `OnlineRidge` has no weights that gradients could change, and what it makes of the contexts does not depend on what is played.
 So its outlook is recorded once, in one causal pass from the first context on, and only the 70 weights of the correction are
 trained, through the guard, on windows of a few days with the promise renewed every day. What is kept is what did best on the
-validation days, the untrained advice included: where a correction learned in winter does not carry over, there is none.
+validation days if these show, beyond chance, that it is better than no correction: where one learned in winter does not carry
+over, or a week of validation cannot tell, there is none.
 """
 
 from typing import TypeVar
@@ -21,13 +22,18 @@ from ecl2o.data import Contexts
 from ecl2o.evaluation import rollout
 from ecl2o.evaluation.rollout import rollout_set
 from ecl2o.offline import oracle, oracle_days
-from ecl2o.problem import Instance, Problem
+from ecl2o.problem import Instance, Problem, Trajectory
 
 Guard = TypeVar("Guard", Competitive, Guarded)
 
+_CLEARLY = 2.0  # standard errors by which the validation days must prefer a correction to none
+
 
 class GuardedLog(eqx.Module):
-    """The loss of every step, and the normalised average cost on the validation days after each chunk (0: untrained)."""
+    """The loss of every step, and the normalised average cost on the validation days after each chunk (0: untrained).
+
+    `best_step` is the step whose weights are kept, 0 where no correction is.
+    """
 
     loss: Float[np.ndarray, " steps"]
     validation_steps: Int[np.ndarray, " k"]
@@ -70,7 +76,7 @@ def train_through(
     checks: int = 4,
     outlook: Outlook | None = None,
 ) -> tuple[Guard, GuardedLog]:
-    """Train the correction inside a guard on the training days; choose when to stop on the validation days.
+    """Train the correction inside a guard on the training days; choose when to stop, and whether, on the validation days.
 
     Every window of `window_days` days (5, where there are so many) after the first `skipped_days`, in which the regression has
     hardly begun (14, but at most a third), is used at every step (Adam, cosine decay; the defaults are those of docs/choices.md).
@@ -97,16 +103,27 @@ def train_through(
     adam = _ADAM.init(weights)
     rates = learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
     losses, done = [], [0]
-    costs = [float(_cost(weights, frozen, problem, validation, per_day))]
-    best = weights
+    kept, costs = [weights], [_daily_costs(weights, frozen, problem, validation, per_day)]
     for chunk in np.array_split(rates, checks):
         weights, adam, values = _descend(weights, adam, frozen, problem, training, jnp.asarray(chunk), per_day)
         losses.append(np.asarray(values))
         done.append(done[-1] + len(chunk))
-        costs.append(float(_cost(weights, frozen, problem, validation, per_day)))
-        best = weights if costs[-1] <= min(costs) else best
-    log = GuardedLog(np.concatenate(losses), np.array(done), np.array(costs), done[int(np.argmin(costs))])
-    return eqx.combine(best, frozen), log
+        kept.append(weights)
+        costs.append(_daily_costs(weights, frozen, problem, validation, per_day))
+    best = _choice(np.stack(costs))
+    log = GuardedLog(np.concatenate(losses), np.array(done), np.sum(costs, axis=1), done[best])
+    return eqx.combine(kept[best], frozen), log
+
+
+def _choice(costs: Float[np.ndarray, "k n"]) -> int:
+    """Which of the weights to keep, by what they cost on each validation day: the cheapest, or the first if it is not clear.
+
+    Clear is a mean gain over the first, day by day, of more than two standard errors.
+    """
+    best = int(np.argmin(costs.sum(axis=1)))
+    gains, days = costs[0] - costs[best], costs.shape[1]
+    error = np.std(gains, ddof=1) / np.sqrt(days) if days > 1 else np.inf
+    return best if np.mean(gains) > _CLEARLY * error else 0
 
 
 def _windows(problem: Problem, contexts: Contexts, outlook: Outlook, days: int, skipped: int) -> _Recording:
@@ -134,16 +151,25 @@ def _validation(problem: Problem, contexts: Contexts, outlook: Outlook) -> _Reco
     return _Recording(Instance(x0[None], days.reshape(1, n * T, q)), recorded, jnp.sum(best.cost))
 
 
-@eqx.filter_jit
-def _cost(weights, frozen, problem: Problem, recording: _Recording, period: int) -> Float[Array, ""]:
-    """The mean cost of the guard's runs, its promise renewed every period, in the recording's unit."""
+def _runs(weights, frozen, problem: Problem, recording: _Recording, period: int) -> Trajectory:
+    """The guard's runs on the recorded outlooks, its promise renewed every period."""
     guard = eqx.combine(weights, frozen)
     guard = eqx.tree_at(lambda g: g.agent.advisor, guard, Recorded(recording.outlook))
     agent = Renewed(guard, period)
     axes = jax.tree.map(lambda _: None, agent)
     axes = eqx.tree_at(lambda a: a.guard.agent.advisor, axes, Recorded(jax.tree.map(lambda _: 0, recording.outlook)))
-    runs = rollout_set(agent, problem, recording.instances, agent_axes=axes)
-    return jnp.mean(runs.cost) / recording.unit
+    return rollout_set(agent, problem, recording.instances, agent_axes=axes)
+
+
+def _cost(weights, frozen, problem: Problem, recording: _Recording, period: int) -> Float[Array, ""]:
+    """The mean cost of the runs, in the recording's unit."""
+    return jnp.mean(_runs(weights, frozen, problem, recording, period).cost) / recording.unit
+
+
+def _daily_costs(weights, frozen, problem: Problem, recording: _Recording, period: int) -> Float[np.ndarray, " n"]:
+    """What each day of the one run costs, in the recording's unit."""
+    runs = eqx.filter_jit(_runs)(weights, frozen, problem, recording, period)
+    return np.asarray((runs.hitting + runs.switching) / recording.unit).reshape(-1, period).sum(axis=1)
 
 
 _ADAM = optax.scale_by_adam()
