@@ -130,6 +130,25 @@ def test_robd_is_never_changed_at_its_own_ratio():
     np.testing.assert_allclose(guarded.actions[:-1], alone[:-1], rtol=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_ill_conditioned_matrices_do_not_spoil_the_account(seed):
+    """Eigenvalues of A and Q from 1e-4 to 1e4 in unrelated bases: the optimum is still the oracle's, and the promise kept."""
+    rng = np.random.default_rng(seed)
+
+    def graded():
+        basis, _ = np.linalg.qr(rng.normal(size=(3, 3)))
+        matrix = basis @ np.diag([1e-4, 1.0, 1e4]) @ basis.T
+        return (matrix + matrix.T) / 2
+
+    problem = ec.Problem(ec.Quadratic(graded()), ec.Mahalanobis(graded()))
+    instance = ec.Instance(np.zeros(3), rng.normal(size=(24, 3)))
+    far = ec.advisors.Fixed(1e3 * rng.normal(size=(24, 3)))
+    run = ec.rollout(ec.Competitive(far, 2.5, horizon=24), problem, instance)
+    best = ec.oracle(problem, instance).cost
+    np.testing.assert_allclose(run.info.details["optimum"][-1], best, rtol=1e-9)
+    np.testing.assert_allclose(run.cost, 2.5 * best, rtol=1e-9)
+
+
 def test_a_generous_ratio_gives_the_agent():
     rng = np.random.default_rng(1)
     x0, contexts, advice = rng.normal(size=3), rng.normal(size=(9, 3)), rng.normal(size=(9, 3))
@@ -269,5 +288,6 @@ def test_refuses_what_it_is_not_for():
             ec.Competitive(ec.ROBD()).init(problem, start)
     with pytest.raises(ValueError, match="at most horizon = 24 steps, but this one has 30"):
         ec.Competitive(ec.ROBD(), horizon=24).init(CASE_STUDY, start)
-    with pytest.raises(ValueError, match="horizon must be at least 1"):
-        ec.Competitive(ec.ROBD(), horizon=0)
+    for horizon in (0, True):
+        with pytest.raises(ValueError, match="horizon must be at least 1"):
+            ec.Competitive(ec.ROBD(), horizon=horizon)

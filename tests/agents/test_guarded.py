@@ -81,6 +81,21 @@ def test_the_expert_is_left_alone_and_its_bill_reported():
     np.testing.assert_allclose(run.info.details["expert_ratio"][-1], run.cost / expert.cost, rtol=1e-12)
 
 
+@pytest.mark.parametrize("guard", [ec.Guarded, ec.ClippedAdvice])
+def test_an_expert_that_leaves_the_box_is_projected_on_it(guard):
+    """`OnlineRidge` knows no bounds; as an expert it plays, and pays for, the nearest action inside."""
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1), ec.Box(0.0, 1.0))
+    instance = ec.Instance([0.5], np.full((5, 1), 5.0))
+    expert = ec.advisors.OnlineRidge()
+    run = ec.rollout(guard(ec.advisors.Fixed(np.full((5, 1), jnp.nan)), expert=expert), problem, instance)
+    alone = ec.rollout(ec.PureML(expert), problem, instance)
+    assert float(ec.rollout(expert, problem, instance).actions.max()) > 2
+    np.testing.assert_allclose(run.actions, alone.actions, rtol=1e-12)
+    assert float(run.actions.max()) <= 1
+    if guard is ec.Guarded:
+        np.testing.assert_allclose(run.info.details["expert_cost"][-1], alone.cost, rtol=1e-12)
+
+
 def test_uses_up_what_is_not_reserved():
     """C_t + kappa c(x_t, expert_t) = (1 + slack) C^expert_t wherever the guard is active, except at the known end."""
     problem, (x0, contexts, _) = _problem("open", 1), _data(1)

@@ -170,3 +170,9 @@ def test_a_regression_begins_on_all_that_it_can_learn_from(ecl2o, tmp_path):
         result = ecl2o("act", out, "--x0", "7", *given, stdin="3.5\n")
         assert float(result.stdout) == ec.Runner(policy, [7.0], past).step([3.5])[0]
     assert float(result.stdout) != ec.Runner(policy, [7.0], past[-policy.metadata["history_steps"] :]).step([3.5])[0]
+
+
+def test_where_a_run_starts_has_the_dimension_of_actions(fitted, ecl2o):
+    result = ecl2o("act", fitted.policy, "--x0", "1,2", stdin="3.5\n")
+    assert result.exit_code == 2
+    assert "the policy's actions have 1 numbers, got 2" in " ".join(result.stderr.split())

@@ -22,8 +22,48 @@ def test_the_whole_series_without_what_the_policy_remembers(fitted, ecl2o):
     result = ecl2o("evaluate", fitted.policy, fitted.data)
     assert result.exit_code == 0, result.stderr
     assert f"{DAYS - 7} days of demand.csv, from 2024-01-08" in result.stdout
-    assert "promise: at most 2.2 times the optimum of each day; kept" in result.stdout
-    assert "live ratio" in result.stdout
+    words = " ".join(result.stdout.split())
+    assert "promise: at most 2.2 times the optimum of each day, at every step of it; kept" in words
+    assert "live ratio" in words
+    assert (
+        f"note: 11 of these {DAYS - 7} days were used to train or choose the policy; --days 6 tests on the others."
+        in words
+    )
+
+
+def test_days_of_another_file_are_not_said_to_be_seen(fitted, ecl2o, tmp_path):
+    other = write_series(tmp_path / "demand.csv", scale=2.0)
+    result = ecl2o("evaluate", fitted.policy, other, "--json")
+    assert json.loads(result.stdout)["days_the_policy_has_seen"] == 0
+
+
+def test_rows_of_another_width_are_refused(fitted, ecl2o, tmp_path):
+    hourly = write_series(tmp_path / "hourly.csv", hours=1)
+    message = "are 60 minutes apart, but the policy was made for rows 360 minutes apart."
+    for command in (("evaluate", fitted.policy, hourly), ("act", fitted.policy, "--history", hourly)):
+        result = ecl2o(*command)
+        assert result.exit_code == 1
+        assert message in result.stderr
+
+
+def test_on_a_constant_series_everything_costs_nothing(fitted, ecl2o, tmp_path):
+    """Rounding is not a bill: the ratio of nothing to nothing is 1, for the average too."""
+    lines = write_series(tmp_path / "constant.csv").read_text().splitlines()
+    constant = [lines[0], *(f"{line.split(',')[0]},5.1,5.1,fine" for line in lines[1:])]
+    (tmp_path / "constant.csv").write_text("\n".join(constant))
+    result = ecl2o("evaluate", fitted.policy, tmp_path / "constant.csv", "--json")
+    rows = json.loads(result.stdout)["rows"]
+    assert {row["average_cost"] for row in rows.values()} == {1.0}
+    assert {row["competitive_ratio"] for row in rows.values()} == {1.0}
+
+
+def test_what_was_repaired_is_said(fitted, ecl2o, tmp_path):
+    lines = write_series(tmp_path / "gaps.csv").read_text().splitlines()
+    del lines[20:22]
+    (tmp_path / "gaps.csv").write_text("\n".join(lines))
+    assert "missing" in ecl2o("evaluate", fitted.policy, tmp_path / "gaps.csv").stderr
+    result = ecl2o("evaluate", fitted.policy, tmp_path / "gaps.csv", "--fill", "previous")
+    assert "gaps.csv: 2 numbers made up (at most 2 in a row), 2 missing times added." in result.stderr
 
 
 def test_a_policy_without_a_promise_says_so(ecl2o, tmp_path):
@@ -43,7 +83,7 @@ def test_a_policy_without_a_promise_says_so(ecl2o, tmp_path):
     ("days", "arguments", "message"),
     [
         (2, (), "has 2 whole days (8 rows, 4 a day), but at least 3 are needed"),
-        (5, ("--days", "5"), "--days 5 is more than the 5 days of the file leave"),
+        (5, ("--days", "5"), "--days must be at most 4, got 5: the file has 5 whole days"),
     ],
 )
 def test_short_files(fitted, ecl2o, tmp_path, days, arguments, message):

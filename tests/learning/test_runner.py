@@ -354,6 +354,22 @@ def test_a_promise_that_nobody_can_keep_is_refused():
     assert 1.0 < runner.live_ratio <= 1.74 * (1 + 1e-12)
 
 
+def test_a_live_ratio_is_of_what_is_played():
+    """A guard inside an agent that plays something else keeps an account of its own, which is not the bill."""
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    contexts = np.random.default_rng(0).normal(size=(9, 1))
+    guard = ec.Competitive(ec.HittingMinimizer(), ratio=2.5)
+    best = float(ec.oracle(problem, ec.Instance([0.0], contexts)).cost)
+    for agent, known in ((guard, True), (ec.Restarting(guard, period=24), True), (ec.MLAROBD(guard), False)):
+        runner = ec.Runner(ec.Policy(agent, problem), [0.0])
+        for context in contexts:
+            runner.step(context)
+        if known:
+            np.testing.assert_allclose(runner.live_ratio, runner.cost / best, rtol=1e-9)
+        else:
+            assert runner.live_ratio is None
+
+
 def test_the_horizon_ends_the_run():
     policy, dim, horizon = example("horizon")
     (x0,), (history,), (contexts,) = streams(1, dim)

@@ -44,8 +44,9 @@ class Competitive(AbstractAgent):
     """Play an agent's actions as far as this promise allows: cost <= ratio * the optimum of the contexts so far, at every step.
 
     It holds for any agent (NaN and infinite actions included) and any contexts, and it is maximal: an action that is not allowed
-    can be punished by some continuation of contexts whatever is played afterwards. An allowed action is played as it is; another
-    one is pulled toward the safest action x_m until it is allowed.
+    can be punished by some continuation of contexts whatever is played afterwards (without a horizon, and from step 128 on, to
+    1e-9 for beta/m up to 150; beyond that it is stricter than it need be). An allowed action is played as it is; another one is
+    pulled toward the safest action x_m until it is allowed.
 
     For f = 1/2 (x - y)' A (x - y) with a constant A and no bounds; for anything else use `Guarded`. `horizon` = T promises for
     runs of at most T steps, `None` for runs of any length, which allows less. A ratio that no online algorithm can promise is
@@ -61,8 +62,10 @@ class Competitive(AbstractAgent):
 
     def __check_init__(self):
         refuse_unless_finite("ratio", self.ratio)
-        if self.horizon is not None and self.horizon < 1:
-            raise ValueError(f"horizon must be at least 1, or None where it is not known, got {self.horizon}.")
+        if self.horizon is None:
+            return
+        if isinstance(self.horizon, bool) or not isinstance(self.horizon, int) or self.horizon < 1:
+            raise ValueError(f"horizon must be at least 1, or None where it is not known, got {self.horizon!r}.")
 
     @property
     def lookahead(self) -> int:
@@ -101,7 +104,7 @@ class Competitive(AbstractAgent):
             return
         with jax.ensure_compile_time_eval():  # inside a jit too, where the numbers are constants
             A, Q = (np.asarray(matrix, np.float64) for matrix in (hitting.curvature(None, dim), problem.Q))
-        a = np.linalg.eigvals(np.linalg.solve(A, 2 * Q)).real
+        a = np.linalg.svd(np.linalg.solve(*np.linalg.cholesky([A, 2 * Q])), compute_uv=False) ** 2
         ratio = np.asarray(known(self.ratio), np.float64)
         if not is_feasible_ratio(a, ratio, self.horizon).all():
             smallest = smallest_feasible_ratio(a, self.horizon).max()

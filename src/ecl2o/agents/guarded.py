@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents.allowance import Allowance, move_inside, ratio_of_bills
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrated import ROBD
-from ecl2o.agents.combined import Independent, OwnTrajectory
+from ecl2o.agents.combined import Independent, OwnTrajectory, PureML
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import (
     as_float,
@@ -30,6 +30,11 @@ def _seen_by(agent: AbstractAgent, observation: Observation) -> Observation:
     return Observation(
         observation.context, observation.previous_action, observation.step, observation.remaining, forecast
     )
+
+
+def _on_its_own(expert: AbstractAgent) -> Independent:
+    """The expert on its own trajectory and bill, its actions projected on X, which some agents leave."""
+    return Independent(PureML(expert))
 
 
 class GuardedState(eqx.Module):
@@ -85,12 +90,12 @@ class Guarded(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> GuardedState:
         _ = problem.quadratic_movement  # the reservation is the triangle inequality of squared distances
-        expert = Independent(self.expert).init(problem, start)
+        expert = _on_its_own(self.expert).init(problem, start)
         return GuardedState(self.agent.init(problem, start), expert, jnp.zeros((), start.x0.dtype))
 
     def step(self, problem: Problem, state: GuardedState, observation: Observation):
         previous, context = observation.previous_action, observation.context
-        expert = Independent(self.expert)
+        expert = _on_its_own(self.expert)
         expert_state, fallback, expert_info = expert.step(problem, state.expert, _seen_by(expert, observation))
         inner_state, advice, inner = self.agent.step(problem, state.inner, _seen_by(self.agent, observation))
 
@@ -141,10 +146,10 @@ class ClippedAdvice(AbstractAgent):
         return max(self.advisor.lookahead, self.expert.lookahead)
 
     def init(self, problem: Problem, start: Start) -> ClippedState:
-        return ClippedState(self.advisor.init(problem, start), Independent(self.expert).init(problem, start))
+        return ClippedState(self.advisor.init(problem, start), _on_its_own(self.expert).init(problem, start))
 
     def step(self, problem: Problem, state: ClippedState, observation: Observation):
-        expert = Independent(self.expert)
+        expert = _on_its_own(self.expert)
         expert_state, fallback, expert_info = expert.step(problem, state.expert, _seen_by(expert, observation))
         inner_state, proposed, inner = self.advisor.step(problem, state.inner, _seen_by(self.advisor, observation))
         budget = (1 + self.delta) * expert_info.details["step_cost"]

@@ -17,7 +17,10 @@ class Modes(eqx.Module):
 
     @classmethod
     def of(cls, problem: Problem, dim: int) -> "Modes":
-        """Diagonalise A and 2Q together: A = L L', L^{-1} 2Q L^{-T} = U diag(a) U', S = L^{-T} U."""
+        """Diagonalise A and 2Q together: A = L L', 2Q = C C', L^{-1} C = U diag(sqrt a) V', S = L^{-T} U.
+
+        By singular values, not by the eigenvalues of L^{-1} 2Q L^{-T}, whose small ones drown in rounding twice as early.
+        """
         hitting = problem.hitting
         if not (isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature):
             raise ValueError(
@@ -29,6 +32,5 @@ class Modes(eqx.Module):
             root = jnp.sqrt(A)
             return cls((twice_Q / A)[0], root, 1 / root)
         L = jnp.linalg.cholesky(A)
-        half = jax.scipy.linalg.solve_triangular(L, twice_Q, lower=True)
-        a, U = jnp.linalg.eigh(jax.scipy.linalg.solve_triangular(L, half.T, lower=True))
-        return cls(a, U.T @ L.T, jax.scipy.linalg.solve_triangular(L, U, lower=True, trans="T"))
+        U, roots, _ = jnp.linalg.svd(jax.scipy.linalg.solve_triangular(L, jnp.linalg.cholesky(twice_Q), lower=True))
+        return cls(roots**2, U.T @ L.T, jax.scipy.linalg.solve_triangular(L, U, lower=True, trans="T"))

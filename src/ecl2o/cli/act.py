@@ -78,7 +78,7 @@ def act(
                 raise ValueError(f"line {number}: {error}") from None
             print(f"ecl2o: line {number} skipped: {output.one_line(error)}", file=sys.stderr, flush=True)
     if failures:
-        print(f"ecl2o: {failures} lines were skipped.", file=sys.stderr)
+        print(f"ecl2o: lines skipped: {failures}.", file=sys.stderr)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,6 +184,11 @@ def _runner(policy: "Policy", state: Path | None, x0: list[float] | None, readin
         runner = Runner.resume(policy, state)
         print(f"ecl2o: going on after {runner.steps} contexts, from {state}.", file=sys.stderr, flush=True)
         return runner
+    if state is not None:
+        output.refuse_unless_writable(state, "--state")
+    dim = policy.problem.Q.shape[0]
+    if x0 is not None and len(x0) != dim:
+        raise typer.BadParameter(f"the policy's actions have {dim} numbers, got {len(x0)}.", param_hint="--x0")
     past = _history(policy, reading)
     if x0 is None:
         if past is None:

@@ -50,6 +50,7 @@ def evaluate(
             lambda done, total: progress("testing", done, total),
         )
     own, tested = rows[1], bed.days.shape[0]
+    seen = _seen_days(loaded, contexts, first)
     worst = {row.name: str(contexts.time[(first + row.worst_day) * contexts.steps_per_day]) for row in rows}
     if json:
         output.print_json(
@@ -58,6 +59,7 @@ def evaluate(
                 "data": str(data),
                 "days": tested,
                 "history_days": first if days is None else None,
+                "days_the_policy_has_seen": seen,
                 "rows": {name: row | {"worst_day_starts": worst[name]} for name, row in series.as_json(rows).items()},
             }
         )
@@ -68,6 +70,12 @@ def evaluate(
             policy.name,
             worst,
         )
+        if seen:
+            rest = tested - seen
+            output.results().print(
+                f"note: {seen} of these {tested} days were used to train or choose the policy"
+                + (f"; --days {rest} tests on the others." if rest else ".")
+            )
     if own.promise_kept is False:
         raise typer.Exit(1)
 
@@ -82,14 +90,30 @@ def _print(rows: "list[ComparisonRow]", title: str, name: str, worst: dict[str, 
 
 
 def reading_for(policy: "Policy", reading: series.Reading) -> series.Reading:
-    """The columns and the length of day that the policy was made for, unless others are given."""
+    """The columns and the length of day that the policy was made for, unless others are given, and its step."""
     known: dict[str, Any] = policy.metadata
     columns, period = reading.columns, reading.period
     if not columns and isinstance(known.get("columns"), list):
         columns = known["columns"]
     if period is None and isinstance(known.get("steps_per_day"), int):
         period = known["steps_per_day"]
-    return dataclasses.replace(reading, columns=columns, period=period)
+    step = known.get("step_minutes")
+    return dataclasses.replace(
+        reading, columns=columns, period=period, step_minutes=step if isinstance(step, float | int) else None
+    )
+
+
+def _seen_days(policy: "Policy", contexts: "Contexts", first: int) -> int:
+    """How many of the tested days were used in training or choosing, by the clock, if the file is the policy's own."""
+    source, until, metadata = policy.metadata.get("source"), policy.metadata.get("seen_until"), contexts.metadata
+    if not (isinstance(source, dict) and isinstance(until, str) and metadata is not None):
+        return 0
+    if source.get("sha256") != metadata.sha256:
+        return 0
+    begins = contexts.time[
+        first * contexts.steps_per_day : contexts.n_days * contexts.steps_per_day : contexts.steps_per_day
+    ]
+    return sum(str(time) <= until for time in begins)
 
 
 def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[TestBed, int]":
@@ -104,7 +128,8 @@ def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[T
     if days is not None:
         if days > contexts.n_days - 1:
             raise DataError(
-                f"--days {days} is more than the {contexts.n_days} days of the file leave after one that they start from."
+                f"--days must be at most {contexts.n_days - 1}, got {days}: the file has {contexts.n_days} whole days, and a "
+                "test needs one before it to start from."
             )
         first = contexts.n_days - days
     used = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day, -1)

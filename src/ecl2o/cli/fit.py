@@ -78,8 +78,7 @@ def _refuse_bad_place(out: Path) -> None:
     """Before the training, not after it."""
     if out.is_dir():
         raise typer.BadParameter(f"{out} is a folder.", param_hint="--out")
-    if not out.resolve().parent.is_dir():
-        raise typer.BadParameter(f"the folder {out.resolve().parent} does not exist.", param_hint="--out")
+    output.refuse_unless_writable(out, "--out")
 
 
 def _as_json(fitted: "FittedSeries", out: Path, found: Any) -> dict[str, Any]:
@@ -114,7 +113,7 @@ def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any) 
     say = output.results().print
     setting = f"trust {chosen.trust:g}, mu {chosen.mu:g}" if chosen.trust is not None else "its advice as it is"
     if chosen.advisor == "ridge" and rows["policy"].promise is not None:
-        setting = "corrected for its promise"
+        setting = "behind its promise"
     say(f"chosen on validation: {chosen.advisor}, {setting} (average cost {chosen.average_cost:.3f} there).")
     promised = series.promise_line(rows["policy"])
     if promised is None:

@@ -1,15 +1,17 @@
 """What all commands share: options, where things are printed, progress bars, and how failures end.
 
 Results go to standard output, everything else to standard error, so that a pipe carries results only. Exit codes: 0 done, 1 it
-could not be done (one line says why), 2 the command was not understood.
+could not be done (one line says why), 2 the command was not understood, 130 interrupted.
 """
 
 import contextlib
 import json
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,11 +47,26 @@ class Program(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise  # the reader of our output has left: the command line framework ends quietly
+        except KeyboardInterrupt:
+            print("ecl2o: interrupted.", file=sys.stderr)
+            raise typer.Exit(130) from None
         except (ValueError, OSError) as error:
             if ctx.params.get("debug"):
                 raise
             print(f"ecl2o: {one_line(error)}", file=sys.stderr)
             raise typer.Exit(1) from None
+
+
+def refuse_unless_writable(path: Path, option: str) -> None:
+    """Before the work, not after it: the folder must exist and take a new file."""
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise typer.BadParameter(f"the folder {folder} does not exist.", param_hint=option)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(f"{folder} takes no file: {error.strerror}.", param_hint=option) from None
 
 
 def one_line(error: BaseException) -> str:

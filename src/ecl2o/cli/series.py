@@ -63,6 +63,7 @@ class Reading:
     time_column: str | None = None
     fill: str | None = None
     period: int | None = None
+    step_minutes: float | None = None  # what the rows must be apart; None: anything
 
     def contexts(self, split: "Split | None" = None) -> "Contexts":
         """The series, divided into days for training, validation and testing; without a split, as `fit` does it."""
@@ -94,14 +95,28 @@ class Reading:
 
     def values(self) -> Any:
         """The numbers alone, (n, q)."""
-        from ecl2o.data import read_series
+        return self._rows()[0].to_numpy(float)
 
-        return read_series(self.path, self.time_column, self.columns or None, self.fill)[0].to_numpy(float)
-
-    def _frame(self) -> "tuple[Any, SeriesMetadata]":
+    def _rows(self) -> "tuple[Any, SeriesMetadata]":
+        """The file as it is, with a word about what was repaired; refused where its step is not the one that is wanted."""
+        from ecl2o.cli import output
         from ecl2o.data import DataError, read_series
 
         frame, metadata = read_series(self.path, self.time_column, self.columns or None, self.fill)
+        if self.step_minutes is not None and metadata.step_minutes != self.step_minutes:
+            raise DataError(
+                f"the rows of {metadata.file} are {metadata.step_minutes:g} minutes apart, but the policy was made for rows "
+                f"{self.step_minutes:g} minutes apart."
+            )
+        repaired = metadata.repairs.in_words()
+        if repaired is not None:
+            output.messages().print(f"{metadata.file}: {repaired}.", soft_wrap=True)
+        return frame, metadata
+
+    def _frame(self) -> "tuple[Any, SeriesMetadata]":
+        from ecl2o.data import DataError
+
+        frame, metadata = self._rows()
         steps = metadata.steps_per_day if self.period is None else self.period
         if steps < 2:
             raise DataError(
@@ -142,7 +157,10 @@ def promise_line(row: "ComparisonRow") -> str | None:
     if row.promise is None or row.live_ratio is None:
         return None
     verdict = "kept" if row.promise_kept else "BROKEN"
-    return f"promise: at most {row.promise.ratio:g} times the optimum of each day; {verdict} (worst: {row.live_ratio:.4f})."
+    return (
+        f"promise: at most {row.promise.ratio:g} times the optimum of each day, at every step of it; {verdict} "
+        f"(largest at any step: {row.live_ratio:.4f})."
+    )
 
 
 def as_json(rows: "list[ComparisonRow]") -> dict[str, Any]:

@@ -34,6 +34,21 @@ class Repairs:
         """Plain numbers and strings, for JSON."""
         return asdict(self)
 
+    def in_words(self) -> str | None:
+        """What was done, None where nothing was.
+
+        >>> Repairs("previous", values=3, longest=2, rows_added=1).in_words()
+        '3 numbers made up (at most 2 in a row), 1 missing times added'
+        """
+        done = {
+            f"{self.values} numbers made up (at most {self.longest} in a row)": self.values,
+            f"{self.rows_added} missing times added": self.rows_added,
+            f"{self.rows_dropped} repeated or untimed rows left out": self.rows_dropped,
+            f"{self.rows_moved} rows put in order": self.rows_moved,
+            f"{self.negatives} small negatives set to 0": self.negatives,
+        }
+        return ", ".join(text for text, count in done.items() if count) or None
+
 
 @dataclass(frozen=True)
 class Regular:
@@ -103,8 +118,8 @@ def _refuse_disorder(table, time_column, times, rows, fill) -> None:
 
 
 def _clock_change(time: pd.Timestamp) -> bool:
-    """Whether clocks are changed around this time in places that have summer time: early on a Sunday."""
-    return time.tzinfo is None and time.dayofweek == 6 and time.hour <= 3
+    """Whether clocks are changed around this time in places that have summer time: early on a Sunday in spring or autumn."""
+    return time.tzinfo is None and time.dayofweek == 6 and time.hour <= 3 and time.month in (3, 4, 9, 10, 11)
 
 
 def _usual_step(times: pd.DatetimeIndex) -> pd.Timedelta:
@@ -153,7 +168,7 @@ def _refuse_gap(table, time_column, times, places, step) -> None:
         if _clock_change(expected[i]) and times[i + 1] - expected[i] == pd.Timedelta(hours=1)
         else ""
     )
-    table.refuse(faults, f"The step is {step}.{summer} {_REPAIR}.")
+    table.refuse(faults, f"The step is {step.total_seconds() / 60:g} minutes.{summer} {_REPAIR}.")
 
 
 def _filled(table: Table, frame: pd.DataFrame, repairs: Repairs) -> tuple[pd.DataFrame, Repairs]:

@@ -175,11 +175,9 @@ def promise_of(agent: AbstractAgent) -> Promise | None:
 
 
 def worst_live_ratio(score: DailyScore) -> float | None:
-    """The largest ratio to the optimum so far that the agent, or one inside it, reported."""
-    info: Info | None = score.runs.info
-    while info is not None and "live_ratio" not in info.details:
-        info = info.inner
-    return None if info is None else float(np.max(info.details["live_ratio"]))
+    """The largest ratio to the optimum so far that the agent reported of itself; a guard further in is not what was played."""
+    info: Info = score.runs.info
+    return float(np.max(info.details["live_ratio"])) if "live_ratio" in info.details else None
 
 
 def _seconds(run: Callable[[], Any]) -> float:

@@ -156,11 +156,12 @@ class AbstractRunner(abc.ABC):
 
     @property
     def live_ratio(self) -> Float[np.ndarray, "*n"] | None:
-        """Cost over the optimum so far, where the agent or one inside it knows it (`Competitive` does); else None."""
+        """Cost over the optimum so far, where the agent knows it (`Competitive` does); else None.
+
+        An agent that plays something else than the guard inside it proposes has none: the guard's account is not of what is paid.
+        """
         info = self.info
-        while info is not None and "live_ratio" not in info.details:
-            info = info.inner
-        return None if info is None else np.asarray(info.details["live_ratio"])
+        return None if info is None or "live_ratio" not in info.details else np.asarray(info.details["live_ratio"])
 
     def state_dict(self) -> dict[str, Any]:
         """All that changes from step to step, as NumPy arrays."""

@@ -35,6 +35,8 @@ def refuse_unless_finite(name: str, array: Any) -> None:
     """Refuse NaN and infinity, saying where the first one is."""
     values = known(array)
     if values is not None and not np.isfinite(values).all():
+        if values.ndim == 0:
+            raise ValueError(f"{name} must be finite, got {values}.")
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         raise ValueError(f"{name} must be finite, but {name}{list(where)} is {values[where]}.")
 

@@ -157,7 +157,7 @@ def run(settings: DemandResponseSettings, progress: Progress = silent) -> Study:
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
         policies=policies(entries, study.problem, HOURS, about),
-        settings=settings.model_dump(),
+        settings=settings.as_run(),
         weather={**_plain(dataclasses.asdict(weather)), "base_shortage": study.contexts.base_shortage},
         seconds=laps.seconds,
     )

@@ -47,11 +47,11 @@ KEPT_DAYS = 365  # of the series, which the regression begins on
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))
 RIDGE_TRUSTS = (1.0, 10.0, None)
 
-# Adam steps and learning rate by advisor; of the regression only the correction inside a guard is trained.
+# Adam steps and learning rate by advisor (docs/choices.md); of the regression only the correction inside a guard is trained.
 TRAINING: dict[Advisor, tuple[int, float]] = {
-    "ridge": (200, 2e-2),
-    "seasonal": (800, 1e-2),
-    "mlp": (2000, 3e-3),
+    "ridge": (200, 5e-2),
+    "seasonal": (1200, 1e-2),
+    "mlp": (2000, 2e-2),
     "lstm": (1500, 3e-3),
 }
 AUTOMATIC: tuple[Advisor, ...] = ("ridge", "seasonal")  # what is tried where nobody says which
@@ -340,11 +340,14 @@ def _metadata(
     series = contexts.metadata
     assert isinstance(series, SeriesMetadata)
     used = contexts.n_days * contexts.steps_per_day
+    seen = (contexts.split.training_days + contexts.split.validation_days) * contexts.steps_per_day
     return {
         "study": "own-series",
         "recipe": dataclasses.asdict(recipe) | {"steps": recipe.training_steps(chosen.advisor)},
         "columns": list(series.columns),
         "steps_per_day": contexts.steps_per_day,
+        "step_minutes": series.step_minutes,
+        "seen_until": str(contexts.time[seen - 1]),
         "history_steps": _Shape.of(contexts).history_steps,  # what it needs at least
         "history": contexts.values[used - history_steps : used].tolist(),
         "history_until": str(contexts.time[used - 1]),

@@ -1,6 +1,6 @@
 """Settings of the studies: checked, with defaults, and written to config.toml so that a run can be repeated."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
@@ -20,6 +20,10 @@ class StudySettings(pydantic.BaseModel):
         """The seeds, counted from the first."""
         count = min(self.seeds, 2) if self.quick else self.seeds
         return list(range(self.seed, self.seed + count))
+
+    def as_run(self) -> dict[str, Any]:
+        """The settings as plain values, with the number of seeds that really ran."""
+        return self.model_dump() | {"seeds": len(self.seed_numbers)}
 
 
 class DemandResponseSettings(StudySettings):
