@@ -24,7 +24,7 @@ def test_golden_values_of_the_case_study():
     assert rows["MLA-ROBD, trust 0.3, at rho 0.5"]["tight"] == pytest.approx(2.74166 + 1.5 * 0.5, abs=1e-5)
     assert rows["lambda2 for trust 0.3"]["tight"] == pytest.approx(0.174166, abs=1e-6)
     assert rows["largest useful rho"]["tight"] == pytest.approx(0.8438, abs=1e-4)
-    assert rows["R-OBD where f has Hessian m I"]["tight"] == pytest.approx(1.729844, abs=1e-6)
+    assert rows["R-OBD, constant curvature"]["tight"] == pytest.approx(1.729844, abs=1e-6)
     assert rows["PureML at rho 0.5"]["paper"] == pytest.approx(1 + 21 * 0.5 / 2)
 
 
@@ -38,7 +38,7 @@ def test_both_forms_differ_where_alpha_is_below_beta():
         assert row["tight"] < row["paper"]
     best = rows["MLA-ROBD, best trust, at rho 0.1"]["tight"]
     assert all(best <= rows[f"MLA-ROBD, trust {trust:g}, at rho 0.1"]["tight"] for trust in (0.1, 1.0))
-    assert "R-OBD where f has Hessian m I" not in rows
+    assert "R-OBD, constant curvature" not in rows
 
 
 def test_perfect_advice_deserves_infinite_trust():

@@ -81,7 +81,10 @@ def _head(study: Study) -> str:
     ]
     quick = ""
     if study.settings.get("quick"):
-        quick = '<p class="note">A quick run: few seeds and little training. A look, not a result.</p>'
+        quick = (
+            '<p class="note">A quick run: few seeds, and networks after a tenth of their training or less, so that their rows '
+            "(PureML to EC-L2O) say nothing about them. A look, not a result.</p>"
+        )
     cost = number_text(float(cheapest.over_seeds("average_cost").mean()), 3)
     ratio = number_text(float(safest.over_seeds("competitive_ratio").mean()), 2)
     return (
