@@ -219,15 +219,16 @@ def _ascend(log_ratio, start, steps=40):
     return worst, values
 
 
+@pytest.mark.parametrize("dim", [1, 3])
 @pytest.mark.parametrize("guard", ["Guarded", "Competitive", "Competitive without end"])
-def test_gradient_ascent_does_not_break_a_promise(guard):
-    problem, steps, runs = problem_of("quadratic", 1), 24, 40
+def test_gradient_ascent_does_not_break_a_promise(guard, dim):
+    problem, steps, runs = problem_of("quadratic", dim), 24, 40
     keys = jax.random.split(jax.random.key(0), 2)
-    contexts, advice = (jax.random.normal(key, (runs, steps, 1)) for key in keys)
+    contexts, advice = (jax.random.normal(key, (runs, steps, dim)) for key in keys)
 
     def log_ratio(at):
         contexts, advice = at
-        instance = ec.Instance(jnp.zeros(1), contexts)
+        instance = ec.Instance(jnp.zeros(dim), contexts)
         advisor = ec.advisors.Fixed(advice)
         if guard == "Guarded":
             run = ec.rollout(ec.Guarded(advisor, slack=0.2), problem, instance)
