@@ -5,8 +5,8 @@ Three kinds of racks, a batch of 50 days of 24 hours, the paper's network (3 ReL
 with an implicit derivative; there it is a cone program (second-order, exponential) that diffcp solves and differentiates.
 
 The layer is helped where possible: the hour's minimiser v_t, which needs a solve of its own, is given to it, and the three
-pulls of the calibrator are one squared distance to their mean, which has the same minimiser. Ours finds v_t itself. One process,
-CPU seconds (diffcp solves a batch on threads): the median of `--repeats` runs of ours, one run of theirs after a warm-up.
+pulls of the calibrator are one squared distance to their mean, which has the same minimiser. Ours finds v_t itself. One process on
+one core, CPU seconds: the median of `--repeats` runs of ours, one run of theirs after a warm-up.
 Needs the extra `bench`: `make bench-install`.
 
     .venv/bin/python benchmarks/right_sizing.py
@@ -14,7 +14,6 @@ Needs the extra `bench`: `make bench-install`.
 
 import os
 
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
@@ -27,6 +26,7 @@ import jax
 import numpy as np
 import torch
 from cvxpylayers.torch import CvxpyLayer
+from timing import pin_to_one_core
 
 import ecl2o as ec
 from ecl2o.agents.advisors import Scaling
@@ -154,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=10)
     repeats = parser.parse_args().repeats
+    pin_to_one_core()
     jax.config.update("jax_enable_x64", True)
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
