@@ -5,8 +5,8 @@ Three kinds of racks, a batch of 50 days of 24 hours, the paper's network (3 ReL
 with an implicit derivative; there it is a cone program (second-order, exponential) that diffcp solves and differentiates.
 
 The layer is helped where possible: the hour's minimiser v_t, which needs a solve of its own, is given to it, and the three
-pulls of the calibrator are one squared distance to their mean, which has the same minimiser. Ours finds v_t itself. One process on
-one core, CPU seconds: the median of `--repeats` runs of ours, one run of theirs after a warm-up.
+pulls of the calibrator are one squared distance to their mean, which has the same minimiser. Ours finds v_t itself. One process
+on one core, CPU seconds: the median of `--repeats` runs of ours, one run of theirs after a warm-up.
 Needs the extra `bench`: `make bench-install`.
 
     .venv/bin/python benchmarks/right_sizing.py
