@@ -62,6 +62,13 @@ def test_refusals(ecl2o, arguments, code, message):
     assert message in " ".join(result.stderr.replace("│", " ").split())
 
 
+def test_a_policy_for_other_days_is_refused(fitted, ecl2o, tmp_path):
+    hourly = write_series(tmp_path / "hourly.csv", days=10, hours=1)
+    result = ecl2o("compare", hourly, "--column", "demand", "--agents", f"r-obd,{fitted.policy}")
+    assert result.exit_code == 1
+    assert "was made for days of 4 steps, but the days here have 24." in result.stderr
+
+
 def test_agents_can_be_listed(ecl2o):
     assert "r-obd" in ecl2o("compare", "--agents", "list").stdout.splitlines()
 

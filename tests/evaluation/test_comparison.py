@@ -49,6 +49,27 @@ def test_rows_hold_the_figures_of_the_daily_scores(bed):
     assert rows[2].competitive_ratio * (1 - 1e-9) <= rows[2].live_ratio <= 1.9 * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_scores_do_not_depend_on_the_unit(bed, unit):
+    """What counts as rounding is relative: nanowatts are not nothing."""
+    small = Bed.of(bed.problem, unit * bed.x0, unit * bed.days, None if bed.history is None else unit * bed.history)
+    one, other = score_days(ec.Greedy(), bed), score_days(ec.Greedy(), small)
+    np.testing.assert_allclose(other.ratio, one.ratio, rtol=1e-9)
+    assert other.average_cost == pytest.approx(one.average_cost, rel=1e-9)
+    assert one.competitive_ratio > 1.1
+
+
+def test_days_that_cost_nothing_count_as_one_and_a_needless_move_as_infinite(bed):
+    """On a constant series the optimum is free, up to rounding."""
+    constant = Bed.of(bed.problem, jnp.full_like(bed.x0, 0.3), jnp.full_like(bed.days, 0.3))
+    still, moved = (
+        score_days(ec.ROBD(), constant),
+        score_days(ec.advisors.Fixed(0.3 + 1e-9 * jnp.ones((24, 1))), constant),
+    )
+    assert (still.average_cost, still.competitive_ratio) == (1.0, 1.0)
+    assert moved.average_cost == moved.competitive_ratio == np.inf
+
+
 def test_foresight_scores_as_the_oracle(bed):
     row = compared("all-knowing", Entrant(ec.RHC(STEPS - 1)), bed)
     oracle = oracle_row(bed)

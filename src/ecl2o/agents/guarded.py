@@ -49,8 +49,8 @@ class Guarded(AbstractAgent):
     """Play an agent's actions as far as this promise allows: cost <= (1 + slack) * cost of the expert, at every step.
 
     It holds for any agent (NaN and infinite actions included), any hitting costs f >= 0, any contexts and any box. The expert
-    runs on its own trajectory. A step may use what the expert's bill leaves, except a reservation for the way back to the
-    expert: with kappa = 1 + 1/reservation,
+    runs on its own trajectory, its actions projected on X. A step may use what the expert's bill leaves, except a reservation
+    for the way back to the expert: with kappa = 1 + 1/reservation,
 
         C_{t-1} + f(x, y_t) + c(x, x_{t-1}) + kappa c(x, x^expert_t) <= (1 + slack) C^expert_t.
 
