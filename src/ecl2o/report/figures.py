@@ -48,8 +48,8 @@ def plates(study: Study) -> list[Plate]:
             "trade-off",
             "Average cost against competitive ratio",
             "Every point is one setting of a family (its trust, mu, kappa or gamma; first seed), every line joins those settings "
-            "that no other of the family beats in both figures; the beaten ones are faint. Further down and to the left is better; a family whose "
-            "line lies below another's offers more safety for the same cost.",
+            "that no other of the family beats in both figures; the beaten ones are faint. Further down and to the left is "
+            "better; a family whose line lies below another's offers more safety for the same cost.",
             draw_trade_off,
         ),
         Plate(
