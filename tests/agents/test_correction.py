@@ -9,7 +9,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents.advisors import Corrected, OnlineRidge
 from ecl2o.agents.advisors.correction import Account
-from ecl2o.agents.modes import Modes
+from ecl2o.planning.modes import Modes
 
 PERIOD = 6
 WEIGHT = 0.5

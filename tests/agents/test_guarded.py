@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.agents.allowance import Allowance, move_inside
+from ecl2o.agents.guards.allowance import Allowance, move_inside
 from ecl2o.theory import training_reservation
 from matrices import spd
 

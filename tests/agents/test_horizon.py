@@ -10,8 +10,8 @@ import scipy.optimize
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.agents.plans import Planner, make_plan, prepare_planner
 from ecl2o.forecasters import Exact, NoisyExact, Persistence
+from ecl2o.planning.plans import Planner, make_plan, prepare_planner
 from ecl2o.theory import decay_root
 from matrices import spd
 

@@ -8,7 +8,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import Start
 from ecl2o.agents.advisors import OnlineRidge, Outlook, Recorded
-from ecl2o.agents.modes import Modes
+from ecl2o.planning.modes import Modes
 from ecl2o.theory import decay_root
 
 PERIOD, LAGS, AHEAD, HALF_LIFE, MATURITY = 6, 4, 2, 3.0, 13

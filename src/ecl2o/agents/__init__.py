@@ -7,9 +7,9 @@ from ecl2o.agents.calibrated import MLAROBD, ROBD, FollowPrediction, Greedy, Hit
 from ecl2o.agents.calibration import Calibration, Weights, calibrate, prepare
 from ecl2o.agents.citations import citation
 from ecl2o.agents.combined import Independent, PureML
-from ecl2o.agents.competitive import Competitive, refuse_infeasible_promises
 from ecl2o.agents.gradient import OGD
-from ecl2o.agents.guarded import ClippedAdvice, Guarded
+from ecl2o.agents.guards.competitive import Competitive, refuse_infeasible_promises
+from ecl2o.agents.guards.guarded import ClippedAdvice, Guarded
 from ecl2o.agents.horizon import AFHC, CHC, RHC
 from ecl2o.agents.horizon_gradient import RHGD
 from ecl2o.agents.lazy import LCP

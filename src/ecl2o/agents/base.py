@@ -42,6 +42,25 @@ class Observation(eqx.Module):
     remaining: Int[Array, ""] | None = None
     forecast: Float[Array, "w q"] | None = None
 
+    def known_contexts(self, window: int) -> Float[Array, "steps q"]:
+        """y_t and the forecasts of the `window` contexts after it."""
+        now = self.context[None]
+        if window == 0:
+            return now
+        if self.forecast is None or self.forecast.shape[0] < window:
+            got = "none" if self.forecast is None else f"{self.forecast.shape[0]}"
+            raise ValueError(f"this agent plans with forecasts of {window} future contexts, got {got}.")
+        return jnp.concatenate([now, self.forecast[:window]])
+
+    @property
+    def steps_left(self) -> Int[Array, ""]:
+        """The number of steps until the horizon, this one included."""
+        if self.remaining is None:
+            raise ValueError(
+                "truncate=True needs Observation.remaining at every step; use truncate=False without a horizon."
+            )
+        return self.remaining + 1
+
 
 class Info(eqx.Module):
     """What an agent says about its step besides the action.

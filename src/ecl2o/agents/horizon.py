@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.agents.plans import Planner, known_contexts, make_plan, prepare_planner, steps_left
+from ecl2o.planning.plans import Planner, make_plan, prepare_planner
 from ecl2o.problem import Problem
 
 
@@ -53,9 +53,9 @@ class RHC(AbstractAgent):
         return prepare_planner(problem, start.dim, steps, shortest=1 if self.truncate else steps)
 
     def step(self, problem: Problem, state: Planner, observation: Observation):
-        contexts, length = known_contexts(observation, self.window), state.steps
+        contexts, length = observation.known_contexts(self.window), state.steps
         if self.truncate:
-            length = jnp.minimum(length, steps_left(observation))
+            length = jnp.minimum(length, observation.steps_left)
         plan = make_plan(problem, state, observation.previous_action, contexts, length)
         return state, plan.actions[0], Info(plan.converged)
 
@@ -103,8 +103,8 @@ class CHC(AbstractAgent):
         return CommittedState(planner, jnp.zeros((v, v, start.dim), start.x0.dtype), last)
 
     def step(self, problem: Problem, state: CommittedState, observation: Observation):
-        contexts, v = known_contexts(observation, self.window), self.commitment
-        longest = steps_left(observation) if self.truncate else self.window + 1
+        contexts, v = observation.known_contexts(self.window), self.commitment
+        longest = observation.steps_left if self.truncate else self.window + 1
 
         copies, turn = jnp.arange(v), observation.step % v
         first_lengths = copies.at[0].set(v) + self.window + 1 - v  # at the first step, copy k has k - 1 actions to play

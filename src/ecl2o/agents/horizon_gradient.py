@@ -7,7 +7,6 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.horizon import check_horizon, check_window
-from ecl2o.agents.plans import known_contexts, steps_left
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import as_optional_float, refuse_unless_finite, refuse_unless_positive
 from ecl2o.problem.hitting import extreme_eigenvalues
@@ -54,8 +53,8 @@ class RHGD(AbstractAgent):
         return Iterates(at_start, at_start, self._smoothness(problem, start.dim).astype(start.x0.dtype))
 
     def step(self, problem: Problem, state: Iterates, observation: Observation):
-        contexts, W = known_contexts(observation, self.window), self.window + 1
-        left = steps_left(observation) if self.truncate else W + 1  # beyond every position: it never ends
+        contexts, W = observation.known_contexts(self.window), self.window + 1
+        left = observation.steps_left if self.truncate else W + 1  # beyond every position: it never ends
 
         def first_stages(iterates):
             # t = 2 - W..1: the window begins at step 1, which is 1 - t steps after t

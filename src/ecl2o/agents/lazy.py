@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.problem import Problem
-from ecl2o.problem.linear_switching import LinearSwitching, prefix_bounds
-from ecl2o.problem.path import movement_blocks
+from ecl2o.planning.line import prefix_bounds
+from ecl2o.planning.path import movement_blocks
+from ecl2o.problem import LinearSwitching, Problem
 from ecl2o.solvers import minimize_sequence
 
 Interval = tuple[Float[Array, " 1"], Float[Array, " 1"], Bool[Array, ""]]

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 
 from ecl2o.agents.base import AbstractAgent, Observation, Start, State
-from ecl2o.agents.competitive import Competitive
-from ecl2o.agents.guarded import Guarded
+from ecl2o.agents.guards.competitive import Competitive
+from ecl2o.agents.guards.guarded import Guarded
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import refuse_unless_count
 

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ecl2o.planning.line import linear_rate, prefix_bounds, tilted_minimizers
+from ecl2o.planning.path import Path
 from ecl2o.problem import Problem
-from ecl2o.problem.linear_switching import linear_rate, prefix_bounds, tilted_minimizers
-from ecl2o.problem.path import Path
 
 
 def cheapest_linear_path(problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "T q"]) -> Path:

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.offline.linear import cheapest_linear_path
+from ecl2o.planning.path import Path, cheapest_path
 from ecl2o.problem import Instance, LinearSwitching, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, cast_floats
-from ecl2o.problem.path import Path, cheapest_path
 
 
 def oracle(problem: Problem, instance: Instance) -> Trajectory:

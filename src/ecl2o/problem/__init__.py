@@ -10,9 +10,8 @@ from ecl2o.problem.hitting import (
     SquaredTracking,
 )
 from ecl2o.problem.instance import Instance
-from ecl2o.problem.linear_switching import LinearSwitching
 from ecl2o.problem.problem import Problem
-from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
+from ecl2o.problem.switching import AbstractSwitchingCost, LinearSwitching, Mahalanobis
 from ecl2o.problem.trajectory import Trajectory
 
 __all__ = [

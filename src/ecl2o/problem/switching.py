@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
 from ecl2o.problem.hitting import extreme_eigenvalues, refuse_unless_spd
 
 
@@ -63,3 +63,26 @@ class Mahalanobis(AbstractSwitchingCost):
     def check(self, dim: int) -> None:
         if self.Q.shape != (dim, dim):
             raise ValueError(f"Q must have shape ({dim}, {dim}) to fit x0, got {self.Q.shape}.")
+
+
+class LinearSwitching(AbstractSwitchingCost):
+    """c(x, z) = rate |x - z|, summed over coordinates: the switching cost of Lin et al. 2011.
+
+    >>> import jax.numpy as jnp
+    >>> float(LinearSwitching(rate=2.0)(jnp.array([1.0]), jnp.array([4.0])))
+    6.0
+    """
+
+    rate: Float[Array, ""] = eqx.field(converter=as_float)
+
+    def __check_init__(self):
+        if self.rate.shape != ():
+            raise ValueError(f"rate must be one number, got an array of shape {self.rate.shape}.")
+        refuse_unless_finite("rate", self.rate)
+        refuse_unless_positive("rate", self.rate)
+
+    def __call__(self, action: Float[Array, " d"], previous: Float[Array, " d"]) -> Float[Array, ""]:
+        return self.rate * jnp.sum(jnp.abs(action - previous))
+
+    def check(self, dim: int) -> None:
+        pass

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.agents.advisors.ridge import OnlineRidge
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.agents.modes import Modes
 from ecl2o.agents.trainable import Trainable
+from ecl2o.planning.modes import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite
 from ecl2o.theory import next_stiffness

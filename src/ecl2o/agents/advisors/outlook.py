@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.agents.modes import Modes
+from ecl2o.planning.modes import Modes
 from ecl2o.problem import Problem
 from ecl2o.theory import decay_root
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.agents.advisors.outlook import Outlook
 from ecl2o.agents.advisors.ridge_features import Memory, RidgeFeatures
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.agents.modes import Modes
+from ecl2o.planning.modes import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite, refuse_unless_positive
 from ecl2o.theory import decay_root

@@ -8,10 +8,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.allowance import Allowance, move_inside, ratio_of_bills
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrated import ROBD
 from ecl2o.agents.combined import Independent, OwnTrajectory, PureML
+from ecl2o.agents.guards.allowance import Allowance, move_inside, ratio_of_bills
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import (
     as_float,

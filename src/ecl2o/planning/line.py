@@ -1,4 +1,4 @@
-"""Movement billed by distance instead of its square, and the work function on a line that solves it exactly.
+"""The work function on a line where movement is billed by distance: it solves such problems exactly.
 
 The work function W_t(x) is the least cost of x_1..x_t with x_t = x. On a line with c = a |x - z| its slope obeys
 W_t' = clip(W_{t-1}', -a, a) + f_t', starting from the slope of a |x - x_0|: moving on is never worth more than a per unit.
@@ -9,38 +9,12 @@ Everything else follows from minimisers of W_t + tilt x:
 - x*_T has tilt 0, and x*_t is x*_{t+1} clipped to [x^L_t, x^U_t].
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
-from ecl2o.problem.problem import Problem
-from ecl2o.problem.switching import AbstractSwitchingCost
+from ecl2o.problem import LinearSwitching, Problem
 from ecl2o.solvers import decreasing_root
-
-
-class LinearSwitching(AbstractSwitchingCost):
-    """c(x, z) = rate |x - z|, summed over coordinates: the switching cost of Lin et al. 2011.
-
-    >>> import jax.numpy as jnp
-    >>> float(LinearSwitching(rate=2.0)(jnp.array([1.0]), jnp.array([4.0])))
-    6.0
-    """
-
-    rate: Float[Array, ""] = eqx.field(converter=as_float)
-
-    def __check_init__(self):
-        if self.rate.shape != ():
-            raise ValueError(f"rate must be one number, got an array of shape {self.rate.shape}.")
-        refuse_unless_finite("rate", self.rate)
-        refuse_unless_positive("rate", self.rate)
-
-    def __call__(self, action: Float[Array, " d"], previous: Float[Array, " d"]) -> Float[Array, ""]:
-        return self.rate * jnp.sum(jnp.abs(action - previous))
-
-    def check(self, dim: int) -> None:
-        pass
 
 
 def linear_rate(problem: Problem, dim: int) -> Float[Array, ""]:

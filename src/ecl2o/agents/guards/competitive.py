@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents.allowance import ratio_of_bills
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.agents.modes import Modes
+from ecl2o.agents.guards.allowance import ratio_of_bills
+from ecl2o.planning.modes import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import as_float, known, refuse_unless_finite
 from ecl2o.theory import (

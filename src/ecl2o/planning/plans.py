@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.base import Observation
+from ecl2o.planning.path import Path, cheapest_path
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.path import Path, cheapest_path
 from ecl2o.solvers.block_tridiagonal import spd_inverse
 
 # Up to this many numbers, a matrix for each length is made; longer windows are solved at every step.
@@ -89,24 +88,3 @@ def make_plan(
 
     _, actions = jax.lax.scan(follow, previous, jnp.arange(first))
     return Path(actions, jnp.ones((), bool))
-
-
-def known_contexts(observation: Observation, window: int) -> Float[Array, "steps q"]:
-    """y_t and the forecasts of the contexts after it."""
-    now = observation.context[None]
-    if window == 0:
-        return now
-    forecast = observation.forecast
-    if forecast is None or forecast.shape[0] < window:
-        got = "none" if forecast is None else f"{forecast.shape[0]}"
-        raise ValueError(f"this agent plans with forecasts of {window} future contexts, got {got}.")
-    return jnp.concatenate([now, forecast[:window]])
-
-
-def steps_left(observation: Observation) -> Int[Array, ""]:
-    """The number of steps until the horizon, this one included."""
-    if observation.remaining is None:
-        raise ValueError(
-            "truncate=True needs Observation.remaining at every step; use truncate=False without a horizon."
-        )
-    return observation.remaining + 1
