@@ -19,8 +19,9 @@ import numpy as np
 
 import ecl2o as ec
 from ecl2o.data import Contexts, weather_contexts
-from ecl2o.evaluation import TestBed, rollout_days, stream_days
-from ecl2o.studies.guarded_training import competitive_ridge, record_outlook, train_through
+from ecl2o.evaluation import TestBed
+from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through
+from ecl2o.running import rollout_days, stream_days
 from ecl2o.studies.networks import Alone, Calibrated, NetworkTraining, untrained_key
 
 HOURS = 24

@@ -38,8 +38,8 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole studies first: an idle worker steals from the end of the list, and a study cut in two is run twice."""
-    items.sort(key=lambda item: "tests/studies/" not in item.nodeid)
+    """Whole studies and recipes first: an idle worker steals from the end of the list, and a study cut in two is run twice."""
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/studies/", "tests/recipes/")))
 
 
 @pytest.fixture(scope="session")

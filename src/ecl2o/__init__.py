@@ -65,9 +65,6 @@ _PUBLIC = {
         "CalibratedLoss",
         "FitResult",
         "ImitationLoss",
-        "Policy",
-        "PolicyFileError",
-        "Runner",
         "StandaloneLoss",
         "SurrogateCalibrator",
         "TailLoss",
@@ -75,10 +72,10 @@ _PUBLIC = {
         "authors_schedule",
         "fit",
         "fit_many",
-        "load",
-        "save",
     ),
-    "evaluation": ("Certificate", "certify", "metrics", "rollout", "rollout_days", "stream_days"),
+    "running": ("rollout", "rollout_days", "stream_days"),
+    "evaluation": ("Certificate", "certify", "metrics"),
+    "serving": ("Policy", "PolicyFileError", "Runner", "load", "save"),
 }
 _HOME = {name: package for package, names in _PUBLIC.items() for name in names}
 _SUBPACKAGES = ("data", "forecasters", "theory")
@@ -107,3 +104,5 @@ if TYPE_CHECKING:
     from ecl2o.learning import *  # noqa: F403
     from ecl2o.offline import *  # noqa: F403
     from ecl2o.problem import *  # noqa: F403
+    from ecl2o.running import *  # noqa: F403
+    from ecl2o.serving import *  # noqa: F403

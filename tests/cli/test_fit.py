@@ -3,7 +3,7 @@
 import pytest
 
 import ecl2o as ec
-from ecl2o.studies import own_series
+from ecl2o.recipes import own_series
 
 from .conftest import SPLIT
 from .operator_files import DAYS, STEPS, demands, write_series

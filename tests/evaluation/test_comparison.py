@@ -7,17 +7,8 @@ import pytest
 import ecl2o as ec
 from ecl2o.evaluation import TestBed as Bed
 from ecl2o.evaluation import score_days
-from ecl2o.evaluation.comparison import (
-    CONTENDERS,
-    ComparisonRow,
-    Entrant,
-    Promise,
-    compare,
-    compared,
-    contender,
-    oracle_row,
-    promise_of,
-)
+from ecl2o.evaluation.comparison import ComparisonRow, Entrant, Promise, compare, compared, oracle_row, promise_of
+from ecl2o.recipes.catalogue import CONTENDERS, contender
 
 DAYS, STEPS = 4, 4
 

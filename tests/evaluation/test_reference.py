@@ -10,9 +10,10 @@ import pytest
 from ecl2o.agents import MLAROBD, ROBD, Greedy
 from ecl2o.agents.advisors import Fixed
 from ecl2o.data import weather_contexts
-from ecl2o.evaluation import metrics, rollout_days
+from ecl2o.evaluation import metrics
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
+from ecl2o.running import rollout_days
 
 TRUSTED_MEAN = "mla-robd, trust 0.3, advice = mean of the training contexts"
 

@@ -7,8 +7,8 @@ from ecl2o.agents import MLAROBD, ROBD
 from ecl2o.agents.advisors import Fixed
 from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import DailyScore
-from ecl2o.learning import Policy
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking, Trajectory
+from ecl2o.serving import Policy
 from ecl2o.studies.results import Row, Study, TradeOffPoint, WorstDay
 
 HOURS = 24

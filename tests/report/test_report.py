@@ -11,7 +11,6 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ecl2o.learning import load
 from ecl2o.report.bars import draw_bars
 from ecl2o.report.figures import FORMATS, plates
 from ecl2o.report.folder import whole_folder, write_report
@@ -24,6 +23,7 @@ from ecl2o.report.trade_off import pareto
 from ecl2o.report.units import units_of
 from ecl2o.report.week import draw_week
 from ecl2o.report.worst_day import draw_worst_day
+from ecl2o.serving import load
 from ecl2o.studies.results import TradeOffPoint
 from report.fake_study import LABELS, fake_study
 

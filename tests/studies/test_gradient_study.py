@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ecl2o.evaluation.rollout import rollout_set
+from ecl2o.running import rollout_set
 from ecl2o.studies import gradient_study as study
 
 

@@ -13,7 +13,7 @@ from ecl2o.cli import output, series
 from ecl2o.cli.evaluate import PolicyFile, reading_for
 
 if TYPE_CHECKING:
-    from ecl2o.learning import Policy, Runner
+    from ecl2o.serving import Policy, Runner
 
 
 def act(
@@ -56,7 +56,7 @@ def act(
 
     use_synchronous_dispatch()
     use_double_precision()
-    from ecl2o.learning import load
+    from ecl2o.serving import load
 
     loaded = load(policy)
     runner = _runner(loaded, state, _numbers_of(x0), history and series.Reading(history, None, time_column, fill))
@@ -178,7 +178,7 @@ def _answer(runner: "Runner", asked: _Asked, state: Path | None, as_json: bool) 
 
 def _runner(policy: "Policy", state: Path | None, x0: list[float] | None, reading: series.Reading | None) -> "Runner":
     """A runner where the last one was, or a new one."""
-    from ecl2o.learning import Runner
+    from ecl2o.serving import Runner
 
     if state is not None and state.exists():
         runner = Runner.resume(policy, state)

@@ -36,7 +36,7 @@ def _entries(agent: str | None) -> list[str]:
 
     if agent is not None and (agent.endswith(_SUFFIX) or Path(agent).is_file()):
         from ecl2o.cli.numerics import use_double_precision
-        from ecl2o.learning import load
+        from ecl2o.serving import load
 
         use_double_precision()
         return citation(load(agent).agent).split("\n\n")

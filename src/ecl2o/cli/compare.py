@@ -93,7 +93,7 @@ def compare(
 
 
 def _list(as_json: bool) -> None:
-    from ecl2o.evaluation.comparison import CONTENDERS
+    from ecl2o.recipes.catalogue import CONTENDERS
 
     if as_json:
         output.print_json(list(CONTENDERS))
@@ -115,7 +115,7 @@ def _study_bed(name: str, alpha: float | None, seed: int) -> "TestBed":
 def _series_bed(reading: series.Reading, alpha: float) -> "TestBed":
     """The series as days, the first ones as history."""
     from ecl2o.evaluation import TestBed
-    from ecl2o.studies.own_series import tracking_problem
+    from ecl2o.recipes.own_series import tracking_problem
 
     contexts = reading.whole()
     per_day = contexts.steps_per_day
@@ -143,7 +143,7 @@ def _last_days(bed: "TestBed", days: int | None) -> "TestBed":
 
 def _names(agents: str) -> list[str]:
     """The agents and policy files that are meant, refusing what is neither before anything is computed."""
-    from ecl2o.evaluation.comparison import CONTENDERS
+    from ecl2o.recipes.catalogue import CONTENDERS
 
     names = list(CONTENDERS) if agents == "all" else [name.strip() for name in agents.split(",") if name.strip()]
     unknown = [name for name in names if name not in CONTENDERS and not _is_policy(name)]
@@ -160,8 +160,9 @@ def _is_policy(name: str) -> bool:
 
 
 def _entrants(names: list[str], bed: "TestBed", forecaster: str) -> "dict[str, Entrant]":
-    from ecl2o.evaluation.comparison import contender, streamed
-    from ecl2o.learning import load
+    from ecl2o.evaluation.comparison import streamed
+    from ecl2o.recipes.catalogue import contender
+    from ecl2o.serving import load
 
     asked = _forecaster(forecaster, bed.days.shape[1])
     found = {}

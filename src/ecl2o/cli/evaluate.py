@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ecl2o.data import Contexts
     from ecl2o.evaluation import TestBed
     from ecl2o.evaluation.comparison import ComparisonRow
-    from ecl2o.learning import Policy
+    from ecl2o.serving import Policy
 
 PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="A policy file, written by fit or reproduce.")]
 
@@ -37,8 +37,8 @@ def evaluate(
 
     use_double_precision()
     from ecl2o.evaluation.comparison import compare, streamed
-    from ecl2o.learning import load
-    from ecl2o.studies.own_series import rivals
+    from ecl2o.recipes.own_series import rivals
+    from ecl2o.serving import load
 
     loaded = load(policy)
     contexts = reading_for(loaded, series.Reading(data, column, time_column, fill, period)).whole()

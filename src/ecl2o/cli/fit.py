@@ -9,7 +9,7 @@ from ecl2o.cli import output, series
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
-    from ecl2o.studies.own_series import FittedSeries
+    from ecl2o.recipes.own_series import FittedSeries
 
 
 def fit(
@@ -51,8 +51,8 @@ def fit(
 
     use_double_precision()
     _refuse_bad_place(out)
-    from ecl2o.learning import save
-    from ecl2o.studies.own_series import Recipe, bad_day, fit_series
+    from ecl2o.recipes.own_series import Recipe, bad_day, fit_series
+    from ecl2o.serving import save
 
     recipe = Recipe(alpha, advisor, promise, steps, seed)
     split = series.split_of(training_days, validation_days)

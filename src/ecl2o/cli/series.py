@@ -68,7 +68,7 @@ class Reading:
     def contexts(self, split: "Split | None" = None) -> "Contexts":
         """The series, divided into days for training, validation and testing; without a split, as `fit` does it."""
         from ecl2o.data import DataError, series_contexts
-        from ecl2o.studies.own_series import FEWEST_DAYS, default_split
+        from ecl2o.recipes.own_series import FEWEST_DAYS, default_split
 
         frame, metadata = self._frame()
         days = len(frame) // metadata.steps_per_day

@@ -1,4 +1,7 @@
-"""From files to contexts: weather files, power models, series."""
+"""From files to contexts: weather files, power models, series.
+
+Imports `problem` only; imported from `recipes` on.
+"""
 
 from ecl2o.data.contexts import Contexts, Days, Split, series_contexts
 from ecl2o.data.errors import DataError

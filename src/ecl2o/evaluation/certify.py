@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent
 from ecl2o.evaluation.metrics import cost_ratios
-from ecl2o.evaluation.rollout import rollout
 from ecl2o.offline import oracle
 from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
+from ecl2o.running import rollout
 
 _LINEARITY_TOLERANCE = 1e-9
 _ASCENT_STEPS = 400

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent
 from ecl2o.evaluation import metrics
-from ecl2o.evaluation.rollout import rollout_days
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.running import rollout_days
 
 
 class TestBed(eqx.Module):

@@ -1,4 +1,7 @@
-"""Predictions of future contexts, for agents that plan."""
+"""Predictions of future contexts, for agents that plan.
+
+Knows contexts; knows nothing of agents.
+"""
 
 from ecl2o.forecasters.base import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster
 from ecl2o.forecasters.causal import FromFunction, Persistence, RollingProfile, SeasonalNaive

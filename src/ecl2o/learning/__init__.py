@@ -1,12 +1,12 @@
-"""The ML optimizer and how it is trained: losses, fitting, policy files, the streaming runner."""
+"""How the ML optimizer is trained: losses, their gradients, and fitting.
+
+Knows how agents are run and scored; knows nothing of files, data or policies at work.
+"""
 
 from ecl2o.learning.fit import FitLog, FitResult, authors_schedule, fit, fit_many
 from ecl2o.learning.gradients import AbstractGradient, Backpropagation, SurrogateCalibrator, ZeroOrder
 from ecl2o.learning.imitation import ImitationLoss
 from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, StandaloneLoss, TailLoss
-from ecl2o.learning.policy import Policy, describe, load, save
-from ecl2o.learning.policy_file import PolicyFileError
-from ecl2o.learning.runner import Runner, Streams
 
 __all__ = [
     "AbstractGradient",
@@ -16,18 +16,11 @@ __all__ = [
     "FitLog",
     "FitResult",
     "ImitationLoss",
-    "Policy",
-    "PolicyFileError",
-    "Runner",
     "StandaloneLoss",
-    "Streams",
     "SurrogateCalibrator",
     "TailLoss",
     "ZeroOrder",
     "authors_schedule",
-    "describe",
     "fit",
     "fit_many",
-    "load",
-    "save",
 ]

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.advisors import Fixed
-from ecl2o.evaluation import rollout
 from ecl2o.learning.losses import AbstractLoss, Scale, runs
 from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.running import rollout
 
 
 class Shadowed(AbstractAgent):

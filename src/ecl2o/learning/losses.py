@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Observation, Start
-from ecl2o.evaluation.rollout import rollout_set
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import as_float, known
+from ecl2o.running import rollout_set
 
 # Oracle costs in denominators are at least this share of their mean: an instance whose optimum is free has no ratio.
 _FLOOR = 1e-6

@@ -1,4 +1,7 @@
-"""Hindsight: the offline optimum, alone, from day to day, and under a movement budget."""
+"""Hindsight: the offline optimum, alone, from day to day, and under a movement budget.
+
+Knows problems; knows nothing of agents.
+"""
 
 from ecl2o.offline.constrained import constrained_oracle
 from ecl2o.offline.oracle import oracle, oracle_days

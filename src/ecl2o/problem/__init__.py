@@ -1,4 +1,7 @@
-"""WHAT is decided: hitting costs, switching costs, action sets, and the records of instances and runs."""
+"""WHAT is decided: hitting costs, switching costs, action sets, and the records of instances and runs.
+
+Knows `solvers` only.
+"""
 
 from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere
 from ecl2o.problem.hitting import (

@@ -1,1 +1,4 @@
-"""Figures and the HTML report."""
+"""Figures and the HTML report.
+
+Knows what studies find; computes nothing that a study could.
+"""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ecl2o.learning import save
 from ecl2o.report.figures import FORMATS, plates, save_plate
 from ecl2o.report.page import page
 from ecl2o.report.toml_text import toml_text
+from ecl2o.serving import save
 from ecl2o.studies.results import Study
 
 RESULTS, PAGE, CONFIG, FIGURES, POLICIES = "results.json", "report.html", "config.toml", "figures", "policies"

@@ -1,1 +1,4 @@
-"""Complete case studies built from the parts."""
+"""Complete case studies built from the parts.
+
+Knows everything but figures and the command line.
+"""

@@ -7,7 +7,7 @@ import numpy as np
 
 from ecl2o.data import weather_contexts
 from ecl2o.evaluation import TestBed
-from ecl2o.studies.own_series import tracking_problem
+from ecl2o.recipes.own_series import tracking_problem
 from ecl2o.studies.right_sizing import RightSizing
 from ecl2o.studies.settings import RightSizingSettings
 from ecl2o.studies.varying_curvature import random_instances, varying_curvature_problem

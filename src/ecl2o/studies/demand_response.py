@@ -14,10 +14,13 @@ import numpy as np
 from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, PureML, Renewed, Switch
 from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
-from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs, stream_days
+from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.offline import oracle_days
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
+from ecl2o.recipes.guarded_training import competitive_ridge, train_through
+from ecl2o.recipes.progress import Progress, silent
+from ecl2o.running import stream_days
 from ecl2o.studies.entries import (
     PAPER_MU,
     PAPER_TRUST,
@@ -31,11 +34,10 @@ from ecl2o.studies.entries import (
     tested,
     trade_off_points,
 )
-from ecl2o.studies.guarded_training import competitive_ridge, train_through
 from ecl2o.studies.networks import Alone, Calibrated, NetworkTraining, untrained_key
 from ecl2o.studies.results import Laps, Study, TradeOffPoint, WorstDay, row_points
 from ecl2o.studies.settings import DemandResponseSettings
-from ecl2o.studies.training_jobs import Job, Progress, run_jobs, silent
+from ecl2o.studies.training_jobs import Job, run_jobs
 
 HOURS = 24
 HISTORY = 14 * HOURS  # what advisors and forecasters may remember

@@ -9,10 +9,11 @@ import jax
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, PureML, Restarting, Switch
 from ecl2o.evaluation import DailyScore, TestBed, score_days
 from ecl2o.forecasters import RollingProfile
-from ecl2o.learning import Policy
 from ecl2o.problem import Problem
+from ecl2o.recipes.progress import Progress, silent
+from ecl2o.serving import Policy
 from ecl2o.studies.results import Row, TradeOffPoint
-from ecl2o.studies.training_jobs import Job, Progress, run_jobs, silent
+from ecl2o.studies.training_jobs import Job, run_jobs
 
 # The paper's settings (section 6.2).
 PAPER_TRUST, PAPER_MU, TWO_STAGE_TRUST, SWITCH_GAMMA = 0.5, 0.6, 0.3, 1.5

@@ -18,14 +18,16 @@ from ecl2o import theory
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML, Renewed
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling
 from ecl2o.data import Contexts, DataError
-from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs, stream_days
+from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
+from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through
+from ecl2o.recipes.progress import Progress, silent
+from ecl2o.running import stream_days
 from ecl2o.studies.demand_response import LEARNING_RATES, TUNING
 from ecl2o.studies.entries import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST
-from ecl2o.studies.guarded_training import competitive_ridge, record_outlook, train_through
-from ecl2o.studies.training_jobs import Job, Progress, run_jobs, silent
+from ecl2o.studies.training_jobs import Job, run_jobs
 
 FORMAT = 1
 RATIOS = (1.8, 2.0, 2.2, 2.5, 3.0, 4.0)

@@ -21,7 +21,6 @@ from jaxtyping import Array, Float
 from ecl2o.agents import MLAROBD, ROBD, trainable_mask
 from ecl2o.agents.advisors import MLP, Scaling
 from ecl2o.data import weather_contexts
-from ecl2o.evaluation import rollout
 from ecl2o.learning import (
     AbstractGradient,
     Backpropagation,
@@ -34,6 +33,7 @@ from ecl2o.learning import (
 from ecl2o.learning.losses import scaled
 from ecl2o.offline import oracle
 from ecl2o.problem import Box, Instance, Mahalanobis, Problem, SquaredTracking, Trajectory
+from ecl2o.running import rollout
 
 TRUST = 0.3
 ALPHA = 10.0

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestBed
-from ecl2o.learning import Policy
+from ecl2o.serving import Policy
 
 FORMAT = 1
 

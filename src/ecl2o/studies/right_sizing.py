@@ -20,9 +20,11 @@ from ecl2o.agents import MLAROBD, OBD, OGD, AbstractAgent, Guarded, PureML
 from ecl2o.agents.advisors import MLP, Scaling
 from ecl2o.agents.calibration import minimize_hitting
 from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
-from ecl2o.evaluation import DailyScore, TestBed, rollout_days, score_days, score_runs
+from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
 from ecl2o.offline import oracle_days
 from ecl2o.problem import Instance, Problem
+from ecl2o.recipes.progress import Progress, silent
+from ecl2o.running import rollout_days
 from ecl2o.studies.entries import (
     PAPER_MU,
     PAPER_TRUST,
@@ -41,7 +43,7 @@ from ecl2o.studies.results import Laps, Row, Study, TradeOffPoint, WorstDay, row
 from ecl2o.studies.right_sizing_cost import Cluster
 from ecl2o.studies.right_sizing_workload import synthetic_workload, workload_contexts
 from ecl2o.studies.settings import RightSizingSettings
-from ecl2o.studies.training_jobs import Job, Progress, run_jobs, silent
+from ecl2o.studies.training_jobs import Job, run_jobs
 
 HISTORY_DAYS = 14  # what forecasters may remember
 

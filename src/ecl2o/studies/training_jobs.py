@@ -5,12 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-# progress(stage, done, total)
-Progress = Callable[[str, int, int], None]
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
+from ecl2o.recipes.progress import Progress
 
 
 class Job:

@@ -9,8 +9,8 @@ import ecl2o as ec
 from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
 from ecl2o.evaluation import TestBed as Bed
 from ecl2o.evaluation import score_days
-from ecl2o.studies import own_series
-from ecl2o.studies.own_series import Recipe, default_split, fit_series, tracking_problem
+from ecl2o.recipes import own_series
+from ecl2o.recipes.own_series import Recipe, default_split, fit_series, tracking_problem
 
 STEPS, DAYS = 4, 20
 SPLIT = Split(12, 4)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecl2o import agents, forecasters, problem
-from ecl2o.learning.policy_file import PolicyFileError
+from ecl2o.serving.policy_file import PolicyFileError
 
 _DEEPEST = 40
 _BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

@@ -25,13 +25,15 @@ from ecl2o.agents import (
 )
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.data import Contexts, DataError, SeriesMetadata, Split
-from ecl2o.evaluation import Certificate, TestBed, certify, score_runs, stream_days
+from ecl2o.evaluation import Certificate, TestBed, certify, score_runs
 from ecl2o.evaluation.comparison import ComparisonRow, Entrant, compare, streamed
 from ecl2o.forecasters import RollingProfile
-from ecl2o.learning import CalibratedLoss, Policy, fit_many
+from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
-from ecl2o.studies.guarded_training import competitive_ridge, train_through
-from ecl2o.studies.training_jobs import Progress, silent
+from ecl2o.recipes.guarded_training import competitive_ridge, train_through
+from ecl2o.recipes.progress import Progress, silent
+from ecl2o.running import stream_days
+from ecl2o.serving import Policy
 
 Advisor = Literal["ridge", "seasonal", "mlp", "lstm"]
 

@@ -10,8 +10,8 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
 from ecl2o.data import Contexts, Split, weather_contexts
-from ecl2o.evaluation import metrics, stream_days
-from ecl2o.studies.guarded_training import (
+from ecl2o.evaluation import metrics
+from ecl2o.recipes.guarded_training import (
     _choice,
     _daily_costs,
     _validation,
@@ -20,6 +20,7 @@ from ecl2o.studies.guarded_training import (
     record_outlook,
     train_through,
 )
+from ecl2o.running import stream_days
 
 PROBLEM = ec.Problem(ec.SquaredTracking(1.0), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 

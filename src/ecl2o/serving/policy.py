@@ -14,9 +14,9 @@ import numpy as np
 
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.forecasters import AbstractForecaster
-from ecl2o.learning import policy_file, policy_tree
-from ecl2o.learning.policy_file import Contents, PolicyFileError
 from ecl2o.problem import Mahalanobis, Problem
+from ecl2o.serving import policy_file, policy_tree
+from ecl2o.serving.policy_file import Contents, PolicyFileError
 
 _KIND = "policy"
 _PARTS = {"agent": AbstractAgent, "problem": Problem, "forecaster": AbstractForecaster}

@@ -10,7 +10,7 @@ import pytest
 
 import ecl2o as ec
 from conformance.registry import CASES, HORIZON
-from ecl2o.evaluation.rollout import rollout_set
+from ecl2o.running import rollout_set
 
 
 @functools.cache

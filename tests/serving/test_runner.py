@@ -15,8 +15,9 @@ import ecl2o as ec
 from conformance.registry import CASES
 from ecl2o.agents import AbstractAgent, Info
 from ecl2o.forecasters import AbstractCausalForecaster
-from ecl2o.learning import policy_file, stepping
-from ecl2o.learning.policy_file import PolicyFileError
+from ecl2o.running import stepping
+from ecl2o.serving import policy_file
+from ecl2o.serving.policy_file import PolicyFileError
 
 STEPS = 7
 

@@ -7,8 +7,8 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import AbstractAgent, Info
-from ecl2o.evaluation import stream_days
 from ecl2o.forecasters import AbstractCausalForecaster
+from ecl2o.running import stream_days
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=4.0, dim=1))
 X0, DAYS = jnp.array([0.3]), jnp.asarray(np.random.default_rng(0).normal(size=(4, 5, 1)))

@@ -15,9 +15,9 @@ import pytest
 import ecl2o as ec
 from conformance.registry import CASES
 from ecl2o.agents import AbstractAgent, Info
-from ecl2o.learning import describe, policy_file, policy_tree
-from ecl2o.learning.policy_file import PolicyFileError
 from ecl2o.problem.arrays import as_float
+from ecl2o.serving import describe, policy_file, policy_tree
+from ecl2o.serving.policy_file import PolicyFileError
 
 FRAME = struct.Struct("<8sIQQ")
 

@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Float
 
 from ecl2o.agents import Info, refuse_infeasible_promises
-from ecl2o.learning import policy_file
-from ecl2o.learning.policy import Policy
-from ecl2o.learning.policy_file import Contents, PolicyFileError
-from ecl2o.learning.stepping import Compiled, Program, Setting, make_program
 from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
 from ecl2o.problem.arrays import cast_floats
+from ecl2o.running.stepping import Compiled, Program, Setting, make_program
+from ecl2o.serving import policy_file
+from ecl2o.serving.policy import Policy
+from ecl2o.serving.policy_file import Contents, PolicyFileError
 
 _KIND = "runner"
 _BILL = 3  # hitting cost, switching cost, whether a solve did not converge

@@ -19,10 +19,9 @@ from jaxtyping import Array, Float, Int
 from ecl2o.agents import Competitive, Guarded, Renewed, trainable_mask
 from ecl2o.agents.advisors import Corrected, OnlineRidge, Outlook, Recorded
 from ecl2o.data import Contexts
-from ecl2o.evaluation import rollout
-from ecl2o.evaluation.rollout import rollout_set
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.running import rollout, rollout_set
 
 Guard = TypeVar("Guard", Competitive, Guarded)
 

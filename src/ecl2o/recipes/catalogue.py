@@ -1,0 +1,64 @@
+"""The agents that have a name: what tables and commands can ask for without training anything."""
+
+from collections.abc import Callable
+
+from ecl2o.agents import (
+    ABCS,
+    AFHC,
+    CHC,
+    LAI,
+    LCP,
+    MLAROBD,
+    OBD,
+    OGD,
+    RHC,
+    RHGD,
+    ROBD,
+    AbstractAgent,
+    Competitive,
+    Greedy,
+    GreedyOBD,
+    Guarded,
+    HittingMinimizer,
+    Renewed,
+    Switch,
+)
+from ecl2o.agents.advisors import OnlineRidge
+from ecl2o.evaluation import TestBed
+from ecl2o.evaluation.comparison import Entrant, streamed
+from ecl2o.forecasters import AbstractForecaster, RollingProfile
+
+# Agents that need no training, by the names that tables and commands use: made for days of so many steps.
+CONTENDERS: dict[str, Callable[[int], AbstractAgent]] = {
+    "greedy": lambda steps: Greedy(),
+    "hitting-minimizer": lambda steps: HittingMinimizer(),
+    "r-obd": lambda steps: ROBD(),
+    "obd": lambda steps: OBD(),
+    "g-obd": lambda steps: GreedyOBD(),
+    "ogd": lambda steps: OGD(),
+    "lai": lambda steps: LAI(),
+    "lcp": lambda steps: LCP(heuristic=True),
+    "rhc": lambda steps: RHC(steps - 1, truncate=False),
+    "chc": lambda steps: CHC(steps - 1, max(steps // 4, 1), truncate=False),
+    "afhc": lambda steps: AFHC(steps - 1, truncate=False),
+    "rhgd": lambda steps: RHGD(steps - 1, truncate=False),
+    "mla-robd-rhc": lambda steps: MLAROBD(RHC(steps - 1, truncate=False), trust=0.5),
+    "switch-rhc": lambda steps: Switch(RHC(steps - 1, truncate=False)),
+    "abcs-rhc": lambda steps: ABCS(RHC(steps - 1, truncate=False)),
+    "guarded-rhc": lambda steps: Guarded(RHC(steps - 1, truncate=False), slack=0.5),
+    "competitive-rhc": lambda steps: Competitive(RHC(steps - 1, truncate=False), ratio=2.5, horizon=steps),
+    "ridge": lambda steps: OnlineRidge(steps),
+    "competitive-ridge": lambda steps: Renewed(Competitive(OnlineRidge(steps), ratio=2.5, horizon=steps), steps),
+}
+_LEARN_ON = ("ridge", "competitive-ridge")  # what they have learned is not forgotten at midnight
+
+
+def contender(name: str, bed: TestBed, forecaster: AbstractForecaster | None = None) -> Entrant:
+    """An agent by name for the days of a bed; it asks a rolling profile unless another forecaster is given."""
+    if name not in CONTENDERS:
+        raise ValueError(f"no agent is called {name!r}; there are {', '.join(CONTENDERS)}.")
+    steps = bed.days.shape[1]
+    agent = CONTENDERS[name](steps)
+    if name in _LEARN_ON:
+        return streamed(agent)
+    return Entrant(agent, RollingProfile(period=steps) if forecaster is None else forecaster)

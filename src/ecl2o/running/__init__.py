@@ -1,0 +1,8 @@
+"""The one loop: an agent steps through contexts, one instance or many, day after day or as a stream.
+
+Knows agents, forecasters and problems; knows nothing of metrics, training or files.
+"""
+
+from ecl2o.running.rollout import rollout, rollout_days, rollout_set, stream_days
+
+__all__ = ["rollout", "rollout_days", "rollout_set", "stream_days"]
