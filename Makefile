@@ -1,6 +1,6 @@
 # `make test` sets everything up in .venv and checks the project; `make reproduce` runs the paper's case study.
 .DEFAULT_GOAL := help
-.PHONY: help install lint types layers unit test reproduce bench-install clean
+.PHONY: help install lint types layers unit optimised test reproduce bench-install clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -31,7 +31,10 @@ layers: $(STAMP) ## imports point one way
 unit: $(STAMP) ## the tests alone
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test: lint types layers unit ## everything that CI runs
+optimised: $(STAMP) ## promises, oracle and training once more, compiled as users compile them
+	XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m optimised tests
+
+test: lint types layers unit optimised ## everything that CI runs
 
 reproduce: $(STAMP) ## the paper's case study on the built-in weather
 	$(BIN)/ecl2o reproduce

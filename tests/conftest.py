@@ -1,4 +1,9 @@
-"""Settings that every test shares: double precision, a compilation cache, deterministic hypothesis runs."""
+"""Settings that every test shares: double precision, a compilation cache, deterministic hypothesis runs.
+
+Tests marked `optimised` run a second time with the compiler as users have it (`make optimised`): XLA_FLAGS and
+JAX_DISABLE_MOST_OPTIMIZATIONS are set there, and not changed here. Tests that read the folder of reference data take the
+fixture `shared`, and are marked `reference_data` by that.
+"""
 
 import gc
 import itertools
@@ -38,8 +43,24 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole studies and recipes first: an idle worker steals from the end of the list, and a study cut in two is run twice."""
+    """Mark what needs reference data, and put whole studies and recipes first.
+
+    An idle worker steals from the end of the list, and a study cut in two is run twice.
+    """
+    for item in items:
+        if "shared" in getattr(item, "fixturenames", ()):
+            item.add_marker("reference_data")
     items.sort(key=lambda item: not item.nodeid.startswith(("tests/studies/", "tests/recipes/")))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how much was not tested for want of reference data. Workers' reports carry their marks, so this counts all of them."""
+    skipped = [test for test in terminalreporter.stats.get("skipped", []) if "reference_data" in test.keywords]
+    if skipped:
+        terminalreporter.section("reference data")
+        terminalreporter.line(
+            f"{len(skipped)} tests skipped: no real weather, workloads and reference figures at {SHARED}"
+        )
 
 
 @pytest.fixture(scope="session")

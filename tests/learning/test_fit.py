@@ -64,6 +64,7 @@ def test_only_weights_change_and_every_precision_is_restored(dtype):
     assert jax.tree.structure(before) == jax.tree.structure(after)
 
 
+@pytest.mark.optimised
 def test_training_lowers_the_loss_and_is_logged():
     setting = {"instances": instances(), "key": jax.random.key(0), "steps": 150, "learning_rate": 0.05}
     log = fit(far_off(), loss=ec.StandaloneLoss(), **setting).log
@@ -208,7 +209,7 @@ def test_each_of_many_keeps_its_own_best():
 # --- many at once ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["MLP", "LSTM"])
+@pytest.mark.parametrize("kind", ["MLP", pytest.param("LSTM", marks=pytest.mark.optimised)])
 def test_many_fits_are_single_fits(kind):
     """Differing in seed, trust, mu and learning rate at once."""
     rates, data = [3e-3, 1e-2, 1e-3], instances()

@@ -47,7 +47,7 @@ def _softplus_referee(y):
     return lambda x: cp.sum(cp.logistic(2 * (x - y))) + 0.5 * cp.sum_squares(x - y)
 
 
-@pytest.mark.parametrize(("d", "T"), [(1, 200), (3, 40), (8, 20)])
+@pytest.mark.parametrize(("d", "T"), [(1, 200), pytest.param(3, 40, marks=pytest.mark.optimised), (8, 20)])
 @pytest.mark.parametrize("bounded", [False, True])
 def test_agrees_with_cvxpy(d, T, bounded):
     rng = np.random.default_rng(d + T)
@@ -64,6 +64,7 @@ def test_agrees_with_cvxpy(d, T, bounded):
         assert float(((best.actions == box[0]) | (best.actions == box[1])).mean()) > 0.1
 
 
+@pytest.mark.optimised
 def test_agrees_with_cvxpy_on_a_general_cost():
     d, T = 3, 20
     rng = np.random.default_rng(7)

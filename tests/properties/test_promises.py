@@ -94,13 +94,13 @@ def play(agent, problem, x0, contexts, horizon):
 @pytest.mark.parametrize(
     ("kind", "dim", "horizons", "runs"),
     [
-        ("quadratic", 1, (0, *HORIZONS), 2500),
+        pytest.param("quadratic", 1, (0, *HORIZONS), 2500, marks=pytest.mark.optimised),
         ("quadratic", 3, (0, *HORIZONS), 1500),
         ("curved", 1, (0, *HORIZONS), 1500),
         ("curved", 3, (0, 1, 2, 24), 1000),
         ("box", 1, (0, *HORIZONS), 400),
         ("box", 3, (0, *HORIZONS), 400),
-        ("convex box", 1, (0, *HORIZONS), 400),
+        pytest.param("convex box", 1, (0, *HORIZONS), 400, marks=pytest.mark.optimised),
         ("convex box", 3, (0, 1, 2, 24), 300),
     ],
 )
@@ -131,7 +131,7 @@ def test_guarded_never_pays_more_than_promised(kind, dim, horizons, runs):
 
 
 @pytest.mark.parametrize("dim", [1, 3])
-@pytest.mark.parametrize("horizon", [None, *HORIZONS])
+@pytest.mark.parametrize("horizon", [None, 1, 2, pytest.param(24, marks=pytest.mark.optimised), 200])
 def test_competitive_never_pays_more_than_promised(dim, horizon):
     steps, runs = horizon or 200, 1200
     problem = problem_of("quadratic", dim)

@@ -404,13 +404,15 @@ def test_curvature_in_the_context_is_understood():
 
 def test_single_precision_where_jax_runs_in_it():
     policy, _, _ = example("ROBD")
-    expected = ec.Runner(policy, [0.5]).step([1.0])
+    double = ec.Runner(policy, [0.5])
+    expected = double.step([1.0])
     with jax.enable_x64(False):
         runner = ec.Runner(policy, [0.5])
         action = runner.step(np.array([1.0]))
         with pytest.raises(ValueError, match="finite"):
             runner.step([1e300])
-    assert action.dtype == np.float32
+    assert action.dtype == runner.dtype == np.float32
+    assert expected.dtype == double.dtype == np.float64
     np.testing.assert_allclose(action, expected, rtol=1e-6)
 
 

@@ -112,6 +112,11 @@ class AbstractRunner(abc.ABC):
         return self._policy
 
     @property
+    def dtype(self) -> np.dtype:
+        """The precision it works in, JAX's when it was made. Promises are made for 64 bits."""
+        return self._dtype
+
+    @property
     def steps(self) -> int:
         """How many contexts have been answered."""
         return self._steps

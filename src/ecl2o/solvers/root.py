@@ -20,7 +20,10 @@ def decreasing_root(
     parameters: PyTree,
     halvings: int = 64,
 ) -> Float[Array, ""]:
-    """S in [lower, upper] with fn(s, parameters) = 0 for an fn that falls in s; an end where there is no sign change.
+    """The s in [lower, upper] with fn(s, parameters) = 0 for an fn that falls in s; an end where there is no sign change.
+
+    Its derivative is that of the root clipped to the two ends: with respect to the parameters it is 0 where an end is the
+    answer. (0 also where fn has no slope at the root, and the derivative is infinite.)
 
     >>> import jax.numpy as jnp
     >>> round(float(decreasing_root(lambda s, p: p - s**3, jnp.array(0.0), jnp.array(9.0), jnp.array(8.0))), 5)
@@ -39,8 +42,12 @@ def decreasing_root(
 
 @decreasing_root.defjvp
 def _decreasing_root_jvp(fn, halvings, primals, tangents):
+    """The root moves by -dfn/slope; an end that is the answer moves as the end does, whatever the parameters do."""
     lower, upper, parameters = primals
+    lower_moved, upper_moved, parameters_moved = tangents
     root = decreasing_root(fn, lower, upper, parameters, halvings)
     slope = jax.grad(fn)(root, parameters)
-    _, moved = jax.jvp(lambda p: fn(root, p), (parameters,), (tangents[2],))
-    return root, -moved / jnp.where(slope == 0, 1.0, slope)
+    _, fn_moved = jax.jvp(lambda p: fn(root, p), (parameters,), (parameters_moved,))
+    moved = jnp.where(slope == 0, 0.0, -fn_moved / jnp.where(slope == 0, 1.0, slope))
+    moved = jnp.where(fn(upper, parameters) > 0, upper_moved, moved)
+    return root, jnp.where(fn(lower, parameters) < 0, lower_moved, moved)
