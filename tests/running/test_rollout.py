@@ -117,6 +117,18 @@ def test_exact_forecasts_are_the_next_contexts():
     np.testing.assert_allclose(run.actions, [padded[t + 1 : t + 3].mean(axis=0) for t in range(5)], rtol=1e-12)
 
 
+def test_every_day_has_noise_of_its_own():
+    """The same contexts every day, and an agent that plays its forecast: what differs is the noise."""
+    same = jnp.broadcast_to(DAYS[0], DAYS.shape)
+    noisy, key = ec.forecasters.NoisyExact(sigma=1.0), jax.random.key(5)
+    runs, _ = ec.rollout_days(Forecast(2), PROBLEM, X0, same, forecaster=noisy, key=key)
+    noise = runs.actions - ec.rollout(Forecast(2), PROBLEM, ec.Instance(X0, DAYS[0])).actions
+    apart = np.abs(noise[:, None] - noise[None, :]).min(axis=(2, 3))
+    assert float(apart[~np.eye(4, dtype=bool)].min()) > 1e-6
+    again, _ = ec.rollout_days(Forecast(2), PROBLEM, X0, same, forecaster=noisy, key=key)
+    np.testing.assert_array_equal(runs.actions, again.actions)
+
+
 def test_a_causal_forecaster_is_stepped_once_per_context():
     run = ec.rollout(Forecast(2), PROBLEM, ec.Instance(X0, DAYS[0], HISTORY), LastButOne())
     np.testing.assert_array_equal(run.actions, np.concatenate([HISTORY[-1:], DAYS[0][:-1]]))
