@@ -61,6 +61,7 @@ _PUBLIC = {
     ),
     "learning": (
         "AbstractLoss",
+        "AuthorsLoss",
         "Backpropagation",
         "CalibratedLoss",
         "FitResult",

@@ -227,15 +227,6 @@ def test_many_fits_are_single_fits(kind):
 # --- schedules ------------------------------------------------------------------------------------------------------
 
 
-def test_authors_schedule():
-    steps, rates = ec.authors_schedule(1416, batch=50)
-    assert steps == rates.size == 29 * 25 * 6
-    assert np.unique(rates).tolist() == [3e-5, 6e-5, 1e-4, 2e-4, 3e-4, 4e-4]
-    assert (np.diff(rates) <= 0).all()
-    assert (rates[: 29 * 25] == 4e-4).all()
-    assert rates[29 * 25] == 3e-4
-
-
 def test_schedules_of_every_kind_are_the_same_rates():
     """An optax schedule, its values as an array, and the built-in names."""
     train = functools.partial(fit, agent(), instances=instances(), key=jax.random.key(0))

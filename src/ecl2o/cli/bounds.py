@@ -72,14 +72,14 @@ def _rows(m: float, alpha: float, beta: float, trusts: list[float], rho: float) 
     def row(name: str, what: str, tight: Any, paper: Any = None) -> dict[str, Any]:
         return {"name": name, "what": what, "tight": float(tight), "paper": None if paper is None else float(paper)}
 
-    def forms(function: Any, *values: float) -> tuple[Any, Any]:
-        return function(*values, form="tight"), function(*values, form="paper")
+    def forms(function: Any, *values: float, **named: float) -> tuple[Any, Any]:
+        return function(*values, form="tight", **named), function(*values, form="paper", **named)
 
     rows = [
         row("R-OBD", "upper bound, the least if curvature varies", *forms(theory.robd_ratio, m, alpha, beta)),
         row("Greedy", "upper bound", theory.greedy_ratio(m, beta)),
         row("HittingMinimizer", "upper bound", theory.hitting_minimizer_ratio(m, beta)),
-        row(f"PureML at rho {rho:g}", "lower bound", *forms(theory.pure_ml_lower_bound, m, alpha, rho)),
+        row(f"PureML at rho {rho:g}", "lower bound", *forms(theory.pure_ml_lower_bound, m, alpha, rho, beta=beta)),
     ]
     if alpha == beta:
         exact = theory.exact_robd_ratio(m, beta)

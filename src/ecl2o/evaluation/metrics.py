@@ -48,9 +48,19 @@ def prediction_error(advice: Float[Array, "*n T d"], best: Trajectory) -> Float[
 
     Where that cost is 0: 0 if the advice is exact, else infinite (erratum E14).
     """
-    error = jnp.sum((advice - best.actions) ** 2, axis=(-2, -1))
+    error = constrained_prediction_error(advice, best)  # an oracle with a budget that never binds
     free = best.cost <= 0
     return jnp.where(free, jnp.where(error <= 0, 0.0, jnp.inf), error / jnp.where(free, 1.0, best.cost))
+
+
+def constrained_prediction_error(
+    advice: Float[Array, "*n T d"], comparator: Trajectory
+) -> Float[Array, "*n"]:
+    """L_rho (Definition 5): the squared distance of the advice from the actions of an L-constrained oracle, in their unit.
+
+    Advice is (L, L_rho)-constrained if this is at most L_rho beside `constrained_oracle` with budget L.
+    """
+    return jnp.sum((advice - comparator.actions) ** 2, axis=(-2, -1))
 
 
 def regret(run: Trajectory, comparator: Trajectory) -> Float[Array, "*n"]:

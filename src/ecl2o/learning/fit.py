@@ -24,8 +24,6 @@ from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
 
 _CHUNK = 100
-_AUTHORS_RATES = (4e-4, 3e-4, 2e-4, 1e-4, 6e-5, 3e-5)
-_AUTHORS_EPOCHS = 25
 
 Schedule = Literal["cosine", "constant"] | Callable[[Any], Any] | Float[Array, " steps"] | Float[np.ndarray, " steps"]
 # progress(step, steps, latest loss)
@@ -73,18 +71,6 @@ class _Progress(eqx.Module):
 
     weights: PyTree
     adam: PyTree
-
-
-def authors_schedule(n_instances: int, batch: int = 50) -> tuple[int, Float[np.ndarray, " steps"]]:
-    """(steps, learning rate of each): 25 epochs at each of 4e-4, 3e-4, 2e-4, 1e-4, 6e-5, 3e-5 (the authors' code).
-
-    >>> steps, rates = authors_schedule(1416)
-    >>> steps, float(rates[0]), float(rates[-1])
-    (4350, 0.0004, 3e-05)
-    """
-    per_epoch = -(-n_instances // batch)
-    rates = np.repeat(np.array(_AUTHORS_RATES), _AUTHORS_EPOCHS * per_epoch)
-    return rates.size, rates
 
 
 def fit(

@@ -43,7 +43,7 @@ class AdviceOrAction(AbstractAgent):
 def _advice(agent: AbstractAgent, advice: Array | None) -> Array:
     """The advice that the agent, or a guard around it, was given; refused where there was none."""
     if advice is None:
-        raise TypeError(f"CalibratedLoss needs an agent with an advisor, got {type(agent).__name__}.")
+        raise TypeError(f"this loss needs an agent with an advisor, got {type(agent).__name__}.")
     return advice
 
 
@@ -101,26 +101,32 @@ def _runs_with_advice(agent, problem: Problem, instances: Instance) -> tuple[Tra
     return played, _advice(agent, played.advice)
 
 
-def _runs_with_standalone_actions(
-    agent, problem: Problem, instances: Instance
-) -> tuple[Trajectory, Float[Array, "n T d"]]:
-    """The runs, and what the advisor would have done alone: both unrolled as one set of twice the size, which is faster."""
+def runs_and_advisor_alone(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Trajectory]:
+    """The runs, and those of the advisor left to itself: both unrolled as one set of twice the size, which is faster."""
     n = instances.x0.shape[0]
     twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), instances)
     either = AdviceOrAction(agent, jnp.repeat(jnp.arange(2), n).astype(instances.x0.dtype))
     axes = eqx.tree_at(lambda a: a.alone, jax.tree.map(lambda _: None, either), 0, is_leaf=lambda leaf: leaf is None)
     both = rollout_set(either, problem, twice, agent_axes=axes)
     played, alone = (jax.tree.map(lambda leaf, part=part: leaf[part], both) for part in (slice(0, n), slice(n, None)))
+    return played, alone
+
+
+def _runs_with_standalone_actions(agent, problem: Problem, instances: Instance):
+    """The runs, and what the advisor would have done alone."""
+    played, alone = runs_and_advisor_alone(agent, problem, instances)
     return played, alone.actions
 
 
-def _check_share(name: str, value: Float[Array, ""]) -> None:
+def check_share(name: str, value: Float[Array, ""]) -> None:
+    """Refuse what is not between 0 and 1."""
     number = known(value)
     if number is not None and not ((number >= 0) & (number <= 1)).all():
         raise ValueError(f"{name} must lie in [0, 1], got {number}.")
 
 
-def _check_cost_scale(cost_scale: float | int | str) -> None:
+def check_cost_scale(cost_scale: float | int | str) -> None:
+    """Refuse what is neither a factor nor "oracle"."""
     if cost_scale != "oracle" and not (isinstance(cost_scale, float | int) and cost_scale > 0):
         raise ValueError(f"cost_scale must be 'oracle' or a positive number, got {cost_scale!r}.")
 
@@ -140,8 +146,8 @@ class CalibratedLoss(AbstractLoss):
     scale: Scale | None = None
 
     def __check_init__(self):
-        _check_share("mu", self.mu)
-        _check_cost_scale(self.cost_scale)
+        check_share("mu", self.mu)
+        check_cost_scale(self.cost_scale)
         if self.prediction_rollout not in ("calibrated", "standalone"):
             raise ValueError(
                 f"prediction_rollout must be 'calibrated' or 'standalone', got {self.prediction_rollout!r}."
@@ -166,8 +172,8 @@ class StandaloneLoss(AbstractLoss):
     scale: Scale | None = None
 
     def __check_init__(self):
-        _check_share("kappa", self.kappa)
-        _check_cost_scale(self.cost_scale)
+        check_share("kappa", self.kappa)
+        check_cost_scale(self.cost_scale)
 
     def __call__(
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
@@ -192,7 +198,7 @@ class TailLoss(AbstractLoss):
         number = known(self.level)
         if number is not None and not ((number >= 0) & (number < 1)).all():
             raise ValueError(f"level must lie in [0, 1), got {number}.")
-        _check_cost_scale(self.cost_scale)
+        check_cost_scale(self.cost_scale)
 
     def __call__(
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory

@@ -39,7 +39,7 @@ def draw_bounds(m: float, alpha: float, beta: float, trusts: list[float]) -> Fig
 
 def _draw_form(axes, rho, m, alpha, beta, trusts, form: Form) -> None:
     errors = jnp.asarray(rho)
-    pure = theory.pure_ml_lower_bound(m, alpha, errors, form=form)
+    pure = theory.pure_ml_lower_bound(m, alpha, errors, form=form, beta=beta)
     axes.plot(rho, pure, color=VERMILLION, linestyle=(0, (1, 2)), label="pure ML (at least)")
     robd = np.full_like(rho, float(theory.robd_ratio(m, alpha, beta, form)))
     axes.plot(rho, robd, color=BLUE, linestyle=(0, (5, 2)), label="R-OBD (at most)")

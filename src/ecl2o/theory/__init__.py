@@ -5,6 +5,7 @@ All functions take numbers or arrays, broadcast, and can be differentiated.
 """
 
 from ecl2o.theory.experts import decay_root, exact_robd_ratio, greedy_ratio, hitting_minimizer_ratio, robd_ratio
+from ecl2o.theory.generalization import average_cost_bound, shift_effect
 from ecl2o.theory.guarantees import (
     clipped_prediction_error,
     guarded_ratio,
@@ -28,11 +29,12 @@ from ecl2o.theory.mla_robd import (
     useful_prediction_error,
 )
 from ecl2o.theory.pure_ml import pure_ml_lower_bound
-from ecl2o.theory.regret import path_strong_convexity, regret_bound
+from ecl2o.theory.regret import path_strong_convexity, regret_bound, sublinear_regret_bound, sublinear_weights
 from ecl2o.theory.switch import switch_bound
-from ecl2o.theory.tail import tail_prediction_error, tail_ratio_bound
+from ecl2o.theory.tail import mixing_norm, tail_prediction_error, tail_ratio_bound
 
 __all__ = [
+    "average_cost_bound",
     "clipped_prediction_error",
     "decay_root",
     "exact_robd_ratio",
@@ -43,6 +45,7 @@ __all__ = [
     "limit_stiffness",
     "limit_value",
     "mla_robd_bound",
+    "mixing_norm",
     "mla_robd_bound_at",
     "next_stiffness",
     "optimal_lambda2",
@@ -52,9 +55,12 @@ __all__ = [
     "pure_ml_lower_bound",
     "regret_bound",
     "robd_ratio",
+    "shift_effect",
     "smallest_feasible_ratio",
     "smallest_lambda1",
     "stiffness_table",
+    "sublinear_regret_bound",
+    "sublinear_weights",
     "switch_bound",
     "tail_prediction_error",
     "tail_ratio_bound",

@@ -33,18 +33,20 @@ def regret_bound(
     gradient_bound: Scalar,
     diameter: Scalar,
     advice_error: Scalar = jnp.inf,
+    movement: Scalar = jnp.inf,
     form: Form = "tight",
 ) -> Result:
     """An upper bound of cost - cost(L-constrained oracle) for lambda1 >= 1 - m/(4 beta) and advice in X.
 
     `budget` is L, `gradient_bound` G >= |Qx| on X, `diameter` omega of X, `advice_error` L_rho, the squared distance of the
-    advice from the L-constrained oracle (infinite: unknown).
+    advice from the L-constrained oracle (`metrics.constrained_prediction_error`), `movement` what the algorithm itself pays for
+    moving; infinite: unknown.
 
     Tight (erratum E10; the printed bound is violated by an explicit instance):
     (lambda1 + m/2beta) min(4G, beta omega) sqrt(2TL/alpha) + lambda2 beta T omega^2/2 + lambda3 (beta/2) min(L_rho, T omega^2).
 
     Paper (Theorem 4.2): alpha/(alpha - lambda3 beta) times [(lambda1 + m/2beta) G sqrt(2TL/alpha) + lambda2 beta T omega^2/2
-    + lambda3 beta L_rho/2] if lambda3 < alpha/beta, which also assumes that the algorithm itself moves at most L; otherwise
+    + lambda3 beta L_rho/2] if lambda3 < alpha/beta *and* the algorithm moves at most L; otherwise
     (lambda1 + m/2beta) G sqrt(2TL/alpha) + (lambda2 + lambda3) beta T omega^2 / 2.
 
     >>> values = dict(lambda1=1.0, lambda2=0.0, lambda3=0.0, horizon=16, budget=2.0, gradient_bound=0.5, diameter=2.0)
@@ -54,17 +56,58 @@ def regret_bound(
     """
     check_form(form)
     beta, budget = jnp.asarray(beta), jnp.asarray(budget)
-    movement = jnp.sqrt(2 * horizon * budget / alpha)
+    reach = jnp.sqrt(2 * horizon * budget / alpha)
     anchored = lambda1 + m / (2 * beta)
     toward_minimizer = lambda2 * beta * horizon * jnp.asarray(diameter) ** 2 / 2
     furthest = horizon * jnp.asarray(diameter) ** 2
     if form == "tight":
         slope = jnp.minimum(4 * jnp.asarray(gradient_bound), beta * diameter)
         toward_advice = lambda3 * beta / 2 * jnp.minimum(advice_error, furthest)
-        return anchored * slope * movement + toward_minimizer + toward_advice
-    base = anchored * gradient_bound * movement + toward_minimizer
-    trusted = jnp.asarray(lambda3) < alpha / beta
+        return anchored * slope * reach + toward_minimizer + toward_advice
+    base = anchored * gradient_bound * reach + toward_minimizer
+    trusted = (jnp.asarray(lambda3) < alpha / beta) & (jnp.asarray(movement) <= budget)
     margin = jnp.where(trusted, alpha - lambda3 * beta, alpha)
     small = alpha / margin * (base + jnp.where(lambda3 > 0, lambda3 * beta * advice_error / 2, 0.0))
     large = base + lambda3 * beta * furthest / 2
     return jnp.where(trusted, small, large)
+
+
+def sublinear_weights(
+    *, horizon: Scalar, budget: Scalar, gradient_bound: Scalar, diameter: Scalar, share: Scalar = 1.0
+) -> Result:
+    """eta(T, L, omega, G) = share (G/omega^2) sqrt(L/T): a lambda2, or lambda3, under which regret is O(G sqrt(TL)).
+
+    The second half of Theorem 4.2 asks for (eta2 + eta3) (omega^2/G) sqrt(T/L) to stay bounded; here each is `share` for every T.
+
+    >>> weights = [float(sublinear_weights(horizon=T, budget=1.0, gradient_bound=2.0, diameter=2.0)) for T in (100, 400)]
+    >>> [round(weight, 6) for weight in weights]
+    [0.05, 0.025]
+    """
+    return share * jnp.asarray(gradient_bound) / jnp.asarray(diameter) ** 2 * jnp.sqrt(jnp.asarray(budget) / horizon)
+
+
+def sublinear_regret_bound(
+    m: Scalar,
+    alpha: Scalar,
+    beta: Scalar,
+    *,
+    lambda1: Scalar,
+    horizon: Scalar,
+    budget: Scalar,
+    gradient_bound: Scalar,
+    share2: Scalar = 1.0,
+    share3: Scalar = 1.0,
+) -> Result:
+    """C G sqrt(TL), Theorem 4.2's second half with its constant, for `sublinear_weights` of these shares:
+    C = 4 (lambda1 + m/2beta) sqrt(2/alpha) + (share2 + share3) beta/2. It is `regret_bound` of any X and any advice in it.
+
+    >>> bounds = [
+    ...     float(sublinear_regret_bound(1.0, 4.0, 4.0, lambda1=1.0, horizon=T, budget=1.0, gradient_bound=2.0))
+    ...     for T in (100, 400)
+    ... ]
+    >>> round(bounds[1] / bounds[0], 6)
+    2.0
+    """
+    beta = jnp.asarray(beta)
+    constant = 4 * (lambda1 + m / (2 * beta)) * jnp.sqrt(2 / jnp.asarray(alpha)) + (share2 + share3) * beta / 2
+    return constant * gradient_bound * jnp.sqrt(jnp.asarray(horizon) * budget)
