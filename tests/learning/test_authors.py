@@ -52,7 +52,9 @@ def bill(weights, data, trust):
         advice, memories = lstm_step(weights, y, x, memories)
         played = advice
         if trust is not None:
-            played = ((1 + ALPHA * lambda2) * y + ALPHA * x + ALPHA * trust * advice) / (1 + ALPHA * (1 + lambda2 + trust))
+            played = ((1 + ALPHA * lambda2) * y + ALPHA * x + ALPHA * trust * advice) / (
+                1 + ALPHA * (1 + lambda2 + trust)
+            )
         cost += (played - y) ** 2 + ALPHA * (played - x) ** 2
         x = played
     return cost

@@ -172,29 +172,34 @@ def test_robd_is_the_moving_average_for_every_admissible_lambda1(seed):
 # --- Lemma 3.2, erratum E6 ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("horizon", [2, 10])
-def test_pure_ml_lower_bound_is_attained_and_not_exceeded(horizon):
-    m, alpha, rho = 0.7, 5.0, 0.3
-    problem = ec.Problem(ec.SquaredTracking(m), ec.Mahalanobis.isotropic(alpha=alpha, dim=1))
+@pytest.mark.parametrize(
+    ("horizon", "Q"), [(2, [2.5]), (10, [2.5]), (6, [0.5, 5.0])], ids=["short", "long", "anisotropic"]
+)
+def test_pure_ml_lower_bound_is_attained_and_not_exceeded(horizon, Q):
+    """Q = diag(.5, 5): the worst error is in the direction that is dearest to move in, with beta, not alpha, in its bound."""
+    m, dim, rho = 0.7, len(Q), 0.02
+    problem = ec.Problem(ec.SquaredTracking(m), ec.Mahalanobis(np.diag(Q)))
     rng = np.random.default_rng(horizon)
-    instance = ec.Instance(rng.normal(size=1), rng.normal(size=(horizon, 1)))
+    instance = ec.Instance(rng.normal(size=dim), rng.normal(size=(horizon, dim)))
     best = ec.oracle(problem, instance)
     D = np.eye(horizon) - np.eye(horizon, k=-1)
-    worst = np.linalg.eigh(D.T @ D)[1][:, -1]
-    directions = np.concatenate([worst[None], rng.normal(size=(200, horizon))])
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    worst = np.zeros((horizon, dim))
+    worst[:, -1] = np.linalg.eigh(D.T @ D)[1][:, -1]
+    directions = np.concatenate([worst[None], rng.normal(size=(200, horizon, dim))])
+    directions /= np.linalg.norm(directions, axis=(1, 2), keepdims=True)
 
     @jax.jit
     @jax.vmap
     def ratio(direction):
-        advice = best.actions + jnp.sqrt(rho * best.cost) * direction[:, None]
+        advice = best.actions + jnp.sqrt(rho * best.cost) * direction
         return ec.rollout(ec.advisors.Fixed(advice), problem, instance).cost / best.cost, metrics.prediction_error(
             advice, best
         )
 
     ratios, errors = ratio(directions)
     np.testing.assert_allclose(errors, rho, rtol=1e-9)
-    bound = float(theory.pure_ml_lower_bound(m, alpha, rho, horizon=horizon))
+    alpha, beta = 2 * min(Q), 2 * max(Q)
+    bound = float(theory.pure_ml_lower_bound(m, alpha, rho, horizon=horizon, beta=beta))
     np.testing.assert_allclose(ratios[0], bound, rtol=1e-9)
     assert float(ratios.max()) <= bound * ROUNDING
     assert float(theory.pure_ml_lower_bound(m, alpha, rho, form="paper")) <= bound

@@ -106,8 +106,9 @@ def test_eigenvalues_of_the_movement_of_a_path(T):
     D = np.eye(T) - np.eye(T, k=-1)
     eigenvalues = np.linalg.eigvalsh(D.T @ D)
     np.testing.assert_allclose(theory.path_strong_convexity(0.3, 7.0, T), 0.3 + 7.0 * eigenvalues[0], rtol=1e-10)
-    slope = 2 * (float(theory.pure_ml_lower_bound(0.3, 7.0, 1.0, horizon=T)) - 1) - 0.3
-    np.testing.assert_allclose(slope, 7.0 * eigenvalues[-1], rtol=1e-10)
+    for alpha in (7.0, 0.2):
+        slope = 2 * (float(theory.pure_ml_lower_bound(0.3, alpha, 1.0, horizon=T, beta=7.0)) - 1) - 0.3
+        np.testing.assert_allclose(slope, 7.0 * eigenvalues[-1], rtol=1e-10)
 
 
 def test_lemma_d1_as_printed_is_false():
@@ -127,6 +128,7 @@ def test_pure_ml_lower_bound_grows_to_its_limit():
 
 def test_regret_bound_of_the_paper_changes_branch_at_alpha_over_beta():
     values = {"lambda1": 1.0, "lambda2": 0.2, "horizon": 10, "budget": 3.0, "gradient_bound": 2.0, "diameter": 1.5}
+    values["movement"] = 3.0
     below = theory.regret_bound(1.0, 4.0, 8.0, lambda3=0.25, advice_error=6.0, form="paper", **values)
     anchored = (1.0 + 1.0 / 16.0) * 2.0 * np.sqrt(2 * 10 * 3.0 / 4.0) + 0.2 * 8.0 * 10 * 1.5**2 / 2
     np.testing.assert_allclose(below, 4.0 / (4.0 - 2.0) * (anchored + 0.25 * 8.0 * 6.0 / 2), rtol=1e-12)
@@ -147,14 +149,46 @@ def test_tail_bound_is_theorem_4_1_at_the_tail_error():
         "expected_cost": 3.0,
         "mu": 0.6,
         "training_error": 0.05,
-        "generalization_gap": 0.01,
-        "distribution_shift": 0.02,
+        "shift_effect": 0.03,
         "diameter": 0.5,
         "smallest_oracle_cost": 0.4,
         "horizon": 24,
         "mixing_norm": np.sqrt(24),
         "delta": 0.1,
     }
-    concentration = 2 * 0.25 / 0.4 * np.sqrt(24) * np.sqrt(24 * np.log(40) / 2)
-    expected = 0.1 + 0.2 + 0.4 / 0.6 * 3.0 + 0.05 / 0.6 + 0.03 + concentration
-    np.testing.assert_allclose(theory.tail_prediction_error(**terms), expected, rtol=1e-12)
+    average = 0.1 + 0.2 + (0.4 * 3.0 + 0.05 + 0.03) / 0.6
+    printed = average + 2 * 0.25 / 0.4 * np.sqrt(24) * np.sqrt(24 * np.log(40) / 2)
+    np.testing.assert_allclose(theory.tail_prediction_error(form="paper", **terms), printed, rtol=1e-12)
+    tight = average + 0.25 / 0.4 * np.sqrt(24) * np.sqrt(24 * np.log(10) / 2)
+    np.testing.assert_allclose(theory.tail_prediction_error(**terms), tight, rtol=1e-12)
+
+
+@pytest.mark.parametrize("T", [1, 2, 30])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 0.9])
+def test_mixing_norms_are_those_of_the_matrix_and_below_its_limits(T, epsilon):
+    """Gamma written out entry by entry; the operator norm is never above the Frobenius norm, nor above the sum of a row."""
+    gamma = [[0.0 if j < i else epsilon ** max(j - i - 1, 0) for j in range(T)] for i in range(T)]
+    np.testing.assert_allclose(theory.mixing_norm(T, epsilon, form="paper") ** 2, np.sum(np.square(gamma)), rtol=1e-12)
+    tight = theory.mixing_norm(T, epsilon)
+    largest = np.linalg.eigvalsh(np.transpose(gamma) @ gamma)[-1]
+    np.testing.assert_allclose(tight**2, largest, rtol=1e-10)
+    assert tight <= min(theory.mixing_norm(T, epsilon, form="paper"), 1 + 1 / (1 - epsilon)) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(("T", "epsilon"), [(0, 0.5), (5, 1.0), (5, -0.1)])
+def test_impossible_mixing_is_refused(T, epsilon):
+    with pytest.raises(ValueError, match="must"):
+        theory.mixing_norm(T, epsilon)
+
+
+def test_the_concentration_of_independent_errors_holds():
+    """McDiarmid's case, Gamma = I: on bounded independent errors the tail beyond the tight term is rarer than delta."""
+    rng, T, delta, largest = np.random.default_rng(0), 12, 0.1, 0.7
+    errors = rng.choice([0.0, largest], (20_000, T)).sum(axis=1)
+    loss = np.maximum(errors - 3.0, 0)
+    terms = {"rho_bar": 0.0, "expected_cost": 0.0, "mu": 0.5, "training_error": 0.0, "shift_effect": 0.0}
+    terms |= {"diameter": np.sqrt(largest), "smallest_oracle_cost": 1.0, "horizon": T, "delta": delta}
+    limit = theory.tail_prediction_error(
+        expected_prediction_loss=loss.mean(), mixing_norm=theory.mixing_norm(T, None), **terms
+    )
+    assert 0 < np.mean(loss > float(limit)) <= delta

@@ -1,4 +1,4 @@
-"""How well it went: metrics, daily scores, comparison tables and certificates.
+"""How well it went: metrics, daily scores, comparison tables, certificates, and how far apart sets of days are.
 
 Knows how agents are run; knows nothing of training, files or data.
 """
@@ -6,5 +6,16 @@ Knows how agents are run; knows nothing of training, files or data.
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.certify import Certificate, certify
 from ecl2o.evaluation.daily import DailyScore, TestBed, score_days, score_runs
+from ecl2o.evaluation.shift import Transport, transport
 
-__all__ = ["Certificate", "DailyScore", "TestBed", "certify", "metrics", "score_days", "score_runs"]
+__all__ = [
+    "Certificate",
+    "DailyScore",
+    "TestBed",
+    "Transport",
+    "certify",
+    "metrics",
+    "score_days",
+    "score_runs",
+    "transport",
+]

@@ -53,9 +53,7 @@ def prediction_error(advice: Float[Array, "*n T d"], best: Trajectory) -> Float[
     return jnp.where(free, jnp.where(error <= 0, 0.0, jnp.inf), error / jnp.where(free, 1.0, best.cost))
 
 
-def constrained_prediction_error(
-    advice: Float[Array, "*n T d"], comparator: Trajectory
-) -> Float[Array, "*n"]:
+def constrained_prediction_error(advice: Float[Array, "*n T d"], comparator: Trajectory) -> Float[Array, "*n"]:
     """L_rho (Definition 5): the squared distance of the advice from the actions of an L-constrained oracle, in their unit.
 
     Advice is (L, L_rho)-constrained if this is at most L_rho beside `constrained_oracle` with budget L.

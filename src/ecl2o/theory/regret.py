@@ -79,7 +79,9 @@ def sublinear_weights(
 
     The second half of Theorem 4.2 asks for (eta2 + eta3) (omega^2/G) sqrt(T/L) to stay bounded; here each is `share` for every T.
 
-    >>> weights = [float(sublinear_weights(horizon=T, budget=1.0, gradient_bound=2.0, diameter=2.0)) for T in (100, 400)]
+    >>> weights = [
+    ...     float(sublinear_weights(horizon=T, budget=1.0, gradient_bound=2.0, diameter=2.0)) for T in (100, 400)
+    ... ]
     >>> [round(weight, 6) for weight in weights]
     [0.05, 0.025]
     """

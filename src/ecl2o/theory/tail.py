@@ -17,7 +17,7 @@ def mixing_norm(horizon: int, epsilon: float | None, form: Form = "tight") -> fl
     >>> [round(mixing_norm(24, None, form=form), 4) for form in ("tight", "paper")]
     [1.0, 4.899]
     >>> [round(mixing_norm(24, 0.5, form=form), 4) for form in ("tight", "paper")]
-    [2.9604, 7.3947]
+    [2.9511, 7.3636]
     """
     check_form(form)
     if horizon < 1:
