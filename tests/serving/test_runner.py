@@ -15,7 +15,7 @@ import ecl2o as ec
 from conformance.registry import CASES
 from ecl2o.agents import AbstractAgent, Info
 from ecl2o.forecasters import AbstractCausalForecaster
-from ecl2o.running import stepping
+from ecl2o.running import packed
 from ecl2o.serving import policy_file
 from ecl2o.serving.policy_file import PolicyFileError
 
@@ -43,7 +43,8 @@ class Echo(AbstractAgent):
     def step(self, problem, state, observation):
         mean = jnp.concatenate([observation.forecast, observation.context[None]]).mean(0)
         action = (mean + 0.1 * observation.step * state["past"]) * state["once"]
-        return {**state, "odd": ~state["odd"]}, action, Info(jnp.ones((), bool), details={"step": observation.step})
+        said = {"step": observation.step, "odd": state["odd"]}
+        return {**state, "odd": ~state["odd"]}, action, Info(jnp.ones((), bool), details=said)
 
 
 class Trend(AbstractCausalForecaster):
@@ -176,7 +177,7 @@ def test_a_resumed_runner_goes_on_bit_for_bit(name, tmp_path):
     runner.save_state(tmp_path / "state")
     ec.save(tmp_path / "policy", policy)
     loaded = ec.load(tmp_path / "policy", classes=(Echo, Trend))
-    stepping._program.cache_clear()  # as in a new process
+    packed._program.cache_clear()  # as in a new process
     resumed = ec.Runner.resume(loaded, tmp_path / "state")
     rewound = ec.Runner(policy, x0, history, horizon)
     rewound.load_state(tmp_path / "state")
@@ -442,7 +443,7 @@ def test_programs_are_shared_by_policies_of_one_structure():
 
 def test_large_arrays_travel_alone():
     arrays = [np.arange(3.0), np.ones((200, 100)), np.array(True), np.array(2.0)]
-    packing = stepping.Packing(tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays))
+    packing = packed.Packing(tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays))
     vectors = packing.pack(arrays)
     assert [v.shape for v in vectors] == [(4,), (20000,), (1,)]
     for found, wanted in zip(packing.unpack(vectors), arrays, strict=True):
@@ -452,5 +453,5 @@ def test_large_arrays_travel_alone():
 def test_importing_the_library_leaves_the_dispatch_of_jax_to_the_caller():
     # JAX refuses this setting once a backend has been made
     settings = "jax.config.update('jax_num_cpu_devices', 2); assert jax.device_count() == 2"
-    asked = f"import ecl2o.learning, jax; {settings}"
+    asked = f"import ecl2o.serving, jax; {settings}"
     subprocess.run([sys.executable, "-c", asked], check=True, env={**os.environ, "XLA_FLAGS": ""})

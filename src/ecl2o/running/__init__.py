@@ -3,6 +3,8 @@
 Knows agents, forecasters and problems; knows nothing of metrics, training or files.
 """
 
-from ecl2o.running.rollout import rollout, rollout_days, rollout_set, stream_days
+from ecl2o.running.days import rollout_days, stream_days
+from ecl2o.running.rollout import rollout, rollout_set
+from ecl2o.running.stepper import Step, Stepper
 
-__all__ = ["rollout", "rollout_days", "rollout_set", "stream_days"]
+__all__ = ["Step", "Stepper", "rollout", "rollout_days", "rollout_set", "stream_days"]

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from ecl2o.agents import Info, refuse_infeasible_promises
 from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
 from ecl2o.problem.arrays import cast_floats
-from ecl2o.running.stepping import Compiled, Program, Setting, make_program
+from ecl2o.running import Stepper
+from ecl2o.running.packed import Compiled, Program, Sizes, pack
 from ecl2o.serving import policy_file
 from ecl2o.serving.policy import Policy
 from ecl2o.serving.policy_file import Contents, PolicyFileError
@@ -31,7 +32,7 @@ class AbstractRunner(abc.ABC):
     """
 
     _policy: Policy
-    _setting: Setting
+    _sizes: Sizes
     _streams: int | None
 
     def __init__(self, policy: Policy, x0: Any, history: Any = None, horizon: int | None = None):
@@ -43,8 +44,8 @@ class AbstractRunner(abc.ABC):
             policy.problem.check(start if x0.ndim == 1 else Instance(extreme(x0, axis=0), np.zeros((1, context_dim))))
         if horizon is not None and (type(horizon) is not int or horizon < 1):
             raise ValueError(f"horizon must be a positive whole number of steps, or None, got {horizon!r}.")
-        setting = Setting(x0.shape[-1], context_dim, start.past.shape[-2], horizon)
-        self._assemble(policy, setting, start.x0, start.past)
+        sizes = Sizes(x0.shape[-1], context_dim, start.past.shape[-2], horizon)
+        self._assemble(policy, sizes, start.x0, start.past)
 
     @staticmethod
     @abc.abstractmethod
@@ -56,15 +57,15 @@ class AbstractRunner(abc.ABC):
     def _choose(program: Program) -> Compiled:
         """The functions for one stream, or for many."""
 
-    def _assemble(self, policy: Policy, setting: Setting, x0: Any, history: Any) -> None:
-        refuse_infeasible_promises(policy.agent, policy.problem, setting.dim)
+    def _assemble(self, policy: Policy, sizes: Sizes, x0: Any, history: Any) -> None:
+        refuse_infeasible_promises(policy.agent, policy.problem, sizes.dim)
         dtype = _working_dtype()
-        agent, problem, forecaster = cast_floats((policy.agent, policy.problem, policy.forecaster), dtype)
-        program, arrays = make_program(agent, problem, forecaster, setting, dtype)
+        stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster), dtype)
+        program, arrays = pack(stepper, sizes, dtype)
         compiled = self._choose(program)
-        self._policy, self._setting, self._dtype = policy, setting, dtype
+        self._policy, self._sizes, self._dtype = policy, sizes, dtype
         self._streams = x0.shape[0] if x0.ndim == 2 else None
-        self._expected = (*x0.shape[:-1], setting.context_dim)
+        self._expected = (*x0.shape[:-1], sizes.context_dim)
         self._advance, self._inspect = compiled.advance, compiled.inspect
         self._shared, self._carried = compiled.begin(arrays, x0, history)
         self._bill = np.zeros((*x0.shape[:-1], _BILL))
@@ -77,10 +78,10 @@ class AbstractRunner(abc.ABC):
 
     def _play(self, context: Any) -> np.ndarray:
         given = self._accepted(context)
-        if self._setting.horizon is not None and self._steps >= self._setting.horizon:
-            raise ValueError(f"all {self._setting.horizon} steps of the horizon have been played.")
+        if self._sizes.horizon is not None and self._steps >= self._sizes.horizon:
+            raise ValueError(f"all {self._sizes.horizon} steps of the horizon have been played.")
         carried = self._advance(self._shared, self._carried, given)
-        dim = self._setting.dim
+        dim = self._sizes.dim
         answer = np.asarray(carried[0])[..., : dim + _BILL]
         if not _is_finite(answer):
             raise FloatingPointError(
@@ -124,12 +125,12 @@ class AbstractRunner(abc.ABC):
     @property
     def context_dim(self) -> int:
         """Q, how many numbers a context has."""
-        return self._setting.context_dim
+        return self._sizes.context_dim
 
     @property
     def action(self) -> Float[np.ndarray, "*n d"]:
         """The last action; x0 before the first step."""
-        return np.array(self._carried[0][..., : self._setting.dim])
+        return np.array(self._carried[0][..., : self._sizes.dim])
 
     @property
     def hitting(self) -> Float[np.ndarray, "*n"]:
@@ -189,14 +190,14 @@ class AbstractRunner(abc.ABC):
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file, whole or not at all; it holds the policy's fingerprint, not the policy."""
-        state, setting = self.state_dict(), self._setting
+        state, sizes = self.state_dict(), self._sizes
         header = {
             "policy": self._policy.fingerprint,
             "streams": self._streams,
-            "dim": setting.dim,
-            "context_dim": setting.context_dim,
-            "seen": setting.seen,
-            "horizon": setting.horizon,
+            "dim": sizes.dim,
+            "context_dim": sizes.context_dim,
+            "seen": sizes.seen,
+            "horizon": sizes.horizon,
             "steps": state["steps"],
         }
         policy_file.write(path, Contents(_KIND, header, [state["bill"], *state["carried"]]))
@@ -205,7 +206,7 @@ class AbstractRunner(abc.ABC):
         """Go on from a saved state, bit for bit as if there had been no interruption."""
         contents = policy_file.read(path, _KIND)
         _check_owner(contents, self._policy, path)
-        if _read_sizes(contents, path) != (self._setting, self._streams):
+        if _read_sizes(contents, path) != (self._sizes, self._streams):
             raise PolicyFileError(f"{os.fspath(path)} is the state of a runner with other sizes or horizon.")
         self._restore(contents, path)
 
@@ -222,18 +223,18 @@ class AbstractRunner(abc.ABC):
         """A runner that goes on where another one of the same policy was saved."""
         contents = policy_file.read(path, _KIND)
         _check_owner(contents, policy, path)
-        setting, streams = _read_sizes(contents, path)
+        sizes, streams = _read_sizes(contents, path)
         leading = () if streams is None else (streams,)
         runner = cls.__new__(cls)
-        x0 = np.zeros((*leading, setting.dim), _working_dtype())
+        x0 = np.zeros((*leading, sizes.dim), _working_dtype())
         runner._check_axes(x0)
         try:
-            policy.problem.switching.check(setting.dim)
-            policy.problem.hitting.check(setting.dim, setting.context_dim)
+            policy.problem.switching.check(sizes.dim)
+            policy.problem.hitting.check(sizes.dim, sizes.context_dim)
         except ValueError as error:
             raise PolicyFileError(f"{os.fspath(path)} does not fit the policy's problem: {error}") from None
-        past = np.zeros((*leading, setting.seen, setting.context_dim), x0.dtype)
-        runner._assemble(policy, setting, x0, past)
+        past = np.zeros((*leading, sizes.seen, sizes.context_dim), x0.dtype)
+        runner._assemble(policy, sizes, x0, past)
         runner._restore(contents, path)
         return runner
 
@@ -317,7 +318,7 @@ def _check_owner(contents: Contents, policy: Policy, path: str | os.PathLike[str
         raise PolicyFileError(f"{os.fspath(path)} is the state of a runner of another policy.")
 
 
-def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[Setting, int | None]:
+def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[Sizes, int | None]:
     """The sizes in a file, where they make sense."""
     header = contents.header
     dim, context_dim, seen = (header.get(name) for name in ("dim", "context_dim", "seen"))
@@ -330,7 +331,7 @@ def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[Setti
     assert seen is not None
     if max(dim, (seen + 1) * context_dim) * (streams or 1) > _MOST_NUMBERS:
         raise PolicyFileError(f"{os.fspath(path)} has sizes that make no sense.")
-    return Setting(dim, context_dim, seen, horizon), streams
+    return Sizes(dim, context_dim, seen, horizon), streams
 
 
 def _is_finite(array: np.ndarray) -> bool:

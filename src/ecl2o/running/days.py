@@ -1,0 +1,71 @@
+"""Run an agent day after day: each day anew, or as one stream."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ecl2o.agents import AbstractAgent, refuse_infeasible_promises
+from ecl2o.forecasters import AbstractForecaster
+from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import AnyArray
+from ecl2o.running.rollout import rollout
+
+
+def rollout_days(
+    agent: AbstractAgent,
+    problem: Problem,
+    x0: Float[AnyArray, " d"],
+    days: Float[AnyArray, "n T q"],
+    history: Float[AnyArray, "H q"] | None = None,
+    forecaster: AbstractForecaster | None = None,
+    key: PRNGKeyArray | None = None,
+) -> tuple[Trajectory, Float[Array, "n d"]]:
+    """Continuous testing: each day starts from the agent's own last action of the day before.
+
+    The agent's state is made anew every day on the rolling history, the last H contexts before that day (none if `history`
+    is not given). Returns the runs with a leading day axis, and the x0 of each day.
+    """
+    first = Instance(x0, days[0], history)
+    problem.check(first)
+    refuse_infeasible_promises(agent, problem, first.dim)
+    days = jnp.asarray(days, first.x0.dtype)
+    return _rollout_days(agent, problem, first, days, forecaster, key)
+
+
+@eqx.filter_jit
+def _rollout_days(agent, problem, first, days, forecaster, key):
+    seen = first.past.shape[0]
+
+    def one_day(carry, today):
+        start, past = carry
+        contexts, day = today
+        noise = None if key is None else jax.random.fold_in(key, day)
+        run = rollout(agent, problem, Instance(start, contexts, past), forecaster, noise)
+        past = jnp.concatenate([past, contexts])[contexts.shape[0] :] if seen else past
+        return (run.actions[-1], past), (run, start)
+
+    _, (runs, starts) = jax.lax.scan(one_day, (first.x0, first.past), (days, jnp.arange(days.shape[0])))
+    return runs, starts
+
+
+def stream_days(
+    agent: AbstractAgent,
+    problem: Problem,
+    x0: Float[AnyArray, " d"],
+    days: Float[AnyArray, "n T q"],
+    history: Float[AnyArray, "H q"] | None = None,
+    forecaster: AbstractForecaster | None = None,
+    key: PRNGKeyArray | None = None,
+) -> tuple[Trajectory, Float[Array, "n d"]]:
+    """Continuous testing as one long run, which is what the streaming runner plays: the agent's state goes on over midnight.
+
+    Like `rollout_days` it returns the runs with a leading day axis, and the x0 of each day. What promises for a day, or was
+    trained on days, goes in `agents.Renewed` or `agents.Restarting`.
+    """
+    first = Instance(x0, days[0], history)
+    n, T, q = days.shape
+    whole = Instance(first.x0, jnp.asarray(days, first.x0.dtype).reshape(n * T, q), first.history)
+    run = rollout(agent, problem, whole, forecaster, key)
+    runs = jax.tree.map(lambda leaf: leaf.reshape(n, T, *leaf.shape[1:]), run)
+    return runs, jnp.concatenate([first.x0[None], runs.actions[:-1, -1]])

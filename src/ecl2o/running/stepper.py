@@ -1,0 +1,96 @@
+"""The one place where an agent is asked to act: everything that runs agents runs a `Stepper`."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ecl2o.agents import AbstractAgent, Info, Observation, Start
+from ecl2o.forecasters import AbstractCausalForecaster, AbstractForecaster
+from ecl2o.forecasters.base import AbstractPreparedForecast
+from ecl2o.problem import Problem
+
+
+class Step(eqx.Module):
+    """One decision and its bill: f(x_t, y_t), c(x_t, x_{t-1}), and what the agent says about it."""
+
+    action: Float[Array, " d"]
+    hitting: Float[Array, ""]
+    switching: Float[Array, ""]
+    info: Info
+
+
+class StepperState(NamedTuple):
+    """What goes on from step to step: the action in force, the number of steps made and to be made, and both memories."""
+
+    action: Float[Array, " d"]
+    count: Int[Array, ""]
+    horizon: Int[Array, ""] | None  # None where it is not known
+    agent: Any
+    forecaster: Any
+
+
+class Stepper(eqx.Module):
+    """An agent on a problem, one context at a time.
+
+    A pure function of its state, so that a roll-out scans it, sets and streams of instances map it, and the streaming runner
+    compiles it once.
+
+    Args:
+        agent: who decides.
+        problem: what is decided.
+        forecaster: asked only by agents with a lookahead. It knows the past only, or it has read its instance
+            (`AbstractClairvoyantForecaster.prepare`).
+
+    >>> import jax.numpy as jnp
+    >>> from ecl2o.agents import Greedy
+    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
+    >>> stepper = Stepper(Greedy(), Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1)))
+    >>> state = stepper.init(Start(jnp.zeros(1), jnp.zeros((0, 1))))
+    >>> state, step = stepper.step(state, jnp.array([3.0]))
+    >>> float(step.action[0]), float(step.hitting), float(step.switching)
+    (1.0, 2.0, 1.0)
+    """
+
+    agent: AbstractAgent
+    problem: Problem
+    forecaster: AbstractForecaster | AbstractPreparedForecast | None = None
+
+    def __check_init__(self):
+        usable = isinstance(self.forecaster, AbstractCausalForecaster | AbstractPreparedForecast)
+        if isinstance(self.agent, AbstractAgent) and self.agent.lookahead > 0 and not usable:
+            given = (
+                "none was given" if self.forecaster is None else f"{type(self.forecaster).__name__} knows the future"
+            )
+            raise ValueError(
+                f"{type(self.agent).__name__} looks {self.agent.lookahead} contexts ahead and needs a forecaster that knows "
+                f"only the past, but {given}; use a causal one, for example forecasters.Persistence()."
+            )
+
+    def init(self, start: Start) -> StepperState:
+        """The state before the first step."""
+        memory = None
+        if self.agent.lookahead > 0 and isinstance(self.forecaster, AbstractCausalForecaster):
+            memory = self.forecaster.init(start.history, self.agent.lookahead)
+        state = self.agent.init(self.problem, start)
+        horizon = None if start.horizon is None else jnp.asarray(start.horizon, int)
+        return StepperState(start.x0, jnp.zeros((), int), horizon, state, memory)
+
+    def step(self, state: StepperState, context: Float[Array, " q"]) -> tuple[StepperState, Step]:
+        """See a context, act, and be billed."""
+        memory, forecast = self._forecast(state, context)
+        remaining = None if state.horizon is None else state.horizon - 1 - state.count
+        observation = Observation(context, state.action, state.count, remaining, forecast)
+        inner, action, info = self.agent.step(self.problem, state.agent, observation)
+        bill = self.problem.hitting(action, context), self.problem.switching(action, state.action)
+        return StepperState(action, state.count + 1, state.horizon, inner, memory), Step(action, *bill, info)
+
+    def _forecast(self, state: StepperState, context: Float[Array, " q"]) -> tuple[Any, Float[Array, "w q"] | None]:
+        """The forecaster's memory after this context, and its predictions; nothing where nobody asks."""
+        if self.agent.lookahead == 0:
+            return state.forecaster, None
+        if isinstance(self.forecaster, AbstractPreparedForecast):
+            return state.forecaster, self.forecaster.at(state.count)
+        assert isinstance(self.forecaster, AbstractCausalForecaster)
+        return self.forecaster.step(state.forecaster, context, self.agent.lookahead)
