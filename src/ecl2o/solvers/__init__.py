@@ -1,20 +1,36 @@
-"""Numerics with no domain in them: block-tridiagonal systems, bounded Newton's method, projections."""
+"""Numerics with no domain in them: block-tridiagonal systems, small positive definite matrices, bounded Newton's method, roots, projections."""
 
 from ecl2o.solvers.block_tridiagonal import BlockTridiagonalFactor, DenseInverse, factor, invert, matvec, solve
 from ecl2o.solvers.bounded_newton import BoundedMinimum, minimize, minimize_sequence
 from ecl2o.solvers.ellipsoid import project_on_ellipsoid
+from ecl2o.solvers.positive_definite import (
+    apply,
+    between,
+    energy,
+    largest_ratio,
+    parallel_sum,
+    reproduced,
+    spd_solve,
+)
 from ecl2o.solvers.root import decreasing_root
 
 __all__ = [
     "BlockTridiagonalFactor",
     "BoundedMinimum",
     "DenseInverse",
+    "apply",
+    "between",
     "decreasing_root",
+    "energy",
     "factor",
     "invert",
+    "largest_ratio",
     "matvec",
     "minimize",
     "minimize_sequence",
+    "parallel_sum",
     "project_on_ellipsoid",
+    "reproduced",
     "solve",
+    "spd_solve",
 ]

@@ -6,20 +6,7 @@ All functions take numbers or arrays, broadcast, and can be differentiated.
 
 from ecl2o.theory.experts import decay_root, exact_robd_ratio, greedy_ratio, hitting_minimizer_ratio, robd_ratio
 from ecl2o.theory.generalization import average_cost_bound, shift_effect
-from ecl2o.theory.guarantees import (
-    clipped_prediction_error,
-    guarded_ratio,
-    is_feasible_ratio,
-    limit_stiffness,
-    limit_value,
-    next_stiffness,
-    previous_value,
-    smallest_feasible_ratio,
-    stiffness_table,
-    training_reservation,
-    value_table,
-    worst_context_gain,
-)
+from ecl2o.theory.guarded import clipped_prediction_error, guarded_ratio, training_reservation
 from ecl2o.theory.mla_robd import (
     mla_robd_bound,
     mla_robd_bound_at,
@@ -27,6 +14,17 @@ from ecl2o.theory.mla_robd import (
     optimal_trust,
     smallest_lambda1,
     useful_prediction_error,
+)
+from ecl2o.theory.promises import (
+    competitive_control_ratio,
+    future_stiffness,
+    largest_share,
+    limit_stiffness,
+    past_stiffness,
+    promise_value,
+    recurring_stiffness,
+    smallest_feasible_ratio,
+    worst_future,
 )
 from ecl2o.theory.pure_ml import pure_ml_lower_bound
 from ecl2o.theory.regret import path_strong_convexity, regret_bound, sublinear_regret_bound, sublinear_weights
@@ -36,36 +34,40 @@ from ecl2o.theory.tail import mixing_norm, tail_prediction_error, tail_ratio_bou
 __all__ = [
     "average_cost_bound",
     "clipped_prediction_error",
+    "competitive_control_ratio",
     "decay_root",
     "exact_robd_ratio",
+    "future_stiffness",
     "greedy_ratio",
     "guarded_ratio",
     "hitting_minimizer_ratio",
-    "is_feasible_ratio",
+    "largest_share",
     "limit_stiffness",
-    "limit_value",
     "mla_robd_bound",
     "mixing_norm",
     "mla_robd_bound_at",
-    "next_stiffness",
     "optimal_lambda2",
     "optimal_trust",
+    "past_stiffness",
     "path_strong_convexity",
-    "previous_value",
+    "promise_value",
     "pure_ml_lower_bound",
+    "recurring_stiffness",
     "regret_bound",
     "robd_ratio",
     "shift_effect",
     "smallest_feasible_ratio",
     "smallest_lambda1",
+<<<<<<< HEAD
     "stiffness_table",
     "sublinear_regret_bound",
     "sublinear_weights",
+=======
+>>>>>>> 7ab341b (wip)
     "switch_bound",
     "tail_prediction_error",
     "tail_ratio_bound",
     "training_reservation",
     "useful_prediction_error",
-    "value_table",
-    "worst_context_gain",
+    "worst_future",
 ]

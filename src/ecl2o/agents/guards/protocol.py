@@ -1,0 +1,89 @@
+"""What every guard is: a wrapper with a promise, an account of it, and a way to begin both anew."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ecl2o.agents.base import AbstractAgent, Promise, Start, State
+from ecl2o.problem import Problem
+
+
+class AbstractGuard(AbstractAgent):
+    """An agent that lets another one act as far as its promise allows.
+
+    A guard keeps its wrapped agent's state in `state.inner` and its `Account` in `state.account`, and reports
+    `Account.details()` in `Info.details`. Where it has lost its promise (`kept` is false) it plays its safest action, and its
+    steps count as not converged.
+    """
+
+    agent: eqx.AbstractVar[AbstractAgent]
+
+    @abc.abstractmethod
+    def promise(self, problem: Problem) -> Promise:
+        """What is promised of the bill from one `init` or renewal to the next."""
+
+    @abc.abstractmethod
+    def renewed(self, problem: Problem, state: Any, start: Start) -> State:
+        """The state with account and reference begun anew at `start.x0`; the wrapped agent's is left as it is."""
+
+
+class Account(eqx.Module):
+    """How a promise stands.
+
+    Only `left` decides anything: what the promise leaves to be spent, ratio * reference + allowance - cost. It is carried by
+    itself, because the difference of two growing totals loses its digits. Cost and reference are kept to be reported.
+    """
+
+    left: Float[Array, ""]
+    cost: Float[Array, ""]
+    reference: Float[Array, ""]
+    kept: Bool[Array, ""]
+    steps: Int[Array, ""]
+
+    @classmethod
+    def opened(cls, allowance: Float[Array, ""], kept: Bool[Array, ""], dtype: Any) -> "Account":
+        """Before the first step."""
+        zero = jnp.zeros((), dtype)
+        return cls(jnp.asarray(allowance, dtype), zero, zero, kept, jnp.zeros((), int))
+
+    def after(
+        self,
+        ratio: Float[Array, ""],
+        growth: Float[Array, ""],
+        cost: Float[Array, ""],
+        kept: Bool[Array, ""],
+    ) -> "Account":
+        """A step later: the reference has grown by `growth`, the bill by `cost`."""
+        return Account(
+            self.left + ratio * growth - cost,
+            self.cost + cost,
+            self.reference + growth,
+            kept,
+            self.steps + kept,
+        )
+
+    def details(self, reference: str, active: Bool[Array, ""]) -> dict[str, Array]:
+        """For `Info.details`: `cost`, the reference by its name, `live_ratio`, `left`, `active`, `kept`, `kept_steps`."""
+        return {
+            "cost": self.cost,
+            reference: self.reference,
+            "live_ratio": ratio_of_bills(self.cost, self.reference),
+            "left": self.left,
+            "active": active,
+            "kept": self.kept,
+            "kept_steps": self.steps,
+        }
+
+
+def ratio_of_bills(cost: Float[Array, ""], reference: Float[Array, ""]) -> Float[Array, ""]:
+    """Cost / reference; where the reference is 0, 1 for a cost of 0 and infinite for any other.
+
+    >>> import jax.numpy as jnp
+    >>> float(ratio_of_bills(jnp.array(3.0), jnp.array(2.0)))
+    1.5
+    """
+    free = reference <= 0
+    return jnp.where(free, jnp.where(cost <= 0, 1.0, jnp.inf), cost / jnp.where(free, 1.0, reference))

@@ -1,0 +1,88 @@
+"""Small symmetric positive definite matrices: products, solves, parallel sums, and the one that reproduces itself.
+
+Products are written as sums, because a batched matrix product rounds differently by place in a batch. One-by-one matrices, the
+commonest ones here, become divisions.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+# Doublings until the fixed point of `reproduced`: 2^32 steps, which settles ratios of matrices up to 1e16.
+_DOUBLINGS = 32
+
+
+def apply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The matrix times the vector."""
+    return jnp.sum(matrix * vector, axis=-1)
+
+
+def energy(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, ""]:
+    """1/2 u' M u."""
+    return 0.5 * jnp.sum(vector * apply(matrix, vector))
+
+
+def spd_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -> Float[Array, " d *columns"]:
+    """M^-1 right; a division where d = 1."""
+    if matrix.shape[-1] == 1:
+        return right / matrix[0, 0]
+    return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), right)
+
+
+def between(
+    left: Float[Array, "d d"], matrix: Float[Array, "d d"], right: Float[Array, "d d"]
+) -> Float[Array, "d d"]:
+    """L M^-1 R for symmetric L, M and R whose product is known to be symmetric; it is made so to the last bit."""
+    if matrix.shape[-1] == 1:
+        return left * right / matrix
+    product = left @ spd_solve(matrix, right)
+    return 0.5 * (product + product.T)
+
+
+def parallel_sum(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """(A^-1 + B^-1)^-1 = A (A + B)^-1 B: two springs one behind the other. Either may be zero.
+
+    >>> import jax.numpy as jnp
+    >>> float(parallel_sum(jnp.array([[2.0]]), jnp.array([[2.0]]))[0, 0])
+    1.0
+    """
+    return between(a, a + b, b)
+
+
+def reproduced(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The X with X = parallel_sum(X + A, B), to which repeating that step leads from anywhere.
+
+    On a line it is the positive root of x^2 + a x - a b. In general one step is X -> H - E (X + F)^-1 E with H = E = B and
+    F = A + B, and two such steps are one of the same kind: with D = E (H + F)^-1 E subtract D from H and F, and put it in the
+    place of E. The steps double each time and E vanishes, so that H is the answer. No eigenvalues are needed, and derivatives
+    are finite for equal ones too.
+
+    >>> import jax.numpy as jnp
+    >>> float(reproduced(jnp.array([[1.0]]), jnp.array([[2.0]]))[0, 0])
+    1.0
+    """
+    if a.shape[-1] == 1:
+        return 2 * a * b / (a + jnp.sqrt(a * a + 4 * a * b))
+
+    def double(steps, _):
+        H, F, E = steps
+        D = between(E, H + F, E)
+        return (H - D, F - D, D), None
+
+    (H, _, _), _ = jax.lax.scan(double, (b, a + b, b), None, length=_DOUBLINGS)
+    return H
+
+
+def largest_ratio(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, ""]:
+    """The largest u'Au / u'Bu, the greatest eigenvalue of B^-1 A.
+
+    >>> import jax.numpy as jnp
+    >>> float(largest_ratio(jnp.diag(jnp.array([3.0, 1.0])), jnp.diag(jnp.array([2.0, 2.0]))))
+    1.5
+    """
+    if a.shape[-1] == 1:
+        return (a / b)[0, 0]
+    cholesky = jnp.linalg.cholesky(b)
+    half = jax.scipy.linalg.solve_triangular(cholesky, a, lower=True)
+    whole = jax.scipy.linalg.solve_triangular(cholesky, half.T, lower=True)
+    return jnp.linalg.eigvalsh(0.5 * (whole + whole.T))[-1]

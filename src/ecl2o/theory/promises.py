@@ -1,0 +1,218 @@
+"""What can be promised relative to the optimum: the revelation theorem and its corollaries (docs/guarantees.md has the proofs).
+
+The setting: f_t(x) = 1/2 |x - y_t|^2 in the norm of A_t, and movement 1/2 |x - z|^2 in the norm of G = 2Q, |u|^2_M = u'Mu.
+
+*The past.* The least cost of a path through the contexts so far that ends in z is 1/2 |z - m_t|^2_{P_t} + r_t, where r_t is the
+optimum of the prefix. K_0 = G, P_t = A_t + K_{t-1}, K_t = (P_t^-1 + G^-1)^-1.
+
+*The future.* From x, through contexts that all lie in n, the least cost is 1/2 |x - n|^2_{S_t}. S_T = 0,
+S_{t-1} = ((S_t + A_t)^-1 + G^-1)^-1.
+
+*The theorem.* cost <= L * optimum can be kept from t on, whatever comes, if and only if (L - 1) P_t > S_t from t on. What must
+then be kept back is 1/2 |x_t - m_t|^2_{V_t} with V_t = L S_t ((L - 1) I - P_t^-1 S_t)^-1.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jaxtyping import Array, Float
+
+from ecl2o.solvers import apply, between, largest_ratio, parallel_sum, reproduced, spd_solve
+
+Matrix = Float[Array, "d d"]
+Matrices = Float[Array, "T d d"]
+
+_SETTLING_STEPS = 4096  # after which a recurring tariff has forgotten where it began
+
+
+def past_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int) -> Matrices:
+    """P_1..P_T, how firmly the contexts so far hold the action; they fall to A + `limit_stiffness(A, G)` where A is constant.
+
+    Args:
+        A: curvature of the hitting cost, (d, d), or one for each step, (T, d, d).
+        G: curvature of the movement, 2Q.
+        horizon: T.
+
+    >>> import jax.numpy as jnp
+    >>> [round(float(p), 4) for p in past_stiffness(jnp.eye(1), 10 * jnp.eye(1), 3).ravel()]
+    [11.0, 6.2381, 4.8417]
+    """
+
+    def advance(K, A_t):
+        P = A_t + K
+        return parallel_sum(P, G), P
+
+    return jax.lax.scan(advance, jnp.broadcast_to(G, G.shape), _each_step(A, horizon))[1]
+
+
+def future_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, after: Matrix | None = None) -> Matrices:
+    """S_1..S_T, how firmly the contexts to come can pull at the action after each step; S_T is `after`, zero by default.
+
+    Args:
+        A: curvature of the hitting cost, (d, d), or one for each step, (T, d, d); the first is not used.
+        G: curvature of the movement, 2Q.
+        horizon: T.
+        after: what pulls at the last action.
+
+    >>> import jax.numpy as jnp
+    >>> [round(float(s), 4) for s in future_stiffness(jnp.eye(1), 10 * jnp.eye(1), 3).ravel()]
+    [1.6031, 0.9091, 0.0]
+    """
+
+    def retreat(S, A_t):
+        return parallel_sum(S + A_t, G), S
+
+    last = jnp.zeros_like(G) if after is None else after
+    return jax.lax.scan(retreat, last, _each_step(A, horizon), reverse=True)[1]
+
+
+def limit_stiffness(A: Matrix, G: Matrix) -> Matrix:
+    """What S tends to as the end moves away, and K as the past grows long: the K with K = ((A + K)^-1 + G^-1)^-1.
+
+    >>> import jax.numpy as jnp
+    >>> float(limit_stiffness(jnp.eye(1), 2 * jnp.eye(1))[0, 0])
+    1.0
+    """
+    return reproduced(A, G)
+
+
+def recurring_stiffness(A: Matrices, G: Matrix) -> Matrices:
+    """S_1..S_T of T curvatures that recur for ever, as those of a daily tariff do.
+
+    The recursion is run from G, the stiffest there is, through as many rounds as it takes to forget that; it falls towards the
+    answer, so that what is left of the beginning errs on the safe side (1e-11 for G/A up to 1e5).
+    """
+    horizon = A.shape[0]
+
+    def one_round(after, _):
+        S = future_stiffness(A, G, horizon, after)
+        return parallel_sum(S[0] + A[0], G), S
+
+    rounds = max(2, -(-_SETTLING_STEPS // horizon))
+    return jax.lax.scan(one_round, jnp.broadcast_to(G, G.shape), None, length=rounds)[1][-1]
+
+
+def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""]) -> Matrix:
+    """V = L S ((L - 1) I - P^-1 S)^-1 = L S ((L - 1) P - S)^-1 P: what the future can extort per squared distance from m.
+
+    Meaningless where (L - 1) P > S fails.
+
+    >>> import jax.numpy as jnp
+    >>> a = 10 * jnp.eye(1)
+    >>> P, S = past_stiffness(jnp.eye(1), a, 24)[0], future_stiffness(jnp.eye(1), a, 24)[0]
+    >>> round(float(promise_value(P, S, jnp.array(2.0))[0, 0]), 6)
+    5.319917
+    """
+    return ratio * between(S, (ratio - 1) * P - S, P)
+
+
+def worst_future(
+    away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Array, ""]
+) -> Float[Array, " d"]:
+    """n - m, where n is the one context that, repeated from now on, hurts an action x = m + away most.
+
+    n maximises 1/2 |x - n|^2_S - L/2 |n - m|^2_H, H = (P^-1 + S^-1)^-1: n - m = -((L - 1) P - S)^-1 (P + S) (x - m).
+
+    >>> import jax.numpy as jnp
+    >>> one = jnp.eye(1)
+    >>> float(worst_future(jnp.ones(1), 3 * one, one, jnp.array(2.0))[0])
+    -2.0
+    """
+    return -spd_solve((ratio - 1) * P - S, apply(P + S, away))
+
+
+def largest_share(
+    past: Matrix, future: Matrix, G: Matrix, horizon: int | None, before_context: bool = False
+) -> Float[Array, ""]:
+    """max over t of lambda_max(P_t^-1 S_t): how far the future can outweigh the past; one less than the smallest ratio.
+
+    Args:
+        past: the least curvature of a context, which makes P.
+        future: the greatest curvature of a context, which makes S.
+        G: curvature of the movement, 2Q.
+        horizon: T, or None for runs of any length.
+        before_context: for actions that are due before the context is seen: the past is K_{t-1}, the future A_t + S_t.
+    """
+    if horizon is None:
+        K, S = limit_stiffness(past, G), limit_stiffness(future, G)
+        return largest_ratio(future + S, K) if before_context else largest_ratio(S, past + K)
+    P, S = past_stiffness(past, G, horizon), future_stiffness(future, G, horizon)
+    if before_context:
+        K = jnp.concatenate([G[None], jax.vmap(lambda P_t: parallel_sum(P_t, G))(P[:-1])])
+        return jnp.max(jax.vmap(largest_ratio)(future + S, K))
+    return jnp.max(jax.vmap(largest_ratio)(S, P))
+
+
+def smallest_feasible_ratio(
+    movement: Any,
+    horizon: int | None = None,
+    *,
+    curvature: Any = 1.0,
+    weights: tuple[float, float] = (1.0, 1.0),
+    before_context: bool = False,
+) -> np.ndarray:
+    """The minimax competitive ratio, 1 + max_t lambda_max(P_t^-1 S_t): no online algorithm promises less.
+
+    Every larger ratio can be promised. In double precision whatever JAX is set to.
+
+    Args:
+        movement: G = 2Q, (d, d); or the number(s) a = beta/m, each a problem on a line.
+        horizon: for runs of at most so many steps; None, the default, for runs of any length.
+        curvature: A, (d, d) or a number.
+        weights: (m, M): each context's curvature lies between m A and M A and is not known in advance.
+        before_context: for actions that are due before the context is seen.
+
+    Returns:
+        One number, or one for each entry of a vector `movement`.
+
+    >>> round(float(smallest_feasible_ratio(10.0, horizon=24)), 6)
+    1.728527
+    >>> round(float(smallest_feasible_ratio(10.0)), 6)
+    1.729844
+    >>> round(float(smallest_feasible_ratio(10.0, weights=(0.5, 5.0))), 9)
+    3.0
+    >>> round(float(smallest_feasible_ratio(10.0, before_context=True)), 6)
+    2.370156
+    """
+    G = np.asarray(movement, np.float64)
+    low, high = weights
+    if not (G.ndim == 2 or (G > 0).all()):
+        raise ValueError(f"movement must be positive, got {movement}.")
+    if horizon is not None and horizon < 1:
+        raise ValueError(f"horizon must be at least 1, got {horizon}.")
+    if not 0 < low <= high:
+        raise ValueError(f"weights must be (m, M) with 0 < m <= M, got {weights}.")
+    with jax.enable_x64(True):
+        if G.ndim == 2:
+            A = np.asarray(curvature, np.float64) * (1.0 if np.ndim(curvature) else np.eye(len(G)))
+            return 1 + np.asarray(_largest_share(low * A, high * A, G, horizon, before_context))
+        A, lines = np.asarray(curvature, np.float64).reshape(1, 1), G.reshape(-1, 1, 1)
+        shares = [_largest_share(low * A, high * A, line, horizon, before_context) for line in lines]
+        return 1 + np.asarray(shares).reshape(G.shape)
+
+
+_largest_share = eqx.filter_jit(largest_share)
+
+
+def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
+    """The smallest ratio that a controller of x_{t+1} = F x_t + B u_t + w_t can promise for sum x'Qx + u'Ru, without an end.
+
+    The same 1 + lambda_max(P^-1 S): P^-1 is the Kalman filter's posterior covariance with the noise B R^-1 B' and the measurement
+    covariance Q^-1, S the Riccati matrix less Q. This is the optimal ratio of competitive control (Goel and Hassibi).
+
+    >>> round(competitive_control_ratio(1.0, 1.0, 1.0, 10.0), 6)  # tracking: the state is what is missed
+    1.729844
+    """
+    F, B, Q, R = (np.atleast_2d(np.asarray(matrix, np.float64)) for matrix in (F, B, Q, R))
+    S = scipy.linalg.solve_discrete_are(F, B, Q, R) - Q
+    prior = scipy.linalg.solve_discrete_are(F.T, np.eye(len(F)), B @ np.linalg.solve(R, B.T), np.linalg.inv(Q))
+    posterior = np.linalg.inv(np.linalg.inv(prior) + Q)
+    return float(1 + np.linalg.eigvals(posterior @ S).real.max())
+
+
+def _each_step(A: Matrix | Matrices, horizon: int) -> Matrices:
+    return jnp.broadcast_to(A, (horizon, *A.shape[-2:]))
