@@ -8,8 +8,6 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents.advisors import Corrected, OnlineRidge
-from ecl2o.agents.advisors.correction import Account
-from ecl2o.planning.modes import Modes
 
 PERIOD = 6
 WEIGHT = 0.5
@@ -78,18 +76,6 @@ def test_the_account_is_the_periods(corrections):
             assert correction[t] == pytest.approx(0.1 * expected[name], abs=1e-10), (name, t)
 
 
-def test_the_centre_is_where_the_best_prefix_ends():
-    problem = ec.Problem(ec.Quadratic([[2.0, 0.5], [0.5, 1.0]]), ec.Mahalanobis(np.array([[1.0, 0.3], [0.3, 2.0]])))
-    contexts = np.random.default_rng(3).normal(size=(4, 2))
-    modes, x0 = Modes.of(problem, 2), jnp.array([0.3, -0.2])
-    account = Account.opened(modes, x0)
-    for t, context in enumerate(contexts):
-        account = account.with_context(modes, jnp.asarray(context))
-        best = ec.oracle(problem, ec.Instance(x0, contexts[: t + 1]))
-        np.testing.assert_allclose(account.centre, best.actions[-1], atol=1e-12)
-        assert float(account.optimum) == pytest.approx(float(best.cost), rel=1e-12)
-
-
 def small_training_set():
     starts = np.arange(4, 8) * PERIOD
     steps = starts[:, None] + np.arange(2 * PERIOD)
@@ -125,7 +111,7 @@ def test_fit_trains_through_the_guard(guard):
 
 def test_gradient_through_renewed_promises_is_exact():
     """Through the clip, the budget that earlier actions left, the account, and the ends of days."""
-    agent = ec.Renewed(ec.Competitive(weighted(context=3.0 * np.ones(7)), 1.75, horizon=PERIOD), PERIOD)
+    agent = ec.Periodic(ec.Competitive(weighted(context=3.0 * np.ones(7)), 1.75, horizon=PERIOD), PERIOD)
     draws = jnp.asarray(np.random.default_rng(5).normal(size=(7, 10)))
 
     def cost(size):

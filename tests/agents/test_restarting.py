@@ -34,7 +34,7 @@ def test_one_long_run_is_rollout_days(which, dim):
     forecaster = ec.forecasters.SeasonalNaive(period=PERIOD)
     by_day, starts = ec.rollout_days(agent, problem, x0, days, history, forecaster)
     whole = ec.Instance(x0, days.reshape(-1, dim), history)
-    run = ec.rollout(ec.Restarting(agent, PERIOD), problem, whole, forecaster)
+    run = ec.rollout(ec.Periodic(agent, PERIOD, "history"), problem, whole, forecaster)
     np.testing.assert_allclose(run.actions, by_day.actions.reshape(-1, dim), atol=1e-12)
     np.testing.assert_allclose(run.actions[PERIOD - 1 :: PERIOD][:-1], starts[1:], atol=1e-12)
     without = ec.rollout(agent, problem, ec.Instance(x0, days[0], history), forecaster)
@@ -45,7 +45,7 @@ def test_it_keeps_the_promise_of_each_day_and_not_of_the_run():
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     x0, days, _ = _days(1)
     wild = ec.advisors.Fixed(1e3 * (-1.0) ** np.arange(PERIOD)[:, None])
-    agent = ec.Restarting(ec.Competitive(wild, ratio=1.9, horizon=PERIOD), PERIOD)
+    agent = ec.Periodic(ec.Competitive(wild, ratio=1.9, horizon=PERIOD), PERIOD, "history")
     run = ec.rollout(agent, problem, ec.Instance(x0, days.reshape(-1, 1)))
     start = jnp.asarray(x0)
     for day in range(DAYS):
@@ -61,11 +61,11 @@ def test_the_last_part_of_a_period_knows_that_it_is_the_last():
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     x0, days, _ = _days(1)
     contexts = days.reshape(-1, 1)[: PERIOD + 2]
-    run = ec.rollout(ec.Restarting(ec.RHC(PERIOD - 1), PERIOD), problem, ec.Instance(x0, contexts))
+    run = ec.rollout(ec.Periodic(ec.RHC(PERIOD - 1), PERIOD, "history"), problem, ec.Instance(x0, contexts))
     tail = ec.oracle(problem, ec.Instance(run.actions[PERIOD - 1], contexts[PERIOD:]))
     np.testing.assert_allclose(run.actions[PERIOD:], tail.actions, atol=1e-10)
 
 
 def test_a_period_is_a_number_of_steps():
     with pytest.raises(ValueError, match="period must be a positive whole number"):
-        ec.Restarting(ec.Greedy(), 0)
+        ec.Periodic(ec.Greedy(), 0, "history")

@@ -235,17 +235,19 @@ CASES: list[Case] = [
         bound=_times_optimum(lambda p: 1.9),
     ),
     # --- beginning anew
-    Case("Restarting Greedy", lambda d: ec.Restarting(ec.Greedy(), period=4), equals_greedy=True, bound=_greedy_bound),
+    Case(
+        "Restarting Greedy", lambda d: ec.Periodic(ec.Greedy(), 4, "history"), equals_greedy=True, bound=_greedy_bound
+    ),
     Case(
         "Restarting a guard",
-        lambda d: ec.Restarting(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), period=4),
+        lambda d: ec.Periodic(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), 4, "history"),
         box="refuses",
         convex=False,
         history=3,
     ),
     Case(
         "Renewed guard",
-        lambda d: ec.Renewed(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), period=4),
+        lambda d: ec.Periodic(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), period=4),
         box="refuses",
         convex=False,
     ),

@@ -89,9 +89,9 @@ def test_promises_are_found_behind_what_renews_them():
     guard = ec.Competitive(ec.Greedy(), ratio=2.0, horizon=6)
     assert promise_of(guard) == Promise(2.0, 6)
     assert promise_of(ec.Competitive(ec.Greedy(), ratio=2.0)) == Promise(2.0, None)
-    assert promise_of(ec.Renewed(guard, 6)) == Promise(2.0, 6)
-    assert promise_of(ec.Restarting(guard, 5)) == Promise(2.0, 5)
-    assert promise_of(ec.Restarting(ec.Greedy(), 5)) is None
+    assert promise_of(ec.Periodic(guard, 6)) == Promise(2.0, 6)
+    assert promise_of(ec.Periodic(guard, 5, "history")) == Promise(2.0, 5)
+    assert promise_of(ec.Periodic(ec.Greedy(), 5, "history")) is None
     assert promise_of(ec.MLAROBD(guard)) is None  # what the calibrator plays is not what was promised
 
 

@@ -344,7 +344,7 @@ def test_a_promise_that_nobody_can_keep_is_refused():
     """At the start, where the numbers are known; the steps are compiled with the ratio as an argument."""
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     asked = ec.Competitive(ec.Greedy(), ratio=1.7)
-    for agent in (asked, ec.MLAROBD(asked), ec.Competitive(asked, ratio=2.0), ec.Restarting(asked, period=4)):
+    for agent in (asked, ec.MLAROBD(asked), ec.Competitive(asked, ratio=2.0), ec.Periodic(asked, 4, "history")):
         for make in (lambda a: ec.Runner(a, [0.0]), lambda a: ec.Runner.many(a, [[0.0], [1.0]])):
             with pytest.raises(ValueError, match=r"ratio = 1\.7 cannot be promised .* 1\.7298"):
                 make(ec.Policy(agent, problem))
@@ -362,7 +362,7 @@ def test_a_live_ratio_is_of_what_is_played():
     contexts = np.random.default_rng(0).normal(size=(9, 1))
     guard = ec.Competitive(ec.HittingMinimizer(), ratio=2.5)
     best = float(ec.oracle(problem, ec.Instance([0.0], contexts)).cost)
-    for agent, known in ((guard, True), (ec.Restarting(guard, period=24), True), (ec.MLAROBD(guard), False)):
+    for agent, known in ((guard, True), (ec.Periodic(guard, 24, "history"), True), (ec.MLAROBD(guard), False)):
         runner = ec.Runner(ec.Policy(agent, problem), [0.0])
         for context in contexts:
             runner.step(context)

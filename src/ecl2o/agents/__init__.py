@@ -2,20 +2,18 @@
 
 from ecl2o.agents import advisors
 from ecl2o.agents.balanced import ABCS, OBD, GreedyOBD
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, nested_agents
 from ecl2o.agents.calibrated import MLAROBD, ROBD, FollowPrediction, Greedy, HittingMinimizer
 from ecl2o.agents.calibration import Calibration, Weights, calibrate, prepare
 from ecl2o.agents.citations import citation
 from ecl2o.agents.combined import Independent, PureML
 from ecl2o.agents.gradient import OGD
-from ecl2o.agents.guards.competitive import Competitive, refuse_infeasible_promises
-from ecl2o.agents.guards.guarded import ClippedAdvice, Guarded
+from ecl2o.agents.guards import AbstractGuard, ClippedAdvice, Competitive, Guarded
 from ecl2o.agents.horizon import AFHC, CHC, RHC
 from ecl2o.agents.horizon_gradient import RHGD
 from ecl2o.agents.lazy import LCP
 from ecl2o.agents.martingale import LAI
-from ecl2o.agents.renewed import Renewed
-from ecl2o.agents.restarting import Restarting
+from ecl2o.agents.periodic import Periodic, Renewed, Restarting
 from ecl2o.agents.switch import Switch
 from ecl2o.agents.trainable import Trainable, trainable_mask
 
@@ -23,6 +21,7 @@ __all__ = [
     "ABCS",
     "AFHC",
     "AbstractAgent",
+    "AbstractGuard",
     "CHC",
     "Calibration",
     "ClippedAdvice",
@@ -40,6 +39,8 @@ __all__ = [
     "OBD",
     "OGD",
     "Observation",
+    "Periodic",
+    "Promise",
     "PureML",
     "RHC",
     "RHGD",
@@ -53,7 +54,7 @@ __all__ = [
     "advisors",
     "calibrate",
     "citation",
+    "nested_agents",
     "prepare",
-    "refuse_infeasible_promises",
     "trainable_mask",
 ]

@@ -5,6 +5,8 @@ inner agent proposed.
 """
 
 import abc
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -80,8 +82,38 @@ class Info(eqx.Module):
         return cls(jnp.ones((), bool))
 
 
+class Promise(eqx.Module):
+    """What a guard promises of the bill: cost <= ratio * reference + allowance, from one beginning of its account to the next.
+
+    Args:
+        ratio: the factor.
+        reference: whose cost it is relative to: "the optimum", or the name of an expert.
+        allowance: what may be spent on top, in units of cost.
+        period: how many steps it covers: it begins anew after these, or is for runs no longer; None for the whole run.
+        contexts: the bounds within which contexts must stay for the promise to hold; None: it holds for any.
+
+    >>> print(Promise(2.0, "the optimum", period=24))
+    cost <= 2 x the optimum, in every 24 steps
+    """
+
+    ratio: Float[Array, ""] | float
+    reference: str = eqx.field(static=True)
+    allowance: Float[Array, ""] | float = 0.0
+    period: int | None = eqx.field(static=True, default=None)
+    contexts: tuple[Any, Any] | None = None
+
+    def __str__(self) -> str:
+        extra = f" + {float(self.allowance):g}" if float(self.allowance) else ""
+        span = "over the whole run" if self.period is None else f"in every {self.period} steps"
+        return f"cost <= {float(self.ratio):g} x {self.reference}{extra}, {span}"
+
+
 class AbstractAgent(eqx.Module):
-    """Anything that acts."""
+    """Anything that acts.
+
+    Besides what must be written, `check` and `promise` may be: they are asked of every agent, and answer for one that has
+    nothing to say.
+    """
 
     @property
     @abc.abstractmethod
@@ -95,3 +127,33 @@ class AbstractAgent(eqx.Module):
     @abc.abstractmethod
     def step(self, problem: Problem, state: State, observation: Observation) -> tuple[State, Float[Array, " d"], Info]:
         """See a context, choose an action: (state, action, info)."""
+
+    def check(self, problem: Problem, start: Start) -> None:
+        """Refuse, while numbers are known, what could only be noticed later inside a compiled run. Asks the agents inside."""
+        for inner in agents_inside(self):
+            inner.check(problem, start)
+
+    def promise(self, problem: Problem) -> Promise | None:
+        """What is promised of the bill of the actions that this agent plays; None where nothing is."""
+        return None
+
+
+def agents_inside(agent: AbstractAgent) -> Iterator[AbstractAgent]:
+    """The agents that this one holds in its fields, directly or in tuples and lists, in the order of the fields."""
+
+    def found(value: Any) -> Iterator[AbstractAgent]:
+        if isinstance(value, AbstractAgent):
+            yield value
+        elif isinstance(value, tuple | list):
+            for item in value:
+                yield from found(item)
+
+    for field in dataclasses.fields(agent):
+        yield from found(getattr(agent, field.name))
+
+
+def nested_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
+    """The agent and every agent inside it, however deep, the outermost first."""
+    yield agent
+    for inner in agents_inside(agent):
+        yield from nested_agents(inner)

@@ -1,9 +1,6 @@
 """Whom to cite for an agent: BibTeX of the original work of everything inside it."""
 
-from collections.abc import Iterator
-from typing import Any
-
-from ecl2o.agents.base import AbstractAgent
+from ecl2o.agents.base import AbstractAgent, nested_agents
 
 _LIBRARY = "li2022expert"
 
@@ -111,7 +108,7 @@ _WORKS: dict[str, tuple[str, ...]] = {
     "ABCS": ("rutten2021new",),
     "Guarded": ("li2023robust",),
     "Independent": (),
-    "Restarting": (),
+    "Periodic": (),
 }
 
 
@@ -124,7 +121,7 @@ def citation(agent: AbstractAgent) -> str:
     >>> print(citation(ROBD()).splitlines()[0])
     @inproceedings{goel2019beyond,
     """
-    keys = dict.fromkeys(_keys(agent)) or {_LIBRARY: None}
+    keys = dict.fromkeys(key for inner in nested_agents(agent) for key in _works(inner)) or {_LIBRARY: None}
     return "\n\n".join(_ENTRIES[key] for key in keys)
 
 
@@ -138,13 +135,6 @@ def named_citation(name: str | None = None) -> str:
     return "\n\n".join(_ENTRIES[key] for key in keys)
 
 
-def _keys(value: Any) -> Iterator[str]:
-    if isinstance(value, AbstractAgent):
-        cls = type(value)
-        ours = cls.__module__.startswith("ecl2o.")
-        yield from _WORKS.get(cls.__name__, (_LIBRARY,)) if ours else (_LIBRARY,)
-        for name in cls.__dataclass_fields__:
-            yield from _keys(getattr(value, name))
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _keys(item)
+def _works(agent: AbstractAgent) -> tuple[str, ...]:
+    ours = type(agent).__module__.startswith("ecl2o.")
+    return _WORKS.get(type(agent).__name__, (_LIBRARY,)) if ours else (_LIBRARY,)

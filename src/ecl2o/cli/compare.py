@@ -174,7 +174,7 @@ def _entrants(names: list[str], bed: "TestBed", forecaster: str) -> "dict[str, E
                 raise ValueError(
                     f"{name} was made for days of {made_for} steps, but the days here have {bed.days.shape[1]}."
                 )
-            found[Path(name).name] = streamed(policy.agent, policy.forecaster)
+            found[Path(name).name] = streamed(policy.agent, policy.problem, policy.forecaster)
         else:
             found[name] = contender(name, bed, asked)
     return found

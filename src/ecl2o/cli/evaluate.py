@@ -45,7 +45,7 @@ def evaluate(
     bed, first = bed_of(loaded, contexts, days)
     with output.progress_bars(not json) as progress:
         rows = compare(
-            {"policy": streamed(loaded.agent, loaded.forecaster), **rivals(contexts.steps_per_day)},
+            {"policy": streamed(loaded.agent, loaded.problem, loaded.forecaster), **rivals(contexts.steps_per_day)},
             bed,
             lambda done, total: progress("testing", done, total),
         )

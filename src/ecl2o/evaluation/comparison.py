@@ -8,10 +8,11 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ecl2o.agents import AbstractAgent, Competitive, Info, Renewed, Restarting
+from ecl2o.agents import AbstractAgent, Info, Periodic, Promise
 from ecl2o.evaluation.daily import DailyScore, TestBed, score_runs
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle_days
+from ecl2o.problem import Problem
 from ecl2o.running import rollout_days, stream_days
 
 _TIMINGS = 3
@@ -29,17 +30,11 @@ class Entrant(eqx.Module):
     run: Callable = eqx.field(static=True, default=rollout_days)
 
 
-def streamed(agent: AbstractAgent, forecaster: AbstractForecaster | None = None) -> Entrant:
+def streamed(agent: AbstractAgent, problem: Problem, forecaster: AbstractForecaster | None = None) -> Entrant:
     """An agent that goes on over midnight; but a guard that promises for one day only begins anew every day."""
-    for_one_day = isinstance(agent, Competitive) and agent.horizon is not None
+    promise = agent.promise(problem)
+    for_one_day = not isinstance(agent, Periodic) and promise is not None and promise.period is not None
     return Entrant(agent, forecaster, rollout_days if for_one_day else stream_days)
-
-
-class Promise(eqx.Module):
-    """Cost <= ratio times the optimum, over `steps` steps at a time (None: over any number)."""
-
-    ratio: float
-    steps: int | None = eqx.field(static=True)
 
 
 class ComparisonRow(eqx.Module):
@@ -66,11 +61,11 @@ class ComparisonRow(eqx.Module):
         """Whether no step broke the promise; None where there is none."""
         if self.promise is None or self.live_ratio is None:
             return None
-        return self.live_ratio <= self.promise.ratio * (1 + _ROUNDING)
+        return bool(self.live_ratio <= self.promise.ratio * (1 + _ROUNDING))
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
-        promise = None if self.promise is None else {"ratio": self.promise.ratio, "steps": self.promise.steps}
+        promise = None if self.promise is None else {"ratio": float(self.promise.ratio), "steps": self.promise.period}
         return {
             "name": self.name,
             "average_cost": self.average_cost,
@@ -129,7 +124,7 @@ def compared(name: str, entrant: Entrant, bed: TestBed) -> ComparisonRow:
         worst_day=int(np.argmax(score.ratio)),
         microseconds_per_step=_per_step(seconds, bed),
         forecaster=asked,
-        promise=promise_of(agent),
+        promise=agent.promise(bed.problem),
         live_ratio=worst_live_ratio(score),
         unconverged=score.unconverged,
     )
@@ -140,16 +135,6 @@ def oracle_row(bed: TestBed) -> ComparisonRow:
     seconds = _seconds(lambda: oracle_days(bed.problem, bed.x0, bed.days))
     ones = {"p90": 1.0, "p95": 1.0, "p99": 1.0, "p99.5": 1.0}
     return ComparisonRow("oracle", 1.0, 1.0, ones, 0, _per_step(seconds, bed))
-
-
-def promise_of(agent: AbstractAgent) -> Promise | None:
-    """What an agent promises relative to the optimum, if it is a `Competitive` guard or one that is renewed regularly."""
-    if isinstance(agent, Competitive):
-        return Promise(float(agent.ratio), agent.horizon)
-    if isinstance(agent, Renewed | Restarting):
-        inner = promise_of(agent.guard if isinstance(agent, Renewed) else agent.agent)
-        return None if inner is None else Promise(inner.ratio, agent.period)
-    return None
 
 
 def worst_live_ratio(score: DailyScore) -> float | None:

@@ -29,10 +29,8 @@ class Planner(eqx.Module):
 
 def prepare_planner(problem: Problem, dim: int, steps: int, shortest: int) -> Planner:
     """What is needed once per run."""
-    hitting = problem.hitting
-    constant = isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature
     small = (steps - shortest + 1) * (steps + 1) * dim**2 <= _LARGEST_TABLE
-    linear = problem.is_unbounded_quadratic and constant and small
+    linear = problem.is_constant_quadratic and small
     return Planner(_first_action_gains(problem, dim, steps, shortest) if linear else None, steps, shortest)
 
 

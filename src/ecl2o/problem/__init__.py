@@ -4,6 +4,7 @@ Knows `solvers` only.
 """
 
 from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere
+from ecl2o.problem.applicability import NotApplicable
 from ecl2o.problem.hitting import (
     AbstractHittingCost,
     AbstractQuadraticCost,
@@ -29,6 +30,7 @@ __all__ = [
     "Instance",
     "LinearSwitching",
     "Mahalanobis",
+    "NotApplicable",
     "Problem",
     "Quadratic",
     "SquaredTracking",

@@ -14,7 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, as_pytree, known, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import (
+    as_float,
+    as_optional_float,
+    as_pytree,
+    known,
+    refuse_unless_finite,
+    refuse_unless_positive,
+)
 
 
 class AbstractHittingCost(eqx.Module):
@@ -57,6 +64,10 @@ class AbstractQuadraticCost(AbstractHittingCost):
     @abc.abstractmethod
     def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
         """A, the Hessian. The context may be None where `constant_curvature` is true."""
+
+    @abc.abstractmethod
+    def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
+        """Matrices between which A always lies; the upper one is None where nothing bounds it."""
 
     def __call__(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, ""]:
         dim = action.shape[0]
@@ -109,6 +120,10 @@ class SquaredTracking(AbstractQuadraticCost):
     def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
         return self.weight * jnp.eye(dim, dtype=self.weight.dtype)
 
+    def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
+        A = self.curvature(None, dim)
+        return A, A
+
     def check(self, dim: int, context_dim: int) -> None:
         _refuse_unlike("SquaredTracking", dim, context_dim)
 
@@ -140,6 +155,9 @@ class Quadratic(AbstractQuadraticCost):
     def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
         return self.A
 
+    def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
+        return self.A, self.A
+
     def check(self, dim: int, context_dim: int) -> None:
         _refuse_unlike("Quadratic", dim, context_dim)
         if self.A.shape != (dim, dim):
@@ -147,9 +165,10 @@ class Quadratic(AbstractQuadraticCost):
 
 
 class CurvedTracking(AbstractQuadraticCost):
-    """f(x, y) = k/2 |x - v|^2 with the context y = (v, k): a centre and a curvature k >= m that changes over time.
+    """f(x, y) = k/2 |x - v|^2 with the context y = (v, k): a centre and a curvature k that changes over time.
 
-    Contexts have one number more than actions; the last is the curvature. This is where the worst-case bounds of the
+    Contexts have one number more than actions; the last is the curvature, a price or a confidence. Where it leaves the range from
+    `minimum` to `maximum` (None: no upper end) the nearer end is billed. This is where the worst-case bounds of the
     expert algorithms are attained (erratum E21): with constant curvature R-OBD is far better than its bound.
 
     >>> import jax.numpy as jnp
@@ -158,10 +177,17 @@ class CurvedTracking(AbstractQuadraticCost):
     """
 
     minimum: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
+    maximum: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
 
     def __check_init__(self):
         refuse_unless_finite("minimum", self.minimum)
         refuse_unless_positive("minimum", self.minimum)
+        if self.maximum is None:
+            return
+        refuse_unless_finite("maximum", self.maximum)
+        low, high = known(self.minimum), known(self.maximum)
+        if low is not None and high is not None and (low > high).any():
+            raise ValueError(f"minimum must not exceed maximum, got minimum {low} and maximum {high}.")
 
     @property
     def constant_curvature(self) -> bool:
@@ -177,7 +203,14 @@ class CurvedTracking(AbstractQuadraticCost):
     def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
         if context is None:
             raise ValueError("the curvature of CurvedTracking depends on the context.")
-        return jnp.maximum(context[-1], self.minimum) * jnp.eye(dim, dtype=context.dtype)
+        weight = jnp.maximum(context[-1], self.minimum)
+        if self.maximum is not None:
+            weight = jnp.minimum(weight, self.maximum)
+        return weight * jnp.eye(dim, dtype=context.dtype)
+
+    def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
+        one = jnp.eye(dim, dtype=self.minimum.dtype)
+        return self.minimum * one, None if self.maximum is None else self.maximum * one
 
     def check(self, dim: int, context_dim: int) -> None:
         if context_dim != dim + 1:

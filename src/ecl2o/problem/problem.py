@@ -65,6 +65,12 @@ class Problem(eqx.Module):
             and not self.is_bounded
         )
 
+    @property
+    def is_constant_quadratic(self) -> bool:
+        """Whether, besides, the curvature is the same for every context: the best actions are then linear in the contexts."""
+        hitting = self.hitting
+        return self.is_unbounded_quadratic and isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature
+
     def check(self, instance: Instance) -> None:
         """Refuse a set of instances, and an instance whose shapes or x0 do not fit this problem."""
         if instance.x0.ndim != 1:

@@ -20,7 +20,7 @@ from ecl2o.agents import (
     GreedyOBD,
     Guarded,
     HittingMinimizer,
-    Renewed,
+    Periodic,
     Switch,
 )
 from ecl2o.agents.advisors import OnlineRidge
@@ -48,7 +48,7 @@ CONTENDERS: dict[str, Callable[[int], AbstractAgent]] = {
     "guarded-rhc": lambda steps: Guarded(RHC(steps - 1, truncate=False), slack=0.5),
     "competitive-rhc": lambda steps: Competitive(RHC(steps - 1, truncate=False), ratio=2.5, horizon=steps),
     "ridge": lambda steps: OnlineRidge(steps),
-    "competitive-ridge": lambda steps: Renewed(Competitive(OnlineRidge(steps), ratio=2.5, horizon=steps), steps),
+    "competitive-ridge": lambda steps: Periodic(Competitive(OnlineRidge(steps), ratio=2.5, horizon=steps), steps),
 }
 _LEARN_ON = ("ridge", "competitive-ridge")  # what they have learned is not forgotten at midnight
 
@@ -60,5 +60,5 @@ def contender(name: str, bed: TestBed, forecaster: AbstractForecaster | None = N
     steps = bed.days.shape[1]
     agent = CONTENDERS[name](steps)
     if name in _LEARN_ON:
-        return streamed(agent)
+        return streamed(agent, bed.problem)
     return Entrant(agent, RollingProfile(period=steps) if forecaster is None else forecaster)

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents import Competitive, Guarded, Renewed, trainable_mask
+from ecl2o.agents import Competitive, Guarded, Periodic, trainable_mask
 from ecl2o.agents.advisors import Corrected, OnlineRidge, Outlook, Recorded
 from ecl2o.data import Contexts
 from ecl2o.offline import oracle, oracle_days
@@ -49,7 +49,7 @@ class _Recording(eqx.Module):
 
 
 def competitive_ridge(ratio: float, period: int = 24) -> Competitive:
-    """`Competitive` around the corrected `OnlineRidge`, its promise for one period; to be trained, and played in `Renewed`."""
+    """`Competitive` around the corrected `OnlineRidge`, its promise for one period; to be trained, and played in `Periodic`."""
     return Competitive(Corrected(OnlineRidge(period), period), ratio, horizon=period)
 
 
@@ -154,7 +154,7 @@ def _runs(weights, frozen, problem: Problem, recording: _Recording, period: int)
     """The guard's runs on the recorded outlooks, its promise renewed every period."""
     guard = eqx.combine(weights, frozen)
     guard = eqx.tree_at(lambda g: g.agent.advisor, guard, Recorded(recording.outlook))
-    agent = Renewed(guard, period)
+    agent = Periodic(guard, period)
     axes = jax.tree.map(lambda _: None, agent)
     axes = eqx.tree_at(lambda a: a.guard.agent.advisor, axes, Recorded(jax.tree.map(lambda _: 0, recording.outlook)))
     return rollout_set(agent, problem, recording.instances, agent_axes=axes)

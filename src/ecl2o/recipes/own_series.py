@@ -19,9 +19,8 @@ from ecl2o.agents import (
     ROBD,
     AbstractAgent,
     Competitive,
-    Renewed,
-    Restarting,
-    refuse_infeasible_promises,
+    Periodic,
+    Start,
 )
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.data import Contexts, DataError, SeriesMetadata, Split
@@ -147,7 +146,7 @@ def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress
     history_steps = contenders[best].kept_steps(contexts)
     test = TestBed.of(problem, *contexts.test_days(_known(history_steps, contexts, test=True)))
     rows = compare(
-        {"policy": streamed(agent), **rivals(contexts.steps_per_day)},
+        {"policy": streamed(agent, problem), **rivals(contexts.steps_per_day)},
         test,
         lambda done, total: progress("testing on held-back days", done, total),
     )
@@ -247,13 +246,18 @@ def _by_regression(
             _Contender(advisor, trust, 0.0, ridge if trust is None else MLAROBD(ridge, trust)) for trust in RIDGE_TRUSTS
         ]
     guard = competitive_ridge(recipe.promise, period)
-    refuse_infeasible_promises(guard, problem, contexts.dim)
+    _refuse_infeasible(guard, problem, contexts)
     progress("training the guarded regression", 0, 1)
     steps = recipe.training_steps(advisor)
     rate = TRAINING[advisor][1]
     trained, _ = train_through(guard, problem, contexts, steps=steps, learning_rate=rate, checks=min(4, steps))
     progress("training the guarded regression", 1, 1)
-    return [_Contender(advisor, None, 0.0, Renewed(trained, period))]
+    return [_Contender(advisor, None, 0.0, Periodic(trained, period))]
+
+
+def _refuse_infeasible(agent: AbstractAgent, problem: Problem, contexts: Contexts) -> None:
+    """Before anything is trained."""
+    agent.check(problem, Start(jnp.zeros(contexts.dim), jnp.zeros((0, contexts.dim)), contexts.steps_per_day))
 
 
 def _by_gradient(
@@ -264,7 +268,7 @@ def _by_gradient(
     keys = [jax.random.key(recipe.seed)] * len(GRID)
     untrained = _advisor(advisor, contexts, shape, jax.random.fold_in(keys[0], 1))
     agents = [_guarded(advisor, MLAROBD(untrained, trust), recipe.promise, period) for trust, _ in GRID]
-    refuse_infeasible_promises(agents[0], problem, contexts.dim)
+    _refuse_infeasible(agents[0], problem, contexts)
     seasonal = advisor == "seasonal"
     windows = _windows(
         contexts, shape.window_steps if seasonal else period, shape.profile_days * period if seasonal else 0
@@ -288,7 +292,7 @@ def _by_gradient(
 
 def _streamed(advisor: Advisor, agent: AbstractAgent, period: int) -> AbstractAgent:
     """A network's memory, trained on days, is a day's."""
-    return Restarting(agent, period) if advisor == "lstm" else agent
+    return Periodic(agent, period, "history") if advisor == "lstm" else agent
 
 
 def _advisor(advisor: Advisor, contexts: Contexts, shape: _Shape, key) -> AbstractAgent:
@@ -305,7 +309,7 @@ def _guarded(advisor: Advisor, agent: AbstractAgent, promise: float | None, peri
     if promise is None:
         return agent
     guard = Competitive(agent, promise, period)
-    return guard if advisor == "lstm" else Renewed(guard, period)
+    return guard if advisor == "lstm" else Periodic(guard, period)
 
 
 def _windows(contexts: Contexts, steps: int, history_steps: int) -> Instance:

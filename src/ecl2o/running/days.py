@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ecl2o.agents import AbstractAgent, refuse_infeasible_promises
+from ecl2o.agents import AbstractAgent, Start
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray
@@ -28,7 +28,7 @@ def rollout_days(
     """
     first = Instance(x0, days[0], history)
     problem.check(first)
-    refuse_infeasible_promises(agent, problem, first.dim)
+    agent.check(problem, Start(first.x0, first.past, first.horizon))
     days = jnp.asarray(days, first.x0.dtype)
     return _rollout_days(agent, problem, first, days, forecaster, key)
 
@@ -61,7 +61,7 @@ def stream_days(
     """Continuous testing as one long run, which is what the streaming runner plays: the agent's state goes on over midnight.
 
     Like `rollout_days` it returns the runs with a leading day axis, and the x0 of each day. What promises for a day, or was
-    trained on days, goes in `agents.Renewed` or `agents.Restarting`.
+    trained on days, goes in `agents.Periodic`.
     """
     first = Instance(x0, days[0], history)
     n, T, q = days.shape

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray, PyTree
 
-from ecl2o.agents import AbstractAgent, Start, refuse_infeasible_promises
+from ecl2o.agents import AbstractAgent, Start
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster, Exact
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
@@ -33,7 +33,7 @@ def rollout(
     [1.0, 1.6667]
     """
     problem.check(instance)
-    refuse_infeasible_promises(agent, problem, instance.dim)
+    agent.check(problem, Start(instance.x0, instance.past, instance.horizon))
     return _rollout(agent, problem, instance, Exact() if forecaster is None else forecaster, key)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import Info, refuse_infeasible_promises
+from ecl2o.agents import Info, Start
 from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper
@@ -58,7 +58,8 @@ class AbstractRunner(abc.ABC):
         """The functions for one stream, or for many."""
 
     def _assemble(self, policy: Policy, sizes: Sizes, x0: Any, history: Any) -> None:
-        refuse_infeasible_promises(policy.agent, policy.problem, sizes.dim)
+        start = Start(x0 if x0.ndim == 1 else x0[0], history if x0.ndim == 1 else history[0], sizes.horizon)
+        policy.agent.check(policy.problem, start)
         dtype = _working_dtype()
         stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster), dtype)
         program, arrays = pack(stepper, sizes, dtype)

@@ -1,4 +1,4 @@
-"""Numerics with no domain in them: block-tridiagonal systems, small positive definite matrices, bounded Newton's method, roots, projections."""
+"""Numerics with no domain in them: block-tridiagonal systems, small definite matrices, bounded Newton, roots, projections."""
 
 from ecl2o.solvers.block_tridiagonal import BlockTridiagonalFactor, DenseInverse, factor, invert, matvec, solve
 from ecl2o.solvers.bounded_newton import BoundedMinimum, minimize, minimize_sequence

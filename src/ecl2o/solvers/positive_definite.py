@@ -29,9 +29,7 @@ def spd_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -
     return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), right)
 
 
-def between(
-    left: Float[Array, "d d"], matrix: Float[Array, "d d"], right: Float[Array, "d d"]
-) -> Float[Array, "d d"]:
+def between(left: Float[Array, "d d"], matrix: Float[Array, "d d"], right: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """L M^-1 R for symmetric L, M and R whose product is known to be symmetric; it is made so to the last bit."""
     if matrix.shape[-1] == 1:
         return left * right / matrix

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, PureML, Renewed, Switch
+from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Periodic, PureML, Switch
 from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
 from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
@@ -103,11 +103,11 @@ class DemandResponse:
             by_trust[trust].append(result.agent)
         return by_trust
 
-    def train_guarded(self) -> Renewed:
+    def train_guarded(self) -> Periodic:
         """The regression advisor with its correction, trained through a guard whose promise is renewed every day."""
         guard = competitive_ridge(PROMISE, HOURS)
         trained, _ = train_through(guard, self.problem, self.contexts, steps=self.settings.guarded_steps)
-        return Renewed(trained, HOURS)
+        return Periodic(trained, HOURS)
 
     def score(self, name: str, entry: Entry, agent: AbstractAgent) -> DailyScore:
         """Test an agent; one that learns while it runs keeps its memory over midnight, and has seen all that went before."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, PureML, Restarting, Switch
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, Periodic, PureML, Switch
 from ecl2o.evaluation import DailyScore, TestBed, score_days
 from ecl2o.forecasters import RollingProfile
 from ecl2o.problem import Problem
@@ -147,7 +147,7 @@ def policies(entries: dict[str, Entry], problem: Problem, period: int, about: di
     """A policy file's content per entry: the first seed's agent, to be run as a stream of days of `period` steps."""
 
     def streamed(entry: Entry) -> AbstractAgent:
-        return Restarting(entry.agents[0], period) if entry.daily else entry.agents[0]
+        return Periodic(entry.agents[0], period, "history") if entry.daily else entry.agents[0]
 
     about = {**about, "steps_per_day": period}
     return {

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecl2o import theory
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML, Renewed
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, Periodic, PureML
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling
 from ecl2o.data import Contexts, DataError
 from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
@@ -228,7 +228,7 @@ class _Setup:
             ("r-obd", "R-OBD", exact, {}, days(ROBD())),
         ]
         for ratio, guard in trained["guarded"].items():
-            row = ("guarded", f"Guarded, {ratio:g}", ratio, {"ratio": ratio}, through(Renewed(guard, self.period)))
+            row = ("guarded", f"Guarded, {ratio:g}", ratio, {"ratio": ratio}, through(Periodic(guard, self.period)))
             rows.append(row)
         rows += [
             ("ridge", "OnlineRidge", None, {}, through(OnlineRidge(self.period))),

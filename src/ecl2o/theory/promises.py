@@ -29,13 +29,14 @@ Matrices = Float[Array, "T d d"]
 _SETTLING_STEPS = 4096  # after which a recurring tariff has forgotten where it began
 
 
-def past_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int) -> Matrices:
+def past_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, before: Matrix | None = None) -> Matrices:
     """P_1..P_T, how firmly the contexts so far hold the action; they fall to A + `limit_stiffness(A, G)` where A is constant.
 
     Args:
         A: curvature of the hitting cost, (d, d), or one for each step, (T, d, d).
         G: curvature of the movement, 2Q.
         horizon: T.
+        before: K_0, what holds the first action; G by default, one move from x_0.
 
     >>> import jax.numpy as jnp
     >>> [round(float(p), 4) for p in past_stiffness(jnp.eye(1), 10 * jnp.eye(1), 3).ravel()]
@@ -46,7 +47,8 @@ def past_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int) -> Matrices:
         P = A_t + K
         return parallel_sum(P, G), P
 
-    return jax.lax.scan(advance, jnp.broadcast_to(G, G.shape), _each_step(A, horizon))[1]
+    first = jnp.broadcast_to(G, G.shape) if before is None else before
+    return jax.lax.scan(advance, first, _each_step(A, horizon))[1]
 
 
 def future_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, after: Matrix | None = None) -> Matrices:
@@ -80,20 +82,26 @@ def limit_stiffness(A: Matrix, G: Matrix) -> Matrix:
     return reproduced(A, G)
 
 
-def recurring_stiffness(A: Matrices, G: Matrix) -> Matrices:
-    """S_1..S_T of T curvatures that recur for ever, as those of a daily tariff do.
+def recurring_stiffness(A: Matrices, G: Matrix) -> tuple[Matrices, Matrices]:
+    """(P_1..P_T, S_1..S_T) in the long run of T curvatures that recur for ever, as those of a daily tariff do.
 
-    The recursion is run from G, the stiffest there is, through as many rounds as it takes to forget that; it falls towards the
-    answer, so that what is left of the beginning errs on the safe side (1e-11 for G/A up to 1e5).
+    Both recursions begin at G, the stiffest there is, and go through as many rounds as it takes to forget that: 1e-11 of it is
+    left for G/A up to 1e5. What is left of it in S errs on the safe side.
     """
     horizon = A.shape[0]
 
-    def one_round(after, _):
+    def earlier(after, _):
         S = future_stiffness(A, G, horizon, after)
         return parallel_sum(S[0] + A[0], G), S
 
+    def later(K, _):
+        P = past_stiffness(A, G, horizon, K)
+        return parallel_sum(P[-1], G), P
+
     rounds = max(2, -(-_SETTLING_STEPS // horizon))
-    return jax.lax.scan(one_round, jnp.broadcast_to(G, G.shape), None, length=rounds)[1][-1]
+    first = jnp.broadcast_to(G, G.shape)
+    (_, P), (_, S) = (jax.lax.scan(one_round, first, None, length=rounds) for one_round in (later, earlier))
+    return P[-1], S[-1]
 
 
 def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""]) -> Matrix:
@@ -110,10 +118,8 @@ def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""]) -> Matrix:
     return ratio * between(S, (ratio - 1) * P - S, P)
 
 
-def worst_future(
-    away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Array, ""]
-) -> Float[Array, " d"]:
-    """n - m, where n is the one context that, repeated from now on, hurts an action x = m + away most.
+def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Array, ""]) -> Float[Array, " d"]:
+    """N - m, where n is the one context that, repeated from now on, hurts an action x = m + away most.
 
     n maximises 1/2 |x - n|^2_S - L/2 |n - m|^2_H, H = (P^-1 + S^-1)^-1: n - m = -((L - 1) P - S)^-1 (P + S) (x - m).
 
@@ -126,24 +132,29 @@ def worst_future(
 
 
 def largest_share(
-    past: Matrix, future: Matrix, G: Matrix, horizon: int | None, before_context: bool = False
+    past: Matrix | Matrices,
+    future: Matrix | Matrices,
+    G: Matrix,
+    horizon: int | None,
+    before_context: bool = False,
 ) -> Float[Array, ""]:
-    """max over t of lambda_max(P_t^-1 S_t): how far the future can outweigh the past; one less than the smallest ratio.
+    """Max over t of lambda_max(P_t^-1 S_t): how far the future can outweigh the past; one less than the smallest ratio.
 
     Args:
-        past: the least curvature of a context, which makes P.
-        future: the greatest curvature of a context, which makes S.
+        past: the least curvature of a context, which makes P; (d, d), or one for each step, (T, d, d).
+        future: the greatest curvature of a context, which makes S; of the same shape.
         G: curvature of the movement, 2Q.
-        horizon: T, or None for runs of any length.
+        horizon: T, or None for runs of any length, in which curvatures that are given by step recur.
         before_context: for actions that are due before the context is seen: the past is K_{t-1}, the future A_t + S_t.
     """
-    if horizon is None:
-        K, S = limit_stiffness(past, G), limit_stiffness(future, G)
-        return largest_ratio(future + S, K) if before_context else largest_ratio(S, past + K)
-    P, S = past_stiffness(past, G, horizon), future_stiffness(future, G, horizon)
+    if horizon is None and past.ndim == 3:
+        P, S = recurring_stiffness(past, G)[0], recurring_stiffness(future, G)[1]
+    elif horizon is None:
+        P, S = (past + limit_stiffness(past, G))[None], limit_stiffness(future, G)[None]
+    else:
+        P, S = past_stiffness(past, G, horizon), future_stiffness(future, G, horizon)
     if before_context:
-        K = jnp.concatenate([G[None], jax.vmap(lambda P_t: parallel_sum(P_t, G))(P[:-1])])
-        return jnp.max(jax.vmap(largest_ratio)(future + S, K))
+        P, S = P - past, S + future
     return jnp.max(jax.vmap(largest_ratio)(S, P))
 
 
@@ -189,10 +200,10 @@ def smallest_feasible_ratio(
     with jax.enable_x64(True):
         if G.ndim == 2:
             A = np.asarray(curvature, np.float64) * (1.0 if np.ndim(curvature) else np.eye(len(G)))
-            return 1 + np.asarray(_largest_share(low * A, high * A, G, horizon, before_context))
+            return np.asarray(1 + _largest_share(low * A, high * A, G, horizon, before_context))
         A, lines = np.asarray(curvature, np.float64).reshape(1, 1), G.reshape(-1, 1, 1)
         shares = [_largest_share(low * A, high * A, line, horizon, before_context) for line in lines]
-        return 1 + np.asarray(shares).reshape(G.shape)
+        return np.asarray(1 + np.reshape(shares, G.shape))
 
 
 _largest_share = eqx.filter_jit(largest_share)

@@ -1,4 +1,4 @@
-"""A small trained correction of advice that will go through a guard (ALGORITHMS section 10, "Training through the guard").
+"""A small trained correction of advice that will go through a guard.
 
 Advice that is best by itself is not best behind a guard: what the guard cuts off must be paid for later, and a promise
 not used up leaves room. The correction sees how the period's account stands and shifts the advice by the hour.
@@ -13,10 +13,9 @@ from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.agents.advisors.ridge import OnlineRidge
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.trainable import Trainable
-from ecl2o.planning.modes import Modes
+from ecl2o.planning.work_function import WorkFunction, hitting_form
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite
-from ecl2o.theory import next_stiffness
 
 HARMONICS = 7  # 1, and cosine and sine of the first three
 FEATURES = 10
@@ -28,47 +27,38 @@ class CorrectionWeights(Trainable):
     weight: Float[Array, "h f"]
 
 
-class Account(eqx.Module):
+class PeriodSoFar(eqx.Module):
     """How a period stands: where it began, the optimum of its contexts so far and where that is, and what was paid.
 
-    Centre and optimum are those of the work function that `Competitive` keeps; the bill covers the steps before this one.
+    Work function and optimum are those that `Competitive` keeps; the bill covers the steps before this one.
     """
 
     anchor: Float[Array, " d"]
-    centre: Float[Array, " d"]
-    stiffness: Float[Array, " d"]
+    work: WorkFunction
     optimum: Float[Array, ""]
     cost: Float[Array, ""]
 
     @classmethod
-    def opened(cls, modes: Modes, x0: Float[Array, " d"]) -> "Account":
+    def opened(cls, G: Float[Array, "d d"], x0: Float[Array, " d"]) -> "PeriodSoFar":
         """A period that begins at x0."""
         zero = jnp.zeros((), x0.dtype)
-        return cls(x0, x0, modes.a, zero, zero)
+        return cls(x0, WorkFunction.at(x0, G), zero, zero)
 
-    def with_context(self, modes: Modes, target: Float[Array, " d"]) -> "Account":
-        """The work function takes in a context, whose hitting cost is least at `target`."""
-        away = modes.to_modes @ (target - self.centre)
-        gain = 1 / (1 + self.stiffness)
-        return Account(
-            self.anchor,
-            self.centre + modes.from_modes @ (gain * away),
-            next_stiffness(self.stiffness, modes.a),
-            self.optimum + 0.5 * jnp.sum(self.stiffness * gain * away**2),
-            self.cost,
-        )
+    def with_context(self, problem: Problem, context: Float[Array, " q"]) -> "PeriodSoFar":
+        """A context later."""
+        prefix = self.work.with_context(*hitting_form(problem, context, self.anchor.shape[0]))
+        return PeriodSoFar(self.anchor, prefix.moved(2 * problem.Q), self.optimum + prefix.growth, self.cost)
 
-    def with_bill(self, cost: Float[Array, ""]) -> "Account":
-        """The account after a step has been paid for."""
+    def with_bill(self, cost: Float[Array, ""]) -> "PeriodSoFar":
+        """After a step has been paid for."""
         return eqx.tree_at(lambda a: a.cost, self, self.cost + cost)
 
 
 class CorrectedState(eqx.Module):
-    """The advisor's state, the period's account, and the last step, which is paid for when it is known what was played."""
+    """The advisor's state, how the period stands, and the last step, which is paid for when it is known what was played."""
 
     inner: State
-    modes: Modes
-    account: Account
+    so_far: PeriodSoFar
     last_context: Float[Array, " q"]
     last_previous: Float[Array, " d"]
 
@@ -108,44 +98,43 @@ class Corrected(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> CorrectedState:
         inner = self.advisor.init(problem, start)  # refuses other costs than constant quadratics
-        modes = Modes.of(problem, start.dim)
         context = jnp.zeros((start.history.shape[1],), start.x0.dtype)
-        return CorrectedState(inner, modes, Account.opened(modes, start.x0), context, start.x0)
+        return CorrectedState(inner, PeriodSoFar.opened(2 * problem.Q, start.x0), context, start.x0)
 
     def step(self, problem: Problem, state: CorrectedState, observation: Observation):
         assert isinstance(problem.hitting, AbstractQuadraticCost)
         inner_state, advice, inner = self.advisor.step(problem, state.inner, observation)
-        modes, previous, context = state.modes, observation.previous_action, observation.context
+        previous, context = observation.previous_action, observation.context
         phase = observation.step % self.period
 
         paid = problem.hitting(previous, state.last_context) + problem.switching(previous, state.last_previous)
-        going_on, opened = state.account.with_bill(paid), Account.opened(modes, previous)
-        account = jax.tree.map(lambda new, old: jnp.where(phase == 0, new, old), opened, going_on)
+        going_on, opened = state.so_far.with_bill(paid), PeriodSoFar.opened(2 * problem.Q, previous)
+        so_far = jax.tree.map(lambda new, old: jnp.where(phase == 0, new, old), opened, going_on)
         target = problem.hitting.centre(context, previous.shape[0])
-        account = account.with_context(modes, target)
+        so_far = so_far.with_context(problem, context)
 
-        features = _features(problem, account, previous, target, advice, inner.details["outlook"])
+        features = _features(problem, so_far, previous, target, advice, inner.details["outlook"])
         hourly = _harmonics(phase, self.period, previous.dtype) @ self.weights.weight
         correction = self.scale * jnp.sum(
             hourly[:, None] * features, axis=0
         )  # a product would round by place in a batch
-        after = CorrectedState(inner_state, modes, account, context, previous)
+        after = CorrectedState(inner_state, so_far, context, previous)
         details = {"correction": correction}
         return after, advice + correction, Info(inner.converged, advice, details, inner)
 
 
 def _features(
     problem: Problem,
-    account: Account,
+    so_far: PeriodSoFar,
     previous: Float[Array, " d"],
     target: Float[Array, " d"],
     advice: Float[Array, " d"],
     outlook: Outlook,
 ) -> Float[Array, "f d"]:
-    bill, optimum = account.cost / problem.m, account.optimum / problem.m
+    bill, optimum = so_far.cost / problem.m, so_far.optimum / problem.m
     total = bill + optimum
     share = jnp.where(total > 0, bill / jnp.where(total > 0, total, 1.0), 0.0)
-    from_advice = jnp.stack([previous, account.centre, target, account.anchor]) - advice
+    from_advice = jnp.stack([previous, so_far.work.centre, target, so_far.anchor]) - advice
     roots = jnp.stack([_root(bill), _root(optimum)])[:, None] * jnp.ones_like(advice)
     return jnp.concatenate([from_advice, roots, share * from_advice[1:2], outlook.signals])
 

@@ -113,14 +113,3 @@ def _touch_up(problem: Problem, allowance: Allowance, action: Float[Array, " d"]
         return allowance.bill(problem, x) <= allowance.budget + eps ** (2 / 3) * jnp.abs(allowance.budget)
 
     return jnp.where(fits(pulled), pulled, jnp.where(fits(shorter), shorter, allowance.fallback))
-
-
-def ratio_of_bills(cost: Float[Array, ""], reference: Float[Array, ""]) -> Float[Array, ""]:
-    """Cost / reference; where the reference is 0, 1 for a cost of 0 and infinite for any other.
-
-    >>> import jax.numpy as jnp
-    >>> float(ratio_of_bills(jnp.array(3.0), jnp.array(2.0)))
-    1.5
-    """
-    free = reference <= 0
-    return jnp.where(free, jnp.where(cost <= 0, 1.0, jnp.inf), cost / jnp.where(free, 1.0, reference))

@@ -1,181 +1,272 @@
-"""The maximal guard relative to the optimum, for constant quadratics (ALGORITHMS section 10; proof in docs/guarantees.md)."""
+"""The maximal guard relative to the optimum, for every quadratic problem (docs/guarantees.md, the revelation theorem)."""
+
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.agents.guards.allowance import ratio_of_bills
-from ecl2o.planning.modes import Modes
-from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import as_float, known, refuse_unless_finite
-from ecl2o.theory import (
-    is_feasible_ratio,
-    limit_value,
-    next_stiffness,
-    smallest_feasible_ratio,
-    value_table,
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, State
+from ecl2o.agents.guards.allowed import Choice, Step, choose_anywhere, choose_within
+from ecl2o.agents.guards.protocol import AbstractGuard, Account
+from ecl2o.planning.work_function import WorkFunction, hitting_form
+from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, NotApplicable, Problem
+from ecl2o.problem.arrays import (
+    as_float,
+    as_optional_float,
+    cast_floats,
+    known,
+    refuse_if_negative,
+    refuse_unless_finite,
+    refuse_unless_positive,
 )
+from ecl2o.theory import future_stiffness, largest_share, limit_stiffness, recurring_stiffness
 
-# Steps for which the unbounded game's values are tabulated before their limit takes over. The limit is valid at any step
-# (values rise to it); the past settles like r^(2t), so that it is exact to 1e-9 from here on for beta/m up to 150.
-_SETTLING_STEPS = 128
+_largest_share = eqx.filter_jit(largest_share)
 
 
 class CompetitiveState(eqx.Module):
-    """The wrapped agent's state, the game's constants, the work function, and the bill.
-
-    The work function of the prefix, the least cost of a path that ends in z, is 1/2 sum_i p_i (z - centre)_i^2 + optimum in
-    modes; `stiffness` is what is left of p after a move, the k of ALGORITHMS section 10.
-    """
+    """The wrapped agent's state, the past, the future's stiffness by step, the ratio that is played, and the account."""
 
     inner: State
-    modes: Modes
-    values: Float[Array, "n d"]
-    stiffness: Float[Array, " d"]
-    centre: Float[Array, " d"]
-    optimum: Float[Array, ""]
-    cost: Float[Array, ""]
+    work: WorkFunction
+    future: Float[Array, "n d d"]
+    ratio: Float[Array, ""]
+    box: tuple[Float[Array, " d"], Float[Array, " d"]] | None
+    account: Account
 
 
-class Competitive(AbstractAgent):
-    """Play an agent's actions as far as this promise allows: cost <= ratio * the optimum of the contexts so far, at every step.
+def _as_bounds(contexts: Any) -> tuple[Array, Array] | None:
+    if contexts is None:
+        return None
+    low, high = contexts
+    return as_float(low), as_float(high)
 
-    It holds for any agent (NaN and infinite actions included) and any contexts, and it is maximal: an action that is not allowed
-    can be punished by some continuation of contexts whatever is played afterwards (without a horizon, and from step 128 on, to
-    1e-9 for beta/m up to 150; beyond that it is stricter than it need be). An allowed action is played as it is; another one is
-    pulled toward the safest action x_m until it is allowed.
 
-    For f = 1/2 (x - y)' A (x - y) with a constant A and no bounds; for anything else use `Guarded`. `horizon` = T promises for
-    runs of at most T steps, `None` for runs of any length, which allows less. A ratio that no online algorithm can promise is
-    refused with the smallest possible one. State and promise begin anew with each `init`.
+class Competitive(AbstractGuard):
+    """Play an agent's actions as far as this promise allows: cost <= ratio * optimum + allowance, at every step.
 
-    `Info.details`: `cost` so far, `optimum` so far (exactly the oracle's cost of the prefix), `live_ratio`, and whether the
-    guard was `active`.
+    The optimum is that of the contexts so far. The promise holds for any agent (NaN and infinite actions included), and it is
+    maximal: an action that is not allowed can be punished by some continuation of contexts, whatever is played afterwards. An
+    allowed action is played as it is; another one is pulled toward the safest action x_m until it is allowed.
+
+    For quadratic hitting costs: constant ones, and `CurvedTracking` with a `maximum`. A ratio that no online algorithm can
+    promise is refused with the smallest possible one. Bounds on actions are kept where all matrices are diagonal and contexts
+    are known to lie within the bounds; elsewhere use `Guarded`.
+
+    The promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions
+    are not met: a context outside `contexts`, or not finite; a weight other than announced; more steps than `horizon`; a ratio
+    that turns out to be impossible inside a compiled program.
+
+    Args:
+        agent: whose actions are played as far as possible.
+        ratio: above 1.
+        horizon: for runs of at most so many steps; None for runs of any length, which allows less.
+        allowance: what may be spent on top of ratio * optimum, in units of cost.
+        contexts: (low, high): contexts are known to lie there, which allows more. Diagonal A and Q only.
+        weights: with `CurvedTracking`, the curvature of each step where it is known in advance, as a tariff is: one for each step
+            of the horizon, or a pattern that recurs where there is none.
+
+    `Info.details`: `cost` and `optimum` so far (exactly the oracle's cost of the prefix), their `live_ratio`, what is `left` of
+    the promise, whether the guard was `active`, whether the promise is `kept`, and for how many steps it was (`kept_steps`).
     """
 
     agent: AbstractAgent
     ratio: Float[Array, ""] = eqx.field(converter=as_float, default=2.5)
     horizon: int | None = eqx.field(static=True, default=None)
+    allowance: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
+    contexts: tuple[Float[Array, "*d"], Float[Array, "*d"]] | None = eqx.field(converter=_as_bounds, default=None)
+    weights: Float[Array, " n"] | None = eqx.field(converter=as_optional_float, default=None)
 
     def __check_init__(self):
         refuse_unless_finite("ratio", self.ratio)
-        if self.horizon is None:
-            return
-        if isinstance(self.horizon, bool) or not isinstance(self.horizon, int) or self.horizon < 1:
+        refuse_unless_finite("allowance", self.allowance)
+        refuse_if_negative("allowance", self.allowance)
+        if self.horizon is not None and (type(self.horizon) is not int or self.horizon < 1):
             raise ValueError(f"horizon must be at least 1, or None where it is not known, got {self.horizon!r}.")
+        if self.contexts is not None:
+            low, high = (known(bound) for bound in self.contexts)
+            if low is not None and high is not None and not (low <= high).all():
+                raise ValueError(f"contexts must be (low, high) with low <= high, got {low} and {high}.")
+        if self.weights is not None:
+            refuse_unless_positive("weights", self.weights)
+            refuse_unless_finite("weights", self.weights)
+            if self.horizon is not None and self.weights.shape != (self.horizon,):
+                raise ValueError(
+                    f"weights must have one entry for each of the {self.horizon} steps, got {self.weights.shape}."
+                )
 
     @property
     def lookahead(self) -> int:
         return self.agent.lookahead
 
-    def init(self, problem: Problem, start: Start) -> CompetitiveState:
-        self.refuse_if_infeasible(problem, start.dim)
+    def promise(self, problem: Problem) -> Promise:
+        return Promise(self.ratio, "the optimum", self.allowance, self.horizon, self.contexts)
+
+    def check(self, problem: Problem, start: Start) -> None:
+        """Refuse problems that this guard is not for, and, where the numbers are known, a ratio that cannot be promised."""
+        self._refuse_problem(problem, start)
+        if start.horizon is None and self.horizon is not None:
+            raise ValueError(
+                f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has no end; use "
+                f"horizon=None, or Periodic(guard, {self.horizon}) for a promise that begins anew."
+            )
+        if not any(known(leaf) is None for leaf in jax.tree.leaves((self.ratio, self.weights, problem))):
+            self._refuse_ratio(problem, start.dim)
+        self.agent.check(problem, start)
+
+    def _refuse_problem(self, problem: Problem, start: Start) -> None:
+        hitting, movement, dim = problem.hitting, problem.switching, start.dim
+        instead = "Guarded takes any costs and any box."
+        if not (isinstance(hitting, AbstractQuadraticCost) and isinstance(movement, Mahalanobis)):
+            raise NotApplicable(
+                "Competitive is for quadratic hitting costs and quadratic movement; got "
+                f"{type(hitting).__name__} and {type(movement).__name__}. {instead}"
+            )
+        if self.weights is not None and not isinstance(hitting, CurvedTracking):
+            raise NotApplicable(f"weights are for CurvedTracking; the curvature of {type(hitting).__name__} is known.")
+        if self.weights is None and hitting.curvature_bounds(dim)[1] is None:
+            raise NotApplicable(
+                f"Competitive must know how large the curvature can become; give {type(hitting).__name__} a maximum, or "
+                f"announce the weights. {instead}"
+            )
+        if problem.is_bounded and self.contexts is None:
+            raise NotApplicable(
+                "Competitive keeps actions within bounds only where contexts are known to lie within them too: give "
+                f"contexts=(low, high). {instead}"
+            )
+        if self.contexts is not None:
+            _, greatest, G = self.curvatures(problem, dim)
+            diagonal = known(_is_diagonal(G) & _is_diagonal(greatest))
+            if diagonal is not None and not diagonal:
+                raise NotApplicable(f"contexts=(low, high) needs diagonal matrices A and Q. {instead}")
+        if problem.is_bounded and self.contexts is not None:
+            ends = zip(problem.actions.bounds(dim, start.x0.dtype), self.contexts, strict=True)
+            (lower, low), (upper, high) = ((known(end), known(bound)) for end, bound in ends)
+            values = (lower, low, upper, high)
+            if not any(value is None for value in values) and ((low < lower) | (high > upper)).any():
+                raise NotApplicable(
+                    f"contexts from {low} to {high} leave the action bounds from {lower} to {upper}: what they ask for "
+                    f"cannot be promised there. {instead}"
+                )
         if self.horizon is not None and start.horizon is not None and start.horizon > self.horizon:
             raise ValueError(
                 f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has "
                 f"{start.horizon}; use horizon=None for runs of any length."
             )
-        modes = Modes.of(problem, start.dim)
-        zero = jnp.zeros((), start.x0.dtype)
-        return CompetitiveState(
-            inner=self.agent.init(problem, start),
-            modes=modes,
-            values=_values(modes.a, self.ratio, self.horizon),
-            stiffness=modes.a,
-            centre=start.x0,
-            optimum=zero,
-            cost=zero,
-        )
 
-    def refuse_if_infeasible(self, problem: Problem, dim: int) -> None:
-        """Refuse problems that this guard is not for, and, where the numbers are known, a ratio that cannot be promised."""
-        hitting = problem.hitting
-        quadratic = isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature
-        if not (quadratic and problem.is_unbounded_quadratic):
+    def _refuse_ratio(self, problem: Problem, dim: int) -> None:
+        with jax.enable_x64(True), jax.ensure_compile_time_eval():  # inside a jit too, where the numbers are constants
+            least, greatest, G = cast_floats(self.curvatures(problem, dim), np.float64)
+            smallest = 1 + np.asarray(_largest_share(least, greatest, G, self.horizon))
+            ratio = np.asarray(known(self.ratio), np.float64)
+        if not (ratio > np.maximum(smallest, 1.0)).all():
+            many = "any number of" if self.horizon is None else self.horizon
             raise ValueError(
-                "Competitive is for quadratic hitting costs of constant curvature, without bounds on actions; got "
-                f"{type(hitting).__name__} on {type(problem.actions).__name__}. Guarded takes any costs and any box."
-            )
-        assert isinstance(hitting, AbstractQuadraticCost)
-        if any(known(leaf) is None for leaf in jax.tree.leaves((self.ratio, problem))):
-            return
-        with jax.ensure_compile_time_eval():  # inside a jit too, where the numbers are constants
-            A, Q = (np.asarray(matrix, np.float64) for matrix in (hitting.curvature(None, dim), problem.Q))
-        a = np.linalg.svd(np.linalg.solve(*np.linalg.cholesky([A, 2 * Q])), compute_uv=False) ** 2
-        ratio = np.asarray(known(self.ratio), np.float64)
-        if not is_feasible_ratio(a, ratio, self.horizon).all():
-            smallest = smallest_feasible_ratio(a, self.horizon).max()
-            many, must = ("any number of", "exceed") if self.horizon is None else (self.horizon, "be at least")
-            raise ValueError(
-                f"ratio = {ratio:g} cannot be promised over {many} steps: it must {must} {smallest:.8g}, "
+                f"ratio = {np.min(ratio):g} cannot be promised over {many} steps: it must exceed {smallest:.8g}, "
                 "the smallest competitive ratio that any online algorithm has on this problem."
             )
 
+    def curvatures(self, problem: Problem, dim: int) -> tuple[Array, Array, Array]:
+        """The least and the greatest curvature, of all steps or by step, and G = 2Q."""
+        if self.weights is not None:
+            announced = self.weights[:, None, None] * jnp.eye(dim, dtype=self.weights.dtype)
+            return announced, announced, 2 * problem.Q
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        least, greatest = problem.hitting.curvature_bounds(dim)
+        assert greatest is not None
+        return least, greatest, 2 * problem.Q
+
+    def init(self, problem: Problem, start: Start) -> CompetitiveState:
+        self._refuse_problem(problem, start)
+        return self._state(problem, start, self.agent.init(problem, start))
+
+    def renewed(self, problem: Problem, state: CompetitiveState, start: Start) -> CompetitiveState:
+        return self._state(problem, start, state.inner)
+
+    def _state(self, problem: Problem, start: Start, inner: State) -> CompetitiveState:
+        x0, dtype = start.x0, start.x0.dtype
+        least, greatest, G = cast_floats(self.curvatures(problem, start.dim), dtype)
+        if self.horizon is not None:
+            future = future_stiffness(greatest, G, self.horizon)
+        elif self.weights is not None:
+            future = recurring_stiffness(greatest, G)[1]
+        else:
+            future = limit_stiffness(greatest, G)[None]
+        smallest = 1 + jax.lax.stop_gradient(largest_share(least, greatest, G, self.horizon))
+        feasible = (self.ratio > smallest) & (self.ratio > 1)
+        box = None
+        if self.contexts is not None:
+            low, high = (jnp.broadcast_to(bound, x0.shape).astype(dtype) for bound in self.contexts)
+            lower, upper = problem.actions.bounds(start.dim, dtype)
+            feasible &= ((lower <= low) & (high <= upper)).all() & _is_diagonal(G) & _is_diagonal(greatest)
+            varies = not problem.hitting.constant_curvature and self.weights is None
+            box = (jnp.minimum(low, x0), jnp.maximum(high, x0)) if varies else (low, high)
+        return CompetitiveState(
+            inner=inner,
+            work=WorkFunction.at(x0, G),
+            future=future,
+            ratio=jnp.where(feasible, self.ratio, jnp.maximum(1.05 * smallest, 2.0)),
+            box=box,
+            account=Account.opened(self.allowance, feasible, dtype),
+        )
+
     def step(self, problem: Problem, state: CompetitiveState, observation: Observation):
         inner_state, advice, inner = self.agent.step(problem, state.inner, observation)
-        previous, context = observation.previous_action, observation.context
-        modes, k = state.modes, state.stiffness
-        value = state.values[jnp.minimum(observation.step, state.values.shape[0] - 1)]
+        previous, step = observation.previous_action, observation.step
+        dim, G = previous.shape[0], 2 * problem.Q
+        sound = jnp.isfinite(observation.context).all()
+        context = jnp.where(sound, observation.context, 0.0)
+        A, target = hitting_form(problem, context, dim)
+        prefix = state.work.with_context(A, target)
+        growth = jnp.where(sound, prefix.growth, 0.0)
+        last = state.future.shape[0] - 1
+        place = step % (last + 1) if self.horizon is None else jnp.minimum(step, last)
+        kept = state.account.kept & sound & self._as_announced(A, target, place, step)
 
-        # The work function takes in the context.
-        away = modes.to_modes @ (_centre(problem, context, previous.shape[0]) - state.centre)  # y - m before
-        g = 1 / (1 + k)
-        centre = state.centre + modes.from_modes @ (g * away)
-        optimum = state.optimum + 0.5 * jnp.sum(k * g * away**2)
+        here = Step(
+            A,
+            G,
+            prefix.P,
+            state.future[place],
+            state.ratio,
+            target - prefix.centre,
+            previous - prefix.centre,
+            state.account.left + state.ratio * growth,
+        )
+        choice = self._choose(here, state.box, prefix.centre, problem.actions.project(advice) - prefix.centre)
+        action = prefix.centre + jnp.where(kept, choice.action, choice.safest)
+        # An allowed action is played to the last bit.
+        action = jnp.where(kept & ~choice.active, problem.actions.project(advice), problem.actions.project(action))
+        action = jnp.where(sound, action, previous)
 
-        # The safest action, relative to the new centre, and what it leaves of the promise.
-        to_context = k * g * away
-        to_previous = modes.to_modes @ (previous - state.centre) - g * away
-        weight = 1 + modes.a + value
-        safest = (to_context + modes.a * to_previous) / weight
-        ahead = (safest - to_context) ** 2 + modes.a * (safest - to_previous) ** 2 + value * safest**2
-        left = self.ratio * optimum - state.cost - 0.5 * jnp.sum(ahead)
-        action, active = _pull(advice, centre + modes.from_modes @ safest, modes.to_modes, weight, 2 * left)
+        cost = jnp.where(sound, problem.hitting(action, context) + problem.switching(action, previous), 0.0)
+        account = state.account.after(self.ratio, growth, cost, kept)
+        work = jax.tree.map(lambda new, old: jnp.where(sound, new, old), prefix.moved(G), state.work)
+        after = CompetitiveState(inner_state, work, state.future, state.ratio, state.box, account)
+        details = account.details("optimum", "live_ratio", choice.active | ~kept)
+        return after, action, Info(inner.converged & kept, advice, details, inner)
 
-        cost = state.cost + problem.hitting(action, context) + problem.switching(action, previous)
-        after = CompetitiveState(inner_state, modes, state.values, next_stiffness(k, modes.a), centre, optimum, cost)
-        details = {"cost": cost, "optimum": optimum, "live_ratio": ratio_of_bills(cost, optimum), "active": active}
-        return after, action, Info(inner.converged, advice, details, inner)
+    def _as_announced(self, A, target, place, step) -> Bool[Array, ""]:
+        """Whether step, weight and context are such as the promise takes them to be."""
+        announced = jnp.ones((), bool)
+        if self.horizon is not None:
+            announced &= step < self.horizon
+        if self.weights is not None:
+            weight, rounding = self.weights[place], 64 * jnp.finfo(A.dtype).eps
+            announced &= jnp.abs(A[0, 0] - weight) <= rounding * weight
+        if self.contexts is not None:
+            low, high = self.contexts
+            announced &= ((low <= target) & (target <= high)).all()
+        return announced
 
-
-def refuse_infeasible_promises(agent: AbstractAgent, problem: Problem, dim: int) -> None:
-    """`Competitive.refuse_if_infeasible` for every such guard inside an agent; at the edge, where numbers are known."""
-
-    def is_guard(node):
-        return isinstance(node, Competitive)
-
-    for node in jax.tree.leaves(agent, is_leaf=is_guard):
-        if is_guard(node):
-            node.refuse_if_infeasible(problem, dim)
-            refuse_infeasible_promises(node.agent, problem, dim)
-
-
-def _centre(problem: Problem, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
-    assert isinstance(problem.hitting, AbstractQuadraticCost)
-    return problem.hitting.centre(context, dim)
-
-
-def _values(a: Float[Array, " d"], ratio: Float[Array, ""], horizon: int | None) -> Float[Array, "n d"]:
-    """v_1, v_2, ..., one row per step; where the horizon is not known the last row is the limit and serves from there on."""
-    if horizon is None:
-        return value_table(a, ratio, _SETTLING_STEPS, limit_value(a, ratio))[1:]
-    return value_table(a, ratio, horizon)[1:]
+    def _choose(self, here: Step, box, centre: Float[Array, " d"], advice: Float[Array, " d"]) -> Choice:
+        if box is None:
+            return choose_anywhere(here, advice)
+        return choose_within(here, box[0] - centre, box[1] - centre, advice)
 
 
-def _pull(advice, safest, to_modes, weight, radius_squared):
-    """The advice, pulled toward the safest action until sum_i weight_i (x - safest)_i^2 <= radius^2; and whether it was."""
-
-    def squared_distance(point):
-        return jnp.sum(weight * (to_modes @ (point - safest)) ** 2)
-
-    usable = jnp.isfinite(squared_distance(advice))
-    advice = jnp.where(usable, advice, safest)
-    distance = squared_distance(advice)
-    allowed = distance <= radius_squared
-    pulled = ~allowed & (radius_squared > 0)
-    share = jnp.sqrt(jnp.where(pulled, radius_squared, 1.0) / jnp.where(pulled, distance, 1.0))
-    inward = jnp.where(pulled, safest + share * (advice - safest), safest)
-    return jnp.where(allowed, advice, inward), ~(allowed & usable)
+def _is_diagonal(matrices: Float[Array, "*n d d"]) -> Bool[Array, ""]:
+    return (matrices * (1 - jnp.eye(matrices.shape[-1], dtype=matrices.dtype)) == 0).all()

@@ -8,11 +8,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, State
 from ecl2o.agents.calibrated import ROBD
-from ecl2o.agents.combined import Independent, OwnTrajectory, PureML
-from ecl2o.agents.guards.allowance import Allowance, move_inside, ratio_of_bills
-from ecl2o.problem import Problem
+from ecl2o.agents.combined import OwnTrajectory
+from ecl2o.agents.guards.allowance import Allowance, move_inside
+from ecl2o.agents.guards.experts import on_its_own, seen_by
+from ecl2o.agents.guards.protocol import AbstractGuard, Account
+from ecl2o.problem import LinearSwitching, NotApplicable, Problem
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
@@ -23,43 +25,40 @@ from ecl2o.problem.arrays import (
 )
 
 
-def _seen_by(agent: AbstractAgent, observation: Observation) -> Observation:
-    """The observation with the forecasts that this agent asked for; a wrapper may have asked for more."""
-    window = agent.lookahead
-    forecast = None if observation.forecast is None or window == 0 else observation.forecast[:window]
-    return Observation(
-        observation.context, observation.previous_action, observation.step, observation.remaining, forecast
-    )
-
-
-def _on_its_own(expert: AbstractAgent) -> Independent:
-    """The expert on its own trajectory and bill, its actions projected on X, which some agents leave."""
-    return Independent(PureML(expert))
-
-
 class GuardedState(eqx.Module):
-    """The wrapped agent's state, the expert's trajectory, and what was paid so far."""
+    """The wrapped agent's state, the expert's trajectory, and the account."""
 
     inner: State
     expert: OwnTrajectory
-    cost: Float[Array, ""]
+    account: Account
 
 
-class Guarded(AbstractAgent):
+class Guarded(AbstractGuard):
     """Play an agent's actions as far as this promise allows: cost <= (1 + slack) * cost of the expert, at every step.
 
     It holds for any agent (NaN and infinite actions included), any hitting costs f >= 0, any contexts and any box. The expert
     runs on its own trajectory, its actions projected on X. A step may use what the expert's bill leaves, except a reservation
-    for the way back to the expert: with kappa = 1 + 1/reservation,
+    for the way back to the expert:
 
         C_{t-1} + f(x, y_t) + c(x, x_{t-1}) + kappa c(x, x^expert_t) <= (1 + slack) C^expert_t.
 
-    The expert's own action always fits. `reservation` = slack, the default, is the least conservative valid choice; for training
-    `theory.training_reservation(slack)` keeps the set from collapsing. At the last step of a known horizon nothing is reserved.
+    The expert's own action always fits. With quadratic movement kappa = 1 + 1/reservation; with movement billed by distance the
+    triangle inequality needs no more than kappa = 1, and slack may be 0. At the last step of a known horizon nothing is reserved.
     An action that does not fit is replaced by the nearest one that does where costs are quadratic (without bounds, or d = 1),
     else by the last one that does on the way from the expert's action.
 
-    `Info.details`: `cost` and `expert_cost` so far, their quotient `expert_ratio`, and whether the guard was `active`.
+    The promise is lost (`kept` turns false, the expert is followed, and steps count as not converged) where a compiled program
+    turns out to have a reservation above the slack, or where a context is not finite.
+
+    Args:
+        agent: whose actions are played as far as possible.
+        expert: whose bill is the reference; R-OBD by default.
+        slack: how much more may be paid than the expert pays.
+        reservation: for quadratic movement; the slack itself, the default, is the least conservative valid choice, and for
+            training `theory.training_reservation(slack)` keeps the set from collapsing.
+
+    `Info.details`: `cost` and `expert_cost` so far, their quotient `expert_ratio`, what is `left` of the promise, whether the
+    guard was `active`, whether the promise is `kept`, and for how many steps it was (`kept_steps`).
 
     >>> import jax.numpy as jnp
     >>> from ecl2o.agents.advisors import Fixed
@@ -74,7 +73,7 @@ class Guarded(AbstractAgent):
 
     def __check_init__(self):
         refuse_unless_finite("slack", self.slack)
-        refuse_unless_positive("slack", self.slack)
+        refuse_if_negative("slack", self.slack)
         if self.reservation is None:
             return
         refuse_unless_positive("reservation", self.reservation)
@@ -88,73 +87,58 @@ class Guarded(AbstractAgent):
     def lookahead(self) -> int:
         return max(self.agent.lookahead, self.expert.lookahead)
 
+    def promise(self, problem: Problem) -> Promise:
+        return Promise(1 + self.slack, type(self.expert).__name__)
+
+    def check(self, problem: Problem, start: Start) -> None:
+        self._refuse_movement(problem)
+        self.agent.check(problem, start)
+        self.expert.check(problem, start)
+
+    def _refuse_movement(self, problem: Problem) -> None:
+        if not isinstance(problem.switching, LinearSwitching):
+            _ = problem.quadratic_movement  # the reservation is a triangle inequality
+            refuse_unless_positive("slack", self.slack)
+        elif self.reservation is not None:
+            raise NotApplicable("reservation is for quadratic movement; a distance needs none.")
+
     def init(self, problem: Problem, start: Start) -> GuardedState:
-        _ = problem.quadratic_movement  # the reservation is the triangle inequality of squared distances
-        expert = _on_its_own(self.expert).init(problem, start)
-        return GuardedState(self.agent.init(problem, start), expert, jnp.zeros((), start.x0.dtype))
+        self._refuse_movement(problem)
+        return self._state(problem, start, self.agent.init(problem, start))
+
+    def renewed(self, problem: Problem, state: GuardedState, start: Start) -> GuardedState:
+        return self._state(problem, start, state.inner)
+
+    def _state(self, problem: Problem, start: Start, inner: State) -> GuardedState:
+        valid = self.slack >= 0
+        if not isinstance(problem.switching, LinearSwitching):
+            reserved = self.slack if self.reservation is None else self.reservation
+            valid = (reserved > 0) & (reserved <= self.slack)
+        expert = on_its_own(self.expert).init(problem, start)
+        return GuardedState(inner, expert, Account.opened(jnp.zeros(()), valid, start.x0.dtype))
 
     def step(self, problem: Problem, state: GuardedState, observation: Observation):
         previous, context = observation.previous_action, observation.context
-        expert = _on_its_own(self.expert)
-        expert_state, fallback, expert_info = expert.step(problem, state.expert, _seen_by(expert, observation))
-        inner_state, advice, inner = self.agent.step(problem, state.inner, _seen_by(self.agent, observation))
+        expert = on_its_own(self.expert)
+        expert_state, fallback, expert_info = expert.step(problem, state.expert, seen_by(expert, observation))
+        inner_state, advice, inner = self.agent.step(problem, state.inner, seen_by(self.agent, observation))
 
-        one = jnp.ones((), previous.dtype)
-        kappa = 1 + 1 / (self.slack if self.reservation is None else self.reservation)
+        one, growth = jnp.ones((), previous.dtype), expert_info.details["step_cost"]
+        kept = state.account.kept & jnp.isfinite(growth)
+        kappa = self._kappa(problem) * one
         if observation.remaining is not None:
             kappa = jnp.where(observation.remaining == 0, 0.0, kappa)
-        budget = (1 + self.slack) * expert_state.cost - state.cost
-        allowance = Allowance(context, previous, fallback, one, kappa * one, budget)
-        action, active = move_inside(problem, allowance, advice)
+        level = state.account.left + (1 + self.slack) * growth
+        allowed, active = move_inside(problem, Allowance(context, previous, fallback, one, kappa, level), advice)
+        action = jnp.where(kept, allowed, fallback)
 
-        cost = state.cost + problem.hitting(action, context) + problem.switching(action, previous)
-        details = {
-            "cost": cost,
-            "expert_cost": expert_state.cost,
-            "expert_ratio": ratio_of_bills(cost, expert_state.cost),
-            "active": active,
-        }
-        info = Info(inner.converged & expert_info.converged, advice, details, inner)
-        return GuardedState(inner_state, expert_state, cost), action, info
+        cost = problem.hitting(action, context) + problem.switching(action, previous)
+        account = state.account.after(1 + self.slack, growth, cost, kept)
+        details = account.details("expert_cost", "expert_ratio", active | ~kept)
+        info = Info(inner.converged & expert_info.converged & kept, advice, details, inner)
+        return GuardedState(inner_state, expert_state, account), action, info
 
-
-class ClippedState(eqx.Module):
-    """The advisor's state and the expert's trajectory; no budget is carried."""
-
-    inner: State
-    expert: OwnTrajectory
-
-
-class ClippedAdvice(AbstractAgent):
-    """Advice made harmless for MLA-ROBD, step by step: moved into {x: f(x, y_t) <= (1 + delta) * what the expert pays at t}.
-
-    `MLAROBD(ClippedAdvice(advisor))` has a finite ratio whatever the advisor: the prediction error of the clipped advice is at
-    most `theory.clipped_prediction_error`, to which Theorem 4.1 applies. An answer to the paper's open question that carries no
-    budget; `Guarded` promises more. Advice that is NaN or infinite becomes the expert's action.
-    """
-
-    advisor: AbstractAgent
-    expert: AbstractAgent = eqx.field(default_factory=ROBD)
-    delta: Float[Array, ""] = eqx.field(converter=as_float, default=0.5)
-
-    def __check_init__(self):
-        refuse_unless_finite("delta", self.delta)
-        refuse_if_negative("delta", self.delta)
-
-    @property
-    def lookahead(self) -> int:
-        return max(self.advisor.lookahead, self.expert.lookahead)
-
-    def init(self, problem: Problem, start: Start) -> ClippedState:
-        return ClippedState(self.advisor.init(problem, start), _on_its_own(self.expert).init(problem, start))
-
-    def step(self, problem: Problem, state: ClippedState, observation: Observation):
-        expert = _on_its_own(self.expert)
-        expert_state, fallback, expert_info = expert.step(problem, state.expert, _seen_by(expert, observation))
-        inner_state, proposed, inner = self.advisor.step(problem, state.inner, _seen_by(self.advisor, observation))
-        budget = (1 + self.delta) * expert_info.details["step_cost"]
-        nothing = jnp.zeros_like(budget)
-        allowance = Allowance(observation.context, observation.previous_action, fallback, nothing, nothing, budget)
-        advice, active = move_inside(problem, allowance, proposed)
-        info = Info(inner.converged & expert_info.converged, proposed, {"active": active}, inner)
-        return ClippedState(inner_state, expert_state), advice, info
+    def _kappa(self, problem: Problem) -> Float[Array, ""] | float:
+        if isinstance(problem.switching, LinearSwitching):
+            return 1.0
+        return 1 + 1 / (self.slack if self.reservation is None else self.reservation)

@@ -65,12 +65,12 @@ class Account(eqx.Module):
             self.steps + kept,
         )
 
-    def details(self, reference: str, active: Bool[Array, ""]) -> dict[str, Array]:
-        """For `Info.details`: `cost`, the reference by its name, `live_ratio`, `left`, `active`, `kept`, `kept_steps`."""
+    def details(self, reference: str, ratio: str, active: Bool[Array, ""]) -> dict[str, Array]:
+        """For `Info.details`: `cost`, reference and ratio by their names, `left`, `active`, `kept` and `kept_steps`."""
         return {
             "cost": self.cost,
             reference: self.reference,
-            "live_ratio": ratio_of_bills(self.cost, self.reference),
+            ratio: ratio_of_bills(self.cost, self.reference),
             "left": self.left,
             "active": active,
             "kept": self.kept,

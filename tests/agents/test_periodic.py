@@ -19,7 +19,7 @@ CONTEXTS = jnp.asarray(np.random.default_rng(0).normal(size=(PERIOD * DAYS, 1)))
     ids=["competitive", "guarded"],
 )
 def test_is_day_by_day_testing_where_there_is_no_memory(guard):
-    run = ec.rollout(ec.Renewed(guard, PERIOD), PROBLEM, ec.Instance([0.5], CONTEXTS))
+    run = ec.rollout(ec.Periodic(guard, PERIOD), PROBLEM, ec.Instance([0.5], CONTEXTS))
     days, _ = ec.rollout_days(guard, PROBLEM, jnp.array([0.5]), CONTEXTS.reshape(DAYS, PERIOD, 1))
     np.testing.assert_allclose(run.actions, days.actions.reshape(-1, 1), rtol=0, atol=1e-12)
     assert bool(run.info.details["active"].any())
@@ -29,7 +29,7 @@ def test_keeps_its_promise_each_day_and_reaches_it():
     guard = ec.Competitive(ec.HittingMinimizer(), 1.9, horizon=PERIOD)
 
     def ratios(contexts):
-        run = ec.rollout(ec.Renewed(guard, PERIOD), PROBLEM, ec.Instance([0.5], contexts))
+        run = ec.rollout(ec.Periodic(guard, PERIOD), PROBLEM, ec.Instance([0.5], contexts))
         starts = jnp.concatenate([jnp.array([[0.5]]), run.actions[PERIOD - 1 : -1 : PERIOD]])
         days = contexts.reshape(DAYS, PERIOD, 1)
         best = jax.vmap(lambda x0, day: ec.oracle(PROBLEM, ec.Instance(x0, day)).cost)(starts, days)
@@ -46,14 +46,14 @@ def test_what_is_inside_keeps_its_memory():
     contexts = np.tile([0.1, 0.5, 0.9, 0.4, 0.2], 12)[:, None] + 0.05 * np.random.default_rng(2).normal(size=(60, 1))
     instance = ec.Instance([0.5], contexts)
     alone = ec.rollout(ridge, PROBLEM, instance)
-    renewed = ec.rollout(ec.Renewed(ec.Competitive(ridge, 1e6, horizon=PERIOD), PERIOD), PROBLEM, instance)
+    renewed = ec.rollout(ec.Periodic(ec.Competitive(ridge, 1e6, horizon=PERIOD), PERIOD), PROBLEM, instance)
     np.testing.assert_allclose(renewed.actions, alone.actions, rtol=0, atol=1e-12)
-    restarted = ec.rollout(ec.Restarting(ridge, PERIOD), PROBLEM, instance)
+    restarted = ec.rollout(ec.Periodic(ridge, PERIOD, "history"), PROBLEM, instance)
     assert float(jnp.abs(restarted.actions - alone.actions).max()) > 0.02
 
 
 def test_refusals():
     with pytest.raises(ValueError, match="period must be"):
-        ec.Renewed(ec.Guarded(ec.Greedy()), 0)
+        ec.Periodic(ec.Guarded(ec.Greedy()), 0)
     with pytest.raises(ValueError, match="at most horizon = 4 steps"):
-        ec.rollout(ec.Renewed(ec.Competitive(ec.Greedy(), horizon=4), 5), PROBLEM, ec.Instance([0.5], CONTEXTS))
+        ec.rollout(ec.Periodic(ec.Competitive(ec.Greedy(), horizon=4), 5), PROBLEM, ec.Instance([0.5], CONTEXTS))

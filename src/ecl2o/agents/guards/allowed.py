@@ -1,0 +1,166 @@
+"""The actions that a promise relative to the optimum allows at a step, and how advice outside is brought inside.
+
+What an action x spends is f_t(x) + c(x, x_{t-1}), and what it must keep back is the value W(x) of the game against all contexts
+to come (docs/guarantees.md). Allowed is what does not exceed the level that the account leaves. Everything is measured from the
+centre m of the work function, so that no large numbers cancel.
+
+Where contexts may lie anywhere, W(x) = 1/2 |x - m|^2_V and the allowed set is an ellipsoid. Where they are known to lie in a box,
+and all matrices are diagonal, W(x) is a sum over coordinates of max over n in [low, high] of s/2 (x - n)^2 - L h/2 (n - m)^2.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ecl2o.solvers import apply, decreasing_root, energy, spd_solve
+from ecl2o.theory import promise_value
+
+
+class Step(eqx.Module):
+    """A step of the game, seen from m: matrices of the costs, of the past and of the future, the two points, and the level."""
+
+    A: Float[Array, "d d"]
+    G: Float[Array, "d d"]
+    P: Float[Array, "d d"]
+    S: Float[Array, "d d"]
+    ratio: Float[Array, ""]
+    context: Float[Array, " d"]
+    previous: Float[Array, " d"]
+    level: Float[Array, ""]
+
+    def spent(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """f_t(x) + c(x, x_{t-1})."""
+        return energy(self.A, x - self.context) + energy(self.G, x - self.previous)
+
+
+class Choice(eqx.Module):
+    """The safest action, the advice brought inside, and whether it had to be."""
+
+    safest: Float[Array, " d"]
+    action: Float[Array, " d"]
+    active: Bool[Array, ""]
+
+
+def choose_anywhere(step: Step, advice: Float[Array, " d"]) -> Choice:
+    """Contexts may lie anywhere: an ellipsoid around x_m = (A + G + V)^-1 (A y + G x_{t-1} + V m)."""
+    V = promise_value(step.P, step.S, step.ratio)
+    shape = step.A + step.G + V
+    safest = spd_solve(shape, apply(step.A, step.context) + apply(step.G, step.previous))
+    room = step.level - step.spent(safest) - energy(V, safest)
+    usable = jnp.isfinite(energy(shape, advice - safest))
+    way = jnp.where(usable, advice, safest) - safest
+    height = energy(shape, way)
+    allowed = height <= room
+    pulled = ~allowed & (room > 0)
+    share = jnp.sqrt(jnp.where(pulled, room, 1.0) / jnp.where(pulled, height, 1.0))
+    inward = jnp.where(pulled, safest + share * way, safest)
+    return Choice(safest, jnp.where(allowed & usable, advice, inward), ~(allowed & usable))
+
+
+class Lines(eqx.Module):
+    """A step of the game coordinate by coordinate, contexts in a box; `low` and `high` are seen from m too."""
+
+    a: Float[Array, " d"]
+    g: Float[Array, " d"]
+    s: Float[Array, " d"]
+    gain: Float[Array, " d"]  # n - m = -gain (x - m), the worst future without a box
+    weight: Float[Array, " d"]  # L h, h = (1/p + 1/s)^-1
+    value: Float[Array, " d"]  # v, the value's curvature without a box
+    context: Float[Array, " d"]
+    previous: Float[Array, " d"]
+    low: Float[Array, " d"]
+    high: Float[Array, " d"]
+
+    @classmethod
+    def of(cls, step: Step, low: Float[Array, " d"], high: Float[Array, " d"]) -> "Lines":
+        """From the diagonals of a step's matrices."""
+        a, g, p, s = (jnp.diagonal(matrix) for matrix in (step.A, step.G, step.P, step.S))
+        outweighs = (step.ratio - 1) * p - s
+        gain, weight = (p + s) / outweighs, step.ratio * p * s / (p + s)
+        return cls(a, g, s, gain, weight, step.ratio * s * p / outweighs, step.context, step.previous, low, high)
+
+    def worst(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The context n in the box that hurts x most."""
+        return jnp.clip(-self.gain * x, self.low, self.high)
+
+    def bill(self, x: Float[Array, " d"], n: Float[Array, " d"]) -> Float[Array, " d"]:
+        """What x spends and must keep back against n, by coordinate."""
+        moved = self.a * (x - self.context) ** 2 + self.g * (x - self.previous) ** 2
+        return 0.5 * (moved + self.s * (x - n) ** 2 - self.weight * n**2)
+
+    def safest(self) -> Float[Array, " d"]:
+        """Where the bill is least: without the box, then against the n that this has, clipped."""
+        pull = self.a * self.context + self.g * self.previous
+        free = pull / (self.a + self.g + self.value)
+        return (pull + self.s * self.worst(free)) / (self.a + self.g + self.s)
+
+
+def choose_within(step: Step, low: Float[Array, " d"], high: Float[Array, " d"], advice: Float[Array, " d"]) -> Choice:
+    """Contexts lie in the box from `low` to `high`: an interval on a line, in more dimensions a convex set around x_m."""
+    lines = Lines.of(step, low, high)
+    safest = lines.safest()
+    usable = jnp.isfinite(jnp.sum((advice - safest) ** 2))
+    wish = jnp.where(usable, advice, safest)
+    fits = _spare(jnp.ones(()), (lines, step.level, safest, wish - safest)) >= 0
+    inward = _clipped if safest.shape[0] == 1 else _along_segment
+    action = jnp.where(fits, wish, inward(lines, step.level, safest, wish))
+    return Choice(safest, action, ~(fits & usable))
+
+
+def _clipped(lines: Lines, level, safest, advice):
+    """Clip to the ends of the interval: for each, the nearest of the ends that the possible n leave.
+
+    The interval is where no n in the box has a bill above the level. Its ends belong to n = low, to n = high, or to the n that
+    is worst at the very end, if that one lies inside the box.
+    """
+    pull = lines.a * lines.context + lines.g * lines.previous
+
+    def ends(n):
+        centre = (pull + lines.s * n) / (lines.a + lines.g + lines.s)
+        reach = _root(2 * (level - lines.bill(centre, n)) / (lines.a + lines.g + lines.s))
+        return centre - reach, centre + reach
+
+    shape = lines.a + lines.g + lines.value
+    free = pull / shape
+    room = level - lines.bill(free, -lines.gain * free)
+    reach = _root(2 * room / shape)
+
+    def inside(x):
+        n = -lines.gain * x
+        return (room >= 0) & (lines.low <= n) & (n <= lines.high)
+
+    (left_low, right_low), (left_high, right_high) = ends(lines.low), ends(lines.high)
+    left, right = jnp.maximum(left_low, left_high), jnp.minimum(right_low, right_high)
+    left = jnp.where(inside(free - reach), jnp.maximum(left, free - reach), left)
+    right = jnp.where(inside(free + reach), jnp.minimum(right, free + reach), right)
+    # Where rounding leaves nothing between the ends, the safest action lies there.
+    return jnp.clip(advice, jnp.minimum(left, safest), jnp.maximum(right, safest))
+
+
+def _along_segment(lines: Lines, level, safest, advice):
+    """The last allowed point on the way from the safest action to the advice.
+
+    A share of the way adds at least (a + g + s)/2 times its square, which bounds it.
+    """
+    way = advice - safest
+    curved = jnp.sum((lines.a + lines.g + lines.s) * way**2)
+    room = jnp.maximum(level - jnp.sum(lines.bill(safest, lines.worst(safest))), 0.0)
+    longest = jnp.minimum(jnp.sqrt(2 * room / jnp.where(curved > 0, curved, 1.0)), 1.0)
+    share = decreasing_root(
+        _spare, jnp.zeros_like(longest), jax.lax.stop_gradient(longest), (lines, level, safest, way)
+    )
+    return safest + share * way
+
+
+def _spare(share, parameters):
+    """What the level leaves at this share of the way from the safest action."""
+    lines, level, safest, way = parameters
+    x = safest + share * way
+    return level - jnp.sum(lines.bill(x, lines.worst(x)))
+
+
+def _root(square: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The square root, 0 with derivative 0 where the argument is not positive."""
+    positive = square > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)

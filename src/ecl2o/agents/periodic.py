@@ -1,0 +1,121 @@
+"""What begins anew at regular times: a promise for each day or week, or an agent for each of its days."""
+
+import warnings
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecl2o.agents.base import AbstractAgent, Observation, Promise, Start, State
+from ecl2o.agents.guards.protocol import AbstractGuard
+from ecl2o.problem import Problem
+from ecl2o.problem.arrays import refuse_unless_count
+
+Keeps = Literal["memory", "history"]
+
+
+class PeriodicState(eqx.Module):
+    """The wrapped agent's state, and the contexts on which it will begin anew (none where its memory is kept)."""
+
+    inner: State
+    recent: Float[Array, "H q"]
+
+
+class Periodic(AbstractAgent):
+    """An agent that begins anew every `period` steps, from the action last played. Step 0 of the run begins a period.
+
+    Two things can be kept over the boundary:
+
+    - `keeps="memory"`, for guards: the promise begins anew, while the agent inside it keeps its memory, so that one that learns
+      while it runs goes on learning. Bill, reference and the guard's expert start again together where the run stands
+      (erratum E22).
+    - `keeps="history"`: everything begins anew, on as many of the last contexts as the run's own history had. One long run is
+      then what `rollout_days` plays: a network trained on days has each day's memory. An agent whose memory is made of contexts
+      needs a history, or it forgets everything every period.
+
+    What is inside sees the period's clock: `Observation.step` counts from 0 in every period, and `remaining` to its end.
+
+    Args:
+        agent: what begins anew; a guard where memory is kept.
+        period: steps.
+        keeps: what is kept over the boundary.
+    """
+
+    agent: AbstractAgent
+    period: int = eqx.field(static=True)
+    keeps: Keeps = eqx.field(static=True, default="memory")
+
+    def __check_init__(self):
+        refuse_unless_count("period", self.period)
+        if self.keeps not in ("memory", "history"):
+            raise ValueError(f"keeps must be 'memory' or 'history', got {self.keeps!r}.")
+        if self.keeps == "memory" and not isinstance(self.agent, AbstractGuard):
+            raise TypeError(
+                f"a {type(self.agent).__name__} that keeps its memory has nothing to begin anew; "
+                "wrap a guard, or say keeps='history'."
+            )
+
+    @property
+    def lookahead(self) -> int:
+        return self.agent.lookahead
+
+    def check(self, problem: Problem, start: Start) -> None:
+        self.agent.check(problem, self._beginning(start.x0, start.history))
+
+    def promise(self, problem: Problem) -> Promise | None:
+        promise = self.agent.promise(problem)
+        if promise is None:
+            return None
+        return Promise(promise.ratio, promise.reference, promise.allowance, self.period, promise.contexts)
+
+    def init(self, problem: Problem, start: Start) -> PeriodicState:
+        kept = start.history[:0] if self.keeps == "memory" else start.history
+        return PeriodicState(self.agent.init(problem, self._beginning(start.x0, start.history)), kept)
+
+    def step(self, problem: Problem, state: PeriodicState, observation: Observation):
+        phase = observation.step % self.period
+        inner = jax.lax.cond(
+            (phase == 0) & (observation.step > 0),
+            lambda: _like(state.inner, self._begun_anew(problem, state, observation)),
+            lambda: state.inner,
+        )
+        left = self.period - 1 - phase
+        if observation.remaining is not None:
+            left = jnp.minimum(left, observation.remaining)
+        seen = Observation(observation.context, observation.previous_action, phase, left, observation.forecast)
+        inner, action, info = self.agent.step(problem, inner, seen)
+        recent = state.recent
+        if recent.shape[0]:
+            recent = jnp.concatenate([recent[1:], observation.context[None]])
+        return PeriodicState(inner, recent), action, info
+
+    def _beginning(self, x0: Float[Array, " d"], history: Float[Array, "H q"]) -> Start:
+        return Start(x0, history, self.period)
+
+    def _begun_anew(self, problem: Problem, state: PeriodicState, observation: Observation) -> State:
+        start = self._beginning(observation.previous_action, state.recent)
+        if self.keeps == "memory":
+            assert isinstance(self.agent, AbstractGuard)
+            return self.agent.renewed(problem, state.inner, start)
+        return self.agent.init(problem, start)
+
+
+def _like(old: State, new: State) -> State:
+    """The new state in the dtypes of the old one."""
+    return jax.tree.map(lambda o, n: jnp.asarray(n, o.dtype), old, new)
+
+
+def Renewed(guard: AbstractGuard, period: int = 24) -> Periodic:
+    """The old name of `Periodic(guard, period)`."""
+    warnings.warn("Renewed(guard, period) is now Periodic(guard, period).", DeprecationWarning, stacklevel=2)
+    return Periodic(guard, period)
+
+
+def Restarting(agent: AbstractAgent, period: int) -> Periodic:
+    """The old name of `Periodic(agent, period, keeps="history")`."""
+    warnings.warn(
+        "Restarting(agent, period) is now Periodic(agent, period, keeps='history').", DeprecationWarning, stacklevel=2
+    )
+    return Periodic(agent, period, "history")

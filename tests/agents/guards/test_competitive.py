@@ -1,0 +1,436 @@
+"""`Competitive`: the exact optimum, what it allows, maximality in every setting, gradients, refusals."""
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ecl2o as ec
+from ecl2o.agents import Start
+from ecl2o.theory import future_stiffness, limit_stiffness, past_stiffness, promise_value, worst_future
+from matrices import spd
+
+CASE_STUDY = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+
+
+GENERAL = ec.Problem(ec.Quadratic(spd(3, 5, 1.0, 6.0)), ec.Mahalanobis(spd(3, 6, 0.4, 5.0)))
+
+
+def _problem(dim: int) -> ec.Problem:
+    return CASE_STUDY if dim == 1 else GENERAL
+
+
+# --- the guard --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+def test_the_optimum_is_the_oracles_at_every_prefix(dim):
+    rng, T = np.random.default_rng(dim), 7
+    x0, contexts, advice = rng.normal(size=dim), rng.normal(size=(T, dim)), rng.normal(size=(T, dim))
+    run = ec.rollout(ec.Competitive(ec.advisors.Fixed(advice)), _problem(dim), ec.Instance(x0, contexts))
+    details = run.info.details
+    lengths = np.array([1, 2, T])
+    best = [ec.oracle(_problem(dim), ec.Instance(x0, contexts[:length])).cost for length in lengths]
+    np.testing.assert_allclose(details["optimum"][lengths - 1], best, rtol=1e-12)
+    np.testing.assert_allclose(details["cost"], jnp.cumsum(run.hitting + run.switching), rtol=1e-12)
+    np.testing.assert_allclose(details["live_ratio"], details["cost"] / details["optimum"], rtol=1e-14)
+
+
+def test_robd_is_never_changed_at_its_own_ratio():
+    """R-OBD is 1 + r competitive, and the guard is maximal, so it lets every action of R-OBD pass."""
+    rng = np.random.default_rng(0)
+    x0, contexts = rng.normal(size=(300, 1)), rng.normal(size=(300, 24, 1)) * 10.0 ** rng.integers(-1, 2, (300, 24, 1))
+    worst = np.asarray(ec.certify(ec.ROBD(), CASE_STUDY, horizon=24).instance.contexts)
+    x0, contexts = np.concatenate([x0, [[0.0]]]), np.concatenate([contexts, worst[None]])
+    ratio = 1 + ec.theory.decay_root(1.0, 10.0)
+
+    @jax.jit
+    @jax.vmap
+    def both(x0, contexts):
+        instance = ec.Instance(x0, contexts)
+        guarded = ec.Competitive(ec.ROBD(), ratio=ratio, horizon=24)
+        return ec.rollout(guarded, CASE_STUDY, instance), ec.rollout(ec.ROBD(), CASE_STUDY, instance).actions
+
+    guarded, alone = both(jnp.asarray(x0), jnp.asarray(contexts))
+    np.testing.assert_allclose(guarded.actions, alone, atol=1e-7 * np.abs(contexts).max())
+    # The very worst instance, the last, leaves no room even for rounding.
+    assert not bool(guarded.info.details["active"][:-1].any())
+    np.testing.assert_allclose(guarded.actions[:-1], alone[:-1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ill_conditioned_matrices_do_not_spoil_the_account(seed):
+    """Eigenvalues of A and Q from 1e-4 to 1e4 in unrelated bases: the optimum is still the oracle's, and the promise kept."""
+    rng = np.random.default_rng(seed)
+
+    def graded():
+        basis, _ = np.linalg.qr(rng.normal(size=(3, 3)))
+        matrix = basis @ np.diag([1e-4, 1.0, 1e4]) @ basis.T
+        return (matrix + matrix.T) / 2
+
+    problem = ec.Problem(ec.Quadratic(graded()), ec.Mahalanobis(graded()))
+    instance = ec.Instance(np.zeros(3), rng.normal(size=(24, 3)))
+    far = ec.advisors.Fixed(1e3 * rng.normal(size=(24, 3)))
+    run = ec.rollout(ec.Competitive(far, 2.5, horizon=24), problem, instance)
+    best = ec.oracle(problem, instance).cost
+    np.testing.assert_allclose(run.info.details["optimum"][-1], best, rtol=1e-9)
+    np.testing.assert_allclose(run.cost, 2.5 * best, rtol=1e-9)
+
+
+def test_a_generous_ratio_gives_the_agent():
+    rng = np.random.default_rng(1)
+    x0, contexts, advice = rng.normal(size=3), rng.normal(size=(9, 3)), rng.normal(size=(9, 3))
+    run = ec.rollout(ec.Competitive(ec.advisors.Fixed(advice), ratio=1e6), GENERAL, ec.Instance(x0, contexts))
+    np.testing.assert_array_equal(run.actions, advice)
+    assert not bool(run.info.details["active"].any())
+
+
+def test_broken_advice_gives_the_safest_action():
+    rng, T = np.random.default_rng(2), 6
+    x0, contexts = jnp.asarray(rng.normal(size=1)), jnp.asarray(rng.normal(size=(T, 1)))
+
+    def run(advice):
+        return ec.rollout(ec.Competitive(ec.advisors.Fixed(advice), horizon=T), CASE_STUDY, ec.Instance(x0, contexts))
+
+    one, G = jnp.eye(1), 10 * jnp.eye(1)
+    P, S = past_stiffness(one, G, T), future_stiffness(one, G, T)
+    values = [promise_value(P[t], S[t], jnp.array(2.5))[0] for t in range(T)]
+    k, m, x = 10.0, x0, x0
+    runs = [run(jnp.full((T, 1), broken)).actions for broken in (jnp.nan, jnp.inf, 1e300)]
+    for t in range(T):
+        m = (contexts[t] + k * m) / (1 + k)
+        k = 10 * (1 + k) / (11 + k)
+        x = (contexts[t] + 10 * x + values[t] * m) / (11 + values[t])
+        for actions in runs:
+            np.testing.assert_allclose(actions[t], x, rtol=1e-12)
+    slope = jax.grad(lambda a: run(a).cost)(jnp.zeros((T, 1)).at[2].set(jnp.nan))
+    assert bool(jnp.isfinite(slope).all())
+
+
+# --- maximality -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A guard's setting, and the steps that must follow for its worst future to take effect."""
+
+    problem: ec.Problem
+    ratio: float
+    options: dict
+    follow: int
+    worst_weight: float | None = None
+
+
+TARIFF = np.array([1.0, 3.0, 0.5, 2.0, 4.0, 1.0, 2.5, 0.7])
+BOXED = ec.Problem(
+    ec.Quadratic(np.diag([1.0, 3.0])), ec.Mahalanobis(np.diag([4.0, 2.0])), ec.Box(np.array([-2.0, -1.5]), 2.0)
+)
+CURVED = ec.Problem(ec.CurvedTracking(1.0, 5.0), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+SETTINGS = {
+    "a line, an end": Setting(CASE_STUDY, 2.0, {"horizon": 8}, 5),
+    "a line, no end": Setting(CASE_STUDY, 2.0, {}, 160),
+    "matrices, an end": Setting(GENERAL, 2.0, {"horizon": 8}, 5),
+    "matrices, no end": Setting(GENERAL, 2.0, {}, 160),
+    "an allowance": Setting(CASE_STUDY, 2.0, {"horizon": 8, "allowance": 0.7}, 5),
+    "curvature that varies": Setting(CURVED, 2.6, {}, 160, worst_weight=5.0),
+    "a tariff": Setting(
+        ec.Problem(ec.CurvedTracking(0.1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1)),
+        2.3,
+        {"horizon": 8, "weights": TARIFF},
+        5,
+    ),
+    "contexts in an interval": Setting(CASE_STUDY, 2.0, {"horizon": 8, "contexts": (-1.2, 1.2)}, 5),
+    "an interval, no end": Setting(CASE_STUDY, 2.0, {"contexts": (-1.2, 1.2)}, 160),
+    "an interval, curvature that varies": Setting(CURVED, 2.6, {"contexts": (-1.2, 1.2)}, 160, worst_weight=5.0),
+    "a box, bounds on actions": Setting(BOXED, 2.2, {"horizon": 8, "contexts": (-1.2, 1.2)}, 5),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("seed", range(2))
+def test_actions_just_outside_are_defeated_and_those_inside_are_not_forbidden(name, seed):
+    """After an action just outside the allowed set, the future that the theorem names defeats the best of all continuations.
+
+    All later contexts lie at n. The best continuation knows them: it is the oracle's, from the action in question.
+    """
+    setting, opening = SETTINGS[name], 3
+    problem, ratio = setting.problem, setting.ratio
+    dim, rng = problem.Q.shape[0], np.random.default_rng(seed)
+    x0 = jnp.asarray(rng.uniform(-1, 1, size=dim))
+    targets = jnp.asarray(np.clip(rng.normal(size=(opening, dim)), -1.2, 1.2))
+    weights = TARIFF[:opening] if "weights" in setting.options else rng.uniform(1.0, 5.0, size=opening)
+    varies = not problem.hitting.constant_curvature
+    contexts = jnp.concatenate([targets, jnp.asarray(weights)[:, None]], axis=1) if varies else targets
+    far = jnp.asarray(50 * rng.normal(size=(opening, dim)))
+
+    def play(advice):
+        guard = ec.Competitive(ec.advisors.Fixed(advice), ratio=ratio, **setting.options)
+        return ec.rollout(guard, problem, ec.Instance(x0, contexts))
+
+    boundary, numb = play(far), play(far.at[-1].set(jnp.nan))
+    assert bool(boundary.converged.all())
+    assert bool(boundary.info.details["active"].all())
+    edge, safest = boundary.actions[-1], numb.actions[-1]
+    spent = jnp.sum(boundary.hitting[:-1] + boundary.switching[:-1])
+
+    def excess(action):
+        """Bill less promise, if the worst future for this action comes and is answered as well as can be."""
+        after = _worst_contexts(setting, x0, contexts, action)
+        whole = ec.oracle(problem, ec.Instance(x0, jnp.concatenate([contexts, after]))).cost
+        step = problem.hitting(action, contexts[-1]) + problem.switching(action, boundary.actions[-2])
+        rest = ec.oracle(problem, ec.Instance(action, after)).cost
+        return spent + step + rest - ratio * whole - setting.options.get("allowance", 0.0)
+
+    excess = eqx.filter_jit(excess)
+    np.testing.assert_allclose(excess(edge), 0.0, atol=2e-8)
+    for outside in (1e-3, 0.2):
+        assert float(excess(edge + outside * (edge - safest))) > 1e-7
+    assert float(excess(edge - 0.1 * (edge - safest))) < 0
+    inside = safest + 0.999 * (edge - safest)  # and nothing inside is forbidden
+    allowed = play(far.at[-1].set(inside))
+    assert not bool(allowed.info.details["active"][-1])
+    np.testing.assert_array_equal(allowed.actions[-1], inside)
+
+
+def _worst_contexts(setting, x0, contexts, action):
+    """The contexts after these that hurt this action most, by the theorem; in a box the nearest point of it."""
+    problem, (steps, _), dim = setting.problem, contexts.shape, x0.shape[0]
+    G, hitting = 2 * problem.Q, problem.hitting
+    curvatures = jax.vmap(lambda y: hitting.curvature(y, dim))(contexts)
+    if setting.worst_weight is not None:
+        future = limit_stiffness(setting.worst_weight * jnp.eye(dim), G)
+    elif "weights" in setting.options:
+        future = future_stiffness(TARIFF[:, None, None] * jnp.eye(dim), G, 8)[steps - 1]
+    elif "horizon" in setting.options:
+        future = future_stiffness(hitting.curvature(None, dim), G, 8)[steps - 1]
+    else:
+        future = limit_stiffness(hitting.curvature(None, dim), G)
+    P = past_stiffness(curvatures, G, steps)[-1]
+    m = ec.oracle(problem, ec.Instance(x0, contexts)).actions[-1]
+    n = m + worst_future(action - m, P, future, jnp.asarray(setting.ratio))
+    if "contexts" in setting.options:
+        n = jnp.clip(n, *setting.options["contexts"])
+    after = jnp.broadcast_to(n, (setting.follow, dim))
+    if hitting.constant_curvature:
+        return after
+    weight = TARIFF[steps:] if "weights" in setting.options else np.full(setting.follow, setting.worst_weight)
+    return jnp.concatenate([after, jnp.asarray(weight)[:, None]], axis=1)
+
+
+@pytest.mark.parametrize("horizon", [None, 6])
+def test_bellmans_inequality_for_contexts_in_an_interval(horizon):
+    """On a grid of x and m, for every y: the safest action's bill and value fit into the value one step earlier.
+
+    And some y takes all of it: the value is not larger than it must be.
+    """
+    from ecl2o.agents.guards.allowed import Lines, Step
+
+    one, G, ratio, low, high = jnp.eye(1), 10 * jnp.eye(1), 2.0, 0.0, 1.0
+    P = past_stiffness(one, G, 6)
+    S = future_stiffness(one, G, 6) if horizon else jnp.broadcast_to(limit_stiffness(one, G), P.shape)
+
+    def lines(t, y, x, m):
+        step = Step(one, G, P[t], S[t], jnp.array(ratio), y[None] - m, x[None] - m, jnp.array(0.0))
+        return Lines.of(step, jnp.array([low]) - m, jnp.array([high]) - m)
+
+    def value(t, x, m):
+        game = lines(t, jnp.array(0.0), x, m)
+        n = game.worst(x[None] - m)
+        return (0.5 * (game.s * (x - m - n) ** 2 - game.weight * n**2))[0]
+
+    @jax.jit
+    @jax.vmap
+    def gaps(x, m):
+        """What the best y takes beyond the value that was kept back, over a fine grid of y; at most 0, and reached."""
+
+        def after(y):
+            K = P[3] - one
+            m_next = m + (y - m) / P[3, 0, 0]
+            game = lines(3, y, x, m_next)
+            safest = game.safest()
+            bill = game.bill(safest, game.worst(safest))[0]
+            return bill - 0.5 * ratio * (K / P[3])[0, 0] * (y - m) ** 2
+
+        return jnp.max(jax.vmap(after)(jnp.linspace(low, high, 4001))) - value(2, x, m)
+
+    grid = jnp.linspace(-0.3, 1.3, 33)
+    x, m = (part.ravel() for part in jnp.meshgrid(grid, jnp.linspace(low, high, 17)))
+    found = gaps(x, m)
+    assert float(found.max()) < 1e-9
+    assert float(found.min()) > -1e-5  # the grid of y is 2.5e-4 wide
+
+
+# --- gradients, refusals ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dim", "horizon"), [(1, None), (1, 8), (3, None)])
+def test_gradients_match_central_differences(dim, horizon):
+    """In contexts, advice, x0 and ratio at once, through runs in which the guard is active at some steps, not at others."""
+    problem, T, runs = _problem(dim), 8, 6
+    weights = jnp.asarray(np.random.default_rng(9).normal(size=(T, dim)))
+
+    def score(values):
+        x0, contexts, advice, ratio = values
+        agent = ec.Competitive(ec.advisors.Fixed(advice), ratio=ratio, horizon=horizon)
+        run = ec.rollout(agent, problem, ec.Instance(x0, contexts))
+        return jnp.sum(weights * run.actions) + run.cost, run.info.details["active"]
+
+    rng = np.random.default_rng(3)
+    contexts = rng.normal(size=(runs, T, dim))
+    advice = 0.3 * contexts + np.linspace(0.2, 2.0, runs)[:, None, None] * rng.normal(size=contexts.shape)
+    values = (rng.normal(size=(runs, dim)), contexts, advice, np.linspace(2.0, 6.0, runs))
+    values = jax.tree.map(jnp.asarray, values)
+    directions = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), values)
+    evaluate = jax.jit(jax.vmap(jax.value_and_grad(score, has_aux=True)))
+    (_, active), slopes = evaluate(values)
+    assert 0.1 < float(active.mean()) < 0.9
+    step = 3e-6
+    shifted = [evaluate(jax.tree.map(lambda v, d, s=s: v + s * d, values, directions))[0][0] for s in (step, -step)]
+    expected = (shifted[0] - shifted[1]) / (2 * step)
+    found = sum(
+        jnp.sum((g * d).reshape(runs, -1), axis=1)
+        for g, d in zip(jax.tree.leaves(slopes), jax.tree.leaves(directions), strict=True)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_gradients_in_the_matrices_are_finite_for_equal_modes():
+    rng = np.random.default_rng(4)
+    x0, contexts, advice = (jnp.asarray(rng.normal(size=shape)) for shape in ((3,), (8, 3), (8, 3)))
+
+    def score(A, Q):
+        problem = ec.Problem(ec.Quadratic(A), ec.Mahalanobis(Q))
+        run = ec.rollout(ec.Competitive(ec.advisors.Fixed(3 * advice), ratio=2.0), problem, ec.Instance(x0, contexts))
+        return run.cost + jnp.sum(run.actions * advice)
+
+    A, Q, turn = jnp.eye(3), 5 * jnp.eye(3), jnp.asarray(spd(3, 8, -1.0, 1.0))
+    slopes = jax.jit(jax.grad(score, argnums=(0, 1)))(A, Q)
+    moved = jax.jit(jax.vmap(lambda s: score(A + s * turn, Q - s * turn)))(jnp.array([1e-6, -1e-6]))
+    np.testing.assert_allclose(jnp.sum((slopes[0] - slopes[1]) * turn), (moved[0] - moved[1]) / 2e-6, rtol=1e-6)
+
+
+def test_refuses_a_ratio_that_nobody_can_promise():
+    instance = ec.Instance([0.0], np.zeros((24, 1)))
+    with pytest.raises(ValueError, match=r"ratio = 1.7 cannot be promised over 24 steps.* exceed 1\.728527"):
+        ec.rollout(ec.Competitive(ec.ROBD(), ratio=1.7, horizon=24), CASE_STUDY, instance)
+    with pytest.raises(ValueError, match=r"over any number of steps: it must exceed 1\.729843"):
+        ec.rollout(ec.PureML(ec.Competitive(ec.ROBD(), ratio=1.729)), CASE_STUDY, instance)
+    with pytest.raises(ValueError, match=r"must exceed 2\.350781"):
+        ec.rollout(ec.Competitive(ec.ROBD(), ratio=2.35), CURVED, ec.Instance([0.0], np.ones((24, 2))))
+
+
+def test_an_impossible_ratio_that_is_traced_is_not_played_silently():
+    """1,000 random ratios, problems and horizons under jit and vmap: no run that says it converged is above its promise."""
+    rng, runs, T = np.random.default_rng(6), 1000, 12
+    contexts = jnp.asarray(rng.normal(size=(runs, T, 1)) * (-1.0) ** np.arange(T)[None, :, None])
+    ratio, alpha = (jnp.asarray(10.0 ** rng.uniform(*ends, size=runs)) for ends in ((0.01, 0.6), (-1, 3)))
+
+    for horizon in (None, T, 20):
+
+        @jax.jit
+        @jax.vmap
+        def outcome(contexts, ratio, alpha, horizon=horizon):
+            problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha, dim=1))
+            instance = ec.Instance(jnp.zeros(1), contexts)
+            far = ec.advisors.Fixed(-1e3 * contexts)
+            run = ec.rollout(ec.Competitive(far, ratio=ratio, horizon=horizon), problem, instance)
+            return run.converged.all(), run.cost / ec.oracle(problem, instance).cost, jnp.isfinite(run.actions).all()
+
+        converged, found, finite = outcome(contexts, ratio, alpha)
+        assert bool(finite.all())
+        assert bool((~converged | (found <= ratio * (1 + 1e-9))).all())
+        smallest = np.asarray([ec.theory.smallest_feasible_ratio(float(a), horizon) for a in alpha[:100]])
+        np.testing.assert_array_equal(converged[:100], np.asarray(ratio[:100]) > smallest)
+        assert 100 < int(converged.sum()) < 900
+        assert float(found[~converged].max()) < 4.0  # the safest action of the nearest promise that exists
+
+
+def test_what_ends_a_promise_is_said():
+    """A context outside its bounds, one that is no number, a weight other than announced, a step beyond the horizon."""
+    T, far = 6, ec.advisors.Fixed(np.full((6, 1), 30.0))
+    contexts = np.full((T, 1), 0.5)
+    tariff = ec.Problem(ec.CurvedTracking(0.1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    weights = np.full(T, 2.0)
+
+    def steps_kept(guard, problem, contexts):
+        details = ec.rollout(guard, problem, ec.Instance([0.5], contexts)).info.details
+        np.testing.assert_array_equal(details["kept"], np.arange(T) < details["kept_steps"][-1])
+        return int(details["kept_steps"][-1])
+
+    outside = contexts.copy()
+    outside[3] = 1.5
+    assert steps_kept(ec.Competitive(far, 2.0, contexts=(0.0, 1.0)), CASE_STUDY, contexts) == T
+    assert steps_kept(ec.Competitive(far, 2.0, contexts=(0.0, 1.0)), CASE_STUDY, outside) == 3
+    weighted = np.concatenate([contexts, weights[:, None]], axis=1)
+    assert steps_kept(ec.Competitive(far, 2.0, horizon=T, weights=weights), tariff, weighted) == T
+    weighted[4, 1] = 2.1
+    assert steps_kept(ec.Competitive(far, 2.0, horizon=T, weights=weights), tariff, weighted) == 4
+    broken = jnp.asarray(contexts).at[2, 0].set(jnp.nan)
+
+    @jax.jit
+    def run(contexts):
+        return ec.rollout(ec.Competitive(far, 2.0), CASE_STUDY, ec.Instance(jnp.array([0.5]), contexts))
+
+    result = run(broken)
+    assert int(result.info.details["kept_steps"][-1]) == 2
+    assert bool(jnp.isfinite(result.actions).all())
+    np.testing.assert_array_equal(result.converged, np.arange(T) < 2)
+
+
+def test_a_promise_with_an_end_is_not_for_a_run_without_one():
+    policy = ec.Policy(ec.Competitive(ec.ROBD(), horizon=24), CASE_STUDY)
+    with pytest.raises(ValueError, match=r"at most horizon = 24 steps, but this one has no end.*Periodic\(guard, 24\)"):
+        ec.Runner(policy, [0.0])
+    ec.Runner(policy, [0.0], horizon=24)
+    ec.Runner(ec.Policy(ec.Periodic(ec.Competitive(ec.ROBD(), horizon=24), 24), CASE_STUDY), [0.0])
+
+
+def test_long_accounts_in_single_precision():
+    """400,000 steps in 32 bits with advice that is always cut: what is left of the promise stays true to 1e-4 of the bill."""
+    T = 400_000
+    contexts = np.sin(0.3 * np.arange(T))[:, None] * (1 + (np.arange(T) % 7)[:, None])
+    bills = {}
+    for dtype in (jnp.float32, jnp.float64):
+        far = ec.advisors.Fixed(jnp.full((T, 1), 30.0, dtype))
+        instance = ec.Instance(jnp.zeros(1, dtype), jnp.asarray(contexts, dtype))
+        run = ec.rollout(ec.Competitive(far, ratio=2.0), CASE_STUDY, instance)
+        assert run.actions.dtype == dtype
+        actions = np.asarray(run.actions, np.float64)
+        bill = 0.5 * np.sum((actions - contexts) ** 2) + 5 * np.sum(np.diff(actions, axis=0, prepend=0.0) ** 2)
+        bills[dtype] = bill
+    best = float(ec.oracle(CASE_STUDY, ec.Instance(np.zeros(1), contexts)).cost)
+    assert bills[jnp.float64] <= 2.0 * best * (1 + 1e-9)
+    assert bills[jnp.float32] <= 2.0 * best * (1 + 1e-4)
+
+
+def test_refuses_what_it_is_not_for():
+    start = Start(jnp.zeros(1), jnp.zeros((0, 1)), 30)
+    movement = ec.Mahalanobis.isotropic(alpha=10.0, dim=1)
+    boxed = ec.Problem(ec.SquaredTracking(), movement, ec.Box(0.0, 1.0))
+    curved = ec.Problem(ec.CurvedTracking(), movement)
+    convex = ec.Problem(ec.ConvexCost(lambda x, y: jnp.sum((x - y) ** 2), strong_convexity=2.0), movement)
+    for problem in (boxed, curved, convex):
+        with pytest.raises(ec.NotApplicable, match="Guarded takes any costs"):
+            ec.Competitive(ec.ROBD()).init(problem, start)
+    with pytest.raises(ec.NotApplicable, match="leave the action bounds"):
+        ec.Competitive(ec.ROBD(), contexts=(0.0, 2.0)).init(boxed, start)
+    three = Start(jnp.zeros(3), jnp.zeros((0, 3)), 30)
+    with pytest.raises(ec.NotApplicable, match="diagonal"):
+        ec.Competitive(ec.ROBD(), contexts=(0.0, 1.0)).check(GENERAL, three)
+    with pytest.raises(ec.NotApplicable, match="weights are for CurvedTracking"):
+        ec.Competitive(ec.ROBD(), weights=np.ones(3)).init(CASE_STUDY, start)
+    with pytest.raises(ValueError, match="at most horizon = 24 steps, but this one has 30"):
+        ec.Competitive(ec.ROBD(), horizon=24).init(CASE_STUDY, start)
+    for options, message in [
+        ({"horizon": 0}, "horizon must be at least 1"),
+        ({"horizon": True}, "horizon must be at least 1"),
+        ({"allowance": -1.0}, "allowance must not be negative"),
+        ({"contexts": (1.0, 0.0)}, "low <= high"),
+        ({"horizon": 3, "weights": np.ones(2)}, "one entry for each of the 3 steps"),
+        ({"weights": np.zeros(2)}, "weights must be positive"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ec.Competitive(ec.ROBD(), **options)

@@ -1,0 +1,212 @@
+"""The revelation theorem: Bellman's equation, golden values, and what follows for weights, horizons and dynamics."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ecl2o.solvers import largest_ratio, parallel_sum, reproduced
+from ecl2o.theory import (
+    competitive_control_ratio,
+    decay_root,
+    future_stiffness,
+    largest_share,
+    limit_stiffness,
+    past_stiffness,
+    promise_value,
+    recurring_stiffness,
+    smallest_feasible_ratio,
+    worst_future,
+)
+from matrices import spd
+
+
+def _game_one_step_earlier(V, A, G, K, ratio):
+    """The value's matrix by Bellman's equation itself: sup over y of min over x, both by Schur complements.
+
+    With m_{t-1} = 0, e = x_{t-1} and m_t = M y, M = P^-1 A: 1/2 |x - y|^2_A + 1/2 |x - e|^2_G + 1/2 |x - M y|^2_V
+    - L/2 |y|^2 in the norm of A : K. The quadratic form has the blocks (x, y, e).
+    """
+    d = len(A)
+    M = np.linalg.solve(A + K, A)
+    growth = A @ np.linalg.solve(A + K, K)
+    xx, xy, xe = A + G + V, -A - V @ M, -G
+    yy, ye, ee = A + M.T @ V @ M - ratio * growth, np.zeros((d, d)), G
+    inner = np.linalg.inv(xx)
+    yy, ye, ee = yy - xy.T @ inner @ xy, ye - xy.T @ inner @ xe, ee - xe.T @ inner @ xe
+    assert np.linalg.eigvalsh((yy + yy.T) / 2)[-1] < 0  # the adversary's best context is finite
+    return ee - ye.T @ np.linalg.solve(yy, ye)
+
+
+def test_bellmans_equation_for_matrices_that_vary_and_do_not_commute():
+    """200 problems, A_t and G_t new at every step: the value one step back is the formula's."""
+    rng = np.random.default_rng(0)
+    value = jax.jit(promise_value)
+    for case in range(200):
+        d, T = (1, 2, 3)[case % 3], 4
+        A = [spd(d, 10 * case + t, *np.sort(10 ** rng.uniform(-1, 1, 2))) for t in range(T)]
+        G = [spd(d, 7000 + 10 * case + t, *np.sort(10 ** rng.uniform(-1, 1, 2))) for t in range(T + 1)]
+        K, P = [G[0]], []
+        for t in range(T):
+            P.append(A[t] + K[t])
+            K.append(np.asarray(parallel_sum(jnp.asarray(P[t]), jnp.asarray(G[t + 1]))))
+        S = [np.zeros((d, d))]
+        for t in reversed(range(1, T)):  # S after step t, from the step after it
+            S.insert(0, np.asarray(parallel_sum(jnp.asarray(S[0] + A[t]), jnp.asarray(G[t]))))
+        smallest = 1 + max(float(largest_ratio(jnp.asarray(S[t]), jnp.asarray(P[t]))) for t in range(T))
+        ratio = smallest + 10 ** rng.uniform(-1, 0.7)
+        V = [np.asarray(value(jnp.asarray(P[t]), jnp.asarray(S[t]), ratio)) for t in range(T)]
+        for t in range(1, T):
+            earlier = _game_one_step_earlier(V[t], A[t], G[t], K[t], ratio)
+            np.testing.assert_allclose(earlier, V[t - 1], rtol=1e-10, atol=1e-10 * np.abs(V[t - 1]).max())
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+def test_the_value_is_the_worst_futures(dim):
+    """V and n: what the future takes from x when it is revealed to lie at n for ever, less L times what the optimum grows by."""
+    A, G = jnp.asarray(spd(dim, 1, 0.5, 4.0)), jnp.asarray(spd(dim, 2, 1.0, 9.0))
+    P, S, ratio = A + limit_stiffness(A, G), limit_stiffness(A, G), jnp.array(2.6)
+    H = parallel_sum(P, S)
+    away = jnp.asarray(np.random.default_rng(3).normal(size=dim))
+
+    def taken(n):
+        return 0.5 * (away - n) @ S @ (away - n) - 0.5 * ratio * n @ H @ n
+
+    n = worst_future(away, P, S, ratio)
+    np.testing.assert_allclose(taken(n), 0.5 * away @ promise_value(P, S, ratio) @ away, rtol=1e-12)
+    np.testing.assert_allclose(jax.grad(taken)(n), 0.0, atol=1e-11)
+    assert float(jnp.linalg.eigvalsh(jax.hessian(taken)(n))[-1]) < 0
+
+
+GOLDEN = [
+    (10.0, (1.0, 2.0), 1.967855078),
+    (10.0, (1.0, 5.0), 2.350781059),
+    (10.0, (1.0, 10.0), 2.669657212),
+    (10.0, (1.0, 100.0), 3.474846440),
+    (10.0, (0.5, 5.0), 3.0),
+    (1.0, (1.0, 3.0), 1.489042785),
+    (100.0, (1.0, 4.0), 2.721737425),
+]
+
+
+@pytest.mark.parametrize(("a", "weights", "golden"), GOLDEN)
+def test_smallest_ratio_where_weights_vary(a, weights, golden):
+    """1 + k_M / (m + k_m), k_w = (sqrt(w^2 + 4 a w) - w)/2."""
+    k = {w: (np.sqrt(w * w + 4 * a * w) - w) / 2 for w in weights}
+    found = smallest_feasible_ratio(a, weights=weights)
+    np.testing.assert_allclose(found, golden, rtol=1e-9)
+    np.testing.assert_allclose(found, 1 + k[weights[1]] / (weights[0] + k[weights[0]]), rtol=1e-13)
+
+
+def test_smallest_ratio_in_its_limits():
+    np.testing.assert_allclose(smallest_feasible_ratio(10.0, 24), 1.728527, atol=1e-6)
+    np.testing.assert_allclose(smallest_feasible_ratio(10.0, 1), 1.0)
+    np.testing.assert_allclose(smallest_feasible_ratio(10.0), 1 + decay_root(1.0, 10.0), rtol=1e-14)
+    np.testing.assert_allclose(smallest_feasible_ratio(10.0, before_context=True), 2.370156, atol=1e-6)
+    np.testing.assert_allclose(smallest_feasible_ratio(10.0, before_context=True), 1 + 1 / decay_root(1.0, 10.0))
+    unbounded = (1 + np.sqrt(1 + 40.0)) / 2  # the lower bound that the paper quotes
+    np.testing.assert_allclose(smallest_feasible_ratio(10.0, weights=(1.0, 1e14)), unbounded, rtol=1e-6)
+    ratios = [float(smallest_feasible_ratio(10.0, T)) for T in (1, 2, 6, 24)]
+    assert all(np.diff(ratios) > 0)
+    assert ratios[-1] < smallest_feasible_ratio(10.0)
+
+
+def test_two_steps_by_hand():
+    """T = 2: the best guarantee of any first action x = q y_1 against any y_2, by the exact ratio's own optimisation."""
+    a = 10.0
+    D = np.array([[1.0, 0.0], [-1.0, 1.0]])
+    form = np.eye(2) + a * D.T @ D  # of the path, times 1/2
+    optimum = np.eye(2) - np.linalg.inv(form)  # of the contexts, times 1/2
+
+    def ratio(q):
+        K = np.array([[q, 0.0], [a * q / (1 + a), 1 / (1 + a)]])  # the last step is Greedy
+        bill = (K - np.eye(2)).T @ (K - np.eye(2)) + a * (D @ K).T @ (D @ K)
+        return np.linalg.eigvals(np.linalg.solve(optimum, bill)).real.max()
+
+    best = min(ratio(q) for q in np.linspace(0.1, 0.2, 4001))
+    np.testing.assert_allclose(smallest_feasible_ratio(a, 2), best, atol=1e-6)
+
+
+def test_matrices_are_as_bad_as_their_worst_direction():
+    """Matrices that commute fall apart into lines; a rotation of both changes nothing."""
+    basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))
+    A, G = (basis @ np.diag(d) @ basis.T for d in ([1.0, 2.0, 0.5], [10.0, 3.0, 4.0]))
+    for horizon in (None, 5):
+        lines = smallest_feasible_ratio(np.array([10.0, 1.5, 8.0]), horizon)
+        np.testing.assert_allclose(smallest_feasible_ratio(G, horizon, curvature=A), lines.max(), rtol=1e-12)
+
+
+def test_more_weight_to_come_costs_more():
+    """V grows with S, and S with every weight: the greatest weight is the worst."""
+    rng = np.random.default_rng(5)
+    for seed in range(20):
+        A, G = jnp.asarray(spd(3, seed, 0.5, 3.0)), jnp.asarray(spd(3, 50 + seed, 1.0, 9.0))
+        K, after = limit_stiffness(A, G), limit_stiffness(4 * A, G)
+        weights = np.sort(rng.uniform(1, 4, size=6))
+        S = [parallel_sum(after + w * A, G) for w in (*weights, 4.0)]
+        V = [promise_value(A + K, s, jnp.array(6.0)) for s in S]
+        rises = [float(jnp.linalg.eigvalsh(high - low)[0]) for low, high in itertools.pairwise(V)]
+        assert min(rises) > -1e-11
+
+
+@pytest.mark.parametrize("dim", [1, 4])
+def test_the_limit_reproduces_itself(dim):
+    A, G = jnp.asarray(spd(dim, 3, 0.2, 1.0)), jnp.asarray(spd(dim, 4, 1.0, 1e2))
+    K = limit_stiffness(A, G)
+    np.testing.assert_allclose(parallel_sum(K + A, G), K, rtol=1e-10, atol=1e-12)
+    long = future_stiffness(A, G, 400)
+    np.testing.assert_allclose(long[0], K, rtol=1e-9)
+    np.testing.assert_allclose(past_stiffness(A, G, 400)[-1], A + K, rtol=1e-9)
+
+
+def test_derivatives_are_finite_for_equal_modes():
+    def score(A, G):
+        K = limit_stiffness(A, G)
+        return jnp.sum(promise_value(A + K, K, jnp.array(2.5)) * jnp.arange(9.0).reshape(3, 3))
+
+    A, G = jnp.eye(3), 10 * jnp.eye(3)
+    for place in (0, 1):
+        slope = jax.grad(score, argnums=place)(A, G)
+        assert bool(jnp.isfinite(slope).all())
+        turn = jnp.asarray(spd(3, 8, -1.0, 1.0))
+        moved = [score(A + s * turn, G) if place == 0 else score(A, G + s * turn) for s in (1e-6, -1e-6)]
+        np.testing.assert_allclose(jnp.sum(slope * turn), (moved[0] - moved[1]) / 2e-6, rtol=1e-6)
+
+
+def test_a_tariff_that_recurs_is_a_long_tariff():
+    G, tariff = jnp.array([[10.0]]), jnp.array([1.0, 4.0, 2.0])[:, None, None]
+    P, S = recurring_stiffness(tariff, G)
+    rounds = jnp.tile(tariff, (200, 1, 1))
+    np.testing.assert_allclose(S, future_stiffness(rounds, G, 600)[:3], rtol=1e-10)
+    np.testing.assert_allclose(P, past_stiffness(rounds, G, 600)[-3:], rtol=1e-10)
+    long = largest_share(rounds, rounds, G, 600)
+    np.testing.assert_allclose(largest_share(tariff, tariff, G, None), long, rtol=1e-10)
+    constant = jnp.ones((4, 1, 1))
+    np.testing.assert_allclose(
+        1 + largest_share(constant, constant, G, None), smallest_feasible_ratio(10.0), rtol=1e-10
+    )
+
+
+def test_reproduced_on_a_line_is_what_doubling_finds():
+    a, b = jnp.array([0.3, 2.0]), jnp.array([5.0, 0.1])
+    both = reproduced(jnp.diag(a), jnp.diag(b))
+    lines = [float(reproduced(a[i, None, None], b[i, None, None])[0, 0]) for i in range(2)]
+    np.testing.assert_allclose(jnp.diagonal(both), lines, rtol=1e-13)
+
+
+def test_competitive_control_of_a_boeing_747():
+    """The longitudinal dynamics in level flight, discretised to one second, that Goel and Hassibi use."""
+    F = [[0.99, 0.03, -0.02, -0.32], [0.01, 0.47, 4.7, 0.0], [0.02, -0.06, 0.40, 0.0], [0.01, -0.04, 0.72, 0.99]]
+    B = [[0.01, 0.99], [-3.44, 1.66], [-0.83, 0.44], [-0.47, 0.25]]
+    np.testing.assert_allclose(competitive_control_ratio(F, B, np.eye(4), np.eye(2)), 1.771970, atol=1e-6)
+    np.testing.assert_allclose(
+        competitive_control_ratio(1.0, 1.0, 1.0, 10.0), smallest_feasible_ratio(10.0), rtol=1e-12
+    )
+
+
+def test_refusals():
+    for bad in ({"movement": -1.0}, {"movement": 1.0, "horizon": 0}, {"movement": 1.0, "weights": (2.0, 1.0)}):
+        with pytest.raises(ValueError, match="must be"):
+            smallest_feasible_ratio(**bad)
