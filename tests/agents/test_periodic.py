@@ -1,4 +1,4 @@
-"""Renewed: promises day by day, memory for good."""
+"""Promises day by day with memory for good, or everything anew every day."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import ecl2o as ec
 from ecl2o.agents.advisors import OnlineRidge
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
-PERIOD, DAYS = 5, 6
+PERIOD, DAYS, HISTORY = 5, 6, 10
 CONTEXTS = jnp.asarray(np.random.default_rng(0).normal(size=(PERIOD * DAYS, 1)))
 
 
@@ -52,8 +52,93 @@ def test_what_is_inside_keeps_its_memory():
     assert float(jnp.abs(restarted.actions - alone.actions).max()) > 0.02
 
 
+def _days(dim):
+    contexts = jnp.asarray(np.random.default_rng(3).normal(size=(HISTORY + DAYS * PERIOD, dim)))
+    return contexts[HISTORY - 1], contexts[HISTORY:].reshape(DAYS, PERIOD, dim), contexts[:HISTORY]
+
+
+def _agents(dim):
+    return [
+        ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=PERIOD),
+        ec.MLAROBD(ec.advisors.LSTM(dim, dim, key=jax.random.key(0)), trust=2.0),
+        ec.MLAROBD(ec.advisors.SeasonalLinear(dim, dim, period=PERIOD, days=2), trust=2.0),
+        ec.LAI(),
+        ec.RHC(2, truncate=False),
+    ]
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("which", range(5))
+def test_one_long_run_is_rollout_days(which, dim):
+    agent = _agents(dim)[which]
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=dim))
+    x0, days, history = _days(dim)
+    forecaster = ec.forecasters.SeasonalNaive(period=PERIOD)
+    by_day, starts = ec.rollout_days(agent, problem, x0, days, history, forecaster)
+    whole = ec.Instance(x0, days.reshape(-1, dim), history)
+    run = ec.rollout(ec.Periodic(agent, PERIOD, "history"), problem, whole, forecaster)
+    np.testing.assert_allclose(run.actions, by_day.actions.reshape(-1, dim), atol=1e-12)
+    np.testing.assert_allclose(run.actions[PERIOD - 1 :: PERIOD][:-1], starts[1:], atol=1e-12)
+    without = ec.rollout(agent, problem, ec.Instance(x0, days[0], history), forecaster)
+    np.testing.assert_allclose(run.actions[:PERIOD], without.actions, atol=1e-12)
+
+
+def test_it_keeps_the_promise_of_each_day_and_not_of_the_run():
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    x0, days, _ = _days(1)
+    wild = ec.advisors.Fixed(1e3 * (-1.0) ** np.arange(PERIOD)[:, None])
+    agent = ec.Periodic(ec.Competitive(wild, ratio=1.9, horizon=PERIOD), PERIOD, "history")
+    run = ec.rollout(agent, problem, ec.Instance(x0, days.reshape(-1, 1)))
+    start = jnp.asarray(x0)
+    for day in range(DAYS):
+        best = ec.oracle(problem, ec.Instance(start, days[day])).cost
+        part = slice(day * PERIOD, (day + 1) * PERIOD)
+        cost = run.hitting[part].sum() + run.switching[part].sum()
+        assert cost <= 1.9 * best * (1 + 1e-9)
+        np.testing.assert_allclose(run.info.details["live_ratio"][part][-1], cost / best, rtol=1e-9)
+        start = run.actions[part][-1]
+
+
+def test_the_last_part_of_a_period_knows_that_it_is_the_last():
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    x0, days, _ = _days(1)
+    contexts = days.reshape(-1, 1)[: PERIOD + 2]
+    run = ec.rollout(ec.Periodic(ec.RHC(PERIOD - 1), PERIOD, "history"), problem, ec.Instance(x0, contexts))
+    tail = ec.oracle(problem, ec.Instance(run.actions[PERIOD - 1], contexts[PERIOD:]))
+    np.testing.assert_allclose(run.actions[PERIOD:], tail.actions, atol=1e-10)
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="period must be"):
         ec.Periodic(ec.Guarded(ec.Greedy()), 0)
     with pytest.raises(ValueError, match="at most horizon = 4 steps"):
         ec.rollout(ec.Periodic(ec.Competitive(ec.Greedy(), horizon=4), 5), PROBLEM, ec.Instance([0.5], CONTEXTS))
+    with pytest.raises(TypeError, match="nothing to begin anew; wrap a guard, or say keeps='history'"):
+        ec.Periodic(ec.Greedy(), 5)
+    with pytest.raises(ValueError, match="'memory' or 'history', got 'all'"):
+        ec.Periodic(ec.Guarded(ec.Greedy()), 5, "all")
+
+
+def test_promises_are_found_behind_what_renews_them():
+    guard = ec.Competitive(ec.Greedy(), ratio=2.0, horizon=6, allowance=0.5)
+
+    def told(agent):
+        promise = agent.promise(PROBLEM)
+        return None if promise is None else (float(promise.ratio), promise.reference, promise.period)
+
+    assert told(guard) == (2.0, "the optimum", 6)
+    assert told(ec.Competitive(ec.Greedy(), ratio=2.0)) == (2.0, "the optimum", None)
+    assert told(ec.Periodic(guard, 6)) == (2.0, "the optimum", 6)
+    assert told(ec.Periodic(guard, 5, "history")) == (2.0, "the optimum", 5)
+    assert told(ec.Guarded(ec.Greedy(), slack=0.5)) == (1.5, "ROBD", None)
+    assert told(ec.Periodic(ec.Greedy(), 5, "history")) is None
+    assert told(ec.MLAROBD(guard)) is None  # what the calibrator plays is not what was promised
+    assert str(ec.Periodic(guard, 6).promise(PROBLEM)) == "cost <= 2 x the optimum + 0.5, in every 6 steps"
+
+
+def test_old_names_still_work_and_say_so():
+    guard = ec.Guarded(ec.Greedy())
+    with pytest.warns(DeprecationWarning, match=r"now Periodic\(guard, period\)"):
+        assert ec.Renewed(guard, 24) == ec.Periodic(guard, 24)
+    with pytest.warns(DeprecationWarning, match="keeps='history'"):
+        assert ec.Restarting(ec.Greedy(), 4) == ec.Periodic(ec.Greedy(), 4, "history")

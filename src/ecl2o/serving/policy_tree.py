@@ -24,6 +24,12 @@ from ecl2o import agents, forecasters, problem
 from ecl2o.serving.policy_file import PolicyFileError
 
 _DEEPEST = 40
+
+# Classes that have another name now: that name, their fields' new names, and fields that say what the old name said.
+_RENAMED: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
+    "agents.Renewed": ("agents.Periodic", {"guard": "agent"}, {"keeps": "memory"}),
+    "agents.Restarting": ("agents.Periodic", {}, {"keeps": "history"}),
+}
 _BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -150,6 +156,8 @@ class Decoder:
     def _module(self, class_name: Any, described: Any, where: str, depth: int) -> eqx.Module:
         if not isinstance(class_name, str) or not isinstance(described, dict):
             raise PolicyFileError(f"{where} of {self.name} is not a description of a module.")
+        class_name, new_fields, said = _RENAMED.get(class_name, (class_name, {}, {}))
+        described = {new_fields.get(name, name): value for name, value in described.items()} | said
         cls = self.classes.get(class_name)
         if cls is None:
             hint = ""
