@@ -115,8 +115,8 @@ def test_gradient_through_renewed_promises_is_exact():
     draws = jnp.asarray(np.random.default_rng(5).normal(size=(7, 10)))
 
     def cost(size):
-        weight = agent.guard.agent.weights.weight + size * draws
-        moved = eqx.tree_at(lambda a: a.guard.agent.weights.weight, agent, weight)
+        weight = agent.agent.agent.weights.weight + size * draws
+        moved = eqx.tree_at(lambda a: a.agent.agent.weights.weight, agent, weight)
         run = ec.rollout(moved, PROBLEM, INSTANCE)
         return run.cost, run.info.details["active"]
 

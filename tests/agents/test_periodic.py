@@ -115,8 +115,6 @@ def test_refusals():
         ec.rollout(ec.Periodic(ec.Competitive(ec.Greedy(), horizon=4), 5), PROBLEM, ec.Instance([0.5], CONTEXTS))
     with pytest.raises(TypeError, match="nothing to begin anew; wrap a guard, or say keeps='history'"):
         ec.Periodic(ec.Greedy(), 5)
-    with pytest.raises(ValueError, match="'memory' or 'history', got 'all'"):
-        ec.Periodic(ec.Guarded(ec.Greedy()), 5, "all")
 
 
 def test_promises_are_found_behind_what_renews_them():

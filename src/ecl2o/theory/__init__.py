@@ -58,12 +58,8 @@ __all__ = [
     "shift_effect",
     "smallest_feasible_ratio",
     "smallest_lambda1",
-<<<<<<< HEAD
-    "stiffness_table",
     "sublinear_regret_bound",
     "sublinear_weights",
-=======
->>>>>>> 7ab341b (wip)
     "switch_bound",
     "tail_prediction_error",
     "tail_ratio_bound",

@@ -159,8 +159,10 @@ def test_gradients_match_central_differences(kind, dim):
 
 def test_refusals():
     advisor = ec.advisors.Fixed([[0.0]])
+    with pytest.raises(ValueError, match="slack must not be negative"):
+        ec.Guarded(advisor, slack=-0.1)
     with pytest.raises(ValueError, match="slack must be positive, got 0"):
-        ec.Guarded(advisor, slack=0.0)
+        ec.rollout(ec.Guarded(advisor, slack=0.0), _problem("open", 1), ec.Instance([0.0], [[1.0]]))
     with pytest.raises(ValueError, match="reservation must not exceed slack"):
         ec.Guarded(advisor, slack=0.5, reservation=0.6)
     with pytest.raises(ValueError, match="delta must not be negative"):

@@ -128,13 +128,13 @@ def _clipped(lines: Lines, level, safest, advice):
 
     def inside(x):
         n = -lines.gain * x
-        return (room >= 0) & (lines.low <= n) & (n <= lines.high)
+        return (lines.low <= n) & (n <= lines.high)
 
     (left_low, right_low), (left_high, right_high) = ends(lines.low), ends(lines.high)
     left, right = jnp.maximum(left_low, left_high), jnp.minimum(right_low, right_high)
     left = jnp.where(inside(free - reach), jnp.maximum(left, free - reach), left)
     right = jnp.where(inside(free + reach), jnp.minimum(right, free + reach), right)
-    # Where rounding leaves nothing between the ends, the safest action lies there.
+    # Where rounding leaves nothing between the ends, the safest action is all that is allowed.
     return jnp.clip(advice, jnp.minimum(left, safest), jnp.maximum(right, safest))
 
 

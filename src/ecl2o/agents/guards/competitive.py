@@ -65,7 +65,8 @@ class Competitive(AbstractGuard):
         ratio: above 1.
         horizon: for runs of at most so many steps; None for runs of any length, which allows less.
         allowance: what may be spent on top of ratio * optimum, in units of cost.
-        contexts: (low, high): contexts are known to lie there, which allows more. Diagonal A and Q only.
+        contexts: (low, high): contexts are known to lie there, which allows more (a little less more where x_0 lies outside).
+            Diagonal A and Q only.
         weights: with `CurvedTracking`, the curvature of each step where it is known in advance, as a tariff is: one for each step
             of the horizon, or a pattern that recurs where there is none.
 
@@ -202,8 +203,8 @@ class Competitive(AbstractGuard):
             low, high = (jnp.broadcast_to(bound, x0.shape).astype(dtype) for bound in self.contexts)
             lower, upper = problem.actions.bounds(start.dim, dtype)
             feasible &= ((lower <= low) & (high <= upper)).all() & _is_diagonal(G) & _is_diagonal(greatest)
-            varies = not problem.hitting.constant_curvature and self.weights is None
-            box = (jnp.minimum(low, x0), jnp.maximum(high, x0)) if varies else (low, high)
+            # With x_0 inside, m never leaves the box: the value is not negative, and grows with every weight to come.
+            box = jnp.minimum(low, x0), jnp.maximum(high, x0)
         return CompetitiveState(
             inner=inner,
             work=WorkFunction.at(x0, G),
