@@ -198,10 +198,11 @@ def smallest_feasible_ratio(
     if not 0 < low <= high:
         raise ValueError(f"weights must be (m, M) with 0 < m <= M, got {weights}.")
     with jax.enable_x64(True):
+        A = jnp.asarray(curvature, jnp.float64)
         if G.ndim == 2:
-            A = np.asarray(curvature, np.float64) * (1.0 if np.ndim(curvature) else np.eye(len(G)))
-            return np.asarray(1 + _largest_share(low * A, high * A, G, horizon, before_context))
-        A, lines = np.asarray(curvature, np.float64).reshape(1, 1), G.reshape(-1, 1, 1)
+            A = A if A.ndim else A * jnp.eye(len(G))
+            return np.asarray(1 + _largest_share(low * A, high * A, jnp.asarray(G), horizon, before_context))
+        A, lines = A.reshape(1, 1), jnp.asarray(G).reshape(-1, 1, 1)
         shares = [_largest_share(low * A, high * A, line, horizon, before_context) for line in lines]
         return np.asarray(1 + np.reshape(shares, G.shape))
 

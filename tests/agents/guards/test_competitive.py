@@ -226,14 +226,14 @@ def test_bellmans_inequality_for_contexts_in_an_interval(horizon):
 
     And some y takes all of it: the value is not larger than it must be.
     """
-    from ecl2o.agents.guards.allowed import Lines, Step
+    from ecl2o.agents.guards.allowed import GameStep, Lines
 
     one, G, ratio, low, high = jnp.eye(1), 10 * jnp.eye(1), 2.0, 0.0, 1.0
     P = past_stiffness(one, G, 6)
     S = future_stiffness(one, G, 6) if horizon else jnp.broadcast_to(limit_stiffness(one, G), P.shape)
 
     def lines(t, y, x, m):
-        step = Step(one, G, P[t], S[t], jnp.array(ratio), y[None] - m, x[None] - m, jnp.array(0.0))
+        step = GameStep(one, G, P[t], S[t], jnp.array(ratio), y[None] - m, x[None] - m, jnp.array(0.0))
         return Lines.of(step, jnp.array([low]) - m, jnp.array([high]) - m)
 
     def value(t, x, m):

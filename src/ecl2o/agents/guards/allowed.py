@@ -17,7 +17,7 @@ from ecl2o.solvers import apply, decreasing_root, energy, spd_solve
 from ecl2o.theory import promise_value
 
 
-class Step(eqx.Module):
+class GameStep(eqx.Module):
     """A step of the game, seen from m: matrices of the costs, of the past and of the future, the two points, and the level."""
 
     A: Float[Array, "d d"]
@@ -42,7 +42,7 @@ class Choice(eqx.Module):
     active: Bool[Array, ""]
 
 
-def choose_anywhere(step: Step, advice: Float[Array, " d"]) -> Choice:
+def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> Choice:
     """Contexts may lie anywhere: an ellipsoid around x_m = (A + G + V)^-1 (A y + G x_{t-1} + V m)."""
     V = promise_value(step.P, step.S, step.ratio)
     shape = step.A + step.G + V
@@ -73,7 +73,7 @@ class Lines(eqx.Module):
     high: Float[Array, " d"]
 
     @classmethod
-    def of(cls, step: Step, low: Float[Array, " d"], high: Float[Array, " d"]) -> "Lines":
+    def of(cls, step: GameStep, low: Float[Array, " d"], high: Float[Array, " d"]) -> "Lines":
         """From the diagonals of a step's matrices."""
         a, g, p, s = (jnp.diagonal(matrix) for matrix in (step.A, step.G, step.P, step.S))
         outweighs = (step.ratio - 1) * p - s
@@ -96,7 +96,9 @@ class Lines(eqx.Module):
         return (pull + self.s * self.worst(free)) / (self.a + self.g + self.s)
 
 
-def choose_within(step: Step, low: Float[Array, " d"], high: Float[Array, " d"], advice: Float[Array, " d"]) -> Choice:
+def choose_within(
+    step: GameStep, low: Float[Array, " d"], high: Float[Array, " d"], advice: Float[Array, " d"]
+) -> Choice:
     """Contexts lie in the box from `low` to `high`: an interval on a line, in more dimensions a convex set around x_m."""
     lines = Lines.of(step, low, high)
     safest = lines.safest()

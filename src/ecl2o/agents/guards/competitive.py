@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, State
-from ecl2o.agents.guards.allowed import Choice, Step, choose_anywhere, choose_within
+from ecl2o.agents.guards.allowed import Choice, GameStep, choose_anywhere, choose_within
 from ecl2o.agents.guards.protocol import AbstractGuard, Account
 from ecl2o.planning.work_function import WorkFunction, hitting_form
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, NotApplicable, Problem
@@ -145,9 +145,9 @@ class Competitive(AbstractGuard):
                 raise NotApplicable(f"contexts=(low, high) needs diagonal matrices A and Q. {instead}")
         if problem.is_bounded and self.contexts is not None:
             ends = zip(problem.actions.bounds(dim, start.x0.dtype), self.contexts, strict=True)
-            (lower, low), (upper, high) = ((known(end), known(bound)) for end, bound in ends)
-            values = (lower, low, upper, high)
-            if not any(value is None for value in values) and ((low < lower) | (high > upper)).any():
+            (lower, low), (upper, high) = ends
+            outside = known(((low < lower) | (high > upper)).any())
+            if outside is not None and outside:
                 raise NotApplicable(
                     f"contexts from {low} to {high} leave the action bounds from {lower} to {upper}: what they ask for "
                     f"cannot be promised there. {instead}"
@@ -227,7 +227,7 @@ class Competitive(AbstractGuard):
         place = step % (last + 1) if self.horizon is None else jnp.minimum(step, last)
         kept = state.account.kept & sound & self._as_announced(A, target, place, step)
 
-        here = Step(
+        here = GameStep(
             A,
             G,
             prefix.P,
@@ -263,7 +263,7 @@ class Competitive(AbstractGuard):
             announced &= ((low <= target) & (target <= high)).all()
         return announced
 
-    def _choose(self, here: Step, box, centre: Float[Array, " d"], advice: Float[Array, " d"]) -> Choice:
+    def _choose(self, here: GameStep, box, centre: Float[Array, " d"], advice: Float[Array, " d"]) -> Choice:
         if box is None:
             return choose_anywhere(here, advice)
         return choose_within(here, box[0] - centre, box[1] - centre, advice)
