@@ -130,6 +130,35 @@ def test_guarded_never_pays_more_than_promised(kind, dim, horizons, runs):
     assert 0.3 < float(details["active"].mean()) < 0.98
 
 
+@pytest.mark.parametrize("dim", [1, 3])
+def test_guarded_by_distance_never_pays_more_than_promised(dim):
+    """Movement billed by distance: the triangle inequality alone, slack 0 among the slacks; scored against the oracle too."""
+    steps, runs = 24, 800
+    problem = ec.Problem(ec.Quadratic(np.diag(np.linspace(1.0, 3.0, dim))), ec.LinearSwitching(0.7))
+    x0, contexts, advice = hostile("quadratic", dim, steps, runs, seed=40 + dim)
+    slack = jnp.asarray(np.where(np.arange(runs) % 4 == 0, 0.0, 10.0 ** np.random.default_rng(1).uniform(-2, 1, runs)))
+
+    @jax.jit
+    @jax.vmap
+    def outcome(x0, contexts, advice, slack):
+        instance = ec.Instance(x0, contexts)
+        guard = ec.Guarded(ec.advisors.Fixed(advice), expert=ec.HittingMinimizer(), slack=slack)
+        run = ec.rollout(guard, problem, instance)
+        return run, ec.rollout(ec.HittingMinimizer(), problem, instance).cost, ec.oracle(problem, instance).cost
+
+    run, expert, best = outcome(x0, contexts, advice, slack)
+    bill = jnp.cumsum(run.hitting + run.switching, axis=1)
+    allowed = (1 + slack[:, None]) * run.info.details["expert_cost"]
+    used = bill / jnp.where(allowed > ROUNDING, allowed, jnp.inf)
+    assert bool(run.converged.all())
+    assert float(used.max()) <= 1 + PROMISE
+    assert bool((jnp.where(allowed > ROUNDING, 0.0, bill) <= 1e-12).all())
+    np.testing.assert_allclose(run.info.details["expert_cost"][:, -1], expert, rtol=1e-12)
+    assert bool((run.cost >= best * (1 - 1e-9)).all())
+    assert float(used[slack > 0][:, -1].max()) >= 1 - 1e-9  # and some reach it
+    assert 0.2 < float(run.info.details["active"].mean()) < 0.98
+
+
 def diagonal(dim: int) -> ec.Problem:
     A, Q = np.diag(np.linspace(1.0, 3.0, dim)), np.diag(np.linspace(5.0, 0.7, dim))
     return ec.Problem(ec.Quadratic(A), ec.Mahalanobis(Q))

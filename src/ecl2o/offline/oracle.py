@@ -15,8 +15,8 @@ def oracle(problem: Problem, instance: Instance) -> Trajectory:
     """pi*: the cheapest actions in hindsight (Eqn. obj of the paper), in O(T d^3).
 
     Quadratic costs without bounds are one block-tridiagonal solve, everything else Newton's method on that structure;
-    `converged` is false where that failed. Movement billed by distance (`LinearSwitching`) is solved exactly on a line, in
-    O(T^2). Takes one instance; use `jax.vmap` for a set.
+    `converged` is false where that failed. Movement billed by distance (`LinearSwitching`) is solved exactly on a line, and in
+    more dimensions for quadratic hitting costs with a diagonal A, in O(T^2). Takes one instance; use `jax.vmap` for a set.
 
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))

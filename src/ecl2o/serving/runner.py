@@ -58,8 +58,8 @@ class AbstractRunner(abc.ABC):
         """The functions for one stream, or for many."""
 
     def _assemble(self, policy: Policy, sizes: Sizes, x0: Any, history: Any) -> None:
-        start = Start(x0 if x0.ndim == 1 else x0[0], history if x0.ndim == 1 else history[0], sizes.horizon)
-        policy.agent.check(policy.problem, start)
+        first, past = (x0, history) if x0.ndim == 1 else (x0[0], history[0])
+        policy.agent.check(policy.problem, Start(jnp.asarray(first), jnp.asarray(past), sizes.horizon))
         dtype = _working_dtype()
         stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster), dtype)
         program, arrays = pack(stepper, sizes, dtype)
