@@ -206,3 +206,23 @@ def test_a_memory_that_is_too_short_is_refused():
         ec.advisors.SeasonalLinear(1, 1, period=2, days=1, recent=4)
     with pytest.raises(ValueError, match="ahead must not be negative"):
         ec.advisors.SeasonalLinear(1, 1, ahead=-1)
+
+
+def test_networks_begin_as_pytorchs_do():
+    """Uniform in +-1/sqrt(fan-in); an LSTM layer's bias is the sum of two."""
+    width = 400
+    lstm = ec.advisors.LSTM(1, 1, width=width, depth=2, key=jax.random.key(0))
+    reach = width**-0.5
+    for cell in lstm.cells:
+        np.testing.assert_allclose(np.std(cell.bias), reach * np.sqrt(2 / 3), rtol=0.05)
+        np.testing.assert_allclose(np.std(cell.weight), reach * np.sqrt(1 / 3), rtol=0.02)
+    layer = ec.advisors.MLP(1, 1, width=width, depth=2, key=jax.random.key(0)).layers[1]
+    np.testing.assert_allclose([np.std(layer.weight), np.std(layer.bias)], reach * np.sqrt(1 / 3), rtol=0.1)
+
+
+def test_pure_ml_plays_the_nearest_action_in_the_set():
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1), ec.Box(-1.0, 2.0))
+    advice = ec.advisors.Fixed([[5.0], [0.5], [-7.0]])
+    run = ec.rollout(ec.PureML(advice), problem, ec.Instance([0.0], np.zeros((3, 1))))
+    np.testing.assert_array_equal(run.actions, [[2.0], [0.5], [-1.0]])
+    np.testing.assert_array_equal(run.advice, run.actions)

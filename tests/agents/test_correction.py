@@ -56,20 +56,26 @@ def test_harmonics_follow_the_hour(corrections):
 
 
 def test_the_account_is_the_periods(corrections):
-    """Bill before this step, exact optimum of the prefix with this step, first and last action: all since the hour was 0."""
+    """Bill before this step, exact optimum of the prefix with this step and where it ends, first and last action: all since
+    the hour was 0.
+    """
     constant = [1.0, *[0.0] * 6]
     contexts = np.asarray(INSTANCE.contexts)
-    for name in ("bill", "optimum", "anchor", "previous"):
+    for name in ("bill", "optimum", "anchor", "previous", "centre", "share"):
         run, correction = corrections(**{name: constant})
         x = np.concatenate([[0.4], np.asarray(run.actions)[:, 0]])
         steps = np.asarray(run.hitting + run.switching)
         advice = np.asarray(run.advice)[:, 0]
         for t in (0, 1, 5, 6, 15, 29):
             begin = t - t % PERIOD
-            prefix = ec.Instance(x[begin : begin + 1], contexts[begin : t + 1])
+            best = ec.oracle(PROBLEM, ec.Instance(x[begin : begin + 1], contexts[begin : t + 1]))
+            bill, optimum = steps[begin:t].sum(), float(best.cost)
+            from_centre = float(best.actions[-1, 0]) - advice[t]
             expected = {
-                "bill": np.sqrt(steps[begin:t].sum() / WEIGHT),
-                "optimum": np.sqrt(float(ec.oracle(PROBLEM, prefix).cost) / WEIGHT),
+                "bill": np.sqrt(bill / WEIGHT),
+                "optimum": np.sqrt(optimum / WEIGHT),
+                "centre": from_centre,
+                "share": bill / (bill + optimum) * from_centre,
                 "anchor": x[begin] - advice[t],
                 "previous": x[t] - advice[t],
             }

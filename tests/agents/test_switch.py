@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ecl2o as ec
+from ecl2o.agents import AbstractAgent, Info, Observation, Start
 from ecl2o.theory import switch_bound
 
 HORIZON, GAMMA = 12, 1.5
@@ -166,3 +167,37 @@ def test_bad_parameters_are_refused():
         ec.Switch(ec.Greedy(), threshold=0.0)
     with pytest.raises(ValueError, match="no meaning"):
         ec.Switch(ec.Greedy(), threshold=1.0, mode="ratio")
+
+
+def test_a_first_step_that_costs_the_expert_nothing_is_no_limit_of_zero():
+    """Limits grow by a factor, so one that began at zero would never let anybody play."""
+    contexts = jnp.array([[0.0], [1.0], [-2.0], [3.0]])
+    agent = ec.Switch(ec.advisors.Fixed([[0.5], [1.0], [-2.0], [3.0]]))
+    x0 = jnp.zeros(1)
+    state = agent.init(PROBLEM, Start(x0, jnp.zeros((0, 1)), 4))
+    state, _, info = agent.step(PROBLEM, state, Observation(contexts[0], x0, jnp.asarray(0), jnp.asarray(3)))
+    assert float(info.details["costs"][1]) == 0.0
+    assert float(state.limit) > 0
+    assert bool(jnp.isfinite(ec.rollout(agent, PROBLEM, ec.Instance(x0, contexts)).actions).all())
+
+
+class _MeanForecast(AbstractAgent):
+    """Plays the mean of all the forecasts it is given."""
+
+    window: int = eqx.field(static=True)
+
+    @property
+    def lookahead(self) -> int:
+        return self.window
+
+    def init(self, problem, start):
+        return None
+
+    def step(self, problem, state, observation):
+        return state, jnp.mean(observation.forecast, axis=0), Info.plain()
+
+
+def test_each_leg_is_given_as_many_forecasts_as_it_asked_for():
+    instance = ec.Instance([0.0], np.arange(6.0)[:, None])
+    run = ec.rollout(ec.Switch(_MeanForecast(1), expert=_MeanForecast(3)), PROBLEM, instance)
+    np.testing.assert_allclose(run.advice[:, 0], [1, 2, 3, 4, 5, 5])

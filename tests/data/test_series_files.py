@@ -66,11 +66,19 @@ def test_days_up_to_twelve_are_read_in_the_order_that_makes_them_regular(write):
     assert (frame.index == times).all()
 
 
-@pytest.mark.parametrize("unit", [1, 1000])
-def test_seconds_since_1970(write, unit):
-    table = pd.DataFrame({"timestamp": (HOURS.as_unit("s").asi8 * unit), "x": 1.0})
+def test_dates_of_either_reading_are_month_first(write):
+    table = pd.DataFrame({"date": [f"03/04/2021 {hour:02}:00" for hour in range(24)], "load": 1.0})
     frame, _ = read_series(write(table.to_csv(index=False)))
-    assert (frame.index == HOURS).all()
+    assert (frame.index == pd.date_range("2021-03-04", periods=24, freq="h")).all()
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
+@pytest.mark.parametrize("year", [1975, 1995, 2021])
+def test_seconds_since_1970(write, unit, year):
+    times = pd.date_range(f"{year}-05-01", periods=48, freq="h").as_unit("s")
+    table = pd.DataFrame({"timestamp": times.asi8 * unit, "x": 1.0})
+    frame, _ = read_series(write(table.to_csv(index=False)))
+    assert (frame.index == times).all()
 
 
 @pytest.mark.parametrize(("name", "per_day"), [("hour", 24), ("t", 24), ("minute", 1440), ("day", 1)])
@@ -117,6 +125,14 @@ def test_columns_separators_and_text_columns(write):
     assert german.equals(frame)
     assert tabs.equals(frame)
     assert frame.to_numpy()[1].tolist() == [0.25, 1.5]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be", "latin-1"])
+def test_encodings_of_spreadsheets(write, encoding):
+    text = series(größe=np.arange(48.0)).to_csv(index=False)
+    mark = "\ufeff" if encoding.startswith("utf-16") else ""
+    frame, _ = read_series(write((mark + text).encode(encoding)))
+    assert frame["größe"].tolist() == list(range(48))
 
 
 def test_parquet_equals_csv(tmp_path, write):
@@ -191,6 +207,26 @@ def test_gap_repetition_and_disorder(write):
     mixed = write(series().sample(frac=1, random_state=1).to_csv(index=False))
     assert "Sort the rows" in refusal(mixed)
     assert read_series(mixed, fill="previous")[0].equals(read_series(write(series().to_csv(index=False), "b.csv"))[0])
+
+
+def test_half_of_a_column_is_filled_and_more_is_not(write):
+    table = series(demand=np.arange(48.0))
+    table.loc[np.arange(24) * 2 + 1, "demand"] = ""
+    assert read_series(write(table.to_csv(index=False)), fill="interpolate")[1].repairs.values == 24
+    table.loc[2, "demand"] = ""
+    assert "25 of 48 values are missing" in refusal(write(table.to_csv(index=False)), fill="interpolate")
+
+
+def test_only_a_series_of_whole_days_may_leave_out_29_february(write):
+    """A day that a calendar lacks is a day; two days that end on it are a gap."""
+    for step, missing in (("6h", False), ("1D", False), ("2D", True)):
+        times = pd.date_range("2024-02-01", "2024-03-30", freq=step)
+        table = series(times[(times.month != 2) | (times.day != 29)])
+        path = write(table.to_csv(index=False), f"{step}.csv")
+        if missing:
+            assert "is followed by 2024-03-02" in refusal(path)
+        else:
+            assert read_series(path)[1].leap_day_dropped
 
 
 def test_no_time_column_no_numbers_no_names(write):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from weather_texts import psm_text, weather_table
 
-from ecl2o.data import DataError, built_in_weather, hann_smoothed, read_weather, weather_contexts
+from ecl2o.data import DataError, Split, built_in_weather, hann_smoothed, read_weather, weather_contexts
 
 SITES = {
     "riverside": "nsrdb_riverside_2015.csv",
@@ -134,3 +134,19 @@ def test_bad_choices(write):
             weather_contexts(path, base_shortage=base)
     with pytest.raises(DataError, match="no shortage at all"):
         weather_contexts(path, base_shortage=1e-9)
+
+
+@pytest.mark.parametrize("preset", ["authors-code", "paper"])
+def test_hours_of_a_day_that_is_not_whole_have_no_influence(write, preset):
+    """A file in UTC begins and ends within a local day. Whether it is calm after the last midnight changes nothing."""
+    table = weather_table(days=8, minutes=30)
+    calm_at_last = table.copy()
+    calm_at_last.loc[calm_at_last.index[-32:], ["Wind Speed", "GHI"]] = 0.0  # from midnight of the last local day on
+    options = {"base_shortage": 1e4, "preset": preset, "split": Split(3, 2)}
+    found, other = (
+        weather_contexts(write(psm_text(t, zone="0", local_zone="-8"), f"{name}.csv"), **options)
+        for name, t in (("windy", table), ("calm", calm_at_last))
+    )
+    assert len(found.values) == 7 * 24
+    assert (found.time[0].hour, found.time[-1].hour) == (0, 23)
+    np.testing.assert_array_equal(found.values, other.values)

@@ -129,8 +129,10 @@ def test_utc_stamps_become_local_standard_time(write):
 def test_half_hour_time_zones_and_a_missing_one(write):
     frame, _ = read_weather(write(psm_text(weather_table(), zone="0", local_zone="5.5")))
     assert str(frame.index[0]) == "2015-01-01 05:30:00+05:30"
-    _, metadata = read_weather(write(psm_text(weather_table(), zone="-7", local_zone="")))
-    assert metadata.timezone == -7
+    for given in ({"zone": "-7", "local_zone": ""}, {"zone": "", "local_zone": "-7"}):
+        frame, metadata = read_weather(write(psm_text(weather_table(), **given)))
+        assert (metadata.timezone, metadata.clock) == (-7, "local")
+        assert str(frame.index[0]) == "2015-01-01 00:00:00-07:00"
 
 
 @pytest.mark.parametrize("drop", [True, False])
@@ -149,6 +151,14 @@ def test_a_typical_year_of_nsrdb_is_put_in_one_year(write):
     frame, metadata = read_weather(write(psm_text(table)))
     assert (frame.index.tz_localize(None) == pd.date_range("1990-01-30", periods=960, freq="h")).all()
     assert metadata.years == (2000, 2004, 2012)
+
+
+def test_a_typical_year_may_go_from_one_year_to_the_next(write):
+    """From January of one year to February of the next is no gap in a series, which would be refused."""
+    table = weather_table(start="2015-01-30", days=5)
+    table["Year"] = table["Month"].map({1: 2004, 2: 2005})
+    frame, _ = read_weather(write(psm_text(table)))
+    assert (frame.index.tz_localize(None) == pd.date_range("1990-01-30", periods=120, freq="h")).all()
 
 
 def test_spreadsheet_padding_and_windows_line_ends_do_no_harm(write):

@@ -37,3 +37,24 @@ def test_the_whole_allowed_part_of_a_segment_is_searched():
     outside = np.maximum(radius**2 - np.sum(from_centre**2, axis=1), 0.0)
     length = np.maximum(-half + np.sqrt(half**2 + outside), 0.0)
     np.testing.assert_allclose(found, fallback + length[:, None] * along, atol=1e-5)
+
+
+def test_rounding_overdraws_no_more_than_it_says():
+    """Far from the origin an allowed set is a handful of floating-point numbers: an ulp is a millionth of its radius."""
+    rng = np.random.default_rng(1)
+    n, far, radius = 1000, 1e8, 1e-2
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=2))
+    context = far + rng.uniform(-1, 1, size=(n, 2))
+    fallback = context + 0.5 * radius * rng.uniform(-1, 1, size=(n, 2))
+    advice = context + rng.normal(size=(n, 2))
+    zero, budget = jnp.zeros(()), jnp.asarray(0.5 * radius**2)
+
+    @jax.jit
+    @jax.vmap
+    def used(context, fallback, advice):
+        allowance = Allowance(context, fallback, fallback, zero, zero, budget)
+        return allowance.bill(problem, move_inside(problem, allowance, advice)[0]) / budget
+
+    shares = used(*map(jnp.asarray, (context, fallback, advice)))
+    assert float(shares.max()) <= 1 + 4e-11
+    assert float(shares.min()) >= 0.9999  # and gives away no more than it must

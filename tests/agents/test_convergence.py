@@ -1,0 +1,61 @@
+"""A solve that did not converge is reported by whoever uses its result."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ecl2o as ec
+from ecl2o.agents import AbstractAgent, Info
+
+T = 4
+OPEN = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+INSTANCE = ec.Instance([0.0], [[3.0], [-1.0], [2.0], [0.5]])
+
+
+class Unsure(AbstractAgent):
+    """Stays where it is, and says at every other step that its solve failed."""
+
+    @property
+    def lookahead(self) -> int:
+        return 0
+
+    def init(self, problem, start):
+        return None
+
+    def step(self, problem, state, observation):
+        return state, observation.previous_action, Info(observation.step % 2 == 1)
+
+
+WRAPPERS = {
+    "PureML": ec.PureML,
+    "Independent": ec.Independent,
+    "MLAROBD": ec.MLAROBD,
+    "FollowPrediction": ec.FollowPrediction,
+    "ABCS": ec.ABCS,
+    "Switch": ec.Switch,
+    "Switch, expert": lambda unsure: ec.Switch(ec.Greedy(), expert=unsure),
+    "Guarded": ec.Guarded,
+    "Guarded, expert": lambda unsure: ec.Guarded(ec.Greedy(), expert=unsure),
+    "ClippedAdvice": ec.ClippedAdvice,
+    "ClippedAdvice, expert": lambda unsure: ec.ClippedAdvice(ec.Greedy(), expert=unsure),
+    "Competitive": ec.Competitive,
+    "Periodic": lambda unsure: ec.Periodic(unsure, period=T, keeps="history"),
+    "Periodic, memory": lambda unsure: ec.Periodic(ec.Guarded(unsure), period=T),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=list(WRAPPERS))
+def test_a_wrapper_passes_it_on(wrap):
+    np.testing.assert_array_equal(ec.rollout(wrap(Unsure()), OPEN, INSTANCE).converged, [False, True, False, True])
+
+
+def _kinked(x, y):
+    return jnp.sum(jnp.abs(x - y)) + 0.5 * jnp.sum((x - y) ** 2)
+
+
+@pytest.mark.parametrize("agent", [ec.ROBD(), ec.HittingMinimizer(), ec.GreedyOBD()], ids=lambda a: type(a).__name__)
+def test_a_minimiser_that_was_not_found_counts_where_it_is_used(agent):
+    """The cost has a kink at its minimiser, where Newton's method finds no zero of the gradient; away from it all is smooth."""
+    problem = ec.Problem(ec.ConvexCost(_kinked, strong_convexity=1.0), OPEN.switching)
+    assert bool(ec.rollout(ec.Greedy(), problem, INSTANCE).converged[0])
+    assert not bool(ec.rollout(agent, problem, INSTANCE).converged[0])
