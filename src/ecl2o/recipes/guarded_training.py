@@ -156,7 +156,7 @@ def _runs(weights, frozen, problem: Problem, recording: _Recording, period: int)
     guard = eqx.tree_at(lambda g: g.agent.advisor, guard, Recorded(recording.outlook))
     agent = Periodic(guard, period)
     axes = jax.tree.map(lambda _: None, agent)
-    axes = eqx.tree_at(lambda a: a.guard.agent.advisor, axes, Recorded(jax.tree.map(lambda _: 0, recording.outlook)))
+    axes = eqx.tree_at(lambda a: a.agent.agent.advisor, axes, Recorded(jax.tree.map(lambda _: 0, recording.outlook)))
     return rollout_set(agent, problem, recording.instances, agent_axes=axes)
 
 
