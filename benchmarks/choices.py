@@ -21,6 +21,7 @@ import ecl2o as ec
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.evaluation import TestBed
 from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through
+from ecl2o.recipes.terms import Terms
 from ecl2o.running import rollout_days, stream_days
 from ecl2o.studies.networks import Alone, Calibrated, NetworkTraining, untrained_key
 
@@ -74,9 +75,9 @@ def correction(contexts: Contexts) -> Table:
 
     def cost(steps: int, rate: float, days: int) -> float:
         def log(ratio: float):
-            guard = competitive_ridge(ratio)
+            guard = competitive_ridge(Terms(ratio, "day"))
             return train_through(
-                guard, PROBLEM, contexts, steps=steps, learning_rate=rate, window_days=days, outlook=outlook
+                guard, PROBLEM, contexts, period=HOURS, steps=steps, learning_rate=rate, window_days=days, outlook=outlook
             )[1]
 
         return float(np.mean([log(ratio).validation_cost.min() for ratio in PROMISES]))

@@ -20,9 +20,11 @@ from ecl2o.recipes.guarded_training import (
     record_outlook,
     train_through,
 )
+from ecl2o.recipes.terms import Terms
 from ecl2o.running import stream_days
 
 PROBLEM = ec.Problem(ec.SquaredTracking(1.0), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+DAILY = Terms(1.9, "day")
 
 
 @pytest.fixture(scope="module")
@@ -37,24 +39,24 @@ def made_up() -> Contexts:
 def test_training_lowers_the_loss_and_what_is_not_kept_changes_nothing(made_up):
     """Four days of validation are not clear about a correction learned in five."""
     guard, log = train_through(
-        competitive_ridge(1.9), PROBLEM, made_up, steps=60, window_days=2, skipped_days=5, checks=2
+        competitive_ridge(DAILY), PROBLEM, made_up, period=24, steps=60, window_days=2, skipped_days=5, checks=2
     )
     assert log.loss[-1] < log.loss[0] - 0.005
     assert log.loss.shape == (60,)
     np.testing.assert_array_equal(log.validation_steps, [0, 30, 60])
     assert log.best_step == 0
-    assert eqx.tree_equal(guard, competitive_ridge(1.9))
+    assert eqx.tree_equal(guard, competitive_ridge(DAILY))
 
 
 @pytest.mark.parametrize("size", [0.0, 0.3])
 def test_what_is_validated_on_a_recording_is_what_is_played(made_up, size):
     """The guard on the recorded outlook, and the same guard streamed, its regression learning as it goes: day by day."""
-    guard = competitive_ridge(1.9)
+    guard = competitive_ridge(DAILY)
     weight = jnp.asarray(size * np.random.default_rng(1).normal(size=(7, 10)))
     guard = eqx.tree_at(lambda g: g.agent.weights.weight, guard, weight)
     outlook = record_outlook(guard.agent.advisor, PROBLEM, made_up.values[: 14 * 24])
     recording = _validation(PROBLEM, made_up, outlook)
-    found = _daily_costs(*eqx.partition(guard, trainable_mask(guard)), PROBLEM, recording, 24)
+    found = _daily_costs(*eqx.partition(guard, trainable_mask(guard)), PROBLEM, recording, 24, 24)
     days = made_up.validation_days(history_steps=10 * 24)
     runs, _ = stream_days(ec.Periodic(guard, 24), PROBLEM, *days)
     best, _ = ec.oracle_days(PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))
@@ -76,25 +78,25 @@ def test_a_correction_is_kept_only_if_the_validation_days_are_clear_about_it():
 
 def test_refusals(made_up):
     with pytest.raises(TypeError, match="guard around Corrected"):
-        train_through(ec.Competitive(ec.Greedy()), PROBLEM, made_up)
+        train_through(ec.Competitive(ec.Greedy()), PROBLEM, made_up, period=24)
     with pytest.raises(ValueError, match="skipped_days must be from 1 to 8"):
-        train_through(guarded_ridge(0.5), PROBLEM, made_up, window_days=2, skipped_days=9)
+        train_through(guarded_ridge(0.5), PROBLEM, made_up, period=24, window_days=2, skipped_days=9)
 
 
 def test_riverside(shared):
-    """Issue 6: OnlineRidge alone <= 1.035; in Competitive at 2.5, trained through it, <= 1.115 and never above 2.5."""
+    """OnlineRidge alone <= 1.035; in Competitive at 2.5, trained through it, <= 1.115 and never above 2.5."""
     contexts = weather_contexts(shared / "data" / "nsrdb_riverside_2015.csv", preset="authors-code")
     days = contexts.test_days(history_steps=90 * 24)
     best, _ = ec.oracle_days(PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))
     runs, _ = stream_days(ec.advisors.OnlineRidge(), PROBLEM, *days)
     assert float(metrics.average_cost(runs.cost, best.cost)) <= 1.035
 
-    guard = competitive_ridge(2.5)
+    guard = competitive_ridge(Terms(2.5, "day"))
     outlook = record_outlook(guard.agent.advisor, PROBLEM, contexts.values[: 90 * 24])
-    guard, log = train_through(guard, PROBLEM, contexts, steps=60, checks=1, outlook=outlook)
+    guard, log = train_through(guard, PROBLEM, contexts, period=24, steps=60, checks=1, outlook=outlook)
     assert log.validation_cost[1] < log.validation_cost[0] - 0.03
     assert log.best_step == 60
-    changed = jax.tree.map(lambda a, b: bool((a != b).any()), competitive_ridge(2.5), guard)
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), competitive_ridge(Terms(2.5, "day")), guard)
     assert [changed.agent.weights.weight, sum(jax.tree.leaves(changed))] == [True, 1]
     runs, starts = stream_days(ec.Periodic(guard, 24), PROBLEM, *days)
     assert float(metrics.average_cost(runs.cost, best.cost)) <= 1.115

@@ -1,8 +1,8 @@
-"""Training through a guard: the recipe behind the guarded rows of the studies (ALGORITHMS section 10).
+"""Training through a guard: the recipe behind the guarded rows of the studies.
 
 `OnlineRidge` has no weights that gradients could change, and what it makes of the contexts does not depend on what is played.
 So its outlook is recorded once, in one causal pass from the first context on, and only the 70 weights of the correction are
-trained, through the guard, on windows of a few days with the promise renewed every day. What is kept is what did best on the
+trained, through the guard, on windows in which the promise is renewed as it will be in use. What is kept is what did best on the
 validation days if these show, beyond chance, that it is better than no correction: where one learned in winter does not carry
 over, or a week of validation cannot tell, there is none.
 """
@@ -16,11 +16,12 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents import Competitive, Guarded, Periodic, trainable_mask
+from ecl2o.agents import Competitive, Guarded, trainable_mask
 from ecl2o.agents.advisors import Corrected, OnlineRidge, Outlook, Recorded
 from ecl2o.data import Contexts
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.recipes.terms import Terms, renewed
 from ecl2o.running import rollout, rollout_set
 
 Guard = TypeVar("Guard", Competitive, Guarded)
@@ -48,14 +49,14 @@ class _Recording(eqx.Module):
     unit: Float[Array, ""]
 
 
-def competitive_ridge(ratio: float, period: int = 24) -> Competitive:
-    """`Competitive` around the corrected `OnlineRidge`, its promise for one period; to be trained, and played in `Periodic`."""
-    return Competitive(Corrected(OnlineRidge(period), period), ratio, horizon=period)
+def competitive_ridge(terms: Terms, steps_per_day: int = 24) -> Competitive:
+    """`Competitive` around the corrected `OnlineRidge`, for one period of the terms; to be trained, and played `renewed`."""
+    return terms.guard(Corrected(OnlineRidge(steps_per_day), steps_per_day), steps_per_day)
 
 
-def guarded_ridge(slack: float, period: int = 24) -> Guarded:
+def guarded_ridge(slack: float, steps_per_day: int = 24) -> Guarded:
     """The same in `Guarded`, beside R-OBD."""
-    return Guarded(Corrected(OnlineRidge(period), period), slack=slack)
+    return Guarded(Corrected(OnlineRidge(steps_per_day), steps_per_day), slack=slack)
 
 
 def record_outlook(advisor: OnlineRidge, problem: Problem, contexts: Float[np.ndarray, "n q"]) -> Outlook:
@@ -68,6 +69,7 @@ def train_through(
     problem: Problem,
     contexts: Contexts,
     *,
+    period: int | None,
     steps: int = 200,
     learning_rate: float = 0.05,
     window_days: int | None = None,
@@ -77,21 +79,34 @@ def train_through(
 ) -> tuple[Guard, GuardedLog]:
     """Train the correction inside a guard on the training days; choose when to stop, and whether, on the validation days.
 
-    Every window of `window_days` days (5, where there are so many) after the first `skipped_days`, in which the regression has
-    hardly begun (14, but at most a third), is used at every step (Adam, cosine decay; the defaults are those of docs/choices.md).
-    `outlook` is that of the training and validation days, recorded here unless given. Returns the guard with its weights, and
-    the log. There is nothing random in it.
+    All windows are used at every step (Adam, cosine decay; the defaults are those of docs/choices.md). There is nothing random.
+
+    Args:
+        guard: around `Corrected(OnlineRidge(...))`.
+        problem: what is decided.
+        contexts: the series with its split.
+        period: steps after which the promise begins anew; None: never.
+        steps: Adam steps.
+        learning_rate: the first one, in units of the weights.
+        window_days: the length of the windows, one beginning on each day; by default two periods of up to a week or one of more,
+            at least 5 days and at most 30, where there are so many.
+        skipped_days: the first days, in which the regression has hardly begun: 14, but at most a third.
+        checks: how often the validation days are asked.
+        outlook: what the regression makes of the training and validation days, recorded here unless given.
+
+    Returns:
+        The guard with its weights, and the log.
     """
     corrected = guard.agent
     if not (isinstance(corrected, Corrected) and isinstance(corrected.advisor, OnlineRidge)):
         raise TypeError(
-            "train_through takes a guard around Corrected(OnlineRidge(...)), such as competitive_ridge(2.5)."
+            "train_through takes a guard around Corrected(OnlineRidge(...)), such as competitive_ridge(Terms(2.5))."
         )
     if steps < checks or checks < 1:
         raise ValueError(f"steps must be at least checks, and checks at least 1, got {steps} and {checks}.")
     split, per_day = contexts.split, contexts.steps_per_day
     skipped = max(1, min(14, split.training_days // 3)) if skipped_days is None else skipped_days
-    window = max(1, min(5, split.training_days - skipped)) if window_days is None else window_days
+    window = _window_days(period, per_day, split.training_days - skipped) if window_days is None else window_days
     known = contexts.values[: (split.training_days + split.validation_days) * per_day]
     if outlook is None:
         outlook = record_outlook(corrected.advisor, problem, known)
@@ -102,16 +117,22 @@ def train_through(
     adam = _ADAM.init(weights)
     rates = learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
     losses, done = [], [0]
-    kept, costs = [weights], [_daily_costs(weights, frozen, problem, validation, per_day)]
+    kept, costs = [weights], [_daily_costs(weights, frozen, problem, validation, period, per_day)]
     for chunk in np.array_split(rates, checks):
-        weights, adam, values = _descend(weights, adam, frozen, problem, training, jnp.asarray(chunk), per_day)
+        weights, adam, values = _descend(weights, adam, frozen, problem, training, jnp.asarray(chunk), period)
         losses.append(np.asarray(values))
         done.append(done[-1] + len(chunk))
         kept.append(weights)
-        costs.append(_daily_costs(weights, frozen, problem, validation, per_day))
+        costs.append(_daily_costs(weights, frozen, problem, validation, period, per_day))
     best = _choice(np.stack(costs))
     log = GuardedLog(np.concatenate(losses), np.array(done), np.sum(costs, axis=1), done[best])
     return eqx.combine(kept[best], frozen), log
+
+
+def _window_days(period: int | None, steps_per_day: int, most: int) -> int:
+    """How long the windows are: what a period leaves for the next must be seen, and a long promise needs a long account."""
+    days = 30 if period is None else period // steps_per_day
+    return max(1, min(max(5, 2 * days if days <= 7 else days), 30, most))
 
 
 def _choice(costs: Float[np.ndarray, "k n"]) -> int:
@@ -150,32 +171,37 @@ def _validation(problem: Problem, contexts: Contexts, outlook: Outlook) -> _Reco
     return _Recording(Instance(x0[None], days.reshape(1, n * T, q)), recorded, jnp.sum(best.cost))
 
 
-def _runs(weights, frozen, problem: Problem, recording: _Recording, period: int) -> Trajectory:
+def _runs(weights, frozen, problem: Problem, recording: _Recording, period: int | None) -> Trajectory:
     """The guard's runs on the recorded outlooks, its promise renewed every period."""
     guard = eqx.combine(weights, frozen)
-    guard = eqx.tree_at(lambda g: g.agent.advisor, guard, Recorded(recording.outlook))
-    agent = Periodic(guard, period)
-    axes = jax.tree.map(lambda _: None, agent)
-    axes = eqx.tree_at(lambda a: a.agent.agent.advisor, axes, Recorded(jax.tree.map(lambda _: 0, recording.outlook)))
-    return rollout_set(agent, problem, recording.instances, agent_axes=axes)
+
+    def advised(guard, advisor):
+        return renewed(eqx.tree_at(lambda g: g.agent.advisor, guard, advisor), period)
+
+    axes = jax.tree.map(lambda _: None, guard)
+    each = Recorded(jax.tree.map(lambda _: 0, recording.outlook))
+    agent = advised(guard, Recorded(recording.outlook))
+    return rollout_set(agent, problem, recording.instances, agent_axes=advised(axes, each))
 
 
-def _cost(weights, frozen, problem: Problem, recording: _Recording, period: int) -> Float[Array, ""]:
+def _cost(weights, frozen, problem: Problem, recording: _Recording, period: int | None) -> Float[Array, ""]:
     """The mean cost of the runs, in the recording's unit."""
     return jnp.mean(_runs(weights, frozen, problem, recording, period).cost) / recording.unit
 
 
-def _daily_costs(weights, frozen, problem: Problem, recording: _Recording, period: int) -> Float[np.ndarray, " n"]:
+def _daily_costs(
+    weights, frozen, problem: Problem, recording: _Recording, period: int | None, steps_per_day: int
+) -> Float[np.ndarray, " n"]:
     """What each day of the one run costs, in the recording's unit."""
     runs = eqx.filter_jit(_runs)(weights, frozen, problem, recording, period)
-    return np.asarray((runs.hitting + runs.switching) / recording.unit).reshape(-1, period).sum(axis=1)
+    return np.asarray((runs.hitting + runs.switching) / recording.unit).reshape(-1, steps_per_day).sum(axis=1)
 
 
 _ADAM = optax.scale_by_adam()
 
 
 @eqx.filter_jit
-def _descend(weights, adam, frozen, problem: Problem, training: _Recording, rates: Float[Array, " n"], period: int):
+def _descend(weights, adam, frozen, problem: Problem, training: _Recording, rates: Float[Array, " n"], period: int | None):
     """Adam steps with these learning rates, compiled as one loop."""
 
     def step(carry, rate):

@@ -31,6 +31,7 @@ from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.guarded_training import competitive_ridge, train_through
 from ecl2o.recipes.progress import Progress, silent
+from ecl2o.recipes.terms import Terms
 from ecl2o.running import stream_days
 from ecl2o.serving import Policy
 
@@ -245,12 +246,14 @@ def _by_regression(
         return [
             _Contender(advisor, trust, 0.0, ridge if trust is None else MLAROBD(ridge, trust)) for trust in RIDGE_TRUSTS
         ]
-    guard = competitive_ridge(recipe.promise, period)
+    guard = competitive_ridge(Terms(recipe.promise, "day"), period)
     _refuse_infeasible(guard, problem, contexts)
     progress("training the guarded regression", 0, 1)
     steps = recipe.training_steps(advisor)
     rate = TRAINING[advisor][1]
-    trained, _ = train_through(guard, problem, contexts, steps=steps, learning_rate=rate, checks=min(4, steps))
+    trained, _ = train_through(
+        guard, problem, contexts, period=period, steps=steps, learning_rate=rate, checks=min(4, steps)
+    )
     progress("training the guarded regression", 1, 1)
     return [_Contender(advisor, None, 0.0, Periodic(trained, period))]
 

@@ -20,6 +20,7 @@ from ecl2o.offline import oracle_days
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.guarded_training import competitive_ridge, train_through
 from ecl2o.recipes.progress import Progress, silent
+from ecl2o.recipes.terms import Terms
 from ecl2o.running import stream_days
 from ecl2o.studies.entries import (
     PAPER_MU,
@@ -105,8 +106,8 @@ class DemandResponse:
 
     def train_guarded(self) -> Periodic:
         """The regression advisor with its correction, trained through a guard whose promise is renewed every day."""
-        guard = competitive_ridge(PROMISE, HOURS)
-        trained, _ = train_through(guard, self.problem, self.contexts, steps=self.settings.guarded_steps)
+        guard, steps = competitive_ridge(Terms(PROMISE, "day"), HOURS), self.settings.guarded_steps
+        trained, _ = train_through(guard, self.problem, self.contexts, period=HOURS, steps=steps)
         return Periodic(trained, HOURS)
 
     def score(self, name: str, entry: Entry, agent: AbstractAgent) -> DailyScore:

@@ -71,7 +71,8 @@ class Corrected(AbstractAgent):
     since the period began; the centre once more, times the bill's share of both; and the advisor's three signals. The same
     weights serve every coordinate. All start at zero, where the advice is the advisor's.
 
-    Hours are `Observation.step` modulo `period`: step 0 begins a period.
+    Step 0 of `Observation.step` begins a promise's account, as it does inside `Periodic`; hours are steps modulo
+    `period`, the length of a day.
 
     >>> Corrected(OnlineRidge()).weights.weight.shape
     (7, 10)
@@ -109,7 +110,7 @@ class Corrected(AbstractAgent):
 
         paid = problem.hitting(previous, state.last_context) + problem.switching(previous, state.last_previous)
         going_on, opened = state.so_far.with_bill(paid), PeriodSoFar.opened(2 * problem.Q, previous)
-        so_far = jax.tree.map(lambda new, old: jnp.where(phase == 0, new, old), opened, going_on)
+        so_far = jax.tree.map(lambda new, old: jnp.where(observation.step == 0, new, old), opened, going_on)
         target = problem.hitting.centre(context, previous.shape[0])
         so_far = so_far.with_context(problem, context)
 
