@@ -77,7 +77,14 @@ def correction(contexts: Contexts) -> Table:
         def log(ratio: float):
             guard = competitive_ridge(Terms(ratio, "day"))
             return train_through(
-                guard, PROBLEM, contexts, period=HOURS, steps=steps, learning_rate=rate, window_days=days, outlook=outlook
+                guard,
+                PROBLEM,
+                contexts,
+                period=HOURS,
+                steps=steps,
+                learning_rate=rate,
+                window_days=days,
+                outlook=outlook,
             )[1]
 
         return float(np.mean([log(ratio).validation_cost.min() for ratio in PROMISES]))

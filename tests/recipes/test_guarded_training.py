@@ -19,6 +19,7 @@ from ecl2o.recipes.guarded_training import (
     guarded_ridge,
     record_outlook,
     train_through,
+    train_through_each,
 )
 from ecl2o.recipes.terms import Terms
 from ecl2o.running import stream_days
@@ -48,6 +49,17 @@ def test_training_lowers_the_loss_and_what_is_not_kept_changes_nothing(made_up):
     assert eqx.tree_equal(guard, competitive_ridge(DAILY))
 
 
+@pytest.mark.parametrize("period", [24, None])
+def test_guards_trained_together_are_trained_each_by_itself(made_up, period):
+    terms = [Terms(ratio, "day" if period else "run") for ratio in (1.9, 2.6)]
+    options = {"period": period, "steps": 12, "window_days": 2, "skipped_days": 5, "checks": 1}
+    together = train_through_each([competitive_ridge(each) for each in terms], PROBLEM, made_up, **options)
+    for each, (_, log) in zip(terms, together, strict=True):
+        _, alone = train_through(competitive_ridge(each), PROBLEM, made_up, **options)
+        np.testing.assert_allclose(log.loss, alone.loss, rtol=1e-9)
+        np.testing.assert_allclose(log.validation_cost, alone.validation_cost, rtol=1e-8)
+
+
 @pytest.mark.parametrize("size", [0.0, 0.3])
 def test_what_is_validated_on_a_recording_is_what_is_played(made_up, size):
     """The guard on the recorded outlook, and the same guard streamed, its regression learning as it goes: day by day."""
@@ -56,7 +68,8 @@ def test_what_is_validated_on_a_recording_is_what_is_played(made_up, size):
     guard = eqx.tree_at(lambda g: g.agent.weights.weight, guard, weight)
     outlook = record_outlook(guard.agent.advisor, PROBLEM, made_up.values[: 14 * 24])
     recording = _validation(PROBLEM, made_up, outlook)
-    found = _daily_costs(*eqx.partition(guard, trainable_mask(guard)), PROBLEM, recording, 24, 24)
+    stacked = jax.tree.map(lambda leaf: leaf[None], guard)
+    (found,) = _daily_costs(*eqx.partition(stacked, trainable_mask(stacked)), PROBLEM, recording, 24, 24)
     days = made_up.validation_days(history_steps=10 * 24)
     runs, _ = stream_days(ec.Periodic(guard, 24), PROBLEM, *days)
     best, _ = ec.oracle_days(PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))

@@ -7,7 +7,8 @@ validation days if these show, beyond chance, that it is better than no correcti
 over, or a week of validation cannot tell, there is none.
 """
 
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -64,8 +65,13 @@ def record_outlook(advisor: OnlineRidge, problem: Problem, contexts: Float[np.nd
     return rollout(advisor, problem, Instance(contexts[0], contexts)).info.details["outlook"]
 
 
-def train_through(
-    guard: Guard,
+def train_through(guard: Guard, problem: Problem, contexts: Contexts, **options: Any) -> tuple[Guard, GuardedLog]:
+    """Train the correction inside one guard; the options are those of `train_through_each`."""
+    return train_through_each([guard], problem, contexts, **options)[0]
+
+
+def train_through_each(
+    guards: Sequence[Guard],
     problem: Problem,
     contexts: Contexts,
     *,
@@ -76,13 +82,14 @@ def train_through(
     skipped_days: int | None = None,
     checks: int = 4,
     outlook: Outlook | None = None,
-) -> tuple[Guard, GuardedLog]:
-    """Train the correction inside a guard on the training days; choose when to stop, and whether, on the validation days.
+) -> list[tuple[Guard, GuardedLog]]:
+    """Train the corrections inside guards on the training days; choose when to stop, and whether, on the validation days.
 
-    All windows are used at every step (Adam, cosine decay; the defaults are those of docs/choices.md). There is nothing random.
+    The guards differ in numbers only, such as their ratios, and are trained in one program, each by itself. All windows are used
+    at every step (Adam, cosine decay; the defaults are those of docs/choices.md). There is nothing random.
 
     Args:
-        guard: around `Corrected(OnlineRidge(...))`.
+        guards: each around `Corrected(OnlineRidge(...))`.
         problem: what is decided.
         contexts: the series with its split.
         period: steps after which the promise begins anew; None: never.
@@ -95,9 +102,9 @@ def train_through(
         outlook: what the regression makes of the training and validation days, recorded here unless given.
 
     Returns:
-        The guard with its weights, and the log.
+        Each guard with its weights, and its log.
     """
-    corrected = guard.agent
+    corrected = guards[0].agent
     if not (isinstance(corrected, Corrected) and isinstance(corrected.advisor, OnlineRidge)):
         raise TypeError(
             "train_through takes a guard around Corrected(OnlineRidge(...)), such as competitive_ridge(Terms(2.5))."
@@ -113,8 +120,9 @@ def train_through(
     training = _windows(problem, contexts, outlook, window, skipped)
     validation = _validation(problem, contexts, outlook)
 
-    weights, frozen = eqx.partition(guard, trainable_mask(guard))
-    adam = _ADAM.init(weights)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *guards)
+    weights, frozen = eqx.partition(stacked, trainable_mask(stacked))
+    adam = jax.vmap(_ADAM.init)(weights)
     rates = learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
     losses, done = [], [0]
     kept, costs = [weights], [_daily_costs(weights, frozen, problem, validation, period, per_day)]
@@ -124,9 +132,14 @@ def train_through(
         done.append(done[-1] + len(chunk))
         kept.append(weights)
         costs.append(_daily_costs(weights, frozen, problem, validation, period, per_day))
-    best = _choice(np.stack(costs))
-    log = GuardedLog(np.concatenate(losses), np.array(done), np.sum(costs, axis=1), done[best])
-    return eqx.combine(kept[best], frozen), log
+    loss, cost = np.concatenate(losses, axis=1), np.stack(costs, axis=1)  # by guard
+    results = []
+    for i, guard in enumerate(guards):
+        best = _choice(cost[i])
+        log = GuardedLog(loss[i], np.array(done), cost[i].sum(axis=1), done[best])
+        chosen = jax.tree.map(lambda leaf, i=i: leaf[i], kept[best])
+        results.append((eqx.combine(chosen, eqx.filter(guard, trainable_mask(guard), inverse=True)), log))
+    return results
 
 
 def _window_days(period: int | None, steps_per_day: int, most: int) -> int:
@@ -189,26 +202,36 @@ def _cost(weights, frozen, problem: Problem, recording: _Recording, period: int 
     return jnp.mean(_runs(weights, frozen, problem, recording, period).cost) / recording.unit
 
 
+@eqx.filter_jit
 def _daily_costs(
     weights, frozen, problem: Problem, recording: _Recording, period: int | None, steps_per_day: int
-) -> Float[np.ndarray, " n"]:
-    """What each day of the one run costs, in the recording's unit."""
-    runs = eqx.filter_jit(_runs)(weights, frozen, problem, recording, period)
-    return np.asarray((runs.hitting + runs.switching) / recording.unit).reshape(-1, steps_per_day).sum(axis=1)
+) -> Float[Array, "guards n"]:
+    """What each day of each guard's one run costs, in the recording's unit."""
+
+    def one(weights, frozen):
+        runs = _runs(weights, frozen, problem, recording, period)
+        return ((runs.hitting + runs.switching) / recording.unit).reshape(-1, steps_per_day).sum(axis=1)
+
+    return jax.vmap(one)(weights, frozen)
 
 
 _ADAM = optax.scale_by_adam()
 
 
 @eqx.filter_jit
-def _descend(weights, adam, frozen, problem: Problem, training: _Recording, rates: Float[Array, " n"], period: int | None):
-    """Adam steps with these learning rates, compiled as one loop."""
+def _descend(
+    weights, adam, frozen, problem: Problem, training: _Recording, rates: Float[Array, " n"], period: int | None
+):
+    """Adam steps with these learning rates, compiled as one loop, for each guard."""
 
-    def step(carry, rate):
-        weights, adam = carry
-        value, slope = jax.value_and_grad(_cost)(weights, frozen, problem, training, period)
-        direction, adam = _ADAM.update(slope, adam)
-        return (jax.tree.map(lambda w, u: w - rate * u, weights, direction), adam), value
+    def one(weights, adam, frozen):
+        def step(carry, rate):
+            weights, adam = carry
+            value, slope = jax.value_and_grad(_cost)(weights, frozen, problem, training, period)
+            direction, adam = _ADAM.update(slope, adam)
+            return (jax.tree.map(lambda w, u: w - rate * u, weights, direction), adam), value
 
-    (weights, adam), values = jax.lax.scan(step, (weights, adam), rates)
-    return weights, adam, values
+        (weights, adam), values = jax.lax.scan(step, (weights, adam), rates)
+        return weights, adam, values
+
+    return jax.vmap(one)(weights, adam, frozen)
