@@ -22,8 +22,9 @@ from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
-from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through
+from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through_each
 from ecl2o.recipes.progress import Progress, silent
+from ecl2o.recipes.terms import Terms
 from ecl2o.running import stream_days
 from ecl2o.studies.demand_response import LEARNING_RATES, TUNING
 from ecl2o.studies.entries import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST
@@ -200,12 +201,17 @@ class _Setup:
         split = self.contexts.split
         known = self.contexts.values[: (split.training_days + split.validation_days) * self.period]
         outlook = record_outlook(OnlineRidge(self.period), self.problem, known)
-        trained = {}
-        for ratio in ratios:
-            guard, steps = competitive_ridge(ratio, self.period), self.settings.guarded_steps
-            trained[ratio], _ = train_through(guard, self.problem, self.contexts, steps=steps, outlook=outlook)
-            report(len(trained), len(ratios), 0.0)
-        return trained
+        guards = [competitive_ridge(Terms(ratio, "day"), self.period) for ratio in ratios]
+        trained = train_through_each(
+            guards,
+            self.problem,
+            self.contexts,
+            period=self.period,
+            steps=self.settings.guarded_steps,
+            outlook=outlook,
+        )
+        report(len(ratios), len(ratios), 0.0)
+        return {ratio: guard for ratio, (guard, _) in zip(ratios, trained, strict=True)}
 
     def points(self, trained: dict[str, Any], progress: Progress) -> list[FrontierPoint]:
         """Everything on the test days, what promises first."""
