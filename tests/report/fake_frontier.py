@@ -1,4 +1,4 @@
-"""A frontier made up in a moment; its figures are near those of section 10 of ALGORITHMS."""
+"""A frontier made up in a moment; its figures are near those of Riverside."""
 
 import math
 
@@ -10,7 +10,18 @@ GUARDED = ((1.8, 1.29), (2.0, 1.19), (2.2, 1.15), (2.5, 1.10), (3.0, 1.075), (4.
 def fake_frontier(worst: float = 19.2, settings: FrontierSettings = FrontierSettings()) -> Frontier:
     points = [FrontierPoint("r-obd", "R-OBD", 1.729844, 1.699, 1.7298, 1.72, {})]
     points += [
-        FrontierPoint("guarded", f"Guarded, {ratio:g}", ratio, cost, min(ratio, 3.6), ratio - 0.1, {"ratio": ratio})
+        FrontierPoint(
+            "guarded",
+            f"{ratio:g} per {per}",
+            ratio,
+            1 + (cost - 1) * share,
+            min(ratio, 3.6) + 1 - share,
+            ratio - 0.1,
+            {"ratio": ratio},
+            per,
+            bounded,
+        )
+        for per, share, bounded in (("day", 1.0, False), ("day", 0.8, True), ("week", 0.3, False), ("run", 0.1, False))
         for ratio, cost in GUARDED
     ]
     points += [

@@ -19,7 +19,7 @@ def test_promises_and_their_absence():
     frontier = fake_frontier()
     promised, _ = draw_frontier(frontier).axes
     drawn = lines(promised)
-    np.testing.assert_array_equal(np.transpose(drawn["Guarded, by ratio"].get_data()), GUARDED)
+    np.testing.assert_array_equal(np.transpose(drawn["promised per day"].get_data()), GUARDED)
     np.testing.assert_array_equal(drawn["R-OBD"].get_xdata(), [1.729844])
     without = {point.label for point in frontier.points if point.promise is None}
     edge = {drawn[label].get_xdata()[0] for label in without}
@@ -35,7 +35,7 @@ def test_the_worst_seen_is_on_a_log_axis_and_everything_is_inside():
     figure = draw_frontier(frontier)
     _, seen = figure.axes
     assert seen.get_xscale() == "log"
-    assert len(lines(seen)) == len({point.family for point in frontier.points})
+    assert len(lines(seen)) == len({(point.family, point.per, point.bounded) for point in frontier.points})
     for axes in figure.axes:
         (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
         for line in lines(axes).values():
@@ -53,9 +53,10 @@ def test_an_infinite_ratio_stands_at_the_edge():
 
 def test_no_two_families_look_alike():
     _, seen = draw_frontier(fake_frontier()).axes
-    kinds = [(line.get_color(), line.get_marker()) for line in lines(seen).values()]
+    kinds = [(line.get_marker(), line.get_markerfacecolor()) for line in lines(seen).values()]
     assert len(set(kinds)) == len(kinds)
-    assert len({marker for _, marker in kinds}) == len(kinds)
+    colours = [line.get_color() for line in lines(seen).values() if line.get_markerfacecolor() != "white"]
+    assert len(set(colours)) == len(colours)
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])

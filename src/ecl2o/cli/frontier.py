@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from ecl2o.studies.frontier import Frontier
 
 
+# A shortage is at least 0 and at most that without renewables, in the units of each pipeline.
+_WEATHER_CONTEXTS = {"authors-code": (0.0, 0.8), "paper": (0.0, 1.0)}
+
+
 def frontier(
     data: Annotated[
         Path | None,
@@ -37,6 +41,10 @@ def frontier(
     period: series.Period = None,
     training_days: series.TrainingDays = None,
     validation_days: series.ValidationDays = None,
+    contexts_in: Annotated[
+        str | None,
+        typer.Option("--contexts", metavar="LOW:HIGH", help="All contexts are known to lie there; known for weather."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Little training: a look, not a result.")] = False,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the figure and results.json; earlier ones are replaced.")
@@ -44,7 +52,7 @@ def frontier(
     seed: output.Seed = 0,
     json: output.Json = False,
 ) -> None:
-    """Show what a promise costs: average cost against the promised ratio, and against the worst day.
+    """Show what a promise costs: average cost against the promised ratio, by the period that is billed, and the worst day.
 
     In DIR: figures/frontier.png and .svg, and results.json.
     """
@@ -68,7 +76,10 @@ def frontier(
             contexts = _weather(weather, preset or "authors-code", shortage, fill)
         else:
             contexts = series.Reading(data, column, time_column, fill, period).contexts(split)
-        settings = FrontierSettings(alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick)
+        interval = _WEATHER_CONTEXTS.get(contexts.preset) if contexts_in is None else series.interval_of(contexts_in)
+        settings = FrontierSettings(
+            alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick, contexts=interval
+        )
         found = run(contexts, settings, progress)
         _write(found, folder)
     if json:
@@ -112,18 +123,24 @@ def _print_table(found: "Frontier") -> None:
     title = f"What a promise costs: {found.test_days} test days of {found.source['file'] or 'the series'}"
     table = Table(title=title, title_justify="left")
     table.add_column("")
-    for heading in ("promised ratio", "average cost", "worst ratio", "p99"):
+    for heading in ("promised ratio", "per", "average cost", "worst day", "p99 of days"):
         table.add_column(heading, justify="right")
     for point in found.points:
         promise = "none" if point.promise is None else f"{point.promise:.4g}"
         table.add_row(
-            point.label, promise, f"{point.average_cost:.3f}", f"{point.competitive_ratio:.3f}", f"{point.p99:.3f}"
+            "Competitive, bounded contexts" if point.bounded else "Competitive" if point.per else point.label,
+            promise,
+            point.per or "",
+            f"{point.average_cost:.3f}",
+            f"{point.competitive_ratio:.3f}",
+            f"{point.p99:.3f}",
         )
     output.results().print(table)
     alpha, m = found.settings.alpha, 1
     notes = [
         f"R-OBD's ratio is exact for constant curvature; where curvature varies it promises {found.varying_ratio:.2f}.",
-        f"No online algorithm can promise less than {found.smallest_ratio:.6f} for a day (m = {m}, alpha = {alpha:g}).",
+        f"No online algorithm can promise less than {found.smallest_ratio:.6f} without an end (m = {m}, alpha = {alpha:g}).",
+        "A promise holds for its period: the worst single day of a longer one is not bounded.",
     ]
     if found.refused:
         notes.append(f"Left out because nobody can promise them: {', '.join(f'{ratio:g}' for ratio in found.refused)}.")

@@ -166,3 +166,15 @@ def promise_line(row: "ComparisonRow") -> str | None:
 def as_json(rows: "list[ComparisonRow]") -> dict[str, Any]:
     """Rows by name."""
     return {row.name: row.as_json() for row in rows}
+
+
+def interval_of(text: str, option: str = "--contexts") -> tuple[float, float]:
+    """LOW:HIGH as two numbers."""
+    low, _, high = text.partition(":")
+    try:
+        ends = float(low), float(high)
+    except ValueError:
+        raise typer.BadParameter(f"LOW:HIGH is expected, for example 0:1.5, got {text!r}.", param_hint=option) from None
+    if not ends[0] < ends[1]:
+        raise typer.BadParameter(f"LOW must be less than HIGH, got {text!r}.", param_hint=option)
+    return ends

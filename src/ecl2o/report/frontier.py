@@ -1,4 +1,4 @@
-"""Figure: what a promise costs. Average cost against the ratio that is promised, and against the worst that was seen."""
+"""Figure: what a promise costs. Average cost against the ratio that is promised, by period, and against the worst day."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,19 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from ecl2o.report.style import GREY, LIGHT, Look, house_style, line_style, looks, new_figure
+from ecl2o.report.style import (
+    BLACK,
+    GREY,
+    INDIGO,
+    LIGHT,
+    OLIVE,
+    PURPLE,
+    Look,
+    house_style,
+    line_style,
+    looks,
+    new_figure,
+)
 from ecl2o.studies.frontier import Frontier, FrontierPoint
 
 _ROOM = 0.12  # of an axis, on either side of what is drawn
@@ -14,25 +26,33 @@ _EDGE = 0.2  # of the axis for those at its edge: no promise, or an infinite rat
 _TICKS = (1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100, 200, 500, 1000)
 
 
+# A promise by its period; where contexts are known to lie in an interval the line is dashed and the marker hollow.
+_PERIODS = {
+    "day": Look(OLIVE, ">", "-"),
+    "week": Look(PURPLE, "P", "-"),
+    "month": Look(INDIGO, "<", "-"),
+    "run": Look(BLACK, "*", "-"),
+}
+_DASHED = (0, (4, 2))
+
+
 def draw_frontier(frontier: Frontier) -> Figure:
     """Two panels with one cost axis; down and left is better. What promises nothing stands at the right edge of the first."""
-    families = list(dict.fromkeys(point.family for point in frontier.points))
-    look = looks(families)
     with house_style():
-        figure = new_figure(height=4.0)
-        promised, seen = figure.subplots(1, 2, sharey=True, width_ratios=(1.15, 1))
-        _draw_promises(promised, frontier, look)
-        _draw_worst(seen, frontier, look)
-        promised.set_ylabel("average cost / oracle's average cost")
+        figure = new_figure(height=4.4)
+        promised, seen = figure.subplots(1, 2, sharey=True, width_ratios=(1.25, 1))
+        _draw_promises(promised, frontier)
+        _draw_worst(seen, frontier)
+        promised.set_ylabel("average cost / daily oracle's average cost")
         costs = [point.average_cost for point in frontier.points]
-        top = 1 + (max(costs) - 1) * (1 + _ROOM)
-        promised.set_ylim(1 - 0.04 * (top - 1), top)
+        low, high = min(*costs, 1.0), max(costs)
+        promised.set_ylim(low - 0.04 * (high - low), high + _ROOM * (high - low))
         handles, labels = seen.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4)
         return figure
 
 
-def _draw_promises(axes, frontier: Frontier, look: dict[str, Look]) -> None:
+def _draw_promises(axes, frontier: Frontier) -> None:
     kept = [point.promise for point in frontier.points if point.promise is not None]
     low, high = min(kept), max(kept)
     width = max(high - low, 0.1)
@@ -41,31 +61,30 @@ def _draw_promises(axes, frontier: Frontier, look: dict[str, Look]) -> None:
     axes.axvspan(start, frontier.smallest_ratio, color=LIGHT, alpha=0.6, linewidth=0)
     axes.axvspan(end, edge + (edge - end), color="#f4f4f4", linewidth=0)
     axes.axvline(end, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)))
-    for family, members in _by_family(frontier.points):
-        shown = [edge if point.promise is None else point.promise for point in members]
-        _plot(axes, look[family], shown, [point.average_cost for point in members], _family_label(members))
+    for members in _curves(frontier.points):
+        _plot(axes, members, [edge if point.promise is None else point.promise for point in members])
     axes.set_xlim(start, edge + (edge - end))
     ticks = [tick for tick in (1.5, 2, 2.5, 3, 4, 5, 7, 10) if start <= tick <= end]
     axes.set_xticks([*ticks, edge], [*(f"{tick:g}" for tick in ticks), "none"])
-    axes.set_xlabel("promised ratio: cost ≤ ratio times optimum, every day")
+    axes.set_xlabel("promised ratio: cost ≤ ratio times optimum of the period")
     above = {"xycoords": axes.get_xaxis_transform(), "fontsize": 7, "color": GREY, "va": "bottom"}
     axes.annotate(f"nobody can promise less than {frontier.smallest_ratio:.3f}", (start, 1.01), **above)
     axes.annotate("no promise", (edge, 1.01), ha="center", **above)
     for point in frontier.points:
-        if point.family == "guarded" and point.promise is not None:
+        if point.per == "day" and not point.bounded and point.promise is not None:
             where = point.promise, point.average_cost
             axes.annotate(f"{point.average_cost:.3f}", where, (4, 4), textcoords="offset points", fontsize=7)
 
 
-def _draw_worst(axes, frontier: Frontier, look: dict[str, Look]) -> None:
+def _draw_worst(axes, frontier: Frontier) -> None:
     finite = [point.competitive_ratio for point in frontier.points if np.isfinite(point.competitive_ratio)]
     largest = max(finite, default=2.0)
     unbounded = len(finite) < len(frontier.points)
     edge = largest**1.15
     axes.set_xscale("log")
-    for family, members in _by_family(frontier.points):
+    for members in _curves(frontier.points):
         shown = [point.competitive_ratio if np.isfinite(point.competitive_ratio) else edge for point in members]
-        _plot(axes, look[family], shown, [point.average_cost for point in members], _family_label(members))
+        _plot(axes, members, shown)
     low, high = 1.0, (edge if unbounded else largest) ** 1.08
     axes.set_xlim(low, high)
     ticks = [tick for tick in _TICKS if tick <= (largest if unbounded else high)]
@@ -73,27 +92,34 @@ def _draw_worst(axes, frontier: Frontier, look: dict[str, Look]) -> None:
     names = [f"{tick:g}" for tick in ticks]
     axes.set_xticks([*ticks, edge] if unbounded else ticks, [*names, "∞"] if unbounded else names)
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("worst ratio on the test days (log scale)")
+    axes.set_xlabel("worst single day on the test days (log scale)")
 
 
-def _plot(axes, look: Look, ratios: list[float], costs: list[float], label: str) -> None:
-    style = line_style(look) | {"marker": look.marker, "markersize": 6.5, "linewidth": 1.2}
-    if len(costs) == 1:
+def _plot(axes, members: Sequence[FrontierPoint], ratios: list[float]) -> None:
+    first = members[0]
+    look = looks([first.family])[first.family] if first.per is None else _PERIODS[first.per]
+    style = line_style(look) | {"marker": look.marker, "markersize": 6, "linewidth": 1.2}
+    if first.bounded:
+        style |= {"linestyle": _DASHED, "markerfacecolor": "white"}
+    if len(members) == 1:
         style["linestyle"] = "none"
-    axes.plot(ratios, costs, label=label, **style)
+    axes.plot(ratios, [point.average_cost for point in members], label=_label(first), **style)
 
 
-def _by_family(points: Sequence[FrontierPoint]) -> list[tuple[str, list[FrontierPoint]]]:
-    """Points by family, in the order of the table."""
-    families = dict.fromkeys(point.family for point in points)
-    return [(family, [point for point in points if point.family == family]) for family in families]
+def _curves(points: Sequence[FrontierPoint]) -> list[list[FrontierPoint]]:
+    """Points that belong together: a family, and of the guarded ones a period, with or without bounds; in the table's order."""
+    curves: dict[tuple, list[FrontierPoint]] = {}
+    for point in points:
+        curves.setdefault((point.family, point.per, point.bounded), []).append(point)
+    return list(curves.values())
 
 
-def _family_label(members: Sequence[FrontierPoint]) -> str:
-    """What the legend calls them.
+def _label(point: FrontierPoint) -> str:
+    """What the legend calls its curve.
 
-    >>> point = FrontierPoint("guarded", "Guarded, 2", 2.0, 1.2, 2.0, 1.9, {})
-    >>> _family_label([point, point])
-    'Guarded, by ratio'
+    >>> _label(FrontierPoint("guarded", "2 per week", 2.0, 1.2, 2.0, 1.9, {}, "week", True))
+    'promised per week, bounded contexts'
     """
-    return "Guarded, by ratio" if members[0].family == "guarded" else members[0].label
+    if point.per is None:
+        return point.label
+    return f"promised per {point.per}" + (", bounded contexts" if point.bounded else "")

@@ -1,8 +1,9 @@
-"""What a promise costs: average cost against the ratio that is promised, and against the worst that was seen.
+"""What a promise costs: average cost against the ratio that is promised, by the period for which it is.
 
 Every family is trained and tested on the same days of one series. Guarded rows are `OnlineRidge` with its correction trained
-through `Competitive` (ALGORITHMS section 10), one per ratio; the end of their curve, where nothing is promised, is `OnlineRidge`
-itself. R-OBD promises the smallest ratio that any online algorithm can; planners, networks and calibrated networks promise none.
+through `Competitive`, one per ratio and period, and once more for each where contexts are known to lie in an interval; the end
+of their curves, where nothing is promised, is `OnlineRidge` itself. R-OBD promises the smallest ratio that any online algorithm
+can; planners, networks and calibrated networks promise none.
 """
 
 import dataclasses
@@ -15,23 +16,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecl2o import theory
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, Periodic, PureML
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling
 from ecl2o.data import Contexts, DataError
 from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
+from ecl2o.evaluation.comparison import worst_live_ratio
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through_each
 from ecl2o.recipes.progress import Progress, silent
-from ecl2o.recipes.terms import Terms
+from ecl2o.recipes.terms import Per, Terms, renewed
 from ecl2o.running import stream_days
 from ecl2o.studies.demand_response import LEARNING_RATES, TUNING
 from ecl2o.studies.entries import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST
 from ecl2o.studies.training_jobs import Job, run_jobs
 
 FORMAT = 1
-RATIOS = (1.8, 2.0, 2.2, 2.5, 3.0, 4.0)
+RATIOS = (1.75, 1.8, 2.0, 2.2, 2.5, 3.0, 4.0)
 PROFILE_DAYS = 14  # what planners may remember
 
 Network = Literal["LSTM", "MLP"]
@@ -39,13 +41,18 @@ Network = Literal["LSTM", "MLP"]
 
 @dataclasses.dataclass(frozen=True)
 class FrontierSettings:
-    """What is trained, and how long. `quick`: a look, not a result."""
+    """What is trained, and how long. `quick`: a look, not a result.
+
+    `contexts` is the interval in which all contexts are known to lie, if it is known; then each period has a second curve.
+    """
 
     alpha: float = 10.0
     network: Network = "LSTM"
     seed: int = 0
     quick: bool = False
     ratios: tuple[float, ...] = RATIOS
+    periods: tuple[Per, ...] = ("day", "week", "month", "run")
+    contexts: tuple[float, float] | None = None
 
     def __post_init__(self):
         if not (np.isfinite(self.alpha) and self.alpha > 0):
@@ -64,15 +71,22 @@ class FrontierSettings:
 
 @dataclasses.dataclass(frozen=True)
 class FrontierPoint:
-    """One policy: what it promises (None: nothing), what it cost on average, and the worst and nearly worst day."""
+    """One policy: what it promises (None: nothing), what it cost on average, and the worst and nearly worst day.
 
-    family: str  # the name of a row of the studies; "guarded" for every ratio
+    `per` is the period of the promise, `bounded` whether it counts on contexts in an interval, `live_ratio` the largest cost over
+    the period's optimum that the guard reported: never above the promise.
+    """
+
+    family: str  # the name of a row of the studies; "guarded" for every ratio and period
     label: str
     promise: float | None
     average_cost: float
     competitive_ratio: float
     p99: float
     parameters: dict[str, Any]
+    per: Per | None = None
+    bounded: bool = False
+    live_ratio: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The row of results.json; no promise is null."""
@@ -84,8 +98,8 @@ class FrontierPoint:
 class Frontier:
     """All points, and the limits that no online algorithm crosses.
 
-    `smallest_ratio` is the least that can be promised for a day of this problem; `refused` are the ratios below it that were
-    asked for. `varying_ratio` is R-OBD's bound where curvature may vary, which is not so here.
+    `smallest_ratio` is the least that can be promised for runs of any length; `refused` are the ratios below it that were asked
+    for. `varying_ratio` is R-OBD's bound where curvature may vary, which is not so here.
     """
 
     points: list[FrontierPoint]
@@ -125,9 +139,10 @@ def run(contexts: Contexts, settings: FrontierSettings = FrontierSettings(), pro
         )
     if (contexts.training == contexts.training[0]).all():
         raise DataError("the training days never change, so that there is nothing to learn.")
-    setup = _Setup(contexts if contexts.preset else contexts.scaled_to(1.0), settings)
-    smallest = float(theory.smallest_feasible_ratio(settings.alpha, contexts.steps_per_day))
-    ratios = [ratio for ratio in settings.ratios if ratio >= smallest]
+    used = contexts if contexts.preset else contexts.scaled_to(1.0)
+    setup = _Setup(used, settings, used.scale / contexts.scale)
+    smallest = float(theory.smallest_feasible_ratio(settings.alpha))
+    ratios = [ratio for ratio in settings.ratios if ratio > smallest]
     jobs = [
         Job("EC-L2O", setup.train_calibrated),
         Job("PureML", setup.train_alone),
@@ -140,7 +155,7 @@ def run(contexts: Contexts, settings: FrontierSettings = FrontierSettings(), pro
         points=points,
         smallest_ratio=smallest,
         varying_ratio=float(theory.robd_ratio(1.0, alpha, alpha)),
-        refused=[ratio for ratio in settings.ratios if ratio < smallest],
+        refused=[ratio for ratio in settings.ratios if ratio <= smallest],
         test_days=setup.test.days.shape[0],
         oracle_average_cost=float(np.mean(setup.test.oracle_cost)) * (contexts.scale / setup.contexts.scale) ** 2,
         settings=settings,
@@ -152,7 +167,7 @@ def run(contexts: Contexts, settings: FrontierSettings = FrontierSettings(), pro
 class _Setup:
     """The problem and the days, common to all rows; scaling contexts changes neither normalised costs nor ratios."""
 
-    def __init__(self, contexts: Contexts, settings: FrontierSettings):
+    def __init__(self, contexts: Contexts, settings: FrontierSettings, unit: float):
         self.contexts, self.settings = contexts, settings
         self.period, self.dim = contexts.steps_per_day, contexts.dim
         self.problem = Problem(SquaredTracking(), Mahalanobis.isotropic(settings.alpha, dim=self.dim))
@@ -160,6 +175,7 @@ class _Setup:
         self.test = TestBed.of(self.problem, *contexts.test_days(history))
         self.validation = TestBed.of(self.problem, *contexts.validation_days(history))
         self.key = jax.random.key(settings.seed)
+        self.unit = unit
 
     def network(self) -> AbstractAgent:
         """An untrained network; weather comes scaled as its authors had it, so only other series are standardised."""
@@ -196,22 +212,32 @@ class _Setup:
         )
         return [result.agent for result in fitted]
 
-    def train_guarded(self, ratios: Sequence[float], report: Callable) -> dict[float, Competitive]:
-        """A guard per ratio, its correction trained through it; what `OnlineRidge` makes of the contexts is recorded once."""
+    def train_guarded(self, ratios: Sequence[float], report: Callable) -> dict[Terms, Competitive]:
+        """A guard for all terms, its correction trained through it; what `OnlineRidge` makes of the contexts is recorded once."""
         split = self.contexts.split
         known = self.contexts.values[: (split.training_days + split.validation_days) * self.period]
         outlook = record_outlook(OnlineRidge(self.period), self.problem, known)
-        guards = [competitive_ridge(Terms(ratio, "day"), self.period) for ratio in ratios]
-        trained = train_through_each(
-            guards,
-            self.problem,
-            self.contexts,
-            period=self.period,
-            steps=self.settings.guarded_steps,
-            outlook=outlook,
-        )
-        report(len(ratios), len(ratios), 0.0)
-        return {ratio: guard for ratio, (guard, _) in zip(ratios, trained, strict=True)}
+        boxes = [None] if self.settings.contexts is None else [None, self._scaled(self.settings.contexts)]
+        kinds = [(per, box) for per in self.settings.periods for box in boxes]
+        trained = {}
+        for done, (per, box) in enumerate(kinds, start=1):
+            terms = [Terms(ratio, per, contexts=box) for ratio in ratios]
+            found = train_through_each(
+                [competitive_ridge(each, self.period) for each in terms],
+                self.problem,
+                self.contexts,
+                period=terms[0].steps(self.period),
+                steps=self.settings.guarded_steps,
+                outlook=outlook,
+            )
+            trained |= {each: guard for each, (guard, _) in zip(terms, found, strict=True)}
+            report(done, len(kinds), 0.0)
+        return trained
+
+    def _scaled(self, interval: tuple[float, float]) -> tuple[float, float]:
+        """An interval of the file's units in those of the contexts that are used."""
+        low, high = interval
+        return low * self.unit, high * self.unit
 
     def points(self, trained: dict[str, Any], progress: Progress) -> list[FrontierPoint]:
         """Everything on the test days, what promises first."""
@@ -230,13 +256,13 @@ class _Setup:
             past = (split.training_days + split.validation_days) * self.period
             return lambda: score_runs(*stream_days(agent, self.problem, *self.contexts.test_days(past)), self.test)
 
+        guarded = []
+        for done, (terms, guard) in enumerate(trained["guarded"].items(), start=1):
+            found = through(renewed(guard, terms.steps(self.period)))()
+            guarded.append(_guarded_point(terms, found))
+            progress("testing guards", done, len(trained["guarded"]))
         rows: list[tuple[str, str, float | None, dict[str, Any], Callable[[], DailyScore]]] = [
             ("r-obd", "R-OBD", exact, {}, days(ROBD())),
-        ]
-        for ratio, guard in trained["guarded"].items():
-            row = ("guarded", f"Guarded, {ratio:g}", ratio, {"ratio": ratio}, through(Periodic(guard, self.period)))
-            rows.append(row)
-        rows += [
             ("ridge", "OnlineRidge", None, {}, through(OnlineRidge(self.period))),
             ("rhc", "RHC", None, {"window": plan.window, "forecaster": "RollingProfile"}, days(plan, profile)),
             ("pure-ml", "PureML-0", None, {"advisor": kind}, days(alone)),
@@ -256,7 +282,24 @@ class _Setup:
             figures = found.average_cost, found.competitive_ratio, found.tail_ratio["p99"]
             points.append(FrontierPoint(family, label, promise, *figures, parameters))
             progress("testing", len(points), len(rows))
-        return points
+        return [points[0], *guarded, *points[1:]]
+
+
+def _guarded_point(terms: Terms, found: DailyScore) -> FrontierPoint:
+    if not bool(np.all(found.runs.converged)):
+        raise DataError("some contexts lie outside the interval in which all were said to lie, so nothing is promised.")
+    return FrontierPoint(
+        "guarded",
+        f"{terms.ratio:g} per {terms.per}" + (", bounded contexts" if terms.contexts else ""),
+        terms.ratio,
+        found.average_cost,
+        found.competitive_ratio,
+        found.tail_ratio["p99"],
+        {"ratio": terms.ratio, "contexts": terms.contexts},
+        terms.per,
+        terms.contexts is not None,
+        worst_live_ratio(found),
+    )
 
 
 def _calibrated(kind: str, pair: tuple[float, float]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def recurring_stiffness(A: Matrices, G: Matrix) -> tuple[Matrices, Matrices]:
     return P[-1], S[-1]
 
 
-def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""]) -> Matrix:
+def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matrix:
     """V = L S ((L - 1) I - P^-1 S)^-1 = L S ((L - 1) P - S)^-1 P: what the future can extort per squared distance from m.
 
     Meaningless where (L - 1) P > S fails.
@@ -118,7 +118,7 @@ def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""]) -> Matrix:
     return ratio * between(S, (ratio - 1) * P - S, P)
 
 
-def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Array, ""]) -> Float[Array, " d"]:
+def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Float[Array, " d"]:
     """N - m, where n is the one context that, repeated from now on, hurts an action x = m + away most.
 
     n maximises 1/2 |x - n|^2_S - L/2 |n - m|^2_H, H = (P^-1 + S^-1)^-1: n - m = -((L - 1) P - S)^-1 (P + S) (x - m).
