@@ -65,9 +65,11 @@ def test_a_split_may_be_given(runs, tmp_path):
 
 def test_the_table_tells_promises_from_none(runs):
     result = invoke("--quick")
-    lines = {line.split("│")[1].strip(): line for line in result.stdout.splitlines() if line.startswith("│")}
-    assert [cell.strip() for cell in lines["Guarded, 2.5"].split("│")[2:-1]] == ["2.5", "1.100", "2.500", "2.400"]
-    assert [cell.strip() for cell in lines["RHC"].split("│")[2:-1]] == ["none", "1.097", "7.470", "3.000"]
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "│" in line]
+    assert ["Competitive", "2.5", "day", "1.100", "2.500", "2.400"] in rows
+    assert ["Competitive", "2.5", "run", "1.010", "3.400", "2.400"] in rows
+    assert ["RHC", "none", "", "1.097", "7.470", "3.000"] in rows
+    assert "not bounded" in result.stdout
     assert "1.728527" in result.stdout
     assert "3.70" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 110
@@ -77,8 +79,20 @@ def test_json_only(runs):
     result = invoke("--json")
     found = json.loads(result.stdout)
     promises = {point["label"]: point["promised_ratio"] for point in found["points"]}
-    assert promises["Guarded, 3"] == 3.0
+    assert promises["3 per week"] == 3.0
     assert promises["EC-L2O"] is None
+
+
+def test_contexts_known_to_lie_in_an_interval(runs, tmp_path):
+    write_series(tmp_path / "demand.csv")
+    assert invoke("demand.csv", "--contexts", "80:120").exit_code == 0
+    assert invoke("demand.csv", "--out", "again").exit_code == 0
+    assert invoke("--out", "weather").exit_code == 0
+    assert [settings.contexts for _, settings in runs] == [(80.0, 120.0), None, (0.0, 0.8)]
+    for wrong, message in (("80", "LOW:HIGH is expected"), ("3:1", "LOW must be less than HIGH")):
+        refused = invoke("demand.csv", "--contexts", wrong)
+        assert refused.exit_code == 2
+        assert message in refused.stderr
 
 
 def test_weather_and_its_preset(runs):
