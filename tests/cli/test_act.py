@@ -22,7 +22,7 @@ CONTEXTS = [3.5, 2.0, 4.25, -1.0, 3.0, 3.0, 2.5, 0.0, 1.5, 2.0]
 def expected(fitted):
     """What the library's runner plays, from the history that the policy carries."""
     policy = ec.load(fitted.policy)
-    history = np.array(policy.metadata["history"])
+    history = policy.history
     runner = ec.Runner(policy, history[-1], history)
     return [(runner.step([y]).tolist(), float(runner.cost), float(runner.live_ratio)) for y in CONTEXTS]
 
@@ -60,7 +60,7 @@ def test_nothing_in_nothing_out(fitted, ecl2o, tmp_path):
 
 def test_history_and_x0(fitted, ecl2o):
     policy = ec.load(fitted.policy)
-    past = np.array(demands(fitted.data))[:, None][-len(policy.metadata["history"]) :]
+    past = np.array(demands(fitted.data))[:, None][-len(policy.history) :]
     runner = ec.Runner(policy, [7.0], past)
     result = ecl2o("act", fitted.policy, "--history", fitted.data, "--x0", "7", stdin="3.5\n")
     assert result.exit_code == 0, result.stderr
@@ -169,7 +169,7 @@ def test_a_regression_begins_on_all_that_it_can_learn_from(ecl2o, tmp_path):
     for given in ((), ("--history", data)):
         result = ecl2o("act", out, "--x0", "7", *given, stdin="3.5\n")
         assert float(result.stdout) == ec.Runner(policy, [7.0], past).step([3.5])[0]
-    assert float(result.stdout) != ec.Runner(policy, [7.0], past[-policy.metadata["history_steps"] :]).step([3.5])[0]
+    assert float(result.stdout) != ec.Runner(policy, [7.0], past[-policy.contract.history_steps :]).step([3.5])[0]
 
 
 def test_where_a_run_starts_has_the_dimension_of_actions(fitted, ecl2o):

@@ -38,21 +38,21 @@ def test_the_promise_is_kept_and_reported(fitted):
 
 
 def test_the_policy_knows_its_columns_its_day_and_the_end_of_the_series(fitted):
-    metadata = ec.load(fitted.policy).metadata
-    assert metadata["columns"] == ["demand"]
-    assert metadata["steps_per_day"] == STEPS
-    history = [row[0] for row in metadata["history"]]
+    policy = ec.load(fitted.policy)
+    assert policy.contract.columns == ["demand"]
+    assert policy.contract.steps_per_day == STEPS
+    history = policy.history[:, 0].tolist()
     assert history == demands(fitted.data)[-len(history) :]
-    assert metadata["history_steps"] == 7 * STEPS
+    assert policy.contract.history_steps == 7 * STEPS
     assert len(history) == (DAYS if fitted.report["chosen"]["advisor"] == "ridge" else 7) * STEPS
-    assert metadata["recipe"]["seed"] == 3
+    assert policy.metadata["recipe"]["seed"] == 3
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "24 whole days (96 rows, 4 a day), but 91 are needed"),
-        ((*SPLIT, "--promise", "1.1"), "ratio = 1.1 cannot be promised over 4 steps: it must be at least 1."),
+        ((*SPLIT, "--promise", "1.1"), "ratio = 1.1 cannot be promised over 4 steps: it must exceed 1.25697"),
         ((*SPLIT, "--column", "price"), "the column 'price' is missing"),
         ((*SPLIT, "--alpha", "0"), "alpha must be positive"),
         (("--training-days", "20", "--validation-days", "10"), "31 are needed"),

@@ -52,7 +52,7 @@ def test_the_choice_is_the_best_on_validation(fitted):
 def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
     """The runner with the policy's daily restart is continuous testing, in the user's units."""
     contexts = series(wavy)
-    x0, days, history = contexts.test_days(fitted.policy.metadata["history_steps"])
+    x0, days, history = contexts.test_days(fitted.policy.contract.history_steps)
     bed = Bed.of(fitted.policy.problem, x0, days, history)
     score = score_days(fitted.policy.agent, bed)
     row = next(row for row in fitted.rows if row.name == "policy")
@@ -70,7 +70,7 @@ def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wav
     found = fit_series(contexts, Recipe(advisor="ridge"))
     assert [(c.advisor, c.trust) for c in found.candidates] == [("ridge", trust) for trust in own_series.RIDGE_TRUSTS]
     assert found.chosen.average_cost == min(c.average_cost for c in found.candidates)
-    assert len(found.policy.metadata["history"]) == DAYS * STEPS
+    assert len(found.policy.history) == DAYS * STEPS
     x0, days, history = contexts.test_days((SPLIT.training_days + SPLIT.validation_days) * STEPS)
     runner = ec.Runner(found.policy, x0, history)
     actions = np.array([runner.step(context) for context in days.reshape(-1, 1)]).ravel()
@@ -83,10 +83,10 @@ def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wav
 
 def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_path):
     ec.save(tmp_path / "policy.ecl2o", fitted.policy)
-    metadata = ec.load(tmp_path / "policy.ecl2o").metadata
-    assert metadata["history"] == wavy[-metadata["history_steps"] :].tolist()
-    assert metadata["history_until"] == "2024-01-20 18:00:00"
-    assert metadata["recipe"] == {"alpha": 10.0, "advisor": "lstm", "promise": 2.0, "steps": 3, "seed": 0}
+    loaded = ec.load(tmp_path / "policy.ecl2o")
+    assert loaded.history.tolist() == wavy[-loaded.contract.history_steps :].tolist()
+    assert loaded.contract.history_until == "2024-01-20 18:00:00"
+    assert loaded.metadata["recipe"] == {"alpha": 10.0, "advisor": "lstm", "promise": 2.0, "steps": 3, "seed": 0}
 
 
 @pytest.mark.parametrize("advisor", ["seasonal", "mlp", "lstm"])
@@ -128,7 +128,7 @@ def test_default_split():
 def test_refusals(wavy):
     with pytest.raises(DataError, match="never change"):
         fit_series(series(np.full((DAYS * STEPS, 2), 3.0)))
-    with pytest.raises(ValueError, match=r"ratio = 1.05 cannot be promised over 4 steps: it must be at least 1\."):
+    with pytest.raises(ValueError, match=r"ratio = 1.05 cannot be promised over 4 steps: it must exceed 1\.25697"):
         fit_series(series(wavy), Recipe(promise=1.05))
     with pytest.raises(ValueError, match="alpha must be positive"):
         Recipe(alpha=-1.0)

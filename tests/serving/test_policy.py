@@ -218,7 +218,7 @@ def test_a_flipped_bit_anywhere_is_noticed(saved):
         for bit in (1, 128):
             damaged = bytearray(saved)
             damaged[position] ^= bit
-            with pytest.raises(PolicyFileError, match=r"damaged|not a file of ecl2o|cut short"):
+            with pytest.raises(PolicyFileError, match=r"damaged|not a file of ecl2o|cut short|format|does not exist"):
                 policy_file.unpack(bytes(damaged), "policy", "file")
 
 
@@ -234,7 +234,8 @@ def test_a_file_cut_anywhere_is_noticed(saved):
 
 def test_a_newer_format_and_foreign_files_are_named(tmp_path, saved):
     body = saved[:8] + struct.pack("<I", policy_file.FORMAT + 1) + saved[12:-32]
-    refused(tmp_path, body + hashlib.sha256(body).digest(), "format 2, and this version of ecl2o reads up to format 1")
+    refused(tmp_path, body + hashlib.sha256(body).digest(), "format 3, and this version of ecl2o reads up to format 2")
+    refused(tmp_path, saved[:8] + struct.pack("<I", 7) + b"another frame altogether", "format 7, and this version")
     body = saved[:8] + struct.pack("<I", 0) + saved[12:-32]
     refused(tmp_path, body + hashlib.sha256(body).digest(), "does not exist")
     refused(tmp_path, b"PK\x03\x04" + b"0" * 500, "not a file of ecl2o")
@@ -287,6 +288,14 @@ HOSTILE = [
     (_set(["agent", "module"], ["agents.ROBD"]), "not a description of a module"),
     (_set(["metadata"], [1]), "no metadata"),
     (_set(["kind"], "runner"), "does not hold a policy"),
+    # contracts that are none
+    (_set(["contract"], None), "contract that cannot be understood"),
+    (_set(["contract", "version"], 2), "contract that cannot be understood: version"),
+    (_set(["contract", "steps_per_day"], "24"), "contract that cannot be understood: steps_per_day"),
+    (_set(["contract", "steps_per_day"], True), "contract that cannot be understood: steps_per_day"),
+    (_set(["contract", "columns"], ["a", 1]), "contract that cannot be understood: columns.1"),
+    (_set(["contract", "plausible"], [[0.0, 1.0]]), "plausible must have one entry"),
+    (_set(["history"], True), "not a description of a value"),
     # absurd tables of arrays
     (_set(["arrays"], {}), "no table"),
     (_set(["arrays"], []), "belong to no array"),

@@ -61,7 +61,7 @@ def act(
     loaded = load(policy)
     runner = _runner(loaded, state, _numbers_of(x0), history and series.Reading(history, None, time_column, fill))
     to_pass = runner.steps if from_beginning else 0
-    reader = _Reader(loaded.metadata.get("columns"), runner)
+    reader = _Reader(loaded.contract.columns, runner)
     failures = 0
     for number, line in _lines():
         try:
@@ -93,8 +93,8 @@ class _Asked:
 class _Reader:
     """From lines to contexts; remembers the column names if the input begins with them."""
 
-    def __init__(self, columns: Any, runner: "Runner"):
-        self._columns: list[str] | None = columns if isinstance(columns, list) else None
+    def __init__(self, columns: list[str] | None, runner: "Runner"):
+        self._columns = columns
         self._places: list[int] | None = None
         self._first = True
         self._size = runner.context_dim
@@ -178,7 +178,7 @@ def _answer(runner: "Runner", asked: _Asked, state: Path | None, as_json: bool) 
 
 def _runner(policy: "Policy", state: Path | None, x0: list[float] | None, reading: series.Reading | None) -> "Runner":
     """A runner where the last one was, or a new one."""
-    from ecl2o.serving import Runner
+    from ecl2o.serving import Runner, begin
 
     if state is not None and state.exists():
         runner = Runner.resume(policy, state)
@@ -189,34 +189,17 @@ def _runner(policy: "Policy", state: Path | None, x0: list[float] | None, readin
     dim = policy.problem.Q.shape[0]
     if x0 is not None and len(x0) != dim:
         raise typer.BadParameter(f"the policy's actions have {dim} numbers, got {len(x0)}.", param_hint="--x0")
-    past = _history(policy, reading)
-    if x0 is None:
-        if past is None:
-            raise ValueError("where does the run start? Give --x0 (the action in force) or --history (a series).")
-        x0 = past[-1].tolist()
-    keep = policy.metadata.get("history_steps")
-    if past is not None and isinstance(keep, int):
-        keep = max(keep, len(policy.metadata.get("history", ())))  # a regression begins on more than it needs at least
-        past = past[max(len(past) - keep, 0) :] if keep else None
-    return Runner(policy, x0, past)
-
-
-def _history(policy: "Policy", reading: series.Reading | None) -> Any:
-    """The contexts before the first one (H, q), from a file or from the policy; None where there are none."""
-    import numpy as np
-
-    if reading is not None:
-        return reading_for(policy, reading).values()
-    stored = policy.metadata.get("history")
-    if not isinstance(stored, list) or not stored:
-        return None
-    until = policy.metadata.get("history_until")
-    print(
-        f"ecl2o: starting from the policy's own history, which ends at {until}; --history gives a fresher one.",
-        file=sys.stderr,
-        flush=True,
-    )
-    return np.asarray(stored, float)
+    past = None if reading is None else reading_for(policy, reading).values()
+    if x0 is None and past is None and policy.history is None:
+        raise ValueError("where does the run start? Give --x0 (the action in force) or --history (a series).")
+    if past is None and policy.history is not None:
+        until = policy.contract.history_until
+        print(
+            f"ecl2o: starting from the policy's own history, which ends at {until}; --history gives a fresher one.",
+            file=sys.stderr,
+            flush=True,
+        )
+    return begin(policy, x0, past)
 
 
 def _lines() -> Iterator[tuple[int, str]]:

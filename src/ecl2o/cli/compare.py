@@ -169,8 +169,8 @@ def _entrants(names: list[str], bed: "TestBed", forecaster: str) -> "dict[str, E
     for name in names:
         if _is_policy(name):
             policy = load(name)
-            made_for = policy.metadata.get("steps_per_day")
-            if isinstance(made_for, int) and made_for != bed.days.shape[1]:
+            made_for = policy.contract.steps_per_day
+            if made_for is not None and made_for != bed.days.shape[1]:
                 raise ValueError(
                     f"{name} was made for days of {made_for} steps, but the days here have {bed.days.shape[1]}."
                 )

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -91,24 +91,19 @@ def _print(rows: "list[ComparisonRow]", title: str, name: str, worst: dict[str, 
 
 def reading_for(policy: "Policy", reading: series.Reading) -> series.Reading:
     """The columns and the length of day that the policy was made for, unless others are given, and its step."""
-    known: dict[str, Any] = policy.metadata
-    columns, period = reading.columns, reading.period
-    if not columns and isinstance(known.get("columns"), list):
-        columns = known["columns"]
-    if period is None and isinstance(known.get("steps_per_day"), int):
-        period = known["steps_per_day"]
-    step = known.get("step_minutes")
+    contract = policy.contract
     return dataclasses.replace(
-        reading, columns=columns, period=period, step_minutes=step if isinstance(step, float | int) else None
+        reading,
+        columns=reading.columns or contract.columns,
+        period=contract.steps_per_day if reading.period is None else reading.period,
+        step_minutes=contract.step_minutes,
     )
 
 
 def _seen_days(policy: "Policy", contexts: "Contexts", first: int) -> int:
     """How many of the tested days were used in training or choosing, by the clock, if the file is the policy's own."""
-    source, until, metadata = policy.metadata.get("source"), policy.metadata.get("seen_until"), contexts.metadata
-    if not (isinstance(source, dict) and isinstance(until, str) and metadata is not None):
-        return 0
-    if source.get("sha256") != metadata.sha256:
+    source, until, metadata = policy.contract.source, policy.contract.seen_until, contexts.metadata
+    if source is None or until is None or metadata is None or source.sha256 != metadata.sha256:
         return 0
     begins = contexts.time[
         first * contexts.steps_per_day : contexts.n_days * contexts.steps_per_day : contexts.steps_per_day
@@ -122,8 +117,8 @@ def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[T
     from ecl2o.evaluation import TestBed
 
     per_day = contexts.steps_per_day
-    remembered = policy.metadata.get("history_steps")
-    wanted = 7 if not isinstance(remembered, int) else -(-remembered // per_day)
+    remembered = policy.contract.history_steps
+    wanted = 7 if remembered is None else -(-remembered // per_day)
     first = min(max(wanted, 1), contexts.n_days - 1)
     if days is not None:
         if days > contexts.n_days - 1:
@@ -133,6 +128,6 @@ def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[T
             )
         first = contexts.n_days - days
     used = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day, -1)
-    kept = len(policy.metadata.get("history", ())) // per_day
+    kept = 0 if policy.history is None else len(policy.history) // per_day
     history = contexts.values[max(first - max(wanted, kept, 7), 0) * per_day : first * per_day]
     return TestBed.of(policy.problem, history[-1], used[first:], history), first

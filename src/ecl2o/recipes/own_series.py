@@ -7,7 +7,7 @@ will be used: as one stream, in which what learns while it runs goes on learning
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,8 @@ from ecl2o.recipes.guarded_training import competitive_ridge, train_through
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.recipes.terms import Terms
 from ecl2o.running import stream_days
-from ecl2o.serving import Policy
+from ecl2o.serving import Contract, Policy
+from ecl2o.serving.contract import Source
 
 Advisor = Literal["ridge", "seasonal", "mlp", "lstm"]
 
@@ -151,8 +152,7 @@ def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress
         test,
         lambda done, total: progress("testing on held-back days", done, total),
     )
-    metadata = _metadata(contexts, recipe, history_steps, candidates[best], rows)
-    policy = Policy(agent, problem, metadata=metadata)
+    policy = _policy(agent, problem, contexts, recipe, history_steps, candidates[best], rows)
     return FittedSeries(policy, candidates, candidates[best], rows, test.days.shape[0])
 
 
@@ -342,28 +342,37 @@ def _in_units(agent: AbstractAgent, factor: float) -> AbstractAgent:
     return jax.tree.map(rescaled, agent, is_leaf=is_scaling)
 
 
-def _metadata(
-    contexts: Contexts, recipe: Recipe, history_steps: int, chosen: Candidate, rows: list[ComparisonRow]
-) -> dict[str, Any]:
-    """What evaluate, act and the next engineer need to know, and the latest contexts to begin with."""
+def _policy(
+    agent: AbstractAgent,
+    problem: Problem,
+    contexts: Contexts,
+    recipe: Recipe,
+    history_steps: int,
+    chosen: Candidate,
+    rows: list[ComparisonRow],
+) -> Policy:
+    """The policy with what evaluate, act and the next engineer need to know, and the latest contexts to begin with."""
     series = contexts.metadata
     assert isinstance(series, SeriesMetadata)
     used = contexts.n_days * contexts.steps_per_day
     seen = (contexts.split.training_days + contexts.split.validation_days) * contexts.steps_per_day
-    return {
+    contract = Contract(
+        columns=list(series.columns),
+        step_minutes=float(series.step_minutes),
+        steps_per_day=contexts.steps_per_day,
+        history_steps=_Shape.of(contexts).history_steps,
+        history_until=str(contexts.time[used - 1]),
+        seen_until=str(contexts.time[seen - 1]),
+        source=Source(file=series.file, sha256=series.sha256),
+    )
+    metadata = {
         "study": "own-series",
         "recipe": dataclasses.asdict(recipe) | {"steps": recipe.training_steps(chosen.advisor)},
-        "columns": list(series.columns),
-        "steps_per_day": contexts.steps_per_day,
-        "step_minutes": series.step_minutes,
-        "seen_until": str(contexts.time[seen - 1]),
-        "history_steps": _Shape.of(contexts).history_steps,  # what it needs at least
-        "history": contexts.values[used - history_steps : used].tolist(),
-        "history_until": str(contexts.time[used - 1]),
         "split": dataclasses.asdict(contexts.split),
-        "source": {"file": series.file, "sha256": series.sha256},
         "validation": dataclasses.asdict(chosen),
         "test": {
             row.name: {"average_cost": row.average_cost, "competitive_ratio": row.competitive_ratio} for row in rows
         },
     }
+    history = contexts.values[used - history_steps : used]
+    return Policy(agent, problem, metadata=metadata, contract=contract, history=history)

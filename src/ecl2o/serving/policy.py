@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import functools
 import importlib.metadata
+import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+import pydantic
 
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.problem import Mahalanobis, Problem
-from ecl2o.serving import policy_file, policy_tree
+from ecl2o.serving import earlier, policy_file, policy_tree
+from ecl2o.serving.contract import Contract, PromiseTerms, in_words
 from ecl2o.serving.policy_file import Contents, PolicyFileError
 
 _KIND = "policy"
@@ -24,10 +27,17 @@ _PARTS = {"agent": AbstractAgent, "problem": Problem, "forecaster": AbstractFore
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """An agent, the problem it acts on, the forecaster it asks (None if it asks none), and how it came to be.
+    """An agent with all that is needed to run it.
 
-    `metadata` is any JSON object: the training settings, the normalisation, the cost scale, validation figures. The
-    package version and the time are added unless they are there.
+    Args:
+        agent: who decides.
+        problem: what is decided.
+        forecaster: whom the agent asks about the future; None if it asks nobody.
+        metadata: how it came to be, any JSON object: training settings, normalisation, validation figures. The package
+            version and the time are added unless they are there.
+        contract: what it expects of those who run it. Its promise and its bounds of actions are filled in from agent and
+            problem, so that they cannot say anything else.
+        history: (H, q) contexts to begin on where nobody gives fresher ones; None if there are none.
 
     >>> from ecl2o.agents import ROBD
     >>> from ecl2o.problem import SquaredTracking
@@ -40,9 +50,13 @@ class Policy:
     problem: Problem
     forecaster: AbstractForecaster | None = None
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    contract: Contract = Contract()
+    history: np.ndarray | None = None
 
     def __post_init__(self):
         _check_parts({name: getattr(self, name) for name in _PARTS})
+        object.__setattr__(self, "contract", _completed(self.contract, self.agent, self.problem))
+        object.__setattr__(self, "history", _checked_history(self.history, self.contract))
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         metadata = {"version": importlib.metadata.version("ecl2o"), "created": now, **self.metadata}
         object.__setattr__(self, "metadata", _as_json(metadata, "metadata"))
@@ -51,10 +65,10 @@ class Policy:
     def fingerprint(self) -> str:
         """A hash of agent, problem and forecaster, by structure and every bit of their arrays; not of the metadata.
 
-        The code of a function inside the problem is not in it, only its name.
+        The code of a function inside the problem is not in it, only its name. It does not change with the file's format.
         """
         described, arrays = _describe_parts(self)
-        bare = Contents(_KIND, described, arrays)
+        bare = Contents(_KIND, described, arrays, number=1)
         return policy_file.digest([policy_file.pack(bare)])
 
 
@@ -65,7 +79,15 @@ def save(path: str | os.PathLike[str], policy: Policy) -> None:
     refused. The file appears whole or not at all.
     """
     described, arrays = _describe_parts(policy)
-    header = {**described, "metadata": policy.metadata, "dim": _action_dim(policy.problem)}
+    if policy.history is not None:
+        arrays = [*arrays, policy.history]
+    header = {
+        **described,
+        "metadata": policy.metadata,
+        "contract": policy.contract.model_dump(),
+        "history": policy.history is not None,
+        "dim": _action_dim(policy.problem),
+    }
     policy_file.write(path, Contents(_KIND, header, arrays))
 
 
@@ -77,22 +99,34 @@ def load(path: str | os.PathLike[str], problem: Problem | None = None, classes: 
     warning.
     """
     contents, name = policy_file.read(path, _KIND), os.fspath(path)
-    header = contents.header
-    policy_tree.warn_of_rounding(contents.arrays, name)
-    decoder = policy_tree.Decoder(name, contents.arrays, policy_tree.allowed_classes(classes))
+    header, arrays = contents.header, list(contents.arrays)
+    metadata = header.get("metadata")
+    if not isinstance(metadata, dict):
+        raise PolicyFileError(f"{name} has no metadata.")
+    if contents.number == 1:
+        contract, history, metadata = earlier.contract_in(metadata)
+    else:
+        history = arrays.pop() if header.get("history") and arrays else None
+        contract = _read_contract(header.get("contract"), name)
+    policy_tree.warn_of_rounding(arrays, name)
+    decoder = policy_tree.Decoder(name, arrays, policy_tree.allowed_classes(classes))
     stored = [part for part in _PARTS if part != "problem" or problem is None]
     decoded = {part: decoder.decode(header.get(part), part) for part in stored}
     if problem is not None:
         _check_fit(problem, header.get("dim"), name)
         decoded["problem"] = problem
-    metadata = header.get("metadata")
-    if not isinstance(metadata, dict):
-        raise PolicyFileError(f"{name} has no metadata.")
     try:
         _check_parts(decoded)
-    except TypeError as error:
+        return Policy(**decoded, metadata=metadata, contract=contract, history=history)
+    except (TypeError, ValueError) as error:
         raise PolicyFileError(f"{name} does not hold a policy: {error}") from None
-    return Policy(**decoded, metadata=metadata)
+
+
+def _read_contract(described: Any, name: str) -> Contract:
+    try:
+        return Contract.model_validate_json(json.dumps(described))
+    except pydantic.ValidationError as error:
+        raise PolicyFileError(f"{name} has a contract that cannot be understood: {in_words(error)}.") from None
 
 
 def describe(policy: Policy) -> dict[str, Any]:
@@ -119,8 +153,32 @@ def describe(policy: Policy) -> dict[str, Any]:
         "problem": about,
         "forecaster": None if policy.forecaster is None else type(policy.forecaster).__name__,
         "fingerprint": policy.fingerprint,
+        "contract": policy.contract.model_dump(),
         "metadata": policy.metadata,
     }
+
+
+def _completed(contract: Contract, agent: AbstractAgent, problem: Problem) -> Contract:
+    """The contract with what agent and problem say themselves."""
+    promise, dim = agent.promise(problem), _action_dim(problem)
+    terms = None if promise is None else PromiseTerms.of(promise, contract.period_name)
+    bounds = None
+    if problem.is_bounded and dim is not None:
+        low, high = (np.asarray(bound, float).tolist() for bound in problem.actions.bounds(dim, float))
+        bounds = list(zip(low, high, strict=True))
+    return contract.model_copy(update={"promise": terms, "action_bounds": bounds})
+
+
+def _checked_history(history: Any, contract: Contract) -> np.ndarray | None:
+    if history is None:
+        return None
+    history = np.array(history, float)
+    wanted = contract.context_dim
+    if history.ndim != 2 or (wanted is not None and history.shape[1] != wanted):
+        raise ValueError(f"history must have shape (H, {'q' if wanted is None else wanted}), got {history.shape}.")
+    if not np.isfinite(history).all():
+        raise ValueError("history must be finite.")
+    return history
 
 
 def _check_parts(parts: dict[str, Any]) -> None:

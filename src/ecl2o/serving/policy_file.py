@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-FORMAT = 1
+FORMAT = 2
 
 _MAGIC = b"\x89ECL2O\r\n"
 _FRAME = struct.Struct("<8sIQQ")  # magic, format, bytes of the header, bytes of the arrays
+_NUMBER = struct.Struct("<8sI")  # how it begins in every format
 _DIGEST_BYTES = 32
 _ALIGNMENT = 8
 _LARGEST_HEADER = 1 << 24
@@ -42,11 +43,12 @@ class PolicyFileError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What a file holds: its kind ("policy" or "runner"), a JSON object, and arrays."""
+    """What a file holds: its kind ("policy" or "runner"), a JSON object, and arrays; and the number of its format."""
 
     kind: str
     header: dict[str, Any]
     arrays: list[np.ndarray]
+    number: int = FORMAT
 
 
 def pack(contents: Contents) -> bytes:
@@ -64,27 +66,36 @@ def pack(contents: Contents) -> bytes:
     text += b" " * (-(_FRAME.size + len(text)) % _ALIGNMENT)
     if len(text) > _LARGEST_HEADER:
         raise ValueError(f"the header takes {len(text)} bytes, more than {_LARGEST_HEADER}; keep the metadata small.")
-    body = _FRAME.pack(_MAGIC, FORMAT, len(text), offset) + text + b"".join(blocks)
+    body = _FRAME.pack(_MAGIC, contents.number, len(text), offset) + text + b"".join(blocks)
     return body + hashlib.sha256(body).digest()
 
 
 def unpack(data: bytes, kind: str, name: str) -> Contents:
     """Judge the bytes of a file and read them; `name` is what messages call it."""
-    header_bytes = _check_frame(data, name)
+    number, header_bytes = _check_frame(data, name)
     start, stop = _FRAME.size + header_bytes, len(data) - _DIGEST_BYTES
     header = _read_header(data[_FRAME.size : start], name)
     if header.pop("kind", None) != kind:
         raise PolicyFileError(f"{name} is a file of ecl2o, but does not hold a {kind}.")
     arrays = _read_arrays(header.pop("arrays", None), data[start:stop], name)
-    return Contents(kind, header, arrays)
+    return Contents(kind, header, arrays, number)
 
 
-def _check_frame(data: bytes, name: str) -> int:
-    """Ours, whole, undamaged and not newer than this reader, in this order; the length of its header."""
+def _check_frame(data: bytes, name: str) -> tuple[int, int]:
+    """Ours, not newer than this reader, whole and undamaged, in this order; its format and the length of its header.
+
+    The number comes first: what comes after it may be another frame in a newer format.
+    """
     if not data:
         raise PolicyFileError(f"{name} is empty.")
     if data[: len(_MAGIC)] != _MAGIC[: len(data)]:
         raise PolicyFileError(f"{name} is not a file of ecl2o.")
+    if len(data) >= _NUMBER.size:
+        _, number = _NUMBER.unpack_from(data)
+        if number > FORMAT:
+            raise PolicyFileError(
+                f"{name} has format {number}, and this version of ecl2o reads up to format {FORMAT}; install a newer one."
+            )
     if len(data) < _FRAME.size + _DIGEST_BYTES:
         raise PolicyFileError(f"{name} is cut short: it has only {len(data)} bytes.")
     _, number, header_bytes, array_bytes = _FRAME.unpack_from(data)
@@ -95,15 +106,11 @@ def _check_frame(data: bytes, name: str) -> int:
         raise PolicyFileError(f"{name} is damaged: {len(data) - total} bytes follow its end.")
     if hashlib.sha256(data[:-_DIGEST_BYTES]).digest() != data[-_DIGEST_BYTES:]:
         raise PolicyFileError(f"{name} is damaged: its checksum does not match its contents.")
-    if number > FORMAT:
-        raise PolicyFileError(
-            f"{name} has format {number}, and this version of ecl2o reads up to format {FORMAT}; install a newer one."
-        )
     if number < 1:
         raise PolicyFileError(f"{name} has format {number}, which does not exist.")
     if header_bytes > _LARGEST_HEADER:
         raise PolicyFileError(f"{name} has a header of {header_bytes} bytes, more than {_LARGEST_HEADER}.")
-    return header_bytes
+    return number, header_bytes
 
 
 def _read_header(text: bytes, name: str) -> dict[str, Any]:

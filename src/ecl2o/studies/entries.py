@@ -11,7 +11,7 @@ from ecl2o.evaluation import DailyScore, TestBed, score_days
 from ecl2o.forecasters import RollingProfile
 from ecl2o.problem import Problem
 from ecl2o.recipes.progress import Progress, silent
-from ecl2o.serving import Policy
+from ecl2o.serving import Contract, Policy
 from ecl2o.studies.results import Row, TradeOffPoint
 from ecl2o.studies.training_jobs import Job, run_jobs
 
@@ -149,8 +149,8 @@ def policies(entries: dict[str, Entry], problem: Problem, period: int, about: di
     def streamed(entry: Entry) -> AbstractAgent:
         return Periodic(entry.agents[0], period, "history") if entry.daily else entry.agents[0]
 
-    about = {**about, "steps_per_day": period}
+    contract = Contract(steps_per_day=period)
     return {
-        name: Policy(streamed(entry), problem, entry.forecaster, {**about, "row": name})
+        name: Policy(streamed(entry), problem, entry.forecaster, {**about, "row": name}, contract)
         for name, entry in entries.items()
     }
