@@ -42,7 +42,7 @@ def test_a_study_that_comes_with_the_program(ecl2o):
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
     assert report["agents"]["r-obd"]["competitive_ratio"] <= 3.7016
-    assert "constant curvature" in report["not_applicable"]["competitive-rhc"]
+    assert "how large the curvature can become" in report["not_applicable"]["competitive-rhc"]
 
 
 @pytest.mark.parametrize(

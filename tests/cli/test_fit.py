@@ -26,7 +26,7 @@ def test_trust_and_mu_are_chosen_on_validation(fitted):
     ]
     chosen = fitted.report["chosen"]
     assert chosen == min(candidates, key=lambda candidate: candidate["average_cost"])
-    agent = ec.load(fitted.policy).agent.guard.agent
+    agent = ec.load(fitted.policy).agent.agent.agent
     assert (float(agent.trust) if chosen["advisor"] == "seasonal" else None) == chosen["trust"]
 
 
