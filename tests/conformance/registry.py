@@ -18,6 +18,7 @@ Fields of a case
   equals_oracle  plays what the oracle plays, on every problem of the suite (its window reaches the end).
   equivariant    (x0, y) -> (a x0 + u, a y + u) turns actions x into a x + u, on open problems. False only for agents with
                  raw inputs (networks, fixed advice) or absolute thresholds.
+  linear         the dimensions in which it says of itself, on open problems, that its actions are linear in the contexts.
   bound          (problem, instances, runs, bests) -> largest cost allowed, one per instance (all have a leading axis).
   box            "inside": its actions stay in a box. "ignores": an advisor, whoever uses its advice clips it.
                  "refuses": `init` raises on a box.
@@ -67,6 +68,7 @@ class Case:
     equals_greedy: bool = False
     equals_oracle: bool = False
     equivariant: bool = True
+    linear: tuple[int, ...] = ()
     bound: Callable[[Any, Any, Any, Any], Array] | None = None
     box: Literal["inside", "ignores", "refuses"] = "inside"
     convex: bool = True
@@ -130,14 +132,22 @@ _robd_bound = _times_optimum(lambda p: robd_ratio(p.m, p.alpha, p.beta))
 
 CASES: list[Case] = [
     # --- the calibrated family
-    Case("Greedy", lambda d: ec.Greedy(), equals_greedy=True, bound=_greedy_bound),
+    Case("Greedy", lambda d: ec.Greedy(), equals_greedy=True, bound=_greedy_bound, linear=(1, 3)),
     Case(
         "HittingMinimizer",
         lambda d: ec.HittingMinimizer(),
         bound=_times_optimum(lambda p: hitting_minimizer_ratio(p.m, p.beta)),
+        linear=(1, 3),
     ),
-    Case("ROBD", lambda d: ec.ROBD(), ema=True, bound=_robd_bound),
-    Case("ROBD, smaller lambda1", lambda d: ec.ROBD(lambda1=0.8), ema=True, bound=_robd_bound, variant=True),
+    Case("ROBD", lambda d: ec.ROBD(), ema=True, bound=_robd_bound, linear=(1, 3)),
+    Case(
+        "ROBD, smaller lambda1",
+        lambda d: ec.ROBD(lambda1=0.8),
+        ema=True,
+        bound=_robd_bound,
+        variant=True,
+        linear=(1, 3),
+    ),
     Case(
         "MLAROBD without trust",
         lambda d: ec.MLAROBD(given_advice(d), trust=0.0),
@@ -153,8 +163,14 @@ CASES: list[Case] = [
         variant=True,
     ),
     Case("MLAROBD of fixed advice", lambda d: ec.MLAROBD(given_advice(d)), equivariant=False, bound=_theorem_4_1(0.5)),
-    Case("MLAROBD of Greedy", lambda d: ec.MLAROBD(ec.Greedy(), trust=0.3), bound=_theorem_4_1(0.3), variant=True),
-    Case("FollowPrediction", lambda d: ec.FollowPrediction(ec.HittingMinimizer())),
+    Case(
+        "MLAROBD of Greedy",
+        lambda d: ec.MLAROBD(ec.Greedy(), trust=0.3),
+        bound=_theorem_4_1(0.3),
+        variant=True,
+        linear=(1, 3),
+    ),
+    Case("FollowPrediction", lambda d: ec.FollowPrediction(ec.HittingMinimizer()), linear=(1, 3)),
     Case(
         "FollowPrediction, paper's",
         lambda d: ec.FollowPrediction(given_advice(d), form="paper"),
@@ -162,18 +178,18 @@ CASES: list[Case] = [
         variant=True,
     ),
     # --- balanced descent, gradients, interpolation, laziness
-    Case("OBD", lambda d: ec.OBD(_balance_of_the_moving_average()), ema=True),
-    Case("GreedyOBD", lambda d: ec.GreedyOBD()),
+    Case("OBD", lambda d: ec.OBD(_balance_of_the_moving_average()), ema=True, linear=(1,)),
+    Case("GreedyOBD", lambda d: ec.GreedyOBD(), linear=(1,)),
     Case("ABCS", lambda d: ec.ABCS(ec.Greedy())),
-    Case("OGD", lambda d: ec.OGD(), ema=True),
-    Case("OGD, blind and fading", lambda d: ec.OGD("blind", steps="sqrt", eta=0.2), variant=True),
-    Case("LAI", lambda d: ec.LAI(), box="refuses", convex=False, uses_horizon=True),
+    Case("OGD", lambda d: ec.OGD(), ema=True, linear=(1, 3)),
+    Case("OGD, blind and fading", lambda d: ec.OGD("blind", steps="sqrt", eta=0.2), variant=True, linear=(1, 3)),
+    Case("LAI", lambda d: ec.LAI(), box="refuses", convex=False, uses_horizon=True, linear=(1, 3)),
     Case("LCP as a heuristic", lambda d: ec.LCP(heuristic=True), dims=(1,), uses_horizon=True),
     # --- switching between two trajectories
-    Case("Switch", lambda d: ec.Switch(ec.HittingMinimizer()), smooth=False, bound=_times_the_cheaper_leg),
+    Case("Switch", lambda d: ec.Switch(ec.Greedy()), smooth=False, bound=_times_the_cheaper_leg),
     Case(
-        "Switch of fixed advice, by ratio",
-        lambda d: ec.Switch(given_advice(d), mode="ratio"),
+        "Switch of calibrated advice, by ratio",
+        lambda d: ec.Switch(ec.MLAROBD(given_advice(d), trust=0.2), mode="ratio"),
         smooth=False,
         equivariant=False,
         variant=True,
@@ -186,11 +202,19 @@ CASES: list[Case] = [
         bound=_greedy_bound,
         uses_horizon=True,
         variant=True,
+        linear=(1, 3),
     ),
-    Case("RHC", lambda d: ec.RHC(2), uses_horizon=True),
-    Case("RHC to the end", lambda d: ec.RHC(HORIZON - 1), equals_oracle=True, uses_horizon=True),
-    Case("RHC of persistence", lambda d: ec.RHC(40, truncate=False), ema=True, forecaster=Persistence, variant=True),
-    Case("CHC", lambda d: ec.CHC(2, 2), uses_horizon=True),
+    Case("RHC", lambda d: ec.RHC(2), uses_horizon=True, linear=(1, 3)),
+    Case("RHC to the end", lambda d: ec.RHC(HORIZON - 1), equals_oracle=True, uses_horizon=True, linear=(1, 3)),
+    Case(
+        "RHC of persistence",
+        lambda d: ec.RHC(40, truncate=False),
+        ema=True,
+        forecaster=Persistence,
+        variant=True,
+        linear=(1, 3),
+    ),
+    Case("CHC", lambda d: ec.CHC(2, 2), uses_horizon=True, linear=(1, 3)),
     Case(
         "CHC of one step",
         lambda d: ec.CHC(0, 1),
@@ -198,10 +222,11 @@ CASES: list[Case] = [
         bound=_greedy_bound,
         uses_horizon=True,
         variant=True,
+        linear=(1, 3),
     ),
-    Case("CHC to the end", lambda d: ec.CHC(HORIZON, 2), equals_oracle=True, uses_horizon=True),
-    Case("AFHC", lambda d: ec.AFHC(2), uses_horizon=True),
-    Case("RHGD", lambda d: ec.RHGD(2, smoothness=1.0 if d == 1 else 6.0), uses_horizon=True),
+    Case("CHC to the end", lambda d: ec.CHC(HORIZON, 2), equals_oracle=True, uses_horizon=True, linear=(1, 3)),
+    Case("AFHC", lambda d: ec.AFHC(2), uses_horizon=True, linear=(1, 3)),
+    Case("RHGD", lambda d: ec.RHGD(2, smoothness=1.0 if d == 1 else 6.0), uses_horizon=True, linear=(1, 3)),
     # --- guards (in d = 3 an active `Guarded` projects on quadratic costs and cuts a segment on others: see its own tests)
     Case(
         "Guarded of fixed advice",
@@ -236,7 +261,11 @@ CASES: list[Case] = [
     ),
     # --- beginning anew
     Case(
-        "Restarting Greedy", lambda d: ec.Periodic(ec.Greedy(), 4, "history"), equals_greedy=True, bound=_greedy_bound
+        "Restarting Greedy",
+        lambda d: ec.Periodic(ec.Greedy(), 4, "history"),
+        equals_greedy=True,
+        bound=_greedy_bound,
+        linear=(1, 3),
     ),
     Case(
         "Restarting a guard",
@@ -263,9 +292,15 @@ CASES: list[Case] = [
         lambda d: ec.PureML(ec.advisors.LSTM(d, d, width=3, depth=2, key=jax.random.key(1))),
         equivariant=False,
     ),
-    Case("Independent ROBD", lambda d: ec.Independent(ec.ROBD()), ema=True, bound=_robd_bound),
+    Case("Independent ROBD", lambda d: ec.Independent(ec.ROBD()), ema=True, bound=_robd_bound, linear=(1, 3)),
     # --- advisors
-    Case("SeasonalLinear", lambda d: ec.advisors.SeasonalLinear(d, d, period=3, days=2), history=5, box="ignores"),
+    Case(
+        "SeasonalLinear",
+        lambda d: ec.advisors.SeasonalLinear(d, d, period=3, days=2),
+        history=5,
+        box="ignores",
+        linear=(1, 3),
+    ),
     Case("OnlineRidge without a past", lambda d: ec.advisors.OnlineRidge(), ema=True, box="ignores", convex=False),
     Case("OnlineRidge", lambda d: small_ridge(), history=24, box="ignores", convex=False, tolerance=1e-7),
     Case("Corrected", corrected_ridge, history=24, equivariant=False, box="ignores", convex=False, tolerance=1e-7),

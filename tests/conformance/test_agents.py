@@ -12,68 +12,34 @@ import pytest
 import ecl2o as ec
 from ecl2o import agents
 from ecl2o.agents import AbstractAgent, Observation, Start
-from ecl2o.forecasters import AbstractClairvoyantForecaster, Exact
+from ecl2o.forecasters import AbstractClairvoyantForecaster
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.theory import decay_root
-from matrices import spd
 
 from .registry import CASES, HORIZON, Case
+from .suite import ANY, forecaster_of, instances_of, kinds_of, of_cases, problem_of, settings_of
 
 SCALE, SHIFT = -2.5, 7.0  # of the equivariance check
 CHANGED_AFTER = (1, 3)  # steps whose future is changed by the causality check
 
 
-# --- what the cases run on ------------------------------------------------------------------------------------------
-
-
-class _QuadraticFunction(eqx.Module):
-    """The quadratic cost as a function that the library knows nothing about."""
-
-    A: jax.Array
-
-    def __call__(self, x, y):
-        return 0.5 * (x - y) @ self.A @ (x - y)
-
-
-@functools.cache
-def problem_of(kind: str, dim: int) -> ec.Problem:
-    """The problem that a case is run on."""
-    if dim == 1:
-        A, switching = np.eye(1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1)
-    else:
-        A, switching = spd(dim, 5, 1.0, 6.0), ec.Mahalanobis(spd(dim, 6, 0.4, 3.0))
-    if kind == "open":
-        return ec.Problem(ec.Quadratic(A), switching)
-    box = ec.Box(-0.4 * np.ones(dim), 0.7 * np.ones(dim))
-    if kind == "box":
-        return ec.Problem(ec.Quadratic(A), switching, box)
-    assert kind == "function"
-    return ec.Problem(ec.ConvexCost(_QuadraticFunction(jnp.asarray(A)), strong_convexity=1.0), switching, box)
-
-
-@functools.cache
-def instances_of(dim: int, history: int = 0) -> ec.Instance:
-    """Five instances: three ordinary ones, one with a far jump, and one where the best is to stay and pay nothing."""
-    rng = np.random.default_rng(dim)
-    x0, contexts = rng.uniform(-0.4, 0.7, size=(5, dim)), rng.normal(size=(5, HORIZON, dim))
-    past = rng.normal(size=(5, history, dim))
-    contexts[3, 2] *= 100.0
-    contexts[4] = x0[4]
-    past[4] = x0[4]
-    return ec.Instance(x0, contexts, past if history else None)
+# --- what was played -------------------------------------------------------------------------------------------------
 
 
 def _one(instances: ec.Instance, i: int) -> ec.Instance:
     return jax.tree.map(lambda leaf: leaf[i], instances)
 
 
-def forecaster_of(case: Case):
-    return Exact() if case.forecaster is None else case.forecaster()
+@functools.cache
+def player(case: Case, kind: str, dim: int):
+    """A function from five instances to the runs of this case."""
+    problem, agent, forecaster = problem_of(kind, dim), case.make(dim), forecaster_of(case)
+    return jax.jit(jax.vmap(lambda s: ec.rollout(agent, problem, s, forecaster)))
 
 
 @functools.cache
 def evidence(case: Case, kind: str, dim: int) -> list[ec.Trajectory]:
-    """Runs of the five instances, of the scaled and shifted ones, and of those whose future is changed: one compilation."""
+    """Runs of the five instances, of the scaled and shifted ones, and of those whose future is changed."""
     base = instances_of(dim, case.history)
     moved = jax.tree.map(lambda leaf: SCALE * leaf + SHIFT, base) if kind == "open" else base
     sees = case.make(dim).lookahead if isinstance(forecaster_of(case), AbstractClairvoyantForecaster) else 0
@@ -81,8 +47,7 @@ def evidence(case: Case, kind: str, dim: int) -> list[ec.Trajectory]:
         eqx.tree_at(lambda s: s.contexts, base, base.contexts.at[:, t + sees :].multiply(-3.0) + _late_noise(t + sees))
         for t in CHANGED_AFTER
     ]
-    problem, agent, forecaster = problem_of(kind, dim), case.make(dim), forecaster_of(case)
-    run = jax.jit(jax.vmap(lambda s: ec.rollout(agent, problem, s, forecaster)))
+    run = player(case, kind, dim)
     return [
         run(instances) for instances in (base, moved, *changed)
     ]  # not one batch: products round by place in a batch
@@ -104,24 +69,9 @@ def greedy_of(kind: str, dim: int, history: int = 0) -> ec.Trajectory:
     return jax.jit(jax.vmap(lambda s: ec.rollout(ec.Greedy(), problem, s)))(instances_of(dim, history))
 
 
-def kinds_of(case: Case) -> list[tuple[str, int]]:
-    """What this case can be run on."""
-    kinds = [("open", dim) for dim in case.dims]
-    if case.box != "refuses" and not case.variant:
-        kinds += [("box", dim) for dim in case.dims]
-    if case.convex and case.box != "refuses" and not case.variant:
-        kinds += [("function", dim) for dim in case.dims]
-    return kinds
-
-
 def assert_close(found, expected, case: Case):
     """Equal up to the case's tolerance, relative to the largest number (the far jump makes some of them large)."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=case.tolerance * (1 + float(jnp.abs(expected).max())))
-
-
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
-def case(request) -> Case:
-    return request.param
 
 
 # --- the list itself ------------------------------------------------------------------------------------------------
@@ -160,13 +110,15 @@ def test_names_of_cases_are_unique():
 # --- the acceptance matrix ------------------------------------------------------------------------------------------
 
 
+@of_cases()
 def test_runs_are_finite_and_converge(case):
-    for kind, dim in kinds_of(case):
+    for kind, dim in settings_of(case, *ANY):
         for runs in evidence(case, kind, dim):
             assert bool(jnp.isfinite(runs.actions).all()), (kind, dim)
             assert bool(runs.converged.all()), (kind, dim)
 
 
+@of_cases(lambda case: case.box == "refuses" or not case.convex)
 def test_refuses_what_it_does_not_support(case):
     unsupported = [("box", case.dims[0])] * (case.box == "refuses") + [("function", case.dims[0])] * (not case.convex)
     for kind, dim in unsupported:
@@ -174,9 +126,7 @@ def test_refuses_what_it_does_not_support(case):
             case.make(dim).init(problem_of(kind, dim), Start(jnp.zeros(dim), jnp.zeros((0, dim)), HORIZON))
 
 
-def test_is_the_moving_average_of_contexts(case):
-    if not case.ema:
-        return
+def _is_moving_average(case: Case) -> None:
     base = instances_of(1, case.history)
     r, x = decay_root(1.0, 10.0), base.x0
     runs = evidence(case, "open", 1)[0]
@@ -186,71 +136,113 @@ def test_is_the_moving_average_of_contexts(case):
         assert_close(runs.actions[:, t], x, case)
 
 
-def test_equals_greedy(case):
-    for kind, dim in kinds_of(case) if case.equals_greedy else []:
+def _is_greedy(case: Case) -> None:
+    for kind, dim in settings_of(case, *ANY):
         assert_close(evidence(case, kind, dim)[0].actions, greedy_of(kind, dim, case.history).actions, case)
 
 
-def test_equals_oracle(case):
-    for kind, dim in kinds_of(case) if case.equals_oracle else []:
+def _is_the_oracle(case: Case) -> None:
+    for kind, dim in settings_of(case, *ANY):
         assert_close(evidence(case, kind, dim)[0].actions, best_of(kind, dim, case.history).actions, case)
 
 
-def test_equivariant_under_shift_and_scale(case):
-    for dim in case.dims if case.equivariant else ():
+def _is_equivariant(case: Case) -> None:
+    """Under shift and scale."""
+    for _, dim in settings_of(case, "open"):
         base, moved, *_ = evidence(case, "open", dim)
         assert_close(moved.actions, SCALE * base.actions + SHIFT, case)
         np.testing.assert_allclose(moved.cost, SCALE**2 * base.cost, rtol=1e3 * case.tolerance, atol=1e-9)
 
 
+IDENTITIES = {
+    "ema": _is_moving_average,
+    "equals_greedy": _is_greedy,
+    "equals_oracle": _is_the_oracle,
+    "equivariant": _is_equivariant,
+}
+
+
+@pytest.mark.parametrize("claim", IDENTITIES)
+@of_cases()
+def test_identities_hold_where_they_are_claimed_and_nowhere_else(case, claim):
+    """The second half keeps the list honest, and shows that each of these checks can fail."""
+    if getattr(case, claim):
+        IDENTITIES[claim](case)
+    else:
+        with pytest.raises(AssertionError):
+            IDENTITIES[claim](case)
+
+
+@of_cases()
+def test_says_that_it_is_linear_where_it_is_claimed(case):
+    """Never on a box or with a function that the library knows nothing about, but for advice that does not look at problems."""
+    says = {dim for _, dim in settings_of(case, "open") if case.make(dim).is_linear(problem_of("open", dim))}
+    assert says == set(case.linear)
+    for kind, dim in set(kinds_of(case)) - {("open", dim) for dim in case.dims}:
+        assert case.make(dim).is_linear(problem_of(kind, dim)) == (case.name == "SeasonalLinear"), kind
+
+
+@of_cases(lambda case: case.linear)
+def test_linear_as_it_says(case):
+    """A combination of instances, some of it large, is played as the combination of what was played."""
+
+    def combined(leaf):
+        return leaf - 700.0 * jnp.roll(leaf, 1, axis=0)
+
+    for dim in case.linear:
+        mixed = player(case, "open", dim)(jax.tree.map(combined, instances_of(dim, case.history)))
+        assert_close(mixed.actions, combined(evidence(case, "open", dim)[0].actions), case)
+
+
+@of_cases()
 def test_causal(case):
-    for kind, dim in kinds_of(case):
+    for kind, dim in settings_of(case, *ANY):
         base, _, *changed = evidence(case, kind, dim)
         for t, runs in zip(CHANGED_AFTER, changed, strict=True):
             np.testing.assert_array_equal(runs.actions[:, :t], base.actions[:, :t])
 
 
+@of_cases()
 def test_costs_no_less_than_the_oracle(case):
-    for kind, dim in kinds_of(case):
-        if kind != "open" and case.box == "ignores":
-            continue
+    for kind, dim in settings_of(case, *(("open",) if case.box == "ignores" else ANY)):
         best = best_of(kind, dim, case.history)
         cost = evidence(case, kind, dim)[0].cost
         assert bool((cost >= best.cost * (1 - 1e-9) - 1e-12).all()), (kind, dim, cost / best.cost)
 
 
+@of_cases(lambda case: case.bound is not None)
 def test_never_exceeds_its_bound(case):
-    if case.bound is None:
-        return
-    for kind, dim in kinds_of(case):
+    for kind, dim in settings_of(case, *ANY):
         runs, best = evidence(case, kind, dim)[0], best_of(kind, dim, case.history)
         largest = case.bound(problem_of(kind, dim), instances_of(dim, case.history), runs, best)
         assert largest.shape == (5,)
         assert bool((runs.cost <= largest * (1 + 1e-9) + 1e-12).all()), (kind, dim, runs.cost / largest)
 
 
+@of_cases(lambda case: case.box == "inside" and not case.variant)
 def test_stays_in_the_box(case):
-    for kind, dim in kinds_of(case):
-        if kind != "open" and case.box == "inside":
-            for runs in evidence(case, kind, dim):
-                assert bool(((runs.actions >= -0.4) & (runs.actions <= 0.7)).all()), (kind, dim)
+    for kind, dim in settings_of(case, "box", "function"):
+        for runs in evidence(case, kind, dim):
+            assert bool(((runs.actions >= -0.4) & (runs.actions <= 0.7)).all()), (kind, dim)
 
 
+@of_cases(lambda case: ("function", case.dims[0]) in kinds_of(case))
 def test_fast_path_equals_general_path(case):
     """A quadratic cost that the library knows to be one, and the same cost given as an arbitrary function."""
-    for kind, dim in kinds_of(case):
-        if kind == "function":
-            assert_close(evidence(case, kind, dim)[0].actions, evidence(case, "box", dim)[0].actions, case)
+    for kind, dim in settings_of(case, "function"):
+        assert_close(evidence(case, kind, dim)[0].actions, evidence(case, "box", dim)[0].actions, case)
 
 
 # --- what callers rely on -------------------------------------------------------------------------------------------
 
 
+@of_cases()
 def test_leaves_are_arrays(case):
     for dim in case.dims:
         assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(case.make(dim)))
 
 
+@of_cases()
 def test_vmap_equals_a_loop_with_one_trace(case):
     dim = case.dims[-1]
     problem, instances, forecaster = problem_of("open", dim), instances_of(dim, case.history), forecaster_of(case)
@@ -262,6 +254,7 @@ def test_vmap_equals_a_loop_with_one_trace(case):
         np.testing.assert_allclose(alone.cost, batch.cost[i], rtol=1e3 * case.tolerance, atol=1e-9)
 
 
+@of_cases()
 def test_gradient_with_respect_to_contexts(case):
     kind, dim = ("box", case.dims[0]) if ("box", case.dims[0]) in kinds_of(case) else ("open", case.dims[-1])
     problem, instances, forecaster = problem_of(kind, dim), instances_of(dim, case.history), forecaster_of(case)
@@ -285,6 +278,7 @@ def test_gradient_with_respect_to_contexts(case):
     np.testing.assert_allclose(jnp.sum(slopes * directions, axis=(1, 2))[:3], expected, rtol=2e-5, atol=2e-6)
 
 
+@of_cases()
 def test_single_precision_stays_single(case):
     dim = case.dims[0]
     problem = problem_of("open", dim)
@@ -318,6 +312,7 @@ def _known_from(case: Case, instance: ec.Instance):
     return start, observation
 
 
+@of_cases()
 def test_stepping_by_hand_equals_rollout(case):
     dim = case.dims[-1]
     problem, agent = problem_of("open", dim), case.make(dim)
@@ -331,6 +326,7 @@ def test_stepping_by_hand_equals_rollout(case):
     assert_close(jnp.stack(actions), evidence(case, "open", dim)[0].actions[0], case)
 
 
+@of_cases()
 def test_state_is_arrays_of_stable_structure(case):
     dim = case.dims[-1]
     problem, agent = problem_of("open", dim), case.make(dim)

@@ -78,6 +78,9 @@ class OBD(AbstractAgent):
     def lookahead(self) -> int:
         return 0
 
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic and problem.Q.shape[0] == 1  # elsewhere homogeneous only
+
     def init(self, problem: Problem, start: Start) -> None:
         _ = problem.quadratic_movement  # refuses any other
 
@@ -104,6 +107,9 @@ class GreedyOBD(AbstractAgent):
     @property
     def lookahead(self) -> int:
         return 0
+
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic and problem.Q.shape[0] == 1  # elsewhere homogeneous only
 
     def init(self, problem: Problem, start: Start) -> None:
         _ = problem.quadratic_movement  # refuses any other

@@ -111,8 +111,8 @@ class Promise(eqx.Module):
 class AbstractAgent(eqx.Module):
     """Anything that acts.
 
-    Besides what must be written, `check` and `promise` may be: they are asked of every agent, and answer for one that has
-    nothing to say.
+    Besides what must be written, `check`, `promise` and `is_linear` may be: they are asked of every agent, and answer for one
+    that has nothing to say.
     """
 
     @property
@@ -136,6 +136,14 @@ class AbstractAgent(eqx.Module):
     def promise(self, problem: Problem) -> Promise | None:
         """What is promised of the bill of the actions that this agent plays; None where nothing is."""
         return None
+
+    def is_linear(self, problem: Problem) -> bool:
+        """Whether it is known by structure that, on this problem, actions are linear in x_0, history, contexts and forecasts.
+
+        `certify` calls a worst case exact on the strength of this answer. A wrapper is linear if the agent inside is and what it
+        adds is; what clips, switches, guards or learns as it goes is not, nor is what has a constant part.
+        """
+        return False
 
 
 def agents_inside(agent: AbstractAgent) -> Iterator[AbstractAgent]:

@@ -21,6 +21,9 @@ class Greedy(AbstractAgent):
     def lookahead(self) -> int:
         return 0
 
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic
+
     def init(self, problem: Problem, start: Start) -> Calibration:
         return prepare(problem, Weights(previous=1.0), start.dim)
 
@@ -35,6 +38,9 @@ class HittingMinimizer(AbstractAgent):
     @property
     def lookahead(self) -> int:
         return 0
+
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic
 
     def init(self, problem: Problem, start: Start) -> None:
         return None
@@ -82,6 +88,9 @@ class ROBD(AbstractAgent):
         check_form(self.form)
         _check_lambda1(self.lambda1)
 
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic
+
     def init(self, problem: Problem, start: Start) -> Calibration:
         lambda1, lambda2 = _best_weights(problem, self.lambda1, 0.0, self.form)
         return prepare(problem, Weights(lambda1, lambda2), start.dim)
@@ -125,6 +134,9 @@ class MLAROBD(AbstractAgent):
     def lookahead(self) -> int:
         return self.advisor.lookahead
 
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic and self.advisor.is_linear(problem)
+
     def init(self, problem: Problem, start: Start) -> State:
         lambda1, lambda2 = self.lambda1, self.lambda2
         if lambda2 is None:
@@ -152,6 +164,9 @@ class FollowPrediction(AbstractAgent):
     @property
     def lookahead(self) -> int:
         return self.advisor.lookahead
+
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic and self.advisor.is_linear(problem)
 
     def init(self, problem: Problem, start: Start) -> State:
         weights = Weights(previous=1.0 if self.form == "paper" else None, advice=1.0)

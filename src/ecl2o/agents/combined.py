@@ -17,6 +17,9 @@ class PureML(AbstractAgent):
     def lookahead(self) -> int:
         return self.advisor.lookahead
 
+    def is_linear(self, problem: Problem) -> bool:
+        return not problem.is_bounded and self.advisor.is_linear(problem)
+
     def init(self, problem: Problem, start: Start) -> State:
         return self.advisor.init(problem, start)
 
@@ -46,6 +49,9 @@ class Independent(AbstractAgent):
     @property
     def lookahead(self) -> int:
         return self.agent.lookahead
+
+    def is_linear(self, problem: Problem) -> bool:
+        return self.agent.is_linear(problem)
 
     def init(self, problem: Problem, start: Start) -> OwnTrajectory:
         return OwnTrajectory(self.agent.init(problem, start), start.x0, jnp.zeros((), start.x0.dtype))

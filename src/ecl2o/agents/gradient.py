@@ -54,6 +54,9 @@ class OGD(AbstractAgent):
     def lookahead(self) -> int:
         return 0
 
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic
+
     def init(self, problem: Problem, start: Start) -> Descent:
         eta = self._default_eta(problem) if self.eta is None else self.eta
         return Descent(eta.astype(start.x0.dtype), jnp.zeros((start.history.shape[1],), start.x0.dtype))

@@ -47,6 +47,9 @@ class RHC(AbstractAgent):
     def lookahead(self) -> int:
         return self.window
 
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic
+
     def init(self, problem: Problem, start: Start) -> Planner:
         check_horizon(self, self.truncate, start)
         steps = self.window + 1
@@ -93,6 +96,9 @@ class CHC(AbstractAgent):
     @property
     def lookahead(self) -> int:
         return self.window
+
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic
 
     def init(self, problem: Problem, start: Start) -> CommittedState:
         check_horizon(self, self.truncate, start)
@@ -144,6 +150,9 @@ class AFHC(AbstractAgent):
     def committed(self) -> CHC:
         """The CHC that it is."""
         return CHC(self.window, self.window + 1, self.truncate)
+
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic
 
     def init(self, problem: Problem, start: Start) -> CommittedState:
         check_horizon(self, self.truncate, start)

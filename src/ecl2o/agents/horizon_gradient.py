@@ -47,6 +47,9 @@ class RHGD(AbstractAgent):
     def lookahead(self) -> int:
         return self.window
 
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic
+
     def init(self, problem: Problem, start: Start) -> Iterates:
         check_horizon(self, self.truncate, start)
         at_start = jnp.broadcast_to(start.x0, (self.window + 2, start.dim))

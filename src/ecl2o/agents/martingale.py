@@ -20,6 +20,9 @@ class LAI(AbstractAgent):
     def lookahead(self) -> int:
         return 0
 
+    def is_linear(self, problem: Problem) -> bool:
+        return problem.is_linear_quadratic
+
     def init(self, problem: Problem, start: Start) -> Float[Array, "T d d"]:
         hitting = problem.hitting
         if not (isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature):

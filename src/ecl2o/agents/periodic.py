@@ -61,6 +61,9 @@ class Periodic(AbstractAgent):
     def lookahead(self) -> int:
         return self.agent.lookahead
 
+    def is_linear(self, problem: Problem) -> bool:
+        return self.agent.is_linear(problem)
+
     def check(self, problem: Problem, start: Start) -> None:
         self.agent.check(problem, self._beginning(start.x0, start.history))
 

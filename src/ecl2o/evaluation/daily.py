@@ -83,19 +83,14 @@ def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: TestBed) -> D
     ratio of means, finite where single days have an optimum of zero); None for agents without advice.
     """
     best = _day_oracles(bed.problem, starts, bed.days)
-    cost, least = (_without_rounding(bill, bed) for bill in (runs.cost, best.cost))
+    bills = (runs.cost, best.cost, bed.oracle_cost)
+    cost, least, unit = (metrics.without_rounding(bill, bed.problem, bed.x0, bed.days) for bill in bills)
     ratio = metrics.cost_ratios(cost, least)
     error = None
     if runs.advice is not None:
         error = float(jnp.mean(jnp.sum((runs.advice - best.actions) ** 2, (-2, -1))) / jnp.mean(best.cost))
-    average = float(metrics.cost_ratios(jnp.mean(cost), jnp.mean(_without_rounding(bed.oracle_cost, bed))))
+    average = float(metrics.cost_ratios(jnp.mean(cost), jnp.mean(unit)))
     return DailyScore(runs, np.asarray(starts), np.asarray(runs.cost), np.asarray(ratio), average, error)
-
-
-def _without_rounding(cost: Float[Array, " n"], bed: TestBed) -> Float[Array, " n"]:
-    """Daily bills, with 0 for those that are what rounding the day's actions costs: on a constant series all of them are."""
-    error = 50 * jnp.finfo(cost.dtype).eps * jnp.maximum(jnp.max(jnp.abs(bed.days)), jnp.max(jnp.abs(bed.x0)))
-    return jnp.where(cost <= bed.days.shape[1] * (bed.problem.m + bed.problem.beta) * error**2, 0.0, cost)
 
 
 @eqx.filter_jit

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.problem import Trajectory
+from ecl2o.problem import Problem, Trajectory
 
 TAIL_PERCENTILES = (90.0, 95.0, 99.0, 99.5)
 
@@ -19,6 +19,26 @@ def cost_ratios(cost: Float[Array, "*n"], oracle_cost: Float[Array, "*n"]) -> Fl
     free = oracle_cost <= 0
     ratio = cost / jnp.where(free, 1.0, oracle_cost)
     return jnp.where(free, jnp.where(cost <= 0, 1.0, jnp.inf), ratio)
+
+
+def without_rounding(
+    cost: Float[Array, "*n"], problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "*m T q"]
+) -> Float[Array, "*n"]:
+    """Bills of T steps, with 0 for those that are no more than what rounding the actions costs.
+
+    On a constant series all of them are. A move between two rounded actions is billed as the problem bills any move.
+
+    >>> import jax.numpy as jnp
+    >>> from ecl2o.problem import LinearSwitching, SquaredTracking
+    >>> problem = Problem(SquaredTracking(), LinearSwitching(rate=1.0))
+    >>> still = jnp.ones(1, jnp.float32), jnp.ones((24, 1), jnp.float32)
+    >>> [round(float(c), 5) for c in without_rounding(jnp.array([1e-5, 0.1], jnp.float32), problem, *still)]
+    [0.0, 0.1]
+    """
+    error = 50 * jnp.finfo(cost.dtype).eps * jnp.maximum(jnp.max(jnp.abs(contexts)), jnp.max(jnp.abs(x0)))
+    nowhere = jnp.zeros_like(x0)
+    move = sum(problem.switching(nowhere.at[i].set(error), nowhere.at[i].set(-error)) for i in range(x0.shape[0]))
+    return jnp.where(cost <= contexts.shape[-2] * (problem.m * error**2 + move), 0.0, cost)
 
 
 def average_cost(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"] | None = None) -> Float[Array, ""]:

@@ -24,6 +24,9 @@ class Shadowed(AbstractAgent):
     def lookahead(self) -> int:
         return max(self.leader.lookahead, self.follower.lookahead)
 
+    def is_linear(self, problem: Problem) -> bool:
+        return self.leader.is_linear(problem)
+
     def init(self, problem: Problem, start: Start):
         return self.leader.init(problem, start), self.follower.init(problem, start)
 
@@ -42,6 +45,9 @@ class Detached(AbstractAgent):
     @property
     def lookahead(self) -> int:
         return self.agent.lookahead
+
+    def is_linear(self, problem: Problem) -> bool:
+        return self.agent.is_linear(problem)
 
     def init(self, problem: Problem, start: Start):
         return self.agent.init(problem, start)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.problem.actions import AbstractActionSet, Everywhere
-from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost
+from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost, Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
 
@@ -70,6 +70,11 @@ class Problem(eqx.Module):
         """Whether, besides, the curvature is the same for every context: the best actions are then linear in the contexts."""
         hitting = self.hitting
         return self.is_unbounded_quadratic and isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature
+
+    @property
+    def is_linear_quadratic(self) -> bool:
+        """Whether every solve is linear in the contexts too: a quadratic centred on them, of constant curvature, no bounds."""
+        return self.is_unbounded_quadratic and isinstance(self.hitting, SquaredTracking | Quadratic)
 
     def check(self, instance: Instance) -> None:
         """Refuse a set of instances, and an instance whose shapes or x0 do not fit this problem."""

@@ -60,6 +60,9 @@ class SeasonalLinear(AbstractAgent):
     def lookahead(self) -> int:
         return 0
 
+    def is_linear(self, problem: Problem) -> bool:
+        return True
+
     def init(self, problem: Problem, start: Start) -> RecentContexts:
         features, dim = self.weights.weight.shape
         refuse_unless_fitting("SeasonalLinear", (features - dim) // (self.recent + self.ahead + 1), dim, start)
