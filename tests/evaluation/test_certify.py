@@ -1,5 +1,6 @@
 """Worst-case ratios: the known exact ones, the instance that shows them, and the search where they are not exact."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.evaluation import metrics
+from ecl2o.problem import LinearSwitching
 
 LINE = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
@@ -73,18 +75,110 @@ def test_anisotropic_exact_ratio_is_above_random_search():
     assert 0.8 * certificate.ratio < float(ratio(near).max()) <= certificate.ratio * (1 + 1e-9)
 
 
-def test_an_agent_that_is_not_linear_is_searched():
-    """MLA-ROBD of advice that does not move: affine, not linear."""
-    advice = ec.advisors.Fixed(np.full((4, 1), 0.7))
-    agent = ec.MLAROBD(advice, trust=0.5)
-    certificate = ec.certify(agent, LINE, 4, starts=3)
+@pytest.mark.parametrize(
+    ("agent", "horizon", "least", "most"),
+    [
+        (ec.Guarded(ec.OGD(eta=0.001), slack=2.0), 12, 3.0, 3 * 1.729844),
+        (ec.Competitive(ec.Greedy(), 2.2, 12), 12, 2.2 * (1 - 1e-6), 2.2 * (1 + 1e-9)),
+    ],
+    ids=["Guarded", "Competitive"],
+)
+def test_a_guard_that_seldom_acts_is_not_taken_for_linear(agent, horizon, least, most):
+    """On random contexts both are their linear agents, whose worst ratios are 7.3 and 3.2."""
+    certificate = ec.certify(agent, LINE, horizon, starts=3, steps=150)
     assert not certificate.exact
-    np.testing.assert_allclose(_realised(agent, LINE, certificate.instance), certificate.ratio, rtol=1e-9)
-    rng = np.random.default_rng(1)
-    instances = ec.Instance(np.zeros((500, 1)), rng.uniform(-1, 1, (500, 4, 1)))
-    costs, best = jax.jit(jax.vmap(lambda s: (ec.rollout(agent, LINE, s).cost, ec.oracle(LINE, s).cost)))(instances)
-    assert certificate.ratio >= float(metrics.competitive_ratio(costs, best))
     assert "at least" in str(certificate)
+    np.testing.assert_allclose(_realised(agent, LINE, certificate.instance), certificate.ratio, rtol=1e-8)
+    assert least <= certificate.ratio <= most
+
+
+def test_advice_that_does_not_listen_has_an_infinite_ratio():
+    """Affine, not linear: where the contexts stay at x0 it moves, and the optimum is free."""
+    agent = ec.MLAROBD(ec.advisors.Fixed(np.full((4, 1), 0.7)), trust=0.5)
+    certificate = ec.certify(agent, LINE, 4)
+    assert not certificate.exact
+    assert certificate.ratio == np.inf
+    assert float(ec.rollout(agent, LINE, certificate.instance).cost) > 1e-3
+    assert float(ec.oracle(LINE, certificate.instance).cost) == 0.0
+
+
+def test_where_standing_still_is_not_in_the_region_it_is_searched():
+    agent = ec.MLAROBD(ec.advisors.Fixed(np.full((4, 1), 0.7)), trust=0.5)
+    certificate = ec.certify(agent, LINE, 4, contexts=(jnp.array(0.1), jnp.array(1.0)), starts=3)
+    np.testing.assert_allclose(_realised(agent, LINE, certificate.instance), certificate.ratio, rtol=1e-8)
+    rng = np.random.default_rng(1)
+    instances = ec.Instance(np.zeros((500, 1)), rng.uniform(0.1, 1, (500, 4, 1)))
+    costs, best = jax.jit(jax.vmap(lambda s: (ec.rollout(agent, LINE, s).cost, ec.oracle(LINE, s).cost)))(instances)
+    assert float(metrics.competitive_ratio(costs, best)) <= certificate.ratio < np.inf
+
+
+class Boastful(ec.AbstractAgent):
+    """Says that it is linear, and is Greedy on contexts up to 1/2 only."""
+
+    @property
+    def lookahead(self):
+        return 0
+
+    def is_linear(self, problem):
+        return True
+
+    def init(self, problem, start):
+        return ec.Greedy().init(problem, start)
+
+    def step(self, problem, state, observation):
+        clipped = jnp.clip(observation.context, -0.5, 0.5)
+        return ec.Greedy().step(problem, state, eqx.tree_at(lambda o: o.context, observation, clipped))
+
+
+def test_nothing_is_called_exact_that_its_own_instance_does_not_have():
+    certificate = ec.certify(Boastful(), LINE, 4, starts=3, steps=100)
+    assert not certificate.exact
+    np.testing.assert_allclose(_realised(Boastful(), LINE, certificate.instance), certificate.ratio, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("slow", "fast", "exact"), [(1e-2, 1e2, True), (1e-10, 1e6, False)])
+def test_where_rounding_stands_in_the_way_nothing_is_called_exact(slow, fast, exact):
+    """The ratio of two coordinates is the larger of theirs, however they are turned; far apart, turning loses the smaller."""
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 2)))[0]
+    agent, Q = ec.OGD(eta=0.5), turn @ np.diag([slow, fast]) @ turn.T
+    both = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis((Q + Q.T) / 2))
+    apart = [ec.Problem(ec.SquaredTracking(), ec.Mahalanobis([[q]])) for q in (slow, fast)]
+    expected = max(ec.certify(agent, problem, 4).ratio for problem in apart)
+    certificate = ec.certify(agent, both, 4, starts=2, steps=5)
+    assert certificate.exact == exact
+    assert certificate.ratio == pytest.approx(expected, rel=1e-8) if exact else certificate.ratio < expected
+    np.testing.assert_allclose(_realised(agent, both, certificate.instance), certificate.ratio, rtol=1e-8)
+
+
+def test_movement_by_distance_is_certified_on_its_line():
+    """LCP's theorem: at most 3."""
+    problem = ec.Problem(ec.SquaredTracking(), LinearSwitching(rate=1.0))
+    certificate = ec.certify(ec.LCP(), problem, 4, contexts=(-5.0, 5.0), starts=2, steps=30)
+    assert not certificate.exact
+    assert 1.0 < certificate.ratio <= 3 * (1 + 1e-9)
+    np.testing.assert_allclose(_realised(ec.LCP(), problem, certificate.instance), certificate.ratio, rtol=1e-8)
+
+
+class Lost(ec.AbstractAgent):
+    """Has no action."""
+
+    @property
+    def lookahead(self):
+        return 0
+
+    def is_linear(self, problem):
+        return False
+
+    def init(self, problem, start):
+        return None
+
+    def step(self, problem, state, observation):
+        return state, jnp.full_like(observation.context, jnp.nan), ec.Info.plain()
+
+
+def test_an_agent_without_a_bill_is_refused():
+    with pytest.raises(ValueError, match="Lost has no finite bill on any of the 2 instances tried"):
+        ec.certify(Lost(), LINE, 4, starts=2, steps=2)
 
 
 def test_the_search_stays_in_the_region_and_finds_most_of_the_exact_ratio():

@@ -1,6 +1,7 @@
 """How bad can it get: the worst-case ratio of an agent, exactly where it is linear, from below elsewhere."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,7 +19,7 @@ from ecl2o.running import rollout
 _EXACT = 1e-8  # how well an exact ratio is realised and bounded, relative
 
 Play = Callable[[Instance], Trajectory]
-Region = tuple[Float[Array, "*any"], Float[Array, "*any"]]
+Region = tuple[Any, Any]  # numbers or arrays that broadcast to (T, q)
 
 
 class Certificate(eqx.Module):

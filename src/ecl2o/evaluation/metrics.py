@@ -9,7 +9,7 @@ TAIL_PERCENTILES = (90.0, 95.0, 99.0, 99.5)
 
 
 def cost_ratios(cost: Float[Array, "*n"], oracle_cost: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """Cost / cost* per instance; where cost* is 0, a cost of 0 counts as 1 and any other as infinite.
+    """Cost / cost* per instance; where cost* is 0, a cost of 0 counts as 1 and any other as infinite. What is NaN stays NaN.
 
     >>> import jax.numpy as jnp
     >>> [float(r) for r in cost_ratios(jnp.array([3.0, 0.0, 1.0]), jnp.array([2.0, 0.0, 0.0]))]
@@ -18,7 +18,7 @@ def cost_ratios(cost: Float[Array, "*n"], oracle_cost: Float[Array, "*n"]) -> Fl
     cost, oracle_cost = jnp.asarray(cost), jnp.asarray(oracle_cost)
     free = oracle_cost <= 0
     ratio = cost / jnp.where(free, 1.0, oracle_cost)
-    return jnp.where(free, jnp.where(cost <= 0, 1.0, jnp.inf), ratio)
+    return jnp.where(free & ~jnp.isnan(cost), jnp.where(cost <= 0, 1.0, jnp.inf), ratio)
 
 
 def without_rounding(
