@@ -45,6 +45,14 @@ def test_certificate(case: Case):
         far = 1e3 * np.random.default_rng(5).normal(size=STEPS * dim)
         expected = _eigenvalues(agent, problem, [jnp.zeros(STEPS * dim), jnp.asarray(far)])
         np.testing.assert_allclose(certificate.ratio, expected, rtol=1e-8)
+    promise = agent.promise(problem)
+    assert str(certificate.promise) == str(promise)
+    if promise is not None:
+        reference = (
+            best if promise.reference == "the optimum" else ec.rollout(agent.expert, problem, certificate.instance)
+        )
+        assert promise.period is None or promise.period >= STEPS
+        assert float(run.cost) <= float(promise.ratio) * float(reference.cost) * (1 + 1e-9)
     if case.bound is not None:
         alone = jax.tree.map(lambda leaf: leaf[None], (certificate.instance, run, best))
         assert float(run.cost) <= float(case.bound(problem, *alone)[0]) * (1 + 1e-9)

@@ -92,6 +92,41 @@ def test_a_guard_that_seldom_acts_is_not_taken_for_linear(agent, horizon, least,
     assert least <= certificate.ratio <= most
 
 
+@pytest.mark.parametrize(
+    ("ratio", "horizon", "short"),
+    [(2.2, 24, 1e-12), (1.75, 24, 1e-12), (2.2, None, 1e-7), (1.75, None, 1e-7)],
+    ids=["2.2 for 24 steps", "1.75 for 24 steps", "2.2 without an end", "1.75 without an end"],
+)
+def test_hostile_advice_takes_a_guard_to_its_promise(ratio, horizon, short):
+    """The adversary of the revelation theorem alone: one start, one step of ascent."""
+    guard = ec.Competitive(ec.advisors.Fixed(np.full((24, 1), 1e6)), ratio, horizon)
+    certificate = ec.certify(guard, LINE, 24, starts=1, steps=1)
+    assert ratio * (1 - short) <= certificate.ratio <= ratio * (1 + 1e-9)
+    np.testing.assert_allclose(_realised(guard, LINE, certificate.instance), certificate.ratio, rtol=1e-8)
+    assert float(certificate.promise.ratio) == ratio
+    assert f"promised: cost <= {ratio} x the optimum" in str(certificate)
+
+
+def test_weights_and_intervals_of_a_promise_are_searched_too():
+    """Curvatures up to 3, and contexts that the promise takes to lie in an interval: the search keeps to it."""
+    hostile = ec.advisors.Fixed(np.full((24, 1), 1e6))
+    curved = ec.Problem(ec.CurvedTracking(minimum=1.0, maximum=3.0), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    certificate = ec.certify(
+        ec.Competitive(hostile, 2.4, 24),
+        curved,
+        24,
+        contexts=([-1.0, 1.0], [1.0, 3.0]),
+        context_dim=2,
+        starts=1,
+        steps=1,
+    )
+    assert 2.4 * (1 - 1e-12) <= certificate.ratio <= 2.4 * (1 + 1e-9)
+    kept = ec.Competitive(hostile, 2.0, 24, contexts=(-0.1, 0.8))
+    certificate = ec.certify(kept, LINE, 24, starts=1, steps=1)
+    assert 2.0 * (1 - 1e-12) <= certificate.ratio <= 2.0 * (1 + 1e-9)
+    assert bool(((certificate.instance.contexts >= -0.1) & (certificate.instance.contexts <= 0.8)).all())
+
+
 def test_advice_that_does_not_listen_has_an_infinite_ratio():
     """Affine, not linear: where the contexts stay at x0 it moves, and the optimum is free."""
     agent = ec.MLAROBD(ec.advisors.Fixed(np.full((4, 1), 0.7)), trust=0.5)
@@ -165,9 +200,6 @@ class Lost(ec.AbstractAgent):
     @property
     def lookahead(self):
         return 0
-
-    def is_linear(self, problem):
-        return False
 
     def init(self, problem, start):
         return None

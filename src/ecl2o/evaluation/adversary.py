@@ -15,6 +15,7 @@ from ecl2o.problem import Instance, Problem
 from ecl2o.running import rollout
 
 _ASCENT_RATE = 0.05
+_REACHED = 1e-12  # a promise is taken to be reached, relative
 
 
 def played_ratio(agent: AbstractAgent, problem: Problem, instance: Instance) -> float:
@@ -31,15 +32,22 @@ def worst_found(
     high: Float[Array, "T q"],
     starts: Float[Array, "n T q"],
     steps: int,
+    ceiling: float = float("inf"),
 ) -> tuple[float, Instance]:
     """The largest ratio found in the region, with its instance: ascent of so many steps from each start.
 
-    Before that, contexts equal to x0, where the oracle pays nothing: whoever moves there has an infinite ratio.
+    Before that, contexts equal to x0, where the oracle pays nothing: whoever moves there has an infinite ratio. Where a start has
+    the largest ratio that there can be, the `ceiling`, there is nothing to search for.
     """
     if x0.shape[0] == low.shape[1] and bool(((low <= x0) & (x0 <= high)).all()):
         still = Instance(x0, jnp.broadcast_to(x0, low.shape))
         if played_ratio(agent, problem, still) == jnp.inf:
             return float(jnp.inf), still
+
+    for contexts in starts if ceiling < jnp.inf else ():
+        ratio = played_ratio(agent, problem, Instance(x0, contexts))
+        if ratio >= ceiling * (1 - _REACHED):
+            return ratio, Instance(x0, contexts)
 
     found, scores = _ascend_from_all(agent, problem, x0, low, high, starts, steps)
     if not bool((scores > -jnp.inf).any()):

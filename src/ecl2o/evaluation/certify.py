@@ -10,8 +10,9 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ecl2o.agents import AbstractAgent
+from ecl2o.agents import AbstractAgent, Promise
 from ecl2o.evaluation.adversary import played_ratio, worst_found
+from ecl2o.evaluation.revelation import concerns, revealed_futures
 from ecl2o.offline import oracle
 from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem, Trajectory
 from ecl2o.running import rollout
@@ -26,16 +27,18 @@ class Certificate(eqx.Module):
     """A worst-case ratio and the instance that has it.
 
     `exact`: no instance of this horizon with x0 = 0 has a larger ratio. Otherwise the ratio is a lower bound of the worst. In
-    both cases the instance was played and has this ratio.
+    both cases the instance was played and has this ratio. `promise` is what the agent promises, if it is a guard: from above.
     """
 
     ratio: float
     instance: Instance
     exact: bool
+    promise: Promise | None = None
 
     def __str__(self) -> str:
         kind = "exactly" if self.exact else "at least"
-        return f"worst-case ratio {kind} {self.ratio:.6f} over {self.instance.horizon} steps"
+        promised = "" if self.promise is None else f"; promised: {self.promise}"
+        return f"worst-case ratio {kind} {self.ratio:.6f} over {self.instance.horizon} steps{promised}"
 
 
 def certify(
@@ -55,8 +58,9 @@ def certify(
     answer is exact: both bills are quadratic forms of the contexts, and the ratio is their largest generalized eigenvalue. It
     is said only if its instance, played, has that ratio, and if the forms confirm that none has more. In any other case it is
     the worst found by projected gradient ascent, `steps` steps from each of `starts` places, over contexts between the two
-    bounds `contexts` (by default -1 and 1): a lower bound, as the instance shows. An agent that moves where standing still is
-    free has an infinite one.
+    bounds `contexts` (by default -1 and 1, or those within which the agent's promise holds): a lower bound, as the instance
+    shows. Against a promise relative to the optimum, ascent starts from the adversary of the theorem behind it as well. An
+    agent that moves where standing still is free has an infinite ratio.
 
     Agents that ask for forecasts get exact ones. Runs in double precision whatever the global setting. The action x0 = 0 is
     moved into the action set if need be. `context_dim` is the number q of numbers in a context where that is not the
@@ -76,12 +80,28 @@ def certify(
             certificate = _exact_certificate(agent, problem, x0, horizon)
             if certificate is not None:
                 return certificate
-        shape = (horizon, dim if context_dim is None else context_dim)
-        low, high = (-1.0, 1.0) if contexts is None else contexts
+        shape, promise = (horizon, dim if context_dim is None else context_dim), agent.promise(problem)
+        low, high = _region(contexts, promise)
         low, high = (jnp.broadcast_to(jnp.asarray(bound, jnp.float64), shape) for bound in (low, high))
         draws = jax.random.uniform(jax.random.key(0) if key is None else key, (starts, *shape), jnp.float64)
-        ratio, instance = worst_found(agent, problem, x0, low, high, low + draws * (high - low), steps)
-        return Certificate(ratio, instance, exact=False)
+        first = low + draws * (high - low)
+        if promise is not None and concerns(promise, problem):
+            first = jnp.stack([*revealed_futures(agent, problem, x0, promise, low, high), *first])
+        ratio, instance = worst_found(agent, problem, x0, low, high, first, steps, _ceiling(promise, horizon))
+        return Certificate(ratio, instance, exact=False, promise=promise)
+
+
+def _region(contexts: Region | None, promise: Promise | None) -> Region:
+    if contexts is not None:
+        return contexts
+    return (-1.0, 1.0) if promise is None or promise.contexts is None else promise.contexts
+
+
+def _ceiling(promise: Promise | None, horizon: int) -> float:
+    """The largest ratio to the optimum that a promise lets happen in a run of so many steps."""
+    if promise is None or promise.reference != "the optimum" or float(promise.allowance) > 0:
+        return float("inf")
+    return float(promise.ratio) if promise.period is None or promise.period >= horizon else float("inf")
 
 
 def _exact_certificate(
