@@ -1,7 +1,6 @@
 """Policies in production: NumPy in, NumPy out, one context at a time, with a state that survives a restart."""
 
 import abc
-import math
 import os
 from typing import Any
 
@@ -16,12 +15,12 @@ from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper
 from ecl2o.running.packed import Compiled, Program, Sizes, pack
 from ecl2o.serving import policy_file
+from ecl2o.serving.incoming import accepted, is_finite, shown
 from ecl2o.serving.policy import Policy
 from ecl2o.serving.policy_file import Contents, PolicyFileError
 
 _KIND = "runner"
 _BILL = 3  # hitting cost, switching cost, whether a solve did not converge
-_FEW = 32
 _MOST_NUMBERS = 1 << 26  # in a start that a state file asks for
 
 
@@ -78,35 +77,20 @@ class AbstractRunner(abc.ABC):
         )  # compile now
 
     def _play(self, context: Any) -> np.ndarray:
-        given = self._accepted(context)
+        given = accepted(context, self._expected, self._dtype)
         if self._sizes.horizon is not None and self._steps >= self._sizes.horizon:
             raise ValueError(f"all {self._sizes.horizon} steps of the horizon have been played.")
         carried = self._advance(self._shared, self._carried, given)
         dim = self._sizes.dim
         answer = np.asarray(carried[0])[..., : dim + _BILL]
-        if not _is_finite(answer):
+        if not is_finite(answer):
             raise FloatingPointError(
-                f"the policy has no finite answer to the context {_shown(given)}; nothing was changed."
+                f"the policy has no finite answer to the context {shown(given)}; nothing was changed."
             )
         self._last, self._last_info = (self._carried, given), None
         self._carried, self._steps = carried, self._steps + 1
         self._bill = self._bill + answer[..., dim:]
         return answer[..., :dim].copy()
-
-    def _accepted(self, context: Any) -> np.ndarray:
-        """The context as an array of the working precision, or a refusal."""
-        array = np.array(context) if type(context) is np.ndarray else _as_array(context)
-        if array.dtype.kind not in "fiu":
-            raise ValueError(f"the context must be numbers, got {_shown(context)}.")
-        if array.shape != self._expected:
-            raise ValueError(f"the context must have shape {self._expected}, got {array.shape}.")
-        if array.dtype is not self._dtype:
-            with np.errstate(over="ignore"):
-                array = array.astype(self._dtype)
-        if not _is_finite(array):
-            where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
-            raise ValueError(f"the context must be finite, but context{where} is {array[tuple(where)]}.")
-        return array
 
     @property
     def policy(self) -> Policy:
@@ -125,7 +109,7 @@ class AbstractRunner(abc.ABC):
 
     @property
     def context_dim(self) -> int:
-        """Q, how many numbers a context has."""
+        """q, how many numbers a context has."""
         return self._sizes.context_dim
 
     @property
@@ -297,7 +281,7 @@ def _working_dtype() -> np.dtype:
 
 
 def _context_dim(problem: Problem, dim: int, history: Any) -> int:
-    """Q, from the history or from a cost that knows it."""
+    """q, from the history or from a cost that knows it."""
     if history is not None:
         return np.shape(history)[-1] if np.ndim(history) else 0
     if isinstance(problem.hitting, AbstractQuadraticCost):
@@ -333,24 +317,3 @@ def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[Sizes
     if max(dim, (seen + 1) * context_dim) * (streams or 1) > _MOST_NUMBERS:
         raise PolicyFileError(f"{os.fspath(path)} has sizes that make no sense.")
     return Sizes(dim, context_dim, seen, horizon), streams
-
-
-def _is_finite(array: np.ndarray) -> bool:
-    """`np.isfinite(array).all()`, in a tenth of the time for a few numbers (a finite sum has only finite terms)."""
-    if array.size <= _FEW and math.isfinite(sum(array.ravel().tolist())):
-        return True
-    return bool(np.isfinite(array).all())
-
-
-def _as_array(context: Any) -> np.ndarray:
-    if isinstance(context, np.ma.MaskedArray):
-        raise ValueError("the context must not be a masked array; fill the gaps first.")
-    try:
-        return np.array(context)
-    except ValueError:
-        raise ValueError(f"the context must be numbers in an array, got {_shown(context)}.") from None
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."

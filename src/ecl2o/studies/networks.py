@@ -7,10 +7,8 @@ import jax
 
 from ecl2o.agents import MLAROBD, AbstractAgent, PureML
 from ecl2o.learning import AbstractLoss, CalibratedLoss, StandaloneLoss, fit_many
+from ecl2o.learning.descent import Report
 from ecl2o.problem import Instance, Problem
-
-# report(step, steps, latest loss)
-Report = Callable[[int, int, float], None]
 
 
 @dataclasses.dataclass(frozen=True)
