@@ -11,7 +11,7 @@ from ecl2o.cli import app
 
 from .operator_files import write_series
 
-TRAINED_WITH = ("--column", "demand", "--promise", "2.2", "--alpha", "5", "--steps", "2", "--seed", "3")
+TRAINED_WITH = ("--column", "demand", "--promise", "2.2", "--per", "day", "--alpha", "5", "--steps", "2", "--seed", "3")
 SPLIT = ("--training-days", "14", "--validation-days", "4")
 
 

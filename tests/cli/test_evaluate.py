@@ -23,7 +23,7 @@ def test_the_whole_series_without_what_the_policy_remembers(fitted, ecl2o):
     assert result.exit_code == 0, result.stderr
     assert f"{DAYS - 7} days of demand.csv, from 2024-01-08" in result.stdout
     words = " ".join(result.stdout.split())
-    assert "promise: at most 2.2 times the optimum of each day, at every step of it; kept" in words
+    assert "promise: at most 2.2 times the optimum, over each 4 steps, at every step of it; kept" in words
     assert "live ratio" in words
     assert (
         f"note: 11 of these {DAYS - 7} days were used to train or choose the policy; --days 6 tests on the others."

@@ -11,6 +11,7 @@ from ecl2o.evaluation import TestBed as Bed
 from ecl2o.evaluation import score_days
 from ecl2o.recipes import own_series
 from ecl2o.recipes.own_series import Recipe, default_split, fit_series, tracking_problem
+from ecl2o.recipes.terms import Terms
 
 STEPS, DAYS = 4, 20
 SPLIT = Split(12, 4)
@@ -33,7 +34,7 @@ def wavy() -> np.ndarray:
 @pytest.fixture(scope="module")
 def fitted(wavy):
     stages = []
-    recipe = Recipe(advisor="lstm", promise=2.0, steps=3)
+    recipe = Recipe(advisor="lstm", promise=Terms(2.0, "day"), steps=3)
     found = fit_series(series(wavy), recipe, lambda stage, done, total: stages.append(stage))
     assert list(dict.fromkeys(stages)) == [
         "training (lstm)",
@@ -86,7 +87,9 @@ def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_pat
     loaded = ec.load(tmp_path / "policy.ecl2o")
     assert loaded.history.tolist() == wavy[-loaded.contract.history_steps :].tolist()
     assert loaded.contract.history_until == "2024-01-20 18:00:00"
-    assert loaded.metadata["recipe"] == {"alpha": 10.0, "advisor": "lstm", "promise": 2.0, "steps": 3, "seed": 0}
+    terms = {"ratio": 2.0, "per": "day", "allowance": 0.0, "contexts": None}
+    asked = {"alpha": 10.0, "advisor": "lstm", "promise": terms, "steps": 3, "seed": 0, "bounds": None}
+    assert loaded.metadata["recipe"] == asked
 
 
 @pytest.mark.parametrize("advisor", ["seasonal", "mlp", "lstm"])
@@ -96,8 +99,12 @@ def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy,
     scaled, problem = contexts.scaled_to(1.0), tracking_problem(1, 10.0)
     shape = own_series._Shape.of(contexts)
     inside = own_series._advisor(advisor, scaled, shape, jax.random.key(0))
-    agent = own_series._guarded(advisor, ec.MLAROBD(inside, 2.0), 2.0, STEPS)
-    raw = own_series._in_units(agent, contexts.scale / scaled.scale)
+    unit, top = scaled.scale / contexts.scale, float(wavy.max())
+    terms = Terms(2.0, "day", allowance=1e9, contexts=(0.0, top)).in_units(unit)
+    agent = own_series._promising(ec.MLAROBD(inside, 2.0), terms, STEPS)
+    raw = own_series._in_units(agent, 1 / unit)
+    assert float(raw.agent.contexts[1]) == pytest.approx(top, rel=1e-12)
+    assert float(raw.agent.allowance) == pytest.approx(1e9, rel=1e-12)
     runs = [
         ec.rollout_days(a, problem, *map(jax.numpy.asarray, c.test_days(shape.history_steps)))[0].actions
         for a, c in ((agent, scaled), (raw, contexts))
@@ -119,6 +126,23 @@ def test_windows_hold_what_came_before_them_and_are_not_too_many(wavy, monkeypat
     np.testing.assert_array_equal(fewer.contexts[-1], windows.contexts[-1])
 
 
+def test_a_promise_for_the_whole_run_within_bounds(wavy):
+    """Actions stay within the bounds, the promise counts on contexts there, and holds in the units of the series."""
+    low, high = float(wavy.min()) * 0.9, float(wavy.max()) * 1.01
+    recipe = Recipe(advisor="ridge", promise=Terms(2.0), steps=2, bounds=(low, high))
+    found = fit_series(series(wavy), recipe)
+    row = next(row for row in found.rows if row.name == "policy")
+    assert row.promise.period is None
+    assert [float(end) for end in row.promise.contexts] == pytest.approx([low, high], rel=1e-9)
+    assert row.promise_kept
+    runner = ec.Runner(found.policy, wavy[0], wavy[:8])
+    far = [runner.step([high]) for _ in range(3)]
+    assert all(low <= float(action[0]) <= high for action in far)
+    assert bool(runner.info.details["kept"])
+    runner.step([2 * high])
+    assert not bool(runner.info.details["kept"])  # a context that it does not count on
+
+
 def test_default_split():
     assert default_split(365) == Split(243, 60)
     assert default_split(91) == Split(60, 15)
@@ -129,7 +153,7 @@ def test_refusals(wavy):
     with pytest.raises(DataError, match="never change"):
         fit_series(series(np.full((DAYS * STEPS, 2), 3.0)))
     with pytest.raises(ValueError, match=r"ratio = 1.05 cannot be promised over 4 steps: it must exceed 1\.25697"):
-        fit_series(series(wavy), Recipe(promise=1.05))
+        fit_series(series(wavy), Recipe(promise=Terms(1.05, "day")))
     with pytest.raises(ValueError, match="alpha must be positive"):
         Recipe(alpha=-1.0)
     with pytest.raises(DataError, match="training days are too few"):

@@ -20,7 +20,27 @@ def fit(
     ] = 10.0,
     promise: Annotated[
         float | None,
-        typer.Option(help="Promise to pay at most this many times the optimum of each day, whatever happens (2.5)."),
+        typer.Option(help="Promise to pay at most this many times the optimum, whatever happens (for example 2)."),
+    ] = None,
+    per: Annotated[
+        Literal["day", "week", "month", "run"],
+        typer.Option(
+            help="What the promise is for: the whole run, or each month of 30 days, week or day by itself. The shorter, the "
+            "dearer; single days of a longer promise are not bounded."
+        ),
+    ] = "run",
+    allowance: Annotated[
+        float, typer.Option(min=0.0, help="What may be paid on top of the promise in each period, in units of cost.")
+    ] = 0.0,
+    contexts_in: Annotated[
+        str | None,
+        typer.Option(
+            "--contexts", metavar="LOW:HIGH", help="All contexts are known to lie there: a promise then allows more."
+        ),
+    ] = None,
+    bounds: Annotated[
+        str | None,
+        typer.Option(metavar="LOW:HIGH", help="Actions stay there; a promise then counts on contexts there too."),
     ] = None,
     advisor: Annotated[
         Literal["auto", "ridge", "seasonal", "mlp", "lstm"],
@@ -47,14 +67,20 @@ def fit(
     Training takes a minute or two for a year of hourly rows. Advisor, trust and mu are chosen on the validation days; the table
     is about the days after them. Costs are 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the units of the file.
     """
+    interval = None if contexts_in is None else series.interval_of(contexts_in)
+    limits = None if bounds is None else series.interval_of(bounds, "--bounds")
+    if promise is None and (allowance or interval or per != "run"):
+        raise typer.BadParameter("--per, --allowance and --contexts go with --promise.", param_hint="--promise")
     from ecl2o.cli.numerics import use_double_precision
 
     use_double_precision()
     _refuse_bad_place(out)
     from ecl2o.recipes.own_series import Recipe, bad_day, fit_series
+    from ecl2o.recipes.terms import Terms
     from ecl2o.serving import save
 
-    recipe = Recipe(alpha, advisor, promise, steps, seed)
+    terms = None if promise is None else Terms(promise, per, allowance, interval)
+    recipe = Recipe(alpha, advisor, terms, steps, seed, limits)
     split = series.split_of(training_days, validation_days)
     contexts = series.Reading(data, column, time_column, fill, period).contexts(split)
     with output.progress_bars(not json) as progress:
@@ -119,7 +145,7 @@ def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any) 
     if promised is None:
         say(
             "worst case: none is promised. R-OBD never pays more than "
-            f"{_expert_ratio(fitted):.3f} times the optimum; with --promise 2.5 your policy would keep to 2.5."
+            f"{_expert_ratio(fitted):.3f} times the optimum; with --promise 2 your policy would keep to 2."
         )
     else:
         say(promised)

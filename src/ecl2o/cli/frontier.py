@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 # A shortage is at least 0 and at most that without renewables, in the units of each pipeline.
-_WEATHER_CONTEXTS = {"authors-code": (0.0, 0.8), "paper": (0.0, 1.0)}
+_WEATHER_CONTEXTS: dict[str | None, tuple[float, float]] = {"authors-code": (0.0, 0.8), "paper": (0.0, 1.0)}
 
 
 def frontier(

@@ -154,13 +154,17 @@ def print_rows(rows: "list[ComparisonRow]", title: str, labels: dict[str, str], 
 
 def promise_line(row: "ComparisonRow") -> str | None:
     """Whether the promise was kept, in words."""
-    if row.promise is None or row.live_ratio is None:
+    promise = row.promise
+    if promise is None or row.left is None:
         return None
-    verdict = "kept" if row.promise_kept else "BROKEN"
-    return (
-        f"promise: at most {row.promise.ratio:g} times the optimum of each day, at every step of it; {verdict} "
-        f"(largest at any step: {row.live_ratio:.4f})."
-    )
+    period = f"each {promise.period} steps" if promise.period else "the whole run"
+    extra = f" plus {float(promise.allowance):g}" if float(promise.allowance) else ""
+    told = f"promise: at most {float(promise.ratio):g} times {promise.reference}{extra}, over {period}, at every step of it; "
+    if row.lost_at is not None:
+        return told + f"LOST from step {row.lost_at + 1} on, where a context was not such as it counts on."
+    live = "" if row.live_ratio is None else f" (largest at any step: {row.live_ratio:.4f}"
+    live += "" if row.live_ratio is None else f"; at least {row.left:.1%} of it was left at every step)"
+    return told + ("kept" if row.promise_kept else "BROKEN") + live + "."
 
 
 def as_json(rows: "list[ComparisonRow]") -> dict[str, Any]:

@@ -42,7 +42,9 @@ class ComparisonRow(eqx.Module):
 
     `average_cost` is in units of the daily oracle's; ratios are by day, against the optimum from the same x_0;
     `microseconds_per_step` is the time of the compiled run divided by its steps, best of three after warm-up.
-    `live_ratio` is the largest that the agent itself reported at any step, None where it does not know the optimum.
+    `live_ratio` is the largest that the agent itself reported at any step, None where it does not know the optimum. Of a promise,
+    `left` is the least that it left to be spent, in units of what may be spent, and `lost_at` the first step (from 0) for which
+    it did not hold any more, because a context was not such as it counts on.
     """
 
     name: str
@@ -54,18 +56,25 @@ class ComparisonRow(eqx.Module):
     forecaster: str | None = None
     promise: Promise | None = None
     live_ratio: float | None = None
+    left: float | None = None
+    lost_at: int | None = None
     unconverged: float = 0.0
 
     @property
     def promise_kept(self) -> bool | None:
-        """Whether no step broke the promise; None where there is none."""
-        if self.promise is None or self.live_ratio is None:
+        """Whether it held at every step, and none broke it; None where there is none."""
+        if self.promise is None or self.left is None:
             return None
-        return bool(self.live_ratio <= self.promise.ratio * (1 + _ROUNDING))
+        return self.lost_at is None and self.left >= -_ROUNDING
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
-        promise = None if self.promise is None else {"ratio": float(self.promise.ratio), "steps": self.promise.period}
+        promise = self.promise and {
+            "ratio": float(self.promise.ratio),
+            "relative_to": self.promise.reference,
+            "allowance": float(self.promise.allowance),
+            "steps": self.promise.period,
+        }
         return {
             "name": self.name,
             "average_cost": self.average_cost,
@@ -77,6 +86,8 @@ class ComparisonRow(eqx.Module):
             "promise": promise,
             "live_ratio": self.live_ratio,
             "promise_kept": self.promise_kept,
+            "promise_left": self.left,
+            "promise_lost_at_step": None if self.lost_at is None else self.lost_at + 1,
             "unconverged": self.unconverged,
         }
 
@@ -126,6 +137,8 @@ def compared(name: str, entrant: Entrant, bed: TestBed) -> ComparisonRow:
         forecaster=asked,
         promise=agent.promise(bed.problem),
         live_ratio=worst_live_ratio(score),
+        left=_least_left(score),
+        lost_at=_lost_at(score),
         unconverged=score.unconverged,
     )
 
@@ -141,6 +154,23 @@ def worst_live_ratio(score: DailyScore) -> float | None:
     """The largest ratio to the optimum so far that the agent reported of itself; a guard further in is not what was played."""
     info: Info = score.runs.info
     return float(np.max(info.details["live_ratio"])) if "live_ratio" in info.details else None
+
+
+def _least_left(score: DailyScore) -> float | None:
+    """The least of what a promise left at any step, as a share of what might have been spent by then; None without one."""
+    told = score.runs.info.details
+    if "left" not in told:
+        return None
+    left, cost = np.asarray(told["left"]), np.asarray(told["cost"])
+    allowed = left + cost
+    return float(np.min(np.divide(left, allowed, out=np.where(left < 0, -np.inf, 0.0), where=allowed > 0)))
+
+
+def _lost_at(score: DailyScore) -> int | None:
+    """The first step at which a promise did not hold any more."""
+    told = score.runs.info.details
+    lost = ~np.ravel(told["kept"]) if "kept" in told else np.zeros(1, bool)
+    return int(np.argmax(lost)) if lost.any() else None
 
 
 def _seconds(run: Callable[[], Any]) -> float:

@@ -9,6 +9,7 @@ will be used: as one stream, in which what learns while it runs goes on learning
 import dataclasses
 from typing import Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,7 @@ from ecl2o.agents import (
     RHC,
     ROBD,
     AbstractAgent,
-    Competitive,
+    AbstractGuard,
     Periodic,
     Start,
 )
@@ -28,10 +29,10 @@ from ecl2o.evaluation import Certificate, TestBed, certify, score_runs
 from ecl2o.evaluation.comparison import ComparisonRow, Entrant, compare, streamed
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
-from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
+from ecl2o.problem import Box, Everywhere, Instance, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.guarded_training import competitive_ridge, train_through
 from ecl2o.recipes.progress import Progress, silent
-from ecl2o.recipes.terms import Terms
+from ecl2o.recipes.terms import Terms, renewed
 from ecl2o.running import stream_days
 from ecl2o.serving import Contract, Policy
 from ecl2o.serving.contract import Source
@@ -63,19 +64,45 @@ MOST_RIDGE_STEPS = 96  # a day; the regression's features grow with it, and its 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a policy is trained. `promise`: cost at most so many times the optimum of each day, whatever happens."""
+    """How a policy is made.
+
+    Args:
+        alpha: what moving costs.
+        advisor: what learns; auto: the regression or the structured one, whichever validates better.
+        promise: what is promised of the bill, in the units of the series; None: nothing.
+        steps: Adam steps; None: as many as the advisor needs.
+        seed: of whatever is drawn.
+        bounds: (low, high) of actions, in the units of the series; a promise then counts on contexts within them.
+    """
 
     alpha: float = 10.0
-    advisor: Advisor | Literal["auto"] = "auto"  # the regression or the structured one, whichever validates better
-    promise: float | None = None
-    steps: int | None = None  # Adam steps; None: as many as the advisor needs
+    advisor: Advisor | Literal["auto"] = "auto"
+    promise: Terms | None = None
+    steps: int | None = None
     seed: int = 0
+    bounds: tuple[float, float] | None = None
 
     def __post_init__(self):
         if self.advisor not in ("auto", *TRAINING):
             raise ValueError(f"advisor must be one of auto, {', '.join(TRAINING)}, got {self.advisor!r}.")
         if not (np.isfinite(self.alpha) and self.alpha > 0):
             raise ValueError(f"alpha must be positive and finite, got {self.alpha}.")
+
+    @property
+    def terms(self) -> Terms | None:
+        """The promise; with bounds on actions, contexts are taken to lie within them unless something else is known."""
+        if self.promise is None or self.promise.contexts is not None or self.bounds is None:
+            return self.promise
+        return dataclasses.replace(self.promise, contexts=self.bounds)
+
+    def in_units(self, factor: float) -> "Recipe":
+        """The same for a series whose numbers are `factor` times as large."""
+        terms, bounds = self.terms, self.bounds
+        return dataclasses.replace(
+            self,
+            promise=None if terms is None else terms.in_units(factor),
+            bounds=None if bounds is None else (bounds[0] * factor, bounds[1] * factor),
+        )
 
     @property
     def untrained(self) -> tuple[Advisor, ...]:
@@ -128,23 +155,27 @@ def default_split(n_days: int) -> Split:
     return Split() if n_days < FEWEST_DAYS else Split(2 * n_days // 3, n_days // 6)
 
 
-def tracking_problem(dim: int, alpha: float) -> Problem:
-    """Follow every column, and pay alpha/2 times the squared movement."""
-    return Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=alpha, dim=dim))
+def tracking_problem(dim: int, alpha: float, bounds: tuple[float, float] | None = None) -> Problem:
+    """Follow every column, within bounds if there are any, and pay alpha/2 times the squared movement."""
+    actions = Everywhere() if bounds is None else Box(*bounds)
+    return Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=alpha, dim=dim), actions)
 
 
 def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress = silent) -> FittedSeries:
     """Train all candidates, choose one on the validation days, and compare it on the test days."""
     _refuse_constant(contexts)
-    problem = tracking_problem(contexts.dim, recipe.alpha)
+    problem = tracking_problem(contexts.dim, recipe.alpha, recipe.bounds)
     scaled = contexts.scaled_to(1.0)
-    contenders = _contenders(scaled, problem, recipe, progress)
+    unit = scaled.scale / contexts.scale
+    scaled_recipe = recipe.in_units(unit)
+    scaled_problem = tracking_problem(contexts.dim, recipe.alpha, scaled_recipe.bounds)
+    contenders = _contenders(scaled, scaled_problem, scaled_recipe, progress)
     candidates = []
     for contender in contenders:
-        candidates.append(_validated(contender, scaled, problem))
+        candidates.append(_validated(contender, scaled, scaled_problem))
         progress("choosing on validation days", len(candidates), len(contenders))
     best = int(np.argmin([candidate.average_cost for candidate in candidates]))
-    agent = _in_units(contenders[best].agent, contexts.scale / scaled.scale)
+    agent = _in_units(contenders[best].agent, 1 / unit)
     history_steps = contenders[best].kept_steps(contexts)
     test = TestBed.of(problem, *contexts.test_days(_known(history_steps, contexts, test=True)))
     rows = compare(
@@ -246,16 +277,17 @@ def _by_regression(
         return [
             _Contender(advisor, trust, 0.0, ridge if trust is None else MLAROBD(ridge, trust)) for trust in RIDGE_TRUSTS
         ]
-    guard = competitive_ridge(Terms(recipe.promise, "day"), period)
-    _refuse_infeasible(guard, problem, contexts)
+    terms = recipe.promise
+    guard, renewal = competitive_ridge(terms, period), terms.steps(period)
+    _refuse_infeasible(renewed(guard, renewal), problem, contexts)
     progress("training the guarded regression", 0, 1)
     steps = recipe.training_steps(advisor)
     rate = TRAINING[advisor][1]
     trained, _ = train_through(
-        guard, problem, contexts, period=period, steps=steps, learning_rate=rate, checks=min(4, steps)
+        guard, problem, contexts, period=renewal, steps=steps, learning_rate=rate, checks=min(4, steps)
     )
     progress("training the guarded regression", 1, 1)
-    return [_Contender(advisor, None, 0.0, Periodic(trained, period))]
+    return [_Contender(advisor, None, 0.0, renewed(trained, renewal))]
 
 
 def _refuse_infeasible(agent: AbstractAgent, problem: Problem, contexts: Contexts) -> None:
@@ -266,12 +298,18 @@ def _refuse_infeasible(agent: AbstractAgent, problem: Problem, contexts: Context
 def _by_gradient(
     advisor: Advisor, contexts: Contexts, problem: Problem, recipe: Recipe, progress: Progress
 ) -> list[_Contender]:
-    """One contender per entry of the grid, trained through the calibrator, and the guard if there is a promise."""
+    """One contender per entry of the grid, trained through the calibrator, and through the guard if it promises each day.
+
+    A promise for longer hardly ever cuts anything off, and is put around what was trained without it.
+    """
     shape, period = _Shape.of(contexts), contexts.steps_per_day
     keys = [jax.random.key(recipe.seed)] * len(GRID)
     untrained = _advisor(advisor, contexts, shape, jax.random.fold_in(keys[0], 1))
-    agents = [_guarded(advisor, MLAROBD(untrained, trust), recipe.promise, period) for trust, _ in GRID]
-    _refuse_infeasible(agents[0], problem, contexts)
+    terms, daily = recipe.promise, recipe.promise is not None and recipe.promise.per == "day"
+    agents: list[AbstractAgent] = [MLAROBD(untrained, trust) for trust, _ in GRID]
+    _refuse_infeasible(_promising(agents[0], terms, period), problem, contexts)
+    if daily:
+        agents = [_promising(agent, terms, period) for agent in agents]
     seasonal = advisor == "seasonal"
     windows = _windows(
         contexts, shape.window_steps if seasonal else period, shape.profile_days * period if seasonal else 0
@@ -288,14 +326,19 @@ def _by_gradient(
         progress=lambda done, total, loss: progress(f"training ({advisor})", done, total),
     )
     return [
-        _Contender(advisor, trust, mu, _streamed(advisor, result.agent, period))
+        _Contender(advisor, trust, mu, _streamed(advisor, result.agent, None if daily else terms, period))
         for (trust, mu), result in zip(GRID, fitted, strict=True)
     ]
 
 
-def _streamed(advisor: Advisor, agent: AbstractAgent, period: int) -> AbstractAgent:
-    """A network's memory, trained on days, is a day's."""
-    return Periodic(agent, period, "history") if advisor == "lstm" else agent
+def _streamed(advisor: Advisor, agent: AbstractAgent, terms: Terms | None, period: int) -> AbstractAgent:
+    """The agent as it will be used: a network's memory, trained on days, is a day's; what is still to be promised is."""
+    return _promising(Periodic(agent, period, "history") if advisor == "lstm" else agent, terms, period)
+
+
+def _promising(agent: AbstractAgent, terms: Terms | None, period: int) -> AbstractAgent:
+    """The agent behind a promise, if there is one."""
+    return agent if terms is None else renewed(terms.guard(agent, period), terms.steps(period))
 
 
 def _advisor(advisor: Advisor, contexts: Contexts, shape: _Shape, key) -> AbstractAgent:
@@ -305,14 +348,6 @@ def _advisor(advisor: Advisor, contexts: Contexts, shape: _Shape, key) -> Abstra
     scaling = Scaling.of(jnp.asarray(contexts.training))
     network = MLP if advisor == "mlp" else LSTM
     return network(dim, dim, key=key, contexts=scaling, actions=scaling)
-
-
-def _guarded(advisor: Advisor, agent: AbstractAgent, promise: float | None, period: int) -> AbstractAgent:
-    """The agent behind its promise of each day, if there is one; what restarts daily needs no renewal."""
-    if promise is None:
-        return agent
-    guard = Competitive(agent, promise, period)
-    return guard if advisor == "lstm" else Periodic(guard, period)
 
 
 def _windows(contexts: Contexts, steps: int, history_steps: int) -> Instance:
@@ -331,15 +366,19 @@ def _windows(contexts: Contexts, steps: int, history_steps: int) -> Instance:
 
 
 def _in_units(agent: AbstractAgent, factor: float) -> AbstractAgent:
-    """The agent for contexts `factor` times as large: networks rescale inside, everything else is homogeneous."""
+    """The agent for contexts `factor` times as large: networks and guards rescale, everything else is homogeneous."""
 
-    def is_scaling(node):
-        return isinstance(node, Scaling)
+    def has_units(node):
+        return isinstance(node, Scaling | AbstractGuard)
 
     def rescaled(node):
-        return Scaling(node.offset * factor, node.scale * factor) if is_scaling(node) else node
+        if isinstance(node, Scaling):
+            return Scaling(node.offset * factor, node.scale * factor)
+        if isinstance(node, AbstractGuard):
+            return eqx.tree_at(lambda guard: guard.agent, node.in_units(factor), _in_units(node.agent, factor))
+        return node
 
-    return jax.tree.map(rescaled, agent, is_leaf=is_scaling)
+    return jax.tree.map(rescaled, agent, is_leaf=has_units)
 
 
 def _policy(

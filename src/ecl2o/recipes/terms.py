@@ -36,6 +36,11 @@ class Terms:
         if self.per not in DAYS:
             raise ValueError(f"per must be one of {', '.join(DAYS)}, got {self.per!r}.")
 
+    def in_units(self, factor: float) -> "Terms":
+        """The same for contexts `factor` times as large, whose costs are its square times as large."""
+        low_high = None if self.contexts is None else (self.contexts[0] * factor, self.contexts[1] * factor)
+        return dataclasses.replace(self, allowance=self.allowance * factor**2, contexts=low_high)
+
     def steps(self, steps_per_day: int) -> int | None:
         """The period in steps; None where it is the whole run."""
         days = DAYS[self.per]

@@ -218,7 +218,9 @@ class _Setup:
         known = self.contexts.values[: (split.training_days + split.validation_days) * self.period]
         outlook = record_outlook(OnlineRidge(self.period), self.problem, known)
         boxes = [None] if self.settings.contexts is None else [None, self._scaled(self.settings.contexts)]
-        kinds = [(per, box) for per in self.settings.periods for box in boxes]
+        kinds: list[tuple[Per, tuple[float, float] | None]] = [
+            (per, box) for per in self.settings.periods for box in boxes
+        ]
         trained = {}
         for done, (per, box) in enumerate(kinds, start=1):
             terms = [Terms(ratio, per, contexts=box) for ratio in ratios]

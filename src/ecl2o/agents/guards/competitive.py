@@ -1,5 +1,6 @@
 """The maximal guard relative to the optimum, for every quadratic problem (docs/guarantees.md, the revelation theorem)."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -105,6 +106,10 @@ class Competitive(AbstractGuard):
 
     def promise(self, problem: Problem) -> Promise:
         return Promise(self.ratio, "the optimum", self.allowance, self.horizon, self.contexts)
+
+    def in_units(self, factor: float) -> "Competitive":
+        scaled = None if self.contexts is None else tuple(bound * factor for bound in self.contexts)
+        return dataclasses.replace(self, allowance=self.allowance * factor**2, contexts=scaled)
 
     def check(self, problem: Problem, start: Start) -> None:
         """Refuse problems that this guard is not for, and, where the numbers are known, a ratio that cannot be promised."""

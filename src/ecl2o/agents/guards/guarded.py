@@ -90,6 +90,9 @@ class Guarded(AbstractGuard):
     def promise(self, problem: Problem) -> Promise:
         return Promise(1 + self.slack, type(self.expert).__name__)
 
+    def in_units(self, factor: float) -> "Guarded":
+        return self
+
     def check(self, problem: Problem, start: Start) -> None:
         self._refuse_movement(problem)
         self.agent.check(problem, start)

@@ -26,6 +26,10 @@ class AbstractGuard(AbstractAgent):
         """What is promised of the bill from one `init` or renewal to the next."""
 
     @abc.abstractmethod
+    def in_units(self, factor: float) -> "AbstractGuard":
+        """The same guard for contexts `factor` times as large, the wrapped agent left as it is."""
+
+    @abc.abstractmethod
     def renewed(self, problem: Problem, state: Any, start: Start) -> State:
         """The state with account and reference begun anew at `start.x0`; the wrapped agent's is left as it is."""
 
