@@ -7,7 +7,6 @@ will be used: as one stream, in which what learns while it runs goes on learning
 """
 
 import dataclasses
-from typing import Literal
 
 import equinox as eqx
 import jax
@@ -32,12 +31,11 @@ from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.problem import Box, Everywhere, Instance, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.guarded_training import competitive_ridge, train_through
 from ecl2o.recipes.progress import Progress, silent
+from ecl2o.recipes.recipe import TRAINING, Advisor, Recipe
 from ecl2o.recipes.terms import Terms, renewed
 from ecl2o.running import stream_days
 from ecl2o.serving import Contract, Policy
 from ecl2o.serving.contract import Source
-
-Advisor = Literal["ridge", "seasonal", "mlp", "lstm"]
 
 FEWEST_DAYS = 91
 PROFILE_DAYS = 14  # what the structured advisor remembers
@@ -50,76 +48,6 @@ KEPT_DAYS = 365  # of the series, which the regression begins on
 # (trust, mu) that validation chooses from, and the trusts for advice that is not trained (None: played as it is).
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))
 RIDGE_TRUSTS = (1.0, 10.0, None)
-
-# Adam steps and learning rate by advisor (docs/choices.md); of the regression only the correction inside a guard is trained.
-TRAINING: dict[Advisor, tuple[int, float]] = {
-    "ridge": (200, 5e-2),
-    "seasonal": (1200, 1e-2),
-    "mlp": (2000, 2e-2),
-    "lstm": (1500, 3e-3),
-}
-AUTOMATIC: tuple[Advisor, ...] = ("ridge", "seasonal")  # what is tried where nobody says which
-MOST_RIDGE_STEPS = 96  # a day; the regression's features grow with it, and its work with their square
-
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """How a policy is made.
-
-    Args:
-        alpha: what moving costs.
-        advisor: what learns; auto: the regression or the structured one, whichever validates better.
-        promise: what is promised of the bill, in the units of the series; None: nothing.
-        steps: Adam steps; None: as many as the advisor needs.
-        seed: of whatever is drawn.
-        bounds: (low, high) of actions, in the units of the series; a promise then counts on contexts within them.
-    """
-
-    alpha: float = 10.0
-    advisor: Advisor | Literal["auto"] = "auto"
-    promise: Terms | None = None
-    steps: int | None = None
-    seed: int = 0
-    bounds: tuple[float, float] | None = None
-
-    def __post_init__(self):
-        if self.advisor not in ("auto", *TRAINING):
-            raise ValueError(f"advisor must be one of auto, {', '.join(TRAINING)}, got {self.advisor!r}.")
-        if not (np.isfinite(self.alpha) and self.alpha > 0):
-            raise ValueError(f"alpha must be positive and finite, got {self.alpha}.")
-
-    @property
-    def terms(self) -> Terms | None:
-        """The promise; with bounds on actions, contexts are taken to lie within them unless something else is known."""
-        if self.promise is None or self.promise.contexts is not None or self.bounds is None:
-            return self.promise
-        return dataclasses.replace(self.promise, contexts=self.bounds)
-
-    def in_units(self, factor: float) -> "Recipe":
-        """The same for a series whose numbers are `factor` times as large."""
-        terms, bounds = self.terms, self.bounds
-        return dataclasses.replace(
-            self,
-            promise=None if terms is None else terms.in_units(factor),
-            bounds=None if bounds is None else (bounds[0] * factor, bounds[1] * factor),
-        )
-
-    @property
-    def untrained(self) -> tuple[Advisor, ...]:
-        """Those that are not trained by gradients: the regression, but for the correction that a promise asks for."""
-        return ("ridge",) if self.promise is None else ()
-
-    def advisors(self, steps_per_day: int) -> tuple[Advisor, ...]:
-        """Which are tried; the regression only where days are short enough, unless it is asked for."""
-        if self.advisor != "auto":
-            return (self.advisor,)
-        return AUTOMATIC if steps_per_day <= MOST_RIDGE_STEPS else AUTOMATIC[1:]
-
-    def training_steps(self, advisor: Advisor) -> int:
-        """Adam steps."""
-        if advisor in self.untrained:
-            return 0
-        return TRAINING[advisor][0] if self.steps is None else self.steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -399,6 +327,8 @@ def _policy(
         columns=list(series.columns),
         step_minutes=float(series.step_minutes),
         steps_per_day=contexts.steps_per_day,
+        period_name="day" if recipe.promise is None else recipe.promise.per,
+        action_bounds=None if recipe.bounds is None else [recipe.bounds] * contexts.dim,
         history_steps=_Shape.of(contexts).history_steps,
         history_until=str(contexts.time[used - 1]),
         seen_until=str(contexts.time[seen - 1]),
