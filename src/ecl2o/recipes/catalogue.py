@@ -27,6 +27,7 @@ from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.evaluation import TestBed
 from ecl2o.evaluation.comparison import Entrant, streamed
 from ecl2o.forecasters import AbstractForecaster, RollingProfile
+from ecl2o.recipes.tariff import under_tariff
 
 # Agents that need no training, by the names that tables and commands use: made for days of so many steps.
 CONTENDERS: dict[str, Callable[[int], AbstractAgent]] = {
@@ -47,6 +48,7 @@ CONTENDERS: dict[str, Callable[[int], AbstractAgent]] = {
     "abcs-rhc": lambda steps: ABCS(RHC(steps - 1, truncate=False)),
     "guarded-rhc": lambda steps: Guarded(RHC(steps - 1, truncate=False), slack=0.5),
     "competitive-rhc": lambda steps: Competitive(RHC(steps - 1, truncate=False), ratio=2.5, horizon=steps),
+    "competitive-tariff": lambda steps: under_tariff(RHC(steps - 1, truncate=False), steps),
     "ridge": lambda steps: OnlineRidge(steps),
     "competitive-ridge": lambda steps: Periodic(Competitive(OnlineRidge(steps), ratio=2.5, horizon=steps), steps),
 }

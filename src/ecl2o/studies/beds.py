@@ -8,6 +8,7 @@ import numpy as np
 from ecl2o.data import weather_contexts
 from ecl2o.evaluation import TestBed
 from ecl2o.recipes.own_series import tracking_problem
+from ecl2o.studies.prices import spot_bed, tariff_bed
 from ecl2o.studies.right_sizing import RightSizing
 from ecl2o.studies.settings import RightSizingSettings
 from ecl2o.studies.varying_curvature import random_instances, varying_curvature_problem
@@ -38,9 +39,21 @@ def varying_curvature_bed(alpha: float | None, seed: int) -> TestBed:
     return TestBed.of(problem, np.zeros(1), instances.contexts)
 
 
+def prices_bed(alpha: float | None, seed: int) -> TestBed:
+    """The demand-response days, each miss weighed by a price that is not known in advance."""
+    return spot_bed(alpha or _ALPHA, seed)
+
+
+def tariff_prices_bed(alpha: float | None, seed: int) -> TestBed:
+    """The same under a tariff that is."""
+    return tariff_bed(alpha or _ALPHA)
+
+
 # By name: alpha (None: the study's own) and seed to a bed.
 BEDS: dict[str, Callable[[float | None, int], TestBed]] = {
     "demand-response": demand_response_bed,
     "right-sizing": right_sizing_bed,
     "varying-curvature": varying_curvature_bed,
+    "prices": prices_bed,
+    "prices-tariff": tariff_prices_bed,
 }

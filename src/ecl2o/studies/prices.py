@@ -10,26 +10,16 @@ units of its usual level. Two markets:
 A promise for the tariff uses it as it is; one for the spot price must reckon with the highest price at any hour to come.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import RHC, AbstractAgent, Competitive
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.evaluation import TestBed
 from ecl2o.problem import CurvedTracking, Mahalanobis, Problem
+from ecl2o.recipes.tariff import HIGHEST, LOWEST, time_of_use
 
-LOWEST, HIGHEST = 0.5, 2.0  # prices, in units of the usual one
 HOURS = 24
-TARIFF_PROMISE = 2.1  # for a day; the least is 1.96, and 2.43 for prices that may be anything between their ends
 _HISTORY = 14 * HOURS
-
-
-def tariff() -> Float[np.ndarray, " 24"]:
-    """The price of each hour of the day: 0.5 from 22 to 6, 2 from 16 to 21, 1 otherwise."""
-    hour = np.arange(HOURS)
-    return np.where((hour >= 22) | (hour < 6), LOWEST, np.where((hour >= 16) & (hour < 21), HIGHEST, 1.0))
 
 
 def spot_prices(shortage: Float[np.ndarray, " n"], seed: int) -> Float[np.ndarray, " n"]:
@@ -54,7 +44,7 @@ def spot_bed(alpha: float, seed: int) -> TestBed:
 def tariff_bed(alpha: float) -> TestBed:
     """The test days under the tariff."""
     contexts = weather_contexts()
-    return _bed(contexts, np.tile(tariff(), contexts.n_days), alpha)
+    return _bed(contexts, np.tile(time_of_use(HOURS), contexts.n_days), alpha)
 
 
 def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> TestBed:
@@ -66,11 +56,3 @@ def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> T
     assert history is not None
     assert np.array_equal(past[:, :1], history)
     return TestBed.of(prices_problem(alpha), past[-1, :1], priced[first:].reshape(-1, HOURS, 2), past)
-
-
-# Agents of this study alone, by name: made for days of so many steps. Less can be promised for a tariff that is known.
-PRICED: dict[str, Callable[[int], AbstractAgent]] = {
-    "competitive-tariff": lambda steps: Competitive(
-        RHC(steps - 1, truncate=False), TARIFF_PROMISE, horizon=steps, weights=tariff()
-    ),
-}
