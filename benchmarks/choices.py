@@ -1,7 +1,7 @@
 """Which settings the defaults rest on: every candidate's cost on the validation month, and nothing later.
 
-The year is cut after the validation days before anything is computed, so that no test figure can be in sight. Settings that
-ALGORITHMS gives (features, ridge, half-life, the correction's form) are among the candidates, not taken for granted. What is
+The year is cut after the validation days before anything is computed, so that no test figure can be in sight. The settings
+of the first design (features, ridge, half-life, the correction's form) are among the candidates, not taken for granted. What is
 printed here is the table of docs/choices.md; the library's defaults are its first lines, unless that page says why not.
 
     .venv/bin/python benchmarks/choices.py weather.csv [ridge] [correction] [seasonal] [networks]

@@ -92,7 +92,7 @@ class TorchCluster:
         return CvxpyLayer(problem, parameters=[y, anchor], variables=[x])
 
     def hitting(self, x, y):
-        """F(x, y) of a batch."""
+        """f(x, y) of a batch."""
         on = x + self.standby
         being_on = CLUSTER.energy_price * (on @ self.idle + 0.5 * on**2 @ self.losses)
         beyond = (y[:, 0] - CLUSTER.headroom * on @ self.speed) / CLUSTER.softness

@@ -1,4 +1,4 @@
-"""OBD, Greedy OBD and ABCS: the balance itself, closed forms, and the identities of ALGORITHMS sections 2, 3 and 7."""
+"""OBD, Greedy OBD and ABCS: the balance itself, closed forms, and identities."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The agents made of R_lambda: limits and identities between them (ALGORITHMS sections 2, 4 and 7)."""
+"""The agents made of R_lambda: limits and identities between them."""
 
 import jax
 import jax.numpy as jnp

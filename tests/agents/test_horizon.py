@@ -1,4 +1,4 @@
-"""RHC, CHC, AFHC and RHGD: the identities and bounds of ALGORITHMS sections 3 and 7, against plain-Python referees."""
+"""RHC, CHC, AFHC and RHGD: their identities and bounds, against plain-Python referees."""
 
 import functools
 

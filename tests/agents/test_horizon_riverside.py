@@ -69,7 +69,7 @@ def test_more_future_contexts_equal_an_independent_rhc(riverside, window):
 
 
 def test_the_forecast_of_a_practitioner(riverside):
-    """ALGORITHMS section 9: a rolling 7-day profile with a fading correction."""
+    """A rolling 7-day profile with a fading correction."""
     profile = RollingProfile(days=7, decay=0.9)
     _, on = measured(riverside, ec.RHC(23, truncate=False), profile)
     assert on["normalized_average_cost"] == pytest.approx(1.0975, abs=5e-5)

@@ -36,7 +36,7 @@ def _random(count, seed):
 
 
 def _by_hand(ml, expert, gamma, first=None):
-    """The rule of ALGORITHMS section 4 in plain Python, from the two legs' trajectories: levels."""
+    """The rule in plain Python, from the two legs' trajectories: levels."""
     costs = [np.cumsum(np.asarray(leg.hitting + leg.switching)) for leg in (ml, expert)]
     threshold, level, levels = first or costs[1][0], 0, []
     for t in range(HORIZON):

@@ -13,7 +13,7 @@ Advisors that need something per instance (a sequence of advice) get the same fo
 Fields of a case
   make           d -> agent. Called several times; must give an equal agent each time (fixed seeds).
   dims           the dimensions it is run in; (1,) for agents that live on a line.
-  ema            at d = 1, open: x_t = y_t + r (x_{t-1} - y_t), r the decay root (ALGORITHMS section 7, first row).
+  ema            at d = 1, open: x_t = y_t + r (x_{t-1} - y_t), r the decay root.
   equals_greedy  plays what Greedy plays, on every problem of the suite.
   equals_oracle  plays what the oracle plays, on every problem of the suite (its window reaches the end).
   equivariant    (x0, y) -> (a x0 + u, a y + u) turns actions x into a x + u, on open problems. False only for agents with

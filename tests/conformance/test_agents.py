@@ -1,4 +1,4 @@
-"""The acceptance matrix of ALGORITHMS section 7, and what every agent owes its callers, for every case of the registry."""
+"""Identities and bounds, and what every agent owes its callers, for every case of the registry."""
 
 import functools
 import inspect

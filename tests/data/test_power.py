@@ -1,4 +1,4 @@
-"""Power models: the figures of ALGORITHMS section 8, and the shape of the formulas."""
+"""Power models: known figures, and the shape of the formulas."""
 
 import numpy as np
 import pytest

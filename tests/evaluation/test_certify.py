@@ -37,7 +37,7 @@ def test_exact_ratios(agent, horizon, ratio):
 
 
 def test_against_the_forms_written_out():
-    """ALGORITHMS section 0: (m/2)(K - I)'(K - I) + (beta/2)(DK)'(DK), with Greedy's and the oracle's K by hand."""
+    """(m/2)(K - I)'(K - I) + (beta/2)(DK)'(DK), with Greedy's and the oracle's K by hand."""
     T, m, beta = 9, 2.0, 3.0
     problem = ec.Problem(ec.SquaredTracking(m), ec.Mahalanobis.isotropic(alpha=beta, dim=1))
     identity, D = np.eye(T), np.eye(T) - np.eye(T, k=-1)

@@ -1,4 +1,4 @@
-"""Figures of merit on small examples, with the edge cases of ALGORITHMS section 9."""
+"""Figures of merit on small examples, and their edge cases."""
 
 import jax
 import jax.numpy as jnp

@@ -48,7 +48,7 @@ def instances(count=40, horizon=6, seed=0):
 
 @pytest.mark.parametrize("rollout", ["teacher", "free", "dagger"])
 def test_a_linear_learner_finds_the_weights_of_robd(rollout):
-    """Isotropic R-OBD is x_t = (1 - r) y_t + r x_{t-1} (ALGORITHMS section 2)."""
+    """Isotropic R-OBD is x_t = (1 - r) y_t + r x_{t-1}."""
     loss = ec.ImitationLoss(ec.ROBD(), rollout=rollout)
     result = ec.fit(
         linear(0.9, -0.2),

@@ -1,4 +1,4 @@
-"""Agents that balance what moving costs against what staying costs (ALGORITHMS sections 2 and 3).
+"""Agents that balance what moving costs against what staying costs (docs/algorithms.md).
 
 All of them stand on one point: the projection of the previous action on a level set {f(., y) <= l} in the norm of c, with l
 such that c(x, x_prev) = gamma f(x, y). The projections on all level sets are the path x(eta) = argmin over X of

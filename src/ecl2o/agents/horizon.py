@@ -1,4 +1,4 @@
-"""Agents that plan over forecasts and play the beginning of the plan (ALGORITHMS section 3).
+"""Agents that plan over forecasts and play the beginning of the plan (docs/algorithms.md).
 
 `window` counts future contexts, so a plan has window + 1 steps. With `truncate` a plan ends at the known horizon; without,
 it runs on into whatever the forecaster says about the time after, as one who will have to live with the last action would.

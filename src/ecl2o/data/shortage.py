@@ -1,7 +1,7 @@
 """From weather to the shortage a datacenter is asked to shed: the two pipelines of the demand-response study.
 
-Both are ALGORITHMS section 8. `paper` follows the paper's text (section 6.1); `authors-code` the program that made its
-figures: smaller turbines and panels, half-hourly data, smoothing, and a scale that looks at the whole year.
+Both are described in docs/reproduction.md. `paper` follows the paper's text (section 6.1), `authors-code` the program that
+made its figures: smaller turbines and panels, half-hourly data, smoothing, and a scale that looks at the whole year.
 """
 
 from pathlib import Path

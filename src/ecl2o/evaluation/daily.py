@@ -1,4 +1,4 @@
-"""Continuous testing, scored: an agent day after day beside the oracle (ALGORITHMS section 9).
+"""Continuous testing, scored: an agent day after day beside the oracle (docs/reproduction.md).
 
 Costs are normalised by one common number, the mean daily cost of the daily oracle, which runs continuously in the same way.
 Ratios are by day, against the oracle from the *same* x_0 (erratum E22).

@@ -1,4 +1,4 @@
-"""Figures of merit, as the paper defines them (section 2) and ALGORITHMS section 9 makes precise."""
+"""Figures of merit, as the paper defines them (section 2); how they are taken over days is in docs/reproduction.md."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float

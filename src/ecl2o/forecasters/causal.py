@@ -61,7 +61,7 @@ class ProfileMemory(eqx.Module):
 
 
 class RollingProfile(AbstractCausalForecaster):
-    """The mean of the last whole days at the same hour, plus the present error, which fades (ALGORITHMS section 9).
+    """The mean of the last whole days at the same hour, plus the present error, which fades (docs/algorithms.md).
 
     With the profile p of the last `days` whole periods and e_t = y_t - p_t, the forecast of y_{t+j} is
     p_{t+j} + e_t decay^j. Periods are counted from the first step, so a history ends where a period ends; the profile rolls

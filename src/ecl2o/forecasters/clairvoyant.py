@@ -40,7 +40,7 @@ class FilteredNoise(AbstractPreparedForecast):
 
 
 class NoisyExact(AbstractClairvoyantForecaster):
-    """The true contexts plus the filtered noise of Chen et al. (2016), ALGORITHMS section 3.
+    """The true contexts plus the filtered noise of Chen et al. (2016).
 
     The forecast of y_s made at t is y_s + sigma (e_s + g e_{s-1} + ... + g^(s-t-1) e_{t+1}), with g = `decay` and standard
     normal shocks e_s that are the same whenever the forecast is made: one that is made later is never worse. The shocks

@@ -72,7 +72,7 @@ class Backpropagation(AbstractGradient):
 
 
 class ZeroOrder(AbstractGradient):
-    """The gradient of the loss smoothed by a Gaussian, estimated from values of the loss alone (ALGORITHMS section 4).
+    """The gradient of the loss smoothed by a Gaussian, estimated from values of the loss alone (docs/gradient-study.md).
 
     The mean over `directions` draws u of (L(W + s u) - L(W - s u)) / (2 s) u, all on the same batch. s is `sigma` times the
     root mean square of the weights. The loss that training logs is the mean of those values.

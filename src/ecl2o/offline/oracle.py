@@ -48,7 +48,7 @@ def oracle_days(
 ) -> tuple[Trajectory, Float[Array, "n d"]]:
     """The daily oracle of continuous testing: each day is optimal in itself, and starts where the day before ended.
 
-    Returns the runs with a leading day axis, and the x0 of each day (ALGORITHMS section 9).
+    Returns the runs with a leading day axis, and the x0 of each day.
     """
     first = Instance(x0, days[0])
     problem.check(first)

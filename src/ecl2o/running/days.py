@@ -23,8 +23,19 @@ def rollout_days(
 ) -> tuple[Trajectory, Float[Array, "n d"]]:
     """Continuous testing: each day starts from the agent's own last action of the day before.
 
-    The agent's state is made anew every day on the rolling history, the last H contexts before that day (none if `history`
-    is not given). Returns the runs with a leading day axis, and the x0 of each day.
+    The agent's state is made anew every day, on the last H contexts before that day.
+
+    Args:
+        agent: who decides.
+        problem: what is decided.
+        x0: (d,), the action in force before the first day.
+        days: (n, T, q), consecutive days.
+        history: (H, q), the contexts before the first day. Default: none, on any day.
+        forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the day's future.
+        key: for forecasters that draw noise; each day has its own.
+
+    Returns:
+        The runs with a leading day axis, and the x0 of each day (n, d).
     """
     first = Instance(x0, days[0], history)
     problem.check(first)
@@ -60,8 +71,19 @@ def stream_days(
 ) -> tuple[Trajectory, Float[Array, "n d"]]:
     """Continuous testing as one long run, which is what the streaming runner plays: the agent's state goes on over midnight.
 
-    Like `rollout_days` it returns the runs with a leading day axis, and the x0 of each day. What promises for a day, or was
-    trained on days, goes in `agents.Periodic`.
+    What promises for a day, or was trained on days, goes in `agents.Periodic`.
+
+    Args:
+        agent: who decides.
+        problem: what is decided.
+        x0: (d,), the action in force before the first day.
+        days: (n, T, q), consecutive days.
+        history: (H, q), the contexts before the first day. Default: none.
+        forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the future.
+        key: for forecasters that draw noise.
+
+    Returns:
+        The runs with a leading day axis, and the x0 of each day (n, d).
     """
     first = Instance(x0, days[0], history)
     n, T, q = days.shape

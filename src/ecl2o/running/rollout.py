@@ -21,9 +21,17 @@ def rollout(
 ) -> Trajectory:
     """Let the agent act through one instance.
 
-    Works in the precision of `instance.x0`. The forecaster, `forecasters.Exact()` unless given, is asked only by agents
-    with a lookahead; `key` is for forecasters that draw noise. For a set of instances use `jax.vmap`; everything here
-    can be jitted and differentiated.
+    Works in the precision of `instance.x0`, and can be jitted, vmapped and differentiated.
+
+    Args:
+        agent: who decides.
+        problem: what is decided.
+        instance: one instance; for a set use `jax.vmap`.
+        forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the future.
+        key: for forecasters that draw noise.
+
+    Returns:
+        Actions (T, d), bills (T,), and what the agent said at each step.
 
     >>> from ecl2o.agents import Greedy
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking
@@ -63,7 +71,15 @@ def rollout_set(
     The loop over time is outside and the map over instances inside, with the instance axis last, so that the features of a
     network are rows and its layers are products of a weight matrix with a matrix of instances. On CPU that is about twice as
     fast, forward and backward, as a map around the loop. Agents with a lookahead take the map around the loop.
-    `agent_axes` are the axes of those leaves of the agent that differ by instance, as in `jax.vmap`.
+
+    Args:
+        agent: who decides.
+        problem: what is decided.
+        instances: with a leading axis: x0 (n, d), contexts (n, T, q), history (n, H, q).
+        agent_axes: the axes of those leaves of the agent that differ by instance, as in `jax.vmap`. Default: none do.
+
+    Returns:
+        The runs, with a leading axis.
     """
     if agent.lookahead:
         return jax.vmap(lambda a, s: rollout(a, problem, s), in_axes=(agent_axes, 0))(agent, instances)

@@ -77,6 +77,10 @@ def save(path: str | os.PathLike[str], policy: Policy) -> None:
 
     The functions of a `ConvexCost` are not in the file, and `load` then asks for the problem; a function anywhere else is
     refused. The file appears whole or not at all.
+
+    Args:
+        path: the file; one that is there is replaced.
+        policy: what to write.
     """
     described, arrays = _describe_parts(policy)
     if policy.history is not None:
@@ -94,9 +98,12 @@ def save(path: str | os.PathLike[str], policy: Policy) -> None:
 def load(path: str | os.PathLike[str], problem: Problem | None = None, classes: Sequence[type] = ()) -> Policy:
     """Read a policy; nothing in the file is executed, and a file that is not sound is refused with `PolicyFileError`.
 
-    `problem` takes the place of the one in the file, and is needed where that has functions in it. `classes` are modules of
-    yours that the file may name. Numbers keep their precision; where JAX runs in 32 bits, doubles are rounded with a
-    warning.
+    Numbers keep their precision; where JAX runs in 32 bits, doubles are rounded with a warning.
+
+    Args:
+        path: the file.
+        problem: takes the place of the one in the file; needed where that has functions in it.
+        classes: modules of yours that the file may name.
     """
     contents, name = policy_file.read(path, _KIND), os.fspath(path)
     header, arrays = contents.header, list(contents.arrays)
@@ -205,7 +212,7 @@ def _describe_parts(policy: Policy) -> tuple[dict[str, Any], list[np.ndarray]]:
 
 
 def _action_dim(problem: Problem) -> int | None:
-    """D, where the problem itself knows it."""
+    """d, where the problem itself knows it."""
     return problem.Q.shape[0] if isinstance(problem.switching, Mahalanobis) else None
 
 

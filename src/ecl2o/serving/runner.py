@@ -227,8 +227,12 @@ class AbstractRunner(abc.ABC):
 class Runner(AbstractRunner):
     """One stream: `step` takes a context (q,) and gives an action (d,).
 
-    `history` (H, q) is what was seen before the first step; where neither it nor the cost tells how many numbers a context
-    has, give an empty one of shape (0, q). `horizon` is for agents that must know when the run ends.
+    Args:
+        policy: what to run.
+        x0: (d,), the action in force before the first step.
+        history: (H, q), the contexts before the first step. Default: none; where the cost does not tell how many numbers a
+            context has, give an empty one of shape (0, q).
+        horizon: the number of steps, for agents that must know when the run ends. Default: the run has no known end.
 
     For the shortest steps, run programs in the calling thread: `jax.config.update("jax_cpu_enable_async_dispatch", False)`
     before JAX is first used (benchmarks/runner.py).

@@ -48,7 +48,7 @@ def _held_at_bound(x, gradient, lower, upper, slack):
 
 
 def _residual(x, gradient, scale, lower, upper):
-    """X - P(x - D^{-1} gradient), D the Hessian's diagonal: zero exactly at the minimum, in the units of x."""
+    """x - P(x - D^{-1} gradient), D the Hessian's diagonal: zero exactly at the minimum, in the units of x."""
     return x - jnp.clip(x - gradient / scale, lower, upper)
 
 

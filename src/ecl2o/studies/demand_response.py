@@ -1,7 +1,7 @@
 """The paper's case study (section 6): a datacenter sheds load for a grid with renewables.
 
 Contexts are the power shortage by hour, actions the load that is shed; f = 1/2 |x - y|^2 and c = alpha/2 |x - z|^2. Training,
-validation and test days, and how they are scored, are those of ALGORITHMS sections 8 and 9.
+validation and test days, and how they are scored, are described in docs/reproduction.md.
 """
 
 import dataclasses

@@ -30,7 +30,7 @@ class Calibrated:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkTraining:
-    """What all networks of a study have in common: `network(seed)` gives one that is not trained yet."""
+    """What all networks of a study share: `network(seed)` makes an untrained one."""
 
     network: Callable[[int], AbstractAgent]
     problem: Problem
@@ -39,12 +39,12 @@ class NetworkTraining:
     learning_rate: float = 3e-3
 
     def alone(self, settings: Sequence[Alone], report: Report) -> dict[Alone, PureML]:
-        """PureML."""
+        """Train networks on their own cost (PureML)."""
         agents = [PureML(self.network(s.seed)) for s in settings]
         return self._fit(agents, [StandaloneLoss(s.kappa) for s in settings], settings, report)
 
     def calibrated(self, settings: Sequence[Calibrated], report: Report) -> dict[Calibrated, MLAROBD]:
-        """EC-L2O."""
+        """Train networks through the calibrator (EC-L2O)."""
         agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
         return self._fit(agents, [CalibratedLoss(mu=s.mu) for s in settings], settings, report)
 

@@ -146,7 +146,7 @@ class ClusterCost(eqx.Module):
 
     @property
     def strong_convexity(self) -> Float[Array, ""]:
-        """M = energy_price min losses, in $/rack^2."""
+        """m = energy_price min losses, in $/rack^2."""
         return self.energy_price * jnp.min(self.losses)
 
     def split(self, racks: Float[Array, " d"], load: Float[Array, ""]) -> Float[Array, " d"]:
@@ -155,12 +155,12 @@ class ClusterCost(eqx.Module):
         return load * ease / jnp.sum(ease)
 
     def _ease(self, racks_on: Float[Array, " d"]) -> Float[Array, " d"]:
-        """G_i = s_i n_i / k_i, in krps^2/$: how much load a kind takes before its marginal cost rises."""
+        """g_i = s_i n_i / k_i, in krps^2/$: how much load a kind takes before its marginal cost rises."""
         per_load = self.delay_price + self.energy_price * self.dynamic / self.speed
         return self.speed * racks_on / per_load
 
     def __call__(self, racks: Float[Array, " d"], workload: Float[Array, " 1"]) -> Float[Array, ""]:
-        """F(x, y), in $ per hour."""
+        """f(x, y), in $ per hour."""
         on, load = racks + self.standby, workload[0]
         being_on = self.energy_price * (self.idle @ on + 0.5 * self.losses @ on**2)
         serving = load**2 / jnp.sum(self._ease(on))

@@ -18,7 +18,7 @@ def robd_ratio(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> 
 
 
 def decay_root(m: Scalar, beta: Scalar) -> Result:
-    """R in (0, 1) with r + 1/r = 2 + m/beta: how fast the influence of the past fades under constant curvature m.
+    """r in (0, 1) with r + 1/r = 2 + m/beta: how fast the influence of the past fades under constant curvature m.
 
     >>> round(float(decay_root(1.0, 10.0)), 6)
     0.729844

@@ -17,7 +17,7 @@ def check_form(form: str) -> None:
 
 
 def effective_beta(alpha: Scalar, beta: Scalar, form: Form) -> Result:
-    """K of Theorem 4.1: the paper's beta^2/alpha, or the sharper beta (erratum E1)."""
+    """k of Theorem 4.1: the paper's beta^2/alpha, or the sharper beta (erratum E1)."""
     check_form(form)
     beta = jnp.asarray(beta)
     return beta**2 / alpha if form == "paper" else beta * jnp.ones_like(jnp.asarray(alpha))

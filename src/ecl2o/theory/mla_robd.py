@@ -6,7 +6,7 @@ from ecl2o.theory.forms import Form, Result, Scalar, effective_beta
 
 
 def _root(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, form: Form) -> tuple[Result, Result, Result]:
-    """B = beta theta / m, k, and S = sqrt((1 + b)^2 + 4k/m)."""
+    """b = beta theta / m, k, and S = sqrt((1 + b)^2 + 4k/m)."""
     k = effective_beta(alpha, beta, form)
     b = jnp.asarray(beta) * trust / m
     return b, k, jnp.sqrt((1 + b) ** 2 + 4 * k / m)

@@ -119,7 +119,7 @@ def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matr
 
 
 def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Float[Array, " d"]:
-    """N - m, where n is the one context that, repeated from now on, hurts an action x = m + away most.
+    """n - m, where n is the one context that, repeated from now on, hurts an action x = m + away most.
 
     n maximises 1/2 |x - n|^2_S - L/2 |n - m|^2_H, H = (P^-1 + S^-1)^-1: n - m = -((L - 1) P - S)^-1 (P + S) (x - m).
 

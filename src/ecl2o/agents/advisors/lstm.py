@@ -81,8 +81,7 @@ class LSTMCell(Trainable):
 class LSTM(AbstractAgent):
     """h_W with memory: `depth` LSTM layers of `width`, then a linear one (the authors' code: 3 layers of 10, erratum E18).
 
-    The memory starts at zero at each instance, and is then warmed up on nothing: the history is not replayed, as in the
-    authors' code.
+    The memory starts at zero in each instance. As in the authors' code, the history is not replayed.
 
     >>> import jax
     >>> LSTM(dim=1, context_dim=1, key=jax.random.key(0)).cells[0].weight.shape

@@ -23,7 +23,7 @@ class SeasonalLinear(AbstractAgent):
 
     The profile is the mean of the last `days` periods by phase, kept in the agent's own memory and warmed up on the
     history, so that it knows the hour without a clock feature. There is no bias: a policy trained on kilowatts works on
-    megawatts. With the default settings and d = q = 1 it has 29 weights (ALGORITHMS section 9).
+    megawatts. With the default settings and d = q = 1 it has 29 weights.
 
     >>> SeasonalLinear(dim=1, context_dim=1).weights.weight.shape
     (29, 1)
