@@ -144,6 +144,13 @@ def test_with_active_bounds_it_is_not_and_says_so():
         assert np.linalg.norm(setting.slope(surrogate)[1] - true) > 1e-3 * np.linalg.norm(true)
 
 
+def test_errors_are_those_on_triples_it_has_not_seen():
+    """A map with as many numbers as there are triples to fit makes no error on them, bounds or not."""
+    setting = Setting(problem_of(1, ec.Box(0.3, 0.5)), agent_of(1))
+    surrogate = setting.prepared(ec.SurrogateCalibrator("linear", samples=4))
+    assert surrogate.report()["value_error"] > 0.1
+
+
 def test_a_network_as_surrogate_reports_the_error_of_its_jacobians():
     """Close, not exact; the slopes further off than the values; better with more training."""
     setting = Setting(problem_of(1), agent_of(1))
