@@ -16,6 +16,7 @@ from ecl2o.cli.evaluate import evaluate
 from ecl2o.cli.fit import fit
 from ecl2o.cli.frontier import frontier
 from ecl2o.cli.reproduce import reproduce
+from ecl2o.cli.serve import serve
 
 app = typer.Typer(
     cls=output.Program,
@@ -31,6 +32,7 @@ app.command(epilog="Example: ecl2o reproduce --weather site.csv --base-shortage 
 app.command(epilog="Example: ecl2o fit demand.csv --alpha 10 --promise 2.5 --out policy.ecl2o")(fit)
 app.command(epilog="Example: ecl2o evaluate policy.ecl2o demand.csv --days 30")(evaluate)
 app.command(epilog="Example: ecl2o act policy.ecl2o --state run.state < contexts.csv")(act)
+app.command(epilog="Example: ecl2o serve policy.ecl2o --port 8700")(serve)
 app.command(epilog="Example: ecl2o compare demand.csv --agents r-obd,rhc,policy.ecl2o")(compare)
 app.command(epilog="Example: ecl2o frontier --weather site.csv --quick --out frontier")(frontier)
 app.command(epilog="Example: ecl2o bounds --m 1 --alpha 10 --beta 10 --trust 0.3 --rho 0.5")(bounds)

@@ -43,8 +43,8 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """`begin(arrays, x0, history) -> (shared, carried)`, `advance(shared, carried, context) -> carried`, and
-    `inspect(shared, carried, context) -> Info`, what the agent says about that step.
+    """`begin(arrays, x0, history) -> (shared, carried)`, `advance(shared, carried, context) -> carried`,
+    `inspect(shared, carried, context) -> Info`, what the agent says about that step, and `play`, both in one: (carried, Info).
 
     The first carried vector begins with the action, its hitting and switching cost, and 1 if a solve did not converge.
     """
@@ -52,6 +52,7 @@ class Compiled:
     begin: Callable[..., tuple[Vectors, Vectors]]
     advance: Callable[..., Vectors]
     inspect: Callable[..., Info]
+    play: Callable[..., tuple[Vectors, Info]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,12 +162,13 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
     def inspect(shared, carried, context):
         return packed_step(shared, carried, context)[1]
 
-    one = Compiled(jax.jit(packed_begin), jax.jit(advance), jax.jit(inspect))
+    one = Compiled(jax.jit(packed_begin), jax.jit(advance), jax.jit(inspect), jax.jit(packed_step))
     of_streams = functools.partial(jax.vmap, in_axes=(None, 0, 0))
     many = Compiled(
         jax.jit(of_streams(packed_begin, out_axes=(None, 0))),
         jax.jit(of_streams(advance)),
         jax.jit(of_streams(inspect)),
+        jax.jit(of_streams(packed_step)),
     )
     return Program(one, many)
 

@@ -36,7 +36,7 @@ class AbstractRunner(abc.ABC):
 
     def __init__(self, policy: Policy, x0: Any, history: Any = None, horizon: int | None = None):
         x0 = np.array(x0, _working_dtype())
-        context_dim = _context_dim(policy.problem, x0.shape[-1] if x0.ndim else 0, history)
+        context_dim = context_dim_of(policy.problem, x0.shape[-1] if x0.ndim else 0, history)
         start = Instance(x0, np.zeros((*x0.shape[:-1], 1, context_dim)), history)
         self._check_axes(x0)
         for extreme in (np.min, np.max):  # an action set is a box, if it is bounded at all
@@ -284,7 +284,7 @@ def _working_dtype() -> np.dtype:
     return np.dtype(jnp.result_type(float))
 
 
-def _context_dim(problem: Problem, dim: int, history: Any) -> int:
+def context_dim_of(problem: Problem, dim: int, history: Any) -> int:
     """q, from the history or from a cost that knows it."""
     if history is not None:
         return np.shape(history)[-1] if np.ndim(history) else 0

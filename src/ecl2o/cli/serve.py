@@ -1,0 +1,54 @@
+"""`ecl2o serve`: a durable service for many streams, over HTTP."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    policies: Annotated[
+        list[Path] | None, typer.Argument(help="Policy files, each named after its file without the ending.")
+    ] = None,
+    store: Annotated[
+        str, typer.Option(help="Where streams live: sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE.")
+    ] = "sqlite:///streams.db",
+    host: Annotated[
+        str, typer.Option(help="The address to listen at; any but loopback needs ECL2O_TOKEN.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 finds a free one.")] = 8700,
+) -> None:
+    """Answer contexts over HTTP: a step is on disk before its answer leaves, and the page at / shows all streams.
+
+    ECL2O_TOKEN (for everything) and ECL2O_READ_TOKEN (for looking) are bearer tokens. See docs/service.md.
+    """
+    from ecl2o.cli.extras import need_serve
+    from ecl2o.cli.numerics import use_double_precision, use_synchronous_dispatch
+
+    need_serve()
+    use_synchronous_dispatch()
+    use_double_precision()
+    from ecl2o.serving.http import Access
+    from ecl2o.serving.http import serve as run
+    from ecl2o.serving.http.server import bind
+
+    access = Access(os.environ.get("ECL2O_TOKEN") or None, os.environ.get("ECL2O_READ_TOKEN") or None)
+    access.check_host(host)
+    files = {path.stem: path.read_bytes() for path in policies or []}
+    if len(files) != len(policies or []):
+        raise typer.BadParameter("two policy files have the same name.", param_hint="POLICIES")
+    bound = bind(host, port)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
+
+    def ready() -> None:
+        typer.echo(f"ecl2o: serving {len(files)} policies at {address} from {_shown(store)}.", err=True)
+
+    run(store, files, bound, access, ready)
+
+
+def _shown(store: str) -> str:
+    """The store's address without a password."""
+    import sqlalchemy as sa
+
+    return sa.make_url(store).render_as_string(hide_password=True)

@@ -1,0 +1,111 @@
+"""One compiled program that steps many streams of a policy at once, whichever streams they are.
+
+It has a fixed number of lanes, and a call with fewer streams leaves the rest idle. So there is one program and one compilation,
+and what a stream is answered does not depend on who else was asked in the same moment: a program for another number of lanes
+may round differently in the last bit.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecl2o.agents import Start
+from ecl2o.problem import Instance, NotApplicable
+from ecl2o.problem.arrays import cast_floats
+from ecl2o.running import Stepper
+from ecl2o.running.packed import Sizes, pack
+from ecl2o.serving.durable.watched import Report, Watched
+from ecl2o.serving.policy import Policy
+
+LANES = 64
+
+
+class Played(NamedTuple):
+    """A step of one stream: the state after it, and what it did; `action` is None where there is no finite answer."""
+
+    state: bytes
+    action: list[float] | None
+    hitting: float
+    switching: float
+    report: Report
+
+
+class Lanes:
+    """The program for streams of one policy whose histories are equally long. For several threads at once.
+
+    A stream's state is bytes: the carried vectors of `running.packed`, one after the other.
+    """
+
+    def __init__(self, policy: Policy, dim: int, context_dim: int, seen: int):
+        self._sizes = Sizes(dim, context_dim, seen, None)
+        self._policy = policy
+        self._dtype = np.dtype(jnp.result_type(float))
+        self._lock = threading.Lock()
+        try:
+            self._prepare(Watched(policy.agent))
+        except (NotApplicable, ValueError, TypeError):
+            self._prepare(Watched(policy.agent, with_expert=False))
+
+    def _prepare(self, agent: Watched) -> None:
+        sizes, policy = self._sizes, self._policy
+        stepper = cast_floats(Stepper(agent, policy.problem, policy.forecaster), self._dtype)
+        program, self._arrays = pack(stepper, sizes, self._dtype)
+        self._begin = program.one.begin
+
+        def play(shared, carried, contexts):
+            carried, info = program.many.play(shared, carried, contexts)
+            return carried, info.details["report"]
+
+        x0, past = np.zeros(sizes.dim, self._dtype), np.zeros((sizes.seen, sizes.context_dim), self._dtype)
+        self._shared, carried = self._begin(self._arrays, x0, past)
+        self._specs = [(vector.shape[0], np.dtype(vector.dtype)) for vector in carried]
+        idle = tuple(np.broadcast_to(np.asarray(vector), (LANES, *vector.shape)) for vector in carried)
+        contexts = np.zeros((LANES, sizes.context_dim), self._dtype)
+        self._play = jax.jit(play).lower(self._shared, idle, contexts).compile()
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of a stream's state."""
+        return sum(length * dtype.itemsize for length, dtype in self._specs)
+
+    def begin(self, x0: np.ndarray, history: np.ndarray) -> bytes:
+        """The state before the first step; refuses with ValueError what the policy cannot start from."""
+        policy = self._policy
+        policy.problem.check(Instance(x0, np.zeros((1, self._sizes.context_dim)), history))
+        policy.agent.check(policy.problem, Start(jnp.asarray(x0), jnp.asarray(history), None))
+        with self._lock:
+            _, carried = self._begin(self._arrays, x0.astype(self._dtype), history.astype(self._dtype))
+        return b"".join(np.asarray(vector).tobytes() for vector in carried)
+
+    def play(self, states: Sequence[bytes], contexts: Sequence[list[float]]) -> list[Played]:
+        """A step of each of these streams."""
+        played = []
+        for start in range(0, len(states), LANES):
+            played += self._play_some(states[start : start + LANES], contexts[start : start + LANES])
+        return played
+
+    def _play_some(self, states: Sequence[bytes], contexts: Sequence[list[float]]) -> list[Played]:
+        idle = LANES - len(states)
+        raw = np.frombuffer(b"".join([*states, states[0] * idle]), np.uint8).reshape(LANES, -1)
+        given = np.array([*contexts, *[contexts[0]] * idle], self._dtype)
+        vectors, offset = [], 0
+        for length, dtype in self._specs:
+            size = length * dtype.itemsize
+            vectors.append(np.ascontiguousarray(raw[:, offset : offset + size]).view(dtype))
+            offset += size
+        with self._lock:
+            carried, report = self._play(self._shared, tuple(vectors), given)
+        after = [np.asarray(vector) for vector in carried]
+        packed = np.concatenate([vector.view(np.uint8).reshape(LANES, -1) for vector in after], axis=1)
+        dim = self._sizes.dim
+        answers = after[0][:, : dim + 2]
+        finite = np.isfinite(answers).all(axis=1).tolist()
+        found = zip(finite, answers.tolist(), np.asarray(report).tolist(), range(len(states)), strict=False)
+        return [
+            Played(packed[lane].tobytes(), answer[:dim] if ok else None, answer[dim], answer[dim + 1], Report(*figures))
+            for ok, answer, figures, lane in found
+        ]

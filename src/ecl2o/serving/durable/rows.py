@@ -1,0 +1,171 @@
+"""What is read from the tables and written to them, one function for each question. Nothing is decided here."""
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from ecl2o.serving.durable.schema import policies, steps, streams
+
+_AT_ONCE = 500  # names in one query
+
+
+class Place(NamedTuple):
+    """Where a stream stands."""
+
+    key: int
+    name: str
+    policy: str
+    seen: int
+    steps: int
+
+
+_PLACE = (streams.c.key, streams.c.name, streams.c.policy, streams.c.seen, streams.c.steps)
+_STEP = [column for column in steps.c if column.name != "stream"]
+_ADVANCE = (
+    sa.update(streams)
+    .where(streams.c.key == sa.bindparam("at_key"), streams.c.steps == sa.bindparam("after"))
+    .values({name: sa.bindparam(name) for name in ("steps", "state", "touched", "last", "live_ratio", "promise_left")})
+)
+
+
+_APPEND = sa.insert(steps).values({column.name: sa.bindparam(column.name) for column in steps.c})
+
+
+def _execute_many(connection: sa.Connection, statement: sa.Executable, given: list[dict[str, Any]]) -> sa.CursorResult:
+    """The statement for each of these, handed to the driver as it is: numbers, text and bytes need no conversion."""
+    text, order = _compiled(statement, connection.dialect)
+    values = given if order is None else [tuple(one[name] for name in order) for one in given]
+    return connection.exec_driver_sql(text, values)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(statement: Any, dialect: sa.Dialect) -> tuple[str, tuple[str, ...] | None]:
+    """A statement's text, and the order of its parameters where they have no names."""
+    compiled = statement.compile(dialect=dialect)
+    return str(compiled), None if compiled.positiontup is None else tuple(compiled.positiontup)
+
+
+def lock(connection: sa.Connection, names: Sequence[str]) -> dict[str, Place]:
+    """Where these streams stand; their rows are held until the transaction ends, in one order for everybody."""
+    found = {}
+    ordered = sorted(names)
+    for start in range(0, len(ordered), _AT_ONCE):
+        some = ordered[start : start + _AT_ONCE]
+        query = sa.select(*_PLACE).where(streams.c.name.in_(some)).order_by(streams.c.name).with_for_update()
+        found.update((row[1], Place(*row)) for row in connection.execute(query))
+    return found
+
+
+def states(connection: sa.Connection, keys: Sequence[int]) -> dict[int, bytes]:
+    """The states of these streams."""
+    found = {}
+    for start in range(0, len(keys), _AT_ONCE):
+        query = sa.select(streams.c.key, streams.c.state).where(streams.c.key.in_(keys[start : start + _AT_ONCE]))
+        found.update((key, bytes(state)) for key, state in connection.execute(query))
+    return found
+
+
+def append(connection: sa.Connection, made: list[dict[str, Any]], moved: list[dict[str, Any]]) -> None:
+    """Steps, and what follows from them. A stream that is no longer where it was breaks the transaction."""
+    _execute_many(connection, _APPEND, made)
+    changed = _execute_many(connection, _ADVANCE, moved)
+    if changed.rowcount not in (-1, len(moved)):
+        raise sa.exc.IntegrityError("a stream has moved on", None, RuntimeError("conflict"))
+
+
+def last_text(connection: sa.Connection, key: int) -> str:
+    """The last step of a stream that has one, as it was answered."""
+    return connection.scalars(sa.select(streams.c.last).where(streams.c.key == key)).one() or ""
+
+
+def stream(connection: sa.Connection, name: str) -> dict[str, Any] | None:
+    """All about a stream but its state."""
+    columns = [column for column in streams.c if column.name != "state"]
+    row = connection.execute(sa.select(*columns).where(streams.c.name == name)).first()
+    return None if row is None else _read(row)
+
+
+def all_streams(connection: sa.Connection, after: str, limit: int) -> list[dict[str, Any]]:
+    """Streams in the order of their names, those after this one."""
+    columns = [c for c in streams.c if c.name not in ("state", "asked")]
+    query = sa.select(*columns).where(streams.c.name > after).order_by(streams.c.name).limit(limit)
+    return [_read(row) for row in connection.execute(query)]
+
+
+def _read(row: sa.Row) -> dict[str, Any]:
+    found = dict(row._mapping)
+    for name in ("x0", "last"):
+        if found.get(name) is not None:
+            found[name] = json.loads(found[name])
+    return found
+
+
+def played(connection: sa.Connection, key: int, after: int, limit: int) -> list[dict[str, Any]]:
+    """Steps of a stream with numbers above `after`, in order."""
+    query = sa.select(*_STEP).where(steps.c.stream == key, steps.c.step > after).order_by(steps.c.step).limit(limit)
+    return list(_steps(connection.execute(query)))
+
+
+def _steps(rows: Iterable[sa.Row]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        found = dict(row._mapping)
+        found["context"], found["action"] = json.loads(found["context"]), json.loads(found["action"])
+        yield found
+
+
+def policy_files(connection: sa.Connection) -> list[tuple[str, bytes]]:
+    """Every policy's name and file."""
+    rows = connection.execute(sa.select(policies.c.name, policies.c.file).order_by(policies.c.name))
+    return [(name, bytes(file)) for name, file in rows]
+
+
+def policy_file(connection: sa.Connection, name: str) -> bytes | None:
+    """A policy's file."""
+    file = connection.scalar(sa.select(policies.c.file).where(policies.c.name == name))
+    return None if file is None else bytes(file)
+
+
+def lengths_of_histories(connection: sa.Connection) -> list[tuple[str, int]]:
+    """The pairs of policy and length of history that streams have."""
+    rows = connection.execute(sa.select(streams.c.policy, streams.c.seen).distinct())
+    return [(policy, seen) for policy, seen in rows]
+
+
+def standing(connection: sa.Connection) -> list[tuple[str, int, int, float | None, float | None]]:
+    """By policy: streams, steps, the highest live ratio, and the least that a promise has left."""
+    query = sa.select(
+        streams.c.policy,
+        sa.func.count(),
+        sa.func.coalesce(sa.func.sum(streams.c.steps), 0),
+        sa.func.max(streams.c.live_ratio),
+        sa.func.min(streams.c.promise_left),
+    ).group_by(streams.c.policy)
+    return [(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in connection.execute(query)]
+
+
+def latest_time(connection: sa.Connection) -> float | None:
+    """When anything was last stored; None in an empty store."""
+    return connection.scalar(sa.select(sa.func.max(streams.c.touched)))
+
+
+def add_policy(connection: sa.Connection, name: str, fingerprint: str, file: bytes, at: float) -> None:
+    """A policy that is not there yet."""
+    connection.execute(sa.insert(policies).values(name=name, fingerprint=fingerprint, file=file, created=at))
+
+
+def add_stream(connection: sa.Connection, row: dict[str, Any]) -> None:
+    """A stream that is not there yet."""
+    connection.execute(sa.insert(streams).values(row))
+
+
+def remove_stream(connection: sa.Connection, name: str) -> bool:
+    """A stream and its steps, gone; whether it was there."""
+    key = connection.scalar(sa.select(streams.c.key).where(streams.c.name == name).with_for_update())
+    if key is None:
+        return False
+    connection.execute(sa.delete(steps).where(steps.c.stream == key))
+    connection.execute(sa.delete(streams).where(streams.c.key == key))
+    return True

@@ -1,0 +1,312 @@
+"""What may be asked of the service: policies, streams and their steps, whatever the way the question came."""
+
+import contextlib
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+import numpy as np
+import sqlalchemy as sa
+
+from ecl2o.offline import oracle
+from ecl2o.problem import Instance
+from ecl2o.serving.durable import offers, rows
+from ecl2o.serving.durable.commits import Commits
+from ecl2o.serving.durable.lanes import Lanes
+from ecl2o.serving.durable.offers import Offer
+from ecl2o.serving.durable.playing import Answer, Ask, Course, Player, answer
+from ecl2o.serving.durable.refused import Refused
+from ecl2o.serving.durable.store import Store
+from ecl2o.serving.runner import context_dim_of
+
+_MOST_LENGTHS = 16  # different lengths of histories for one policy: each is a program
+_CLOCK_SECONDS = 5.0  # a clock this far behind the store has been set back
+_WINDOWS = (256, 128, 64, 32, 16, 8, 4, 2, 1)  # lengths of hindsight: each is a program
+
+
+class Service:
+    """Many streams in one store. For several threads; works in 64 bits, and refuses to start where JAX does not.
+
+    Args:
+        store: where everything is kept.
+        announce: told of fresh answers after they are on disk.
+    """
+
+    def __init__(self, store: Store, announce: Callable[[list[Answer]], None] = lambda answers: None):
+        if not jax.config.read("jax_enable_x64"):
+            raise ValueError("promises are made in 64 bits: call jax.config.update('jax_enable_x64', True) first.")
+        self.store = store
+        self._offers: dict[str, Offer] = {}
+        self._broken: dict[str, str] = {}
+        self._courses: dict[tuple[str, int], Course] = {}
+        self._preparing = threading.RLock()
+        self._player = Player(self._course)
+        self._commits = Commits(store, self._player, announce)
+
+    def warm(self) -> None:
+        """Read every policy and prepare the program of every stream, so that the first step need not wait."""
+        try:
+            with self.store.reading() as connection:
+                names = [name for name, _ in rows.policy_files(connection)]
+                lengths = rows.lengths_of_histories(connection)
+                self._player.latest = rows.latest_time(connection) or 0.0
+        except Refused:
+            return
+        for name in names:
+            self._try(lambda name=name: self.offer(name))
+        for name, seen in lengths:
+            self._try(lambda name=name, seen=seen: self._course(name, seen))
+
+    @staticmethod
+    def _try(prepare: Callable[[], Any]) -> None:
+        with contextlib.suppress(Refused):  # `unready` says it
+            prepare()
+
+    def close(self) -> None:
+        """Finish what is waiting and let go of the store."""
+        self._commits.close()
+        self.store.close()
+
+    # Policies
+
+    def put_policy(self, name: str, file: bytes) -> bool:
+        """Keep a policy under a name; True if it is new. What a name stands for never changes."""
+        offered = offers.read(name, file)
+        fingerprint = hashlib.sha256(file).hexdigest()
+
+        def write(connection: sa.Connection) -> bool:
+            known = rows.policy_file(connection, name)
+            if known is None:
+                rows.add_policy(connection, name, fingerprint, file, time.time())
+            elif known != file:
+                raise Refused(409, f"{name!r} is another policy already, and streams rely on it; choose another name.")
+            return known is None
+
+        new = self._commits.write(write).result()
+        self._offers[name] = offered
+        self._broken.pop(name, None)
+        return new
+
+    def offer(self, name: str) -> Offer:
+        """The policy of that name."""
+        if name in self._offers:
+            return self._offers[name]
+        with self._preparing:
+            with self.store.reading() as connection:
+                file = rows.policy_file(connection, name)
+            if file is None:
+                raise Refused(404, f"there is no policy {name!r}; bring it with PUT /policies/{name}.")
+            try:
+                self._offers[name] = offers.read(name, file)
+                self._broken.pop(name, None)
+            except Refused as refused:
+                self._broken[name] = refused.detail
+                raise Refused(503, f"the policy {name!r} can no longer be read: {refused.detail}") from None
+            return self._offers[name]
+
+    def policies(self) -> list[dict[str, Any]]:
+        """Every policy in a few words; `trouble` where one cannot be read."""
+        with self.store.reading() as connection:
+            names = [name for name, _ in rows.policy_files(connection)]
+        told = []
+        for name in names:
+            try:
+                offered = self.offer(name)
+                about = offered.about()
+                told.append({"name": name, "agent": about["agent"], "promise": offered.promise, "trouble": None})
+            except Refused as refused:
+                told.append({"name": name, "agent": None, "promise": None, "trouble": refused.detail})
+        return told
+
+    def _course(self, policy: str, seen: int) -> Course:
+        """The program of a policy's streams with histories of this length; made when it is first asked for."""
+        found = self._courses.get((policy, seen))
+        if found is not None:
+            return found
+        offered = self.offer(policy)
+        if offered.dim is None:
+            raise Refused(422, f"the policy {policy!r} does not say how many numbers an action has.")
+        return self._prepared(offered, offered.dim, seen, None)
+
+    def _prepared(self, offered: Offer, dim: int, seen: int, history: Any) -> Course:
+        with self._preparing:
+            found = self._courses.get((offered.name, seen))
+            if found is not None:
+                return found
+            if sum(name == offered.name for name, _ in self._courses) >= _MOST_LENGTHS:
+                raise Refused(
+                    422, f"streams of {offered.name!r} have {_MOST_LENGTHS} lengths of histories; use one of them."
+                )
+            context_dim = offered.policy.contract.context_dim or context_dim_of(offered.policy.problem, dim, history)
+            promise = offered.promise
+            lanes = Lanes(offered.policy, dim, context_dim, seen)
+            course = Course(lanes, context_dim, None if promise is None else promise["ratio"])
+            self._courses[offered.name, seen] = course
+            return course
+
+    # Streams
+
+    def put_stream(
+        self, name: str, policy: str, x0: list[float] | None, history: list[list[float]] | None
+    ) -> tuple[dict[str, Any], bool]:
+        """Make a stream, or find the one that the same request made; and whether it is new."""
+        asked = hashlib.sha256(json.dumps([policy, x0, history]).encode()).hexdigest()
+        existing = self._same_stream(name, asked)
+        if existing is not None:
+            return existing, False
+        try:
+            offered = self.offer(policy)
+        except Refused as refused:
+            raise Refused(422 if refused.status == 404 else refused.status, refused.detail) from None
+        first, past = offered.start(x0, history)
+        try:
+            course = self._prepared(offered, len(first), 0 if past is None else len(past), past)
+            state = course.lanes.begin(first, np.zeros((0, course.context_dim)) if past is None else past)
+        except (ValueError, TypeError) as error:
+            raise Refused(422, str(error)) from None
+        now = max(time.time(), self._player.latest)
+        row = {
+            "name": name,
+            "policy": policy,
+            "x0": json.dumps(first.tolist()),
+            "asked": asked,
+            "seen": 0 if past is None else len(past),
+            "created": now,
+            "touched": now,
+            "steps": 0,
+            "state": state,
+        }
+
+        def write(connection: sa.Connection) -> tuple[dict[str, Any], bool]:
+            known = rows.stream(connection, name)
+            if known is None:
+                rows.add_stream(connection, row)
+                return row | {"x0": first.tolist(), "last": None}, True
+            _check_same(known, asked)
+            return known, False
+
+        made, new = self._commits.write(write).result()
+        return _shown(made), new
+
+    def _same_stream(self, name: str, asked: str) -> dict[str, Any] | None:
+        with self.store.reading() as connection:
+            known = rows.stream(connection, name)
+        if known is None:
+            return None
+        _check_same(known, asked)
+        return _shown(known)
+
+    def stream(self, name: str) -> dict[str, Any]:
+        """Where a stream stands."""
+        with self.store.reading() as connection:
+            return _shown(_found(connection, name))
+
+    def streams(self, after: str = "", limit: int = 1000) -> list[dict[str, Any]]:
+        """Where streams stand, by their names."""
+        with self.store.reading() as connection:
+            return [_shown(row) for row in rows.all_streams(connection, after, limit)]
+
+    def delete_stream(self, name: str) -> None:
+        """Remove a stream and its steps."""
+        if not self._commits.write(lambda connection: rows.remove_stream(connection, name)).result():
+            raise Refused(404, f"there is no stream {name!r}.")
+
+    # Steps
+
+    def play(self, asks: Sequence[Ask]) -> "Future[list[Answer | Refused]]":
+        """Play steps: each answered or refused by itself, done when they are on disk."""
+        return self._commits.play(asks)
+
+    def steps(self, name: str, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """The steps of a stream that follow the one with number `after`."""
+        with self.store.reading() as connection:
+            row = _found(connection, name)
+            found = rows.played(connection, row["key"], after, limit)
+        promise = self.offer(row["policy"]).promise
+        return [answer(step, None if promise is None else promise["ratio"]) for step in found]
+
+    def hindsight(self, name: str) -> dict[str, Any]:
+        """The cheapest actions for the latest contexts, had they been known; from the action played before them.
+
+        For the last 256 steps, or, where there are fewer, the largest power of two of them.
+        """
+        with self.store.reading() as connection:
+            row = _found(connection, name)
+            window = next((size for size in _WINDOWS if size <= row["steps"]), 0)
+            found = rows.played(connection, row["key"], max(row["steps"] - window - 1, 0), window + 1)
+        if not window:
+            return {"first": 1, "actions": []}
+        start = row["x0"] if len(found) == window else found[0]["action"]
+        latest = found[-window:]
+        instance = Instance(np.asarray(start, float), np.asarray([step["context"] for step in latest], float))
+        try:
+            best = oracle(self.offer(row["policy"]).policy.problem, instance)
+        except (ValueError, TypeError):
+            return {"first": latest[0]["step"], "actions": []}
+        return {"first": latest[0]["step"], "actions": np.asarray(best.actions).tolist()}
+
+    # How it is
+
+    def unready(self) -> list[str]:
+        """Why the service should not be asked now; nothing if it may be."""
+        if self.store.trouble is not None:
+            self.store.open()
+        reasons = [] if self.store.trouble is None else [f"the store cannot be used: {self.store.trouble}"]
+        reasons += [f"policy {name!r}: {why}" for name, why in list(self._broken.items())]
+        behind = self._player.latest - time.time()
+        if behind > _CLOCK_SECONDS:
+            reasons.append(
+                f"the clock is {behind:.0f} s behind the last step in the store; steps are answered all the same"
+            )
+        return reasons
+
+    def standing(self) -> list[dict[str, Any]]:
+        """By policy: streams, steps, the highest live ratio, the least that is left of a promise, and the promise."""
+        with self.store.reading() as connection:
+            found = rows.standing(connection)
+        told = []
+        for name, streams, steps, ratio, left in found:
+            promise = None if name in self._broken else self.offer(name).promise
+            told.append(
+                {
+                    "policy": name,
+                    "streams": streams,
+                    "steps": steps,
+                    "live_ratio": ratio,
+                    "left": left,
+                    "promise": promise,
+                }
+            )
+        return told
+
+
+def _found(connection: sa.Connection, name: str) -> dict[str, Any]:
+    row = rows.stream(connection, name)
+    if row is None:
+        raise Refused(404, f"there is no stream {name!r}.")
+    return row
+
+
+def _check_same(known: dict[str, Any], asked: str) -> None:
+    if known["asked"] != asked:
+        raise Refused(409, f"the stream {known['name']!r} was made with another policy, x0 or history.")
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A stream as people see it: the action in force is x0 before the first step."""
+    last = row["last"]
+    return {
+        "id": row["name"],
+        "policy": row["policy"],
+        "x0": row["x0"],
+        "history": row["seen"],
+        "created": row["created"],
+        "steps": row["steps"],
+        "action": row["x0"] if last is None else last["action"],
+        "last": last,
+    }

@@ -1,0 +1,46 @@
+// Figures in the words of the page; the server writes them the same way (words.py).
+
+export function figure(value, digits = 4) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  if (Math.abs(value) >= 10 ** (digits - 1)) return Math.round(value).toLocaleString("en").replaceAll(",", "\u202f");
+  const decimals = digits - 1 - Math.floor(Math.log10(Math.abs(value)));
+  if (decimals > 9) return value.toExponential(digits - 1);
+  const text = value.toFixed(decimals);
+  return text.includes(".") ? text.replace(/0+$/, "").replace(/\.$/, "") : text;
+}
+
+export const figures = (values) => values.map((value) => figure(value)).join(", ");
+
+export function age(at, now = Date.now() / 1000) {
+  if (!at) return "–";
+  const seconds = Math.max(now - at, 0);
+  if (seconds < 1.5) return "just now";
+  if (seconds < 90) return `${Math.round(seconds)} s ago`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
+  return `${Math.round(seconds / 86400)} days ago`;
+}
+
+export function shareLeft(ratio, promise) {
+  if (!promise || ratio === null || ratio === undefined || promise <= 1) return null;
+  return Math.min(Math.max((promise - ratio) / (promise - 1), 0), 1);
+}
+
+export function fillBar(bar, share) {
+  bar.setAttribute("width", share === null ? 0 : share * 100);
+  bar.setAttribute("class", `fill${share === null ? "" : share <= 0.01 ? " out" : share < 0.2 ? " low" : ""}`);
+}
+
+// Steps as they are made. Calls back with lists of steps, and says on the page how the connection is.
+export function follow(address, heard, missed) {
+  const dot = document.getElementById("dot"), link = document.getElementById("link");
+  const source = new EventSource(address);
+  let lost = false;
+  source.onopen = () => { dot.classList.add("on"); link.textContent = "live"; if (lost) missed(); lost = false; };
+  source.onerror = () => { dot.classList.remove("on"); link.textContent = "reconnecting"; lost = true; };
+  source.addEventListener("steps", (event) => {
+    dot.classList.remove("beat"); void dot.offsetWidth; dot.classList.add("beat");
+    heard(JSON.parse(event.data));
+  });
+}

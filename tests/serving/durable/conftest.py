@@ -1,0 +1,63 @@
+"""What the tests of the durable service share: a small policy, and a PostgreSQL of their own where there is one."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ecl2o as ec
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def policy_file(tmp_path_factory) -> Path:
+    """A guarded policy of one number whose guard has work to do: following every context breaks a promise of 1.6."""
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
+    path = tmp_path_factory.mktemp("policy") / "small.ecl2o"
+    ec.save(path, ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=1.6), problem))
+    return path
+
+
+@pytest.fixture(scope="module")
+def postgresql(tmp_path_factory) -> Iterator[str]:
+    """The address of a database in a cluster of its own, in a temporary folder, reached through loopback only."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    initdb = str(found[-1]) if found else shutil.which("initdb")
+    if initdb is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    folder, port = tmp_path_factory.mktemp("postgresql"), free_port()
+    as_user: list[str] = []
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        if shutil.which("runuser") is None:
+            pytest.skip("PostgreSQL does not run as root, and there is no runuser")
+        as_user = ["runuser", "-u", "postgres", "--"]
+        for parent in (folder, *folder.parents):
+            if parent.stat().st_uid == 0 and parent != Path("/") and str(parent).startswith("/tmp/"):
+                parent.chmod(0o755)
+        shutil.chown(folder, "postgres")
+    cluster, control = folder / "cluster", Path(initdb).with_name("pg_ctl")
+    run = {"check": True, "cwd": folder, "stdout": subprocess.DEVNULL}
+    subprocess.run([*as_user, initdb, "-D", cluster, "-A", "trust", "-U", "ecl2o", "-N"], **run)
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c max_connections=60"
+    subprocess.run([*as_user, control, "-D", cluster, "-o", options, "-l", folder / "log", "-w", "start"], **run)
+    yield f"postgresql+psycopg://ecl2o@127.0.0.1:{port}/postgres"
+    subprocess.run([*as_user, control, "-D", cluster, "-m", "immediate", "stop"], **run)
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def other_port() -> int:
+    return free_port()
