@@ -12,6 +12,7 @@ from ecl2o.cli.act import act
 from ecl2o.cli.bounds import bounds
 from ecl2o.cli.cite import cite
 from ecl2o.cli.compare import compare
+from ecl2o.cli.demo import demo
 from ecl2o.cli.evaluate import evaluate
 from ecl2o.cli.fit import fit
 from ecl2o.cli.frontier import frontier
@@ -33,6 +34,7 @@ app.command(epilog="Example: ecl2o fit demand.csv --alpha 10 --promise 2.5 --out
 app.command(epilog="Example: ecl2o evaluate policy.ecl2o demand.csv --days 30")(evaluate)
 app.command(epilog="Example: ecl2o act policy.ecl2o --state run.state < contexts.csv")(act)
 app.command(epilog="Example: ecl2o serve policy.ecl2o --port 8700")(serve)
+app.command(epilog="Example: ecl2o demo --open")(demo)
 app.command(epilog="Example: ecl2o compare demand.csv --agents r-obd,rhc,policy.ecl2o")(compare)
 app.command(epilog="Example: ecl2o frontier --weather site.csv --quick --out frontier")(frontier)
 app.command(epilog="Example: ecl2o bounds --m 1 --alpha 10 --beta 10 --trust 0.3 --rho 0.5")(bounds)

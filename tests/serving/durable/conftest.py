@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,21 +29,21 @@ def policy_file(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def postgresql(tmp_path_factory) -> Iterator[str]:
+def postgresql() -> Iterator[str]:
     """The address of a database in a cluster of its own, in a temporary folder, reached through loopback only."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     initdb = str(found[-1]) if found else shutil.which("initdb")
     if initdb is None:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    folder, port = tmp_path_factory.mktemp("postgresql"), free_port()
+    folder, port = (
+        Path(tempfile.mkdtemp(prefix="ecl2o-postgresql-")),
+        free_port(),
+    )  # pytest's own is closed to other users
     as_user: list[str] = []
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         if shutil.which("runuser") is None:
             pytest.skip("PostgreSQL does not run as root, and there is no runuser")
         as_user = ["runuser", "-u", "postgres", "--"]
-        for parent in (folder, *folder.parents):
-            if parent.stat().st_uid == 0 and parent != Path("/") and str(parent).startswith("/tmp/"):
-                parent.chmod(0o755)
         shutil.chown(folder, "postgres")
     cluster, control = folder / "cluster", Path(initdb).with_name("pg_ctl")
     run = {"check": True, "cwd": folder, "stdout": subprocess.DEVNULL}
@@ -51,6 +52,7 @@ def postgresql(tmp_path_factory) -> Iterator[str]:
     subprocess.run([*as_user, control, "-D", cluster, "-o", options, "-l", folder / "log", "-w", "start"], **run)
     yield f"postgresql+psycopg://ecl2o@127.0.0.1:{port}/postgres"
     subprocess.run([*as_user, control, "-D", cluster, "-m", "immediate", "stop"], **run)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

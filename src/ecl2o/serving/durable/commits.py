@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from ecl2o.serving.durable.playing import Answer, Ask, Group, Player
 from ecl2o.serving.durable.refused import Refused
@@ -95,7 +96,7 @@ class Commits:
             with self._store.writing() as connection:
                 results = [_attempt(task, connection) for task in tasks]
                 group = self._player.play(connection, [ask for task in tasks for ask in task.asks])
-        except sa.exc.DBAPIError:  # another service was in the way: one by one, so that only one can be hit again
+        except DBAPIError:  # another service was in the way: one by one, so that only one can be hit again
             for task in tasks:
                 if len(tasks) > 1 or tries > 1:
                     self._commit([task], _TRIES if len(tasks) > 1 else tries - 1)

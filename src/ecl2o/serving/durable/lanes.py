@@ -103,7 +103,7 @@ class Lanes:
         packed = np.concatenate([vector.view(np.uint8).reshape(LANES, -1) for vector in after], axis=1)
         dim = self._sizes.dim
         answers = after[0][:, : dim + 2]
-        finite = np.isfinite(answers).all(axis=1).tolist()
+        finite: list[bool] = np.asarray(np.isfinite(answers).all(axis=1)).tolist()
         found = zip(finite, answers.tolist(), np.asarray(report).tolist(), range(len(states)), strict=False)
         return [
             Played(packed[lane].tobytes(), answer[:dim] if ok else None, answer[dim], answer[dim + 1], Report(*figures))

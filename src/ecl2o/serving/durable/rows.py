@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
 from ecl2o.serving.durable.schema import policies, steps, streams
 
@@ -73,7 +74,7 @@ def append(connection: sa.Connection, made: list[dict[str, Any]], moved: list[di
     _execute_many(connection, _APPEND, made)
     changed = _execute_many(connection, _ADVANCE, moved)
     if changed.rowcount not in (-1, len(moved)):
-        raise sa.exc.IntegrityError("a stream has moved on", None, RuntimeError("conflict"))
+        raise IntegrityError("a stream has moved on", None, RuntimeError("conflict"))
 
 
 def last_text(connection: sa.Connection, key: int) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import sqlalchemy as sa
+from sqlalchemy import event, exc
 
 from ecl2o.serving.durable import schema
 from ecl2o.serving.durable.refused import Refused
@@ -26,7 +27,7 @@ class Store:
     def __init__(self, url: str):
         try:
             parsed = sa.make_url(url)
-        except sa.exc.ArgumentError:
+        except exc.ArgumentError:
             raise ValueError(f"{url!r:.80} is not the address of a store; see `ecl2o serve --help`.") from None
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise ValueError(f"a store is sqlite or postgresql, got {parsed.get_backend_name()}.")
@@ -55,7 +56,7 @@ class Store:
                     self._make_tables(connection)
                     connection.execute(sa.update(schema.about).values(probed=time.time()))
                 self.trouble = None
-            except sa.exc.SQLAlchemyError as error:
+            except exc.SQLAlchemyError as error:
                 self._note(error)
 
     def _make_tables(self, connection: sa.Connection) -> None:
@@ -66,7 +67,7 @@ class Store:
         if version is None:
             connection.execute(sa.insert(schema.about).values(version=schema.VERSION, probed=time.time()))
         elif version != schema.VERSION:
-            raise sa.exc.InvalidRequestError(f"the store has version {version}, this service {schema.VERSION}")
+            raise exc.InvalidRequestError(f"the store has version {version}, this service {schema.VERSION}")
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
@@ -88,18 +89,18 @@ class Store:
         """The database's errors as refusals. A conflict between two writers is left for the caller to try again."""
         try:
             yield
-        except sa.exc.IntegrityError:
+        except exc.IntegrityError:
             raise
-        except sa.exc.DBAPIError as error:
+        except exc.DBAPIError as error:
             if _is_conflict(error):
                 raise
             self._note(error)
             self._refuse_in_trouble()
-        except sa.exc.TimeoutError as error:
+        except exc.TimeoutError as error:
             self._note(error)
             self._refuse_in_trouble()
 
-    def _note(self, error: sa.exc.SQLAlchemyError) -> None:
+    def _note(self, error: exc.SQLAlchemyError) -> None:
         _log.error("the store cannot be used: %s", error)
         self.trouble = _in_words(error)
 
@@ -117,7 +118,7 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     """An engine whose transactions begin with this statement, and are flushed to the disk when they end."""
     engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
 
-    @sa.event.listens_for(engine, "connect")
+    @event.listens_for(engine, "connect")
     def prepare(connection, _record):
         connection.isolation_level = None  # the driver begins nothing by itself
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
@@ -126,14 +127,14 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
             ):  # a store that is damaged or read-only says so at its first transaction
                 connection.execute(f"PRAGMA {pragma}")
 
-    @sa.event.listens_for(engine, "begin")
+    @event.listens_for(engine, "begin")
     def start(connection):
         connection.exec_driver_sql(begin)
 
     return engine
 
 
-def _is_conflict(error: sa.exc.DBAPIError) -> bool:
+def _is_conflict(error: exc.DBAPIError) -> bool:
     """Two services in each other's way: PostgreSQL's deadlocks and serialization failures."""
     return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")
 

@@ -72,16 +72,15 @@ class Watched(AbstractAgent):
             expert, _, its = Independent(ROBD()).step(problem, state.expert, observation)
             expert_cost = its.details["cost"]
         said = info.details if "left" in info.details else {}
-        reference = said.get("optimum", said.get("expert_cost", unknown))
-        report = Report(
-            cost,
-            unknown if work is None else optimum,
-            expert_cost,
-            said.get("cost", unknown),
-            reference,
-            *(said.get(name, unknown) for name in ("left", "active", "kept")),
-        )
-        figures = jnp.stack([jnp.asarray(figure, cost.dtype) for figure in report])
+        known = {
+            "cost": cost,
+            "optimum": unknown if work is None else optimum,
+            "expert": expert_cost,
+            "account_cost": said.get("cost", unknown),
+            "account_reference": said.get("optimum", said.get("expert_cost", unknown)),
+            **{name: said.get(name, unknown) for name in ("left", "active", "kept")},
+        }
+        figures = jnp.stack([jnp.asarray(known[name], cost.dtype) for name in Report._fields])
         details = {**info.details, "report": figures}
         return (
             WatchedState(inner, cost, optimum, work, expert),

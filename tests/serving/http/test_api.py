@@ -1,0 +1,155 @@
+"""The API over a real connection: statuses, words, and what others read."""
+
+import csv
+import io
+import json
+import threading
+
+import httpx
+import pytest
+
+from ecl2o.serving import Client
+from ecl2o.serving.durable import Refused
+
+
+def step(url, stream, context, number=None):
+    asked = {"context": context} if number is None else {"context": context, "step": number}
+    return httpx.post(f"{url}/streams/{stream}/steps", json=asked, timeout=60)
+
+
+def test_policies_are_brought_and_described(url, policy_bytes):
+    assert httpx.put(f"{url}/policies/other", content=policy_bytes).status_code == 201
+    assert httpx.put(f"{url}/policies/other", content=policy_bytes).status_code == 200
+    damaged = httpx.put(f"{url}/policies/third", content=policy_bytes[:-5])
+    assert damaged.status_code == 422
+    assert "cut short" in damaged.json()["detail"]
+    about = httpx.get(f"{url}/policies/small").json()
+    assert about["agent"] == "Competitive(HittingMinimizer)"
+    assert (about["promise"]["ratio"], about["promise"]["period"]) == (1.6, None)
+    assert [policy["name"] for policy in httpx.get(f"{url}/policies").json()] == ["other", "small"]
+    assert httpx.get(f"{url}/policies/none").status_code == 404
+
+
+def test_a_step_its_repetition_and_what_is_refused(url):
+    first = step(url, "a", [1.5], 1)
+    assert first.status_code == 200
+    assert set(first.json()) >= {
+        *("step", "action", "hitting", "switching", "cost", "optimum"),
+        *("live_ratio", "promise", "promise_left", "guard_active"),
+    }
+    assert step(url, "a", 1.5, 1).content == first.content
+    other = step(url, "a", [2.0], 1)
+    assert (other.status_code, other.json()["context_answered"], other.json()["context_sent"]) == (409, [1.5], [2.0])
+    assert step(url, "a", [2.0], 3).status_code == 409
+    for bad in ([1.0, 2.0], [], ["x"], "x", None, [[1.0]]):
+        assert step(url, "a", bad).status_code == 422
+    for raw in (b'{"context": [NaN]}', b'{"context": [1e999]}', b"{", b"[]", b"\xff"):
+        answer = httpx.post(f"{url}/streams/a/steps", content=raw, headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 422)
+        json.loads(answer.content, parse_constant=pytest.fail)  # the answer itself is sound JSON
+    assert step(url, "none", [1.0]).status_code == 404
+    assert httpx.get(f"{url}/streams/a/action").json() == {"step": 1, "action": first.json()["action"]}
+
+
+def test_many_streams_in_one_call_each_for_itself(url):
+    asked = {"b": {"context": [1.0], "step": 1}, "none": [1.0], "a": [1.0, 2.0]}
+    answer = httpx.post(f"{url}/steps", json=asked).json()
+    assert set(answer["answered"]) == {"b"}
+    assert {stream: why["status"] for stream, why in answer["refused"].items()} == {"none": 404, "a": 422}
+
+
+def test_steps_as_csv_have_a_column_for_each_number(url):
+    text = httpx.get(f"{url}/streams/b/steps", headers={"accept": "text/csv"}).text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    found = httpx.get(f"{url}/streams/b/steps?after=0").json()
+    assert [float(row["action_0"]) for row in rows] == [step["action"][0] for step in found]
+    assert httpx.get(f"{url}/streams/b/steps?after=1").json() == []
+
+
+def test_events_tell_of_steps(url):
+    heard, begun = [], threading.Event()
+
+    def listen():
+        with httpx.stream("GET", f"{url}/events?stream=b", timeout=60) as events:
+            for line in events.iter_lines():
+                begun.set()
+                if line.startswith("data:"):
+                    heard.extend(json.loads(line[5:]))
+                    return
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    assert begun.wait(30)
+    answer = step(url, "b", [2.0]).json()
+    thread.join(30)
+    assert heard == [{"stream": "b", **answer}]
+
+
+def test_prometheus_reads_steps_refusals_and_promises(url):
+    text = httpx.get(f"{url}/metrics").text
+    for name in (
+        "steps_total",
+        "refusals_total",
+        "step_seconds_bucket",
+        "live_ratio_max",
+        "promise_ratio",
+        "ready 1.0",
+    ):
+        assert f"ecl2o_{name}" in text
+    assert httpx.get(f"{url}/readyz").json() == {"ready": True, "reasons": []}
+
+
+def test_the_client_counts_and_retries(url):
+    with Client(url) as client:
+        client.put_stream("counted", "small", [0.0])
+        first = client.step("counted", [1.0])
+        assert client.put_stream("counted", "small", [0.0])["steps"] == 1
+        assert client.steps({"counted": [2.0]})["counted"]["step"] == 2
+        assert [s["step"] for s in client.played("counted")] == [1, 2]
+        assert client.played("counted")[0] == first
+        with pytest.raises(Refused) as refused:
+            client.put_stream("counted", "small", [1.0])
+        assert refused.value.status == 409
+    with Client("http://127.0.0.1:9", patience=0.2) as nobody, pytest.raises(TimeoutError):
+        nobody.action("counted")
+
+
+def test_who_has_no_token_is_turned_away(guarded_url):
+    def ask(method, path, token=None, **more):
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        return httpx.request(method, guarded_url + path, headers=headers | more.pop("headers", {}), **more)
+
+    made = {"policy": "small", "x0": [0.0]}
+    assert ask("GET", "/streams").status_code == 401
+    assert ask("GET", "/streams", "wrong").status_code == 401
+    assert httpx.get(guarded_url + "/streams", headers={"authorization": b"Bearer s\xe9cret"}).status_code == 401
+    assert ask("GET", "/streams", "looking").status_code == 200
+    assert ask("PUT", "/streams/x", "looking", json=made).status_code == 403
+    assert ask("PUT", "/streams/x", "secret", json=made, timeout=60).status_code == 201
+    assert ask("GET", "/healthz").status_code == 200
+    page = ask("GET", "/", headers={"accept": "text/html"})
+    assert (page.status_code, page.headers["location"]) == (303, "/login")
+    assert ask("POST", "/login", data={"token": "wrong"}).status_code == 401
+    with httpx.Client(base_url=guarded_url) as browser:
+        assert browser.post("/login", data={"token": "looking"}).status_code == 303
+        assert browser.get("/").status_code == 200
+        assert browser.delete("/streams/x").status_code == 403
+    assert "httponly" in ask("POST", "/login", data={"token": "looking"}).headers["set-cookie"].lower()
+
+
+def test_other_sites_pages_and_other_names_are_turned_away(url):
+    cross = {"sec-fetch-site": "cross-site"}
+    assert httpx.post(f"{url}/steps", json={}, headers=cross).status_code == 403
+    assert httpx.get(f"{url}/streams", headers={"host": "evil.example"}).status_code == 403
+    headers = httpx.get(url).headers
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_service_for_other_machines_needs_a_token():
+    from ecl2o.serving.http import Access
+
+    with pytest.raises(ValueError, match="ECL2O_TOKEN"):
+        Access().check_host("0.0.0.0")
+    Access("secret").check_host("0.0.0.0")
+    Access().check_host("127.0.0.1")
