@@ -12,12 +12,14 @@ from ecl2o.solvers.positive_definite import (
     reproduced,
     spd_solve,
 )
+from ecl2o.solvers.recursive_least_squares import RecursiveLeastSquares
 from ecl2o.solvers.root import decreasing_root
 
 __all__ = [
     "BlockTridiagonalFactor",
     "BoundedMinimum",
     "DenseInverse",
+    "RecursiveLeastSquares",
     "apply",
     "between",
     "decreasing_root",

@@ -1,136 +1,124 @@
-"""What `OnlineRidge` regresses on, step by step and for a whole history at once."""
+"""What `OnlineRidge` regresses on: some forty differences of recent contexts and profiles, whatever the length of the period.
+
+Everything here is about one coordinate. Grids are fine near the present and coarse far from it.
+"""
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Bool, Float, Int
 
-from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_positive
+from ecl2o.agents.advisors.season import Profile, Season
+from ecl2o.problem.arrays import refuse_unless_count
+
+_NODES = 48  # of the profile of a period
+_WEEK_NODES = 24  # of that of a week, for each period in it
+_WEEKS = 2.0  # its half-life
 
 
-class Memory(eqx.Module):
-    """The last contexts in order of time, the decaying sums by phase, and the clock.
+class Profiles(eqx.Module):
+    """What is usual in a period, and in a week if there is one, as of some step."""
 
-    `totals` and `weights` begin with the phase of the context to come.
-    """
-
-    recent: Float[Array, "n d"]
-    totals: Float[Array, "p d"]
-    weights: Float[Array, " p"]
-    phase: Int[Array, ""]
-    seen: Int[Array, ""]
+    period: Profile
+    week: Profile | None
 
 
 class RidgeFeatures(eqx.Module):
-    """Features of degree one: they scale with the contexts, and do not change when all contexts are shifted."""
+    """Features of degree one: they scale with the contexts, and do not change when all contexts are shifted.
 
-    half_life: Float[Array, ""] = eqx.field(converter=as_float)
-    period: int = eqx.field(static=True)
+    Changes between the means of `lags` stretches of the last period, whose ends are spaced evenly and then geometrically, and are
+    close again around the same phase a period ago; the profile now and 1, 2, 4, 8, ... steps ahead, less the present context; the
+    same of the weekly profile, less the other one; and `harmonics` of the phase times the present context less the profile.
+    """
+
+    season: Season
+    weekly: Season | None
     lags: int = eqx.field(static=True)
-    ahead: int = eqx.field(static=True)
     harmonics: int = eqx.field(static=True)
 
+    def __init__(self, period: int, half_life: float, lags: int, harmonics: int, week: int | None):
+        refuse_unless_count("period", period)
+        self.season = Season(half_life, period, min(period, _NODES))
+        if week is not None:
+            refuse_unless_count("week", week)
+            week = Season(_WEEKS, period * week, min(period, _WEEK_NODES) * week)
+        self.weekly = week
+        self.lags = lags
+        self.harmonics = harmonics
+
     def __check_init__(self):
-        refuse_unless_positive("half_life", self.half_life)
-        for name in ("period", "lags", "ahead", "harmonics"):
-            refuse_unless_count(name, getattr(self, name))
-        if not self.period // 4 <= self.ahead < self.period:
-            raise ValueError(
-                f"ahead must be at least a quarter of the period and less than it, got {self.ahead} with period {self.period}."
-            )
+        refuse_unless_count("lags", self.lags)
+        refuse_unless_count("harmonics", self.harmonics)
+
+    @property
+    def period(self) -> int:
+        """How many steps a period has."""
+        return self.season.period
+
+    @property
+    def leads(self) -> list[int]:
+        """How far ahead profiles are looked at: 0, 1, 2, 4, 8, ..., less than a period."""
+        return [0, *(2**i for i in range((self.period - 1).bit_length()))]
+
+    @property
+    def ends(self) -> list[int]:
+        """Where the stretches of recent contexts end: so many steps back."""
+        ends = {max(i, round(self.period ** (i / self.lags))) for i in range(1, min(self.lags, self.period) + 1)}
+        return sorted({0} | ends | {self.period - lead for lead in self.leads})
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many features there are of each kind."""
+        profiles = [len(self.leads)] * (1 if self.weekly is None else 2)
+        return [len(self.ends) - 1, *profiles, 2 * self.harmonics]
 
     @property
     def count(self) -> int:
-        """k, how many features there are."""
-        return self.lags + (self.ahead + 1) + self.ahead + 2 * self.harmonics
-
-    @property
-    def pooling(self) -> Float[np.ndarray, "k k"]:
-        """The matrix that averages over features of the same kind."""
-        sizes = (self.lags, self.ahead + 1, self.ahead, 2 * self.harmonics)
-        return np.asarray(scipy.linalg.block_diag(*(np.full((n, n), 1 / n) for n in sizes)))
+        """k, how many there are."""
+        return sum(self.sizes)
 
     @property
     def needed(self) -> int:
         """How many contexts must have been seen before: two periods."""
-        return max(2 * self.period, self.lags)
+        return 2 * self.period
 
-    def memory(self, past: Float[Array, "H d"], size: int) -> Memory:
-        """The memory after a history, with the last `size` contexts of it."""
-        totals, weights = self._sums(past)
-        missing = jnp.zeros((max(size - past.shape[0], 0), past.shape[1]), past.dtype)
-        recent = jnp.concatenate([missing, past[max(past.shape[0] - size, 0) :]])
-        return Memory(recent, totals[-1], weights[-1], jnp.zeros((), int), jnp.asarray(past.shape[0]))
+    def nothing(self, dtype) -> Profiles:
+        """Profiles that have seen nothing."""
+        return Profiles(self.season.empty(dtype), None if self.weekly is None else self.weekly.empty(dtype))
 
-    def then(self, memory: Memory, now: Float[Array, " d"]) -> Memory:
-        """The memory after one more context."""
-        keep = self._keep(now.dtype)
-        totals, weights = (
-            jnp.concatenate([old[1:], (keep * old[0] + new)[None]])
-            for old, new in ((memory.totals, now), (memory.weights, 1.0))
-        )
-        recent = jnp.concatenate([memory.recent[1:], now[None]])
-        return Memory(recent, totals, weights, (memory.phase + 1) % self.period, memory.seen + 1)
+    def profiles_with(self, profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]) -> Profiles:
+        """With the context of one more step."""
+        week = profiles.week
+        if self.weekly is not None and week is not None:
+            week = self.weekly.then(week, step % self.weekly.period, now)
+        return Profiles(self.season.then(profiles.period, step % self.period, now), week)
 
-    def at(self, memory: Memory, now: Float[Array, " d"]) -> tuple[Float[Array, "k d"], Bool[Array, ""]]:
-        """The features of the present, zeros while too little has been seen; and whether they are real."""
-        coming = _profile(memory.totals, memory.weights, now)[: self.ahead + 1]
-        before = memory.recent[::-1][: self.lags]
-        start = memory.recent.shape[0] - self.period + 1
-        yesterday = memory.recent[start : start + self.ahead]
-        real = memory.seen >= self.needed
-        return jnp.where(real, self._assemble(now, before, coming, yesterday, memory.phase), 0.0), real
+    def at(
+        self, sums: Float[Array, " n"], profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]
+    ) -> Float[Array, " k"]:
+        """The features of a step, the first of all being step 0.
 
-    def along(self, past: Float[Array, "H d"]) -> tuple[Float[Array, "H k d"], Bool[Array, " H"]]:
-        """The same for every step of a history, all at once: no loop over time."""
-        H, d = past.shape
-        if H == 0:
-            return jnp.zeros((0, self.count, d), past.dtype), jnp.zeros((0,), bool)
-        time = jnp.arange(H)
-        totals, weights = self._sums(past)
-        offset = (-H) % self.period  # so that the history ends with a whole period
-        day, phase = (time + offset) // self.period, (time + offset) % self.period
-        ahead = (phase[:, None] + jnp.arange(self.ahead + 1)) % self.period
-        table = day[:, None] + (ahead < phase[:, None])  # phases of today that are over are in tomorrow's table
-        coming = _profile(totals[table, ahead], weights[table, ahead], past[:, None])
-        before = past[jnp.maximum(time[:, None] - 1 - jnp.arange(self.lags), 0)]
-        yesterday = past[jnp.maximum(time[:, None] - self.period + 1 + jnp.arange(self.ahead), 0)]
-        real = time >= self.needed
-        features = self._assemble(past, before, coming, yesterday, phase)
-        return jnp.where(real[:, None, None], features, 0.0), real
+        sums[i] are sums of the contexts of this step and the i before it, up to a constant; the profiles are of what came before.
+        """
+        ends = np.array(self.ends)
+        means = jnp.diff(sums[ends]) / np.diff(ends)
+        changes = -jnp.diff(jnp.concatenate([now[None], means]))
+        ahead = step + np.array(self.leads)
+        usual = self.season.at(profiles.period, ahead % self.period, now)
+        parts = [changes, usual - now]
+        if self.weekly is not None and profiles.week is not None:
+            parts.append(self.weekly.at(profiles.week, ahead % self.weekly.period, usual) - usual)
+        return jnp.concatenate([*parts, self._waves(now.dtype)[step % self.period] * (now - usual[0])])
 
-    def signals(self, features: Float[Array, "k d"]) -> Float[Array, "3 d"]:
+    def signals(
+        self, sums: Float[Array, " n"], profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]
+    ) -> Float[Array, " 3"]:
         """The last change, and the profile an eighth and a quarter of a period ahead, less the present context."""
-        eighth, quarter = max(self.period // 8, 1), self.period // 4
-        return features[jnp.array([0, self.lags + eighth, self.lags + quarter])]
+        ahead = step + np.array([max(self.period // 8, 1), self.period // 4])
+        usual = self.season.at(profiles.period, ahead % self.period, now)
+        return jnp.concatenate([(2 * now - (sums[1] - sums[0]) - now)[None], usual - now])
 
-    def _assemble(self, now, before, coming, yesterday, phase) -> Float[Array, "*n k d"]:
-        now = now[..., None, :]
-        changes = -jnp.diff(jnp.concatenate([now, before], axis=-2), axis=-2)  # y_t - y_{t-1}, y_{t-1} - y_{t-2}, ...
-        angle = (2 * jnp.pi / self.period) * phase[..., None] * jnp.arange(1, self.harmonics + 1)
-        waves = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1).astype(now.dtype)[..., None]
-        anomaly = now - coming[..., :1, :]
-        return jnp.concatenate([changes, coming - now, yesterday - now, waves * anomaly], axis=-2)
-
-    def _keep(self, dtype) -> Float[Array, ""]:
-        """What is left of a weight after a period."""
-        return jnp.asarray(0.5, dtype) ** (1 / self.half_life)
-
-    def _sums(self, past: Float[Array, "H d"]) -> tuple[Float[Array, "n p d"], Float[Array, "n p"]]:
-        """The decaying sums by phase before each period of the history, and after the last."""
-        H, d = past.shape
-        offset = (-H) % self.period
-        count = (H + offset) // self.period
-        days = jnp.concatenate([jnp.zeros((offset, d), past.dtype), past]).reshape(count, self.period, d)
-        real = (jnp.arange(H + offset) >= offset).astype(past.dtype).reshape(count, self.period)
-        age = jnp.arange(count + 1)[:, None] - 1 - jnp.arange(count)
-        decay = jnp.where(age >= 0, self._keep(past.dtype) ** jnp.maximum(age, 0).astype(past.dtype), 0.0)
-        return jnp.einsum("ij,jpd->ipd", decay, days), decay @ real
-
-
-def _profile(totals: Float[Array, "*n d"], weights: Float[Array, "*m"], otherwise: Float[Array, "*o d"]) -> Array:
-    """Means by phase; `otherwise` for phases never seen."""
-    weights = weights[..., None]
-    known = weights > 0
-    return jnp.where(known, totals / jnp.where(known, weights, 1.0), otherwise)
+    def _waves(self, dtype) -> Float[np.ndarray, "p h"]:
+        """Cosines and sines of every phase."""
+        angle = (2 * np.pi / self.period) * np.arange(self.period)[:, None] * np.arange(1, self.harmonics + 1)
+        return jnp.asarray(np.concatenate([np.cos(angle), np.sin(angle)], axis=1), dtype)

@@ -1,0 +1,57 @@
+"""What is usual at each phase of a period: a decaying mean on a few nodes, however many steps the period has."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_positive
+
+
+class Profile(eqx.Module):
+    """The decaying mean at each node, and how much it rests on."""
+
+    means: Float[Array, " b"]
+    weights: Float[Array, " b"]
+
+
+class Season(eqx.Module):
+    """A periodic profile: linear between `nodes` nodes, each the mean of the contexts near it, with a half-life in periods.
+
+    With as many nodes as steps it is the decaying mean by phase.
+    """
+
+    half_life: Float[Array, ""] = eqx.field(converter=as_float)
+    period: int = eqx.field(static=True)
+    nodes: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        refuse_unless_positive("half_life", self.half_life)
+        refuse_unless_count("period", self.period)
+        refuse_unless_count("nodes", self.nodes)
+
+    def empty(self, dtype) -> Profile:
+        """Nothing seen."""
+        return Profile(jnp.zeros((self.nodes,), dtype), jnp.zeros((self.nodes,), dtype))
+
+    def at(
+        self, profile: Profile, phases: Int[Array, " n"], otherwise: Float[Array, "*n"]
+    ) -> Float[Array, " n"]:
+        """What is usual at these phases; `otherwise` where neither node beside a phase has seen anything."""
+        position = phases * self.nodes
+        share = (position % self.period) / self.period
+        left = position // self.period % self.nodes
+        sides = jnp.stack([left, (left + 1) % self.nodes])
+        weight = jnp.stack([1 - share, share]) * (profile.weights[sides] > 0)
+        total = jnp.sum(weight, axis=0)
+        mean = jnp.sum(weight * profile.means[sides], axis=0)
+        return jnp.where(total > 0, mean / jnp.where(total > 0, total, 1.0), otherwise)
+
+    def then(self, profile: Profile, phase: Int[Array, ""], now: Float[Array, ""]) -> Profile:
+        """With one more context."""
+        decay = jnp.asarray(0.5, now.dtype) ** (1 / (self.half_life * self.period))
+        position = phase * (self.nodes / self.period)
+        distance = jnp.abs(jnp.arange(self.nodes) - position)
+        near = jnp.maximum(1 - jnp.minimum(distance, self.nodes - distance), 0.0).astype(now.dtype)
+        weights = decay * profile.weights + near
+        gain = near / jnp.where(weights > 0, weights, 1.0)
+        return Profile(profile.means + gain * (now - profile.means), weights)

@@ -1,0 +1,38 @@
+"""Ridge regression on rows that come one by one, in O(k^2) each and without ever factorising anew."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class RecursiveLeastSquares(eqx.Module):
+    """The weights w that minimise sum_i c_i (w'f_i - z_i)^2 + ridge |w|^2, and P = (ridge I + sum_i c_i f_i f_i')^-1.
+
+    P is kept as root root', which rounding cannot make indefinite however many rows there are (Potter's form of the update;
+    Bierman 1977, chapter 5).
+    """
+
+    root: Float[Array, "k k"]
+    weights: Float[Array, " k"]
+
+    @classmethod
+    def begun(cls, count: int, ridge: Float[Array, ""], dtype) -> "RecursiveLeastSquares":
+        """No rows yet: w = 0 and P = I / ridge."""
+        return cls(jnp.eye(count, dtype=dtype) / jnp.sqrt(ridge), jnp.zeros((count,), dtype))
+
+    def images(self, rows: Float[Array, "n k"]) -> Float[Array, "n k"]:
+        """root'f of each row f; its squared length is the leverage f'Pf: how unlike the rows so far f is."""
+        return jnp.stack([row @ self.root for row in rows])
+
+    def with_row(
+        self,
+        features: Float[Array, " k"],
+        image: Float[Array, " k"],
+        residual: Float[Array, ""],
+        counted: Float[Array, ""],
+    ) -> "RecursiveLeastSquares":
+        """With one more row, of which its image and residual z - w'f are known already; c = `counted`, 0 for none."""
+        along = self.root @ image
+        shrink = 1 / (1 + counted * jnp.sum(image * image))
+        root = self.root - (counted * shrink / (1 + jnp.sqrt(shrink))) * along[:, None] * image
+        return RecursiveLeastSquares(root, self.weights + (counted * shrink * residual) * along)
