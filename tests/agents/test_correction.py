@@ -12,7 +12,7 @@ from ecl2o.agents.advisors import Corrected, OnlineRidge
 PERIOD = 6
 WEIGHT = 0.5
 PROBLEM = ec.Problem(ec.SquaredTracking(WEIGHT), ec.Mahalanobis.isotropic(alpha=5.0, dim=1))
-RIDGE = OnlineRidge(period=PERIOD, lags=3, ahead=2, harmonics=1, maturity=8, refit_every=2)
+RIDGE = OnlineRidge(period=PERIOD, lags=3, harmonics=1, maturity=8)
 CONTEXTS = np.abs(np.random.default_rng(0).normal(size=(10 * PERIOD, 1)))
 INSTANCE = ec.Instance([0.4], CONTEXTS[5 * PERIOD :], CONTEXTS[: 5 * PERIOD])
 

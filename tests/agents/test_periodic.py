@@ -42,7 +42,7 @@ def test_keeps_its_promise_each_day_and_reaches_it():
 
 def test_what_is_inside_keeps_its_memory():
     """With a promise too weak to matter, it is the agent inside, which goes on learning over the ends of days."""
-    ridge = OnlineRidge(period=PERIOD, lags=2, ahead=2, harmonics=1, maturity=8, refit_every=PERIOD)
+    ridge = OnlineRidge(period=PERIOD, lags=2, harmonics=1, maturity=8)
     contexts = np.tile([0.1, 0.5, 0.9, 0.4, 0.2], 12)[:, None] + 0.05 * np.random.default_rng(2).normal(size=(60, 1))
     instance = ec.Instance([0.5], contexts)
     alone = ec.rollout(ridge, PROBLEM, instance)

@@ -89,7 +89,7 @@ def given_advice(dim: int) -> ec.advisors.Fixed:
 
 def small_ridge() -> ec.advisors.OnlineRidge:
     """A regression that has begun after 24 contexts."""
-    return ec.advisors.OnlineRidge(period=4, lags=2, ahead=2, harmonics=1, maturity=6, refit_every=2)
+    return ec.advisors.OnlineRidge(period=4, lags=2, harmonics=1, maturity=6)
 
 
 def corrected_ridge(dim: int) -> ec.advisors.Corrected:

@@ -27,6 +27,9 @@ from ecl2o.running import rollout, rollout_set
 
 Guard = TypeVar("Guard", Competitive, Guarded)
 
+_MOST_STEPS = (
+    200_000  # of all windows together; a year of five-minute rows has more, and evenly chosen windows serve it
+)
 _CLEARLY = 2.0  # standard errors by which the validation days must prefer a correction to none
 
 
@@ -160,7 +163,7 @@ def _choice(costs: Float[np.ndarray, "k n"]) -> int:
 
 
 def _windows(problem: Problem, contexts: Contexts, outlook: Outlook, days: int, skipped: int) -> _Recording:
-    """Windows of whole days inside the training days, one beginning on each day but the skipped ones."""
+    """Windows of whole days inside the training days, one beginning on each day but the skipped ones, or on some of them."""
     per_day, last = contexts.steps_per_day, contexts.split.training_days - days
     if not 1 <= skipped <= last:
         raise ValueError(
@@ -168,6 +171,9 @@ def _windows(problem: Problem, contexts: Contexts, outlook: Outlook, days: int, 
             f"training days, got {skipped}."
         )
     starts = np.arange(skipped, last + 1) * per_day
+    most = max(1, _MOST_STEPS // (days * per_day))
+    if len(starts) > most:
+        starts = starts[np.linspace(0, len(starts) - 1, most).astype(int)]
     steps = starts[:, None] + np.arange(days * per_day)
     instances = Instance(contexts.values[starts - 1], contexts.values[steps])
     best = jax.vmap(lambda instance: oracle(problem, instance).cost)(instances)

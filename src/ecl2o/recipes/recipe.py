@@ -17,7 +17,7 @@ TRAINING: dict[Advisor, tuple[int, float]] = {
     "lstm": (1500, 3e-3),
 }
 AUTOMATIC: tuple[Advisor, ...] = ("ridge", "seasonal")  # what is tried where nobody says which
-MOST_RIDGE_STEPS = 96  # a day; the regression's features grow with it, and its work with their square
+MOST_SEASONAL_STEPS = 96  # a day; beyond, training the structured advisor takes many times as long as the regression
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Recipe:
         """Which are tried; the regression only where days are short enough, unless it is asked for."""
         if self.advisor != "auto":
             return (self.advisor,)
-        return AUTOMATIC if steps_per_day <= MOST_RIDGE_STEPS else AUTOMATIC[1:]
+        return AUTOMATIC if steps_per_day <= MOST_SEASONAL_STEPS else AUTOMATIC[:1]
 
     def training_steps(self, advisor: Advisor) -> int:
         """Adam steps."""

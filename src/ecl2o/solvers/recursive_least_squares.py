@@ -20,18 +20,15 @@ class RecursiveLeastSquares(eqx.Module):
         """No rows yet: w = 0 and P = I / ridge."""
         return cls(jnp.eye(count, dtype=dtype) / jnp.sqrt(ridge), jnp.zeros((count,), dtype))
 
-    def images(self, rows: Float[Array, "n k"]) -> Float[Array, "n k"]:
-        """root'f of each row f; its squared length is the leverage f'Pf: how unlike the rows so far f is."""
-        return jnp.stack([row @ self.root for row in rows])
+    def image(self, features: Float[Array, " k"]) -> Float[Array, " k"]:
+        """root'f; its squared length is the leverage f'Pf, which says how unlike the rows so far f is."""
+        return features @ self.root
 
     def with_row(
-        self,
-        features: Float[Array, " k"],
-        image: Float[Array, " k"],
-        residual: Float[Array, ""],
-        counted: Float[Array, ""],
+        self, features: Float[Array, " k"], residual: Float[Array, ""], counted: Float[Array, ""]
     ) -> "RecursiveLeastSquares":
-        """With one more row, of which its image and residual z - w'f are known already; c = `counted`, 0 for none."""
+        """With one more row, of which the residual z - w'f is known already; c = `counted`, 0 for none."""
+        image = self.image(features)
         along = self.root @ image
         shrink = 1 / (1 + counted * jnp.sum(image * image))
         root = self.root - (counted * shrink / (1 + jnp.sqrt(shrink))) * along[:, None] * image

@@ -19,49 +19,56 @@ from ecl2o.agents.advisors.ridge_features import Profiles, RidgeFeatures
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.planning.modes import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite, refuse_unless_positive
 from ecl2o.solvers import RecursiveLeastSquares
 from ecl2o.theory import decay_root
 
 _SHORTEST = 24  # steps at least, unless told otherwise, until a row is learned from
-_OUTLYING = 5.0  # root mean squares of the residuals, beyond which a row counts less
+_OUTLYING = 5.0  # root mean squares of the residuals so far, beyond which a row counts less
+_RESIDUALS = 20  # periods that the mean square of the residuals remembers, about
 
 
-class Range(eqx.Module):
-    """Where contexts have been: an interval that shrinks by half in two half-lives of the profile, and takes in what comes."""
+class ContextRange(eqx.Module):
+    """Where contexts have been: an interval that takes in what comes, and loses half its width in two half-lives."""
 
     low: Float[Array, ""]
     high: Float[Array, ""]
+
+    @classmethod
+    def empty(cls, dtype) -> "ContextRange":
+        """Before the first context."""
+        return cls(jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype))
 
     def plausible(self, now: Float[Array, ""]) -> Float[Array, ""]:
         """The context, or the nearest one that is at most the interval's width outside of it."""
         width = self.high - self.low
         return jnp.where(width > 0, jnp.clip(now, self.low - width, self.high + width), now)
 
-    def then(self, now: Float[Array, ""], shrinking: Float[Array, ""]) -> "Range":
+    def then(self, now: Float[Array, ""], shrinking: Float[Array, ""]) -> "ContextRange":
         """With one more context."""
-        inward = jnp.where(self.high > self.low, 0.5 * shrinking * (self.high - self.low), 0.0)
-        return Range(jnp.minimum(self.low + inward, now), jnp.maximum(self.high - inward, now))
+        width = self.high - self.low
+        inward = jnp.where(width > 0, 0.5 * shrinking * width, 0.0)
+        return ContextRange(jnp.minimum(self.low + inward, now), jnp.maximum(self.high - inward, now))
 
 
 class LineState(eqx.Module):
     """What has been seen and learned of one coordinate.
 
-    `sums[i]` is the sum of the last i + 1 contexts. `profiles` know all of them, `late_profiles` only what came before the row
-    that matures next. `power` are mean squares of the features by kind, fixed when the first row matures.
+    `sums[i]` is the sum of the last i + 1 contexts. `profiles` know all of them, `late_profiles` what came before the row that
+    matures next. `power` are mean squares of the features by kind, fixed when the first row matures.
     """
 
     sums: Float[Array, " n"]
     profiles: Profiles
     late_profiles: Profiles
-    range: Range
+    range: ContextRange
     power: Float[Array, " kinds"]
     regression: RecursiveLeastSquares
     residual_power: Float[Array, ""]
 
 
 class OnlineRidgeState(eqx.Module):
-    """How many contexts have been seen, and what each mode knows of them."""
+    """How many contexts have been seen, and what is known in each mode."""
 
     modes: Modes
     seen: Int[Array, ""]
@@ -69,6 +76,29 @@ class OnlineRidgeState(eqx.Module):
 
 
 class OnlineRidge(AbstractAgent):
+    """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a ridge regression that learns while it runs.
+
+    z is regressed on what is known at t (`RidgeFeatures`): some forty features whatever the length of the period, with a weekly
+    profile among them where `week` says how many periods a week has. All are differences, so that units and origin do not matter.
+    Half-life, lags, harmonics and ridge are what validation days chose (docs/choices.md).
+
+    A row enters the regression `maturity` steps later (a period, at least 24), when all of its z but rho^maturity is known; for
+    the rest stands the present zhat. It enters by a rank-one update, so that every step takes the same time, and having lived a
+    history or having been given it is the same. zhat is the Vovk-Azoury-Warmuth forecast: the weights' prediction of z less the
+    present context, divided by 1 + f'Pf, so that features unlike all that was learned from lead back to the present context, and
+    the advice to R-OBD's. So does having learned nothing, in the first two periods and until rows have matured.
+
+    What one bad context can do is bounded: it counts as at most the width of the range seen outside of that range (which forgets,
+    and grows with what lasts, so that a new level is followed within a few steps), and a residual of more than five root mean
+    squares pulls as one of five.
+
+    For f = 1/2 (x - y)' A (x - y) with a constant A, any d: one regression in each mode of (A, Q). It has nothing to train by
+    gradients. `Info.details["outlook"]` is what it makes of the contexts, whatever is played.
+
+    >>> OnlineRidge().features.count, OnlineRidge(period=288).features.count
+    (36, 49)
+    """
+
     features: RidgeFeatures
     ridge: Float[Array, ""]
     maturity: int = eqx.field(static=True)
@@ -90,102 +120,121 @@ class OnlineRidge(AbstractAgent):
     def __check_init__(self):
         refuse_unless_finite("ridge", self.ridge)
         refuse_unless_positive("ridge", self.ridge)
+        refuse_unless_count("maturity", self.maturity)
+        if self.maturity < 2:
+            raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
 
     @property
     def lookahead(self) -> int:
         return 0
 
     def init(self, problem: Problem, start: Start) -> OnlineRidgeState:
-        modes = Modes.of(problem, start.dim)
-        one = self._line(start.x0.dtype)
-        lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), one)
-        state = OnlineRidgeState(modes, jnp.zeros((), int), lines)
+        nothing = self._nothing(start.x0.dtype)
+        lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), nothing)
+        state = OnlineRidgeState(Modes.of(problem, start.dim), jnp.zeros((), int), lines)
         if start.history.shape[0] == 0:
             return state
-        return jax.lax.scan(lambda s, y: (self._seen(problem, s, y)[0], None), state, start.history)[0]
+        return jax.lax.scan(lambda s, y: (self._seeing(problem, s, y)[0], None), state, start.history)[0]
 
     def step(self, problem: Problem, state: OnlineRidgeState, observation: Observation):
-        state, (predicted, signals) = self._seen(problem, state, observation.context)
+        state, (predicted, signals) = self._seeing(problem, state, observation.context)
         from_modes = state.modes.from_modes
-        outlook = Outlook(from_modes @ predicted, jnp.einsum("de,es->sd", from_modes, signals))
+        outlook = Outlook(from_modes @ predicted, (from_modes @ signals).T)
         advice = outlook.advice(state.modes, observation.previous_action)
         return state, advice, Info(jnp.ones((), bool), details={"outlook": outlook})
 
-    def _line(self, dtype) -> LineState:
-        nothing = self.features.nothing(dtype)
+    def _nothing(self, dtype) -> LineState:
+        """One coordinate before the first context."""
+        profiles = self.features.nothing(dtype)
         return LineState(
             sums=jnp.zeros((self.maturity + self.features.period,), dtype),
-            profiles=nothing,
-            late_profiles=nothing,
-            range=Range(jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype)),
+            profiles=profiles,
+            late_profiles=profiles,
+            range=ContextRange.empty(dtype),
             power=jnp.zeros((len(self.features.sizes),), dtype),
             regression=RecursiveLeastSquares.begun(self.features.count, self.ridge, dtype),
             residual_power=jnp.zeros((), dtype),
         )
 
-    def _seen(self, problem: Problem, state: OnlineRidgeState, context: Float[Array, " q"]):
-        """The state after one more context, and (zhat, signals) in modes."""
+    def _seeing(self, problem: Problem, state: OnlineRidgeState, context: Float[Array, " q"]):
+        """The state after one more context; zhat (d,) and signals (d, 3) in modes."""
         assert isinstance(problem.hitting, AbstractQuadraticCost)
         modes = state.modes
         now = modes.to_modes @ problem.hitting.centre(context, modes.a.shape[0])
-        lines, outlook = jax.vmap(self._advance, in_axes=(0, None, 0, 0))(
-            state.lines, state.seen, now, decay_root(1.0, modes.a)
-        )
+        rho = decay_root(1.0, modes.a)
+        lines, outlook = jax.vmap(self._advance, in_axes=(0, None, 0, 0))(state.lines, state.seen, now, rho)
         return OnlineRidgeState(modes, state.seen + 1, lines), outlook
 
     def _advance(self, line: LineState, step: Int[Array, ""], now: Float[Array, ""], rho: Float[Array, ""]):
-        features, period = self.features, self.features.period
-        late = self.maturity - 1
-        now = jnp.where(step >= features.needed, line.range.plausible(now), now)
-        shrinking = 1 - jnp.asarray(0.5, now.dtype) ** (1 / (2 * features.season.half_life * period))
-        seen_range = line.range.then(now, shrinking)
-
+        """One coordinate sees a context: the features of this step, a prediction, and the row that matures."""
+        features, late = self.features, self.maturity - 1
+        row_step = step - late
+        is_real, row_is_real = step >= features.needed, row_step >= features.needed
+        now = jnp.where(is_real, line.range.plausible(now), now)
+        seen_range = line.range.then(now, self._shrinking(now.dtype))
         sums = jnp.concatenate([now[None], line.sums[:-1] + now])
         row_now = sums[late] - sums[late - 1]
-        row_step = step - late
+
         present = features.at(sums, line.profiles, step, now)
         row = features.at(sums[late:], line.late_profiles, row_step, row_now)
-        real, row_real = step >= features.needed, row_step >= features.needed
+        power = self._power(line.power, present, step)
+        size = jnp.sqrt(jnp.where(power > 0, power, 1.0))[np.repeat(np.arange(len(features.sizes)), features.sizes)]
+        present, row = jnp.where(is_real, present / size, 0.0), jnp.where(row_is_real, row / size, 0.0)
 
-        # power
-        sizes = np.array(features.sizes)
-        kind = np.repeat(np.arange(len(sizes)), sizes)
-        squares = jnp.stack([jnp.mean(part**2) for part in jnp.split(present, np.cumsum(sizes)[:-1])])
-        count = jnp.maximum(step - features.needed + 1, 1)
-        power = jnp.where(real & ~row_real, line.power + (squares - line.power) / count, line.power)
-        size = jnp.sqrt(jnp.where(power > 0, power, 1.0))[kind]
-        present = jnp.where(real, present / size, 0.0)
-        row = jnp.where(row_real, row / size, 0.0)
+        image = line.regression.image(present)
+        forecast = jnp.sum(line.regression.weights * present) / (1 + jnp.sum(image * image))
+        predicted = jnp.clip(now + forecast, seen_range.low, seen_range.high)
+        target = _discounted_mean(sums[: self.maturity], rho, predicted) - row_now
+        regression, residual_power = self._learned(line, row, target, row_step)
 
-        regression = line.regression
-        images = regression.images(jnp.stack([present, row]))
-        leverage = jnp.sum(images[0] ** 2)
-        predicted = now + jnp.sum(regression.weights * present) / (1 + leverage)
-        predicted = jnp.clip(predicted, seen_range.low, seen_range.high)
-
-        # target
-        age = np.arange(self.maturity)
-        kernel = (1 - rho) * jnp.exp(jnp.log(rho) * (late - age))
-        change = kernel - jnp.concatenate([kernel[1:], jnp.zeros((1,), kernel.dtype)])
-        target = jnp.sum(change * sums[: self.maturity]) + rho * jnp.exp(jnp.log(rho) * late) * predicted - row_now
-        residual = target - jnp.sum(regression.weights * row)
-        rows = jnp.maximum(row_step - features.needed, 0)  # before this one
-        square = residual**2
-        limit = _OUTLYING**2 * line.residual_power
-        outlying = (rows >= period) & (square > limit)
-        counted = jnp.where(outlying, jnp.sqrt(limit / jnp.where(outlying, square, 1.0)), 1.0) * row_real
-        regression = regression.with_row(row, images[1], residual, counted)
-        square = jnp.where(outlying, limit, square)
-        residual_power = line.residual_power + row_real*(square - line.residual_power) / jnp.minimum(rows + 1, 20*period)
-
-        signals = features.signals(sums, line.profiles, step, now)
+        late_profiles = features.profiles_with(line.late_profiles, row_step, row_now)
         after = LineState(
-            sums,
-            features.profiles_with(line.profiles, step, now),
-            jax.tree.map(lambda new, old: jnp.where(row_step >= 0, new, old), features.profiles_with(line.late_profiles, row_step, row_now), line.late_profiles),
-            seen_range,
-            power,
-            regression,
-            residual_power,
+            sums=sums,
+            profiles=features.profiles_with(line.profiles, step, now),
+            late_profiles=jax.tree.map(
+                lambda new, old: jnp.where(row_step >= 0, new, old), late_profiles, line.late_profiles
+            ),
+            range=seen_range,
+            power=power,
+            regression=regression,
+            residual_power=residual_power,
         )
-        return after, (predicted, signals)
+        return after, (predicted, features.signals(sums, line.profiles, step, now))
+
+    def _shrinking(self, dtype) -> Float[Array, ""]:
+        """What the range of contexts loses of its width in a step."""
+        season = self.features.season
+        return 1 - jnp.asarray(0.5, dtype) ** (1 / (2 * season.half_life * season.period))
+
+    def _power(self, power: Float[Array, " kinds"], present: Float[Array, " k"], step: Int[Array, ""]):
+        """Mean squares by kind of the features from the first real ones on, until the first row has matured.
+
+        So the penalty depends neither on units nor on the phase at which the clock was started.
+        """
+        parts = jnp.split(present, np.cumsum(self.features.sizes)[:-1])
+        since = step - self.features.needed  # the first real row matures when this is maturity - 1
+        mean = power + (jnp.stack([jnp.mean(part * part) for part in parts]) - power) / jnp.maximum(since + 1, 1)
+        return jnp.where((since >= 0) & (since < self.maturity - 1), mean, power)
+
+    def _learned(self, line: LineState, row: Float[Array, " k"], target: Float[Array, ""], row_step: Int[Array, ""]):
+        """The regression with the row that has matured, if there is one; what is far off counts less (Huber's weights)."""
+        regression, period = line.regression, self.features.period
+        before = row_step - self.features.needed  # rows until now
+        residual = target - jnp.sum(regression.weights * row)
+        square, limit = residual * residual, _OUTLYING**2 * line.residual_power
+        outlying = (before >= period) & (limit > 0) & (square > limit)
+        share = jnp.where(outlying, limit / jnp.where(outlying, square, 1.0), 1.0)
+        counted = jnp.sqrt(share) * (before >= 0)
+        remembered = jnp.clip(before + 1, 1, _RESIDUALS * period)
+        mean = line.residual_power + (jnp.where(outlying, limit, square) - line.residual_power) / remembered
+        residual_power = jnp.where(before >= 0, mean, line.residual_power)
+        return regression.with_row(row, residual, counted), residual_power
+
+
+def _discounted_mean(sums: Float[Array, " m"], rho: Float[Array, ""], rest: Float[Array, ""]) -> Float[Array, ""]:
+    """Z of the oldest of m contexts, given the sums of the last 1, 2, ..., m of them, and what stands for all that follow."""
+    later = jnp.exp(jnp.log(rho) * np.arange(sums.shape[0]))[
+        ::-1
+    ]  # rho^(m-1), ..., rho, 1: discounts, newest context first
+    changes = later - jnp.concatenate([later[1:], jnp.zeros((1,), later.dtype)])
+    return (1 - rho) * jnp.sum(changes * sums) + rho * later[0] * rest

@@ -6,7 +6,7 @@ Everything here is about one coordinate. Grids are fine near the present and coa
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ecl2o.agents.advisors.season import Profile, Season
 from ecl2o.problem.arrays import refuse_unless_count
@@ -116,9 +116,9 @@ class RidgeFeatures(eqx.Module):
         """The last change, and the profile an eighth and a quarter of a period ahead, less the present context."""
         ahead = step + np.array([max(self.period // 8, 1), self.period // 4])
         usual = self.season.at(profiles.period, ahead % self.period, now)
-        return jnp.concatenate([(2 * now - (sums[1] - sums[0]) - now)[None], usual - now])
+        return jnp.concatenate([(now - (sums[1] - sums[0]))[None], usual - now])
 
-    def _waves(self, dtype) -> Float[np.ndarray, "p h"]:
+    def _waves(self, dtype) -> Float[Array, "p h"]:
         """Cosines and sines of every phase."""
         angle = (2 * np.pi / self.period) * np.arange(self.period)[:, None] * np.arange(1, self.harmonics + 1)
         return jnp.asarray(np.concatenate([np.cos(angle), np.sin(angle)], axis=1), dtype)

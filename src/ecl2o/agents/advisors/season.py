@@ -33,12 +33,10 @@ class Season(eqx.Module):
         """Nothing seen."""
         return Profile(jnp.zeros((self.nodes,), dtype), jnp.zeros((self.nodes,), dtype))
 
-    def at(
-        self, profile: Profile, phases: Int[Array, " n"], otherwise: Float[Array, "*n"]
-    ) -> Float[Array, " n"]:
+    def at(self, profile: Profile, phases: Int[Array, " n"], otherwise: Float[Array, "*n"]) -> Float[Array, " n"]:
         """What is usual at these phases; `otherwise` where neither node beside a phase has seen anything."""
         position = phases * self.nodes
-        share = (position % self.period) / self.period
+        share = (position % self.period).astype(profile.means.dtype) / self.period
         left = position // self.period % self.nodes
         sides = jnp.stack([left, (left + 1) % self.nodes])
         weight = jnp.stack([1 - share, share]) * (profile.weights[sides] > 0)
