@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ecl2o.agents.advisors.season import Profile, Season
-from ecl2o.problem.arrays import refuse_unless_count
+from ecl2o.problem.arrays import as_float, refuse_unless_count
 
 _NODES = 48  # of the profile of a period
 _WEEK_NODES = 24  # of that of a week, for each period in it
@@ -38,11 +38,12 @@ class RidgeFeatures(eqx.Module):
 
     def __init__(self, period: int, half_life: float, lags: int, harmonics: int, week: int | None):
         refuse_unless_count("period", period)
-        self.season = Season(half_life, period, min(period, _NODES))
-        if week is not None:
+        self.season = Season(as_float(half_life), period, min(period, _NODES))
+        if week is None:
+            self.weekly = None
+        else:
             refuse_unless_count("week", week)
-            week = Season(_WEEKS, period * week, min(period, _WEEK_NODES) * week)
-        self.weekly = week
+            self.weekly = Season(as_float(_WEEKS), period * week, min(period, _WEEK_NODES) * week)
         self.lags = lags
         self.harmonics = harmonics
 
