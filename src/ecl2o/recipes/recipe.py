@@ -68,7 +68,7 @@ class Recipe:
         return ("ridge",) if self.promise is None else ()
 
     def advisors(self, steps_per_day: int) -> tuple[Advisor, ...]:
-        """Which are tried; the regression only where days are short enough, unless it is asked for."""
+        """Which are tried; the structured advisor only where days are short enough, unless it is asked for."""
         if self.advisor != "auto":
             return (self.advisor,)
         return AUTOMATIC if steps_per_day <= MOST_SEASONAL_STEPS else AUTOMATIC[:1]
