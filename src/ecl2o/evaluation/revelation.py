@@ -70,7 +70,7 @@ def _past(
     """(P_t, m_t) of the work function after these contexts."""
     G = (2 * problem.Q).astype(x0.dtype)
     work = WorkFunction.at(x0, G)
-    for context in contexts:
-        prefix = work.with_context(*hitting_form(problem, context, x0.shape[0]))
-        work = prefix.moved(G)
+    for context in contexts[:-1]:
+        work = work.with_context(*hitting_form(problem, context, x0.shape[0])).moved(G)
+    prefix = work.with_context(*hitting_form(problem, contexts[-1], x0.shape[0]))
     return prefix.P, prefix.centre

@@ -191,7 +191,7 @@ def _roles(begin, step, specs, state, start, context) -> list[Role]:
     roles: list[Role] = [
         "shared" if is_kept and not is_decided else "carried" for is_kept, is_decided in zip(kept, decided, strict=True)
     ]
-    clock = StepperState._fields.index("count")  # the one field before it, the action, is one leaf
+    clock = StepperState._fields.index("step")  # the one field before it, the action, is one leaf
     others = _reached(traced_step, [given[clock]])
     del others[clock]
     if not any(others):

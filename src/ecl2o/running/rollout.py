@@ -1,5 +1,7 @@
 """Run an agent through one instance, or through a set of them."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -84,7 +86,8 @@ def rollout_set(
     if agent.lookahead:
         return jax.vmap(lambda a, s: rollout(a, problem, s), in_axes=(agent_axes, 0))(agent, instances)
     agent, problem = cast_floats((agent, problem), instances.x0.dtype)
-    one_clock = StepperState(action=-1, count=None, horizon=None, agent=-1, forecaster=None)
+    axes: dict[str, Any] = {"action": -1, "step": None, "horizon": None, "agent": -1, "forecaster": None}
+    one_clock = StepperState(**axes)
 
     def begin(agent, x0, history):
         return Stepper(agent, problem).init(Start(x0, history, instances.horizon))

@@ -25,7 +25,7 @@ class StepperState(NamedTuple):
     """What goes on from step to step: the action in force, the number of steps made and to be made, and both memories."""
 
     action: Float[Array, " d"]
-    count: Int[Array, ""]
+    step: Int[Array, ""]
     horizon: Int[Array, ""] | None  # None where it is not known
     agent: Any
     forecaster: Any
@@ -80,17 +80,17 @@ class Stepper(eqx.Module):
     def step(self, state: StepperState, context: Float[Array, " q"]) -> tuple[StepperState, Step]:
         """See a context, act, and be billed."""
         memory, forecast = self._forecast(state, context)
-        remaining = None if state.horizon is None else state.horizon - 1 - state.count
-        observation = Observation(context, state.action, state.count, remaining, forecast)
+        remaining = None if state.horizon is None else state.horizon - 1 - state.step
+        observation = Observation(context, state.action, state.step, remaining, forecast)
         inner, action, info = self.agent.step(self.problem, state.agent, observation)
         bill = self.problem.hitting(action, context), self.problem.switching(action, state.action)
-        return StepperState(action, state.count + 1, state.horizon, inner, memory), Step(action, *bill, info)
+        return StepperState(action, state.step + 1, state.horizon, inner, memory), Step(action, *bill, info)
 
     def _forecast(self, state: StepperState, context: Float[Array, " q"]) -> tuple[Any, Float[Array, "w q"] | None]:
         """The forecaster's memory after this context, and its predictions; nothing where nobody asks."""
         if self.agent.lookahead == 0:
             return state.forecaster, None
         if isinstance(self.forecaster, AbstractPreparedForecast):
-            return state.forecaster, self.forecaster.at(state.count)
+            return state.forecaster, self.forecaster.at(state.step)
         assert isinstance(self.forecaster, AbstractCausalForecaster)
         return self.forecaster.step(state.forecaster, context, self.agent.lookahead)
