@@ -62,8 +62,12 @@ def main() -> None:
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=ALPHA, dim=1))
     mlp, lstm = (make(1, 1, key=jax.random.key(0)) for make in (ec.advisors.MLP, ec.advisors.LSTM))
     agents = {"ROBD": ec.ROBD(), "MLAROBD(MLP)": ec.MLAROBD(mlp, TRUST), "MLAROBD(LSTM)": ec.MLAROBD(lstm, TRUST)}
+    for period in (24, 96, 288):  # what `ecl2o fit` chooses with a promise
+        guard = ec.Competitive(ec.advisors.Corrected(ec.advisors.OnlineRidge(period), period), 2.5, horizon=period)
+        agents[f"guarded regression {period}"] = ec.Periodic(guard, period)
     policies = {name: ec.Policy(agent, problem) for name, agent in agents.items()}
-    steps = {name: ec.Runner(policy, [0.5]).step for name, policy in policies.items()}
+    runners = {name: ec.Runner(policy, [0.5]) for name, policy in policies.items()}
+    steps: dict[str, Callable[[np.ndarray], np.ndarray]] = {name: runner.step for name, runner in runners.items()}
     steps["MLAROBD(MLP), NumPy"] = by_hand(mlp)
 
     contexts = np.random.default_rng(0).uniform(size=(given.steps, 1))
@@ -80,11 +84,15 @@ def main() -> None:
         f"jax {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     )
     yardstick = np.median(np.concatenate(taken["MLAROBD(MLP), NumPy"]))
-    print(f"\n{'microseconds a step':22s}{'median':>9s}{'p99':>9s}{'quietest round':>16s}{'x NumPy':>9s}")
+    print(
+        f"\n{'microseconds a step':24s}{'mean':>9s}{'median':>9s}{'p99':>9s}{'quietest round':>16s}{'x NumPy':>9s}{'kB':>7s}"
+    )
     for name, rounds in taken.items():
         all_steps, quietest = np.concatenate(rounds), min(np.median(one) for one in rounds)
         median, p99 = np.median(all_steps), np.percentile(all_steps, 99)
-        print(f"{name:22s}{median:9.1f}{p99:9.1f}{quietest:16.1f}{median / yardstick:9.2f}")
+        state = sum(part.nbytes for part in runners[name].state_dict()["carried"]) / 1e3 if name in runners else 0.0
+        mean = all_steps.mean()
+        print(f"{name:24s}{mean:9.1f}{median:9.1f}{p99:9.1f}{quietest:16.1f}{median / yardstick:9.2f}{state:7.1f}")
 
     print(f"\n{STREAMS} streams in one call{'ms':>9s}{'streams a second':>19s}")
     many = np.random.default_rng(1).uniform(size=(20, STREAMS, 1))
