@@ -1,0 +1,122 @@
+"""The page in a real browser: it loads, it moves, it says nothing on the console, and everything on it has a name."""
+
+import shutil
+import tempfile
+import time
+
+import httpx
+import pytest
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1000"),
+)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None or DRIVER is None:
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium chromium-driver)")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    profile = tempfile.mkdtemp(prefix="ecl2o-chromium-")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+    shutil.rmtree(profile, ignore_errors=True)
+
+
+def soon(driver, script: str, wanted, seconds: float) -> float:
+    """Wait until the script gives what is wanted; how long it took."""
+    began = time.monotonic()
+    while (found := driver.execute_script(script)) != wanted:
+        assert time.monotonic() - began < seconds, (script, found, wanted)
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def unnamed(driver) -> list[str]:
+    """Links, buttons, fields, pictures and headers of tables without an accessible name, and identifiers used twice."""
+    return driver.execute_script(
+        """
+        const named = (e) => (e.getAttribute("aria-label") || e.textContent || e.getAttribute("title") || "").trim()
+          || (e.labels && e.labels.length) || (e.tagName === "IMG" && e.hasAttribute("alt"));
+        const hidden = (e) => e.closest("[aria-hidden=true]");
+        const wanted = 'a, button, input, img, th, svg:not([aria-hidden=true]), [role=region], [tabindex="0"]';
+        const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+        return [...document.querySelectorAll(wanted)].filter((e) => !hidden(e) && !named(e)).map((e) => e.outerHTML.slice(0, 80))
+          .concat(ids.filter((id, place) => ids.indexOf(id) !== place))
+          .concat(document.documentElement.lang && document.title ? [] : ["no title"])
+          .concat(document.querySelectorAll("h1").length === 1 ? [] : ["not one h1"]);
+        """
+    )
+
+
+def step(url: str, stream: str, context: float) -> dict:
+    answer = httpx.post(f"{url}/streams/{stream}/steps", json={"context": [context]}, timeout=60)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def test_a_step_appears_in_the_table_and_in_the_chart(url, browser):
+    for context in (1.0, 3.0, 2.0):
+        last = step(url, "a", context)
+    browser.get(url)
+    soon(browser, "return document.getElementById('link').textContent", "live", 20)
+    assert unnamed(browser) == []
+    fresh = step(url, "a", 4.0)
+    cell = "return document.querySelector('#row-a [data-field=\"steps\"]').textContent"
+    assert soon(browser, cell, str(last["step"] + 1), 20) < 2.0
+
+    browser.get(f"{url}/watch/a")
+    soon(browser, "return document.getElementById('link').textContent", "live", 20)
+    points = "return Number(document.querySelector('#path svg').getAttribute('data-points'))"
+    soon(browser, points, fresh["step"], 20)
+    step(url, "a", 1.0)
+    assert soon(browser, points, fresh["step"] + 1, 20) < 2.0
+    assert unnamed(browser) == []
+    # The chart answers to the keyboard.
+    browser.execute_script("document.querySelector('#path svg').focus()")
+    browser.switch_to.active_element.send_keys("\ue012")  # arrow left
+    assert f"step {fresh['step'] + 1}" in browser.execute_script(
+        "return document.querySelector('.readout').textContent"
+    )
+    soon(browser, "return document.querySelectorAll('#path path.k-optimum').length", 1, 30)  # hindsight has come
+    assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_every_screen_and_can_be_read(url, browser, width, scheme):
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    for path in ("/", "/watch/a", "/docs"):
+        browser.get(url + path)
+        wide = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, (path, width)
+        assert browser.execute_script(_CONTRAST) >= 4.5  # WCAG AA, for the softest text on a card
+    assert browser.execute_script("return matchMedia('(prefers-color-scheme: dark)').matches") is (scheme == "dark")
+
+
+_CONTRAST = """
+const level = (name) => {
+  const probe = document.createElement("i");
+  probe.style.color = `var(${name})`;
+  document.body.append(probe);
+  const [r, g, b] = getComputedStyle(probe).color.match(/[\\d.]+/g).map(Number).map((v) => v / 255)
+    .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+  probe.remove();
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const [one, other] = [level("--soft"), level("--card")];
+return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+"""
