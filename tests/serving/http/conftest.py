@@ -59,3 +59,8 @@ def guarded_url(tmp_path_factory, policy_bytes):
     store = Store(f"sqlite:///{tmp_path_factory.mktemp('store') / 'streams.db'}")
     with running(make_app(store, Access("secret", "looking"), {"small": policy_bytes})) as url:
         yield url
+
+
+@pytest.fixture
+def running_app():
+    return running

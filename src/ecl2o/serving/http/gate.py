@@ -35,8 +35,8 @@ class _TurnedAway(Exception):  # noqa: N818
 class Gate:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, access: Access, seconds: float = _SECONDS):
-        self._app, self._access, self._seconds = app, access, seconds
+    def __init__(self, app: ASGIApp, access: Access):
+        self._app, self._access, self._seconds = app, access, _SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
