@@ -3,7 +3,7 @@
 import pytest
 
 import ecl2o as ec
-from ecl2o.recipes import own_series
+from ecl2o.recipes.candidates import GRID
 
 from .conftest import SPLIT
 from .operator_files import DAYS, STEPS, demands, write_series
@@ -22,7 +22,7 @@ def test_trust_and_mu_are_chosen_on_validation(fitted):
     candidates = fitted.report["candidates"]
     assert [(c["advisor"], c["trust"], c["mu"]) for c in candidates] == [
         ("ridge", None, 0.0),
-        *(("seasonal", trust, mu) for trust, mu in own_series.GRID),
+        *(("seasonal", trust, mu) for trust, mu in GRID),
     ]
     chosen = fitted.report["chosen"]
     assert chosen == min(candidates, key=lambda candidate: candidate["average_cost"])

@@ -9,7 +9,7 @@ import ecl2o as ec
 from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
 from ecl2o.evaluation import TestBed as Bed
 from ecl2o.evaluation import score_days
-from ecl2o.recipes import own_series
+from ecl2o.recipes import candidates
 from ecl2o.recipes.own_series import Recipe, default_split, fit_series, tracking_problem
 from ecl2o.recipes.terms import Terms
 
@@ -45,9 +45,9 @@ def fitted(wavy):
 
 
 def test_the_choice_is_the_best_on_validation(fitted):
-    assert [(c.trust, c.mu) for c in fitted.candidates] == list(own_series.GRID)
+    assert [(c.trust, c.mu) for c in fitted.candidates] == list(candidates.GRID)
     assert fitted.chosen.average_cost == min(c.average_cost for c in fitted.candidates)
-    assert len({c.average_cost for c in fitted.candidates}) == len(own_series.GRID)
+    assert len({c.average_cost for c in fitted.candidates}) == len(candidates.GRID)
 
 
 def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
@@ -69,7 +69,7 @@ def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wav
     """Its days are not cut at midnight, its past is the whole series, and the units are the user's."""
     contexts = series(wavy)
     found = fit_series(contexts, Recipe(advisor="ridge"))
-    assert [(c.advisor, c.trust) for c in found.candidates] == [("ridge", trust) for trust in own_series.RIDGE_TRUSTS]
+    assert [(c.advisor, c.trust) for c in found.candidates] == [("ridge", trust) for trust in candidates.RIDGE_TRUSTS]
     assert found.chosen.average_cost == min(c.average_cost for c in found.candidates)
     assert len(found.policy.history) == DAYS * STEPS
     x0, days, history = contexts.test_days((SPLIT.training_days + SPLIT.validation_days) * STEPS)
@@ -97,12 +97,12 @@ def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy,
     """Scaled training is only numerics: actions are those of the scaled series times the factor."""
     contexts = series(wavy)
     scaled, problem = contexts.scaled_to(1.0), tracking_problem(1, 10.0)
-    shape = own_series._Shape.of(contexts)
-    inside = own_series._advisor(advisor, scaled, shape, jax.random.key(0))
+    shape = candidates.Shape.of(contexts)
+    inside = candidates.untrained_advisor(advisor, scaled, shape, jax.random.key(0))
     unit, top = scaled.scale / contexts.scale, float(wavy.max())
     terms = Terms(2.0, "day", allowance=1e9, contexts=(0.0, top)).in_units(unit)
-    agent = own_series._promising(ec.MLAROBD(inside, 2.0), terms, STEPS)
-    raw = own_series._in_units(agent, 1 / unit)
+    agent = candidates.promising(ec.MLAROBD(inside, 2.0), terms, STEPS)
+    raw = candidates.in_units(agent, 1 / unit)
     assert float(raw.agent.contexts[1]) == pytest.approx(top, rel=1e-12)
     assert float(raw.agent.allowance) == pytest.approx(1e9, rel=1e-12)
     runs = [
@@ -114,14 +114,14 @@ def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy,
 
 def test_windows_hold_what_came_before_them_and_are_not_too_many(wavy, monkeypatch):
     contexts = series(wavy)
-    windows = own_series._windows(contexts, steps=8, history_steps=4)
+    windows = candidates.windows_of(contexts, steps=8, history_steps=4)
     training = wavy[: 12 * STEPS]
     assert windows.contexts.shape == (len(training) - 8 - 4 + 1, 8, 1)
     np.testing.assert_array_equal(windows.x0, windows.past[:, -1])
     np.testing.assert_array_equal(windows.past[5], training[5:9])
     np.testing.assert_array_equal(windows.contexts[5], training[9:17])
-    monkeypatch.setattr(own_series, "MOST_WINDOWS", 10)
-    fewer = own_series._windows(contexts, steps=8, history_steps=4)
+    monkeypatch.setattr(candidates, "MOST_WINDOWS", 10)
+    fewer = candidates.windows_of(contexts, steps=8, history_steps=4)
     assert fewer.x0.shape == (10, 1)
     np.testing.assert_array_equal(fewer.contexts[-1], windows.contexts[-1])
 
@@ -157,4 +157,4 @@ def test_refusals(wavy):
     with pytest.raises(ValueError, match="alpha must be positive"):
         Recipe(alpha=-1.0)
     with pytest.raises(DataError, match="training days are too few"):
-        own_series._windows(series(wavy), steps=48, history_steps=4)
+        candidates.windows_of(series(wavy), steps=48, history_steps=4)

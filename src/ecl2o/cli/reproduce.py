@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ecl2o.cli import output
+from ecl2o.cli.watts import watts
 
 if TYPE_CHECKING:
     from ecl2o.studies.results import Study
@@ -114,21 +115,6 @@ def reproduce(
     else:
         _print_table(found)
     output.messages().print(f"report: {out / PAGE}", soft_wrap=True, markup=False)
-
-
-def watts(text: str) -> float | str:
-    """The value of --base-shortage."""
-    if text == "auto":
-        return text
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise typer.BadParameter(
-            f"must be a positive number of watts or auto, got {text!r}.", param_hint="--base-shortage"
-        )
-    return value
 
 
 def _read_config(path: Path) -> dict[str, Any]:
