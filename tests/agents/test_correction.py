@@ -57,7 +57,7 @@ def test_harmonics_follow_the_hour(corrections):
 
 def test_the_account_is_the_periods(corrections):
     """Bill before this step, exact optimum of the prefix with this step and where it ends, first and last action: all since
-    the hour was 0.
+    step 0, where a promise's account begins.
     """
     constant = [1.0, *[0.0] * 6]
     contexts = np.asarray(INSTANCE.contexts)
@@ -67,7 +67,7 @@ def test_the_account_is_the_periods(corrections):
         steps = np.asarray(run.hitting + run.switching)
         advice = np.asarray(run.advice)[:, 0]
         for t in (0, 1, 5, 6, 15, 29):
-            begin = t - t % PERIOD
+            begin = 0
             best = ec.oracle(PROBLEM, ec.Instance(x[begin : begin + 1], contexts[begin : t + 1]))
             bill, optimum = steps[begin:t].sum(), float(best.cost)
             from_centre = float(best.actions[-1, 0]) - advice[t]
