@@ -60,6 +60,7 @@ def make_page(app: FastAPI, service: Service, access: Access) -> None:
             stream=stream,
             row=row_of(stream, offered.promise),
             promise=offered.promise,
+            units=", ".join(offered.policy.contract.units or []),
             about=about_policy(offered),
             data=json.dumps(data).replace("<", "\\u003c"),
         )
