@@ -109,7 +109,9 @@ def test_results_have_the_schema(study, folder):
     for entry in results["algorithms"].values():
         assert set(entry) == {
             *("label", "parameters", "average_cost", "competitive_ratio", "tail_ratio", "prediction_error"),
+            "unconverged",
         }
+        assert entry["unconverged"] == {"steps": 0, "oracle": 0, "of": 0}
         assert set(entry["tail_ratio"]) == {"p90", "p95", "p99", "p99.5"}
         assert set(entry["average_cost"]) == {"mean", "std", "per_seed"}
 

@@ -162,7 +162,7 @@ def _repeatable(study: "Study") -> dict[str, Any]:
 def _print_table(study: "Study") -> None:
     from rich.table import Table
 
-    from ecl2o.report.table import HEADINGS, cells
+    from ecl2o.report.table import HEADINGS, cells, notes
 
     table = Table(title=f"{study.title}: {study.test_days} test days, seeds {len(study.seeds)}", title_justify="left")
     for heading in HEADINGS[:-1]:
@@ -170,3 +170,5 @@ def _print_table(study: "Study") -> None:
     for row in study.rows.values():
         table.add_row(*cells(row)[:-1])
     output.results().print(table)
+    for note in notes(study):
+        output.results().print(note, soft_wrap=True)

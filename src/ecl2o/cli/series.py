@@ -141,9 +141,13 @@ def print_rows(rows: "list[ComparisonRow]", title: str, labels: dict[str, str], 
         own = ([f"{row.live_ratio:.4g}" if row.live_ratio is not None else ""]) if live else []
         figures = [row.average_cost, row.competitive_ratio, row.tail_ratio["p99"]]
         speed = f"{row.microseconds_per_step:.1f}"
-        table.add_row(labels.get(row.name, row.name), *(f"{figure:.3f}" for figure in figures), *own, speed)
+        label = row.unconverged.marked(labels.get(row.name, row.name))
+        table.add_row(label, *(f"{figure:.3f}" for figure in figures), *own, speed)
     console = output.results()
     console.print(table)
+    for row in rows:
+        if row.unconverged:
+            console.print(row.unconverged.note(labels.get(row.name, row.name)), soft_wrap=True)
     if notes:
         console.print(
             "average cost: in units of the oracle's, which knows each day in advance, but not tomorrow (so that below 1 is "

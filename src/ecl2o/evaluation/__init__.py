@@ -5,6 +5,7 @@ Knows how agents are run; knows nothing of training, files or data.
 
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.certify import Certificate, certify
+from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.evaluation.daily import DailyScore, TestBed, score_days, score_runs
 from ecl2o.evaluation.shift import Transport, transport
 
@@ -12,6 +13,7 @@ __all__ = [
     "Certificate",
     "DailyScore",
     "TestBed",
+    "Unconverged",
     "Transport",
     "certify",
     "metrics",

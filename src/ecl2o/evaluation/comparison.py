@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ecl2o.agents import AbstractAgent, Info, Periodic, Promise
+from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.evaluation.daily import DailyScore, TestBed, score_runs
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle_days
@@ -45,6 +46,7 @@ class ComparisonRow(eqx.Module):
     `live_ratio` is the largest that the agent itself reported at any step, None where it does not know the optimum. Of a promise,
     `left` is the least that it left to be spent, in units of what may be spent, and `lost_at` the first step (from 0) for which
     it did not hold any more, because a context was not such as it counts on.
+    A row with `unconverged` steps, its own or its oracle's, is no result.
     """
 
     name: str
@@ -58,7 +60,7 @@ class ComparisonRow(eqx.Module):
     live_ratio: float | None = None
     left: float | None = None
     lost_at: int | None = None
-    unconverged: float = 0.0
+    unconverged: Unconverged = Unconverged()
 
     @property
     def promise_kept(self) -> bool | None:
@@ -88,7 +90,7 @@ class ComparisonRow(eqx.Module):
             "promise_kept": self.promise_kept,
             "promise_left": self.left,
             "promise_lost_at_step": None if self.lost_at is None else self.lost_at + 1,
-            "unconverged": self.unconverged,
+            "unconverged": self.unconverged.as_json(),
         }
 
 
@@ -147,7 +149,7 @@ def oracle_row(bed: TestBed) -> ComparisonRow:
     """The unit of the table: the optimum of each day, run continuously."""
     seconds = _seconds(lambda: oracle_days(bed.problem, bed.x0, bed.days))
     ones = {"p90": 1.0, "p95": 1.0, "p99": 1.0, "p99.5": 1.0}
-    return ComparisonRow("oracle", 1.0, 1.0, ones, 0, _per_step(seconds, bed))
+    return ComparisonRow("oracle", 1.0, 1.0, ones, 0, _per_step(seconds, bed), unconverged=bed.oracle_unconverged)
 
 
 def worst_live_ratio(score: DailyScore) -> float | None:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent
 from ecl2o.evaluation import metrics
+from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
@@ -19,22 +20,25 @@ from ecl2o.running import rollout_days
 
 
 class TestBed(eqx.Module):
-    """Consecutive days with what is known before them, and the daily oracle's bill, common to all agents."""
+    """Consecutive days with what is known before them, and the daily oracle's bill, common to all agents.
+
+    Where the oracle did not converge its bill is not the optimum, and nothing measured by it is a result.
+    """
 
     problem: Problem
     x0: Float[Array, " d"]
     days: Float[Array, "n T q"]
     history: Float[Array, "H q"] | None
     oracle_cost: Float[Array, " n"]
+    oracle_unconverged: Unconverged = Unconverged()
 
     @classmethod
     def of(cls, problem: Problem, x0, days, history=None) -> "TestBed":
         """Run the daily oracle once."""
         x0, days = jnp.asarray(x0), jnp.asarray(days)
         runs, _ = oracle_days(problem, x0, days)
-        if not bool(runs.converged.all()):
-            raise ValueError("the oracle did not converge on some of the days.")
-        return cls(problem, x0, days, None if history is None else jnp.asarray(history), runs.cost)
+        past = None if history is None else jnp.asarray(history)
+        return cls(problem, x0, days, past, runs.cost, Unconverged.count(runs, runs))
 
 
 class DailyScore(eqx.Module):
@@ -46,6 +50,7 @@ class DailyScore(eqx.Module):
     ratio: Float[np.ndarray, " n"]
     average_cost: float
     prediction_error: float | None
+    unconverged: Unconverged = Unconverged()
 
     @property
     def competitive_ratio(self) -> float:
@@ -59,11 +64,6 @@ class DailyScore(eqx.Module):
         ratios = jnp.asarray(self.ratio)
         values = metrics.tail_ratios(ratios, jnp.ones_like(ratios))
         return {f"p{level:g}": float(value) for level, value in zip(levels, values, strict=True)}
-
-    @property
-    def unconverged(self) -> float:
-        """The share of steps on which a solve did not converge."""
-        return float(1 - jnp.mean(self.runs.converged))
 
 
 def score_days(
@@ -90,7 +90,8 @@ def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: TestBed) -> D
     if runs.advice is not None:
         error = float(jnp.mean(jnp.sum((runs.advice - best.actions) ** 2, (-2, -1))) / jnp.mean(best.cost))
     average = float(metrics.cost_ratios(jnp.mean(cost), jnp.mean(unit)))
-    return DailyScore(runs, np.asarray(starts), np.asarray(runs.cost), np.asarray(ratio), average, error)
+    figures = np.asarray(starts), np.asarray(runs.cost), np.asarray(ratio), average, error
+    return DailyScore(runs, *figures, Unconverged.count(runs, best))
 
 
 @eqx.filter_jit

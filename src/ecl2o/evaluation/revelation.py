@@ -69,8 +69,7 @@ def _past(
 ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
     """(P_t, m_t) of the work function after these contexts."""
     G = (2 * problem.Q).astype(x0.dtype)
-    work = WorkFunction.at(x0, G)
-    for context in contexts[:-1]:
-        work = work.with_context(*hitting_form(problem, context, x0.shape[0])).moved(G)
-    prefix = work.with_context(*hitting_form(problem, contexts[-1], x0.shape[0]))
+    prefix = WorkFunction.at(x0, G).with_context(*hitting_form(problem, contexts[0], x0.shape[0]))
+    for context in contexts[1:]:
+        prefix = prefix.moved(G).with_context(*hitting_form(problem, context, x0.shape[0]))
     return prefix.P, prefix.centre

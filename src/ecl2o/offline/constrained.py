@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.offline.oracle import _oracle, as_trajectory
+from ecl2o.offline.oracle import _oracle, as_trajectory, warn_unless_converged
 from ecl2o.planning.path import Path, cheapest_path
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import as_float, cast_floats, refuse_if_negative
@@ -29,7 +29,9 @@ def constrained_oracle(
     if budget.shape != ():
         raise ValueError(f"budget must be one number, got shape {budget.shape}.")
     refuse_if_negative("budget", budget)
-    return _constrained_oracle(problem, instance, budget, free_start)
+    run = _constrained_oracle(problem, instance, budget, free_start)
+    warn_unless_converged(problem, run)
+    return run
 
 
 @eqx.filter_jit

@@ -1,5 +1,7 @@
 """The offline optimum: what an agent that knew every context would have paid."""
 
+import warnings
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,15 +10,16 @@ from jaxtyping import Array, Float
 from ecl2o.offline.linear import cheapest_linear_path
 from ecl2o.planning.path import Path, cheapest_path
 from ecl2o.problem import Instance, LinearSwitching, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, cast_floats
+from ecl2o.problem.arrays import AnyArray, cast_floats, known
 
 
 def oracle(problem: Problem, instance: Instance) -> Trajectory:
     """pi*: the cheapest actions in hindsight (Eqn. obj of the paper), in O(T d^3).
 
-    Quadratic costs without bounds are one block-tridiagonal solve, everything else Newton's method on that structure;
-    `converged` is false where that failed. Movement billed by distance (`LinearSwitching`) is solved exactly on a line, and in
-    more dimensions for quadratic hitting costs with a diagonal A, in O(T^2). Takes one instance; use `jax.vmap` for a set.
+    Quadratic costs without bounds are one block-tridiagonal solve, everything else Newton's method on that structure.
+    `converged` is false where that failed, and a warning says so outside jit and vmap: the cost is then not the optimum.
+    Movement billed by distance (`LinearSwitching`) is solved exactly on a line, and in more dimensions for quadratic hitting
+    costs with a diagonal A, in O(T^2). Takes one instance; use `jax.vmap` for a set.
 
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
@@ -25,7 +28,21 @@ def oracle(problem: Problem, instance: Instance) -> Trajectory:
     (1.0, 3.0)
     """
     problem.check(instance)
-    return _oracle(problem, instance)
+    run = _oracle(problem, instance)
+    warn_unless_converged(problem, run)
+    return run
+
+
+def warn_unless_converged(problem: Problem, run: Trajectory) -> None:
+    """Say that an optimum is none, where that can be known: not while JAX is tracing. Closed forms do not fail."""
+    converged = None if problem.is_unbounded_quadratic else known(run.converged)
+    if converged is not None and not converged.all():
+        warnings.warn(
+            f"the oracle did not converge on {(~converged).sum()} of {converged.size} steps: its cost is not the optimum, and "
+            "ratios to it mean nothing. The hitting cost must be finite, convex and twice differentiable; a kink is not.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 @eqx.filter_jit
@@ -52,7 +69,9 @@ def oracle_days(
     """
     first = Instance(x0, days[0])
     problem.check(first)
-    return _oracle_days(problem, first.x0, jnp.asarray(days, first.x0.dtype))
+    runs, starts = _oracle_days(problem, first.x0, jnp.asarray(days, first.x0.dtype))
+    warn_unless_converged(problem, runs)
+    return runs, starts
 
 
 @eqx.filter_jit

@@ -13,7 +13,7 @@ from ecl2o.agents import citation
 from ecl2o.agents.citations import named_citation
 from ecl2o.report.figures import Plate
 from ecl2o.report.page_style import STYLE
-from ecl2o.report.table import HEADINGS, best, cells, number_text
+from ecl2o.report.table import HEADINGS, best, cells, notes, number_text
 from ecl2o.studies.results import Study
 
 _PACKAGES = ("ecl2o", "jax", "equinox", "optax", "numpy", "scipy", "pandas", "pvlib", "scikit-learn", "matplotlib")
@@ -107,10 +107,11 @@ def _results(study: Study) -> str:
         lines.append(f'<tr><th scope="row">{escape(label)}</th>{"".join(entries)}</tr>')
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in HEADINGS)
     meanings = "".join(f"<dt>{escape(term)}</dt><dd>{escape(meaning)}</dd>" for term, meaning in _MEANINGS)
+    marks = "".join(f'\n<p class="note">{escape(note)}</p>' for note in notes(study))
     return (
         f'<div class="wide"><table class="results">\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
         + "\n".join(lines)
-        + f'\n</tbody>\n</table></div>\n<dl class="terms">{meanings}</dl>'
+        + f'\n</tbody>\n</table></div>{marks}\n<dl class="terms">{meanings}</dl>'
     )
 
 

@@ -16,12 +16,17 @@ def cells(row: Row) -> tuple[str, ...]:
     error = "" if None in errors else spread_text(np.array(errors, float), 3)
     levels = ("p90", "p95", "p99", "p99.5")
     return (
-        row.label,
+        row.unconverged.marked(row.label),
         spread_text(row.over_seeds("average_cost"), 3),
         spread_text(row.over_seeds("competitive_ratio"), 2),
         *(number_text(float(np.mean([tail[level] for tail in tails])), 2) for level in levels),
         error,
     )
+
+
+def notes(study: Study) -> list[str]:
+    """What the marks in the table mean."""
+    return [row.unconverged.note(row.label) for row in study.rows.values() if row.unconverged]
 
 
 def spread_text(values: np.ndarray, digits: int) -> str:
@@ -41,6 +46,7 @@ def number_text(value: float, digits: int) -> str:
 
 
 def best(study: Study, figure: str) -> Row:
-    """The row, the oracle aside, with the lowest mean of a figure."""
+    """The row, the oracle aside, with the lowest mean of a figure; one that is a result, if there is any."""
     rows = [row for row in study.rows.values() if row.name != "oracle"]
+    rows = [row for row in rows if not row.unconverged] or rows
     return min(rows, key=lambda row: float(row.over_seeds(figure).mean()))

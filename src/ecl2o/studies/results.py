@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data import Contexts
-from ecl2o.evaluation import DailyScore, TestBed
+from ecl2o.evaluation import DailyScore, TestBed, Unconverged
 from ecl2o.serving import Policy
 
 FORMAT = 1
@@ -31,6 +31,11 @@ class Row:
         """One figure of every score, e.g. `average_cost`."""
         return np.array([getattr(score, figure) for score in self.scores], float)
 
+    @property
+    def unconverged(self) -> Unconverged:
+        """Over all seeds."""
+        return sum((score.unconverged for score in self.scores), start=Unconverged())
+
     def as_json(self) -> dict[str, Any]:
         """The row of results.json."""
         tails = [score.tail_ratio for score in self.scores]
@@ -42,6 +47,7 @@ class Row:
             "competitive_ratio": summary(self.over_seeds("competitive_ratio")),
             "tail_ratio": {level: summary([tail[level] for tail in tails]) for level in tails[0]},
             "prediction_error": None if None in errors else summary(errors),
+            "unconverged": self.unconverged.as_json(),
         }
 
 

@@ -258,7 +258,7 @@ def _solves(study: RightSizing, row: Row) -> dict[str, float]:
     """How often bounds were active and how often a solve did not converge, over all steps and seeds."""
     return {
         "bound_active": float(np.mean([study.bound_active(score) for score in row.scores])),
-        "unconverged": float(np.mean([score.unconverged for score in row.scores])),
+        "unconverged": float(row.unconverged.steps / row.unconverged.of),
     }
 
 
