@@ -9,7 +9,9 @@ MARK = " †"
 
 
 class Unconverged(eqx.Module):
-    """How many of an agent's steps, and of the steps of the oracles it is measured by, did not converge; those of a guard that has lost its promise count too.
+    """How many of an agent's steps, and of the steps of the oracles it is measured by, did not converge.
+
+    The steps of a guard that has lost its promise count too.
 
     >>> print(Unconverged(steps=3, oracle=48, of=48))
     3 of 48 steps, and 48 of the oracle's, did not converge
