@@ -64,7 +64,7 @@ def our_step(problem, agent, batch, best):
 
 
 class TorchCluster:
-    """The cost of `right_sizing_cost` in PyTorch, and the calibrator as a cvxpylayers layer."""
+    """The cost of `problem.cluster_cost` in PyTorch, and the calibrator as a cvxpylayers layer."""
 
     def __init__(self, problem, weights: tuple[float, float, float]):
         def figures(name):

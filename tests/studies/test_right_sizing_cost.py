@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
+from ecl2o.problem import ClusterCost
 from ecl2o.studies.right_sizing import cheapest_actions
-from ecl2o.studies.right_sizing_cost import Cluster, ClusterCost
+from ecl2o.studies.right_sizing_cost import Cluster
 from ecl2o.studies.right_sizing_workload import synthetic_workload
 
 CLUSTER = Cluster()
@@ -29,7 +30,7 @@ def _points(n: int, largest_load: float = 80.0):
 
 
 def _bill(racks, loads, workload) -> float:
-    """The hour's bill for a given split, kind by kind, in the words of the module's head."""
+    """The hour's bill for a given split, kind by kind, in the words of `problem.cluster_cost`."""
     total, speed = 0.0, 0.0
     for kind, x, load in zip(CLUSTER.kinds, racks, loads, strict=True):
         n = x + kind.standby

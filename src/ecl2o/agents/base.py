@@ -13,7 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ecl2o.problem import Problem
+from ecl2o.problem import NotApplicable, Problem
 
 State = Any
 
@@ -51,14 +51,14 @@ class Observation(eqx.Module):
             return now
         if self.forecast is None or self.forecast.shape[0] < window:
             got = "none" if self.forecast is None else f"{self.forecast.shape[0]}"
-            raise ValueError(f"this agent plans with forecasts of {window} future contexts, got {got}.")
+            raise NotApplicable(f"this agent plans with forecasts of {window} future contexts, got {got}.")
         return jnp.concatenate([now, self.forecast[:window]])
 
     @property
     def steps_left(self) -> Int[Array, ""]:
         """The number of steps until the horizon, this one included."""
         if self.remaining is None:
-            raise ValueError(
+            raise NotApplicable(
                 "truncate=True needs Observation.remaining at every step; use truncate=False without a horizon."
             )
         return self.remaining + 1

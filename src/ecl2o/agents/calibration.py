@@ -101,6 +101,20 @@ def minimize_hitting(
     return solved.x, solved.converged
 
 
+def cheapest_action(problem: Problem, context: Float[Array, " q"]) -> Float[Array, " d"]:
+    """Argmin over X of f(., y): where a run begins if no action was in force before it.
+
+    >>> from ecl2o.problem import SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> float(cheapest_action(problem, jnp.array([3.0]))[0])
+    3.0
+    """
+    lower, upper = problem.actions.bounds(problem.Q.shape[0], context.dtype)
+    bounded = jnp.isfinite(lower) & jnp.isfinite(upper)
+    middle = jnp.where(bounded, 0.5 * (lower + upper), jnp.clip(0.0, lower, upper))
+    return minimize_hitting(problem, context, middle)[0]
+
+
 def _linear(problem: Problem, dim: int) -> bool:
     """Whether R_lambda is a linear solve, then clipped: a quadratic without bounds, or with bounds on a line."""
     quadratic = isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.planning.line import prefix_bounds
 from ecl2o.planning.path import movement_blocks
-from ecl2o.problem import LinearSwitching, Problem
+from ecl2o.problem import LinearSwitching, NotApplicable, Problem
 from ecl2o.solvers import minimize_sequence
 
 Interval = tuple[Float[Array, " 1"], Float[Array, " 1"], Bool[Array, ""]]
@@ -42,13 +42,13 @@ class LCP(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> Prefix:
         if start.dim != 1:
-            raise ValueError(f"LCP lives on a line, but x0 has dimension {start.dim}.")
+            raise NotApplicable(f"LCP lives on a line, but x0 has dimension {start.dim}.")
         if start.horizon is None:
-            raise ValueError("LCP keeps the contexts of the whole run and needs to know the horizon.")
+            raise NotApplicable("LCP keeps the contexts of the whole run and needs to know the horizon.")
         if not isinstance(problem.switching, LinearSwitching):
             _ = problem.quadratic_movement  # refuses any third kind
             if not self.heuristic:
-                raise TypeError(
+                raise NotApplicable(
                     "LCP is 3-competitive with LinearSwitching only; to use it as a heuristic with "
                     f"{type(problem.switching).__name__} say LCP(heuristic=True)."
                 )

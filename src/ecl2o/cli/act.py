@@ -24,7 +24,9 @@ def act(
     ] = None,
     x0: Annotated[
         str | None,
-        typer.Option(help="The action in force before the first one, numbers with commas. (default: the last context)"),
+        typer.Option(
+            help="The action in force before the first one, numbers with commas. (default: the cheapest for the last context)"
+        ),
     ] = None,
     history: Annotated[
         Path | None,
@@ -39,6 +41,7 @@ def act(
             "--from-beginning", help="The input starts with the run's first context: pass over answered ones."
         ),
     ] = False,
+    column: series.Columns = None,
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     json: output.Json = False,
@@ -59,7 +62,7 @@ def act(
     from ecl2o.serving import load
 
     loaded = load(policy)
-    runner = _runner(loaded, state, _numbers_of(x0), history and series.Reading(history, None, time_column, fill))
+    runner = _runner(loaded, state, _numbers_of(x0), history and series.Reading(history, column, time_column, fill))
     to_pass = runner.steps if from_beginning else 0
     reader = _Reader(loaded.contract.columns, runner)
     failures = 0

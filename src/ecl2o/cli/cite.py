@@ -8,6 +8,7 @@ import typer
 from ecl2o.cli import output
 
 _SUFFIX = ".ecl2o"
+_ANY_DAY = 24  # steps; whom to cite does not depend on it
 
 # Rows of the studies that are not named after the class of their agent.
 _ROWS = {"oracle": None, "ecl2o": "MLAROBD", "ecl2otuned": "MLAROBD", "seasonal": "MLAROBD"}
@@ -17,7 +18,7 @@ def cite(
     agent: Annotated[
         str | None,
         typer.Argument(
-            help="An agent (ROBD), a row of the report (r-obd), or a policy file; none: the paper behind the library."
+            help="An agent (ROBD), a name of compare or of the report (r-obd), or a policy file; none: the library's paper."
         ),
     ] = None,
     json: output.Json = False,
@@ -33,6 +34,7 @@ def cite(
 
 def _entries(agent: str | None) -> list[str]:
     from ecl2o.agents.citations import citation, named_citation
+    from ecl2o.recipes.catalogue import CONTENDERS
 
     if agent is not None and (agent.endswith(_SUFFIX) or Path(agent).is_file()):
         from ecl2o.cli.numerics import use_double_precision
@@ -40,6 +42,8 @@ def _entries(agent: str | None) -> list[str]:
 
         use_double_precision()
         return citation(load(agent).agent).split("\n\n")
+    if agent is not None and agent.lower() in CONTENDERS:
+        return citation(CONTENDERS[agent.lower()](_ANY_DAY)).split("\n\n")
     return named_citation(_class_name(agent)).split("\n\n")
 
 

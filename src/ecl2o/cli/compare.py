@@ -9,7 +9,8 @@ from ecl2o.cli import output, series
 
 if TYPE_CHECKING:
     from ecl2o.evaluation import TestBed
-    from ecl2o.evaluation.comparison import ComparisonRow, Entrant
+    from ecl2o.evaluation.comparison import Entrant
+    from ecl2o.problem import Problem
 
 _DEFAULT = "greedy,r-obd,obd,ogd,lai,rhc,chc,competitive-rhc"
 _FORECASTERS = ("rolling-profile", "seasonal-naive", "persistence", "exact")
@@ -50,7 +51,7 @@ def compare(
 ) -> None:
     """Run agents on the same days, and print one table: average cost, worst day, tail, microseconds per step.
 
-    Agents that do not apply to the problem are named below the table with the reason.
+    An agent that is not for the problem has a row without figures, and below the table stands why.
     """
     if agents == "list":
         return _list(json)
@@ -63,6 +64,8 @@ def compare(
     from ecl2o.cli.numerics import use_double_precision
 
     use_double_precision()
+    from ecl2o.evaluation.comparison import compare as compare_days
+
     names = _names(agents)
     if study is not None:
         bed = _study_bed(study, alpha, seed)
@@ -72,7 +75,11 @@ def compare(
     bed = _last_days(bed, days)
     entrants = _entrants(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
-        rows, refused = _compare(entrants, bed, progress)
+        rows = compare_days(entrants, bed, lambda done, total: progress("comparing", done, total))
+    refused = {row.name: row.not_applicable for row in rows if row.not_applicable is not None}
+    if len(refused) == len(entrants):
+        name, reason = next(iter(refused.items()))
+        raise ValueError(f"no agent applies; {name}: {reason}")
     if json:
         found = {
             "contexts": study or str(data),
@@ -87,8 +94,6 @@ def compare(
         f"{bed.days.shape[0]} days of {study or data}, alpha = {float(bed.problem.alpha):.3g}, forecaster: {forecaster}",
         {},
     )
-    for name, reason in refused.items():
-        output.results().print(f"{name} does not apply: {reason}", soft_wrap=True)
     return None
 
 
@@ -102,13 +107,14 @@ def _list(as_json: bool) -> None:
 
 
 def _study_bed(name: str, alpha: float | None, seed: int) -> "TestBed":
+    from ecl2o.problem import NotApplicable
     from ecl2o.studies.beds import BEDS
 
     if name not in BEDS:
         raise typer.BadParameter(f"no study is called {name!r}; there are {', '.join(BEDS)}.", param_hint="--study")
     try:
         return BEDS[name](alpha, seed)
-    except ValueError as error:
+    except NotApplicable as error:
         raise typer.BadParameter(str(error), param_hint="--alpha") from None
 
 
@@ -160,6 +166,8 @@ def _is_policy(name: str) -> bool:
 
 
 def _entrants(names: list[str], bed: "TestBed", forecaster: str) -> "dict[str, Entrant]":
+    import equinox as eqx
+
     from ecl2o.evaluation.comparison import streamed
     from ecl2o.recipes.catalogue import contender
     from ecl2o.serving import load
@@ -174,10 +182,20 @@ def _entrants(names: list[str], bed: "TestBed", forecaster: str) -> "dict[str, E
                 raise ValueError(
                     f"{name} was made for days of {made_for} steps, but the days here have {bed.days.shape[1]}."
                 )
+            if not eqx.tree_equal(policy.problem, bed.problem, rtol=1e-6):
+                raise ValueError(
+                    f"{name} was made for another problem than this one (other costs, bounds or alpha); its own is: "
+                    f"{_in_words(policy.problem)}, and this one: {_in_words(bed.problem)}."
+                )
             found[Path(name).name] = streamed(policy.agent, policy.problem, policy.forecaster)
         else:
             found[name] = contender(name, bed, asked)
     return found
+
+
+def _in_words(problem: "Problem") -> str:
+    parts = [type(part).__name__ for part in (problem.hitting, problem.switching, problem.actions)]
+    return f"{', '.join(parts)}, m = {float(problem.m):g}, alpha = {float(problem.alpha):g}, beta = {float(problem.beta):g}"
 
 
 def _forecaster(name: str, steps: int) -> Any:
@@ -189,22 +207,3 @@ def _forecaster(name: str, steps: int) -> Any:
         "persistence": forecasters.Persistence,
         "exact": forecasters.Exact,
     }[name]()
-
-
-def _compare(
-    entrants: "dict[str, Entrant]", bed: "TestBed", progress: output.Progress
-) -> "tuple[list[ComparisonRow], dict[str, str]]":
-    """The rows, and why the agents without one have none."""
-    from ecl2o.evaluation.comparison import compared, oracle_row
-
-    rows, refused = [oracle_row(bed)], {}
-    for done, (name, entrant) in enumerate(entrants.items(), start=1):
-        try:
-            rows.append(compared(name, entrant, bed))
-        except ValueError as error:
-            refused[name] = output.one_line(error)
-        progress("comparing", done, len(entrants))
-    if len(rows) == 1:
-        name, reason = next(iter(refused.items()))
-        raise ValueError(f"no agent applies; {name}: {reason}")
-    return rows, refused

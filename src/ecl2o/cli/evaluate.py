@@ -50,6 +50,8 @@ def evaluate(
             lambda done, total: progress("testing", done, total),
         )
     own, tested = rows[1], bed.days.shape[0]
+    if own.not_applicable is not None:
+        raise ValueError(f"{policy} cannot be run on {data}: {own.not_applicable}")
     seen = _seen_days(loaded, contexts, first)
     worst = {row.name: str(contexts.time[(first + row.worst_day) * contexts.steps_per_day]) for row in rows}
     if json:
@@ -115,6 +117,7 @@ def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[T
     """The days to test on with what came before them, and the number of the first."""
     from ecl2o.data import DataError
     from ecl2o.evaluation import TestBed
+    from ecl2o.serving.beginning import start_after
 
     per_day = contexts.steps_per_day
     remembered = policy.contract.history_steps
@@ -130,4 +133,4 @@ def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[T
     used = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day, -1)
     kept = 0 if policy.history is None else len(policy.history) // per_day
     history = contexts.values[max(first - max(wanted, kept, 7), 0) * per_day : first * per_day]
-    return TestBed.of(policy.problem, history[-1], used[first:], history), first
+    return TestBed.of(policy.problem, start_after(policy, history[-1]), used[first:], history), first

@@ -41,6 +41,7 @@ ValidationDays = Annotated[
 ]
 
 _FEWEST_DAYS = 3
+_LARGE = 1e6  # figures from here on are written with an exponent
 
 
 def split_of(training_days: int | None, validation_days: int | None) -> "Split | None":
@@ -137,14 +138,20 @@ def print_rows(rows: "list[ComparisonRow]", title: str, labels: dict[str, str], 
     live = any(row.live_ratio is not None for row in rows)
     for name in ("average cost", "worst day", "99 % of days", *(("live ratio",) if live else ()), "µs per step"):
         table.add_column(name, justify="right")
+    left_out = [row for row in rows if row.not_applicable is not None]
     for row in rows:
+        label = labels.get(row.name, row.name)
+        if row.not_applicable is not None:
+            table.add_row(label, f"not for this ({left_out.index(row) + 1})")
+            continue
         own = ([f"{row.live_ratio:.4g}" if row.live_ratio is not None else ""]) if live else []
         figures = [row.average_cost, row.competitive_ratio, row.tail_ratio["p99"]]
         speed = f"{row.microseconds_per_step:.1f}"
-        label = row.unconverged.marked(labels.get(row.name, row.name))
-        table.add_row(label, *(f"{figure:.3f}" for figure in figures), *own, speed)
+        table.add_row(row.unconverged.marked(label), *map(_figure, figures), *own, speed)
     console = output.results()
     console.print(table)
+    for number, row in enumerate(left_out, start=1):
+        console.print(f"({number}) {row.name} does not apply: {row.not_applicable}", soft_wrap=True, markup=False)
     for row in rows:
         if row.unconverged:
             console.print(row.unconverged.note(labels.get(row.name, row.name)), soft_wrap=True)
@@ -154,6 +161,10 @@ def print_rows(rows: "list[ComparisonRow]", title: str, labels: dict[str, str], 
             "possible). worst day, 99 % of days: cost over the least possible cost of that day."
             + (" live ratio: the largest that the policy itself saw at any step." if live else "")
         )
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < _LARGE else f"{value:.3g}"
 
 
 def promise_line(row: "ComparisonRow") -> str | None:

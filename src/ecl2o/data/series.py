@@ -15,10 +15,12 @@ from ecl2o.data.tables import (
     Table,
     as_numbers,
     decoded,
+    listed,
     numbers,
     read_source,
     read_table,
     refuse_unknown_fill,
+    shown,
 )
 from ecl2o.data.timeline import DAY, Repairs, regular
 from ecl2o.data.timestamps import find_time_column, parse_times
@@ -64,9 +66,9 @@ def read_series(
     _refuse_unnamed(table)
     time_column = find_time_column(table) if time_column is None else _existing(table, time_column)
     wanted, ignored = _numeric_columns(table, time_column, columns)
-    parsed = parse_times(table, time_column)
+    parsed, cells = parse_times(table, time_column), table.column(time_column)
     faults = [
-        Fault(int(table.rows[i]), time_column, f"{table.column(time_column)[i]!r} is not a date or time")
+        Fault(int(table.rows[i]), time_column, f"{shown(cells[i])} is not a date or time")
         for i in np.flatnonzero(parsed.times.isna())
     ]
     values = {}
@@ -128,7 +130,7 @@ def _refuse_unnamed(table: Table) -> None:
 
 def _existing(table: Table, name: str) -> str:
     if name not in table.columns:
-        raise DataError(f"{table.path}: the column '{name}' is missing; the file has {', '.join(table.columns)}.")
+        raise DataError(f"{table.path}: the column {shown(name)} is missing; the file has {listed(table.columns)}.")
     return name
 
 
@@ -148,8 +150,8 @@ def _numeric_columns(table: Table, time_column: str, columns: Sequence[str] | No
             (wanted if holds_numbers else ignored).append(name)
     if not wanted:
         raise DataError(
-            f"{table.path}: no column holds numbers besides the time column '{time_column}'; "
-            f"the file has {', '.join(table.columns)}."
+            f"{table.path}: no column holds numbers besides the time column {shown(time_column)}; "
+            f"the file has {listed(table.columns)}."
         )
     return wanted, ignored
 

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,25 @@ class Fault(NamedTuple):
     problem: str
 
 
+def shown(text: str, most: int = 60) -> str:
+    """Something from a file as it may stand in a message, however long it is.
+
+    >>> shown("9" * 5000)
+    "'999999999999999999999999999999999999999999999999999999999999'..."
+    """
+    return repr(text) if len(text) <= most else repr(text[:most]) + "..."
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Names of columns as they may stand in a message, however many there are.
+
+    >>> listed([f"c{i}" for i in range(40)], most=3)
+    'c0, c1, c2 and 37 more'
+    """
+    some = ", ".join(name if len(name) <= 60 else name[:60] + "..." for name in names[:most])
+    return some if len(names) <= most else f"{some} and {len(names) - most} more"
+
+
 @dataclass(frozen=True)
 class Source:
     """A file that was read: its path, its SHA-256, its bytes."""
@@ -37,7 +57,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under named columns. `rows` holds each row's number in the file, `unit` the word for it."""
+    """Rows of text under named columns. `rows` holds each row's number in the file, `unit` the word for it.
+
+    `unfinished` says that the last row has no end of line, as where a file was cut off.
+    """
 
     path: Path
     columns: tuple[str, ...]
@@ -45,11 +68,14 @@ class Table:
     rows: np.ndarray
     delimiter: str = ","
     unit: str = "line"
+    unfinished: bool = False
 
     def column(self, name: str) -> pd.Series:
         """The cells of one column; cells that a short row lacks are empty."""
         if self.columns.count(name) > 1:
-            raise DataError(f"{self.path}: the column '{name}' appears more than once. Rename or remove one of them.")
+            raise DataError(
+                f"{self.path}: the column {shown(name)} appears more than once. Rename or remove one of them."
+            )
         place = self.columns.index(name)
         return pd.Series([row[place].strip() if place < len(row) else "" for row in self.cells], dtype=object)
 
@@ -59,8 +85,11 @@ class Table:
             return
         first = min(faults, key=lambda fault: fault.row)
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        cut = ""
+        if self.unfinished and first.row == self.rows[-1]:
+            cut = " The file ends in the middle of this line: if it was cut off, get the whole file again."
         raise DataError(
-            f"{self.path}, {self.unit} {first.row}, column '{first.column}': {first.problem}{more}. {advice}"
+            f"{self.path}, {self.unit} {first.row}, column {shown(first.column)}: {first.problem}{more}.{cut} {advice}"
         )
 
 
@@ -132,7 +161,8 @@ def read_table(source: Source, text: str, skip: int = 0) -> Table:
     if not numbered:
         raise DataError(f"{source.path} has a header but no rows of data below line {skip + 1}.")
     rows = np.array([line for line, _ in numbered])
-    return Table(source.path, tuple(columns), [row for _, row in numbered], rows, delimiter)
+    cells, unfinished = [row for _, row in numbered], text[-1] not in "\r\n"
+    return Table(source.path, tuple(columns), cells, rows, delimiter, unfinished=unfinished)
 
 
 def as_numbers(cells: pd.Series) -> np.ndarray:
@@ -149,9 +179,11 @@ def numbers(table: Table, name: str) -> tuple[np.ndarray, list[Fault]]:
     faults = []
     for i in np.flatnonzero(~np.isfinite(values)):
         cell = str(cells[i])
-        problem = "the cell is empty or marked as missing" if cell.lower() in _MISSING else f"{cell!r} is not a number"
+        problem = (
+            "the cell is empty or marked as missing" if cell.lower() in _MISSING else f"{shown(cell)} is not a number"
+        )
         if np.isinf(values[i]):
-            problem = f"{cell!r} is not finite"
+            problem = f"{shown(cell)} is not finite"
         faults.append(Fault(int(table.rows[i]), name, problem))
     values[~np.isfinite(values)] = np.nan
     return values, faults

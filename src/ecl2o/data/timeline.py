@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data.errors import DataError
-from ecl2o.data.tables import Fault, Table
+from ecl2o.data.tables import Fault, Table, shown
 
 DAY = pd.Timedelta(days=1)
+_FEW = 1000  # missing times that are a small matter, however few there are
 _REPAIR = "Correct the file, or ask for a repair with fill='interpolate' or fill='previous'"
 
 
@@ -80,6 +81,7 @@ def regular(table: Table, time_column: str, frame: pd.DataFrame, faults: list[Fa
         raise DataError(f"{table.path}: at least two rows with different times are needed to know the time step.")
     step = _usual_step(clock)
     _refuse_irregular(table, time_column, clock, places, step)
+    _refuse_mostly_missing(table, time_column, clock, places, step, fill)
     wanted, dropped_leap_day = _expected(clock, step)
     missing = wanted.difference(clock)
     if len(missing) and fill is None:
@@ -138,6 +140,23 @@ def _refuse_irregular(table, time_column, times, places, step) -> None:
         )
 
 
+def _refuse_mostly_missing(table, time_column, times, places, step, fill) -> None:
+    """Refuse a series of which more times are missing than there, as where one date is off by a century."""
+    lacking = round((times[-1] - times[0]) / step) + 1 - len(times)
+    if lacking <= max(len(times), _FEW):
+        return
+    if fill is None:
+        _refuse_gap(table, time_column, times, places, step)
+    widest = int(np.argmax(np.diff(times.asi8))) + 1
+    fault = (
+        f"{times[widest - 1]} is followed by {times[widest]}; {lacking} times are missing and {len(times)} are there"
+    )
+    table.refuse(
+        [Fault(int(places[widest]), time_column, fault)],
+        "That is too many to fill. Correct the date, or use another file.",
+    )
+
+
 def _expected(times: pd.DatetimeIndex, step: pd.Timedelta) -> tuple[pd.DatetimeIndex, bool]:
     """Every time from first to last; without 29 February where the series leaves exactly that day out."""
     wanted = pd.date_range(times[0], times[-1], freq=step).as_unit(times.unit)
@@ -179,7 +198,7 @@ def _filled(table: Table, frame: pd.DataFrame, repairs: Repairs) -> tuple[pd.Dat
     for name, holes in zip(frame.columns, missing.T, strict=True):
         if holes.mean() > 0.5:
             raise DataError(
-                f"{table.path}, column '{name}': {holes.sum()} of {holes.size} values are missing, too many to fill. "
+                f"{table.path}, column {shown(str(name))}: {holes.sum()} of {holes.size} values are missing, too many to fill. "
                 "Use another column or another file."
             )
     filled = frame.interpolate("linear") if repairs.fill == "interpolate" else frame.ffill()

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data.errors import DataError
-from ecl2o.data.tables import Table, as_numbers
+from ecl2o.data.tables import Table, as_numbers, listed
 
 COUNTER_START = pd.Timestamp("2000-01-01")  # the date given to step 0 of a plain count
 _NAMES = (
@@ -62,7 +62,7 @@ def find_time_column(table: Table) -> str:
     if counting:
         return counting[0]
     raise DataError(
-        f"{table.path}: no time column found among {', '.join(table.columns)}. "
+        f"{table.path}: no time column found among {listed(table.columns)}. "
         "Name it 'time', or say which one it is with time_column."
     )
 
@@ -160,5 +160,5 @@ def _from_numbers(name: str, counts: np.ndarray) -> ParsedTimes:
             known = pd.to_datetime(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportArgumentType]
             return ParsedTimes(pd.DatetimeIndex(known).round("1s"), f"{unit} since 1970")
     unit = _COUNTERS.get(_plain(name), "h")
-    known = COUNTER_START + pd.Series(counts) * pd.Timedelta(1, unit)
+    known = COUNTER_START + pd.to_timedelta(pd.Series(counts), unit=unit, errors="coerce")
     return ParsedTimes(pd.DatetimeIndex(known), f"count of {unit}")

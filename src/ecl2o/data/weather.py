@@ -13,6 +13,7 @@ column and whole-hour time zones only.
 
 import csv
 import datetime
+import math
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,10 +28,12 @@ from ecl2o.data.tables import (
     Source,
     Table,
     decoded,
+    listed,
     numbers,
     read_source,
     read_table,
     refuse_unknown_fill,
+    shown,
 )
 from ecl2o.data.timeline import Repairs, regular
 from ecl2o.data.timestamps import find_time_column, parse_times
@@ -67,6 +70,7 @@ _EPW_COLUMNS = (
     *(f"Field {number}" for number in range(23, 36)),
 )
 _EPW_HEADER_LINES = 8
+_FARTHEST_ZONE = 15  # hours from UTC; those in use go from -12 to 14
 
 
 @dataclass(frozen=True)
@@ -214,8 +218,8 @@ def _psm(source: Source, text: str, lines: list[str]) -> _File:
     ):
         _refuse_unit(table, own, columns[own], header.get(unit_cell, header.get(unit_cell.removesuffix(" Units"), "")))
     version = re.search(r"\d", header.get("Version", ""))
-    zone = _header_number(source, header, "Time Zone")
-    local_zone = _header_number(source, header, "Local Time Zone")
+    zone = _header_zone(source, header, "Time Zone")
+    local_zone = _header_zone(source, header, "Local Time Zone")
     place = [
         header[key] for key in ("City", "State", "Country") if header.get(key, "-") not in ("-", "", "None", "b'None'")
     ]
@@ -235,13 +239,15 @@ def _tmy3(source: Source, text: str, first: str) -> _File:
     cells = _cells(first)
     header: dict[str, str] = dict(zip(("USAF", "Name", "State", "TZ", "Latitude", "Longitude"), cells, strict=False))
     table = read_table(source, text, skip=1)
+    if len(table.columns) < 2:
+        raise DataError(f"{source.path}, line 2: a TMY3 file has a date and a time, then the columns of data.")
     date, time = table.columns[:2]
     days = pd.to_datetime(table.column(date), format="%m/%d/%Y", errors="coerce")
     clock = table.column(time).str.extract(r"^(\d{1,2}):(\d{2})$").astype(float)
     clock[(clock[0] > 24) | (clock[1] > 59)] = np.nan
     ends = bool((clock[0] == 24).any())  # 01:00 to 24:00: each hour is named by its end
     times = days + pd.to_timedelta(clock[0] - ends, unit="h") + pd.to_timedelta(clock[1], unit="min")
-    zone = _header_number(source, header, "TZ")
+    zone = _header_zone(source, header, "TZ")
     site = _Site(
         ", ".join(part for part in (header.get("Name", "").strip(), header.get("State", "").strip()) if part),
         _header_number(source, header, "Latitude"),
@@ -268,7 +274,7 @@ def _epw(source: Source, text: str, lines: list[str]) -> _File:
     hours = clock.pop("hour")
     hours[~hours.between(1, 24)] = np.nan
     times = pd.to_datetime(clock, errors="coerce") + pd.to_timedelta(hours - 1, unit="h")
-    zone = _header_number(source, header, "TZ")
+    zone = _header_zone(source, header, "TZ")
     site = _Site(
         ", ".join(
             header[key].strip() for key in ("City", "State", "Country") if header.get(key, "-").strip() not in ("-", "")
@@ -309,7 +315,7 @@ def _clock_times(table: Table) -> pd.DatetimeIndex:
     lacking = [name for name in _CLOCK[:4] if name not in table.columns]
     if lacking:
         raise DataError(
-            f"{table.path}: the column '{lacking[0]}' is missing; the file has {', '.join(table.columns)}. "
+            f"{table.path}: the column '{lacking[0]}' is missing; the file has {listed(table.columns)}. "
             "The time of a row is read from Year, Month, Day, Hour and Minute."
         )
     present = [name for name in _CLOCK if name in table.columns]
@@ -327,9 +333,22 @@ def _header_number(source: Source, header: dict[str, str], name: str) -> float |
     if cell in ("", "-"):
         return None
     try:
-        return float(cell)
+        value = float(cell)
     except ValueError:
-        raise DataError(f"{source.path}, header, '{name}': {cell!r} is not a number. Correct the header.") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise DataError(f"{source.path}, header, '{name}': {shown(cell)} is not a number. Correct the header.")
+    return value
+
+
+def _header_zone(source: Source, header: dict[str, str], name: str) -> float | None:
+    """Hours from UTC."""
+    zone = _header_number(source, header, name)
+    if zone is not None and abs(zone) > _FARTHEST_ZONE:
+        raise DataError(
+            f"{source.path}, header, '{name}': {zone:g} hours from UTC are more than {_FARTHEST_ZONE}. Correct the header."
+        )
+    return zone
 
 
 # --- which column is it -----------------------------------------------------------------------------------------------
@@ -360,7 +379,7 @@ def _find_columns(table: Table) -> dict[str, str]:
     for own in COLUMNS:
         if own not in found:
             raise DataError(
-                f"{table.path}: the column {own} ({_UNIT_WORDS[own]}) is missing; the file has {', '.join(table.columns)}. "
+                f"{table.path}: the column {own} ({_UNIT_WORDS[own]}) is missing; the file has {listed(table.columns)}. "
                 "Download the file again with GHI, temperature and wind speed selected, or rename the column."
             )
     return found

@@ -9,14 +9,16 @@ import jax
 import numpy as np
 
 from ecl2o.agents import AbstractAgent, Info, Periodic, Promise
+from ecl2o.evaluation import metrics
 from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.evaluation.daily import DailyScore, TestBed, score_runs
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle_days
-from ecl2o.problem import Problem
+from ecl2o.problem import NotApplicable, Problem
 from ecl2o.running import rollout_days, stream_days
 
 _TIMINGS = 3
+_LEVELS = tuple(f"p{level:g}" for level in metrics.TAIL_PERCENTILES)
 _ROUNDING = 1e-9  # what a promise may be off by, relative
 
 
@@ -45,8 +47,8 @@ class ComparisonRow(eqx.Module):
     `microseconds_per_step` is the time of the compiled run divided by its steps, best of three after warm-up.
     `live_ratio` is the largest that the agent itself reported at any step, None where it does not know the optimum. Of a promise,
     `left` is the least that it left to be spent, in units of what may be spent, and `lost_at` the first step (from 0) for which
-    it did not hold any more, because a context was not such as it counts on.
-    A row with `unconverged` steps, its own or its oracle's, is no result.
+    it did not hold any more, because a context was not such as it counts on. A row with `unconverged` steps, its own or its
+    oracle's, is no result. `not_applicable` says why an agent is not for this problem; its figures are NaN then.
     """
 
     name: str
@@ -61,6 +63,13 @@ class ComparisonRow(eqx.Module):
     left: float | None = None
     lost_at: int | None = None
     unconverged: Unconverged = Unconverged()
+    not_applicable: str | None = None
+
+    @classmethod
+    def left_out(cls, name: str, reason: str) -> "ComparisonRow":
+        """The row of an agent that is not for this problem."""
+        nan = float("nan")
+        return cls(name, nan, nan, dict.fromkeys(_LEVELS, nan), 0, nan, not_applicable=reason)
 
     @property
     def promise_kept(self) -> bool | None:
@@ -70,15 +79,14 @@ class ComparisonRow(eqx.Module):
         return self.lost_at is None and self.left >= -_ROUNDING
 
     def as_json(self) -> dict[str, Any]:
-        """Plain numbers and strings."""
+        """Plain numbers and strings; None for every figure of an agent that was left out."""
         promise = self.promise and {
             "ratio": float(self.promise.ratio),
             "relative_to": self.promise.reference,
             "allowance": float(self.promise.allowance),
             "steps": self.promise.period,
         }
-        return {
-            "name": self.name,
+        figures = {
             "average_cost": self.average_cost,
             "competitive_ratio": self.competitive_ratio,
             "tail_ratio": self.tail_ratio,
@@ -92,6 +100,8 @@ class ComparisonRow(eqx.Module):
             "promise_lost_at_step": None if self.lost_at is None else self.lost_at + 1,
             "unconverged": self.unconverged.as_json(),
         }
+        said = {"name": self.name, "not_applicable": self.not_applicable}
+        return said | (figures if self.not_applicable is None else dict.fromkeys(figures))
 
 
 def compare(
@@ -100,6 +110,8 @@ def compare(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[ComparisonRow]:
     """One row per entrant, in their order, tested continuously on the same days; the oracle's comes first.
+
+    An agent that is not for the problem has a row that says why.
 
     >>> import jax.numpy as jnp
     >>> from ecl2o.agents import ROBD
@@ -111,7 +123,10 @@ def compare(
     """
     rows = [oracle_row(bed)]
     for done, (name, entrant) in enumerate(entrants.items(), start=1):
-        rows.append(compared(name, entrant, bed))
+        try:
+            rows.append(compared(name, entrant, bed))
+        except NotApplicable as reason:
+            rows.append(ComparisonRow.left_out(name, str(reason)))
         progress(done, len(entrants))
     return rows
 
@@ -148,7 +163,7 @@ def compared(name: str, entrant: Entrant, bed: TestBed) -> ComparisonRow:
 def oracle_row(bed: TestBed) -> ComparisonRow:
     """The unit of the table: the optimum of each day, run continuously."""
     seconds = _seconds(lambda: oracle_days(bed.problem, bed.x0, bed.days))
-    ones = {"p90": 1.0, "p95": 1.0, "p99": 1.0, "p99.5": 1.0}
+    ones = dict.fromkeys(_LEVELS, 1.0)
     return ComparisonRow("oracle", 1.0, 1.0, ones, 0, _per_step(seconds, bed), unconverged=bed.oracle_unconverged)
 
 

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import AbstractQuadraticCost, NotApplicable, Problem
 
 
 class Modes(eqx.Module):
@@ -23,7 +23,7 @@ class Modes(eqx.Module):
         """
         hitting = problem.hitting
         if not (isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature):
-            raise ValueError(
+            raise NotApplicable(
                 "modes exist for quadratic hitting costs of constant curvature, where the best policy is linear; "
                 f"got {type(hitting).__name__}."
             )

@@ -5,6 +5,7 @@ Knows `solvers` only.
 
 from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere
 from ecl2o.problem.applicability import NotApplicable
+from ecl2o.problem.cluster_cost import ClusterCost
 from ecl2o.problem.hitting import (
     AbstractHittingCost,
     AbstractQuadraticCost,
@@ -24,6 +25,7 @@ __all__ = [
     "AbstractQuadraticCost",
     "AbstractSwitchingCost",
     "Box",
+    "ClusterCost",
     "ConvexCost",
     "CurvedTracking",
     "Everywhere",

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.problem.actions import AbstractActionSet, Everywhere
+from ecl2o.problem.applicability import NotApplicable
 from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost, Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
@@ -33,7 +34,7 @@ class Problem(eqx.Module):
     def quadratic_movement(self) -> Mahalanobis:
         """The switching cost, where the caller needs it to be a Mahalanobis distance; refused otherwise."""
         if not isinstance(self.switching, Mahalanobis):
-            raise TypeError(f"this needs a Mahalanobis switching cost, got {type(self.switching).__name__}.")
+            raise NotApplicable(f"this needs a Mahalanobis switching cost, got {type(self.switching).__name__}.")
         return self.switching
 
     @property

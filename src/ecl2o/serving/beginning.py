@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from ecl2o.agents.calibration import cheapest_action
 from ecl2o.serving.policy import Policy
 from ecl2o.serving.runner import Runner
 
@@ -13,15 +15,33 @@ def begin(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
 
     Args:
         policy: what to run.
-        x0: (d,), the action in force before the first one. Default: the last context of the history.
+        x0: (d,), the action in force before the first one. Default: the cheapest for the last context.
         history: (H, q), the contexts before the first one, of which the policy takes what it needs. Default: the policy's own.
     """
     past = policy.history if history is None else np.asarray(history, float)
     if x0 is None:
         if past is None or not len(past):
             raise ValueError("where does the run start? Give x0 (the action in force) or a history (contexts).")
-        x0 = past[-1]
-    return Runner(policy, x0, None if past is None else wanted(policy, past))
+        x0 = start_after(policy, past[-1])
+    if past is None:
+        width = policy.contract.context_dim
+        return Runner(policy, x0, None if width is None else np.zeros((0, width)))
+    refuse_other_width(policy, past.shape[-1])
+    return Runner(policy, x0, wanted(policy, past))
+
+
+def start_after(policy: Policy, context: np.ndarray) -> np.ndarray:
+    """(d,), the action that a run begins with after a context (q,) if no other is known: the cheapest one for it."""
+    refuse_other_width(policy, len(context))
+    return np.asarray(cheapest_action(policy.problem, jnp.asarray(context)))
+
+
+def refuse_other_width(policy: Policy, width: int) -> None:
+    """Refuse contexts of another number of columns than the policy was made for."""
+    made_for = policy.contract.context_dim
+    if made_for is not None and width != made_for:
+        raise ValueError(f"the policy takes contexts of {made_for} numbers, but these have {width}; name the columns.")
+    policy.problem.hitting.check(policy.problem.Q.shape[0], width)
 
 
 def wanted(policy: Policy, past: np.ndarray) -> np.ndarray | None:

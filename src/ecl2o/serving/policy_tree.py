@@ -29,6 +29,7 @@ _DEEPEST = 40
 _RENAMED: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
     "agents.Renewed": ("agents.Periodic", {"guard": "agent"}, {"keeps": "memory"}),
     "agents.Restarting": ("agents.Periodic", {}, {"keeps": "history"}),
+    "user.ClusterCost": ("problem.ClusterCost", {}, {}),
 }
 _BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -156,7 +157,8 @@ class Decoder:
     def _module(self, class_name: Any, described: Any, where: str, depth: int) -> eqx.Module:
         if not isinstance(class_name, str) or not isinstance(described, dict):
             raise PolicyFileError(f"{where} of {self.name} is not a description of a module.")
-        class_name, new_fields, said = _RENAMED.get(class_name, (class_name, {}, {}))
+        same = class_name, {}, {}
+        class_name, new_fields, said = same if class_name in self.classes else _RENAMED.get(class_name, same)
         described = {new_fields.get(name, name): value for name, value in described.items()} | said
         cls = self.classes.get(class_name)
         if cls is None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from ecl2o.data import weather_contexts
 from ecl2o.evaluation import TestBed
+from ecl2o.problem import NotApplicable
 from ecl2o.recipes.own_series import tracking_problem
 from ecl2o.studies.prices import spot_bed, tariff_bed
 from ecl2o.studies.right_sizing import RightSizing
@@ -26,7 +27,7 @@ def demand_response_bed(alpha: float | None, seed: int) -> TestBed:
 def right_sizing_bed(alpha: float | None, seed: int) -> TestBed:
     """The test days of the right-sizing study on the built-in workload: three kinds of servers, a box, Newton's solves."""
     if alpha is not None:
-        raise ValueError(
+        raise NotApplicable(
             "what moving costs in right-sizing is given by the cluster's start-up prices; leave out alpha."
         )
     return RightSizing(RightSizingSettings(seed=seed)).test

@@ -143,13 +143,15 @@ def trade_off_points(
     return points
 
 
-def policies(entries: dict[str, Entry], problem: Problem, period: int, about: dict[str, Any]) -> dict[str, Policy]:
+def policies(
+    entries: dict[str, Entry], problem: Problem, period: int, context_dim: int, about: dict[str, Any]
+) -> dict[str, Policy]:
     """A policy file's content per entry: the first seed's agent, to be run as a stream of days of `period` steps."""
 
     def streamed(entry: Entry) -> AbstractAgent:
         return Periodic(entry.agents[0], period, "history") if entry.daily else entry.agents[0]
 
-    contract = Contract(steps_per_day=period)
+    contract = Contract(steps_per_day=period, context_dim=context_dim)
     return {
         name: Policy(streamed(entry), problem, entry.forecaster, {**about, "row": name}, contract)
         for name, entry in entries.items()

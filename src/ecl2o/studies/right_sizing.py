@@ -2,8 +2,8 @@
 
 The general case of the paper: actions of several numbers in a box, a hitting cost that is convex but not quadratic, movement that
 couples the coordinates. Every solve is Newton's, with bounds that are active much of the time, and EC-L2O is trained through
-them. Costs and units are in `right_sizing_cost`, workloads in `right_sizing_workload`; days, scores and results are those of
-the demand-response study.
+them. Costs and units are in `problem.cluster_cost` and `right_sizing_cost`, workloads in `right_sizing_workload`; days, scores
+and results are those of the demand-response study.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from ecl2o import theory
 from ecl2o.agents import MLAROBD, OBD, OGD, AbstractAgent, Guarded, PureML
 from ecl2o.agents.advisors import MLP, Scaling
-from ecl2o.agents.calibration import minimize_hitting
+from ecl2o.agents.calibration import cheapest_action
 from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
 from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
 from ecl2o.offline import oracle_days
@@ -68,11 +68,8 @@ def read_workload(settings: RightSizingSettings) -> Contexts:
 
 @eqx.filter_jit
 def cheapest_actions(problem: Problem, contexts: Float[Array, "n q"]) -> Float[Array, "n d"]:
-    """For each context the action that minimises its hitting cost: where a run begins that has no action before it."""
-    dim = problem.Q.shape[0]
-    lower, upper = problem.actions.bounds(dim, contexts.dtype)
-    middle = 0.5 * (lower + upper)
-    return jax.vmap(lambda context: minimize_hitting(problem, context, middle)[0])(contexts)
+    """For each context the action that minimises its hitting cost."""
+    return jax.vmap(lambda context: cheapest_action(problem, context))(contexts)
 
 
 class RightSizing:
@@ -174,7 +171,7 @@ def run(settings: RightSizingSettings, progress: Progress = silent) -> Study:
         rows=rows,
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
-        policies=policies(entries, study.problem, study.hours, about),
+        policies=policies(entries, study.problem, study.hours, study.contexts.dim, about),
         settings=settings.as_run(),
         weather=_source(study),
         seconds=laps.seconds,

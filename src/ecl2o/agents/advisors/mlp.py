@@ -5,7 +5,7 @@ from jaxtyping import PRNGKeyArray
 
 from ecl2o.agents.advisors.dense import Affine, Scaling, joined
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.problem import Problem
+from ecl2o.problem import NotApplicable, Problem
 from ecl2o.problem.arrays import refuse_unless_count
 
 
@@ -62,7 +62,7 @@ def refuse_unless_fitting(what: str, context_dim: int, dim: int, start: Start) -
     """Refuse a network made for other dimensions than this run's."""
     found = start.history.shape[-1], start.dim
     if found != (context_dim, dim):
-        raise ValueError(
+        raise NotApplicable(
             f"{what} was made for contexts of {context_dim} and actions of {dim} numbers, "
             f"but this problem has {found[0]} and {found[1]}."
         )

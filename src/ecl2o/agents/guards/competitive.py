@@ -115,7 +115,7 @@ class Competitive(AbstractGuard):
         """Refuse problems that this guard is not for, and, where the numbers are known, a ratio that cannot be promised."""
         self._refuse_problem(problem, start)
         if start.horizon is None and self.horizon is not None:
-            raise ValueError(
+            raise NotApplicable(
                 f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has no end; use "
                 f"horizon=None, or Periodic(guard, {self.horizon}) for a promise that begins anew."
             )
@@ -158,7 +158,7 @@ class Competitive(AbstractGuard):
                     f"cannot be promised there. {instead}"
                 )
         if self.horizon is not None and start.horizon is not None and start.horizon > self.horizon:
-            raise ValueError(
+            raise NotApplicable(
                 f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has "
                 f"{start.horizon}; use horizon=None for runs of any length."
             )
@@ -170,7 +170,7 @@ class Competitive(AbstractGuard):
             ratio = np.asarray(known(self.ratio), np.float64)
         if not (ratio > np.maximum(smallest, 1.0)).all():
             many = "any number of" if self.horizon is None else self.horizon
-            raise ValueError(
+            raise NotApplicable(
                 f"ratio = {np.min(ratio):g} cannot be promised over {many} steps: it must exceed {smallest:.8g}, "
                 "the smallest competitive ratio that any online algorithm has on this problem."
             )

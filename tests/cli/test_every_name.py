@@ -1,0 +1,107 @@
+"""Every command that takes a study or an agent, with every study and every agent of the catalogue: an answer or a reason."""
+
+import json
+
+import numpy as np
+import pytest
+
+import ecl2o as ec
+from ecl2o.recipes.catalogue import CONTENDERS
+from ecl2o.recipes.own_series import tracking_problem
+from ecl2o.studies.beds import BEDS
+from ecl2o.studies.entries import expert_entries, policies
+from ecl2o.studies.right_sizing_cost import Cluster
+
+from .operator_files import STEPS, write_series
+
+CONSTANT_CURVATURE = {"lai", "rhgd", "competitive-rhc", "ridge", "competitive-ridge"}  # what these need
+WITHOUT_END = {"lai", "lcp", "competitive-rhc"}  # what cannot run without knowing when it ends
+FIGURES = ("average_cost", "competitive_ratio", "tail_ratio", "microseconds_per_step")
+
+
+@pytest.fixture(scope="module")
+def series_file(tmp_path_factory):
+    return write_series(tmp_path_factory.mktemp("series") / "demand.csv", days=5)
+
+
+@pytest.fixture(scope="module")
+def right_sizing_policy(tmp_path_factory):
+    """As the study writes it."""
+    expert = {"r-obd": expert_entries()["r-obd"]}
+    path = tmp_path_factory.mktemp("policies") / "r-obd.ecl2o"
+    ec.save(path, policies(expert, Cluster().problem(), 24, 1, {"study": "right-sizing"})["r-obd"])
+    return path
+
+
+def ended_well(result, name: str) -> None:
+    """With a code that the documentation names, and with a reason where it is not 0."""
+    assert result.exit_code in (0, 1, 2), (name, result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), (name, result.exception)
+    assert "Traceback" not in result.output, name
+    assert result.exit_code == 0 or result.stderr.strip(), name
+
+
+@pytest.mark.parametrize("study", BEDS)
+def test_compare_runs_every_agent_on_every_study_or_says_why_not(ecl2o, study, right_sizing_policy):
+    names = [*CONTENDERS, *([str(right_sizing_policy)] if study == "right-sizing" else [])]
+    result = ecl2o("compare", "--study", study, "--agents", ",".join(names), "--days", "1", "--json")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    expected = {"demand-response": set(), "varying-curvature": CONSTANT_CURVATURE}
+    left_out = {name for name, row in report["agents"].items() if row["not_applicable"] is not None}
+    assert left_out == expected.get(study, CONSTANT_CURVATURE | {"lcp"}) == set(report["not_applicable"])
+    for name in CONTENDERS:
+        row = report["agents"][name]
+        if name in left_out:
+            assert row["not_applicable"] == report["not_applicable"][name]
+            assert all(row[figure] is None for figure in FIGURES)
+        else:
+            assert all(row[figure] is not None for figure in FIGURES)
+    if study == "right-sizing":
+        alone, stored = report["agents"]["r-obd"], report["agents"][right_sizing_policy.name]
+        assert stored["average_cost"] == pytest.approx(alone["average_cost"], rel=1e-9)
+
+
+def test_the_defaults_of_compare_fit_every_study_and_the_table_says_why_not(ecl2o):
+    result = ecl2o("compare", "--study", "varying-curvature", "--days", "1")
+    ended_well(result, "varying-curvature")
+    assert "not for this (1)" in result.stdout
+    assert "(1) lai does not apply: LAI needs a quadratic hitting cost" in result.stdout
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_a_policy_of_every_agent_acts_and_is_evaluated(ecl2o, tmp_path, series_file, name):
+    path = tmp_path / "policy.ecl2o"
+    agent = CONTENDERS[name](STEPS)
+    forecaster = ec.forecasters.SeasonalNaive(STEPS) if agent.lookahead else None
+    ec.save(path, ec.Policy(agent, tracking_problem(1, 5.0), forecaster))
+    acted = ecl2o("act", path, "--x0", "1", stdin="2.5\n3\n")
+    ended_well(acted, name)
+    assert acted.exit_code == (1 if name in WITHOUT_END else 0), acted.stderr
+    assert "horizon" in acted.stderr if name in WITHOUT_END else len(acted.stdout.splitlines()) == 2
+    tested = ecl2o("evaluate", path, series_file, "--column", "demand", "--days", "2", "--json")
+    ended_well(tested, name)
+    assert tested.exit_code == 0, tested.stderr
+    assert json.loads(tested.stdout)["rows"]["policy"]["average_cost"] > 0
+    assert ecl2o("cite", path).stdout.startswith("@")
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_every_agent_can_be_cited(ecl2o, name):
+    assert ecl2o("cite", name).stdout.startswith("@")
+
+
+def test_a_policy_of_the_right_sizing_study_acts_and_is_evaluated(ecl2o, right_sizing_policy, tmp_path):
+    load = write_series(tmp_path / "load.csv", days=3, hours=1)
+    acted = ecl2o("act", right_sizing_policy, "--x0", "1,2,3", stdin="10\n12\n")
+    assert acted.exit_code == 0, acted.stderr
+    actions = [[float(number) for number in line.split(",")] for line in acted.stdout.splitlines()]
+    runner = ec.Runner(ec.load(right_sizing_policy), [1.0, 2.0, 3.0], np.zeros((0, 1)))
+    assert actions == [runner.step([load]).tolist() for load in (10.0, 12.0)]
+    begun = ecl2o("act", right_sizing_policy, "--history", load, "--x0", "1,2,3", stdin="10\n")
+    assert begun.exit_code == 1
+    assert "the policy takes contexts of 1 numbers, but these have 2; name the columns" in begun.stderr
+    tested = ecl2o("evaluate", right_sizing_policy, load, "--column", "demand", "--days", "1", "--json")
+    assert tested.exit_code == 0, tested.stderr
+    rows = json.loads(tested.stdout)["rows"]
+    assert rows["policy"]["average_cost"] == pytest.approx(rows["r-obd"]["average_cost"], rel=1e-9)
