@@ -232,3 +232,12 @@ def test_less_than_91_days(write, preset):
     with pytest.raises(DataError, match=re.escape("site.csv has 90 whole days")):
         weather_contexts(path, preset=preset)
     assert weather_contexts(write(psm_text(weather_table(days=91))), preset=preset).test_days().days.shape == (1, 24, 1)
+
+
+@pytest.mark.parametrize("preset", ["authors-code", "paper"])
+def test_a_file_cut_after_a_whole_line_is_named(write, preset):
+    whole = psm_text(weather_table(days=1))
+    for lines in (3, 8, 20):
+        path = write("".join(whole.splitlines(keepends=True)[:lines]), "cut.csv")
+        with pytest.raises(DataError, match=r"cut\.csv"):
+            weather_contexts(path, preset)

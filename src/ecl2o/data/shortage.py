@@ -52,6 +52,11 @@ def weather_contexts(
     if preset not in PRESETS:
         raise DataError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}.")
     frame, metadata = built_in_weather() if weather is None else read_weather(weather, fill)
+    if len(frame) < 24 * metadata.steps_per_hour:
+        end = f"; its last row is of {frame.index[-1]}" if len(frame) else ""
+        raise DataError(
+            f"{metadata.file} holds {len(frame)} rows, less than one day of weather{end}. Was it cut off? Give the whole file."
+        )
     if base_shortage is None and metadata.built_in:
         base_shortage = "auto"
     if preset == "paper":
