@@ -68,7 +68,7 @@ def read_series(
     wanted, ignored = _numeric_columns(table, time_column, columns)
     parsed, cells = parse_times(table, time_column), table.column(time_column)
     faults = [
-        Fault(int(table.rows[i]), time_column, f"{shown(cells[i])} is not a date or time")
+        Fault(int(table.rows[i]), time_column, f"{shown(str(cells[i]))} is not a date or time")
         for i in np.flatnonzero(parsed.times.isna())
     ]
     values = {}

@@ -160,5 +160,5 @@ def _from_numbers(name: str, counts: np.ndarray) -> ParsedTimes:
             known = pd.to_datetime(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportArgumentType]
             return ParsedTimes(pd.DatetimeIndex(known).round("1s"), f"{unit} since 1970")
     unit = _COUNTERS.get(_plain(name), "h")
-    known = COUNTER_START + pd.to_timedelta(pd.Series(counts), unit=unit, errors="coerce")
+    known = COUNTER_START + pd.to_timedelta(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportCallIssue, reportArgumentType]
     return ParsedTimes(pd.DatetimeIndex(known), f"count of {unit}")
