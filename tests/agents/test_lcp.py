@@ -181,7 +181,5 @@ def test_what_it_needs_is_said():
         ec.LCP().init(linear, Start(jnp.zeros(1), history, None))
     with pytest.raises(ValueError, match="dimension 2"):
         ec.LCP().init(linear, Start(jnp.zeros(2), jnp.zeros((0, 2)), 5))
-    with pytest.raises(ValueError, match="one dimension only"):
-        ec.oracle(linear, ec.Instance([0.0, 0.0], [[1.0, 1.0]]))
     with pytest.raises(ValueError, match="rate must be positive, got 0"):
         ec.LinearSwitching(0.0)

@@ -75,7 +75,7 @@ def largest_ratio(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array
     """The largest u'Au / u'Bu, the greatest eigenvalue of B^-1 A.
 
     >>> import jax.numpy as jnp
-    >>> float(largest_ratio(jnp.diag(jnp.array([3.0, 1.0])), jnp.diag(jnp.array([2.0, 2.0]))))
+    >>> round(float(largest_ratio(jnp.diag(jnp.array([3.0, 1.0])), jnp.diag(jnp.array([2.0, 2.0])))), 6)
     1.5
     """
     if a.shape[-1] == 1:

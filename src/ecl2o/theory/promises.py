@@ -40,7 +40,7 @@ def past_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, before: Matrix
 
     >>> import jax.numpy as jnp
     >>> [round(float(p), 4) for p in past_stiffness(jnp.eye(1), 10 * jnp.eye(1), 3).ravel()]
-    [11.0, 6.2381, 4.8417]
+    [11.0, 6.2381, 4.8416]
     """
 
     def advance(K, A_t):
@@ -113,7 +113,7 @@ def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matr
     >>> a = 10 * jnp.eye(1)
     >>> P, S = past_stiffness(jnp.eye(1), a, 24)[0], future_stiffness(jnp.eye(1), a, 24)[0]
     >>> round(float(promise_value(P, S, jnp.array(2.0))[0, 0]), 6)
-    5.319917
+    7.162107
     """
     return ratio * between(S, (ratio - 1) * P - S, P)
 
