@@ -295,8 +295,14 @@ def test_the_ends_of_the_tail_are_the_mean_and_the_worst():
         (lambda: ec.CalibratedLoss(mu=1.5), r"mu must lie in \[0, 1\], got 1.5"),
         (lambda: ec.StandaloneLoss(kappa=-0.1), r"kappa must lie in \[0, 1\], got -0.1"),
         (lambda: ec.TailLoss(level=1.0), r"level must lie in \[0, 1\), got 1.0"),
-        (lambda: ec.CalibratedLoss(cost_scale=0.0), "cost_scale must be 'oracle' or a positive number, got 0.0"),
-        (lambda: ec.StandaloneLoss(cost_scale="mean"), "cost_scale must be 'oracle' or a positive number, got 'mean'"),
+        (
+            lambda: ec.CalibratedLoss(cost_scale=0.0),
+            "cost_scale must be 'oracle', 'instance' or a positive number, got 0.0",
+        ),
+        (
+            lambda: ec.StandaloneLoss(cost_scale="mean"),
+            "cost_scale must be 'oracle', 'instance' or a positive number, got 'mean'",
+        ),
         (lambda: ec.CalibratedLoss(prediction_rollout="free"), "prediction_rollout must be 'calibrated' or"),
     ],
 )

@@ -14,10 +14,11 @@ from PIL import Image
 from ecl2o.report.bars import draw_bars
 from ecl2o.report.figures import FORMATS, plates
 from ecl2o.report.folder import whole_folder, write_report
+from ecl2o.report.moved_days import draw_moved_days
 from ecl2o.report.shift import draw_shift
 from ecl2o.report.style import looks, save_as
 from ecl2o.report.table import HEADINGS, best, cells
-from ecl2o.report.tails import draw_tails, tail_curve
+from ecl2o.report.tails import draw_highest_tails, draw_tails, tail_curve
 from ecl2o.report.toml_text import toml_text
 from ecl2o.report.trade_off import pareto
 from ecl2o.report.units import units_of
@@ -291,11 +292,29 @@ def test_figures_are_refused_where_they_cannot_be_written(tmp_path):
 def test_every_day_is_on_the_map_of_its_quarter(study):
     panels = draw_shift(study).axes
     counts = [[len(points.get_offsets()) for points in axes.collections] for axes in panels]
-    training = study.contexts.split.training_days
-    assert [count[0] for count in counts] == [training] * 4
+    split = study.contexts.split
+    assert [count[0] for count in counts] == [split.training_days + split.validation_days] * 3
     assert sum(count[1] for count in counts) == study.test_days
     again = draw_shift(study).axes
     np.testing.assert_array_equal(panels[0].collections[1].get_offsets(), again[0].collections[1].get_offsets())
+
+
+def test_moved_days_are_drawn_at_their_amounts_and_only_where_there_are_some(study):
+    assert "moved-days" not in [plate.stem for plate in plates(study)]
+    cost = {"r-obd": {"mean": 1.7, "std": 0.0}, "pure-ml": {"mean": 1.2, "std": 0.1}}
+    amounts = [("offset", 0.0), ("offset", 0.2), ("offset", -0.1), ("factor", 2.0), ("factor", 0.5)]
+    moved = [{"what": what, "amount": amount, "distance": abs(amount), "cost": cost} for what, amount in amounts]
+    shifted = dataclasses.replace(study, extra={"shift": {"moved": moved}})
+    assert "moved-days" in [plate.stem for plate in plates(shifted)]
+    offsets, factors = (axes.get_lines()[0].get_xdata().tolist() for axes in draw_moved_days(shifted).axes)
+    assert (offsets, factors) == ([-0.1, 0.0, 0.2], [0.5, 1.0, 2.0])
+
+
+def test_the_highest_tails_end_in_the_competitive_ratio(study):
+    for axes in draw_highest_tails(study).axes:
+        for line in axes.get_lines():
+            row = next(row for row in study.rows.values() if row.label == line.get_label())
+            assert line.get_ydata()[-1] == pytest.approx(row.over_seeds("competitive_ratio").mean())
 
 
 def test_days_begin_at_midnight_whatever_the_zone(study):

@@ -18,6 +18,7 @@ from ecl2o.cli.fit import fit
 from ecl2o.cli.frontier import frontier
 from ecl2o.cli.reproduce import reproduce
 from ecl2o.cli.serve import serve
+from ecl2o.cli.sweep import sweep
 
 app = typer.Typer(
     cls=output.Program,
@@ -37,6 +38,7 @@ app.command(epilog="Example: ecl2o serve policy.ecl2o --port 8700")(serve)
 app.command(epilog="Example: ecl2o demo --open")(demo)
 app.command(epilog="Example: ecl2o compare demand.csv --agents r-obd,rhc,policy.ecl2o")(compare)
 app.command(epilog="Example: ecl2o frontier --weather site.csv --quick --out frontier")(frontier)
+app.command(epilog="Example: ecl2o sweep --weather site.csv --trust 0.3,0.5 --mu 0,0.6 --seeds 3 --out sweep")(sweep)
 app.command(epilog="Example: ecl2o bounds --m 1 --alpha 10 --beta 10 --trust 0.3 --rho 0.5")(bounds)
 app.command(epilog="Example: ecl2o cite mla-robd")(cite)
 

@@ -6,7 +6,7 @@ Knows how agents are run; knows nothing of training, files or data.
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.certify import Certificate, certify
 from ecl2o.evaluation.convergence import Unconverged
-from ecl2o.evaluation.daily import DailyScore, TestBed, score_days, score_runs
+from ecl2o.evaluation.daily import DailyScore, TestBed, score_all, score_days, score_runs
 from ecl2o.evaluation.shift import Transport, transport
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Transport",
     "certify",
     "metrics",
+    "score_all",
     "score_days",
     "score_runs",
     "transport",

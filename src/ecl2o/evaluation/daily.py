@@ -4,6 +4,8 @@ Costs are normalised by one common number, the mean daily cost of the daily orac
 Ratios are by day, against the oracle from the *same* x_0 (erratum E22).
 """
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -74,6 +76,18 @@ def score_days(
 ) -> DailyScore:
     """Test an agent continuously."""
     return score_runs(*rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster, key), bed)
+
+
+def score_all(agents: Sequence[AbstractAgent], bed: TestBed) -> list[DailyScore]:
+    """Test agents that differ in their arrays only, all at once; none of them looks ahead."""
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents)
+    runs, starts = _all_days(stacked, bed)
+    return [score_runs(jax.tree.map(lambda leaf, i=i: leaf[i], runs), starts[i], bed) for i in range(len(agents))]
+
+
+@eqx.filter_jit
+def _all_days(agents: AbstractAgent, bed: TestBed) -> tuple[Trajectory, Float[Array, "k n d"]]:
+    return jax.vmap(lambda agent: rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history))(agents)
 
 
 def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: TestBed) -> DailyScore:

@@ -1,7 +1,5 @@
 """What the published code minimises, and at which learning rates: both differ from the paper's text (erratum E18)."""
 
-from typing import Literal
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,6 +9,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents import AbstractAgent
 from ecl2o.learning.losses import (
     AbstractLoss,
+    CostScale,
     Scale,
     check_cost_scale,
     check_share,
@@ -40,7 +39,7 @@ class AuthorsLoss(AbstractLoss):
 
     weight: Float[Array, ""] = eqx.field(converter=as_float, default=0.6)
     min_cr: Float[Array, ""] = eqx.field(converter=as_float, default=2.0)
-    cost_scale: float | int | Literal["oracle"] = eqx.field(static=True, default=AUTHORS_COST_SCALE)
+    cost_scale: CostScale = eqx.field(static=True, default=AUTHORS_COST_SCALE)
     scale: Scale | None = None
 
     def __check_init__(self):
@@ -57,7 +56,7 @@ class AuthorsLoss(AbstractLoss):
         played, alone = runs_and_advisor_alone(agent, problem, instances)
         ratio = scale.ratio(alone.cost, oracles.cost)
         robustness = jnp.mean(jax.nn.relu(ratio - self.min_cr) + self.min_cr)
-        return self.weight * robustness + (1 - self.weight) * scale.factor * jnp.mean(played.cost)
+        return self.weight * robustness + (1 - self.weight) * scale.mean_cost(played.cost, oracles.cost)
 
 
 def authors_schedule(

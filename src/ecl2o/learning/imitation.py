@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.advisors import Fixed
-from ecl2o.learning.losses import AbstractLoss, Scale, runs
+from ecl2o.learning.losses import AbstractLoss, CostScale, Scale, runs
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.running import rollout
 
@@ -68,7 +68,7 @@ class ImitationLoss(AbstractLoss):
 
     expert: AbstractAgent | None = None
     rollout: Literal["teacher", "free", "dagger"] = eqx.field(static=True, default="teacher")
-    cost_scale: float | int | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    cost_scale: CostScale = eqx.field(static=True, default="oracle")
     scale: Scale | None = None
 
     def __check_init__(self):

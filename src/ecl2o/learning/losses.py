@@ -1,8 +1,9 @@
 """What training minimises: functions of (agent, problem, batch of instances, their oracles) to one number.
 
 Costs and ratios live on different scales, and the paper adds them (erratum E16). `cost_scale="oracle"` divides costs by the
-mean oracle cost of the training set, so that mu and kappa mean the same on data of any unit; a number multiplies costs as
-it is (the authors: 100). `fit` fixes that factor once, on the whole training set, through `scaled`.
+mean oracle cost of the training set, so that mu and kappa mean the same on data of any unit; "instance" divides each by its
+own oracle cost; a number multiplies costs as it is (the authors: 100). `fit` fixes the scale once, on the whole training set,
+through `scaled`.
 """
 
 import abc
@@ -48,20 +49,29 @@ def _advice(agent: AbstractAgent, advice: Array | None) -> Array:
 
 
 class Scale(eqx.Module):
-    """The factor on costs, and the floor under oracle costs in denominators."""
+    """The factor on costs, the floor under oracle costs in denominators, and whether (1) each cost is over its own optimum."""
 
     factor: Float[Array, ""]
     floor: Float[Array, ""]
+    by_instance: Float[Array, ""]
 
     def ratio(self, amount: Float[Array, " n"], oracle_cost: Float[Array, " n"]) -> Float[Array, " n"]:
         """The amount over the oracle cost, floored."""
         return amount / jnp.maximum(oracle_cost, self.floor)
 
+    def mean_cost(self, cost: Float[Array, " n"], oracle_cost: Float[Array, " n"]) -> Float[Array, ""]:
+        """What a loss has for the cost of a batch."""
+        unit = jnp.where(self.by_instance != 0, jnp.maximum(oracle_cost, self.floor), 1.0)
+        return self.factor * jnp.mean(cost / unit)
+
+
+CostScale = float | int | Literal["oracle", "instance"]
+
 
 class AbstractLoss(eqx.Module):
     """A loss; `scale` is None until it has been fixed on a training set."""
 
-    cost_scale: eqx.AbstractVar[float | int | Literal["oracle"]]
+    cost_scale: eqx.AbstractVar[CostScale]
     scale: eqx.AbstractVar[Scale | None]
 
     @abc.abstractmethod
@@ -73,11 +83,16 @@ class AbstractLoss(eqx.Module):
 
 def fixed_scale(loss: AbstractLoss, oracles: Trajectory) -> Scale:
     """The loss's scale: the one that was fixed, or that of these oracles."""
-    if loss.scale is not None:
-        return loss.scale
+    return scale_of(loss.cost_scale, oracles) if loss.scale is None else loss.scale
+
+
+def scale_of(cost_scale: CostScale, oracles: Trajectory) -> Scale:
+    """A cost scale on the instances of these oracles. Losses that differ only in theirs can be trained together, if fixed."""
     mean = jnp.mean(oracles.cost)
-    factor = 1 / mean if loss.cost_scale == "oracle" else jnp.asarray(loss.cost_scale, mean.dtype)
-    return Scale(factor, _FLOOR * mean)
+    factors = {"oracle": 1 / mean, "instance": 1.0}
+    factor = factors[cost_scale] if isinstance(cost_scale, str) else cost_scale
+    by_instance = float(cost_scale == "instance")
+    return Scale(jnp.asarray(factor, mean.dtype), _FLOOR * mean, jnp.asarray(by_instance, mean.dtype))
 
 
 def scaled(loss: AbstractLoss, oracles: Trajectory) -> AbstractLoss:
@@ -126,9 +141,9 @@ def check_share(name: str, value: Float[Array, ""]) -> None:
 
 
 def check_cost_scale(cost_scale: float | int | str) -> None:
-    """Refuse what is neither a factor nor "oracle"."""
-    if cost_scale != "oracle" and not (isinstance(cost_scale, float | int) and cost_scale > 0):
-        raise ValueError(f"cost_scale must be 'oracle' or a positive number, got {cost_scale!r}.")
+    """Refuse what is neither a factor nor the name of a scale."""
+    if cost_scale not in ("oracle", "instance") and not (isinstance(cost_scale, float | int) and cost_scale > 0):
+        raise ValueError(f"cost_scale must be 'oracle', 'instance' or a positive number, got {cost_scale!r}.")
 
 
 class CalibratedLoss(AbstractLoss):
@@ -142,7 +157,7 @@ class CalibratedLoss(AbstractLoss):
     mu: Float[Array, ""] = eqx.field(converter=as_float, default=0.6)
     rho_bar: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
     prediction_rollout: Literal["calibrated", "standalone"] = eqx.field(static=True, default="calibrated")
-    cost_scale: float | int | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    cost_scale: CostScale = eqx.field(static=True, default="oracle")
     scale: Scale | None = None
 
     def __check_init__(self):
@@ -161,14 +176,14 @@ class CalibratedLoss(AbstractLoss):
         played, advice = unroll(agent, problem, instances)
         rho = scale.ratio(jnp.sum((advice - oracles.actions) ** 2, axis=(-2, -1)), oracles.cost)
         prediction = jnp.mean(jax.nn.relu(rho - self.rho_bar))
-        return self.mu * prediction + (1 - self.mu) * scale.factor * jnp.mean(played.cost)
+        return self.mu * prediction + (1 - self.mu) * scale.mean_cost(played.cost, oracles.cost)
 
 
 class StandaloneLoss(AbstractLoss):
     """PureML's loss (section 6.3): kappa cost/cost* + (1 - kappa) cost of the agent as it is; kappa = 0 is PureML-0."""
 
     kappa: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
-    cost_scale: float | int | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    cost_scale: CostScale = eqx.field(static=True, default="oracle")
     scale: Scale | None = None
 
     def __check_init__(self):
@@ -181,7 +196,7 @@ class StandaloneLoss(AbstractLoss):
         scale = fixed_scale(self, oracles)
         cost = runs(agent, problem, instances).cost
         ratio = jnp.mean(scale.ratio(cost, oracles.cost))
-        return self.kappa * ratio + (1 - self.kappa) * scale.factor * jnp.mean(cost)
+        return self.kappa * ratio + (1 - self.kappa) * scale.mean_cost(cost, oracles.cost)
 
 
 class TailLoss(AbstractLoss):
@@ -191,7 +206,7 @@ class TailLoss(AbstractLoss):
     """
 
     level: Float[Array, ""] = eqx.field(converter=as_float, default=0.9)
-    cost_scale: float | int | Literal["oracle"] = eqx.field(static=True, default="oracle")
+    cost_scale: CostScale = eqx.field(static=True, default="oracle")
     scale: Scale | None = None
 
     def __check_init__(self):

@@ -15,6 +15,7 @@ from ecl2o.serving import save
 from ecl2o.studies.results import Study
 
 RESULTS, PAGE, CONFIG, FIGURES, POLICIES = "results.json", "report.html", "config.toml", "figures", "policies"
+TABLE = "sweep.parquet"
 _SUFFIXES = {FIGURES: {f".{kind}" for kind in FORMATS}, POLICIES: {".ecl2o"}}
 _HEADER = "# Settings of this run. To repeat it: ecl2o reproduce --config {CONFIG} --out ANOTHER_FOLDER\n"
 
@@ -58,7 +59,7 @@ def refuse_foreign(path: Path) -> None:
 def _stranger(folder: Path) -> Path | None:
     """Something in a folder that this program did not put there."""
     for entry in sorted(folder.iterdir()):
-        if entry.name in (RESULTS, PAGE, CONFIG) and entry.is_file() and not entry.is_symlink():
+        if entry.name in (RESULTS, PAGE, CONFIG, TABLE) and entry.is_file() and not entry.is_symlink():
             continue
         if entry.name not in _SUFFIXES or not entry.is_dir() or entry.is_symlink():
             return entry

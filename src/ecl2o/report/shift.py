@@ -1,4 +1,4 @@
-"""Figure: how the test days differ from the training days (t-SNE)."""
+"""Figure: how the test days differ from the days before them (t-SNE), the paper's Figure 4."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -7,34 +7,29 @@ from threadpoolctl import threadpool_limits
 
 from ecl2o.report.style import BLUE, VERMILLION, house_style, new_figure
 from ecl2o.studies.results import Study
+from ecl2o.studies.shift import quarters
 
-_QUARTERS = 4
 _PERPLEXITY = 30.0
 
 
 def draw_shift(study: Study, seed: int = 0) -> Figure:
-    """One map of all training and test days, each day a point; a panel per quarter of the test days."""
+    """One map of all days, each day a point; a panel per quarter of the test days, beside the training and validation days."""
     contexts = study.contexts
     per_day = contexts.steps_per_day
-    training = contexts.training.reshape(-1, per_day * contexts.dim)
-    test = contexts.test_days().days.reshape(-1, per_day * contexts.dim)
-    time = contexts.test_time()[::per_day]
-    placed = _map(np.concatenate([training, test]), seed)
-    quarters = [part for part in np.array_split(np.arange(len(test)), _QUARTERS) if len(part)]
+    before = len(contexts.training) // per_day + contexts.split.validation_days
+    days = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day * contexts.dim)
+    placed = _map(days, seed)
+    mornings = contexts.time[: contexts.n_days * per_day : per_day]
+    parts = quarters(contexts.test_time()[::per_day])
     with house_style():
-        figure = new_figure(height=5.2)
-        columns = min(2, len(quarters))
-        lines = -(-len(quarters) // columns)
-        panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
-        for axes in panels[len(quarters) :]:
-            axes.set_visible(False)
-        for axes, quarter in zip(panels, quarters, strict=False):
-            axes.scatter(
-                *placed[: len(training)].T, s=16, marker="o", facecolor="none", edgecolor=BLUE, label="training day"
-            )
-            later = placed[len(training) + quarter]
-            axes.scatter(*later.T, s=18, marker="^", color=VERMILLION, linewidth=0, label="test day")
-            axes.set_title(f"{time[quarter[0]]:%d %b} to {time[quarter[-1]]:%d %b}")
+        figure = new_figure(height=3.2)
+        panels = list(figure.subplots(1, len(parts), sharex=True, sharey=True, squeeze=False).flat)
+        label = f"{mornings[0]:%d %b} to {mornings[before - 1]:%d %b}: training and validation"
+        for axes, quarter in zip(panels, parts, strict=True):
+            axes.scatter(*placed[:before].T, s=14, marker="o", facecolor="none", edgecolor=BLUE, label=label)
+            later = placed[before + quarter.days]
+            axes.scatter(*later.T, s=16, marker="^", color=VERMILLION, linewidth=0, label="test day")
+            axes.set_title(quarter.label)
             axes.set_xticks([])
             axes.set_yticks([])
         figure.supxlabel("first t-SNE coordinate (no unit)", fontsize=9)

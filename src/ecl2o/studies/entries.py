@@ -17,6 +17,8 @@ from ecl2o.studies.training_jobs import Job, run_jobs
 
 # The paper's settings (section 6.2).
 PAPER_TRUST, PAPER_MU, TWO_STAGE_TRUST, SWITCH_GAMMA = 0.5, 0.6, 0.3, 1.5
+# (trust, weight) of the configuration that was published with the authors' code.
+AUTHORS_EXAMPLE = (0.1, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +92,36 @@ def network_entries(kind: str, alone: Sequence[PureML], paper: Sequence[MLAROBD]
             paper,
             daily=True,
         ),
-        "ec-l2o-tuned": Entry(
-            "EC-L2O, tuned",
-            f"The same with another trust and mu, {tuned.how}.",
-            {"trust": tuned.trust, "mu": tuned.mu, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind},
-            tuned.agents,
+        "ec-l2o-tuned": tuned_entry(kind, tuned, "tuned"),
+    }
+
+
+def tuned_entry(kind: str, tuned: Tuned, word: str) -> Entry:
+    """EC-L2O with a trust and mu that were chosen."""
+    parameters = {"trust": tuned.trust, "mu": tuned.mu, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind}
+    what = f"The same with another trust and mu, chosen {tuned.how}."
+    return Entry(f"EC-L2O, {word}", what, parameters, tuned.agents, daily=True)
+
+
+def authors_entries(kind: str, paper: Sequence[MLAROBD], example: Sequence[MLAROBD]) -> dict[str, Entry]:
+    """EC-L2O as the authors' code trains it: with the paper's trust and mu, and with those of the published configuration."""
+
+    def parameters(trust: float, weight: float) -> dict[str, Any]:
+        return {"trust": trust, "weight": weight, "min_cr": 2.0, "loss": "AuthorsLoss", "advisor": kind}
+
+    return {
+        "ec-l2o-code": Entry(
+            "EC-L2O, authors' loss",
+            "The same trained with the loss and the learning rates of the authors' code, which are not the paper's.",
+            parameters(PAPER_TRUST, PAPER_MU),
+            paper,
+            daily=True,
+        ),
+        "ec-l2o-example": Entry(
+            "EC-L2O, authors' example",
+            "The same with the trust and the weight of the configuration that was published with the code.",
+            parameters(*AUTHORS_EXAMPLE),
+            example,
             daily=True,
         ),
     }

@@ -159,7 +159,7 @@ def run(contexts: Contexts, settings: FrontierSettings = FrontierSettings(), pro
         test_days=setup.test.days.shape[0],
         oracle_average_cost=float(np.mean(setup.test.oracle_cost)) * (contexts.scale / setup.contexts.scale) ** 2,
         settings=settings,
-        source=_source(contexts),
+        source=source_of(contexts),
         seconds=time.perf_counter() - started,
     )
 
@@ -308,7 +308,7 @@ def _calibrated(kind: str, pair: tuple[float, float]) -> dict[str, Any]:
     return {"advisor": kind, "trust": pair[0], "mu": pair[1]}
 
 
-def _source(contexts: Contexts) -> dict[str, Any]:
+def source_of(contexts: Contexts) -> dict[str, Any]:
     """Where the contexts come from, as JSON's types."""
     metadata = contexts.metadata
     return {

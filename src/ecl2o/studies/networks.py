@@ -1,14 +1,31 @@
 """The networks of a study: trained alone (PureML) and through the calibrator (EC-L2O), all settings of a kind at once."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
+import equinox as eqx
 import jax
+import numpy as np
+from jaxtyping import Float
 
 from ecl2o.agents import MLAROBD, AbstractAgent, PureML
-from ecl2o.learning import AbstractLoss, CalibratedLoss, StandaloneLoss, fit_many
+from ecl2o.learning import (
+    AUTHORS_RATES_IN_USE,
+    AbstractLoss,
+    AuthorsLoss,
+    CalibratedLoss,
+    StandaloneLoss,
+    authors_schedule,
+    fit_many,
+)
 from ecl2o.learning.descent import Report
-from ecl2o.problem import Instance, Problem
+from ecl2o.learning.losses import CostScale, scale_of
+from ecl2o.offline import oracle
+from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import cast_floats
+
+_DTYPE = "float32"  # of training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +42,17 @@ class Calibrated:
 
     trust: float
     mu: float
+    seed: int
+    rho_bar: float = 0.0
+    cost_scale: CostScale = "oracle"
+
+
+@dataclasses.dataclass(frozen=True)
+class Authors:
+    """One training of a network behind the calibrator as in the authors' code: their loss, at their learning rates."""
+
+    trust: float
+    weight: float
     seed: int
 
 
@@ -44,22 +72,51 @@ class NetworkTraining:
         return self._fit(agents, [StandaloneLoss(s.kappa) for s in settings], settings, report)
 
     def calibrated(self, settings: Sequence[Calibrated], report: Report) -> dict[Calibrated, MLAROBD]:
-        """Train networks through the calibrator (EC-L2O)."""
+        """Train networks through the calibrator (EC-L2O); one program for all scales of the cost, since they are fixed here."""
         agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
-        return self._fit(agents, [CalibratedLoss(mu=s.mu) for s in settings], settings, report)
+        kinds: dict[CostScale, None] = dict.fromkeys(s.cost_scale for s in settings)
+        scales = {scale: scale_of(scale, self._oracles) for scale in kinds}
+        losses = [CalibratedLoss(mu=s.mu, rho_bar=s.rho_bar, scale=scales[s.cost_scale]) for s in settings]
+        return self._fit(agents, losses, settings, report)
 
-    def _fit(self, agents: list, losses: Sequence[AbstractLoss], settings: Sequence, report: Report) -> dict:
+    def authors(self, settings: Sequence[Authors], report: Report) -> dict[Authors, MLAROBD]:
+        """EC-L2O as the authors trained it; where there are fewer steps than theirs, their stages are so much shorter."""
+        agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
+        steps, rates = authors_schedule(self.windows.x0.shape[0], rates=AUTHORS_RATES_IN_USE)
+        every = max(1, steps // self.steps)
+        return self._fit(agents, [AuthorsLoss(s.weight) for s in settings], settings, report, rates[::every])
+
+    @functools.cached_property
+    def _oracles(self) -> Trajectory:
+        """The optimum of every window, in the precision of training."""
+        return cast_floats(_oracle_set(self.problem, self.windows), _DTYPE)
+
+    def _fit(
+        self,
+        agents: list,
+        losses: Sequence[AbstractLoss],
+        settings: Sequence,
+        report: Report,
+        rates: Float[np.ndarray, " steps"] | None = None,
+    ) -> dict:
         fitted = fit_many(
             agents,
             self.problem,
             self.windows,
             losses=losses,
             keys=[jax.random.key(s.seed) for s in settings],
-            steps=self.steps,
+            steps=self.steps if rates is None else rates.size,
             learning_rates=self.learning_rate,
+            schedule="cosine" if rates is None else rates,
+            dtype=_DTYPE,
             progress=report,
         )
         return {setting: result.agent for setting, result in zip(settings, fitted, strict=True)}
+
+
+@eqx.filter_jit
+def _oracle_set(problem: Problem, windows: Instance) -> Trajectory:
+    return jax.vmap(lambda window: oracle(problem, window))(windows)
 
 
 def untrained_key(seed: int) -> jax.Array:

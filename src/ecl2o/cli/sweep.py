@@ -1,0 +1,220 @@
+"""`ecl2o sweep`: the whole trade-off of a study, every setting on a grid, as one job."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import typer
+
+from ecl2o.cli import output
+from ecl2o.cli.reproduce import watts
+
+if TYPE_CHECKING:
+    from ecl2o.data import Contexts
+    from ecl2o.studies.fronts import Record
+    from ecl2o.studies.sweep_grid import Grid
+
+_FORMAT = 1
+_QUICK_STEPS, _STEPS = 300, 4000
+
+
+def sweep(
+    weather: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="NSRDB, TMY3, EPW or CSV weather; a built-in typical year unless given."),
+    ] = None,
+    preset: Annotated[
+        Literal["authors-code", "paper"],
+        typer.Option(metavar="PRESET", help="authors-code, as in the published figures, or paper, as in the text."),
+    ] = "authors-code",
+    base_shortage: Annotated[
+        str | None,
+        typer.Option(metavar="WATTS|auto", help="Shortage before renewables; the preset's unless given."),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(metavar="KINDS", help="lstm, mlp or lstm,mlp; the preset's (lstm, paper: mlp) unless given."),
+    ] = None,
+    trust: Annotated[str | None, typer.Option(metavar="NUMBERS", help="EC-L2O's trusts, as in 0.1,0.3,0.5.")] = None,
+    mu: Annotated[str | None, typer.Option(metavar="NUMBERS", help="EC-L2O's weights of the prediction error.")] = None,
+    rho_bar: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="EC-L2O's thresholds: zero, half, mean, of the two-stage advisor's mean error."
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="The unit of costs in EC-L2O's loss: raw, oracle, window.")
+    ] = None,
+    kappa: Annotated[str | None, typer.Option(metavar="NUMBERS", help="PureML's weights of the ratio.")] = None,
+    gamma: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Switch's factors.")] = None,
+    ratio: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Promises of the guarded regression.")] = None,
+    period: Annotated[
+        str | None, typer.Option(metavar="DAYS", help="Days after which a promise is made anew; 0: never.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--open", help="All that the paper's text leaves open: every threshold and every scale.")
+    ] = False,
+    alpha: Annotated[float, typer.Option(help="What moving costs: alpha/2 times the squared change.")] = 10.0,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="How many seeds each setting is trained with.")] = 2,
+    quick: Annotated[bool, typer.Option("--quick", help="Little training: a look, not a result.")] = False,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for table, figure and results.json; earlier ones are replaced.")
+    ] = Path("sweep"),
+    seed: output.Seed = 0,
+    json: output.Json = False,
+) -> None:
+    """Train and test every setting of the study's algorithms, and show which nothing beats.
+
+    In DIR: sweep.parquet, a row for each setting and seed; results.json, means and spreads, fronts, and what the validation days
+    choose; figures/.
+    """
+    axes = {"trusts": trust, "mus": mu, "kappas": kappa, "gammas": gamma, "ratios": ratio, "periods": period}
+    names = {"rho_bars": rho_bar, "cost_scales": scale, "networks": network or ("mlp" if preset == "paper" else "lstm")}
+    shortage: Any = None if base_shortage is None else watts(base_shortage)
+    if not 0 < alpha < float("inf"):
+        raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
+    _refuse_without_parquet()
+    grid = _grid(axes, names, tuple(range(seed, seed + seeds)), everything)
+    from ecl2o.cli.numerics import use_double_precision
+
+    use_double_precision()
+    from ecl2o.data import weather_contexts
+    from ecl2o.report.folder import whole_folder
+    from ecl2o.studies.sweep import SweepData
+    from ecl2o.studies.sweep import sweep as run
+
+    started = time.perf_counter()
+    with whole_folder(out) as folder, output.progress_bars() as progress:
+        contexts = weather_contexts(weather, preset, shortage)
+        steps = _QUICK_STEPS if quick else _STEPS
+        records = run(SweepData.of(contexts, alpha, steps), grid, progress)
+        found = _results(records, grid, contexts, alpha, steps) | {"seconds": time.perf_counter() - started}
+        _write(records, found, grid, folder)
+    if json:
+        output.print_json(found)
+    else:
+        _print_table(found)
+    output.messages().print(f"table: {out / 'sweep.parquet'}", soft_wrap=True, markup=False)
+
+
+_OPTIONS = {"trusts": "--trust", "mus": "--mu", "kappas": "--kappa", "gammas": "--gamma", "ratios": "--ratio"}
+_OPTIONS |= {"periods": "--period", "rho_bars": "--rho-bar", "cost_scales": "--scale", "networks": "--network"}
+
+
+def _grid(
+    axes: dict[str, str | None], names: dict[str, str | None], seeds: tuple[int, ...], everything: bool
+) -> "Grid":
+    """The grid that was asked for."""
+    from ecl2o.studies.sweep_grid import CostScale, Grid, Network, RhoBar
+
+    known = {"rho_bars": get_args(RhoBar), "cost_scales": get_args(CostScale), "networks": get_args(Network)}
+    values: dict[str, Any] = {name: _numbers(name, text) for name, text in axes.items() if text is not None}
+    for name, text in names.items():
+        if text is not None:
+            values[name] = tuple(part.strip() for part in text.split(","))
+            unknown = [part for part in values[name] if part not in known[name]]
+            if unknown:
+                raise typer.BadParameter(
+                    f"must be among {', '.join(known[name])}, got {unknown[0]!r}.", param_hint=_OPTIONS[name]
+                )
+    base = Grid(seeds=seeds).everything_open() if everything else Grid(seeds=seeds)
+    try:
+        return base.changed(**values)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _numbers(name: str, text: str) -> tuple[float | int, ...]:
+    kind = int if name == "periods" else float
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"must be numbers with commas between them, got {text!r}.", param_hint=_OPTIONS[name]
+        ) from None
+
+
+def _refuse_without_parquet() -> None:
+    """Before the work, not after it."""
+    import importlib.util
+
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ValueError("the table of a sweep is a Parquet file, which needs pyarrow: pip install 'ecl2o[parquet]'.")
+
+
+def _results(records: "list[Record]", grid: "Grid", contexts: "Contexts", alpha: float, steps: int) -> dict[str, Any]:
+    """The content of results.json."""
+    import dataclasses
+
+    from ecl2o import theory
+    from ecl2o.studies.frontier import source_of
+    from ecl2o.studies.fronts import over_seeds, summary
+
+    return {
+        "format": _FORMAT,
+        "study": "sweep",
+        "source": source_of(contexts),
+        "problem": {"m": 1.0, "alpha": alpha, "beta": alpha},
+        "grid": dataclasses.asdict(grid),
+        "training_steps": steps,
+        **summary(over_seeds(records), grid.networks, float(theory.robd_ratio(1.0, alpha, alpha))),
+    }
+
+
+def _write(records: "list[Record]", found: dict[str, Any], grid: "Grid", folder: Path) -> None:
+    import json
+
+    import pandas as pd
+
+    from ecl2o.report.folder import FIGURES, RESULTS, TABLE
+    from ecl2o.report.fronts import draw_fronts
+    from ecl2o.report.style import save_as
+    from ecl2o.studies.fronts import over_seeds
+
+    pd.DataFrame.from_records([record.as_row() for record in records]).to_parquet(folder / TABLE, index=False)
+    (folder / FIGURES).mkdir()
+    for network in grid.networks:
+        figure = draw_fronts(over_seeds(records), network)
+        for kind in ("png", "svg"):
+            save_as(figure, folder / FIGURES / f"fronts-{network}.{kind}")
+    text = json.dumps(output.as_json(found), indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / RESULTS).write_text(text + "\n", encoding="utf-8")
+
+
+def _print_table(found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(
+        title=f"Settings that no other of their family beats, {found['source']['file']}", title_justify="left"
+    )
+    table.add_column("")
+    table.add_column("setting")
+    for heading in ("average cost", "competitive ratio"):
+        table.add_column(heading, justify="right")
+    for front in found["fronts"]:
+        for point in front["points"]:
+            setting = ", ".join(f"{name} {value}" for name, value in point["setting"].items() if name != "family")
+            cost, ratio = (f"{point[name]:.3f} ± {point[name + '_std']:.3f}" for name in ("test_cost", "test_ratio"))
+            table.add_row(point["setting"]["family"], setting, cost, ratio)
+    output.results().print(table)
+    for network, made in found["choices"].items():
+        for choice in made:
+            setting = ", ".join(f"{k} {v}" for k, v in choice["setting"].items() if k not in ("family", "network"))
+            cost, ratio = choice["test_cost"], choice["test_ratio"]
+            note = f"{network}, {choice['rule']}: {setting}; cost {cost:.3f}, ratio {ratio:.2f} on the test days."
+            output.results().print(note, soft_wrap=True, markup=False)
+        output.results().print(_below(network, found["below_pure_ml"][network]), soft_wrap=True, markup=False)
+
+
+def _below(network: str, below: dict[str, Any]) -> str:
+    """What can be had below PureML's cost."""
+    if below["safest"] is None:
+        return (
+            f"{network}: none of EC-L2O's {below['settings']} settings costs less than PureML-0, {below['cost']:.3f}."
+        )
+    safest = below["safest"]
+    return (
+        f"{network}: {below['below']} of EC-L2O's {below['settings']} settings cost less than PureML-0, {below['cost']:.3f}; "
+        f"none of them has a ratio below {safest['test_ratio']:.2f}."
+    )

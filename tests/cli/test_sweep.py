@@ -1,0 +1,79 @@
+"""`ecl2o sweep` around made-up records: options become a grid, a folder is left or nothing is."""
+
+import json
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from ecl2o.cli import app
+from ecl2o.studies import sweep
+from ecl2o.studies.fronts import Record
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def grids(monkeypatch, tmp_path):
+    """The grids that were asked for; training is left out."""
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def run(data, grid, progress):
+        seen.append(grid)
+        progress("training", 1, 1)
+        settings = [s for network in grid.networks for s in (*grid.alone(network), *grid.calibrated(network))]
+        names = ("validation_cost", "validation_ratio", "test_cost", "test_ratio")
+        return [
+            Record(setting, seed, dict.fromkeys(names, 1.1 + 0.1 * place + 0.01 * seed))
+            for place, setting in enumerate(settings)
+            for seed in grid.seeds
+        ]
+
+    monkeypatch.setattr(sweep, "sweep", run)
+    return seen
+
+
+def test_options_become_a_grid_and_a_folder_is_left(grids, tmp_path):
+    given = "sweep --network lstm,mlp --trust 0.3,0.5 --mu 0,0.6 --rho-bar zero,mean --scale raw,window --kappa 0,1"
+    given += " --gamma 2 --ratio 2.5 --period 1,0 --seeds 3 --seed 7 --quick --out out"
+    result = runner.invoke(app, given.split())
+    assert result.exit_code == 0, result.output
+    (grid,) = grids
+    assert (grid.networks, grid.trusts, grid.mus) == (("lstm", "mlp"), (0.3, 0.5), (0.0, 0.6))
+    assert (grid.rho_bars, grid.cost_scales, grid.kappas) == (("zero", "mean"), ("raw", "window"), (0.0, 1.0))
+    assert (grid.gammas, grid.ratios, grid.periods, grid.seeds) == ((2.0,), (2.5,), (1, 0), (7, 8, 9))
+    table = pd.read_parquet(tmp_path / "out" / "sweep.parquet")
+    assert set(table["seed"]) == {7, 8, 9}
+    assert len(table) == 3 * 2 * (2 + 4 + 8)
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (found["study"], found["training_steps"], found["grid"]["trusts"]) == ("sweep", 300, [0.3, 0.5])
+    assert (tmp_path / "out" / "figures" / "fronts-mlp.png").is_file()
+    assert "none of EC-L2O's 12 settings costs less than PureML-0, 1.180" in result.stdout
+    assert runner.invoke(app, given.split()).exit_code == 0  # an earlier one is replaced
+
+
+def test_everything_that_the_text_leaves_open(grids):
+    result = runner.invoke(app, ["sweep", "--open", "--preset", "paper", "--quick", "--json"])
+    assert result.exit_code == 0, result.output
+    (grid,) = grids
+    assert (grid.networks, len(list(grid.calibrated("mlp")))) == (("mlp",), 228)
+    assert len(json.loads(result.stdout)["points"]) == 228 + 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--trust high", "must be numbers with commas"),
+        ("--scale euro", "must be among raw, oracle, window"),
+        ("--kappa 0.5", "kappas must have 0"),
+        ("--mu 0.1,0.1", "mus must not repeat a value"),
+        ("--alpha -1", "must be positive and finite"),
+    ],
+)
+def test_bad_options_are_refused_and_leave_nothing(grids, tmp_path, options, message):
+    result = runner.invoke(app, ["sweep", *options.split()])
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    assert grids == []
+    assert list(tmp_path.iterdir()) == []
