@@ -43,7 +43,7 @@ from ecl2o.studies.entries import (
 )
 from ecl2o.studies.fronts import Choice, Record, choices, over_seeds
 from ecl2o.studies.networks import Alone, Authors, Calibrated, NetworkTraining, untrained_key
-from ecl2o.studies.results import Laps, Row, Study, TradeOffPoint, WorstDay, row_points
+from ecl2o.studies.results import Laps, Study, TradeOffPoint, WorstDay, row_points
 from ecl2o.studies.settings import DemandResponseSettings
 from ecl2o.studies.sweep_grid import Network, Setting
 from ecl2o.studies.training_jobs import Job, run_jobs
