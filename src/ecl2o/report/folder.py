@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from ecl2o.report.figures import FORMATS, plates, save_plate
 from ecl2o.report.page import page
-from ecl2o.report.toml_text import toml_text
 from ecl2o.serving import save
 from ecl2o.studies.results import Study
 
@@ -89,7 +90,7 @@ def write_report(study: Study, config: dict[str, Any], folder: Path, progress: C
         progress("report", done, len(shown) + 1)
     for name, policy in study.policies.items():
         save(policies / f"{name}.ecl2o", policy)
-    settings = toml_text(config)
+    settings = settings_text(config)
     _write(folder / RESULTS, json.dumps(study.as_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     _write(folder / CONFIG, _HEADER.format(CONFIG=CONFIG) + settings)
     _write(folder / PAGE, page(study, settings, {plate: figures / f"{plate.stem}.svg" for plate in shown}))
@@ -98,3 +99,21 @@ def write_report(study: Study, config: dict[str, Any], folder: Path, progress: C
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def settings_text(values: dict[str, Any]) -> str:
+    """Settings as TOML; what is None is left out, as TOML has no word for it.
+
+    >>> print(settings_text({"seeds": 5, "weather": None, "more": {"quick": True}}))
+    seeds = 5
+    <BLANKLINE>
+    [more]
+    quick = true
+    <BLANKLINE>
+    """
+    return tomli_w.dumps(_without_none(values))
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in values.items() if value is not None}
+    return {key: _without_none(value) if isinstance(value, dict) else value for key, value in kept.items()}

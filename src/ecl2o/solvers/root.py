@@ -1,7 +1,7 @@
 """The root of a monotone function of one number, by bisection, differentiable by the implicit function theorem.
 
-Optimistix has a bisection too, but it raises where the root is not bracketed, which under `vmap` a single lane decides for
-all. Here the nearer end is the answer then, which is what the callers mean.
+Where the root is not bracketed the nearer end is the answer, and its derivative is the end's. (Optimistix' bisection takes five
+times as long, and differentiates a root that is not there: docs/decisions.md.)
 """
 
 from collections.abc import Callable
