@@ -192,6 +192,23 @@ def test_the_best_weights_on_validation_are_kept():
     np.testing.assert_array_equal(kept.log.loss, last.log.loss)
 
 
+def test_of_equally_good_weights_the_first_are_kept():
+    """Steps too small for single precision change nothing, so that every check finds the same cost."""
+    jump = ec.Instance(np.zeros((5, 1)), np.ones((5, 4, 1)))
+    start = ec.PureML(ec.advisors.SeasonalLinear(1, 1, period=2, days=1))
+    log = fit(
+        start,
+        instances=jump,
+        loss=ec.StandaloneLoss(),
+        key=jax.random.key(0),
+        steps=250,
+        learning_rate=1e-30,
+        validation=jump,
+    ).log
+    assert len(set(log.validation_cost.tolist())) == 1
+    assert log.best_step == 100
+
+
 def test_each_of_many_keeps_its_own_best():
     """As above, beside a run that starts so badly that later is better on any instances."""
     jump = ec.Instance(np.zeros((5, 1)), np.ones((5, 4, 1)))
