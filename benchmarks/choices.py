@@ -22,7 +22,7 @@ from scipy.signal import lfilter
 
 import ecl2o as ec
 from ecl2o.data import Contexts, weather_contexts
-from ecl2o.evaluation import TestBed
+from ecl2o.evaluation import Bed
 from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through
 from ecl2o.recipes.terms import Terms
 from ecl2o.running import rollout_days, stream_days
@@ -61,9 +61,9 @@ def finer(contexts: Contexts, times: int, seed: int = 0) -> Contexts:
     return dataclasses.replace(contexts, values=values, time=time, steps_per_day=contexts.steps_per_day * times)
 
 
-def validation_bed(contexts: Contexts, history: int) -> TestBed:
+def validation_bed(contexts: Contexts, history: int) -> Bed:
     """The validation days with the daily oracle that runs through them."""
-    return TestBed.of(PROBLEM, *contexts.validation_days(history))
+    return Bed.of(PROBLEM, *contexts.validation_days(history))
 
 
 def ridge(contexts: Contexts) -> Table:
@@ -156,7 +156,7 @@ def networks(contexts: Contexts) -> Table:
     return table
 
 
-def _average_cost(agent: ec.AbstractAgent, bed: TestBed) -> float:
+def _average_cost(agent: ec.AbstractAgent, bed: Bed) -> float:
     runs, _ = rollout_days(agent, PROBLEM, bed.x0, bed.days, bed.history)
     return float(jnp.mean(runs.cost) / jnp.mean(bed.oracle_cost))
 

@@ -33,6 +33,7 @@ _PUBLIC = {
         "ClippedAdvice",
         "Competitive",
         "CHC",
+        "Calibration",
         "FollowPrediction",
         "Greedy",
         "GreedyOBD",
@@ -61,7 +62,6 @@ _PUBLIC = {
         "advisors",
         "calibrate",
         "citation",
-        "prepare",
     ),
     "learning": (
         "AbstractLoss",

@@ -35,7 +35,7 @@ PROBLEMS = {
 
 
 def calibrated(problem, context, previous, advice, lambdas):
-    calibration = ec.prepare(problem, ec.Weights(*lambdas), previous.shape[0])
+    calibration = ec.Calibration.of(problem, ec.Weights(*lambdas), previous.shape[0])
     return ec.calibrate(problem, calibration, context, previous, advice)
 
 
@@ -91,7 +91,7 @@ def test_varying_curvature_uses_the_context():
     problem = ec.Problem(ec.CurvedTracking(1.0), SWITCHING)
     context = jnp.append(CONTEXT, 7.0)
     expected = np.linalg.solve(7 * np.eye(D) + 2 * 0.9 * Q, 7 * CONTEXT + 2 * 0.9 * Q @ PREVIOUS)
-    calibration = ec.prepare(problem, ec.Weights(previous=0.9), D)
+    calibration = ec.Calibration.of(problem, ec.Weights(previous=0.9), D)
     x, _ = ec.calibrate(problem, calibration, context, PREVIOUS)
     np.testing.assert_allclose(x, expected, rtol=1e-12)
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.agents.advisors import Corrected, OnlineRidge
+from ecl2o.agents.advisors import OnlineRidge
+from ecl2o.agents.advisors.correction import Corrected
 
 PERIOD = 6
 WEIGHT = 0.5

@@ -9,7 +9,8 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.agents.advisors import OnlineRidge, Outlook, Recorded
+from ecl2o.agents.advisors import OnlineRidge
+from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.planning.modes import Modes
 from ecl2o.solvers import RecursiveLeastSquares
 from ecl2o.theory import decay_root

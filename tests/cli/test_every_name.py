@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.recipes.catalogue import CONTENDERS
+from ecl2o.recipes.catalogue import NAMED_AGENTS
 from ecl2o.recipes.own_series import tracking_problem
 from ecl2o.studies.beds import BEDS
 from ecl2o.studies.entries import expert_entries, policies
@@ -44,7 +44,7 @@ def ended_well(result, name: str) -> None:
 
 @pytest.mark.parametrize("study", BEDS)
 def test_compare_runs_every_agent_on_every_study_or_says_why_not(ecl2o, study, right_sizing_policy):
-    names = [*CONTENDERS, *([str(right_sizing_policy)] if study == "right-sizing" else [])]
+    names = [*NAMED_AGENTS, *([str(right_sizing_policy)] if study == "right-sizing" else [])]
     result = ecl2o("compare", "--study", study, "--agents", ",".join(names), "--days", "1", "--json")
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
@@ -57,7 +57,7 @@ def test_compare_runs_every_agent_on_every_study_or_says_why_not(ecl2o, study, r
     assert left_out == set(report["not_applicable"])
     assert left_out == expected.get(study, left_out)
     assert "r-obd" not in left_out
-    for name in CONTENDERS:
+    for name in NAMED_AGENTS:
         row = report["agents"][name]
         if name in left_out:
             assert row["not_applicable"] == report["not_applicable"][name]
@@ -76,10 +76,10 @@ def test_the_defaults_of_compare_fit_every_study_and_the_table_says_why_not(ecl2
     assert "(1) lai does not apply: LAI needs a quadratic hitting cost" in result.stdout
 
 
-@pytest.mark.parametrize("name", CONTENDERS)
+@pytest.mark.parametrize("name", NAMED_AGENTS)
 def test_a_policy_of_every_agent_acts_and_is_evaluated(ecl2o, tmp_path, series_file, name):
     path = tmp_path / "policy.ecl2o"
-    agent = CONTENDERS[name](STEPS)
+    agent = NAMED_AGENTS[name](STEPS)
     forecaster = ec.forecasters.SeasonalNaive(STEPS) if agent.lookahead else None
     ec.save(path, ec.Policy(agent, tracking_problem(1, 5.0), forecaster))
     acted = ecl2o("act", path, "--x0", "1", stdin="2.5\n3\n")
@@ -98,7 +98,7 @@ def test_a_policy_of_every_agent_acts_and_is_evaluated(ecl2o, tmp_path, series_f
     assert ecl2o("cite", path).stdout.startswith("@")
 
 
-@pytest.mark.parametrize("name", CONTENDERS)
+@pytest.mark.parametrize("name", NAMED_AGENTS)
 def test_every_agent_can_be_cited(ecl2o, name):
     assert ecl2o("cite", name).stdout.startswith("@")
 

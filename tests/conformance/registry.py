@@ -43,6 +43,8 @@ import numpy as np
 from jaxtyping import Array
 
 import ecl2o as ec
+from ecl2o.agents.advisors.correction import Corrected
+from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.evaluation import metrics
 from ecl2o.forecasters import Persistence
 from ecl2o.theory import (
@@ -92,16 +94,16 @@ def small_ridge() -> ec.advisors.OnlineRidge:
     return ec.advisors.OnlineRidge(period=4, lags=2, harmonics=1, maturity=6)
 
 
-def corrected_ridge(dim: int) -> ec.advisors.Corrected:
+def corrected_ridge(dim: int) -> Corrected:
     """With weights that matter."""
     weight = np.random.default_rng(9).normal(size=(7, 10))
-    return eqx.tree_at(lambda c: c.weights.weight, ec.advisors.Corrected(small_ridge(), period=4), jnp.asarray(weight))
+    return eqx.tree_at(lambda c: c.weights.weight, Corrected(small_ridge(), period=4), jnp.asarray(weight))
 
 
-def given_outlook(dim: int) -> ec.advisors.Recorded:
+def given_outlook(dim: int) -> Recorded:
     """Predictions that have nothing to do with the instance."""
     draws = np.random.default_rng(dim).normal(size=(HORIZON, 4, dim))
-    return ec.advisors.Recorded(ec.advisors.Outlook(jnp.asarray(draws[:, 0]), jnp.asarray(draws[:, 1:])))
+    return Recorded(Outlook(jnp.asarray(draws[:, 0]), jnp.asarray(draws[:, 1:])))
 
 
 def _times_optimum(ratio: Callable[[Any], Array]) -> Callable[[Any, Any, Any, Any], Array]:

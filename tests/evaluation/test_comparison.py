@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.evaluation import TestBed as Bed
+from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import score_days
-from ecl2o.evaluation.comparison import ComparisonRow, Entrant, compare, compared, oracle_row
-from ecl2o.recipes.catalogue import CONTENDERS, contender
+from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, oracle_entry, score_entry
+from ecl2o.recipes.catalogue import NAMED_AGENTS, named_entry
 
 DAYS, STEPS = 4, 4
 
@@ -24,7 +24,7 @@ def bed() -> Bed:
 def test_rows_hold_the_figures_of_the_daily_scores(bed):
     wild = ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=STEPS)
     told = []
-    rows = compare({"greedy": Entrant(ec.Greedy()), "wild": Entrant(wild)}, bed, lambda *done: told.append(done))
+    rows = compare({"greedy": Entry(ec.Greedy()), "wild": Entry(wild)}, bed, lambda *done: told.append(done))
     assert [row.name for row in rows] == ["oracle", "greedy", "wild"]
     assert told == [(1, 2), (2, 2)]
     for row, agent in zip(rows[1:], (ec.Greedy(), wild), strict=True):
@@ -62,8 +62,8 @@ def test_days_that_cost_nothing_count_as_one_and_a_needless_move_as_infinite(bed
 
 
 def test_foresight_scores_as_the_oracle(bed):
-    row = compared("all-knowing", Entrant(ec.RHC(STEPS - 1)), bed)
-    oracle = oracle_row(bed)
+    row = score_entry("all-knowing", Entry(ec.RHC(STEPS - 1)), bed)
+    oracle = oracle_entry(bed)
     assert row.average_cost == pytest.approx(oracle.average_cost, rel=1e-9)
     assert row.competitive_ratio == pytest.approx(oracle.competitive_ratio, rel=1e-9)
     assert row.forecaster == "Exact"
@@ -71,34 +71,34 @@ def test_foresight_scores_as_the_oracle(bed):
 
 def test_the_forecaster_matters_only_to_those_who_ask(bed):
     persistence = ec.forecasters.Persistence()
-    assert compared("r-obd", Entrant(ec.ROBD(), persistence), bed).forecaster is None
-    row = compared("rhc", contender("rhc", bed, persistence), bed)
+    assert score_entry("r-obd", Entry(ec.ROBD(), persistence), bed).forecaster is None
+    row = score_entry("rhc", named_entry("rhc", bed, persistence), bed)
     assert row.forecaster == "Persistence"
     assert row.average_cost == score_days(ec.RHC(STEPS - 1, truncate=False), bed, persistence).average_cost
-    assert type(contender("rhc", bed).forecaster).__name__ == "RollingProfile"
+    assert type(named_entry("rhc", bed).forecaster).__name__ == "RollingProfile"
 
 
 # Three are tested above; the guard for tariffs is for another problem, and tested there.
-@pytest.mark.parametrize("name", sorted(set(CONTENDERS) - {"greedy", "rhc", "r-obd", "competitive-tariff"}))
+@pytest.mark.parametrize("name", sorted(set(NAMED_AGENTS) - {"greedy", "rhc", "r-obd", "competitive-tariff"}))
 def test_every_contender_runs_and_is_not_better_than_the_day_allows(bed, name):
-    score = score_days(contender(name, bed).agent, bed, contender(name, bed).forecaster)
+    score = score_days(named_entry(name, bed).agent, bed, named_entry(name, bed).forecaster)
     assert (score.ratio >= 1 - 1e-9).all()
     assert not score.unconverged
 
 
 def test_a_broken_promise_is_seen():
-    row = ComparisonRow("it", 1.0, 2.6, {}, 0, 1.0, promise=ec.Promise(2.5, "the optimum", period=24), left=-1e-6)
+    row = ScoredEntry("it", 1.0, 2.6, {}, 0, 1.0, promise=ec.Promise(2.5, "the optimum", period=24), left=-1e-6)
     assert row.promise_kept is False
     assert row.as_json()["promise_kept"] is False
 
 
 def test_unknown_names_are_refused_with_the_known_ones(bed):
     with pytest.raises(ValueError, match="no agent is called 'magic'; there are greedy"):
-        contender("magic", bed)
+        named_entry("magic", bed)
 
 
 def test_several_columns_are_compared_too():
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=2))
     bed = Bed.of(problem, jnp.zeros(2), np.random.default_rng(1).normal(size=(DAYS, STEPS, 2)))
-    row = compared("r-obd", contender("r-obd", bed), bed)
+    row = score_entry("r-obd", named_entry("r-obd", bed), bed)
     assert 1 <= row.competitive_ratio <= 1.7299

@@ -11,9 +11,9 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.cli.series import print_rows
-from ecl2o.evaluation import TestBed as Bed
+from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import Unconverged
-from ecl2o.evaluation.comparison import ComparisonRow, Entrant, compare
+from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare
 from ecl2o.offline import oracle_days
 from ecl2o.problem import LinearSwitching
 from ecl2o.report.page import _results
@@ -58,7 +58,7 @@ def test_nothing_is_said_while_tracing_or_where_all_is_well(recwarn):
 
 @pytest.mark.filterwarnings("ignore:the oracle did not converge:RuntimeWarning")
 def test_rows_count_what_did_not_converge_and_tables_mark_it(kinked_bed, capsys):
-    rows = compare({"greedy": Entrant(ec.Greedy())}, kinked_bed)
+    rows = compare({"greedy": Entry(ec.Greedy())}, kinked_bed)
     steps = DAYS * STEPS
     unit, greedy = (row.unconverged for row in rows)
     assert unit.of == greedy.of == steps
@@ -78,7 +78,7 @@ def test_rows_count_what_did_not_converge_and_tables_mark_it(kinked_bed, capsys)
 
 def test_rows_that_converged_are_not_marked(capsys):
     figures = {"p90": 1.0, "p95": 1.0, "p99": 1.0, "p99.5": 1.0}
-    print_rows([ComparisonRow("it", 1.0, 1.0, figures, 0, 1.0, unconverged=Unconverged(of=24))], "all well", {})
+    print_rows([ScoredEntry("it", 1.0, 1.0, figures, 0, 1.0, unconverged=Unconverged(of=24))], "all well", {})
     assert "†" not in capsys.readouterr().out
 
 
@@ -87,9 +87,13 @@ def test_reports_and_results_mark_them_too():
     assert not notes(study)
     assert "†" not in _results(study)
     name = best(study, "average_cost").name
-    broken = [eqx.tree_at(lambda s: s.unconverged, score, Unconverged(2, 1, 24)) for score in study.rows[name].scores]
-    study = dataclasses.replace(study, rows=study.rows | {name: dataclasses.replace(study.rows[name], scores=broken)})
-    row, seeds = study.rows[name], len(broken)
+    broken = [
+        eqx.tree_at(lambda s: s.unconverged, score, Unconverged(2, 1, 24)) for score in study.entries[name].scores
+    ]
+    study = dataclasses.replace(
+        study, entries=study.entries | {name: dataclasses.replace(study.entries[name], scores=broken)}
+    )
+    row, seeds = study.entries[name], len(broken)
     assert cells(row)[0] == f"{row.label} †"
     note = f"† {row.label}: {2 * seeds} of {24 * seeds} steps, and {seeds} of the oracle's, did not converge: "
     assert [text.startswith(note) for text in notes(study)] == [True]
@@ -102,10 +106,10 @@ def test_lcp_is_scored_on_its_own_problem():
     """Movement by distance has no beta; LCP is 3-competitive there, day by day."""
     problem = ec.Problem(ec.SquaredTracking(), LinearSwitching(rate=1.0))
     bed = Bed.of(problem, jnp.zeros(1), CONTEXTS)
-    rows = compare({"lcp": Entrant(ec.LCP())}, bed)
+    rows = compare({"lcp": Entry(ec.LCP())}, bed)
     assert [row.name for row in rows] == ["oracle", "lcp"]
     assert 1 - 1e-9 <= rows[1].competitive_ratio <= 3 * (1 + 1e-9)
     assert rows[1].average_cost > 0
     assert not rows[1].unconverged
     still = Bed.of(problem, jnp.full(1, 0.3), np.full((DAYS, STEPS, 1), 0.3))
-    assert compare({"lcp": Entrant(ec.LCP())}, still)[1].competitive_ratio == 1.0
+    assert compare({"lcp": Entry(ec.LCP())}, still)[1].competitive_ratio == 1.0

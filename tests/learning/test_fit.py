@@ -13,7 +13,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
 from ecl2o.learning import AbstractLoss
-from ecl2o.learning.losses import Scale
+from ecl2o.learning.losses import FixedScale
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
@@ -117,7 +117,7 @@ class Seen(AbstractLoss):
     """The sum of the first contexts of a batch, and a gradient of zero."""
 
     cost_scale: float | Literal["oracle"] = 1.0
-    scale: Scale | None = None
+    scale: FixedScale | None = None
 
     def __call__(self, agent, problem, instances, oracles):
         return jnp.sum(instances.contexts[:, 0, 0]) + 0.0 * agent.advisor.layers[0].bias.sum()
@@ -134,7 +134,7 @@ class Counted(AbstractLoss):
 
     inner: ec.CalibratedLoss
     cost_scale: float | Literal["oracle"] = eqx.field(static=True, default="oracle")
-    scale: Scale | None = None
+    scale: FixedScale | None = None
 
     def __call__(self, agent, problem, instances, oracles):
         TRACES.append(1)

@@ -14,7 +14,7 @@ from ecl2o.agents import trainable_mask
 from ecl2o.agents.advisors.dense import Affine
 from ecl2o.learning import gradients
 from ecl2o.learning.gradients import Surrogate
-from ecl2o.learning.losses import scaled
+from ecl2o.learning.losses import with_fixed_scale
 from matrices import spd
 
 
@@ -32,20 +32,20 @@ def agent_of(dim, kind="MLP", trust=0.5, seed=0):
     return ec.MLAROBD(getattr(ec.advisors, kind)(dim, dim, width=3, depth=1, key=jax.random.key(seed)), trust=trust)
 
 
-class Setting:
+class GradientCase:
     """An agent, cut in two, and its loss on a fixed batch."""
 
     def __init__(self, problem, agent, loss=None):
         self.problem, self.agent, self.instances = problem, agent, instances_of(agent_dim(problem))
         self.oracles = jax.vmap(lambda s: ec.oracle(problem, s))(self.instances)
-        self._loss = scaled(ec.CalibratedLoss(mu=0.3) if loss is None else loss, self.oracles)
+        self._loss = with_fixed_scale(ec.CalibratedLoss(mu=0.3) if loss is None else loss, self.oracles)
         self.weights, self.frozen = eqx.partition(agent, trainable_mask(agent))
 
     def loss(self, agent):
         return self._loss(agent, self.problem, self.instances, self.oracles)
 
     def prepared(self, gradient, key=0):
-        return gradient.prepare(self.agent, self.problem, self.instances, self.oracles, jax.random.key(key))
+        return gradient.ready_for(self.agent, self.problem, self.instances, self.oracles, jax.random.key(key))
 
     def slopes(self, gradient, keys):
         """(losses, flat gradients), a row per key."""
@@ -68,7 +68,7 @@ def agent_dim(problem):
 
 @functools.cache
 def line():
-    setting = Setting(problem_of(1), agent_of(1))
+    setting = GradientCase(problem_of(1), agent_of(1))
     return setting, setting.slope(ec.Backpropagation())
 
 
@@ -122,7 +122,7 @@ def test_moves_are_measured_by_the_size_of_the_weights():
 
 @pytest.mark.parametrize(("dim", "kind", "straight_through"), [(1, "MLP", False), (3, "LSTM", True)])
 def test_a_linear_surrogate_is_exact_where_the_calibrator_is_linear(dim, kind, straight_through):
-    setting = Setting(problem_of(dim), agent_of(dim, kind))
+    setting = GradientCase(problem_of(dim), agent_of(dim, kind))
     surrogate = setting.prepared(ec.SurrogateCalibrator("linear", straight_through, samples=200))
     true, found = setting.slope(ec.Backpropagation()), setting.slope(surrogate)
     np.testing.assert_allclose(found[0], true[0], rtol=1e-10)
@@ -133,7 +133,7 @@ def test_a_linear_surrogate_is_exact_where_the_calibrator_is_linear(dim, kind, s
 
 def test_with_active_bounds_it_is_not_and_says_so():
     """Straight through, the loss stays the true one whatever the surrogate; played as it is, it does not."""
-    setting = Setting(problem_of(1, ec.Box(0.0, 0.5)), agent_of(1))
+    setting = GradientCase(problem_of(1, ec.Box(0.0, 0.5)), agent_of(1))
     value, true = setting.slope(ec.Backpropagation())
     through = setting.prepared(ec.SurrogateCalibrator("linear", samples=500))
     whole = setting.prepared(ec.SurrogateCalibrator("linear", straight_through=False, samples=500))
@@ -146,14 +146,14 @@ def test_with_active_bounds_it_is_not_and_says_so():
 
 def test_errors_are_those_on_triples_it_has_not_seen():
     """A map with as many numbers as there are triples to fit makes no error on them, bounds or not."""
-    setting = Setting(problem_of(1, ec.Box(0.3, 0.5)), agent_of(1))
+    setting = GradientCase(problem_of(1, ec.Box(0.3, 0.5)), agent_of(1))
     surrogate = setting.prepared(ec.SurrogateCalibrator("linear", samples=4))
     assert surrogate.report()["value_error"] > 0.1
 
 
 def test_a_network_as_surrogate_reports_the_error_of_its_jacobians():
     """Close, not exact; the slopes further off than the values; better with more training."""
-    setting = Setting(problem_of(1), agent_of(1))
+    setting = GradientCase(problem_of(1), agent_of(1))
     short, long = (setting.prepared(ec.SurrogateCalibrator("mlp", samples=1000, width=16, steps=n)) for n in (30, 1000))
     report = long.report()
     assert 1e-6 < report["jacobian_error"] < 0.1

@@ -7,7 +7,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
-from ecl2o.evaluation import TestBed as Bed
+from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import score_days
 from ecl2o.recipes import candidates
 from ecl2o.recipes.own_series import Recipe, default_split, fit_series, tracking_problem
@@ -56,7 +56,7 @@ def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
     x0, days, history = contexts.test_days(fitted.policy.contract.history_steps)
     bed = Bed.of(fitted.policy.problem, x0, days, history)
     score = score_days(fitted.policy.agent, bed)
-    row = next(row for row in fitted.rows if row.name == "policy")
+    row = next(row for row in fitted.entries if row.name == "policy")
     assert score.average_cost == pytest.approx(row.average_cost, rel=1e-9)
     runner = ec.Runner(fitted.policy, x0, history)
     streamed = np.array([runner.step(context) for context in days.reshape(-1, 1)])
@@ -78,7 +78,7 @@ def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wav
     moved = np.diff(np.concatenate([x0, actions]))
     cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(moved**2)
     best, _ = ec.oracle_days(found.policy.problem, x0, days)
-    row = next(row for row in found.rows if row.name == "policy")
+    row = next(row for row in found.entries if row.name == "policy")
     assert row.average_cost == pytest.approx(cost / float(best.cost.sum()), rel=1e-9)
 
 
@@ -131,7 +131,7 @@ def test_a_promise_for_the_whole_run_within_bounds(wavy):
     low, high = float(wavy.min()) * 0.9, float(wavy.max()) * 1.01
     recipe = Recipe(advisor="ridge", promise=Terms(2.0), steps=2, bounds=(low, high))
     found = fit_series(series(wavy), recipe)
-    row = next(row for row in found.rows if row.name == "policy")
+    row = next(row for row in found.entries if row.name == "policy")
     assert row.promise.period is None
     assert [float(end) for end in row.promise.contexts] == pytest.approx([low, high], rel=1e-9)
     assert row.promise_kept

@@ -9,7 +9,7 @@ from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import DailyScore
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking, Trajectory
 from ecl2o.serving import Policy
-from ecl2o.studies.results import Row, Study, TradeOffPoint, WorstDay
+from ecl2o.studies.results import Study, TestedEntry, TradeOffPoint, WorstDay
 
 HOURS = 24
 LABELS = {
@@ -68,7 +68,7 @@ def fake_study(
         )
         scores = [fake_score(days, largest + 0.3 * k, dim, learned, random) for k in range(seeds if learned else 1)]
         parameters = {"trust": 0.5, "advisor": "LSTM"} if learned else {}
-        rows[name] = Row(name, LABELS[name], f"What {LABELS[name]} <is> & does.", parameters, scores, learned)
+        rows[name] = TestedEntry(name, LABELS[name], f"What {LABELS[name]} <is> & does.", parameters, scores, learned)
     problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=dim))
     policies = {
         "r-obd": Policy(ROBD(), problem),
@@ -91,7 +91,7 @@ def fake_study(
         seeds=list(range(seeds)),
         oracle_average_cost=0.5,
         test_days=len(days),
-        rows=rows,
+        entries=rows,
         trade_off=trade_off,
         worst_day=WorstDay(
             row=row,

@@ -128,7 +128,7 @@ def test_the_page_is_well_formed_and_needs_no_network(page, folder):
 
 def test_the_page_says_everything(page, study):
     text = " ".join("".join(page.text).split())
-    for row in study.rows.values():
+    for row in study.entries.values():
         assert row.what in text
         assert all(cell in text for cell in cells(row))
     assert all(" ".join(plate.caption.split()) in text for plate in plates(study))
@@ -229,7 +229,7 @@ def test_pareto_keeps_what_nothing_beats():
 
 
 def test_tail_curves_end_in_the_competitive_ratio(study):
-    row = study.rows["ec-l2o"]
+    row = study.entries["ec-l2o"]
     curve = tail_curve(row, np.array([90.0, 95.0, 99.0, 99.5, 100.0]))
     tails = row.as_json()["tail_ratio"]
     np.testing.assert_allclose(curve[:-1], [tails[level]["mean"] for level in ("p90", "p95", "p99", "p99.5")])
@@ -238,7 +238,7 @@ def test_tail_curves_end_in_the_competitive_ratio(study):
 
 def test_the_bars_are_the_means(study):
     cost, ratio = draw_bars(study).axes
-    rows = list(study.rows.values())
+    rows = list(study.entries.values())
     for axes, figure in ((cost, "average_cost"), (ratio, "competitive_ratio")):
         ends = [bar.get_x() + bar.get_width() for bar in axes.patches]
         np.testing.assert_allclose(ends, [row.over_seeds(figure).mean() for row in rows])
@@ -268,7 +268,7 @@ def test_actions_of_several_dimensions_are_shown_in_total():
 
 def test_infinite_ratios_are_drawn_and_written(tmp_path):
     study = fake_study(names=("oracle", "r-obd", "ec-l2o"), seeds=2, worst=np.inf)
-    assert cells(study.rows["ec-l2o"])[2] == "∞"
+    assert cells(study.entries["ec-l2o"])[2] == "∞"
     assert study.as_json()["algorithms"]["ec-l2o"]["competitive_ratio"]["mean"] == "inf"
     for figure in (draw_bars(study), draw_tails(study)):
         assert isinstance(figure, Figure)
@@ -312,7 +312,7 @@ def test_moved_days_are_drawn_at_their_amounts_and_only_where_there_are_some(stu
 def test_the_highest_tails_end_in_the_competitive_ratio(study):
     for axes in draw_highest_tails(study).axes:
         for line in axes.get_lines():
-            row = next(row for row in study.rows.values() if row.label == line.get_label())
+            row = next(row for row in study.entries.values() if row.label == line.get_label())
             assert line.get_ydata()[-1] == pytest.approx(row.over_seeds("competitive_ratio").mean())
 
 

@@ -41,7 +41,7 @@ def test_the_figure_is_drawn(tmp_path):
 
 def test_the_networks_start_with_advice_inside_the_bounds():
     """Otherwise clipping leaves no gradient, and the comparison would be between methods that cannot move."""
-    setting = study.Setting.of(study.problems()["bounds"])
+    setting = study.ProblemCase.of(study.problems()["bounds"])
     few = jax.tree.map(lambda leaf: leaf[:50], setting.training)
     for seed in range(study.Effort().seeds):
         advice = np.asarray(eqx.filter_jit(rollout_set)(setting.agent(seed), setting.problem, few).advice)

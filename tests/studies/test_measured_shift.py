@@ -7,7 +7,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.data import Contexts, Split
-from ecl2o.evaluation import TestBed, score_all, score_days
+from ecl2o.evaluation import Bed, score_all, score_days
 from ecl2o.studies import generalization, shift
 
 HOURS, DAYS = 6, 60
@@ -80,7 +80,7 @@ def test_what_is_saved_grows_with_distance_where_it_does():
 
 def test_many_agents_are_scored_as_one_by_one(contexts, networks):
     x0, days, history = contexts.test_days()
-    bed = TestBed.of(PROBLEM, x0, days, history)
+    bed = Bed.of(PROBLEM, x0, days, history)
     for agent, score in zip(networks, score_all(networks, bed), strict=True):
         alone = score_days(agent, bed)
         np.testing.assert_allclose(score.ratio, alone.ratio, rtol=1e-10)

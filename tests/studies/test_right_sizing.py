@@ -53,7 +53,7 @@ def day_oracles(study):
 
 
 def test_every_agent_has_a_row_and_results_are_json(study):
-    assert tuple(study.rows) == ROWS
+    assert tuple(study.entries) == ROWS
     results = json.loads(json.dumps(study.as_json(), allow_nan=False))
     assert results["study"] == "right-sizing"
     assert set(results["algorithms"]) == set(results["solves"]) == set(ROWS)
@@ -65,17 +65,17 @@ def test_every_agent_has_a_row_and_results_are_json(study):
 
 
 def test_no_day_is_cheaper_than_its_oracle_and_r_obd_stays_below_its_bound(study):
-    for row in study.rows.values():
+    for row in study.entries.values():
         assert min(score.ratio.min() for score in row.scores) >= 1 - 1e-9, row.name
     promises = study.extra["promises"]["r-obd"]
-    assert promises["largest"] == study.rows["r-obd"].scores[0].ratio.max() <= promises["bound"]
+    assert promises["largest"] == study.entries["r-obd"].scores[0].ratio.max() <= promises["bound"]
     m, alpha, beta = (study.constants[name] for name in ("m", "alpha", "beta"))
     assert promises["bound"] == pytest.approx((1 + np.sqrt(1 + 4 * beta / m)) / 2)
     assert alpha < beta
 
 
 def test_the_guard_keeps_its_promise_at_every_hour(study):
-    for score in study.rows["guarded"].scores:
+    for score in study.entries["guarded"].scores:
         details = score.runs.info.details
         bills = np.cumsum(np.asarray(score.runs.hitting + score.runs.switching), axis=1)
         np.testing.assert_allclose(bills, details["cost"], rtol=1e-9)
@@ -84,7 +84,7 @@ def test_the_guard_keeps_its_promise_at_every_hour(study):
 
 @pytest.mark.parametrize("name", ["mla-robd", "ec-l2o", "ec-l2o-tuned"])
 def test_calibrated_rows_stay_below_theorem_4_1_with_the_measured_error(study, day_oracles, name):
-    row = study.rows[name]
+    row = study.entries[name]
     constants = [study.constants[key] for key in ("m", "alpha", "beta")]
     for score in row.scores:
         best = day_oracles(score)
@@ -121,9 +121,9 @@ def test_a_saved_policy_runs_again_with_the_problem_given(study, tmp_path):
     policy = study.policies["ec-l2o"]
     ec.save(tmp_path / "cluster.ecl2o", policy)
     loaded = ec.load(tmp_path / "cluster.ecl2o", problem=policy.problem)
-    day = ec.Instance(study.rows["ec-l2o"].scores[0].x0[0], study.contexts.test_days().days[0])
+    day = ec.Instance(study.entries["ec-l2o"].scores[0].x0[0], study.contexts.test_days().days[0])
     again = ec.rollout(loaded.agent, loaded.problem, day)
-    np.testing.assert_allclose(again.actions, study.rows["ec-l2o"].scores[0].runs.actions[0], atol=1e-9)
+    np.testing.assert_allclose(again.actions, study.entries["ec-l2o"].scores[0].runs.actions[0], atol=1e-9)
     assert loaded.metadata["cluster"]["energy_price"] == 0.12
 
 

@@ -4,7 +4,7 @@ from ecl2o.agents import advisors
 from ecl2o.agents.balanced import ABCS, OBD, GreedyOBD
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, nested_agents
 from ecl2o.agents.calibrated import MLAROBD, ROBD, FollowPrediction, Greedy, HittingMinimizer
-from ecl2o.agents.calibration import Calibration, Weights, calibrate, prepare
+from ecl2o.agents.calibration import Calibration, Weights, calibrate
 from ecl2o.agents.citations import citation
 from ecl2o.agents.combined import Independent, PureML
 from ecl2o.agents.gradient import OGD
@@ -55,6 +55,5 @@ __all__ = [
     "calibrate",
     "citation",
     "nested_agents",
-    "prepare",
     "trainable_mask",
 ]

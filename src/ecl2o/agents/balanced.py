@@ -13,7 +13,13 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibration import Calibration, Weights, calibrate, minimize_hitting
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import as_float, known, refuse_if_negative, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import (
+    as_float,
+    concrete_value,
+    refuse_if_negative,
+    refuse_unless_finite,
+    refuse_unless_positive,
+)
 from ecl2o.solvers import decreasing_root
 
 # log eta: e^-34 keeps the previous action, e^34 plays the minimiser of f, to double precision.
@@ -139,7 +145,7 @@ class ABCS(AbstractAgent):
         for name, rate in (("slow", self.slow), ("fast", self.fast)):
             refuse_unless_finite(name, rate)
             refuse_unless_positive(name, rate)
-        slow, fast = known(self.slow), known(self.fast)
+        slow, fast = concrete_value(self.slow), concrete_value(self.fast)
         if slow is not None and fast is not None and (slow > fast).any():
             raise ValueError(f"slow must not exceed fast, got slow = {slow:g} and fast = {fast:g}.")
 

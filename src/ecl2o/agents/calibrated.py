@@ -7,9 +7,9 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.agents.calibration import Calibration, Weights, calibrate, minimize_hitting, prepare
+from ecl2o.agents.calibration import Calibration, Weights, calibrate, minimize_hitting
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import as_float, as_optional_float, known, refuse_if_negative
+from ecl2o.problem.arrays import as_float, as_optional_float, concrete_value, refuse_if_negative
 from ecl2o.theory import optimal_lambda2, smallest_lambda1
 from ecl2o.theory.forms import Form, check_form
 
@@ -25,7 +25,7 @@ class Greedy(AbstractAgent):
         return problem.is_linear_quadratic
 
     def init(self, problem: Problem, start: Start) -> Calibration:
-        return prepare(problem, Weights(previous=1.0), start.dim)
+        return Calibration.of(problem, Weights(previous=1.0), start.dim)
 
     def step(self, problem: Problem, state: Calibration, observation: Observation):
         action, converged = calibrate(problem, state, observation.context, observation.previous_action)
@@ -51,7 +51,7 @@ class HittingMinimizer(AbstractAgent):
 
 
 def _check_lambda1(lambda1: Float[Array, ""]) -> None:
-    value = known(lambda1)
+    value = concrete_value(lambda1)
     if value is not None and not ((value > 0) & (value <= 1)).all():
         raise ValueError(f"lambda1 must lie in (0, 1], got {value}.")
 
@@ -59,8 +59,8 @@ def _check_lambda1(lambda1: Float[Array, ""]) -> None:
 def _best_weights(problem: Problem, lambda1, trust, form: Form) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """(lambda1, lambda2) of Theorem 4.1; warns where lambda1 is too small for lambda2 to be optimal (erratum E4)."""
     constants = (problem.m, problem.alpha, problem.beta, trust)
-    smallest = known(smallest_lambda1(*constants, form=form))
-    value = known(lambda1)
+    smallest = concrete_value(smallest_lambda1(*constants, form=form))
+    value = concrete_value(lambda1)
     if smallest is not None and value is not None and (value < smallest * (1 - 1e-6)).any():
         warnings.warn(
             f"lambda1 = {value} is below {smallest}, the smallest for which Theorem 4.1's lambda2 exists; "
@@ -93,7 +93,7 @@ class ROBD(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> Calibration:
         lambda1, lambda2 = _best_weights(problem, self.lambda1, 0.0, self.form)
-        return prepare(problem, Weights(lambda1, lambda2), start.dim)
+        return Calibration.of(problem, Weights(lambda1, lambda2), start.dim)
 
     def step(self, problem: Problem, state: Calibration, observation: Observation):
         action, converged = calibrate(problem, state, observation.context, observation.previous_action)
@@ -142,7 +142,7 @@ class MLAROBD(AbstractAgent):
         if lambda2 is None:
             lambda1, lambda2 = _best_weights(problem, lambda1, self.trust, self.form)
         weights = Weights(lambda1, lambda2, self.trust * lambda1)
-        return self.advisor.init(problem, start), prepare(problem, weights, start.dim)
+        return self.advisor.init(problem, start), Calibration.of(problem, weights, start.dim)
 
     def step(self, problem: Problem, state: State, observation: Observation):
         return _calibrate_advice(self.advisor, problem, state, observation)
@@ -170,7 +170,7 @@ class FollowPrediction(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> State:
         weights = Weights(previous=1.0 if self.form == "paper" else None, advice=1.0)
-        return self.advisor.init(problem, start), prepare(problem, weights, start.dim)
+        return self.advisor.init(problem, start), Calibration.of(problem, weights, start.dim)
 
     def step(self, problem: Problem, state: State, observation: Observation):
         return _calibrate_advice(self.advisor, problem, state, observation)

@@ -55,12 +55,18 @@ class Calibration(eqx.Module):
     weights: Weights
     gains: Gains | None
 
+    @classmethod
+    def of(cls, problem: Problem, weights: Weights, dim: int) -> "Calibration":
+        """What is needed once per run.
 
-def prepare(problem: Problem, weights: Weights, dim: int) -> Calibration:
-    """What is needed once per run."""
-    _ = problem.quadratic_movement  # refuses any other: the objective would not be smooth
-    constant = isinstance(problem.hitting, AbstractQuadraticCost) and problem.hitting.constant_curvature
-    return Calibration(weights, _gains(problem, weights, None, dim) if constant and _linear(problem, dim) else None)
+        Args:
+            problem: what is decided; its movement cost must be quadratic.
+            weights: lambda_1 to lambda_3.
+            dim: d, how many numbers an action has.
+        """
+        _ = problem.quadratic_movement  # refuses any other: the objective would not be smooth
+        constant = isinstance(problem.hitting, AbstractQuadraticCost) and problem.hitting.constant_curvature
+        return cls(weights, _gains(problem, weights, None, dim) if constant and _linear(problem, dim) else None)
 
 
 def calibrate(

@@ -12,7 +12,13 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrated import ROBD
 from ecl2o.agents.combined import Independent, PureML
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import as_float, as_optional_float, known, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import (
+    as_float,
+    as_optional_float,
+    concrete_value,
+    refuse_unless_finite,
+    refuse_unless_positive,
+)
 
 Costs = Float[Array, " 2"]
 
@@ -45,7 +51,7 @@ class Switch(AbstractAgent):
         if self.mode not in _TOO_EXPENSIVE:
             raise ValueError(f"mode must be 'threshold' or 'ratio', got {self.mode!r}.")
         refuse_unless_finite("gamma", self.gamma)
-        gamma = known(self.gamma)
+        gamma = concrete_value(self.gamma)
         if gamma is not None and not (gamma > 1).all():
             raise ValueError(f"gamma must exceed 1, got {gamma}.")
         if self.threshold is not None:

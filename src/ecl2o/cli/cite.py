@@ -34,7 +34,7 @@ def cite(
 
 def _entries(agent: str | None) -> list[str]:
     from ecl2o.agents.citations import citation, named_citation
-    from ecl2o.recipes.catalogue import CONTENDERS
+    from ecl2o.recipes.catalogue import NAMED_AGENTS
 
     if agent is not None and (agent.endswith(_SUFFIX) or Path(agent).is_file()):
         from ecl2o.cli.numerics import use_double_precision
@@ -42,8 +42,8 @@ def _entries(agent: str | None) -> list[str]:
 
         use_double_precision()
         return citation(load(agent).agent).split("\n\n")
-    if agent is not None and agent.lower() in CONTENDERS:
-        return citation(CONTENDERS[agent.lower()](_ANY_DAY)).split("\n\n")
+    if agent is not None and agent.lower() in NAMED_AGENTS:
+        return citation(NAMED_AGENTS[agent.lower()](_ANY_DAY)).split("\n\n")
     return named_citation(_class_name(agent)).split("\n\n")
 
 

@@ -8,8 +8,8 @@ import typer
 from ecl2o.cli import output, series
 
 if TYPE_CHECKING:
-    from ecl2o.evaluation import TestBed
-    from ecl2o.evaluation.comparison import Entrant
+    from ecl2o.evaluation import Bed
+    from ecl2o.evaluation.comparison import Entry
     from ecl2o.problem import Problem
 
 _DEFAULT = "greedy,r-obd,obd,ogd,lai,rhc,chc,competitive-rhc"
@@ -73,11 +73,11 @@ def compare(
         assert data is not None
         bed = _series_bed(series.Reading(data, column, time_column, fill, period), alpha or 10.0)
     bed = _last_days(bed, days)
-    entrants = _entrants(names, bed, forecaster)
+    entries = _entries(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
-        rows = compare_days(entrants, bed, lambda done, total: progress("comparing", done, total))
+        rows = compare_days(entries, bed, lambda done, total: progress("comparing", done, total))
     refused = {row.name: row.not_applicable for row in rows if row.not_applicable is not None}
-    if len(refused) == len(entrants):
+    if len(refused) == len(entries):
         name, reason = next(iter(refused.items()))
         raise ValueError(f"no agent applies; {name}: {reason}")
     if json:
@@ -98,15 +98,15 @@ def compare(
 
 
 def _list(as_json: bool) -> None:
-    from ecl2o.recipes.catalogue import CONTENDERS
+    from ecl2o.recipes.catalogue import NAMED_AGENTS
 
     if as_json:
-        output.print_json(list(CONTENDERS))
+        output.print_json(list(NAMED_AGENTS))
     else:
-        typer.echo("\n".join(CONTENDERS))
+        typer.echo("\n".join(NAMED_AGENTS))
 
 
-def _study_bed(name: str, alpha: float | None, seed: int) -> "TestBed":
+def _study_bed(name: str, alpha: float | None, seed: int) -> "Bed":
     from ecl2o.problem import NotApplicable
     from ecl2o.studies.beds import BEDS
 
@@ -118,9 +118,9 @@ def _study_bed(name: str, alpha: float | None, seed: int) -> "TestBed":
         raise typer.BadParameter(str(error), param_hint="--alpha") from None
 
 
-def _series_bed(reading: series.Reading, alpha: float) -> "TestBed":
+def _series_bed(reading: series.Reading, alpha: float) -> "Bed":
     """The series as days, the first ones as history."""
-    from ecl2o.evaluation import TestBed
+    from ecl2o.evaluation import Bed
     from ecl2o.recipes.own_series import tracking_problem
 
     contexts = reading.whole()
@@ -128,35 +128,35 @@ def _series_bed(reading: series.Reading, alpha: float) -> "TestBed":
     first = min(_HISTORY_DAYS, contexts.n_days // 2)
     values = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day, contexts.dim)
     history = contexts.values[: first * per_day]
-    return TestBed.of(tracking_problem(contexts.dim, alpha), history[-1], values[first:], history)
+    return Bed.of(tracking_problem(contexts.dim, alpha), history[-1], values[first:], history)
 
 
-def _last_days(bed: "TestBed", days: int | None) -> "TestBed":
+def _last_days(bed: "Bed", days: int | None) -> "Bed":
     """The same bed with its last days only; what comes before them is history."""
     if days is None or days >= bed.days.shape[0]:
         return bed
     import jax.numpy as jnp
 
-    from ecl2o.evaluation import TestBed
+    from ecl2o.evaluation import Bed
 
     before, kept = bed.days[:-days], bed.days[-days:]
     past = before.reshape(-1, before.shape[-1])
     x0 = past[-1] if past.shape[-1] == bed.x0.shape[0] else bed.x0
     if bed.history is not None:
         past = jnp.concatenate([bed.history, past])[-_MOST_HISTORY_DAYS * bed.days.shape[1] :]
-    return TestBed.of(bed.problem, x0, kept, None if bed.history is None else past)
+    return Bed.of(bed.problem, x0, kept, None if bed.history is None else past)
 
 
 def _names(agents: str) -> list[str]:
     """The agents and policy files that are meant, refusing what is neither before anything is computed."""
-    from ecl2o.recipes.catalogue import CONTENDERS
+    from ecl2o.recipes.catalogue import NAMED_AGENTS
 
-    names = list(CONTENDERS) if agents == "all" else [name.strip() for name in agents.split(",") if name.strip()]
-    unknown = [name for name in names if name not in CONTENDERS and not _is_policy(name)]
+    names = list(NAMED_AGENTS) if agents == "all" else [name.strip() for name in agents.split(",") if name.strip()]
+    unknown = [name for name in names if name not in NAMED_AGENTS and not _is_policy(name)]
     if unknown or not names:
         asked = f"no agent is called {unknown[0]!r}" if unknown else "name at least one agent"
         raise typer.BadParameter(
-            f"{asked}; there are {', '.join(CONTENDERS)}, and policy files.", param_hint="--agents"
+            f"{asked}; there are {', '.join(NAMED_AGENTS)}, and policy files.", param_hint="--agents"
         )
     return names
 
@@ -165,11 +165,11 @@ def _is_policy(name: str) -> bool:
     return name.endswith(_POLICY) or Path(name).is_file()
 
 
-def _entrants(names: list[str], bed: "TestBed", forecaster: str) -> "dict[str, Entrant]":
+def _entries(names: list[str], bed: "Bed", forecaster: str) -> "dict[str, Entry]":
     import equinox as eqx
 
     from ecl2o.evaluation.comparison import streamed
-    from ecl2o.recipes.catalogue import contender
+    from ecl2o.recipes.catalogue import named_entry
     from ecl2o.serving import load
 
     asked = _forecaster(forecaster, bed.days.shape[1])
@@ -189,7 +189,7 @@ def _entrants(names: list[str], bed: "TestBed", forecaster: str) -> "dict[str, E
                 )
             found[Path(name).name] = streamed(policy.agent, policy.problem, policy.forecaster)
         else:
-            found[name] = contender(name, bed, asked)
+            found[name] = named_entry(name, bed, asked)
     return found
 
 

@@ -10,8 +10,8 @@ from ecl2o.cli import output, series
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
-    from ecl2o.evaluation import TestBed
-    from ecl2o.evaluation.comparison import ComparisonRow
+    from ecl2o.evaluation import Bed
+    from ecl2o.evaluation.comparison import ScoredEntry
     from ecl2o.serving import Policy
 
 PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="A policy file, written by fit or reproduce.")]
@@ -37,7 +37,7 @@ def evaluate(
 
     use_double_precision()
     from ecl2o.evaluation.comparison import compare, streamed
-    from ecl2o.recipes.own_series import rivals
+    from ecl2o.recipes.own_series import reference_entries
     from ecl2o.serving import load
 
     loaded = load(policy)
@@ -45,7 +45,10 @@ def evaluate(
     bed, first = bed_of(loaded, contexts, days)
     with output.progress_bars(not json) as progress:
         rows = compare(
-            {"policy": streamed(loaded.agent, loaded.problem, loaded.forecaster), **rivals(contexts.steps_per_day)},
+            {
+                "policy": streamed(loaded.agent, loaded.problem, loaded.forecaster),
+                **reference_entries(contexts.steps_per_day),
+            },
             bed,
             lambda done, total: progress("testing", done, total),
         )
@@ -82,7 +85,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _print(rows: "list[ComparisonRow]", title: str, name: str, worst: dict[str, str]) -> None:
+def _print(rows: "list[ScoredEntry]", title: str, name: str, worst: dict[str, str]) -> None:
     labels = {"policy": name, "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
     series.print_rows(rows, title, labels)
     say, own = output.results().print, rows[1]
@@ -113,10 +116,10 @@ def _seen_days(policy: "Policy", contexts: "Contexts", first: int) -> int:
     return sum(str(time) <= until for time in begins)
 
 
-def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[TestBed, int]":
+def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[Bed, int]":
     """The days to test on with what came before them, and the number of the first."""
     from ecl2o.data import DataError
-    from ecl2o.evaluation import TestBed
+    from ecl2o.evaluation import Bed
     from ecl2o.serving.beginning import start_after
 
     per_day = contexts.steps_per_day
@@ -133,4 +136,4 @@ def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[T
     used = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day, -1)
     kept = 0 if policy.history is None else len(policy.history) // per_day
     history = contexts.values[max(first - max(wanted, kept, 7), 0) * per_day : first * per_day]
-    return TestBed.of(policy.problem, start_after(policy, history[-1]), used[first:], history), first
+    return Bed.of(policy.problem, start_after(policy, history[-1]), used[first:], history), first

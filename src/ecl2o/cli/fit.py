@@ -116,7 +116,7 @@ def _as_json(fitted: "FittedSeries", out: Path, found: Any) -> dict[str, Any]:
         "split": fitted.policy.metadata["split"] | {"test_days": fitted.test_days},
         "chosen": dataclasses.asdict(fitted.chosen),
         "candidates": [dataclasses.asdict(candidate) for candidate in fitted.candidates],
-        "test": series.as_json(fitted.rows),
+        "test": series.as_json(fitted.entries),
         "expert_ratio": _expert_ratio(fitted),
         "bad_day_ratio": None if found is None else found.ratio,
     }
@@ -131,11 +131,11 @@ def _expert_ratio(fitted: "FittedSeries") -> float:
 
 def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any) -> None:
     split, chosen = contexts.split, fitted.chosen
-    rows = {row.name: row for row in fitted.rows}
+    rows = {row.name: row for row in fitted.entries}
     labels = {"oracle": "oracle", "policy": "your policy", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
     title = f"The last {fitted.test_days} days, which neither training ({split.training_days} days) nor choice "
     title += f"({split.validation_days} days) has seen"
-    series.print_rows(fitted.rows, title, labels)
+    series.print_rows(fitted.entries, title, labels)
     say = output.results().print
     setting = f"trust {chosen.trust:g}, mu {chosen.mu:g}" if chosen.trust is not None else "its advice as it is"
     if chosen.advisor == "ridge" and rows["policy"].promise is not None:

@@ -10,7 +10,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,8 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ecl2o.recipes.progress import Progress
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, metavar="S", help="The same seed gives the same figures on the same machine.")
@@ -27,9 +29,6 @@ Seed = Annotated[
 UnusedSeed = Annotated[
     int, typer.Option("--seed", min=0, metavar="S", help="Accepted as by every command; nothing here is random.")
 ]
-
-# progress(stage, done, total)
-Progress = Callable[[str, int, int], None]
 
 WIDTH = 100  # columns of tables where the terminal's width is not known
 
@@ -125,7 +124,7 @@ def as_json(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def progress_bars(shown: bool = True) -> Iterator[Progress]:
+def progress_bars(shown: bool = True) -> "Iterator[Progress]":
     """One bar per stage with the time left, on standard error; where that is not a terminal, a line per finished stage.
 
     >>> with progress_bars(shown=False) as progress:
@@ -158,7 +157,7 @@ def progress_bars(shown: bool = True) -> Iterator[Progress]:
             yield show
 
 
-def _lines(started: float) -> Progress:
+def _lines(started: float) -> "Progress":
     finished: set[str] = set()
 
     def show(stage: str, done: int, total: int) -> None:

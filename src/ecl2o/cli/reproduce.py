@@ -11,6 +11,7 @@ from ecl2o.cli import output
 from ecl2o.cli.watts import watts
 
 if TYPE_CHECKING:
+    from ecl2o.recipes.progress import Progress
     from ecl2o.studies.results import Study
 
 _STUDY_KEY = "study"
@@ -124,7 +125,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _prepared(name: str, values: dict[str, Any]) -> Callable[[output.Progress], "Study"]:
+def _prepared(name: str, values: dict[str, Any]) -> "Callable[[Progress], Study]":
     """The study with its settings checked, ready to run."""
     import pydantic
 
@@ -167,7 +168,7 @@ def _print_table(study: "Study") -> None:
     table = Table(title=f"{study.title}: {study.test_days} test days, seeds {len(study.seeds)}", title_justify="left")
     for heading in HEADINGS[:-1]:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for row in study.rows.values():
+    for row in study.entries.values():
         table.add_row(*cells(row)[:-1])
     output.results().print(table)
     for note in notes(study):

@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts, SeriesMetadata, Split
-    from ecl2o.evaluation.comparison import ComparisonRow
+    from ecl2o.evaluation.comparison import ScoredEntry
 
 Series = Annotated[
     Path,
@@ -127,7 +127,7 @@ class Reading:
         return frame, dataclasses.replace(metadata, steps_per_day=steps)
 
 
-def print_rows(rows: "list[ComparisonRow]", title: str, labels: dict[str, str], notes: bool = True) -> None:
+def print_rows(rows: "list[ScoredEntry]", title: str, labels: dict[str, str], notes: bool = True) -> None:
     """The comparison as a table, and what its columns are."""
     from rich.table import Table
 
@@ -167,7 +167,7 @@ def _figure(value: float) -> str:
     return f"{value:.3f}" if abs(value) < _LARGE else f"{value:.3g}"
 
 
-def promise_line(row: "ComparisonRow") -> str | None:
+def promise_line(row: "ScoredEntry") -> str | None:
     """Whether the promise was kept, in words."""
     promise = row.promise
     if promise is None or row.left is None:
@@ -182,7 +182,7 @@ def promise_line(row: "ComparisonRow") -> str | None:
     return told + ("kept" if row.promise_kept else "BROKEN") + live + "."
 
 
-def as_json(rows: "list[ComparisonRow]") -> dict[str, Any]:
+def as_json(rows: "list[ScoredEntry]") -> dict[str, Any]:
     """Rows by name."""
     return {row.name: row.as_json() for row in rows}
 

@@ -6,13 +6,13 @@ Knows how agents are run; knows nothing of training, files or data.
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.certify import Certificate, certify
 from ecl2o.evaluation.convergence import Unconverged
-from ecl2o.evaluation.daily import DailyScore, TestBed, score_all, score_days, score_runs
+from ecl2o.evaluation.daily import Bed, DailyScore, score_all, score_days, score_runs
 from ecl2o.evaluation.shift import Transport, transport
 
 __all__ = [
     "Certificate",
     "DailyScore",
-    "TestBed",
+    "Bed",
     "Unconverged",
     "Transport",
     "certify",

@@ -1,4 +1,4 @@
-"""Any set of agents on the same days: one row each, with what it cost, how bad its days were, and how fast it is."""
+"""Any set of agents on the same days: one entry each, with what it cost, how bad its days were, and how fast it is."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ import numpy as np
 from ecl2o.agents import AbstractAgent, Info, Periodic, Promise
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.convergence import Unconverged
-from ecl2o.evaluation.daily import DailyScore, TestBed, score_runs
+from ecl2o.evaluation.daily import Bed, DailyScore, score_runs
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle_days
 from ecl2o.problem import NotApplicable, Problem
@@ -22,7 +22,7 @@ _LEVELS = tuple(f"p{level:g}" for level in metrics.TAIL_PERCENTILES)
 _ROUNDING = 1e-9  # what a promise may be off by, relative
 
 
-class Entrant(eqx.Module):
+class Entry(eqx.Module):
     """An agent in a comparison, the forecaster it asks, and how it goes through the days.
 
     `rollout_days` begins anew every day on the rolling history, `stream_days` goes on, as a policy in production does.
@@ -33,15 +33,15 @@ class Entrant(eqx.Module):
     run: Callable = eqx.field(static=True, default=rollout_days)
 
 
-def streamed(agent: AbstractAgent, problem: Problem, forecaster: AbstractForecaster | None = None) -> Entrant:
+def streamed(agent: AbstractAgent, problem: Problem, forecaster: AbstractForecaster | None = None) -> Entry:
     """An agent that goes on over midnight; but a guard that promises for one day only begins anew every day."""
     promise = agent.promise(problem)
     for_one_day = not isinstance(agent, Periodic) and promise is not None and promise.period is not None
-    return Entrant(agent, forecaster, rollout_days if for_one_day else stream_days)
+    return Entry(agent, forecaster, rollout_days if for_one_day else stream_days)
 
 
-class ComparisonRow(eqx.Module):
-    """How one entrant did, in the figures that tables show.
+class ScoredEntry(eqx.Module):
+    """An entry with its score, in the figures that tables show: one row each.
 
     `average_cost` is in units of the daily oracle's; ratios are by day, against the optimum from the same x_0;
     `microseconds_per_step` is the time of the compiled run divided by its steps, best of three after warm-up.
@@ -66,7 +66,7 @@ class ComparisonRow(eqx.Module):
     not_applicable: str | None = None
 
     @classmethod
-    def left_out(cls, name: str, reason: str) -> "ComparisonRow":
+    def left_out(cls, name: str, reason: str) -> "ScoredEntry":
         """The row of an agent that is not for this problem."""
         nan = float("nan")
         return cls(name, nan, nan, dict.fromkeys(_LEVELS, nan), 0, nan, not_applicable=reason)
@@ -105,11 +105,11 @@ class ComparisonRow(eqx.Module):
 
 
 def compare(
-    entrants: Mapping[str, Entrant],
-    bed: TestBed,
+    entries: Mapping[str, Entry],
+    bed: Bed,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[ComparisonRow]:
-    """One row per entrant, in their order, tested continuously on the same days; the oracle's comes first.
+) -> list[ScoredEntry]:
+    """Score every entry, in their order, tested continuously on the same days; the oracle's comes first.
 
     An agent that is not for the problem has a row that says why.
 
@@ -117,26 +117,26 @@ def compare(
     >>> from ecl2o.agents import ROBD
     >>> from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
-    >>> bed = TestBed.of(problem, jnp.zeros(1), jnp.sin(jnp.arange(12.0)).reshape(3, 4, 1))
-    >>> [row.name for row in compare({"r-obd": Entrant(ROBD())}, bed)]
+    >>> bed = Bed.of(problem, jnp.zeros(1), jnp.sin(jnp.arange(12.0)).reshape(3, 4, 1))
+    >>> [row.name for row in compare({"r-obd": Entry(ROBD())}, bed)]
     ['oracle', 'r-obd']
     """
-    rows = [oracle_row(bed)]
-    for done, (name, entrant) in enumerate(entrants.items(), start=1):
+    rows = [oracle_entry(bed)]
+    for done, (name, entry) in enumerate(entries.items(), start=1):
         try:
-            rows.append(compared(name, entrant, bed))
+            rows.append(score_entry(name, entry, bed))
         except NotApplicable as reason:
-            rows.append(ComparisonRow.left_out(name, str(reason)))
-        progress(done, len(entrants))
+            rows.append(ScoredEntry.left_out(name, str(reason)))
+        progress(done, len(entries))
     return rows
 
 
-def compared(name: str, entrant: Entrant, bed: TestBed) -> ComparisonRow:
-    """The row of one entrant."""
-    agent, forecaster = entrant.agent, entrant.forecaster if entrant.agent.lookahead else None
+def score_entry(name: str, entry: Entry, bed: Bed) -> ScoredEntry:
+    """One entry with its score."""
+    agent, forecaster = entry.agent, entry.forecaster if entry.agent.lookahead else None
 
     def run():
-        return entrant.run(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster)
+        return entry.run(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster)
 
     runs, starts = run()
     score = score_runs(runs, starts, bed)
@@ -144,7 +144,7 @@ def compared(name: str, entrant: Entrant, bed: TestBed) -> ComparisonRow:
     asked = None
     if agent.lookahead:
         asked = "Exact" if forecaster is None else type(forecaster).__name__
-    return ComparisonRow(
+    return ScoredEntry(
         name=name,
         average_cost=score.average_cost,
         competitive_ratio=score.competitive_ratio,
@@ -160,11 +160,11 @@ def compared(name: str, entrant: Entrant, bed: TestBed) -> ComparisonRow:
     )
 
 
-def oracle_row(bed: TestBed) -> ComparisonRow:
+def oracle_entry(bed: Bed) -> ScoredEntry:
     """The unit of the table: the optimum of each day, run continuously."""
     seconds = _seconds(lambda: oracle_days(bed.problem, bed.x0, bed.days))
     ones = dict.fromkeys(_LEVELS, 1.0)
-    return ComparisonRow("oracle", 1.0, 1.0, ones, 0, _per_step(seconds, bed), unconverged=bed.oracle_unconverged)
+    return ScoredEntry("oracle", 1.0, 1.0, ones, 0, _per_step(seconds, bed), unconverged=bed.oracle_unconverged)
 
 
 def worst_live_ratio(score: DailyScore) -> float | None:
@@ -201,5 +201,5 @@ def _seconds(run: Callable[[], Any]) -> float:
     return min(found)
 
 
-def _per_step(seconds: float, bed: TestBed) -> float:
+def _per_step(seconds: float, bed: Bed) -> float:
     return 1e6 * seconds / (bed.days.shape[0] * bed.days.shape[1])

@@ -21,7 +21,7 @@ from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.running import rollout_days
 
 
-class TestBed(eqx.Module):
+class Bed(eqx.Module):
     """Consecutive days with what is known before them, and the daily oracle's bill, common to all agents.
 
     Where the oracle did not converge its bill is not the optimum, and nothing measured by it is a result.
@@ -35,7 +35,7 @@ class TestBed(eqx.Module):
     oracle_unconverged: Unconverged = Unconverged()
 
     @classmethod
-    def of(cls, problem: Problem, x0, days, history=None) -> "TestBed":
+    def of(cls, problem: Problem, x0, days, history=None) -> "Bed":
         """Run the daily oracle once."""
         x0, days = jnp.asarray(x0), jnp.asarray(days)
         runs, _ = oracle_days(problem, x0, days)
@@ -70,7 +70,7 @@ class DailyScore(eqx.Module):
 
 def score_days(
     agent: AbstractAgent,
-    bed: TestBed,
+    bed: Bed,
     forecaster: AbstractForecaster | None = None,
     key: PRNGKeyArray | None = None,
 ) -> DailyScore:
@@ -78,7 +78,7 @@ def score_days(
     return score_runs(*rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster, key), bed)
 
 
-def score_all(agents: Sequence[AbstractAgent], bed: TestBed) -> list[DailyScore]:
+def score_all(agents: Sequence[AbstractAgent], bed: Bed) -> list[DailyScore]:
     """Test agents that differ in their arrays only, all at once; none of them looks ahead."""
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents)
     runs, starts = _all_days(stacked, bed)
@@ -86,11 +86,11 @@ def score_all(agents: Sequence[AbstractAgent], bed: TestBed) -> list[DailyScore]
 
 
 @eqx.filter_jit
-def _all_days(agents: AbstractAgent, bed: TestBed) -> tuple[Trajectory, Float[Array, "k n d"]]:
+def _all_days(agents: AbstractAgent, bed: Bed) -> tuple[Trajectory, Float[Array, "k n d"]]:
     return jax.vmap(lambda agent: rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history))(agents)
 
 
-def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: TestBed) -> DailyScore:
+def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: Bed) -> DailyScore:
     """The score of runs through the days of a bed, each from its x0.
 
     The prediction error is the mean squared distance of the advice from the day's oracle, over the oracle's mean cost (the

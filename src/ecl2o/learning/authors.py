@@ -10,14 +10,14 @@ from ecl2o.agents import AbstractAgent
 from ecl2o.learning.losses import (
     AbstractLoss,
     CostScale,
-    Scale,
+    FixedScale,
     check_cost_scale,
     check_share,
     fixed_scale,
     runs_and_advisor_alone,
 )
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import as_float, known
+from ecl2o.problem.arrays import as_float, concrete_value
 
 # As the published configuration lists them, and as the published program uses them: it sets a rate after a stage, not before.
 AUTHORS_RATES = (4e-4, 3e-4, 2e-4, 1e-4, 6e-5, 3e-5)
@@ -40,12 +40,12 @@ class AuthorsLoss(AbstractLoss):
     weight: Float[Array, ""] = eqx.field(converter=as_float, default=0.6)
     min_cr: Float[Array, ""] = eqx.field(converter=as_float, default=2.0)
     cost_scale: CostScale = eqx.field(static=True, default=AUTHORS_COST_SCALE)
-    scale: Scale | None = None
+    scale: FixedScale | None = None
 
     def __check_init__(self):
         check_share("weight", self.weight)
         check_cost_scale(self.cost_scale)
-        least = known(self.min_cr)
+        least = concrete_value(self.min_cr)
         if least is not None and not (least >= 0).all():
             raise ValueError(f"min_cr must not be negative, got {least}.")
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.learning.descent import Report, Runs, Solved, train
 from ecl2o.learning.gradients import AbstractGradient, Backpropagation
-from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, scaled
+from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, with_fixed_scale
 from ecl2o.learning.plan import Plan, Schedule
 from ecl2o.offline import oracle
 from ecl2o.problem import Instance, Problem, Trajectory
@@ -151,12 +151,12 @@ def fit_many(
     solved = _with_oracles(problem, instances)
     training = cast_floats(solved, dtype)
     checked = None if validation is None else cast_floats(_with_oracles(problem, validation), dtype)
-    losses = [cast_floats(scaled(loss, training.oracles), dtype) for loss in losses]
+    losses = [cast_floats(with_fixed_scale(loss, training.oracles), dtype) for loss in losses]
     weights, frozen = _stack(
         [eqx.partition(cast_floats(agent, dtype), trainable_mask(agent)) for agent in agents], "agents"
     )
     gradients = [
-        gradient.prepare(agent, problem, solved.instances, solved.oracles, jax.random.fold_in(key, 0))
+        gradient.ready_for(agent, problem, solved.instances, solved.oracles, jax.random.fold_in(key, 0))
         for agent, key in zip(agents, keys, strict=True)
     ]
     runs = Runs(

@@ -38,7 +38,7 @@ class AbstractGradient(eqx.Module):
         """What one step costs, in evaluations of the loss on a batch; a backward pass counts as two."""
 
     @abc.abstractmethod
-    def prepare(
+    def ready_for(
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory, key: PRNGKeyArray
     ) -> "AbstractGradient":
         """The same, ready to train this agent on this training set. Refuses an agent that it cannot serve."""
@@ -61,7 +61,7 @@ class Backpropagation(AbstractGradient):
     def evaluations(self) -> int:
         return 3
 
-    def prepare(self, agent, problem, instances, oracles, key) -> "Backpropagation":
+    def ready_for(self, agent, problem, instances, oracles, key) -> "Backpropagation":
         return self
 
     def value_and_slope(self, loss, weights, frozen, key):
@@ -89,7 +89,7 @@ class ZeroOrder(AbstractGradient):
     def evaluations(self) -> int:
         return 2 * self.directions
 
-    def prepare(self, agent, problem, instances, oracles, key) -> "ZeroOrder":
+    def ready_for(self, agent, problem, instances, oracles, key) -> "ZeroOrder":
         return self
 
     def value_and_slope(self, loss, weights, frozen, key):
@@ -214,7 +214,7 @@ class SurrogateCalibrator(AbstractGradient):
     def evaluations(self) -> int:
         return 3
 
-    def prepare(self, agent, problem, instances, oracles, key) -> "SurrogateCalibrator":
+    def ready_for(self, agent, problem, instances, oracles, key) -> "SurrogateCalibrator":
         if not isinstance(agent, MLAROBD):
             raise TypeError(f"SurrogateCalibrator stands in for MLAROBD's calibrator, got {type(agent).__name__}.")
         first = Start(instances.x0[0], instances.past[0], instances.horizon)
@@ -231,7 +231,7 @@ class SurrogateCalibrator(AbstractGradient):
         return eqx.tree_at(lambda s: s.fitted, self, fitted, is_leaf=lambda leaf: leaf is None)
 
     def value_and_slope(self, loss, weights, frozen, key):
-        assert self.fitted is not None, "prepare comes first"
+        assert self.fitted is not None, "ready_for comes first"
         surrogate = self.fitted.surrogate
 
         def through(weights):
@@ -240,7 +240,7 @@ class SurrogateCalibrator(AbstractGradient):
         return jax.value_and_grad(through)(weights)
 
     def report(self) -> dict[str, float]:
-        assert self.fitted is not None, "prepare comes first"
+        assert self.fitted is not None, "ready_for comes first"
         return {
             "value_error": float(self.fitted.value_error),
             "jacobian_error": float(self.fitted.jacobian_error),

@@ -9,12 +9,12 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.advisors import Fixed
-from ecl2o.learning.losses import AbstractLoss, CostScale, Scale, runs
+from ecl2o.learning.losses import AbstractLoss, CostScale, FixedScale, runs
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.running import rollout
 
 
-class Shadowed(AbstractAgent):
+class _Shadowed(AbstractAgent):
     """Play the leader's actions while a follower, who sees the same, says what it would do (as the advice)."""
 
     leader: AbstractAgent
@@ -37,7 +37,7 @@ class Shadowed(AbstractAgent):
         return (leading, following), action, Info(led.converged & followed.converged, advice=proposal)
 
 
-class Detached(AbstractAgent):
+class _Detached(AbstractAgent):
     """The same agent, without derivatives through where it stands: its past actions count as given data."""
 
     agent: AbstractAgent
@@ -69,7 +69,7 @@ class ImitationLoss(AbstractLoss):
     expert: AbstractAgent | None = None
     rollout: Literal["teacher", "free", "dagger"] = eqx.field(static=True, default="teacher")
     cost_scale: CostScale = eqx.field(static=True, default="oracle")
-    scale: Scale | None = None
+    scale: FixedScale | None = None
 
     def __check_init__(self):
         if self.rollout not in ("teacher", "free", "dagger"):
@@ -87,7 +87,7 @@ class ImitationLoss(AbstractLoss):
         """(what the learner did, what it was shown)."""
         if self.rollout == "dagger":
             assert self.expert is not None
-            run = runs(Shadowed(Detached(agent), self.expert), problem, instances)
+            run = runs(_Shadowed(_Detached(agent), self.expert), problem, instances)
             return run.actions, _proposals(run)
         if self.rollout == "free":
             shown = oracles if self.expert is None else runs(self.expert, problem, instances)
@@ -95,7 +95,7 @@ class ImitationLoss(AbstractLoss):
         if self.expert is None:
             led = jax.vmap(lambda s, x: _along(agent, problem, s, x))(instances, oracles.actions)
             return led, oracles.actions
-        run = runs(Shadowed(self.expert, agent), problem, instances)
+        run = runs(_Shadowed(self.expert, agent), problem, instances)
         return _proposals(run), run.actions
 
 
@@ -103,7 +103,7 @@ def _along(
     agent: AbstractAgent, problem: Problem, instance: Instance, path: Float[Array, "T d"]
 ) -> Float[Array, "T d"]:
     """What the agent proposes at each step of a given path."""
-    return _proposals(rollout(Shadowed(Fixed(path), agent), problem, instance))
+    return _proposals(rollout(_Shadowed(Fixed(path), agent), problem, instance))
 
 
 def _proposals(run: Trajectory) -> Float[Array, "*n T d"]:

@@ -3,7 +3,7 @@
 Costs and ratios live on different scales, and the paper adds them (erratum E16). `cost_scale="oracle"` divides costs by the
 mean oracle cost of the training set, so that mu and kappa mean the same on data of any unit; "instance" divides each by its
 own oracle cost; a number multiplies costs as it is (the authors: 100). `fit` fixes the scale once, on the whole training set,
-through `scaled`.
+through `with_fixed_scale`.
 """
 
 import abc
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Observation, Start
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import as_float, known
+from ecl2o.problem.arrays import as_float, concrete_value
 from ecl2o.running import rollout_set
 
 # Oracle costs in denominators are at least this share of their mean: an instance whose optimum is free has no ratio.
@@ -48,7 +48,7 @@ def _advice(agent: AbstractAgent, advice: Array | None) -> Array:
     return advice
 
 
-class Scale(eqx.Module):
+class FixedScale(eqx.Module):
     """The factor on costs, the floor under oracle costs in denominators, and whether (1) each cost is over its own optimum."""
 
     factor: Float[Array, ""]
@@ -72,7 +72,7 @@ class AbstractLoss(eqx.Module):
     """A loss; `scale` is None until it has been fixed on a training set."""
 
     cost_scale: eqx.AbstractVar[CostScale]
-    scale: eqx.AbstractVar[Scale | None]
+    scale: eqx.AbstractVar[FixedScale | None]
 
     @abc.abstractmethod
     def __call__(
@@ -81,23 +81,23 @@ class AbstractLoss(eqx.Module):
         """The loss of a batch."""
 
 
-def fixed_scale(loss: AbstractLoss, oracles: Trajectory) -> Scale:
+def fixed_scale(loss: AbstractLoss, oracles: Trajectory) -> FixedScale:
     """The loss's scale: the one that was fixed, or that of these oracles."""
     return scale_of(loss.cost_scale, oracles) if loss.scale is None else loss.scale
 
 
-def scale_of(cost_scale: CostScale, oracles: Trajectory) -> Scale:
+def scale_of(cost_scale: CostScale, oracles: Trajectory) -> FixedScale:
     """A cost scale on the instances of these oracles. Losses that differ only in theirs can be trained together, if fixed."""
     mean = jnp.mean(oracles.cost)
     factors = {"oracle": 1 / mean, "instance": 1.0}
     factor = factors[cost_scale] if isinstance(cost_scale, str) else cost_scale
     by_instance = float(cost_scale == "instance")
-    return Scale(jnp.asarray(factor, mean.dtype), _FLOOR * mean, jnp.asarray(by_instance, mean.dtype))
+    return FixedScale(jnp.asarray(factor, mean.dtype), _FLOOR * mean, jnp.asarray(by_instance, mean.dtype))
 
 
-def scaled(loss: AbstractLoss, oracles: Trajectory) -> AbstractLoss:
+def with_fixed_scale(loss: AbstractLoss, oracles: Trajectory) -> AbstractLoss:
     """The same loss with its scale fixed on a training set, whose optimum must cost something if it is the unit."""
-    mean = known(jnp.mean(oracles.cost))
+    mean = concrete_value(jnp.mean(oracles.cost))
     if loss.scale is None and loss.cost_scale == "oracle" and mean is not None and not mean > 0:
         raise ValueError(
             f"cost_scale='oracle' divides by the mean oracle cost, which is {mean:g}; give a number instead."
@@ -135,7 +135,7 @@ def _runs_with_standalone_actions(agent, problem: Problem, instances: Instance):
 
 def check_share(name: str, value: Float[Array, ""]) -> None:
     """Refuse what is not between 0 and 1."""
-    number = known(value)
+    number = concrete_value(value)
     if number is not None and not ((number >= 0) & (number <= 1)).all():
         raise ValueError(f"{name} must lie in [0, 1], got {number}.")
 
@@ -158,7 +158,7 @@ class CalibratedLoss(AbstractLoss):
     rho_bar: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
     prediction_rollout: Literal["calibrated", "standalone"] = eqx.field(static=True, default="calibrated")
     cost_scale: CostScale = eqx.field(static=True, default="oracle")
-    scale: Scale | None = None
+    scale: FixedScale | None = None
 
     def __check_init__(self):
         check_share("mu", self.mu)
@@ -184,7 +184,7 @@ class StandaloneLoss(AbstractLoss):
 
     kappa: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
     cost_scale: CostScale = eqx.field(static=True, default="oracle")
-    scale: Scale | None = None
+    scale: FixedScale | None = None
 
     def __check_init__(self):
         check_share("kappa", self.kappa)
@@ -207,10 +207,10 @@ class TailLoss(AbstractLoss):
 
     level: Float[Array, ""] = eqx.field(converter=as_float, default=0.9)
     cost_scale: CostScale = eqx.field(static=True, default="oracle")
-    scale: Scale | None = None
+    scale: FixedScale | None = None
 
     def __check_init__(self):
-        number = known(self.level)
+        number = concrete_value(self.level)
         if number is not None and not ((number >= 0) & (number < 1)).all():
             raise ValueError(f"level must lie in [0, 1), got {number}.")
         check_cost_scale(self.cost_scale)

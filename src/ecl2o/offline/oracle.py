@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ecl2o.offline.linear import cheapest_linear_path
 from ecl2o.planning.path import Path, cheapest_path
 from ecl2o.problem import Instance, LinearSwitching, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, cast_floats, known
+from ecl2o.problem.arrays import AnyArray, cast_floats, concrete_value
 
 
 def oracle(problem: Problem, instance: Instance) -> Trajectory:
@@ -35,7 +35,7 @@ def oracle(problem: Problem, instance: Instance) -> Trajectory:
 
 def warn_unless_converged(problem: Problem, run: Trajectory) -> None:
     """Say that an optimum is none, where that can be known: not while JAX is tracing. Closed forms do not fail."""
-    converged = None if problem.is_unbounded_quadratic else known(run.converged)
+    converged = None if problem.is_unbounded_quadratic else concrete_value(run.converged)
     if converged is not None and not converged.all():
         warnings.warn(
             f"the oracle did not converge on {(~converged).sum()} of {converged.size} steps: its cost is not the optimum, and "

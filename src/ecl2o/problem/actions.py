@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, known
+from ecl2o.problem.arrays import as_float, concrete_value
 
 
 class AbstractActionSet(eqx.Module):
@@ -55,14 +55,14 @@ class Box(AbstractActionSet):
         for name, bound in (("lower", self.lower), ("upper", self.upper)):
             if bound.ndim > 1:
                 raise ValueError(f"{name} must be a number or a vector, got shape {bound.shape}.")
-            values = known(bound)
+            values = concrete_value(bound)
             if values is not None and np.isnan(values).any():
                 raise ValueError(f"{name} must not be NaN.")
         if self.lower.ndim == self.upper.ndim == 1 and self.lower.shape != self.upper.shape:
             raise ValueError(
                 f"lower and upper must have the same length, got {self.lower.shape} and {self.upper.shape}."
             )
-        lower, upper = known(self.lower), known(self.upper)
+        lower, upper = concrete_value(self.lower), concrete_value(self.upper)
         if lower is not None and upper is not None and (lower > upper).any():
             where = int(np.argmax(np.atleast_1d(lower > upper)))
             low, high = np.broadcast_arrays(np.atleast_1d(lower), np.atleast_1d(upper))
@@ -84,7 +84,7 @@ class Box(AbstractActionSet):
         for name, bound in (("lower", self.lower), ("upper", self.upper)):
             if bound.ndim == 1 and bound.shape != (dim,):
                 raise ValueError(f"{name} must have {dim} entries to fit x0, got {bound.shape[0]}.")
-        values, lower, upper = known(x0), known(self.lower), known(self.upper)
+        values, lower, upper = concrete_value(x0), concrete_value(self.lower), concrete_value(self.upper)
         if values is None or lower is None or upper is None:
             return
         slack = 1e-6 * (1 + np.abs(values))  # a float32 x0 of a float64 box

@@ -26,14 +26,14 @@ def as_optional_float(value: Any) -> Float[Array, "..."] | None:
     return None if value is None else as_float(value)
 
 
-def known(array: Any) -> np.ndarray | None:
+def concrete_value(array: Any) -> np.ndarray | None:
     """The values of an array as NumPy, or None while JAX is tracing and they are not known."""
     return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
 def refuse_unless_finite(name: str, array: Any) -> None:
     """Refuse NaN and infinity, saying where the first one is."""
-    values = known(array)
+    values = concrete_value(array)
     if values is not None and not np.isfinite(values).all():
         if values.ndim == 0:
             raise ValueError(f"{name} must be finite, got {values}.")
@@ -43,21 +43,21 @@ def refuse_unless_finite(name: str, array: Any) -> None:
 
 def refuse_unless_positive(name: str, array: Any) -> None:
     """Refuse zero, negative numbers and NaN."""
-    values = known(array)
+    values = concrete_value(array)
     if values is not None and not (values > 0).all():
         raise ValueError(f"{name} must be positive, got {_shown(values)}.")
 
 
 def refuse_if_negative(name: str, array: Any) -> None:
     """Refuse negative numbers and NaN."""
-    values = known(array)
+    values = concrete_value(array)
     if values is not None and not (values >= 0).all():
         raise ValueError(f"{name} must not be negative, got {_shown(values)}.")
 
 
 def refuse_unless_fraction(name: str, array: Any) -> None:
     """Refuse numbers outside [0, 1] and NaN."""
-    values = known(array)
+    values = concrete_value(array)
     if values is not None and not ((values >= 0) & (values <= 1)).all():
         raise ValueError(f"{name} must lie between 0 and 1, got {_shown(values)}.")
 

@@ -18,7 +18,7 @@ from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
     as_pytree,
-    known,
+    concrete_value,
     refuse_unless_finite,
     refuse_unless_positive,
 )
@@ -185,7 +185,7 @@ class CurvedTracking(AbstractQuadraticCost):
         if self.maximum is None:
             return
         refuse_unless_finite("maximum", self.maximum)
-        low, high = known(self.minimum), known(self.maximum)
+        low, high = concrete_value(self.minimum), concrete_value(self.maximum)
         if low is not None and high is not None and (low > high).any():
             raise ValueError(f"minimum must not exceed maximum, got minimum {low} and maximum {high}.")
 
@@ -284,7 +284,7 @@ def refuse_unless_spd(name: str, matrix: Float[Array, "d d"]) -> None:
     """Refuse a matrix that is not square, finite, symmetric and positive definite."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ValueError(f"{name} must be a square matrix, got shape {matrix.shape}.")
-    values = known(matrix)
+    values = concrete_value(matrix)
     if values is None:
         return
     refuse_unless_finite(name, values)

@@ -102,7 +102,7 @@ def _refuse_infeasible(agent: AbstractAgent, problem: Problem, contexts: Context
 def _by_gradient(
     advisor: Advisor, contexts: Contexts, problem: Problem, recipe: Recipe, progress: Progress
 ) -> list[Trained]:
-    """One contender per entry of the grid, trained through the calibrator, and through the guard if it promises each day.
+    """One agent per point of the grid, trained through the calibrator, and through the guard if it promises each day.
 
     A promise for longer hardly ever cuts anything off, and is put around what was trained without it.
     """

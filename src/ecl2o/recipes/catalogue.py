@@ -24,13 +24,13 @@ from ecl2o.agents import (
     Switch,
 )
 from ecl2o.agents.advisors import OnlineRidge
-from ecl2o.evaluation import TestBed
-from ecl2o.evaluation.comparison import Entrant, streamed
+from ecl2o.evaluation import Bed
+from ecl2o.evaluation.comparison import Entry, streamed
 from ecl2o.forecasters import AbstractForecaster, RollingProfile
 from ecl2o.recipes.tariff import under_tariff
 
 # Agents that need no training, by the names that tables and commands use: made for days of so many steps.
-CONTENDERS: dict[str, Callable[[int], AbstractAgent]] = {
+NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
     "greedy": lambda steps: Greedy(),
     "hitting-minimizer": lambda steps: HittingMinimizer(),
     "r-obd": lambda steps: ROBD(),
@@ -55,12 +55,12 @@ CONTENDERS: dict[str, Callable[[int], AbstractAgent]] = {
 _LEARN_ON = ("ridge", "competitive-ridge")  # what they have learned is not forgotten at midnight
 
 
-def contender(name: str, bed: TestBed, forecaster: AbstractForecaster | None = None) -> Entrant:
+def named_entry(name: str, bed: Bed, forecaster: AbstractForecaster | None = None) -> Entry:
     """An agent by name for the days of a bed; it asks a rolling profile unless another forecaster is given."""
-    if name not in CONTENDERS:
-        raise ValueError(f"no agent is called {name!r}; there are {', '.join(CONTENDERS)}.")
+    if name not in NAMED_AGENTS:
+        raise ValueError(f"no agent is called {name!r}; there are {', '.join(NAMED_AGENTS)}.")
     steps = bed.days.shape[1]
-    agent = CONTENDERS[name](steps)
+    agent = NAMED_AGENTS[name](steps)
     if name in _LEARN_ON:
         return streamed(agent, bed.problem)
-    return Entrant(agent, RollingProfile(period=steps) if forecaster is None else forecaster)
+    return Entry(agent, RollingProfile(period=steps) if forecaster is None else forecaster)

@@ -18,7 +18,9 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from ecl2o.agents import Competitive, Guarded, trainable_mask
-from ecl2o.agents.advisors import Corrected, OnlineRidge, Outlook, Recorded
+from ecl2o.agents.advisors import OnlineRidge
+from ecl2o.agents.advisors.correction import Corrected
+from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.data import Contexts
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory

@@ -14,8 +14,8 @@ import numpy as np
 
 from ecl2o.agents import RHC, ROBD, AbstractAgent
 from ecl2o.data import Contexts, DataError, SeriesMetadata, Split
-from ecl2o.evaluation import Certificate, TestBed, certify, score_runs
-from ecl2o.evaluation.comparison import ComparisonRow, Entrant, compare, streamed
+from ecl2o.evaluation import Bed, Certificate, certify, score_runs
+from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, streamed
 from ecl2o.forecasters import RollingProfile
 from ecl2o.problem import Box, Everywhere, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.candidates import FORECAST_DAYS, Shape, Trained, in_units, train_all
@@ -46,7 +46,7 @@ class FittedSeries:
     policy: Policy
     candidates: list[Candidate]
     chosen: Candidate
-    rows: list[ComparisonRow]
+    entries: list[ScoredEntry]
     test_days: int
 
 
@@ -77,15 +77,15 @@ def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress
     scaled_problem = tracking_problem(contexts.dim, recipe.alpha, scaled_recipe.bounds)
     trained = train_all(scaled, scaled_problem, scaled_recipe, progress)
     candidates = []
-    for entry in trained:
-        candidates.append(_validated(entry, scaled, scaled_problem))
+    for candidate in trained:
+        candidates.append(_validated(candidate, scaled, scaled_problem))
         progress("choosing on validation days", len(candidates), len(trained))
     best = int(np.argmin([candidate.average_cost for candidate in candidates]))
     agent = in_units(trained[best].agent, 1 / unit)
     history_steps = trained[best].kept_steps(contexts)
-    test = TestBed.of(problem, *contexts.test_days(_known(history_steps, contexts, test=True)))
+    test = Bed.of(problem, *contexts.test_days(_history_steps(history_steps, contexts, test=True)))
     rows = compare(
-        {"policy": streamed(agent, problem), **rivals(contexts.steps_per_day)},
+        {"policy": streamed(agent, problem), **reference_entries(contexts.steps_per_day)},
         test,
         lambda done, total: progress("testing on held-back days", done, total),
     )
@@ -93,10 +93,10 @@ def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress
     return FittedSeries(policy, candidates, candidates[best], rows, test.days.shape[0])
 
 
-def rivals(steps_per_day: int) -> dict[str, Entrant]:
+def reference_entries(steps_per_day: int) -> dict[str, Entry]:
     """What a policy must be compared with: the expert, and what a practitioner would use instead."""
     plan = RHC(steps_per_day - 1, truncate=False)
-    return {"r-obd": Entrant(ROBD()), "rhc": Entrant(plan, RollingProfile(FORECAST_DAYS, period=steps_per_day))}
+    return {"r-obd": Entry(ROBD()), "rhc": Entry(plan, RollingProfile(FORECAST_DAYS, period=steps_per_day))}
 
 
 def bad_day(policy: Policy, contexts: Contexts, seed: int = 0) -> Certificate:
@@ -116,19 +116,19 @@ def _refuse_constant(contexts: Contexts) -> None:
         )
 
 
-def _known(steps: int, contexts: Contexts, *, test: bool) -> int:
+def _history_steps(steps: int, contexts: Contexts, *, test: bool) -> int:
     """So many steps of history, or as many as there are before the test days, or else the validation days."""
     split = contexts.split
     days = split.training_days + (split.validation_days if test else 0)
     return min(steps, days * contexts.steps_per_day)
 
 
-def _validated(entry: Trained, contexts: Contexts, problem: Problem) -> Candidate:
-    """How an entry does on the validation days, as a stream."""
-    steps = _known(entry.kept_steps(contexts), contexts, test=False)
-    bed = TestBed.of(problem, *contexts.validation_days(steps))
-    score = score_runs(*stream_days(entry.agent, problem, bed.x0, bed.days, bed.history), bed)
-    return Candidate(entry.advisor, entry.trust, entry.mu, score.average_cost, score.competitive_ratio)
+def _validated(candidate: Trained, contexts: Contexts, problem: Problem) -> Candidate:
+    """How a candidate does on the validation days, as a stream."""
+    steps = _history_steps(candidate.kept_steps(contexts), contexts, test=False)
+    bed = Bed.of(problem, *contexts.validation_days(steps))
+    score = score_runs(*stream_days(candidate.agent, problem, bed.x0, bed.days, bed.history), bed)
+    return Candidate(candidate.advisor, candidate.trust, candidate.mu, score.average_cost, score.competitive_ratio)
 
 
 def _policy(
@@ -138,7 +138,7 @@ def _policy(
     recipe: Recipe,
     history_steps: int,
     chosen: Candidate,
-    rows: list[ComparisonRow],
+    rows: list[ScoredEntry],
 ) -> Policy:
     """The policy with what evaluate, act and the next engineer need to know, and the latest contexts to begin with."""
     series = contexts.metadata

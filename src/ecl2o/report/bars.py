@@ -5,14 +5,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from ecl2o.report.style import house_style, looks, new_figure
-from ecl2o.studies.results import Row, Study
+from ecl2o.studies.results import Study, TestedEntry
 
 _ROOM = 1.22  # of the axis for the numbers at the ends of bars
 
 
 def draw_bars(study: Study) -> Figure:
     """Two panels; error bars are one standard deviation over seeds."""
-    rows = list(study.rows.values())
+    rows = list(study.entries.values())
     with house_style():
         figure = new_figure(height=0.9 + 0.29 * len(rows))
         cost, ratio = figure.subplots(1, 2, sharey=True)
@@ -28,7 +28,7 @@ def draw_bars(study: Study) -> Figure:
         return figure
 
 
-def _draw(axes, rows: list[Row], figure: str, log: bool) -> None:
+def _draw(axes, rows: list[TestedEntry], figure: str, log: bool) -> None:
     means, spreads = _means(rows, figure)
     finite = np.isfinite(means)
     reach = float(np.max((means + spreads)[finite], initial=1.1))
@@ -61,7 +61,7 @@ def _draw(axes, rows: list[Row], figure: str, log: bool) -> None:
     axes.set_xlim(start, end)
 
 
-def _means(rows: list[Row], figure: str) -> tuple[np.ndarray, np.ndarray]:
+def _means(rows: list[TestedEntry], figure: str) -> tuple[np.ndarray, np.ndarray]:
     values = [row.over_seeds(figure) for row in rows]
     means = np.array([value.mean() for value in values])
     spreads = np.array([value.std() if np.isfinite(value).all() else 0.0 for value in values])

@@ -33,7 +33,7 @@ class Plate:
 
 def plates(study: Study) -> list[Plate]:
     """The figures in the order of the report."""
-    worst, rows = study.worst_day, study.rows
+    worst, rows = study.worst_day, study.entries
     label = rows[worst.row].label
     moved = [_MOVED_DAYS] if "shift" in study.extra else []
     return [

@@ -26,7 +26,7 @@ def draw_moved_days(study: Study) -> Figure:
             for name in names:
                 means, spreads = (np.array([case["cost"][name][part] for case in shown]) for part in ("mean", "std"))
                 axes.plot(
-                    amounts, means, marker=look[name].marker, label=study.rows[name].label, **line_style(look[name])
+                    amounts, means, marker=look[name].marker, label=study.entries[name].label, **line_style(look[name])
                 )
                 axes.fill_between(
                     amounts, means - spreads, means + spreads, color=look[name].color, alpha=0.15, linewidth=0

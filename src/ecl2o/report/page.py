@@ -98,7 +98,7 @@ def _head(study: Study) -> str:
 def _results(study: Study) -> str:
     lowest = {1: best(study, "average_cost").name, 2: best(study, "competitive_ratio").name}
     lines = []
-    for name, row in study.rows.items():
+    for name, row in study.entries.items():
         label, *figures = cells(row)
         entries = [
             f"<td{' class=best' if lowest.get(place) == name else ''}>{escape(text)}</td>"
@@ -125,7 +125,7 @@ def _figure(place: int, plate: Plate, file: Path) -> str:
 
 def _rows(study: Study) -> str:
     lines = []
-    for row in study.rows.values():
+    for row in study.entries.values():
         parameters = ", ".join(f"{name} {_value(value)}" for name, value in row.parameters.items())
         note = f' <span class="parameters">{escape(parameters)}</span>' if parameters else ""
         lines.append(f"<dt>{escape(row.label)}</dt><dd>{escape(row.what)}{note}</dd>")
@@ -133,7 +133,9 @@ def _rows(study: Study) -> str:
 
 
 def _protocol(study: Study) -> str:
-    asked = {row.label: row.parameters["forecaster"] for row in study.rows.values() if "forecaster" in row.parameters}
+    asked = {
+        row.label: row.parameters["forecaster"] for row in study.entries.values() if "forecaster" in row.parameters
+    }
     forecasters = "".join(f"{label} asks {_value(forecaster)}. " for label, forecaster in asked.items())
     notes = [*_PROTOCOL, _FORECASTS.format(forecasters=forecasters)]
     notes += [_AUTHORS] if study.preset == "authors-code" else []

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 
-from ecl2o.studies.results import Row, Study
+from ecl2o.studies.results import Study, TestedEntry
 
 HEADINGS = ("", "average cost", "competitive ratio", "p90", "p95", "p99", "p99.5", "prediction error")
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: TestedEntry) -> tuple[str, ...]:
     """One line: label, then figures in the order of `HEADINGS`."""
     tails = [score.tail_ratio for score in row.scores]
     errors = [score.prediction_error for score in row.scores]
@@ -26,7 +26,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def notes(study: Study) -> list[str]:
     """What the marks in the table mean."""
-    return [row.unconverged.note(row.label) for row in study.rows.values() if row.unconverged]
+    return [row.unconverged.note(row.label) for row in study.entries.values() if row.unconverged]
 
 
 def spread_text(values: np.ndarray, digits: int) -> str:
@@ -45,8 +45,8 @@ def number_text(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else "∞"
 
 
-def best(study: Study, figure: str) -> Row:
+def best(study: Study, figure: str) -> TestedEntry:
     """The row, the oracle aside, with the lowest mean of a figure; one that is a result, if there is any."""
-    rows = [row for row in study.rows.values() if row.name != "oracle"]
+    rows = [row for row in study.entries.values() if row.name != "oracle"]
     rows = [row for row in rows if not row.unconverged] or rows
     return min(rows, key=lambda row: float(row.over_seeds(figure).mean()))

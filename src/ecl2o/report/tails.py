@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from ecl2o.report.style import house_style, line_style, looks, new_figure
-from ecl2o.studies.results import Row, Study
+from ecl2o.studies.results import Study, TestedEntry
 
 LOWEST = 90.0
 _LEVELS = np.linspace(LOWEST, 100.0, 101)
@@ -20,7 +20,7 @@ _PANELS = (
 
 def draw_tails(study: Study) -> Figure:
     """Ratio against percentile, 90 to 100 (the competitive ratio), means over seeds."""
-    rows = [row for row in study.rows.values() if row.name != "oracle"]
+    rows = [row for row in study.entries.values() if row.name != "oracle"]
     with house_style():
         figure = new_figure(height=3.8)
         axes = figure.subplots()
@@ -37,7 +37,7 @@ def draw_highest_tails(study: Study) -> Figure:
         figure = new_figure(height=3.2)
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (title, names) in zip(panels, _PANELS, strict=True):
-            _draw(axes, [study.rows[name] for name in names if name in study.rows], study, _HIGHEST, spread=True)
+            _draw(axes, [study.entries[name] for name in names if name in study.entries], study, _HIGHEST, spread=True)
             axes.set_xlim(99.0, 100.02)
             axes.set_title(title)
             axes.legend(loc="upper left")
@@ -45,8 +45,8 @@ def draw_highest_tails(study: Study) -> Figure:
         return figure
 
 
-def _draw(axes, rows: list[Row], study: Study, levels: np.ndarray, spread: bool = False) -> None:
-    look = looks(list(study.rows))
+def _draw(axes, rows: list[TestedEntry], study: Study, levels: np.ndarray, spread: bool = False) -> None:
+    look = looks(list(study.entries))
     axes.set_yscale("log")
     for place, row in enumerate(rows):
         curves = tail_curves(row, levels)
@@ -62,12 +62,12 @@ def _draw(axes, rows: list[Row], study: Study, levels: np.ndarray, spread: bool 
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def tail_curve(row: Row, levels: np.ndarray = _LEVELS) -> np.ndarray:
+def tail_curve(row: TestedEntry, levels: np.ndarray = _LEVELS) -> np.ndarray:
     """The mean over seeds of the percentiles of the ratio; NaN, which is not drawn, where it is infinite."""
     return tail_curves(row, levels).mean(axis=1)
 
 
-def tail_curves(row: Row, levels: np.ndarray) -> np.ndarray:
+def tail_curves(row: TestedEntry, levels: np.ndarray) -> np.ndarray:
     """The percentiles of the ratio, (levels, seeds)."""
     ratios = np.stack([np.asarray(score.ratio, float) for score in row.scores])
     with np.errstate(invalid="ignore"):

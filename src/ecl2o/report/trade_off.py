@@ -23,7 +23,7 @@ def draw_trade_off(study: Study) -> Figure:
         for family in families:
             members = [point for point in points if point.family == family]
             boundary = pareto(members)
-            label = study.rows[family].label if family in study.rows else family
+            label = study.entries[family].label if family in study.entries else family
             spots: dict[str, Any] = {"marker": look[family].marker, "color": look[family].color}
             axes.scatter(*_coordinates(members), s=22, alpha=0.35, linewidth=0, **spots)
             axes.plot(*_coordinates(boundary), markersize=6, label=label, **line_style(look[family]) | spots)

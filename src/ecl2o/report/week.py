@@ -13,7 +13,7 @@ _DAYS = 7
 
 def draw_week(study: Study) -> Figure:
     """The week whose optimum costs the median of all test weeks (first seed)."""
-    units, rows = units_of(study), study.rows
+    units, rows = units_of(study), study.entries
     shown = [name for name in ("oracle", "ec-l2o") if name in rows]
     first, days = _median_week(rows["oracle"].scores[0].cost)
     time = _days_of(clock(study.contexts.test_time()), first, days, study.contexts.steps_per_day)

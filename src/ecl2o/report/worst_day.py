@@ -32,7 +32,7 @@ def draw_worst_day(study: Study) -> Figure:
                     time, best, color=BLACK, linewidth=1, linestyle=(0, (2, 1)), label="oracle, from its own start"
                 )
             axes.plot(time, totals(day.actions[name]) * scale, color=look[name].color, linewidth=2, label="this row")
-            axes.set_title(f"{study.rows[name].label}\nratio {day.ratios[name]:.3g}", fontsize=8)
+            axes.set_title(f"{study.entries[name].label}\nratio {day.ratios[name]:.3g}", fontsize=8)
             axes.xaxis.set_major_locator(dates.HourLocator(byhour=(0, 12)))
             axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))
             axes.margins(x=0)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from ecl2o.data import weather_contexts
-from ecl2o.evaluation import TestBed
+from ecl2o.evaluation import Bed
 from ecl2o.problem import NotApplicable
 from ecl2o.recipes.own_series import tracking_problem
 from ecl2o.studies.prices import spot_bed, tariff_bed
@@ -19,12 +19,12 @@ _INSTANCES = 200
 _ALPHA = 10.0
 
 
-def demand_response_bed(alpha: float | None, seed: int) -> TestBed:
+def demand_response_bed(alpha: float | None, seed: int) -> Bed:
     """The test days of the demand-response study on the built-in weather."""
-    return TestBed.of(tracking_problem(1, alpha or _ALPHA), *weather_contexts().test_days(_HISTORY))
+    return Bed.of(tracking_problem(1, alpha or _ALPHA), *weather_contexts().test_days(_HISTORY))
 
 
-def right_sizing_bed(alpha: float | None, seed: int) -> TestBed:
+def right_sizing_bed(alpha: float | None, seed: int) -> Bed:
     """The test days of the right-sizing study on the built-in workload: three kinds of servers, a box, Newton's solves."""
     if alpha is not None:
         raise NotApplicable(
@@ -33,25 +33,25 @@ def right_sizing_bed(alpha: float | None, seed: int) -> TestBed:
     return RightSizing(RightSizingSettings(seed=seed)).test
 
 
-def varying_curvature_bed(alpha: float | None, seed: int) -> TestBed:
+def varying_curvature_bed(alpha: float | None, seed: int) -> Bed:
     """Random days on which the curvature of the hitting cost changes from step to step."""
     problem = varying_curvature_problem(beta=alpha or _ALPHA)
     instances = random_instances(jax.random.key(seed), _INSTANCES, 24, problem)
-    return TestBed.of(problem, np.zeros(1), instances.contexts)
+    return Bed.of(problem, np.zeros(1), instances.contexts)
 
 
-def prices_bed(alpha: float | None, seed: int) -> TestBed:
+def prices_bed(alpha: float | None, seed: int) -> Bed:
     """The demand-response days, each miss weighed by a price that is not known in advance."""
     return spot_bed(alpha or _ALPHA, seed)
 
 
-def tariff_prices_bed(alpha: float | None, seed: int) -> TestBed:
+def tariff_prices_bed(alpha: float | None, seed: int) -> Bed:
     """The same under a tariff that is."""
     return tariff_bed(alpha or _ALPHA)
 
 
 # By name: alpha (None: the study's own) and seed to a bed.
-BEDS: dict[str, Callable[[float | None, int], TestBed]] = {
+BEDS: dict[str, Callable[[float | None, int], Bed]] = {
     "demand-response": demand_response_bed,
     "right-sizing": right_sizing_bed,
     "varying-curvature": varying_curvature_bed,

@@ -16,7 +16,7 @@ from ecl2o import theory
 from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Periodic, PureML, Switch
 from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
-from ecl2o.evaluation import DailyScore, TestBed, score_all, score_days, score_runs
+from ecl2o.evaluation import Bed, DailyScore, score_all, score_days, score_runs
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.offline import oracle_days
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
@@ -29,12 +29,12 @@ from ecl2o.studies.entries import (
     AUTHORS_EXAMPLE,
     PAPER_MU,
     PAPER_TRUST,
-    Entry,
+    StudyEntry,
     Tuned,
     authors_entries,
     expert_entries,
     network_entries,
-    oracle_row,
+    oracle_entry,
     planner_entry,
     policies,
     tested,
@@ -43,7 +43,7 @@ from ecl2o.studies.entries import (
 )
 from ecl2o.studies.fronts import Choice, Record, choices, over_seeds
 from ecl2o.studies.networks import Alone, Authors, Calibrated, NetworkTraining, untrained_key
-from ecl2o.studies.results import Laps, Study, TradeOffPoint, WorstDay, row_points
+from ecl2o.studies.results import Laps, Study, TradeOffPoint, WorstDay, entry_points
 from ecl2o.studies.settings import DemandResponseSettings
 from ecl2o.studies.sweep_grid import Network, Setting
 from ecl2o.studies.training_jobs import Job, run_jobs
@@ -78,8 +78,8 @@ class DemandResponse:
         )
         self.problem = Problem(SquaredTracking(), Mahalanobis.isotropic(settings.alpha, dim=1))
         self.windows: Instance = self.contexts.training_windows()
-        self.test = TestBed.of(self.problem, *self.contexts.test_days(HISTORY))
-        self.validation = TestBed.of(self.problem, *self.contexts.validation_days(HISTORY))
+        self.test = Bed.of(self.problem, *self.contexts.test_days(HISTORY))
+        self.validation = Bed.of(self.problem, *self.contexts.validation_days(HISTORY))
 
     @property
     def network_kind(self) -> type[LSTM] | type[MLP]:
@@ -139,7 +139,7 @@ class DemandResponse:
         trained, _ = train_through(guard, self.problem, self.contexts, period=HOURS, steps=steps)
         return Periodic(trained, HOURS)
 
-    def score(self, name: str, entry: Entry, agent: AbstractAgent) -> DailyScore:
+    def score(self, name: str, entry: StudyEntry, agent: AbstractAgent) -> DailyScore:
         """Test an agent; one that learns while it runs keeps its memory over midnight, and has seen all that went before."""
         if name == "guarded":
             split = self.contexts.split
@@ -180,9 +180,9 @@ def run(settings: DemandResponseSettings, progress: Progress = silent) -> Study:
     chosen = study.choices(_calibrated(trained))
     entries = _entries(study, trained, chosen)
     oracle_score = score_runs(*oracle_days(study.problem, study.test.x0, study.test.days), study.test)
-    rows = {"oracle": oracle_row(oracle_score)}
+    rows = {"oracle": oracle_entry(oracle_score)}
     rows |= tested(entries, lambda name, agent: study.score(name, entries[name], agent), progress)
-    trade_off = _trade_off(study, trained, progress) + row_points(rows, ("rhc", "seasonal", "guarded"))
+    trade_off = _trade_off(study, trained, progress) + entry_points(rows, ("rhc", "seasonal", "guarded"))
     laps.lap("testing")
     extra = {
         "choices": [choice.as_json() for choice in chosen],
@@ -208,7 +208,7 @@ def run(settings: DemandResponseSettings, progress: Progress = silent) -> Study:
         seeds=settings.seed_numbers,
         oracle_average_cost=float(np.mean(study.test.oracle_cost)),
         test_days=study.test.days.shape[0],
-        rows=rows,
+        entries=rows,
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
         policies=policies(entries, study.problem, HOURS, study.contexts.dim, about),
@@ -248,7 +248,7 @@ def _calibrated(trained: dict[str, Any]) -> dict[Calibrated, MLAROBD]:
     return {**trained["EC-L2O, first half"], **trained["EC-L2O, second half"]}
 
 
-def _entries(study: DemandResponse, trained: dict[str, Any], chosen: list[Choice]) -> dict[str, Entry]:
+def _entries(study: DemandResponse, trained: dict[str, Any], chosen: list[Choice]) -> dict[str, StudyEntry]:
     """The table's rows in order, without the oracle."""
     seeds, calibrated = study.settings.seed_numbers, _calibrated(trained)
     alone: list[PureML] = [trained["PureML"][Alone(0.0, seed)] for seed in seeds]
@@ -276,13 +276,13 @@ def _entries(study: DemandResponse, trained: dict[str, Any], chosen: list[Choice
         **network_entries(kind, alone, paper, tuned),
         **({} if chosen[0].setting == chosen[1].setting else {"ec-l2o-careful": tuned_entry(kind, careful, "careful")}),
         **(authors_entries(kind, *authors) if authors else {}),
-        "seasonal": Entry(
+        "seasonal": StudyEntry(
             "Seasonal",
             "A linear advisor on a rolling profile, trained through the calibrator on 4-day windows.",
             {"trust": seasonal_trust, "mu": 0.0, "advisor": "SeasonalLinear"},
             seasonal,
         ),
-        "guarded": Entry(
+        "guarded": StudyEntry(
             f"Guarded, {PROMISE:g}",
             f"A regression that learns while it runs, corrected and trained through a guard: at most {PROMISE:g} times the "
             "optimum of the day, whatever happens.",

@@ -1,4 +1,4 @@
-"""The rows of a study before they are tested, those that both studies have, and the testing."""
+"""The entries of a study before they are tested, those that both studies have, and the testing."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -7,12 +7,12 @@ from typing import Any
 import jax
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, Periodic, PureML, Switch
-from ecl2o.evaluation import DailyScore, TestBed, score_days
+from ecl2o.evaluation import Bed, DailyScore, score_days
 from ecl2o.forecasters import RollingProfile
 from ecl2o.problem import Problem
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.serving import Contract, Policy
-from ecl2o.studies.results import Row, TradeOffPoint
+from ecl2o.studies.results import TestedEntry, TradeOffPoint
 from ecl2o.studies.training_jobs import Job, run_jobs
 
 # The paper's settings (section 6.2).
@@ -22,8 +22,8 @@ AUTHORS_EXAMPLE = (0.1, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """A row before it is tested: one agent per seed."""
+class StudyEntry:
+    """An agent of a study before its test, one per seed, and how the report names it."""
 
     label: str
     what: str  # one sentence for the report
@@ -43,49 +43,51 @@ class Tuned:
     agents: Sequence[MLAROBD]
 
 
-def expert_entries() -> dict[str, Entry]:
+def expert_entries() -> dict[str, StudyEntry]:
     """What needs neither training nor a forecast."""
     return {
-        "greedy": Entry("Greedy", "Minimises what this hour costs.", {}, [Greedy()]),
-        "r-obd": Entry("R-OBD", "The expert: no online algorithm has a smaller worst-case ratio.", {}, [ROBD()]),
+        "greedy": StudyEntry("Greedy", "Minimises what this hour costs.", {}, [Greedy()]),
+        "r-obd": StudyEntry("R-OBD", "The expert: no online algorithm has a smaller worst-case ratio.", {}, [ROBD()]),
     }
 
 
-def planner_entry(period: int) -> Entry:
+def planner_entry(period: int) -> StudyEntry:
     """What a practitioner would use: a day's plan, made anew at every step."""
     what = (
         "What a practitioner would use: plans a whole day ahead at every step, on a 7-day profile by the hour plus a "
         "decaying correction."
     )
     parameters = {"window": period - 1, "truncate": False, "forecaster": "RollingProfile(days=7, decay=0.9)"}
-    return Entry("RHC", what, parameters, [RHC(period - 1, truncate=False)], RollingProfile(period=period))
+    return StudyEntry("RHC", what, parameters, [RHC(period - 1, truncate=False)], RollingProfile(period=period))
 
 
-def network_entries(kind: str, alone: Sequence[PureML], paper: Sequence[MLAROBD], tuned: Tuned) -> dict[str, Entry]:
+def network_entries(
+    kind: str, alone: Sequence[PureML], paper: Sequence[MLAROBD], tuned: Tuned
+) -> dict[str, StudyEntry]:
     """The paper's rows around a network: alone, switched, calibrated afterwards, and trained through the calibrator."""
     return {
-        "pure-ml": Entry(
+        "pure-ml": StudyEntry(
             "PureML-0",
             f"The network alone ({kind}), trained on its own cost.",
             {"kappa": 0.0, "advisor": kind},
             alone,
             daily=True,
         ),
-        "switch": Entry(
+        "switch": StudyEntry(
             "Switch",
             "Switches between PureML-0 and R-OBD by their bills.",
             {"gamma": SWITCH_GAMMA, "advisor": kind},
             [Switch(agent.advisor, gamma=SWITCH_GAMMA) for agent in alone],
             daily=True,
         ),
-        "mla-robd": Entry(
+        "mla-robd": StudyEntry(
             "MLA-ROBD",
             "Two stages: PureML-0's advice, calibrated afterwards.",
             {"trust": TWO_STAGE_TRUST, "advisor": kind},
             [MLAROBD(agent.advisor, TWO_STAGE_TRUST) for agent in alone],
             daily=True,
         ),
-        "ec-l2o": Entry(
+        "ec-l2o": StudyEntry(
             "EC-L2O",
             "The network trained through the calibrator, with the paper's parameters.",
             {"trust": PAPER_TRUST, "mu": PAPER_MU, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind},
@@ -96,28 +98,28 @@ def network_entries(kind: str, alone: Sequence[PureML], paper: Sequence[MLAROBD]
     }
 
 
-def tuned_entry(kind: str, tuned: Tuned, word: str) -> Entry:
+def tuned_entry(kind: str, tuned: Tuned, word: str) -> StudyEntry:
     """EC-L2O with a trust and mu that were chosen."""
     parameters = {"trust": tuned.trust, "mu": tuned.mu, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind}
     what = f"The same with another trust and mu, chosen {tuned.how}."
-    return Entry(f"EC-L2O, {word}", what, parameters, tuned.agents, daily=True)
+    return StudyEntry(f"EC-L2O, {word}", what, parameters, tuned.agents, daily=True)
 
 
-def authors_entries(kind: str, paper: Sequence[MLAROBD], example: Sequence[MLAROBD]) -> dict[str, Entry]:
+def authors_entries(kind: str, paper: Sequence[MLAROBD], example: Sequence[MLAROBD]) -> dict[str, StudyEntry]:
     """EC-L2O as the authors' code trains it: with the paper's trust and mu, and with those of the published configuration."""
 
     def parameters(trust: float, weight: float) -> dict[str, Any]:
         return {"trust": trust, "weight": weight, "min_cr": 2.0, "loss": "AuthorsLoss", "advisor": kind}
 
     return {
-        "ec-l2o-code": Entry(
+        "ec-l2o-code": StudyEntry(
             "EC-L2O, authors' loss",
             "The same trained with the loss and the learning rates of the authors' code, which are not the paper's.",
             parameters(PAPER_TRUST, PAPER_MU),
             paper,
             daily=True,
         ),
-        "ec-l2o-example": Entry(
+        "ec-l2o-example": StudyEntry(
             "EC-L2O, authors' example",
             "The same with the trust and the weight of the configuration that was published with the code.",
             parameters(*AUTHORS_EXAMPLE),
@@ -127,15 +129,15 @@ def authors_entries(kind: str, paper: Sequence[MLAROBD], example: Sequence[MLARO
     }
 
 
-def oracle_row(score: DailyScore) -> Row:
-    """The row of the daily oracle, which comes first."""
+def oracle_entry(score: DailyScore) -> TestedEntry:
+    """The daily oracle, which comes first."""
     what = "Knows the whole day in advance; every cost in this table is divided by its average."
-    return Row("oracle", "Oracle", what, {}, [score])
+    return TestedEntry("oracle", "Oracle", what, {}, [score])
 
 
 def tested(
-    entries: dict[str, Entry], score: Callable[[str, AbstractAgent], DailyScore], progress: Progress
-) -> dict[str, Row]:
+    entries: dict[str, StudyEntry], score: Callable[[str, AbstractAgent], DailyScore], progress: Progress
+) -> dict[str, TestedEntry]:
     """Every entry on the test days; two at a time, since compiling takes longer than running."""
     alike: dict[Any, list[str]] = {}  # rows that run the same compiled program, one after the other
     for name, entry in entries.items():
@@ -153,13 +155,13 @@ def tested(
     jobs = [Job(names[0], lambda _report, names=names: test(names)) for names in alike.values()]
     scores = {name: found for group in run_jobs(jobs, silent).values() for name, found in group.items()}
     return {
-        name: Row(name, entry.label, entry.what, entry.parameters, scores[name], "advisor" in entry.parameters)
+        name: TestedEntry(name, entry.label, entry.what, entry.parameters, scores[name], "advisor" in entry.parameters)
         for name, entry in entries.items()
     }
 
 
 def trade_off_points(
-    cases: Sequence[tuple[str, str, AbstractAgent]], bed: TestBed, progress: Progress
+    cases: Sequence[tuple[str, str, AbstractAgent]], bed: Bed, progress: Progress
 ) -> list[TradeOffPoint]:
     """Settings (family, setting, agent) on the plane of average cost and ratio."""
     points = []
@@ -171,11 +173,11 @@ def trade_off_points(
 
 
 def policies(
-    entries: dict[str, Entry], problem: Problem, period: int, context_dim: int, about: dict[str, Any]
+    entries: dict[str, StudyEntry], problem: Problem, period: int, context_dim: int, about: dict[str, Any]
 ) -> dict[str, Policy]:
     """A policy file's content per entry: the first seed's agent, to be run as a stream of days of `period` steps."""
 
-    def streamed(entry: Entry) -> AbstractAgent:
+    def streamed(entry: StudyEntry) -> AbstractAgent:
         return Periodic(entry.agents[0], period, "history") if entry.daily else entry.agents[0]
 
     contract = Contract(steps_per_day=period, context_dim=context_dim)

@@ -19,7 +19,7 @@ from ecl2o import theory
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling
 from ecl2o.data import Contexts, DataError
-from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
+from ecl2o.evaluation import Bed, DailyScore, score_days, score_runs
 from ecl2o.evaluation.comparison import worst_live_ratio
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
@@ -172,8 +172,8 @@ class _Setup:
         self.period, self.dim = contexts.steps_per_day, contexts.dim
         self.problem = Problem(SquaredTracking(), Mahalanobis.isotropic(settings.alpha, dim=self.dim))
         history = min(PROFILE_DAYS, contexts.split.training_days) * self.period
-        self.test = TestBed.of(self.problem, *contexts.test_days(history))
-        self.validation = TestBed.of(self.problem, *contexts.validation_days(history))
+        self.test = Bed.of(self.problem, *contexts.test_days(history))
+        self.validation = Bed.of(self.problem, *contexts.validation_days(history))
         self.key = jax.random.key(settings.seed)
         self.unit = unit
 

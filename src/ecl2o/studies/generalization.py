@@ -18,7 +18,7 @@ from ecl2o import theory
 from ecl2o.agents import MLAROBD
 from ecl2o.data import Contexts
 from ecl2o.evaluation import metrics, transport
-from ecl2o.learning.losses import CalibratedLoss, scaled
+from ecl2o.learning.losses import CalibratedLoss, with_fixed_scale
 from ecl2o.learning.losses import runs as rolled_out
 from ecl2o.offline import oracle
 from ecl2o.problem import Instance, Problem, Trajectory
@@ -93,7 +93,7 @@ def theorems(
     Costs are in units of the mean optimum of the training days, as in the loss. `diameter` is omega; errors of different steps
     are taken for independent, which is the theorem's best case. Theorem 5.2 is left out where mu is 0.
     """
-    loss = scaled(CalibratedLoss(mu=mu, rho_bar=rho_bar), training.best)
+    loss = with_fixed_scale(CalibratedLoss(mu=mu, rho_bar=rho_bar), training.best)
     assert isinstance(loss, CalibratedLoss)
     assert loss.scale is not None
     figures = {

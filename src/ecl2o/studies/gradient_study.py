@@ -30,7 +30,7 @@ from ecl2o.learning import (
     fit,
     fit_many,
 )
-from ecl2o.learning.losses import scaled
+from ecl2o.learning.losses import with_fixed_scale
 from ecl2o.offline import oracle
 from ecl2o.problem import Box, Instance, Mahalanobis, Problem, SquaredTracking, Trajectory
 from ecl2o.running import rollout
@@ -83,7 +83,7 @@ class CostReached:
     costs: tuple[float, ...]
 
 
-class Setting(eqx.Module):
+class ProblemCase(eqx.Module):
     """One problem of the study with its instances."""
 
     problem: Problem
@@ -92,7 +92,7 @@ class Setting(eqx.Module):
     validation: Instance
 
     @classmethod
-    def of(cls, problem: Problem) -> "Setting":
+    def of(cls, problem: Problem) -> "ProblemCase":
         """Training windows of the built-in year, and its validation days, each from the last context before it."""
         contexts = weather_contexts()
         windows, days = contexts.training_windows(), contexts.validation_days()
@@ -131,7 +131,9 @@ def problems() -> dict[str, Problem]:
     }
 
 
-def gradient_errors(setting: Setting, methods: dict[str, AbstractGradient], effort: Effort) -> dict[str, GradientError]:
+def gradient_errors(
+    setting: ProblemCase, methods: dict[str, AbstractGradient], effort: Effort
+) -> dict[str, GradientError]:
     """How far each method's gradient is from the true one, on batches, in the middle of a training."""
     agent = fit(
         setting.agent(0),
@@ -145,7 +147,7 @@ def gradient_errors(setting: Setting, methods: dict[str, AbstractGradient], effo
     true = _slopes(Backpropagation(), agent, setting, effort)
     errors = {}
     for name, method in methods.items():
-        ready = method.prepare(agent, setting.problem, setting.training, setting.oracles, jax.random.key(1))
+        ready = method.ready_for(agent, setting.problem, setting.training, setting.oracles, jax.random.key(1))
         errors[name] = _compared(_slopes(ready, agent, setting, effort), true, ready.report())
     return errors
 
@@ -158,9 +160,11 @@ def _compared(found: Float[np.ndarray, "b n"], true: Float[np.ndarray, "b n"], r
     )
 
 
-def _slopes(gradient: AbstractGradient, agent: MLAROBD, setting: Setting, effort: Effort) -> Float[np.ndarray, "b n"]:
+def _slopes(
+    gradient: AbstractGradient, agent: MLAROBD, setting: ProblemCase, effort: Effort
+) -> Float[np.ndarray, "b n"]:
     """The method's gradients on the same batches of the training set."""
-    loss = scaled(LOSS, setting.oracles)
+    loss = with_fixed_scale(LOSS, setting.oracles)
     weights, frozen = eqx.partition(agent, trainable_mask(agent))
     shape = (effort.batches, effort.batch)
     places = jax.random.randint(jax.random.key(2), shape, 0, setting.training.x0.shape[0])
@@ -181,12 +185,12 @@ def _slopes(gradient: AbstractGradient, agent: MLAROBD, setting: Setting, effort
     return np.asarray(all_slopes(places, jax.random.split(jax.random.key(3), effort.batches)))
 
 
-def costs_reached(setting: Setting, methods: dict[str, AbstractGradient], effort: Effort) -> dict[str, CostReached]:
+def costs_reached(setting: ProblemCase, methods: dict[str, AbstractGradient], effort: Effort) -> dict[str, CostReached]:
     """Train with each method for the same number of loss evaluations; the last validation cost at its best rate."""
     return {name: _trained(setting, method, effort) for name, method in methods.items()}
 
 
-def _trained(setting: Setting, method: AbstractGradient, effort: Effort) -> CostReached:
+def _trained(setting: ProblemCase, method: AbstractGradient, effort: Effort) -> CostReached:
     steps = max(effort.evaluations // method.evaluations, 1)
     runs = [(rate, seed) for rate in effort.rates for seed in range(effort.seeds)]
     results = fit_many(
@@ -207,14 +211,14 @@ def _trained(setting: Setting, method: AbstractGradient, effort: Effort) -> Cost
 
 
 @eqx.filter_jit
-def _mean_costs(setting: Setting):
+def _mean_costs(setting: ProblemCase):
     def both(instance):
         return rollout(ROBD(), setting.problem, instance).cost, oracle(setting.problem, instance).cost
 
     return [cost.mean() for cost in jax.vmap(both)(setting.validation)]
 
 
-def expert_cost(setting: Setting) -> float:
+def expert_cost(setting: ProblemCase) -> float:
     """R-OBD's validation cost over the oracle's: what the calibrator costs without advice."""
     cost, best = _mean_costs(setting)
     return float(cost / best)
@@ -299,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     jax.config.update("jax_enable_x64", True)
     measured, effort = {}, Effort()
     for name, problem in problems().items():
-        setting = Setting.of(problem)
+        setting = ProblemCase.of(problem)
         errors, costs = gradient_errors(setting, METHODS, effort), costs_reached(setting, METHODS, effort)
         measured[name] = Measured(errors, costs, expert_cost(setting))
     out.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ecl2o.data import Contexts, weather_contexts
-from ecl2o.evaluation import TestBed
+from ecl2o.evaluation import Bed
 from ecl2o.problem import CurvedTracking, Mahalanobis, Problem
 from ecl2o.recipes.tariff import HIGHEST, LOWEST, time_of_use
 
@@ -35,19 +35,19 @@ def prices_problem(alpha: float) -> Problem:
     return Problem(CurvedTracking(LOWEST, HIGHEST), Mahalanobis.isotropic(alpha=alpha, dim=1))
 
 
-def spot_bed(alpha: float, seed: int) -> TestBed:
+def spot_bed(alpha: float, seed: int) -> Bed:
     """The test days with prices that nobody knows in advance."""
     contexts = weather_contexts()
     return _bed(contexts, spot_prices(contexts.values[:, 0], seed), alpha)
 
 
-def tariff_bed(alpha: float) -> TestBed:
+def tariff_bed(alpha: float) -> Bed:
     """The test days under the tariff."""
     contexts = weather_contexts()
     return _bed(contexts, np.tile(time_of_use(HOURS), contexts.n_days), alpha)
 
 
-def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> TestBed:
+def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> Bed:
     _, days, history = contexts.test_days(_HISTORY)
     used = contexts.n_days * HOURS
     priced = np.concatenate([contexts.values[:used], prices[:used, None]], axis=1)
@@ -55,4 +55,4 @@ def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> T
     past = priced[first - _HISTORY : first]
     assert history is not None
     assert np.array_equal(past[:, :1], history)
-    return TestBed.of(prices_problem(alpha), past[-1, :1], priced[first:].reshape(-1, HOURS, 2), past)
+    return Bed.of(prices_problem(alpha), past[-1, :1], priced[first:].reshape(-1, HOURS, 2), past)

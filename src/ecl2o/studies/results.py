@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data import Contexts
-from ecl2o.evaluation import DailyScore, TestBed, Unconverged
+from ecl2o.evaluation import Bed, DailyScore, Unconverged
 from ecl2o.serving import Policy
 
 FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """One algorithm: its scores over seeds (one score where nothing is random)."""
+class TestedEntry:
+    """An entry after its test: its scores over seeds (one score where nothing is random)."""
 
     name: str
     label: str
@@ -37,7 +37,7 @@ class Row:
         return sum((score.unconverged for score in self.scores), start=Unconverged())
 
     def as_json(self) -> dict[str, Any]:
-        """The row of results.json."""
+        """The entry in results.json."""
         tails = [score.tail_ratio for score in self.scores]
         errors = [score.prediction_error for score in self.scores]
         return {
@@ -72,7 +72,7 @@ def number(value: float) -> float | str:
 class TradeOffPoint:
     """One setting of one family of algorithms on the plane of average cost and competitive ratio."""
 
-    family: str  # the name of a row
+    family: str  # the name of an entry
     setting: str  # e.g. "trust 0.5"
     average_cost: float
     competitive_ratio: float
@@ -82,9 +82,9 @@ class TradeOffPoint:
         return dataclasses.asdict(self) | {"competitive_ratio": number(self.competitive_ratio)}
 
 
-def row_points(rows: dict[str, Row], names: Sequence[str]) -> list[TradeOffPoint]:
-    """Rows as they are (first seed) as points of the trade-off."""
-    scores = {name: rows[name].scores[0] for name in names}
+def entry_points(entries: dict[str, TestedEntry], names: Sequence[str]) -> list[TradeOffPoint]:
+    """Entries as they are (first seed) as points of the trade-off."""
+    scores = {name: entries[name].scores[0] for name in names}
     return [TradeOffPoint(name, "", score.average_cost, score.competitive_ratio) for name, score in scores.items()]
 
 
@@ -100,7 +100,7 @@ class WorstDay:
     ratios: dict[str, float]
 
     @classmethod
-    def of(cls, name: str, rows: dict[str, Row], contexts: Contexts, bed: TestBed) -> "WorstDay":
+    def of(cls, name: str, rows: dict[str, TestedEntry], contexts: Contexts, bed: Bed) -> "WorstDay":
         """The day on which the row's ratio was largest."""
         day = int(np.argmax(rows[name].scores[0].ratio))
         steps = contexts.steps_per_day
@@ -139,7 +139,7 @@ class Study:
     seeds: list[int]
     oracle_average_cost: float
     test_days: int
-    rows: dict[str, Row]  # by name, in the order of the table
+    entries: dict[str, TestedEntry]  # by name, in the order of the table
     trade_off: list[TradeOffPoint]
     worst_day: WorstDay
     policies: dict[str, Policy]
@@ -159,7 +159,7 @@ class Study:
             "seeds": self.seeds,
             "oracle": {"average_cost": self.oracle_average_cost},
             "test_days": self.test_days,
-            "algorithms": {name: row.as_json() for name, row in self.rows.items()},
+            "algorithms": {name: row.as_json() for name, row in self.entries.items()},
             "trade_off": [point.as_json() for point in self.trade_off],
             **self.extra,
             "seconds": self.seconds,

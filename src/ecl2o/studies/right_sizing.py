@@ -20,7 +20,7 @@ from ecl2o.agents import MLAROBD, OBD, OGD, AbstractAgent, Guarded, PureML
 from ecl2o.agents.advisors import MLP, Scaling
 from ecl2o.agents.calibration import cheapest_action
 from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
-from ecl2o.evaluation import DailyScore, TestBed, score_days, score_runs
+from ecl2o.evaluation import Bed, DailyScore, score_days, score_runs
 from ecl2o.offline import oracle_days
 from ecl2o.problem import Instance, Problem
 from ecl2o.recipes.progress import Progress, silent
@@ -28,18 +28,18 @@ from ecl2o.running import rollout_days
 from ecl2o.studies.entries import (
     PAPER_MU,
     PAPER_TRUST,
-    Entry,
+    StudyEntry,
     Tuned,
     expert_entries,
     network_entries,
-    oracle_row,
+    oracle_entry,
     planner_entry,
     policies,
     tested,
     trade_off_points,
 )
 from ecl2o.studies.networks import Alone, Calibrated, NetworkTraining, untrained_key
-from ecl2o.studies.results import Laps, Row, Study, TradeOffPoint, WorstDay, row_points
+from ecl2o.studies.results import Laps, Study, TestedEntry, TradeOffPoint, WorstDay, entry_points
 from ecl2o.studies.right_sizing_cost import Cluster
 from ecl2o.studies.right_sizing_workload import synthetic_workload, workload_contexts
 from ecl2o.studies.settings import RightSizingSettings
@@ -86,7 +86,7 @@ class RightSizing:
         before = np.concatenate([windows.x0, days.x0[None], validation.x0[None]])
         starts = cheapest_actions(self.problem, jnp.asarray(before))
         self.windows = Instance(starts[:-2], windows.contexts)
-        self.test = TestBed.of(self.problem, starts[-2], days.days, days.history)
+        self.test = Bed.of(self.problem, starts[-2], days.days, days.history)
         self.validation = Days(np.asarray(starts[-1]), validation.days, validation.history)
         self.tuning = self._days_before_test(len(days.days))
         self.network_scale = Scaling.of(jnp.asarray(self.contexts.training)), Scaling.of(starts)
@@ -146,10 +146,10 @@ def run(settings: RightSizingSettings, progress: Progress = silent) -> Study:
     found = run_jobs(_trainings(study), progress)
     laps.lap("training")
     entries = _entries(study, found)
-    rows = {"oracle": oracle_row(study.oracle_score())}
+    rows = {"oracle": oracle_entry(study.oracle_score())}
     rows |= tested(entries, lambda name, agent: score_days(agent, study.test, entries[name].forecaster), progress)
     shown = ("r-obd", "rhc", "pure-ml", "switch", "ec-l2o", "ec-l2o-tuned")
-    trade_off = _trade_off(study, entries, progress) + row_points(rows, shown)
+    trade_off = _trade_off(study, entries, progress) + entry_points(rows, shown)
     laps.lap("testing")
     constants = {name: float(getattr(study.problem, name)) for name in ("m", "alpha", "beta")}
     about = {
@@ -168,7 +168,7 @@ def run(settings: RightSizingSettings, progress: Progress = silent) -> Study:
         seeds=settings.seed_numbers,
         oracle_average_cost=float(np.mean(study.test.oracle_cost)),
         test_days=study.test.days.shape[0],
-        rows=rows,
+        entries=rows,
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
         policies=policies(entries, study.problem, study.hours, study.contexts.dim, about),
@@ -204,7 +204,7 @@ def _trainings(study: RightSizing) -> list[Job]:
     ]
 
 
-def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, Entry]:
+def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, StudyEntry]:
     """The table's rows in order, without the oracle."""
     gamma, eta = found["OBD and OGD"]
     by_pair: dict[tuple[float, float], list[MLAROBD]] = {}
@@ -216,13 +216,13 @@ def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, Entry]:
     tuned = Tuned(best[0], best[1], how, by_pair[best])
     return {
         **expert_entries(),
-        "obd": Entry(
+        "obd": StudyEntry(
             "OBD",
             "Moves until movement costs gamma times what the hour costs; gamma chosen on the days before the test.",
             {"gamma": gamma},
             [OBD(gamma)],
         ),
-        "ogd": Entry(
+        "ogd": StudyEntry(
             "OGD",
             "Steps down the gradient of the hour's cost; the step size chosen on the days before the test.",
             {"eta": eta, "mode": "revealed", "steps": "constant"},
@@ -230,7 +230,7 @@ def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, Entry]:
         ),
         "rhc": planner_entry(study.hours),
         **network_entries("MLP", list(found["PureML"].values()), paper, tuned),
-        "guarded": Entry(
+        "guarded": StudyEntry(
             f"Guarded, {SLACK:g}",
             f"The tuned agent inside a guard: each day at most {1 + SLACK:g} times what R-OBD pays, whatever happens.",
             {"slack": SLACK, "expert": "ROBD", "trust": tuned.trust, "mu": tuned.mu, "advisor": "MLP"},
@@ -240,7 +240,7 @@ def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, Entry]:
     }
 
 
-def _trade_off(study: RightSizing, entries: dict[str, Entry], progress: Progress) -> list[TradeOffPoint]:
+def _trade_off(study: RightSizing, entries: dict[str, StudyEntry], progress: Progress) -> list[TradeOffPoint]:
     """Average cost against ratio over trust and slack (first seed)."""
     advisor, tuned = entries["pure-ml"].agents[0], entries["ec-l2o-tuned"].agents[0]
     assert isinstance(advisor, PureML)
@@ -251,7 +251,7 @@ def _trade_off(study: RightSizing, entries: dict[str, Entry], progress: Progress
     return trade_off_points(cases, study.test, progress)
 
 
-def _solves(study: RightSizing, row: Row) -> dict[str, float]:
+def _solves(study: RightSizing, row: TestedEntry) -> dict[str, float]:
     """How often bounds were active and how often a solve did not converge, over all steps and seeds."""
     return {
         "bound_active": float(np.mean([study.bound_active(score) for score in row.scores])),
@@ -259,7 +259,7 @@ def _solves(study: RightSizing, row: Row) -> dict[str, float]:
     }
 
 
-def _promises(constants: dict[str, float], rows: dict[str, Row]) -> dict[str, dict[str, float]]:
+def _promises(constants: dict[str, float], rows: dict[str, TestedEntry]) -> dict[str, dict[str, float]]:
     """What was promised for every day, and the largest that occurred."""
     guarded = max(float(jnp.max(score.runs.info.details["expert_ratio"][:, -1])) for score in rows["guarded"].scores)
     return {

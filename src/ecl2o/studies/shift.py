@@ -13,9 +13,9 @@ import pandas as pd
 
 from ecl2o.agents import AbstractAgent
 from ecl2o.data import Contexts
-from ecl2o.evaluation import TestBed, score_all, transport
+from ecl2o.evaluation import Bed, score_all, transport
 from ecl2o.problem import Problem
-from ecl2o.studies.results import Row, summary
+from ecl2o.studies.results import TestedEntry, summary
 
 OFFSETS = (-0.2, -0.1, 0.1, 0.2, 0.4)  # added to every context of the training days, in the contexts' unit
 FACTORS = (0.5, 0.75, 1.25, 1.5, 2.0)  # multiplying every context
@@ -52,11 +52,11 @@ def quarters(mornings: pd.DatetimeIndex) -> list[Quarter]:
     return [Quarter(f"{mornings[part[0]]:%d %b} to {mornings[part[-1]]:%d %b}", part) for part in cut]
 
 
-def training_bed(problem: Problem, contexts: Contexts) -> TestBed:
+def training_bed(problem: Problem, contexts: Contexts) -> Bed:
     """The training days after the first, for continuous testing from its last context."""
     per_day = contexts.steps_per_day
     days = contexts.training.reshape(-1, per_day, contexts.dim)
-    return TestBed.of(problem, days[0, -1], days[1:])
+    return Bed.of(problem, days[0, -1], days[1:])
 
 
 def distances(contexts: Contexts) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def distances(contexts: Contexts) -> dict[str, Any]:
 
 
 def gaps(
-    rows: Mapping[str, Row], agents: Mapping[str, Sequence[AbstractAgent]], contexts: Contexts, test: TestBed
+    rows: Mapping[str, TestedEntry], agents: Mapping[str, Sequence[AbstractAgent]], contexts: Contexts, test: Bed
 ) -> dict[str, Any]:
     """Each row's cost over the oracle's on the training days, and by how much it is larger in each quarter; over seeds."""
     bed = training_bed(test.problem, contexts)
@@ -116,7 +116,7 @@ def moved_days(problem: Problem, contexts: Contexts, agents: Mapping[str, Sequen
     found = []
     for what, amount in cases:
         offset, factor = (amount, 1.0) if what == "offset" else (0.0, amount)
-        there = TestBed.of(problem, factor * bed.x0 + offset, factor * bed.days + offset)
+        there = Bed.of(problem, factor * bed.x0 + offset, factor * bed.days + offset)
         distance = transport(still, factor * still + offset).distance
         costs = {name: [score.average_cost for score in score_all(group, there)] for name, group in agents.items()}
         found.append(Moved(what, amount, distance, {name: np.array(values) for name, values in costs.items()}))
@@ -135,7 +135,7 @@ def saved_by(experiment: Sequence[Moved], pure: str, calibrated: str) -> dict[st
 
 
 def measured(
-    contexts: Contexts, test: TestBed, rows: Mapping[str, Row], agents: Mapping[str, Sequence[AbstractAgent]]
+    contexts: Contexts, test: Bed, rows: Mapping[str, TestedEntry], agents: Mapping[str, Sequence[AbstractAgent]]
 ) -> dict[str, Any]:
     """Collect what results.json says: distances, gaps, days moved on purpose, and what each calibrated row saves on those."""
     moved = moved_days(test.problem, contexts, agents)

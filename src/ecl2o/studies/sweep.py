@@ -20,7 +20,7 @@ from ecl2o import theory
 from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Competitive, Periodic, Switch
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge
 from ecl2o.data import Contexts
-from ecl2o.evaluation import DailyScore, TestBed, metrics, score_all, score_runs
+from ecl2o.evaluation import Bed, DailyScore, metrics, score_all, score_runs
 from ecl2o.learning.losses import CostScale
 from ecl2o.learning.losses import runs as rolled_out
 from ecl2o.offline import oracle
@@ -47,8 +47,8 @@ class SweepData(eqx.Module):
 
     problem: Problem
     windows: Instance
-    validation: TestBed
-    test: TestBed
+    validation: Bed
+    test: Bed
     seen_before_validation: Float[Array, "n q"]
     seen_before_test: Float[Array, "k q"]
     steps: int = eqx.field(static=True, default=4000)  # Adam's, for each network
@@ -65,8 +65,8 @@ class SweepData(eqx.Module):
         return cls(
             problem,
             contexts.training_windows(),
-            TestBed.of(problem, validation.x0, validation.days),
-            TestBed.of(problem, test.x0, test.days),
+            Bed.of(problem, validation.x0, validation.days),
+            Bed.of(problem, test.x0, test.days),
             jnp.asarray(validation.history),
             jnp.asarray(test.history),
             steps,

@@ -114,7 +114,7 @@ def test_broken_advice_gives_the_safest_action():
 
 
 @dataclass(frozen=True)
-class Setting:
+class PromiseCase:
     """A guard's setting, and the steps that must follow for its worst future to take effect."""
 
     problem: ec.Problem
@@ -130,22 +130,22 @@ BOXED = ec.Problem(
 )
 CURVED = ec.Problem(ec.CurvedTracking(1.0, 5.0), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 SETTINGS = {
-    "a line, an end": Setting(CASE_STUDY, 2.0, {"horizon": 8}, 5),
-    "a line, no end": Setting(CASE_STUDY, 2.0, {}, 160),
-    "matrices, an end": Setting(GENERAL, 2.0, {"horizon": 8}, 5),
-    "matrices, no end": Setting(GENERAL, 2.0, {}, 160),
-    "an allowance": Setting(CASE_STUDY, 2.0, {"horizon": 8, "allowance": 0.7}, 5),
-    "curvature that varies": Setting(CURVED, 2.6, {}, 160, worst_weight=5.0),
-    "a tariff": Setting(
+    "a line, an end": PromiseCase(CASE_STUDY, 2.0, {"horizon": 8}, 5),
+    "a line, no end": PromiseCase(CASE_STUDY, 2.0, {}, 160),
+    "matrices, an end": PromiseCase(GENERAL, 2.0, {"horizon": 8}, 5),
+    "matrices, no end": PromiseCase(GENERAL, 2.0, {}, 160),
+    "an allowance": PromiseCase(CASE_STUDY, 2.0, {"horizon": 8, "allowance": 0.7}, 5),
+    "curvature that varies": PromiseCase(CURVED, 2.6, {}, 160, worst_weight=5.0),
+    "a tariff": PromiseCase(
         ec.Problem(ec.CurvedTracking(0.1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1)),
         2.3,
         {"horizon": 8, "weights": TARIFF},
         5,
     ),
-    "contexts in an interval": Setting(CASE_STUDY, 2.0, {"horizon": 8, "contexts": (-1.2, 1.2)}, 5),
-    "an interval, no end": Setting(CASE_STUDY, 2.0, {"contexts": (-1.2, 1.2)}, 160),
-    "an interval, curvature that varies": Setting(CURVED, 2.6, {"contexts": (-1.2, 1.2)}, 160, worst_weight=5.0),
-    "a box, bounds on actions": Setting(BOXED, 2.2, {"horizon": 8, "contexts": (-1.2, 1.2)}, 5),
+    "contexts in an interval": PromiseCase(CASE_STUDY, 2.0, {"horizon": 8, "contexts": (-1.2, 1.2)}, 5),
+    "an interval, no end": PromiseCase(CASE_STUDY, 2.0, {"contexts": (-1.2, 1.2)}, 160),
+    "an interval, curvature that varies": PromiseCase(CURVED, 2.6, {"contexts": (-1.2, 1.2)}, 160, worst_weight=5.0),
+    "a box, bounds on actions": PromiseCase(BOXED, 2.2, {"horizon": 8, "contexts": (-1.2, 1.2)}, 5),
 }
 
 

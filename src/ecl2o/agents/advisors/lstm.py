@@ -16,11 +16,11 @@ from ecl2o.agents.trainable import Trainable
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import refuse_unless_count
 
-Memory = tuple[Float[Array, " w"], Float[Array, " w"]]  # hidden, cell
+HiddenAndCell = tuple[Float[Array, " w"], Float[Array, " w"]]  # hidden, cell
 
 
 @jax.custom_jvp
-def remember(gates: Float[Array, " gates"], cell: Float[Array, " w"]) -> Memory:
+def remember(gates: Float[Array, " gates"], cell: Float[Array, " w"]) -> HiddenAndCell:
     """The elementwise half of a step: gates in the order input, forget, output, candidate, and the cell before it."""
     (taken, kept, shown), candidate = _opened(gates)
     cell = kept * cell + taken * candidate
@@ -73,7 +73,7 @@ class LSTMCell(Trainable):
         """The size of the hidden state."""
         return self.bias.shape[0] // 4
 
-    def __call__(self, x: Float[Array, " i"], memory: Memory) -> Memory:
+    def __call__(self, x: Float[Array, " i"], memory: HiddenAndCell) -> HiddenAndCell:
         hidden, cell = memory
         return remember(affine(self.weight, self.bias, joined(x, hidden)), cell)
 
@@ -117,13 +117,13 @@ class LSTM(AbstractAgent):
     def lookahead(self) -> int:
         return 0
 
-    def init(self, problem: Problem, start: Start) -> tuple[Memory, ...]:
+    def init(self, problem: Problem, start: Start) -> tuple[HiddenAndCell, ...]:
         made_for = self.cells[0].weight.shape[1] - self.cells[0].width - self.readout.weight.shape[0]
         refuse_unless_fitting("LSTM", made_for, self.readout.weight.shape[0], start)
         zero = jnp.zeros((self.cells[0].width,), start.x0.dtype)
         return tuple((zero, zero) for _ in self.cells)
 
-    def step(self, problem: Problem, state: tuple[Memory, ...], observation: Observation):
+    def step(self, problem: Problem, state: tuple[HiddenAndCell, ...], observation: Observation):
         context = self.contexts.inward(observation.context)
         hidden = joined(context, self.actions.inward(observation.previous_action))
         memories = []

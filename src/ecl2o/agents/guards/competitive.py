@@ -18,7 +18,7 @@ from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
     cast_floats,
-    known,
+    concrete_value,
     refuse_if_negative,
     refuse_unless_finite,
     refuse_unless_positive,
@@ -89,7 +89,7 @@ class Competitive(AbstractGuard):
         if self.horizon is not None and (type(self.horizon) is not int or self.horizon < 1):
             raise ValueError(f"horizon must be at least 1, or None where it is not known, got {self.horizon!r}.")
         if self.contexts is not None:
-            low, high = (known(bound) for bound in self.contexts)
+            low, high = (concrete_value(bound) for bound in self.contexts)
             if low is not None and high is not None and not (low <= high).all():
                 raise ValueError(f"contexts must be (low, high) with low <= high, got {low} and {high}.")
         if self.weights is not None:
@@ -119,7 +119,7 @@ class Competitive(AbstractGuard):
                 f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has no end; use "
                 f"horizon=None, or Periodic(guard, {self.horizon}) for a promise that begins anew."
             )
-        if not any(known(leaf) is None for leaf in jax.tree.leaves((self.ratio, self.weights, problem))):
+        if not any(concrete_value(leaf) is None for leaf in jax.tree.leaves((self.ratio, self.weights, problem))):
             self._refuse_ratio(problem, start.dim)
         self.agent.check(problem, start)
 
@@ -145,13 +145,13 @@ class Competitive(AbstractGuard):
             )
         if self.contexts is not None:
             _, greatest, G = self.curvatures(problem, dim)
-            diagonal = known(_is_diagonal(G) & _is_diagonal(greatest))
+            diagonal = concrete_value(_is_diagonal(G) & _is_diagonal(greatest))
             if diagonal is not None and not diagonal:
                 raise NotApplicable(f"contexts=(low, high) needs diagonal matrices A and Q. {instead}")
         if problem.is_bounded and self.contexts is not None:
             ends = zip(problem.actions.bounds(dim, start.x0.dtype), self.contexts, strict=True)
             (lower, low), (upper, high) = ends
-            outside = known(((low < lower) | (high > upper)).any())
+            outside = concrete_value(((low < lower) | (high > upper)).any())
             if outside is not None and outside:
                 raise NotApplicable(
                     f"contexts from {low} to {high} leave the action bounds from {lower} to {upper}: what they ask for "
@@ -167,7 +167,7 @@ class Competitive(AbstractGuard):
         with jax.enable_x64(True), jax.ensure_compile_time_eval():  # inside a jit too, where the numbers are constants
             least, greatest, G = cast_floats(self.curvatures(problem, dim), np.float64)
             smallest = 1 + np.asarray(_largest_share(least, greatest, G, self.horizon))
-            ratio = np.asarray(known(self.ratio), np.float64)
+            ratio = np.asarray(concrete_value(self.ratio), np.float64)
         if not (ratio > np.maximum(smallest, 1.0)).all():
             many = "any number of" if self.horizon is None else self.horizon
             raise NotApplicable(

@@ -18,7 +18,7 @@ from ecl2o.problem import LinearSwitching, NotApplicable, Problem
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
-    known,
+    concrete_value,
     refuse_if_negative,
     refuse_unless_finite,
     refuse_unless_positive,
@@ -77,7 +77,7 @@ class Guarded(AbstractGuard):
         if self.reservation is None:
             return
         refuse_unless_positive("reservation", self.reservation)
-        reserved, slack = known(self.reservation), known(self.slack)
+        reserved, slack = concrete_value(self.reservation), concrete_value(self.slack)
         if reserved is not None and slack is not None and (reserved > slack).any():
             raise ValueError(
                 f"reservation must not exceed slack, or the promise breaks; got reservation {reserved} and slack {slack}."

@@ -63,9 +63,9 @@ class Service:
             self._try(lambda name=name, seen=seen: self._course(name, seen))
 
     @staticmethod
-    def _try(prepare: Callable[[], Any]) -> None:
+    def _try(work: Callable[[], Any]) -> None:
         with contextlib.suppress(Refused):  # `unready` says it
-            prepare()
+            work()
 
     def close(self) -> None:
         """Finish what is waiting and let go of the store."""

@@ -119,7 +119,7 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
 
     @event.listens_for(engine, "connect")
-    def prepare(connection, _record):
+    def configure(connection, _record):
         connection.isolation_level = None  # the driver begins nothing by itself
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             with contextlib.suppress(
