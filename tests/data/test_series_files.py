@@ -1,12 +1,14 @@
 """Any series from CSV and Parquet."""
 
 import builtins
+import dataclasses
+import gzip
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from ecl2o.data import DataError, read_series, series_contexts
+from ecl2o.data import DataError, PartDays, minutes_of, read_series, series_contexts, whole_days
 from ecl2o.data.contexts import Split
 
 HOURS = pd.date_range("2021-05-01", periods=48, freq="h")
@@ -255,3 +257,79 @@ def test_folder_and_absent_file(tmp_path):
 def test_an_undivided_day(write):
     times = pd.date_range("2021-05-01", periods=30, freq="7h")
     assert "does not divide a day" in refusal(write(series(times).to_csv(index=False)))
+
+
+def test_packed_by_gzip(write):
+    text = series().to_csv(index=False).encode()
+    packed = gzip.compress(text)
+    frame, _ = read_series(write(packed, "demand.csv.gz"))
+    assert frame.equals(read_series(write(text))[0])
+    assert "cannot be unpacked" in refusal(write(packed[:-20], "cut.csv.gz"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "delimiter", "values"),
+    [
+        (["1,234.5", "12", "-1,234,567"], ",", [1234.5, 12, -1234567]),
+        (["1 234", "12.5", "1\u202f234\u202f567.25"], ",", [1234, 12.5, 1234567.25]),
+        (["1'234", "12", "3"], ",", [1234, 12, 3]),
+        (["1.234,5", "12,25", "1.234.567"], ";", [1234.5, 12.25, 1234567]),
+        (["1.234", "2.5", "3"], ";", [1.234, 2.5, 3]),
+        (["1.234", "2.500", "3"], ";", [1.234, 2.5, 3]),  # a decimal point: nothing shows that it separates thousands
+    ],
+)
+def test_thousands_separators(write, cells, delimiter, values):
+    table = pd.DataFrame({"time": HOURS[:3].astype(str), "demand": cells})
+    frame, _ = read_series(write(table.to_csv(index=False, sep=delimiter)))
+    assert frame["demand"].tolist() == values
+
+
+def test_a_comma_that_separates_anything_else_is_no_number(write):
+    table = pd.DataFrame({"time": HOURS[:3].astype(str), "demand": ["1,234", "0,125", "3"]})
+    assert "line 2" in refusal(write(table.to_csv(index=False)), columns=["demand"])
+
+
+def test_numbers_whose_squares_overflow_are_refused(write):
+    table = series(demand=[1.0] * 47 + [1e300])
+    message = refusal(write(table.to_csv(index=False)))
+    assert "line 49" in message
+    assert "1e+300' is too large to be squared" in message
+    frame, metadata = read_series(write(series(demand=[1e-120] * 48).to_csv(index=False)))
+    with pytest.raises(DataError, match="use another unit"):
+        series_contexts(frame, metadata, Split(2, 0))
+
+
+@pytest.mark.parametrize("rows_less", [0, 1, 7, 23, 24])
+def test_days_begin_at_midnight_whatever_row_the_file_starts_at(write, rows_less):
+    times = pd.date_range("2021-05-01 00:00", periods=24 * 5 + 3, freq="h")[rows_less:]
+    frame, metadata = read_series(write(series(times).to_csv(index=False)))
+    days, _, left_out = whole_days(frame, metadata)
+    assert {time.hour for time in days.index[::24]} == {0}
+    assert len(days) == 24 * (5 - -(-rows_less // 24))
+    assert left_out == PartDays(-rows_less % 24, 3)
+    later, cut, _ = whole_days(frame, metadata, minutes_of("06:30"))
+    assert {time.hour for time in later.index[::24]} == {7}
+    assert cut.day_start_minutes == 390
+
+
+def test_midnight_is_that_of_the_files_clock(write):
+    times = pd.date_range("2021-05-01 20:30", periods=24 * 4, freq="h", tz="America/New_York")
+    table = pd.DataFrame({"time": [time.isoformat() for time in times], "y": np.arange(len(times))})
+    frame, metadata = read_series(write(table.to_csv(index=False)))
+    days, _, left_out = whole_days(frame, metadata)
+    assert (days.index[0].hour, days.index[0].minute) == (0, 30)
+    assert left_out == PartDays(4, 20)
+
+
+@pytest.mark.parametrize("first", ["2021-05-03", "2021-05-06"])  # a Monday, and a Thursday
+def test_weeks_of_daily_rows_begin_on_mondays(write, first):
+    times = pd.date_range(first, periods=30, freq="D")
+    frame, metadata = read_series(write(series(times).to_csv(index=False)))
+    days, _, _ = whole_days(frame, dataclasses.replace(metadata, steps_per_day=7))
+    assert days.index[0].dayofweek == 0
+
+
+@pytest.mark.parametrize("wrong", ["24", "6:75", "noon", "-1"])
+def test_times_of_day_that_are_none(wrong):
+    with pytest.raises(DataError, match="a day must start at an hour"):
+        minutes_of(wrong)

@@ -120,6 +120,11 @@ def test_refused_without_run_time_types():
             GOOD,
         ),
         (
+            r"fn reads past the end .*\(contexts of 2 numbers\)",
+            ec.Problem(ec.ConvexCost(lambda x, y: y[2] * jnp.sum((x - y[:2]) ** 2), 1.0), PROBLEM.switching),
+            GOOD,
+        ),
+        (
             "minimizer must return an action",
             ec.Problem(ec.ConvexCost(_tracking, 1.0, minimizer=lambda y: y[:1]), PROBLEM.switching),
             GOOD,

@@ -9,6 +9,7 @@ import typer
 
 from ecl2o.cli import output
 from ecl2o.cli.act import act
+from ecl2o.cli.alpha import alpha
 from ecl2o.cli.bounds import bounds
 from ecl2o.cli.cite import cite
 from ecl2o.cli.compare import compare
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 
 app.command(epilog="Example: ecl2o reproduce --weather site.csv --base-shortage auto --quick --out report")(reproduce)
+app.command(epilog="Example: ecl2o alpha demand.csv --miss-price 20 --ramp-price 50 --figure alpha.png")(alpha)
 app.command(epilog="Example: ecl2o fit demand.csv --alpha 10 --promise 2.5 --out policy.ecl2o")(fit)
 app.command(epilog="Example: ecl2o evaluate policy.ecl2o demand.csv --days 30")(evaluate)
 app.command(epilog="Example: ecl2o act policy.ecl2o --state run.state < contexts.csv")(act)

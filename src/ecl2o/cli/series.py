@@ -96,9 +96,9 @@ class Reading:
 
     def values(self) -> Any:
         """The numbers alone, (n, q)."""
-        return self._rows()[0].to_numpy(float)
+        return self.rows()[0].to_numpy(float)
 
-    def _rows(self) -> "tuple[Any, SeriesMetadata]":
+    def rows(self) -> "tuple[Any, SeriesMetadata]":
         """The file as it is, with a word about what was repaired; refused where its step is not the one that is wanted."""
         from ecl2o.cli import output
         from ecl2o.data import DataError, read_series
@@ -117,7 +117,7 @@ class Reading:
     def _frame(self) -> "tuple[Any, SeriesMetadata]":
         from ecl2o.data import DataError
 
-        frame, metadata = self._rows()
+        frame, metadata = self.rows()
         steps = metadata.steps_per_day if self.period is None else self.period
         if steps < 2:
             raise DataError(

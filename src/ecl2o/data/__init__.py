@@ -20,6 +20,7 @@ from ecl2o.data.shortage import PRESETS, authors_contexts, paper_contexts, weath
 from ecl2o.data.smoothing import hann_smoothed
 from ecl2o.data.timeline import Repairs
 from ecl2o.data.weather import WeatherMetadata, built_in_weather, read_weather
+from ecl2o.data.whole_days import PartDays, minutes_of, whole_days
 
 __all__ = [
     "AUTHORS_SOLAR",
@@ -30,6 +31,7 @@ __all__ = [
     "PAPER_SOLAR",
     "PAPER_WIND",
     "PRESETS",
+    "PartDays",
     "Repairs",
     "SeriesMetadata",
     "SolarArray",
@@ -39,11 +41,13 @@ __all__ = [
     "authors_contexts",
     "built_in_weather",
     "hann_smoothed",
+    "minutes_of",
     "paper_contexts",
     "read_series",
     "read_weather",
     "series_contexts",
     "solar_power",
     "weather_contexts",
+    "whole_days",
     "wind_power",
 ]

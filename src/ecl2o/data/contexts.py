@@ -8,6 +8,7 @@ import pandas as pd
 
 from ecl2o.data.errors import DataError
 from ecl2o.data.series import SeriesMetadata
+from ecl2o.data.tables import LARGEST
 from ecl2o.data.weather import WeatherMetadata
 from ecl2o.problem import Instance
 
@@ -65,6 +66,12 @@ class Contexts:
         if not np.isfinite(self.values).all():
             row = int(np.argmax(~np.isfinite(self.values).all(axis=1)))
             raise DataError(f"values must be finite, but the row of {self.time[row]} is {self.values[row]}.")
+        greatest = np.abs(self.values).max(initial=0.0)
+        if greatest > LARGEST or 0 < greatest < 1 / LARGEST:
+            raise DataError(
+                f"the largest of the values of {self._name()} is {greatest:g}, and its square is lost in rounding; use another "
+                f"unit, so that it lies between {1 / LARGEST:g} and {LARGEST:g}."
+            )
         needed = self.split.training_days + self.split.validation_days + 1
         if self.n_days < needed:
             raise DataError(

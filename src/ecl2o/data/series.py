@@ -29,7 +29,7 @@ from ecl2o.data.timestamps import find_time_column, parse_times
 @dataclass(frozen=True)
 class SeriesMetadata:
     """Where a series comes from: `step_minutes` between rows, `steps_per_day` (1 for daily and slower series), how the time
-    column was read, and which columns were left out because they hold no numbers.
+    column was read, which columns were left out because they hold no numbers, and when days begin, in minutes past midnight.
     """
 
     file: str
@@ -42,6 +42,7 @@ class SeriesMetadata:
     steps_per_day: int
     leap_day_dropped: bool
     repairs: Repairs
+    day_start_minutes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, for JSON."""

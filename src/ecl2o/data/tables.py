@@ -1,8 +1,11 @@
 """Files as tables of text cells that remember where each row stood, so that errors can say so."""
 
 import csv
+import gzip
 import hashlib
 import io
+import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,13 @@ FILLS = ("interpolate", "previous")
 _MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "-", "--", "#n/a", "?"))
 _DELIMITERS = ",;\t"
 _CONTROL = frozenset(range(32)) - frozenset(b"\t\r\n\f")
+LARGEST = 1e100  # squares, and their sums, must stay far from where doubles end
+_IN_GROUPS = {  # numbers with thousands separators, by the sign before the decimals
+    ".": re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?"),
+    ",": re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?"),
+}
+_SPACED = re.compile(r"[+-]?[1-9]\d{0,2}([ '\u00a0\u2009\u202f]\d{3})+([.,]\d*)?")
+_SPACES = re.compile(r"[ '\u00a0\u2009\u202f]")
 
 
 class Fault(NamedTuple):
@@ -100,7 +110,7 @@ def refuse_unknown_fill(fill: str | None) -> None:
 
 
 def read_source(path: str | Path) -> Source:
-    """The bytes of a file, refusing what is not a readable file with something in it."""
+    """The bytes of a file, refusing what is not a readable file with something in it; one packed by gzip is unpacked."""
     path = Path(path)
     if path.is_dir():
         raise DataError(f"{path} is a folder. Give the path of one file in it.")
@@ -110,9 +120,17 @@ def read_source(path: str | Path) -> Source:
         raise DataError(f"{path} does not exist. Check the path; it is taken from {Path.cwd()}.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if content[:2] == b"\x1f\x8b":
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(
+                f"{path} is packed by gzip, but cannot be unpacked: {error}. Get the whole file again."
+            ) from error
     if not content.strip():
         raise DataError(f"{path} is empty. A header line and rows of data are needed.")
-    return Source(path, hashlib.sha256(content).hexdigest(), content)
+    return Source(path, digest, content)
 
 
 def decoded(source: Source) -> str:
@@ -171,19 +189,43 @@ def as_numbers(cells: pd.Series) -> np.ndarray:
 
 
 def numbers(table: Table, name: str) -> tuple[np.ndarray, list[Fault]]:
-    """One column as floats, with NaN and a fault wherever a cell is empty, not a number, or not finite."""
+    """One column as floats, with NaN and a fault wherever a cell is empty, not a number, not finite, or far too large."""
     cells = table.column(name)
-    if table.delimiter == ";":
-        cells = cells.str.replace(",", ".", regex=False)
     values = as_numbers(cells)
+    if table.delimiter == ";" or not np.isfinite(values).all():
+        values = as_numbers(_ungrouped(cells, "," if table.delimiter == ";" else "."))
     faults = []
-    for i in np.flatnonzero(~np.isfinite(values)):
+    for i in np.flatnonzero(~(np.abs(values) <= LARGEST)):
         cell = str(cells[i])
         problem = (
             "the cell is empty or marked as missing" if cell.lower() in _MISSING else f"{shown(cell)} is not a number"
         )
         if np.isinf(values[i]):
             problem = f"{shown(cell)} is not finite"
+        elif not np.isnan(values[i]):
+            problem = f"{shown(cell)} is too large to be squared; numbers up to {LARGEST:g} are understood"
         faults.append(Fault(int(table.rows[i]), name, problem))
-    values[~np.isfinite(values)] = np.nan
+        values[i] = np.nan
     return values, faults
+
+
+def _ungrouped(cells: pd.Series, decimal: str) -> pd.Series:
+    """Cells with a point before their decimals and nothing between their thousands.
+
+    A comma (a point, where the decimals come after a comma) separates thousands only if it does so in every cell of the column
+    that has one: "0,125" is then no number, rather than a wrong one.
+
+    >>> _ungrouped(pd.Series(["1,234.5", "12", "1 234"]), ".").tolist()
+    ['1234.5', '12', '1234']
+    >>> _ungrouped(pd.Series(["1.234,5", "0,125"]), ",").tolist()
+    ['1234.5', '0.125']
+    """
+    spaced = cells.map(lambda cell: _SPACED.fullmatch(cell) is not None)
+    cells = cells.where(~spaced, cells.str.replace(_SPACES, "", regex=True))
+    separator = "," if decimal == "." else "."
+    having = cells[cells.str.contains(separator, regex=False)]
+    grouped = len(having) > 0 and having.map(lambda cell: _IN_GROUPS[decimal].fullmatch(cell) is not None).all()
+    # In files with a decimal comma, 1.234 alone may be either: some cell must show both signs, or two points.
+    if grouped and (decimal == "." or having.map(lambda cell: "," in cell or cell.count(".") > 1).any()):
+        cells = cells.str.replace(separator, "", regex=False)
+    return cells.str.replace(",", ".", regex=False) if decimal == "," else cells

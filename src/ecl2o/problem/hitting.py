@@ -261,15 +261,34 @@ class ConvexCost(AbstractHittingCost):
     def check(self, dim: int, context_dim: int) -> None:
         dtype = self.m.dtype
         wanted = (jax.ShapeDtypeStruct((dim,), dtype), jax.ShapeDtypeStruct((context_dim,), dtype))
+        _refuse_reading_past_the_end("fn", self.fn, dim, context_dim)
         shape = jax.eval_shape(self.fn, *wanted)
         if getattr(shape, "shape", None) != ():
             raise ValueError(
                 f"ConvexCost's fn must return one number for x ({dim},) and y ({context_dim},), got {shape}."
             )
         if self.minimizer is not None:
+            _refuse_reading_past_the_end("minimizer", self.minimizer, context_dim)
             shape = jax.eval_shape(self.minimizer, wanted[1])
             if getattr(shape, "shape", None) != (dim,):
                 raise ValueError(f"ConvexCost's minimizer must return an action of shape ({dim},), got {shape}.")
+
+
+def _refuse_reading_past_the_end(name: str, fn: Callable[..., Any], *sizes: int) -> None:
+    """Refuse a function that reads y[1] of contexts of one number, which JAX would silently take for y[0].
+
+    NumPy's arrays do object, so the function is called once on them. What else it may not like about them says nothing: it is
+    written for JAX.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            fn(*map(np.ones, sizes))
+    except IndexError as error:
+        raise ValueError(
+            f"ConvexCost's {name} reads past the end of what it is given (contexts of {sizes[-1]} numbers): {error}."
+        ) from None
+    except Exception:
+        return
 
 
 def extreme_eigenvalues(matrix: Float[Array, "d d"]) -> tuple[Float[Array, ""], Float[Array, ""]]:

@@ -1,0 +1,104 @@
+"""`ecl2o alpha`: what the one number that nobody knows would mean for a series."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ecl2o.cli import output, series
+
+if TYPE_CHECKING:
+    from ecl2o.recipes.alphas import AlphaStudy
+
+
+def alpha(
+    data: series.Series,
+    alphas: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Alphas to try, with commas. (default: 0.1 to 1000)")
+    ] = None,
+    miss_price: Annotated[
+        float | None, typer.Option(metavar="PRICE", help="What missing by some amount for one step costs you.")
+    ] = None,
+    ramp_price: Annotated[
+        float | None, typer.Option(metavar="PRICE", help="What a change by the same amount costs you.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw it: a file that ends in .png, .svg or .pdf.")
+    ] = None,
+    column: series.Columns = None,
+    time_column: series.TimeColumn = None,
+    fill: series.Fill = None,
+    json: output.Json = False,
+    seed: output.UnusedSeed = 0,
+) -> None:
+    """Show what alpha would do to a series: how far the action misses and moves, in hindsight and under R-OBD.
+
+    A step costs 1/2 |miss|^2 + alpha/2 |change|^2, so alpha is how many times worse a change is than a miss of the same size.
+    If you know what both cost, say so with --miss-price and --ramp-price; if you know how fast you can move, read the largest
+    change.
+    """
+    if (miss_price is None) != (ramp_price is None):
+        raise typer.BadParameter("--miss-price and --ramp-price go together: give both or neither.")
+    wanted = None if alphas is None else _numbers(alphas)
+    if figure is not None:
+        output.refuse_unless_writable(figure, "--figure")
+    from ecl2o.cli.numerics import use_double_precision
+
+    use_double_precision()
+    from ecl2o.recipes.alphas import ALPHAS, alpha_of_prices, study_alphas
+
+    yours = None if miss_price is None or ramp_price is None else alpha_of_prices(miss_price, ramp_price)
+    frame, metadata = series.Reading(data, column, time_column, fill).rows()
+    found = study_alphas(frame.to_numpy(float), [*(wanted or ALPHAS), *([] if yours is None else [yours])])
+    if figure is not None:
+        from ecl2o.report.alphas import draw_alphas
+        from ecl2o.report.style import save_as
+
+        unit = metadata.columns[0] if len(metadata.columns) == 1 else "units of the file"
+        save_as(draw_alphas(found, frame.index[1:], metadata.steps_per_day, unit), figure)
+    if json:
+        output.print_json({"data": str(data), "your_alpha": yours, "rows": _as_json(found)})
+    else:
+        _print(found, yours, data.name)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(entry) for entry in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"numbers with commas are expected, got {text!r}.", param_hint="--alphas") from None
+
+
+def _as_json(found: "AlphaStudy") -> list[dict[str, Any]]:
+    import dataclasses
+
+    return [dataclasses.asdict(row) for row in found.rows]
+
+
+def _print(found: "AlphaStudy", yours: float | None, name: str) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{name}: misses and changes in a step, in the units of the file", title_justify="left")
+    table.add_column("alpha", justify="right")
+    for who in ("hindsight:", "R-OBD:"):
+        for what in ("mean miss", "mean change", "largest change"):
+            table.add_column(f"{who}\n{what}", justify="right")
+    for row in found.rows:
+        figures = [
+            f"{figure:.4g}"
+            for followed in (row.hindsight, row.expert)
+            for figure in (followed.miss, followed.move, followed.largest_move)
+        ]
+        table.add_row(f"{row.alpha:g}{' <' if row.alpha == yours else ''}", *figures)
+    say = output.results().print
+    say(table)
+    if yours is not None:
+        say(f"your prices: alpha = {yours:g} (<).")
+    say(
+        "hindsight knows the whole series; R-OBD knows only the past, and has the best worst case there is. How to choose: "
+        "if a miss of some size costs you A for one step and a change of that size costs B, alpha is B / A "
+        "(--miss-price A --ramp-price B); if you cannot move faster than R in a step, take the smallest alpha whose largest "
+        "change is below R; if in doubt, the smallest after which the changes are "
+        "small enough for you. Between two rows, each square of change that is not made costs between one alpha and the other "
+        "squares of miss.",
+    )

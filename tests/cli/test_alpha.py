@@ -1,0 +1,40 @@
+"""`ecl2o alpha`: table, figure, and the alpha of two prices."""
+
+import json
+
+import pytest
+
+from .operator_files import write_series
+
+
+def test_the_table_and_the_figure_are_about_the_files_units(ecl2o, tmp_path):
+    data, figure = write_series(tmp_path / "demand.csv"), tmp_path / "alpha.png"
+    options = ("--column", "demand", "--miss-price", "20", "--ramp-price", "50", "--alphas", "10,0.5")
+    result = ecl2o("alpha", data, *options, "--figure", figure, "--json")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["your_alpha"] == 2.5
+    rows = report["rows"]
+    assert [row["alpha"] for row in rows] == [0.5, 2.5, 10.0]
+    for who in ("hindsight", "expert"):
+        moves, misses = ([row[who][name] for row in rows] for name in ("move", "miss"))
+        assert moves == sorted(moves, reverse=True)
+        assert misses == sorted(misses)
+    assert figure.read_bytes()[:4] == b"\x89PNG"
+    printed = ecl2o("alpha", data, *options)
+    assert "your prices: alpha = 2.5" in printed.stdout
+    assert "2.5 <" in printed.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--miss-price", "1"), "give both or neither"),
+        (("--alphas", "1,a"), "numbers with commas are expected"),
+        (("--figure", "nowhere/alpha.png"), "does not exist"),
+    ],
+)
+def test_misunderstandings(ecl2o, tmp_path, arguments, message):
+    result = ecl2o("alpha", write_series(tmp_path / "demand.csv"), *arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.replace("│", " ").split())
