@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ecl2o.cli import output, series
-from ecl2o.cli.evaluate import PolicyFile, reading_for
 
 if TYPE_CHECKING:
+    from ecl2o.recipes.reading import Reading
     from ecl2o.serving import Policy, Runner
 
 
 def act(
-    policy: PolicyFile,
+    policy: series.PolicyFile,
     state: Annotated[
         Path | None,
         typer.Option(help="Keep the state here, saved before each answer; if the file exists, go on from it."),
@@ -62,7 +62,7 @@ def act(
     from ecl2o.serving import load
 
     loaded = load(policy)
-    runner = _runner(loaded, state, _numbers_of(x0), history and series.Reading(history, column, time_column, fill))
+    runner = _runner(loaded, state, _numbers_of(x0), history and series.reading(history, column, time_column, fill))
     to_pass = runner.steps if from_beginning else 0
     reader = _Reader(loaded.contract.columns, runner)
     failures = 0
@@ -179,7 +179,7 @@ def _answer(runner: "Runner", asked: _Asked, state: Path | None, as_json: bool) 
     print(line, flush=True)
 
 
-def _runner(policy: "Policy", state: Path | None, x0: list[float] | None, reading: series.Reading | None) -> "Runner":
+def _runner(policy: "Policy", state: Path | None, x0: list[float] | None, reading: "Reading | None") -> "Runner":
     """A runner where the last one was, or a new one."""
     from ecl2o.serving import Runner, begin
 
@@ -192,7 +192,7 @@ def _runner(policy: "Policy", state: Path | None, x0: list[float] | None, readin
     dim = policy.problem.Q.shape[0]
     if x0 is not None and len(x0) != dim:
         raise typer.BadParameter(f"the policy's actions have {dim} numbers, got {len(x0)}.", param_hint="--x0")
-    past = None if reading is None else reading_for(policy, reading).values()
+    past = None if reading is None else reading.made_for(policy).values()
     if x0 is None and past is None and policy.history is None:
         raise ValueError("where does the run start? Give --x0 (the action in force) or --history (a series).")
     if past is None and policy.history is not None:

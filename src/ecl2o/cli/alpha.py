@@ -48,7 +48,7 @@ def alpha(
     from ecl2o.recipes.alphas import ALPHAS, alpha_of_prices, study_alphas
 
     yours = None if miss_price is None or ramp_price is None else alpha_of_prices(miss_price, ramp_price)
-    frame, metadata = series.Reading(data, column, time_column, fill).rows()
+    frame, metadata = series.reading(data, column, time_column, fill).rows()
     found = study_alphas(frame.to_numpy(float), [*(wanted or ALPHAS), *([] if yours is None else [yours])])
     if figure is not None:
         from ecl2o.report.alphas import draw_alphas

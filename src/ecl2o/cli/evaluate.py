@@ -1,7 +1,5 @@
 """`ecl2o evaluate`: a policy file on a series."""
 
-import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,16 +7,11 @@ import typer
 from ecl2o.cli import output, series
 
 if TYPE_CHECKING:
-    from ecl2o.data import Contexts
-    from ecl2o.evaluation import Bed
     from ecl2o.evaluation.comparison import ScoredEntry
-    from ecl2o.serving import Policy
-
-PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="A policy file, written by fit or reproduce.")]
 
 
 def evaluate(
-    policy: PolicyFile,
+    policy: series.PolicyFile,
     data: series.Series,
     days: Annotated[int | None, typer.Option(min=1, help="Only the last so many days. (default: all)")] = None,
     column: series.Columns = None,
@@ -37,12 +30,13 @@ def evaluate(
 
     use_double_precision()
     from ecl2o.evaluation.comparison import compare, streamed
+    from ecl2o.recipes.beds import policy_bed, seen_days
     from ecl2o.recipes.own_series import reference_entries
     from ecl2o.serving import load
 
     loaded = load(policy)
-    contexts = reading_for(loaded, series.Reading(data, column, time_column, fill, period)).whole()
-    bed, first = bed_of(loaded, contexts, days)
+    contexts = series.reading(data, column, time_column, fill, period).made_for(loaded).whole()
+    bed, first = policy_bed(loaded, contexts, days)
     with output.progress_bars(not json) as progress:
         rows = compare(
             {
@@ -55,7 +49,7 @@ def evaluate(
     own, tested = rows[1], bed.days.shape[0]
     if own.not_applicable is not None:
         raise ValueError(f"{policy} cannot be run on {data}: {own.not_applicable}")
-    seen = _seen_days(loaded, contexts, first)
+    seen = seen_days(loaded, contexts, first)
     worst = {row.name: str(contexts.time[(first + row.worst_day) * contexts.steps_per_day]) for row in rows}
     if json:
         output.print_json(
@@ -92,48 +86,3 @@ def _print(rows: "list[ScoredEntry]", title: str, name: str, worst: dict[str, st
     say(f"worst day: the one that begins at {worst['policy']}, {own.competitive_ratio:.3f} times its optimum.")
     promised = series.promise_line(own)
     say("promise: none." if promised is None else promised)
-
-
-def reading_for(policy: "Policy", reading: series.Reading) -> series.Reading:
-    """The columns and the length of day that the policy was made for, unless others are given, and its step."""
-    contract = policy.contract
-    return dataclasses.replace(
-        reading,
-        columns=reading.columns or contract.columns,
-        period=contract.steps_per_day if reading.period is None else reading.period,
-        step_minutes=contract.step_minutes,
-    )
-
-
-def _seen_days(policy: "Policy", contexts: "Contexts", first: int) -> int:
-    """How many of the tested days were used in training or choosing, by the clock, if the file is the policy's own."""
-    source, until, metadata = policy.contract.source, policy.contract.seen_until, contexts.metadata
-    if source is None or until is None or metadata is None or source.sha256 != metadata.sha256:
-        return 0
-    begins = contexts.time[
-        first * contexts.steps_per_day : contexts.n_days * contexts.steps_per_day : contexts.steps_per_day
-    ]
-    return sum(str(time) <= until for time in begins)
-
-
-def bed_of(policy: "Policy", contexts: "Contexts", days: int | None) -> "tuple[Bed, int]":
-    """The days to test on with what came before them, and the number of the first."""
-    from ecl2o.data import DataError
-    from ecl2o.evaluation import Bed
-    from ecl2o.serving.beginning import start_after
-
-    per_day = contexts.steps_per_day
-    remembered = policy.contract.history_steps
-    wanted = 7 if remembered is None else -(-remembered // per_day)
-    first = min(max(wanted, 1), contexts.n_days - 1)
-    if days is not None:
-        if days > contexts.n_days - 1:
-            raise DataError(
-                f"--days must be at most {contexts.n_days - 1}, got {days}: the file has {contexts.n_days} whole days, and a "
-                "test needs one before it to start from."
-            )
-        first = contexts.n_days - days
-    used = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day, -1)
-    kept = 0 if policy.history is None else len(policy.history) // per_day
-    history = contexts.values[max(first - max(wanted, kept, 7), 0) * per_day : first * per_day]
-    return Bed.of(policy.problem, start_after(policy, history[-1]), used[first:], history), first

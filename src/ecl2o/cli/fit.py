@@ -82,7 +82,7 @@ def fit(
     terms = None if promise is None else Terms(promise, per, allowance, interval)
     recipe = Recipe(alpha, advisor, terms, steps, seed, limits)
     split = series.split_of(training_days, validation_days)
-    contexts = series.Reading(data, column, time_column, fill, period).contexts(split)
+    contexts = series.reading(data, column, time_column, fill, period).contexts(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_series(contexts, recipe, progress)
     found = None

@@ -75,7 +75,7 @@ def frontier(
         if data is None:
             contexts = _weather(weather, preset or "authors-code", shortage, fill)
         else:
-            contexts = series.Reading(data, column, time_column, fill, period).contexts(split)
+            contexts = series.reading(data, column, time_column, fill, period).contexts(split)
         interval = _WEATHER_CONTEXTS.get(contexts.preset) if contexts_in is None else series.interval_of(contexts_in)
         settings = FrontierSettings(
             alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick, contexts=interval

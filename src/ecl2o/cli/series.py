@@ -1,15 +1,16 @@
-"""What the commands that read a series share: their options, and from the file to contexts."""
+"""What the commands that read a series share: their options, and the table of entries."""
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from ecl2o.data import Contexts, SeriesMetadata, Split
+    from ecl2o.data import Split
     from ecl2o.evaluation.comparison import ScoredEntry
+    from ecl2o.recipes.reading import Reading
 
+PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="A policy file, written by fit or reproduce.")]
 Series = Annotated[
     Path,
     typer.Argument(metavar="DATA", help="A CSV or Parquet file: a time column and one or more columns of numbers."),
@@ -40,7 +41,6 @@ ValidationDays = Annotated[
     int | None, typer.Option(min=1, help="Days to choose settings on, the next ones. (default: a sixth)")
 ]
 
-_FEWEST_DAYS = 3
 _LARGE = 1e6  # figures from here on are written with an exponent
 
 
@@ -55,76 +55,21 @@ def split_of(training_days: int | None, validation_days: int | None) -> "Split |
     return Split(training_days, validation_days)
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """How a series is read: the options above."""
+def reading(
+    path: Path,
+    columns: list[str] | None = None,
+    time_column: str | None = None,
+    fill: str | None = None,
+    period: int | None = None,
+) -> "Reading":
+    """How the options above say that a series is read; what was repaired is told on standard error."""
+    from ecl2o.cli import output
+    from ecl2o.recipes.reading import Reading
 
-    path: Path
-    columns: list[str] | None = None
-    time_column: str | None = None
-    fill: str | None = None
-    period: int | None = None
-    step_minutes: float | None = None  # what the rows must be apart; None: anything
+    def tell(words: str) -> None:
+        output.messages().print(words, soft_wrap=True)
 
-    def contexts(self, split: "Split | None" = None) -> "Contexts":
-        """The series, divided into days for training, validation and testing; without a split, as `fit` does it."""
-        from ecl2o.data import DataError, series_contexts
-        from ecl2o.recipes.own_series import FEWEST_DAYS, default_split
-
-        frame, metadata = self._frame()
-        days = len(frame) // metadata.steps_per_day
-        if split is None and days < FEWEST_DAYS:
-            raise DataError(
-                f"{metadata.file} has {days} whole days ({len(frame)} rows, {metadata.steps_per_day} a day), but "
-                f"{FEWEST_DAYS} are needed. With fewer, say how to divide them: --training-days and --validation-days; "
-                "the rest is for testing."
-            )
-        return series_contexts(frame, metadata, default_split(days) if split is None else split)
-
-    def whole(self) -> "Contexts":
-        """The series as days to test on."""
-        from ecl2o.data import DataError, Split, series_contexts
-
-        frame, metadata = self._frame()
-        days = len(frame) // metadata.steps_per_day
-        if days < _FEWEST_DAYS:
-            raise DataError(
-                f"{metadata.file} has {days} whole days ({len(frame)} rows, {metadata.steps_per_day} a day), but at least "
-                f"{_FEWEST_DAYS} are needed to test on."
-            )
-        return series_contexts(frame, metadata, Split(2, 0))
-
-    def values(self) -> Any:
-        """The numbers alone, (n, q)."""
-        return self.rows()[0].to_numpy(float)
-
-    def rows(self) -> "tuple[Any, SeriesMetadata]":
-        """The file as it is, with a word about what was repaired; refused where its step is not the one that is wanted."""
-        from ecl2o.cli import output
-        from ecl2o.data import DataError, read_series
-
-        frame, metadata = read_series(self.path, self.time_column, self.columns or None, self.fill)
-        if self.step_minutes is not None and metadata.step_minutes != self.step_minutes:
-            raise DataError(
-                f"the rows of {metadata.file} are {metadata.step_minutes:g} minutes apart, but the policy was made for rows "
-                f"{self.step_minutes:g} minutes apart."
-            )
-        repaired = metadata.repairs.in_words()
-        if repaired is not None:
-            output.messages().print(f"{metadata.file}: {repaired}.", soft_wrap=True)
-        return frame, metadata
-
-    def _frame(self) -> "tuple[Any, SeriesMetadata]":
-        from ecl2o.data import DataError
-
-        frame, metadata = self.rows()
-        steps = metadata.steps_per_day if self.period is None else self.period
-        if steps < 2:
-            raise DataError(
-                f"the rows of {metadata.file} are a day or more apart. Say how many make one round of decisions with "
-                "--period, for example --period 7 for weeks of daily rows; 'days' are such rounds then."
-            )
-        return frame, dataclasses.replace(metadata, steps_per_day=steps)
+    return Reading(path, columns, time_column, fill, period, tell=tell)
 
 
 def print_rows(rows: "list[ScoredEntry]", title: str, labels: dict[str, str], notes: bool = True) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from ecl2o.cli import output
-from ecl2o.cli.reproduce import watts
+from ecl2o.cli.watts import watts
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts

@@ -1,6 +1,9 @@
-"""The agents that have a name: what tables and commands can ask for without training anything."""
+"""The agents that have a name, which tables and commands can ask for without training anything, and policy files beside them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import equinox as eqx
 
 from ecl2o.agents import (
     ABCS,
@@ -26,8 +29,10 @@ from ecl2o.agents import (
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.evaluation import Bed
 from ecl2o.evaluation.comparison import Entry, streamed
-from ecl2o.forecasters import AbstractForecaster, RollingProfile
+from ecl2o.forecasters import AbstractForecaster, Exact, Persistence, RollingProfile, SeasonalNaive
+from ecl2o.problem import Problem
 from ecl2o.recipes.tariff import under_tariff
+from ecl2o.serving import load
 
 # Agents that need no training, by the names that tables and commands use: made for days of so many steps.
 NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
@@ -52,6 +57,14 @@ NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
     "ridge": lambda steps: OnlineRidge(steps),
     "competitive-ridge": lambda steps: Periodic(Competitive(OnlineRidge(steps), ratio=2.5, horizon=steps), steps),
 }
+# Forecasters by name, likewise.
+NAMED_FORECASTERS: dict[str, Callable[[int], AbstractForecaster]] = {
+    "rolling-profile": lambda steps: RollingProfile(period=steps),
+    "seasonal-naive": lambda steps: SeasonalNaive(period=steps),
+    "persistence": lambda steps: Persistence(),
+    "exact": lambda steps: Exact(),
+}
+_POLICY = ".ecl2o"
 _LEARN_ON = ("ridge", "competitive-ridge")  # what they have learned is not forgotten at midnight
 
 
@@ -64,3 +77,39 @@ def named_entry(name: str, bed: Bed, forecaster: AbstractForecaster | None = Non
     if name in _LEARN_ON:
         return streamed(agent, bed.problem)
     return Entry(agent, RollingProfile(period=steps) if forecaster is None else forecaster)
+
+
+def is_policy(name: str) -> bool:
+    """Whether a name is meant to be that of a policy file."""
+    return name.endswith(_POLICY) or Path(name).is_file()
+
+
+def asked_entries(names: Sequence[str], bed: Bed, forecaster: str) -> dict[str, Entry]:
+    """Agents and policy files by name for the days of a bed; planners ask the named forecaster, policies their own."""
+    asked = NAMED_FORECASTERS[forecaster](bed.days.shape[1])
+    entries = {}
+    for name in names:
+        if is_policy(name):
+            entries[Path(name).name] = policy_entry(name, bed)
+        else:
+            entries[name] = named_entry(name, bed, asked)
+    return entries
+
+
+def policy_entry(path: str | Path, bed: Bed) -> Entry:
+    """A policy file for the days of a bed, whose problem and length of day must be those that it was made for."""
+    policy = load(path)
+    made_for = policy.contract.steps_per_day
+    if made_for is not None and made_for != bed.days.shape[1]:
+        raise ValueError(f"{path} was made for days of {made_for} steps, but the days here have {bed.days.shape[1]}.")
+    if not eqx.tree_equal(policy.problem, bed.problem, rtol=1e-6):
+        raise ValueError(
+            f"{path} was made for another problem than this one (other costs, bounds or alpha); its own is: "
+            f"{_in_words(policy.problem)}, and this one: {_in_words(bed.problem)}."
+        )
+    return streamed(policy.agent, policy.problem, policy.forecaster)
+
+
+def _in_words(problem: Problem) -> str:
+    parts = [type(part).__name__ for part in (problem.hitting, problem.switching, problem.actions)]
+    return f"{', '.join(parts)}, m = {float(problem.m):g}, alpha = {float(problem.alpha):g}, beta = {float(problem.beta):g}"

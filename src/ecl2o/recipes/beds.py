@@ -1,0 +1,68 @@
+"""Days of one's own series to test on, each with what came before it."""
+
+import jax.numpy as jnp
+
+from ecl2o.data import Contexts, DataError
+from ecl2o.evaluation import Bed
+from ecl2o.recipes.own_series import tracking_problem
+from ecl2o.serving import Policy
+from ecl2o.serving.beginning import start_after
+
+HISTORY_DAYS = 14
+MOST_HISTORY_DAYS = 365  # what agents that learn while they run may begin on
+_FEWEST_HISTORY_DAYS = 7
+
+
+def series_bed(contexts: Contexts, alpha: float) -> Bed:
+    """The series as days, the first ones as history."""
+    per_day = contexts.steps_per_day
+    first = min(HISTORY_DAYS, contexts.n_days // 2)
+    history = contexts.values[: first * per_day]
+    return Bed.of(tracking_problem(contexts.dim, alpha), history[-1], _days(contexts)[first:], history)
+
+
+def last_days(bed: Bed, days: int | None) -> Bed:
+    """The same bed with its last days only; what comes before them is history."""
+    if days is None or days >= bed.days.shape[0]:
+        return bed
+    before, kept = bed.days[:-days], bed.days[-days:]
+    past = before.reshape(-1, before.shape[-1])
+    x0 = past[-1] if past.shape[-1] == bed.x0.shape[0] else bed.x0
+    if bed.history is not None:
+        past = jnp.concatenate([bed.history, past])[-MOST_HISTORY_DAYS * bed.days.shape[1] :]
+    return Bed.of(bed.problem, x0, kept, None if bed.history is None else past)
+
+
+def policy_bed(policy: Policy, contexts: Contexts, days: int | None) -> tuple[Bed, int]:
+    """The days to test a policy on with what came before them, and the number of the first."""
+    per_day = contexts.steps_per_day
+    remembered = policy.contract.history_steps
+    wanted = _FEWEST_HISTORY_DAYS if remembered is None else -(-remembered // per_day)
+    first = min(max(wanted, 1), contexts.n_days - 1)
+    if days is not None:
+        if days > contexts.n_days - 1:
+            raise DataError(
+                f"--days must be at most {contexts.n_days - 1}, got {days}: the file has {contexts.n_days} whole days, and a "
+                "test needs one before it to start from."
+            )
+        first = contexts.n_days - days
+    kept = 0 if policy.history is None else len(policy.history) // per_day
+    longest = max(wanted, kept, _FEWEST_HISTORY_DAYS)
+    history = contexts.values[max(first - longest, 0) * per_day : first * per_day]
+    return Bed.of(policy.problem, start_after(policy, history[-1]), _days(contexts)[first:], history), first
+
+
+def seen_days(policy: Policy, contexts: Contexts, first: int) -> int:
+    """How many of the days from the `first` on training or choice used, by the clock, if it is the policy's own file."""
+    source, until, metadata = policy.contract.source, policy.contract.seen_until, contexts.metadata
+    if source is None or until is None or metadata is None or source.sha256 != metadata.sha256:
+        return 0
+    per_day = contexts.steps_per_day
+    begins = contexts.time[first * per_day : contexts.n_days * per_day : per_day]
+    return sum(str(time) <= until for time in begins)
+
+
+def _days(contexts: Contexts):
+    """The whole days, (n, T, q)."""
+    used = contexts.n_days * contexts.steps_per_day
+    return contexts.values[:used].reshape(contexts.n_days, contexts.steps_per_day, contexts.dim)

@@ -1,0 +1,101 @@
+"""From a file to contexts: how a series is read, to be learned from, tested on or begun with."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ecl2o.data import Contexts, DataError, SeriesMetadata, Split, read_series, series_contexts
+from ecl2o.recipes.own_series import FEWEST_DAYS, default_split
+from ecl2o.serving import Policy
+
+FEWEST_TEST_DAYS = 3
+
+
+def _unheard(words: str) -> None:
+    """Tell nobody."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a series is read.
+
+    Args:
+        path: a CSV or Parquet file.
+        columns: those to use. Default: all that hold numbers.
+        time_column: the one with the time. Default: found by its name or cells.
+        fill: "interpolate" or "previous" repairs gaps, repeated rows and bad cells. Default: they are refused.
+        period: steps in a day. Default: those between two midnights.
+        step_minutes: what the rows must be apart. Default: anything.
+        tell: called with a sentence about what was repaired.
+    """
+
+    path: Path
+    columns: list[str] | None = None
+    time_column: str | None = None
+    fill: str | None = None
+    period: int | None = None
+    step_minutes: float | None = None
+    tell: Callable[[str], None] = _unheard
+
+    def made_for(self, policy: Policy) -> "Reading":
+        """The same with the columns and the length of day that a policy was made for, unless others are given, and its step."""
+        contract = policy.contract
+        return dataclasses.replace(
+            self,
+            columns=self.columns or contract.columns,
+            period=contract.steps_per_day if self.period is None else self.period,
+            step_minutes=contract.step_minutes,
+        )
+
+    def contexts(self, split: Split | None = None) -> Contexts:
+        """The series, divided into days for training, validation and testing; without a split, as `fit` does it."""
+        frame, metadata = self._frame()
+        days = len(frame) // metadata.steps_per_day
+        if split is None and days < FEWEST_DAYS:
+            raise DataError(
+                f"{metadata.file} has {days} whole days ({len(frame)} rows, {metadata.steps_per_day} a day), but "
+                f"{FEWEST_DAYS} are needed. With fewer, say how to divide them: --training-days and --validation-days; "
+                "the rest is for testing."
+            )
+        return series_contexts(frame, metadata, default_split(days) if split is None else split)
+
+    def whole(self) -> Contexts:
+        """The series as days to test on."""
+        frame, metadata = self._frame()
+        days = len(frame) // metadata.steps_per_day
+        if days < FEWEST_TEST_DAYS:
+            raise DataError(
+                f"{metadata.file} has {days} whole days ({len(frame)} rows, {metadata.steps_per_day} a day), but at least "
+                f"{FEWEST_TEST_DAYS} are needed to test on."
+            )
+        return series_contexts(frame, metadata, Split(2, 0))
+
+    def values(self) -> np.ndarray:
+        """The numbers alone, (n, q)."""
+        return self.rows()[0].to_numpy(float)
+
+    def rows(self) -> tuple[pd.DataFrame, SeriesMetadata]:
+        """The file as it is, with a word about what was repaired; refused where its step is not the one that is wanted."""
+        frame, metadata = read_series(self.path, self.time_column, self.columns or None, self.fill)
+        if self.step_minutes is not None and metadata.step_minutes != self.step_minutes:
+            raise DataError(
+                f"the rows of {metadata.file} are {metadata.step_minutes:g} minutes apart, but the policy was made for rows "
+                f"{self.step_minutes:g} minutes apart."
+            )
+        repaired = metadata.repairs.in_words()
+        if repaired is not None:
+            self.tell(f"{metadata.file}: {repaired}.")
+        return frame, metadata
+
+    def _frame(self) -> tuple[pd.DataFrame, SeriesMetadata]:
+        frame, metadata = self.rows()
+        steps = metadata.steps_per_day if self.period is None else self.period
+        if steps < 2:
+            raise DataError(
+                f"the rows of {metadata.file} are a day or more apart. Say how many make one round of decisions with "
+                "--period, for example --period 7 for weeks of daily rows; 'days' are such rounds then."
+            )
+        return frame, dataclasses.replace(metadata, steps_per_day=steps)
