@@ -151,6 +151,9 @@ def test_a_full_disk_refuses_and_loses_nothing(service):
     answered(service, *(Ask("a", [float(number)]) for number in range(5)))
     with service.store._writer.connect() as connection:
         raw = connection.connection.driver_connection
+        free = raw.execute("PRAGMA freelist_count").fetchone()[0]
+        raw.execute("CREATE TABLE ballast (bytes BLOB)")
+        raw.execute("INSERT INTO ballast VALUES (zeroblob(?))", (4096 * free,))
         pages = raw.execute("PRAGMA page_count").fetchone()[0]
         raw.execute(f"PRAGMA max_page_count={pages}")
     refused = None
@@ -163,6 +166,7 @@ def test_a_full_disk_refuses_and_loses_nothing(service):
     assert refused is not None
     assert refused.status == 503
     assert "disk is full" in refused.detail
+    assert "disk is full" in service.unready()[0]
     steps = service.stream("a")["steps"]
     assert len(service.steps("a", 0, 10_000)) == steps
     with service.store._writer.connect() as connection:

@@ -1,6 +1,7 @@
 """Group commit: one thread writes, and what is waiting when it begins shares one transaction and one flush to the disk."""
 
 import dataclasses
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from ecl2o.serving.durable.store import Store
 _MOST_ASKS = 20_000  # in one transaction
 _MOST_WAITING = 4 * _MOST_ASKS
 _TRIES = 5
+_log = logging.getLogger("ecl2o.serve")
 
 
 @dataclasses.dataclass
@@ -35,10 +37,17 @@ class Commits:
         store: where to.
         player: who plays the steps.
         announce: told the fresh answers of a group after its commit, in the writer's thread.
+        also: called within each transaction, after its steps; what it writes is committed with them.
     """
 
-    def __init__(self, store: Store, player: Player, announce: Callable[[list[Answer]], None]):
-        self._store, self._player, self._announce = store, player, announce
+    def __init__(
+        self,
+        store: Store,
+        player: Player,
+        announce: Callable[[list[Answer]], None],
+        also: Callable[[sa.Connection, Group], None] = lambda connection, group: None,
+    ):
+        self._store, self._player, self._announce, self._also = store, player, announce, also
         self._waiting: deque[_Task] = deque()
         self._asks_waiting = 0
         self._wake = threading.Condition()
@@ -94,8 +103,10 @@ class Commits:
     def _commit(self, tasks: list[_Task], tries: int = _TRIES) -> None:
         try:
             with self._store.writing() as connection:
+                self._player.trust(self._store.openings)
                 results = [_attempt(task, connection) for task in tasks]
                 group = self._player.play(connection, [ask for task in tasks for ask in task.asks])
+                self._also(connection, group)
         except DBAPIError:  # another service was in the way: one by one, so that only one can be hit again
             for task in tasks:
                 if len(tasks) > 1 or tries > 1:
@@ -113,7 +124,10 @@ class Commits:
     def _tell(self, tasks: list[_Task], results: list[Any], group: Group) -> None:
         fresh = [answer for answer in group.answers if isinstance(answer, Answer) and answer.fresh]
         if fresh:
-            self._announce(fresh)
+            try:
+                self._announce(fresh)
+            except Exception:  # who watches must not keep the answers from those who asked
+                _log.exception("steps were made and not announced")
         start = 0
         for task, result in zip(tasks, results, strict=True):
             stop = start + len(task.asks)

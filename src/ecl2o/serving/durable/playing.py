@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import math
 import time
 from collections import OrderedDict
@@ -17,6 +18,7 @@ from ecl2o.serving.durable.rows import Place
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _REMEMBERED = 100_000  # streams whose states are kept at hand
+_log = logging.getLogger("ecl2o.serve")
 
 
 class Ask(NamedTuple):
@@ -28,7 +30,7 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A step's answer as JSON, which is also what is stored; `fresh` if it was played now and not before."""
+    """A step's answer as JSON, which is also what is stored; `fresh` if it was played now and by this service."""
 
     stream: str
     policy: str
@@ -48,11 +50,15 @@ class Course:
 
 @dataclasses.dataclass
 class Group:
-    """What a transaction does: answers in the order of the asks, and the states to remember once it is committed."""
+    """What a transaction does: answers in the order of the asks, and the states to remember once it is committed.
+
+    `made` are the keys of streams and the numbers of their steps that are written, `latest` is the time of these steps.
+    """
 
     answers: list[Answer | Refused | None]
-    states: dict[int, tuple[int, bytes]]
     latest: float
+    states: dict[int, tuple[int, bytes]] = dataclasses.field(default_factory=dict)
+    made: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
 
 class Player:
@@ -61,11 +67,18 @@ class Player:
     def __init__(self, course_of: Callable[[str, int], Course]):
         self._course_of = course_of
         self._states: OrderedDict[int, tuple[int, bytes]] = OrderedDict()  # key: steps made, state after them
+        self._openings = 0
         self.latest = 0.0  # the time of the last step; a clock that is set back does not lead below it
+
+    def trust(self, openings: int) -> None:
+        """Forget what is remembered if the store has been opened anew since: it may be another one, from a backup."""
+        if openings != self._openings:
+            self._states.clear()
+            self._openings = openings
 
     def play(self, connection: sa.Connection, asks: Sequence[Ask]) -> Group:
         """All asks, those of one stream one after the other."""
-        group = Group([None] * len(asks), {}, max(self.latest, time.time()))
+        group = Group([None] * len(asks), max(self.latest, time.time()))
         waiting = list(range(len(asks)))
         while waiting:
             first = {}
@@ -86,7 +99,9 @@ class Player:
 
     def _round(self, connection: sa.Connection, asks: Sequence[Ask], numbers: list[int], group: Group) -> None:
         """One ask for each stream."""
-        places = rows.lock(connection, [asks[number].stream for number in numbers])
+        named = [asks[number].stream for number in numbers]
+        places = rows.lock(connection, [name for name in named if name.isprintable()])  # no name has a zero in it
+        group.latest = max([group.latest, *(place.touched for place in places.values())])  # another service's clock
         courses: dict[tuple[str, int], list[tuple[int, Place]]] = {}
         for number in numbers:
             ask = asks[number]
@@ -114,7 +129,13 @@ class Player:
         group: Group,
     ) -> None:
         states = self._gather(connection, [place for _, place in members], group)
-        played = course.lanes.play(states, [asks[number].context for number, _ in members])
+        try:
+            played = course.lanes.play(states, [asks[number].context for number, _ in members])
+        except Exception:
+            _log.exception("a policy's program failed")
+            for number, _ in members:  # others who share the transaction are not concerned
+                group.answers[number] = Refused(503, "the policy's program failed; nothing was changed.")
+            return
         made, moved = [], []
         for (number, place), step in zip(members, played, strict=True):
             ask = asks[number]
@@ -138,6 +159,7 @@ class Player:
                 }
             )
             group.states[place.key] = (place.steps + 1, step.state)
+            group.made.append((place.key, place.steps + 1))
             group.answers[number] = Answer(ask.stream, place.policy, text, True, bool(row["guard_active"]))
         if made:
             rows.append(connection, made, moved)
@@ -224,6 +246,11 @@ def answer(row: dict[str, Any], promise: float | None) -> dict[str, Any]:
         "context": row["context"],
         "at": row["at"],
     }
+
+
+def answer_text(row: dict[str, Any], last: str) -> str:
+    """A step of the store as it was answered; `last` is the answer to a step of the same stream."""
+    return _text(row, json.loads(last)["promise"])
 
 
 def _text(row: dict[str, Any], promise: float | None) -> str:

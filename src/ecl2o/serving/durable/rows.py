@@ -21,9 +21,10 @@ class Place(NamedTuple):
     policy: str
     seen: int
     steps: int
+    touched: float
 
 
-_PLACE = (streams.c.key, streams.c.name, streams.c.policy, streams.c.seen, streams.c.steps)
+_PLACE = (streams.c.key, streams.c.name, streams.c.policy, streams.c.seen, streams.c.steps, streams.c.touched)
 _STEP = [column for column in steps.c if column.name != "stream"]
 _ADVANCE = (
     sa.update(streams)
@@ -82,6 +83,25 @@ def last_text(connection: sa.Connection, key: int) -> str:
     return connection.scalars(sa.select(streams.c.last).where(streams.c.key == key)).one() or ""
 
 
+class Latest(NamedTuple):
+    """A stream's last step, as it was answered, and its number."""
+
+    name: str
+    policy: str
+    steps: int
+    last: str
+
+
+def latest(connection: sa.Connection, keys: Sequence[int]) -> dict[int, Latest]:
+    """The last steps of those of these streams that have any."""
+    columns = (streams.c.key, streams.c.name, streams.c.policy, streams.c.steps, streams.c.last)
+    found = {}
+    for start in range(0, len(keys), _AT_ONCE):
+        query = sa.select(*columns).where(streams.c.key.in_(keys[start : start + _AT_ONCE]), streams.c.steps > 0)
+        found.update((row[0], Latest(*row[1:])) for row in connection.execute(query))
+    return found
+
+
 def stream(connection: sa.Connection, name: str) -> dict[str, Any] | None:
     """All about a stream but its state."""
     columns = [column for column in streams.c if column.name != "state"]
@@ -117,16 +137,20 @@ def _steps(rows: Iterable[sa.Row]) -> Iterator[dict[str, Any]]:
         yield found
 
 
-def policy_files(connection: sa.Connection) -> list[tuple[str, bytes]]:
-    """Every policy's name and file."""
-    rows = connection.execute(sa.select(policies.c.name, policies.c.file).order_by(policies.c.name))
-    return [(name, bytes(file)) for name, file in rows]
+def policy_names(connection: sa.Connection) -> list[str]:
+    """The name of every policy."""
+    return list(connection.scalars(sa.select(policies.c.name).order_by(policies.c.name)))
 
 
-def policy_file(connection: sa.Connection, name: str) -> bytes | None:
-    """A policy's file."""
-    file = connection.scalar(sa.select(policies.c.file).where(policies.c.name == name))
-    return None if file is None else bytes(file)
+def policy_file(connection: sa.Connection, name: str) -> tuple[str, bytes] | None:
+    """A policy's fingerprint, taken when it was brought, and its file."""
+    row = connection.execute(sa.select(policies.c.fingerprint, policies.c.file).where(policies.c.name == name)).first()
+    return None if row is None else (row[0], bytes(row[1]))
+
+
+def mend_policy(connection: sa.Connection, name: str, file: bytes) -> None:
+    """A policy's file once more, in the place of a copy that is damaged."""
+    connection.execute(sa.update(policies).where(policies.c.name == name).values(file=file))
 
 
 def lengths_of_histories(connection: sa.Connection) -> list[tuple[str, int]]:

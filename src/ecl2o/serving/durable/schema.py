@@ -10,6 +10,10 @@ about = sa.Table(
     "ecl2o_store", tables, sa.Column("version", sa.Integer, primary_key=True), sa.Column("probed", sa.Double)
 )
 
+room = sa.Table(
+    "ecl2o_room", tables, sa.Column("key", sa.Integer, primary_key=True), sa.Column("bytes", sa.LargeBinary)
+)  # empty but for the moment in which it is seen whether there is room
+
 policies = sa.Table(
     "policies",
     tables,

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -17,14 +16,13 @@ from ecl2o.offline import oracle
 from ecl2o.problem import Instance
 from ecl2o.serving.durable import offers, rows
 from ecl2o.serving.durable.commits import Commits
-from ecl2o.serving.durable.lanes import Lanes
+from ecl2o.serving.durable.neighbours import Neighbours
 from ecl2o.serving.durable.offers import Offer
-from ecl2o.serving.durable.playing import Answer, Ask, Course, Player, answer
+from ecl2o.serving.durable.playing import Answer, Ask, Player, answer
 from ecl2o.serving.durable.refused import Refused
+from ecl2o.serving.durable.shelf import Shelf
 from ecl2o.serving.durable.store import Store
-from ecl2o.serving.runner import context_dim_of
 
-_MOST_LENGTHS = 16  # different lengths of histories for one policy: each is a program
 _CLOCK_SECONDS = 5.0  # a clock this far behind the store has been set back
 _WINDOWS = (256, 128, 64, 32, 16, 8, 4, 2, 1)  # lengths of hindsight: each is a program
 
@@ -34,25 +32,32 @@ class Service:
 
     Args:
         store: where everything is kept.
-        announce: told of fresh answers after they are on disk.
+        announce: told of fresh answers after they are on disk; and, on PostgreSQL, of those of other services, which are not
+            fresh, while somebody watches.
+        watched: whether anybody watches; None: nobody ever does.
     """
 
-    def __init__(self, store: Store, announce: Callable[[list[Answer]], None] = lambda answers: None):
+    def __init__(
+        self,
+        store: Store,
+        announce: Callable[[list[Answer]], None] = lambda answers: None,
+        watched: Callable[[], bool] | None = None,
+    ):
         if not jax.config.read("jax_enable_x64"):
             raise ValueError("promises are made in 64 bits: call jax.config.update('jax_enable_x64', True) first.")
         self.store = store
-        self._offers: dict[str, Offer] = {}
-        self._broken: dict[str, str] = {}
-        self._courses: dict[tuple[str, int], Course] = {}
-        self._preparing = threading.RLock()
-        self._player = Player(self._course)
-        self._commits = Commits(store, self._player, announce)
+        self._shelf = Shelf(store)
+        self._player = Player(self._shelf.course)
+        self._neighbours = None if store.is_sqlite else Neighbours(store, watched or (lambda: False), announce)
+        tell = (lambda connection, group: None) if self._neighbours is None else self._neighbours.tell
+        self._commits = Commits(store, self._player, announce, tell)
+        self._to_bring: dict[str, bytes] = {}
 
     def warm(self) -> None:
         """Read every policy and prepare the program of every stream, so that the first step need not wait."""
         try:
             with self.store.reading() as connection:
-                names = [name for name, _ in rows.policy_files(connection)]
+                names = rows.policy_names(connection)
                 lengths = rows.lengths_of_histories(connection)
                 self._player.latest = rows.latest_time(connection) or 0.0
         except Refused:
@@ -60,7 +65,7 @@ class Service:
         for name in names:
             self._try(lambda name=name: self.offer(name))
         for name, seen in lengths:
-            self._try(lambda name=name, seen=seen: self._course(name, seen))
+            self._try(lambda name=name, seen=seen: self._shelf.course(name, seen))
 
     @staticmethod
     def _try(work: Callable[[], Any]) -> None:
@@ -70,51 +75,38 @@ class Service:
     def close(self) -> None:
         """Finish what is waiting and let go of the store."""
         self._commits.close()
+        if self._neighbours is not None:
+            self._neighbours.close()
         self.store.close()
 
     # Policies
 
+    def bring(self, files: dict[str, bytes]) -> None:
+        """Keep policies by their names; as soon as the store can be used, if it cannot be now."""
+        for name, file in files.items():
+            try:
+                self.put_policy(name, file)
+                self._to_bring.pop(name, None)
+            except Refused as refused:
+                if refused.status != 503:
+                    raise ValueError(f"{name}: {refused.detail}") from None
+                self._to_bring[name] = file
+
     def put_policy(self, name: str, file: bytes) -> bool:
         """Keep a policy under a name; True if it is new. What a name stands for never changes."""
         offered = offers.read(name, file)
-        fingerprint = hashlib.sha256(file).hexdigest()
-
-        def write(connection: sa.Connection) -> bool:
-            known = rows.policy_file(connection, name)
-            if known is None:
-                rows.add_policy(connection, name, fingerprint, file, time.time())
-            elif known != file:
-                raise Refused(409, f"{name!r} is another policy already, and streams rely on it; choose another name.")
-            return known is None
-
-        new = self._commits.write(write).result()
-        self._offers[name] = offered
-        self._broken.pop(name, None)
+        new = self._commits.write(lambda connection: self._shelf.keep(connection, name, file)).result()
+        self._shelf.kept(offered)
         return new
 
     def offer(self, name: str) -> Offer:
         """The policy of that name."""
-        if name in self._offers:
-            return self._offers[name]
-        with self._preparing:
-            with self.store.reading() as connection:
-                file = rows.policy_file(connection, name)
-            if file is None:
-                raise Refused(404, f"there is no policy {name!r}; bring it with PUT /policies/{name}.")
-            try:
-                self._offers[name] = offers.read(name, file)
-                self._broken.pop(name, None)
-            except Refused as refused:
-                self._broken[name] = refused.detail
-                raise Refused(503, f"the policy {name!r} can no longer be read: {refused.detail}") from None
-            return self._offers[name]
+        return self._shelf.offer(name)
 
     def policies(self) -> list[dict[str, Any]]:
         """Every policy in a few words; `trouble` where one cannot be read."""
-        with self.store.reading() as connection:
-            names = [name for name, _ in rows.policy_files(connection)]
         told = []
-        for name in names:
+        for name in self._shelf.names():
             try:
                 offered = self.offer(name)
                 about = offered.about()
@@ -122,32 +114,6 @@ class Service:
             except Refused as refused:
                 told.append({"name": name, "agent": None, "promise": None, "trouble": refused.detail})
         return told
-
-    def _course(self, policy: str, seen: int) -> Course:
-        """The program of a policy's streams with histories of this length; made when it is first asked for."""
-        found = self._courses.get((policy, seen))
-        if found is not None:
-            return found
-        offered = self.offer(policy)
-        if offered.dim is None:
-            raise Refused(422, f"the policy {policy!r} does not say how many numbers an action has.")
-        return self._prepared(offered, offered.dim, seen, None)
-
-    def _prepared(self, offered: Offer, dim: int, seen: int, history: Any) -> Course:
-        with self._preparing:
-            found = self._courses.get((offered.name, seen))
-            if found is not None:
-                return found
-            if sum(name == offered.name for name, _ in self._courses) >= _MOST_LENGTHS:
-                raise Refused(
-                    422, f"streams of {offered.name!r} have {_MOST_LENGTHS} lengths of histories; use one of them."
-                )
-            context_dim = offered.policy.contract.context_dim or context_dim_of(offered.policy.problem, dim, history)
-            promise = offered.promise
-            lanes = Lanes(offered.policy, dim, context_dim, seen)
-            course = Course(lanes, context_dim, None if promise is None else promise["ratio"])
-            self._courses[offered.name, seen] = course
-            return course
 
     # Streams
 
@@ -160,12 +126,14 @@ class Service:
         if existing is not None:
             return existing, False
         try:
+            if policy in self._to_bring:
+                self.put_policy(policy, self._to_bring[policy])
             offered = self.offer(policy)
         except Refused as refused:
             raise Refused(422 if refused.status == 404 else refused.status, refused.detail) from None
         first, past = offered.start(x0, history)
         try:
-            course = self._prepared(offered, len(first), 0 if past is None else len(past), past)
+            course = self._shelf.prepared(offered, len(first), 0 if past is None else len(past), past)
             state = course.lanes.begin(first, np.zeros((0, course.context_dim)) if past is None else past)
         except (ValueError, TypeError) as error:
             raise Refused(422, str(error)) from None
@@ -227,8 +195,8 @@ class Service:
         with self.store.reading() as connection:
             row = _found(connection, name)
             found = rows.played(connection, row["key"], after, limit)
-        promise = self.offer(row["policy"]).promise
-        return [answer(step, None if promise is None else promise["ratio"]) for step in found]
+        promise = None if row["last"] is None else row["last"]["promise"]
+        return [answer(step, promise) for step in found]
 
     def hindsight(self, name: str) -> dict[str, Any]:
         """The cheapest actions for the latest contexts, had they been known; from the action played before them.
@@ -256,8 +224,16 @@ class Service:
         """Why the service should not be asked now; nothing if it may be."""
         if self.store.trouble is not None:
             self.store.open()
-        reasons = [] if self.store.trouble is None else [f"the store cannot be used: {self.store.trouble}"]
-        reasons += [f"policy {name!r}: {why}" for name, why in list(self._broken.items())]
+        if self.store.trouble is not None:
+            return [f"the store cannot be used: {self.store.trouble}"]
+        reasons = []
+        try:
+            self.bring(self._to_bring.copy())
+            reasons += self._shelf.trouble()
+        except ValueError as error:
+            reasons.append(str(error))
+        except Refused as refused:
+            return [refused.detail]
         behind = self._player.latest - time.time()
         if behind > _CLOCK_SECONDS:
             reasons.append(
@@ -271,7 +247,10 @@ class Service:
             found = rows.standing(connection)
         told = []
         for name, streams, steps, ratio, left in found:
-            promise = None if name in self._broken else self.offer(name).promise
+            try:
+                promise = self.offer(name).promise
+            except Refused:  # `unready` says it; the figures are there all the same
+                promise = None
             told.append(
                 {
                     "policy": name,

@@ -154,7 +154,10 @@ def _add_steps(api: APIRouter, service: Service, events: Events, measures: Measu
 
     @api.get("/events", tags=["steps"], responses=_EVENTS | refusals(), response_class=Response)
     async def get_events(stream: Annotated[str | None, Query(max_length=128)] = None):
-        """Steps of this process as they are made, as server-sent events named `steps`; of one stream, or of all."""
+        """Steps as they are made, as server-sent events named `steps`; of one stream, or of all.
+
+        On PostgreSQL also those that other services on the same database make.
+        """
         return StreamingResponse(events.watch(stream), media_type="text/event-stream")
 
 

@@ -39,18 +39,13 @@ def make_app(store: Store, access: Access | None = None, policies: dict[str, byt
     told: list[Measures] = []
 
     def announce(answers: list[Answer]) -> None:
-        told[0].count(answers)
+        told[0].count([answer for answer in answers if answer.fresh])
         events.announce(answers)
 
-    service = Service(store, announce)
+    service = Service(store, announce, lambda: events.is_watched)
     measures = Measures(service)
     told.append(measures)
-    for name, file in (policies or {}).items():
-        try:
-            service.put_policy(name, file)
-        except Refused as refused:
-            if refused.status != 503:  # a store that cannot be used is told by /readyz
-                raise ValueError(f"{name}: {refused.detail}") from None
+    service.bring(policies or {})
     service.warm()
 
     @contextlib.asynccontextmanager

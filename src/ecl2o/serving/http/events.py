@@ -31,8 +31,13 @@ class Events:
             if not queue.full():
                 queue.put_nowait([])
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody watches."""
+        return bool(self._watchers)
+
     def announce(self, answers: list[Answer]) -> None:
-        """Called by the writer after a commit."""
+        """Called by the writer after a commit, and when another service has told of one."""
         if self._loop is not None and self._watchers and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._spread, answers)
 

@@ -1,16 +1,25 @@
-"""What the tests of the durable service share: a small policy, and a PostgreSQL of their own where there is one."""
+"""What the tests of the service share: a small policy, its program, a running server, and a PostgreSQL where there is one."""
 
+import asyncio
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+import uvicorn
 
 import ecl2o as ec
+from ecl2o.serving.durable import shelf
+from ecl2o.serving.http.server import bind
+from ecl2o.serving.policy import describe
 
 
 def free_port() -> int:
@@ -28,7 +37,53 @@ def policy_file(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def policy_bytes(policy_file) -> bytes:
+    return policy_file.read_bytes()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_made_once():
+    """Services of one run share the programs of a policy: making one takes a second, and a program has no state."""
+    made, make = {}, shelf.Lanes
+
+    def lanes(policy, *sizes):
+        key = (describe(policy)["fingerprint"], *sizes)
+        if key not in made:
+            made[key] = make(policy, *sizes)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shelf, "Lanes", lanes)
+        yield
+
+
+@contextlib.contextmanager
+def running(app):
+    """The application behind a real server on a free port of this machine; gives its address."""
+    bound = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1, server_header=False))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[bound])), daemon=True)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        for _ in range(600):
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(url + "/healthz").status_code == 200:
+                    break
+            time.sleep(0.05)
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture(scope="session")
+def running_app():
+    return running
+
+
+@pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """The address of a database in a cluster of its own, in a temporary folder, reached through loopback only."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
