@@ -51,11 +51,13 @@ def alpha(
     frame, metadata = series.reading(data, column, time_column, fill).rows()
     found = study_alphas(frame.to_numpy(float), [*(wanted or ALPHAS), *([] if yours is None else [yours])])
     if figure is not None:
+        import pandas as pd
+
         from ecl2o.report.alphas import draw_alphas
         from ecl2o.report.style import save_as
 
         unit = metadata.columns[0] if len(metadata.columns) == 1 else "units of the file"
-        save_as(draw_alphas(found, frame.index[1:], metadata.steps_per_day, unit), figure)
+        save_as(draw_alphas(found, pd.DatetimeIndex(frame.index[1:]), metadata.steps_per_day, unit), figure)
     if json:
         output.print_json({"data": str(data), "your_alpha": yours, "rows": _as_json(found)})
     else:
