@@ -4,7 +4,7 @@ The year is cut after the validation days before anything is computed, so that n
 of the first design (features, ridge, half-life, the correction's form) are among the candidates, not taken for granted. What is
 printed here is the table of docs/choices.md; the library's defaults are its first lines, unless that page says why not.
 
-    .venv/bin/python benchmarks/choices.py weather.csv [ridge] [correction] [seasonal] [networks]
+    .venv/bin/python benchmarks/choices.py weather.csv [ridge] [correction] [periods] [seasonal] [networks]
 """
 
 import argparse
@@ -23,8 +23,8 @@ from scipy.signal import lfilter
 import ecl2o as ec
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.evaluation import Bed
-from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through
-from ecl2o.recipes.terms import Terms
+from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through_each
+from ecl2o.recipes.terms import Per, Terms
 from ecl2o.running import rollout_days, stream_days
 from ecl2o.studies.networks import Alone, Calibrated, NetworkTraining, untrained_key
 
@@ -89,31 +89,40 @@ def ridge(contexts: Contexts) -> Table:
 
 
 def correction(contexts: Contexts) -> Table:
-    """The correction of `OnlineRidge` inside `Competitive`: how it is trained; the mean over three promises."""
+    """The correction of `OnlineRidge` inside `Competitive`, a promise renewed daily: how it is trained; the mean over three."""
+    costs = _trained_costs(
+        contexts, PROMISES, "day", itertools.product((100, 200, 400), (0.005, 0.01, 0.02, 0.05), (1, 3, 5))
+    )
+    return {setting: float(np.mean(each)) for setting, each in costs.items()}
+
+
+def periods(contexts: Contexts) -> Table:
+    """The same for a promise of 2 by the week, the month and the run, beside no correction at all (0 steps)."""
+    table = {}
+    for per, days in (("week", (7, 14, 21)), ("month", (15, 30)), ("run", (15, 30))):
+        settings = list(itertools.product((100, 200), (0.005, 0.02, 0.05), days))
+        for setting, (cost,) in _trained_costs(contexts, (2.0,), per, settings).items():
+            table[f"{per}: {setting}"] = cost
+    return table
+
+
+def _trained_costs(
+    contexts: Contexts, ratios: tuple[float, ...], per: Per, settings: Iterable[tuple[int, float, int]]
+) -> dict[str, list[float]]:
+    """The least validation cost on the way, for each ratio, by (steps, rate, days of a window); without training first."""
     known = contexts.values[: (contexts.split.training_days + contexts.split.validation_days) * HOURS]
     outlook = record_outlook(ec.advisors.OnlineRidge(), PROBLEM, known)
-
-    def cost(steps: int, rate: float, days: int) -> float:
-        def log(ratio: float):
-            guard = competitive_ridge(Terms(ratio, "day"))
-            return train_through(
-                guard,
-                PROBLEM,
-                contexts,
-                period=HOURS,
-                steps=steps,
-                learning_rate=rate,
-                window_days=days,
-                outlook=outlook,
-            )[1]
-
-        return float(np.mean([log(ratio).validation_cost.min() for ratio in PROMISES]))
-
-    settings = itertools.product((100, 200, 400), (0.005, 0.01, 0.02, 0.05), (1, 3, 5))
-    return {
-        f"steps {steps}, rate {rate:g}, windows of {days} days": cost(steps, rate, days)
-        for steps, rate, days in settings
-    }
+    guards = [competitive_ridge(Terms(ratio, per)) for ratio in ratios]
+    period, table = Terms(2.0, per).steps(HOURS), {}
+    for steps, rate, days in settings:
+        options = {"steps": steps, "learning_rate": rate, "window_days": days, "outlook": outlook}
+        logs = [log for _, log in train_through_each(guards, PROBLEM, contexts, period=period, **options)]
+        table.setdefault("steps 0", [float(log.validation_cost[0]) for log in logs])
+        clear = "" if all(log.best_step for log in logs) else ", not clear"
+        table[f"steps {steps}, rate {rate:g}, windows of {days} days{clear}"] = [
+            float(log.validation_cost.min()) for log in logs
+        ]
+    return table
 
 
 def seasonal(contexts: Contexts) -> Table:
@@ -174,6 +183,7 @@ def _silent(step: int, steps: int, loss: float) -> None:
 CHOICES: dict[str, Callable[[Contexts], Table]] = {
     "ridge": ridge,
     "correction": correction,
+    "periods": periods,
     "seasonal": seasonal,
     "networks": networks,
 }

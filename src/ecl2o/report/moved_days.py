@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ecl2o.report.style import house_style, line_style, looks, new_figure
 from ecl2o.studies.results import Study
@@ -34,8 +35,11 @@ def draw_moved_days(study: Study) -> Figure:
             axes.set_title(title)
             distances = [f"{case['amount']:g}\n{case['distance']:.2f}" for case in shown]
             axes.set_xticks(amounts, distances, fontsize=7)
-            axes.set_xlabel("amount, and below it the distance from the training days")
-        panels[0].set_yscale("log")
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.set_xlabel("amount; below it, the distance W1")
         panels[0].set_ylabel("average cost / oracle's (log scale)")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
         return figure

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.agents import Start
+from ecl2o.agents import Observation, Start
 from ecl2o.theory import future_stiffness, limit_stiffness, past_stiffness, promise_value, worst_future
 from matrices import spd
 
@@ -377,6 +377,14 @@ def test_what_ends_a_promise_is_said():
     result = run(broken)
     assert int(result.info.details["kept_steps"][-1]) == 2
     assert bool(jnp.isfinite(result.actions).all())
+
+    short = ec.Competitive(ec.Greedy(), 2.0, horizon=3)
+    state, action, kept = short.init(CASE_STUDY, Start(jnp.array([0.5]), jnp.zeros((0, 1)), 3)), jnp.array([0.5]), []
+    for step in range(5):  # whoever steps an agent by hand may go on
+        seen = Observation(jnp.array([0.7]), action, jnp.asarray(step), jnp.asarray(4 - step))
+        state, action, info = short.step(CASE_STUDY, state, seen)
+        kept.append(bool(info.details["kept"]))
+    assert kept == [True, True, True, False, False]
     np.testing.assert_array_equal(result.converged, np.arange(T) < 2)
 
 
