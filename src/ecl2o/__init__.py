@@ -81,6 +81,7 @@ _PUBLIC = {
     "running": ("rollout", "rollout_days", "stream_days"),
     "evaluation": ("Certificate", "certify", "metrics"),
     "serving": ("Policy", "PolicyFileError", "Runner", "load", "save"),
+    "recipes": ("SeriesPolicy", "fit_series"),
 }
 _HOME = {name: package for package, names in _PUBLIC.items() for name in names}
 _SUBPACKAGES = ("data", "forecasters", "gym", "theory")
@@ -110,5 +111,6 @@ if TYPE_CHECKING:
     from ecl2o.learning import *  # noqa: F403
     from ecl2o.offline import *  # noqa: F403
     from ecl2o.problem import *  # noqa: F403
+    from ecl2o.recipes import *  # noqa: F403
     from ecl2o.running import *  # noqa: F403
     from ecl2o.serving import *  # noqa: F403

@@ -5,6 +5,7 @@ Imports `problem` only; imported from `recipes` on.
 
 from ecl2o.data.contexts import Contexts, Days, Split, series_contexts
 from ecl2o.data.errors import DataError
+from ecl2o.data.frames import frame_series
 from ecl2o.data.power import (
     AUTHORS_SOLAR,
     AUTHORS_WIND,
@@ -40,6 +41,7 @@ __all__ = [
     "WindTurbines",
     "authors_contexts",
     "built_in_weather",
+    "frame_series",
     "hann_smoothed",
     "minutes_of",
     "paper_contexts",

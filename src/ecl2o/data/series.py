@@ -86,7 +86,7 @@ def read_series(
         columns=tuple(wanted),
         ignored_columns=tuple(ignored),
         step_minutes=whole.step.total_seconds() / 60,
-        steps_per_day=_steps_per_day(source, whole.step),
+        steps_per_day=steps_per_day(source.path, whole.step),
         leap_day_dropped=whole.leap_day_dropped,
         repairs=whole.repairs,
     )
@@ -157,10 +157,11 @@ def _numeric_columns(table: Table, time_column: str, columns: Sequence[str] | No
     return wanted, ignored
 
 
-def _steps_per_day(source: Source, step: pd.Timedelta) -> int:
+def steps_per_day(path: Path, step: pd.Timedelta) -> int:
+    """How many steps make a day, 1 where they are as long; refuses those that do not divide it."""
     if step >= DAY:
         return 1
     steps = DAY / step
     if steps != int(steps):
-        raise DataError(f"{source.path}: one row every {step} does not divide a day. Resample the series.")
+        raise DataError(f"{path}: one row every {step} does not divide a day. Resample the series.")
     return int(steps)

@@ -85,7 +85,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._shapes[1][1]
 
     @property
-    def past_shape(self) -> tuple[int, int]:
+    def past_shape(self) -> tuple[int, ...]:
         """(H, q), of what was seen before the first step."""
         return self._shapes[2]
 

@@ -117,7 +117,7 @@ class Sizes:
     """The shapes of an episode: x_0, past and a context, and its steps."""
 
     dim: int
-    past: tuple[int, int]
+    past: tuple[int, ...]
     context_dim: int
     horizon: int
 

@@ -1,0 +1,238 @@
+"""The recipe of `ecl2o fit` for pandas objects, with the habits of scikit-learn: fit a frame, then step or predict."""
+
+import dataclasses
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+
+from ecl2o.data import Contexts, DataError, Split, frame_series, series_contexts
+from ecl2o.data.whole_days import whole_days
+from ecl2o.evaluation.comparison import ScoredEntry
+from ecl2o.recipes import own_series
+from ecl2o.recipes.recipe import Advisor, Recipe
+from ecl2o.recipes.terms import Per, Terms
+from ecl2o.serving import Policy, Runner
+from ecl2o.serving.beginning import begin
+
+_LABELS = {"oracle": "oracle", "policy": "this policy", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
+
+
+@dataclasses.dataclass(eq=False)
+class SeriesPolicy:
+    """A policy for a series in pandas: `fit` it to a frame whose index is the time, then `step` or `predict`.
+
+    What `ecl2o fit` does with a file: the first two thirds of the days are for training, the next sixth for choosing, the rest
+    for the table. Works in 64 bits whatever JAX does, because promises are made there. `print` shows the table, `plot` draws it
+    with the last week, and a notebook shows it by itself.
+
+    Args:
+        alpha: what moving costs: alpha/2 times the squared change, beside 1/2 the squared miss.
+        promise: pay at most so many times the optimum, whatever happens; None promises nothing.
+        per: what the promise is for: "run", or each "month" of 30 days, "week" or "day" by itself.
+        allowance: what may be paid on top of the promise in each period, in units of cost.
+        contexts: (low, high), where all contexts are known to lie there: a promise then allows more.
+        bounds: (low, high) of actions.
+        advisor: "auto", "ridge", "seasonal", "mlp" or "lstm".
+        columns: which columns to follow; all that hold numbers unless given.
+        fill: how to repair gaps: "interpolate" or "previous"; None refuses them.
+        period: steps in a day, where rows are a day or more apart.
+        training_days, validation_days: another split; both or neither.
+        seed: of whatever is drawn.
+        steps: training steps; None: enough.
+
+    >>> SeriesPolicy(alpha=5.0, promise=2.0).get_params()["per"]
+    'run'
+
+    After `fit`: `policy_` is what `ecl2o.save` writes, `table_` the comparison as a frame, `fitted_` all that the recipe found.
+    """
+
+    alpha: float = 10.0
+    promise: float | None = None
+    per: Per = "run"
+    allowance: float = 0.0
+    contexts: tuple[float, float] | None = None
+    bounds: tuple[float, float] | None = None
+    advisor: Advisor | str = "auto"
+    columns: Sequence[str] | None = None
+    fill: str | None = None
+    period: int | None = None
+    training_days: int | None = None
+    validation_days: int | None = None
+    seed: int = 0
+    steps: int | None = None
+
+    def fit(self, X: pd.DataFrame | pd.Series, y: None = None) -> "SeriesPolicy":
+        """Train, choose and test. `y` is not used; scikit-learn hands it over."""
+        recipe = self._recipe()
+        contexts = self._contexts(X)
+        with jax.enable_x64(True):
+            self.fitted_ = own_series.fit_series(contexts, recipe)
+        self.contexts_ = contexts
+        self.table_ = _table(self.fitted_.entries)
+        self.reset()
+        return self
+
+    @property
+    def policy_(self) -> Policy:
+        """The policy, for `ecl2o.save`, a `Runner` or the service."""
+        return self._found().policy
+
+    def reset(self) -> None:
+        """Let `step` begin again after the end of the series that was fitted."""
+        self._runner: Runner | None = None
+
+    def step(self, context: Any) -> np.ndarray:
+        """See one context (a number, a row of a frame, a vector), choose an action (d,).
+
+        The first call goes on where the fitted series ended.
+        """
+        policy = self.policy_
+        given = np.atleast_1d(np.asarray(context, float))
+        with jax.enable_x64(True):
+            if self._runner is None:
+                self._runner = begin(policy)
+            return self._runner.step(given)
+
+    @property
+    def live_ratio(self) -> float | None:
+        """Cost over the optimum since the promise began, of what `step` did; None without a promise or before the first step."""
+        if self._runner is None:
+            return None
+        with jax.enable_x64(True):
+            ratio = self._runner.live_ratio
+        return None if ratio is None else float(ratio)
+
+    def predict(self, X: pd.DataFrame | pd.Series) -> pd.DataFrame:
+        """What the policy does on a frame as one stream: an action for each row, made from that row and those before it.
+
+        It begins on those rows of the fitted series that lie before the frame's first.
+        """
+        policy, fitted = self.policy_, self.contexts_
+        names = list(policy.contract.columns or ())
+        frame, _ = frame_series(X, names, self.fill)
+        values = frame.to_numpy(float)
+        past = fitted.values[: int(np.searchsorted(fitted.time, frame.index[0]))]
+        with jax.enable_x64(True):
+            runner = begin(policy, None, past) if len(past) else begin(policy, values[0], past)
+            actions = [runner.step(context) for context in values]
+        return pd.DataFrame(np.array(actions), frame.index, names)
+
+    def plot(self) -> Any:
+        """The last test week with what was done, and the comparison; gives the two axes."""
+        from ecl2o.recipes.pictures import draw_fitted
+
+        contexts = self.contexts_
+        steps = min(7 * contexts.steps_per_day, len(contexts.test_time()))
+        week = pd.DataFrame(contexts.values, contexts.time, list(self.policy_.contract.columns or ())).iloc[-steps:]
+        return draw_fitted(week, self.predict(week), self.table_)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings, as scikit-learn asks for them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def set_params(self, **params: Any) -> "SeriesPolicy":
+        """Other settings, for the next `fit`."""
+        unknown = set(params) - {field.name for field in dataclasses.fields(self)}
+        if unknown:
+            raise ValueError(f"unknown settings: {', '.join(sorted(unknown))}.")
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __str__(self) -> str:
+        if not hasattr(self, "fitted_"):
+            return repr(self)
+        table = self.table_.to_string(float_format="{:.3f}".format, na_rep="")
+        return "\n".join([self._title(), "", table, "", *self._notes()])
+
+    def _repr_html_(self) -> str:
+        if not hasattr(self, "fitted_"):
+            return f"<pre>{html.escape(repr(self))}</pre>"
+        table = self.table_.to_html(float_format="{:.3f}".format, na_rep="", border=0)
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
+        return f"<p>{html.escape(self._title())}</p>{table}{notes}"
+
+    def _title(self) -> str:
+        split = self.contexts_.split
+        return (
+            f"The last {self._found().test_days} days, which neither training ({split.training_days} days) nor choice "
+            f"({split.validation_days} days) has seen"
+        )
+
+    def _notes(self) -> list[str]:
+        chosen = self._found().chosen
+        trust = "its advice as it is" if chosen.trust is None else f"trust {chosen.trust:g}"
+        promise = self.policy_.agent.promise(self.policy_.problem)
+        return [
+            "average cost: in units of the oracle's, which knows each day in advance; worst day, 99 % of days: over the least "
+            "possible cost of that day.",
+            f"chosen on validation: {chosen.advisor}, {'behind its promise' if promise else trust}.",
+            "promised: nothing." if promise is None else f"promised: {promise}, at every step.",
+        ]
+
+    def _found(self) -> own_series.FittedSeries:
+        if not hasattr(self, "fitted_"):
+            raise ValueError("this policy is not fitted yet: call fit with a frame first.")
+        return self.fitted_
+
+    def _recipe(self) -> Recipe:
+        if self.promise is None and (self.allowance or self.contexts is not None or self.per != "run"):
+            raise ValueError("per, allowance and contexts go with a promise.")
+        terms = None if self.promise is None else Terms(self.promise, self.per, self.allowance, self.contexts)
+        return Recipe(self.alpha, self.advisor, terms, self.steps, self.seed, self.bounds)  # pyright: ignore[reportArgumentType]
+
+    def _contexts(self, X: pd.DataFrame | pd.Series) -> Contexts:
+        if (self.training_days is None) != (self.validation_days is None):
+            raise ValueError("training_days and validation_days go together: give both or neither.")
+        frame, metadata = frame_series(X, self.columns, self.fill)
+        if self.period is not None:
+            metadata = dataclasses.replace(metadata, steps_per_day=self.period)
+        if metadata.steps_per_day < 2:
+            raise DataError("the rows are a day or more apart: say how many make one round of decisions with period.")
+        frame, metadata, _ = whole_days(frame, metadata)
+        days = len(frame) // metadata.steps_per_day
+        if self.training_days is not None and self.validation_days is not None:
+            return series_contexts(frame, metadata, Split(self.training_days, self.validation_days))
+        if days < own_series.FEWEST_DAYS:
+            raise DataError(
+                f"the frame has {days} whole days, but {own_series.FEWEST_DAYS} are needed. With fewer, say how to divide them: "
+                "training_days and validation_days; the rest is for testing."
+            )
+        return series_contexts(frame, metadata, own_series.default_split(days))
+
+
+def fit_series(
+    frame: pd.DataFrame | pd.Series,
+    alpha: float = 10.0,
+    promise: float | None = None,
+    per: Per = "run",
+    **settings: Any,
+) -> SeriesPolicy:
+    """A policy for a series in pandas: `SeriesPolicy(alpha, promise, per, ...).fit(frame)`.
+
+    Args:
+        frame: its index is the time, its columns are what is to be followed.
+        alpha: what moving costs, beside a miss of the same size.
+        promise: pay at most so many times the optimum; None promises nothing.
+        per: what the promise is for: "run", "month", "week" or "day".
+        settings: whatever else `SeriesPolicy` takes.
+    """
+    return SeriesPolicy(alpha, promise, per, **settings).fit(frame)
+
+
+def _table(entries: list[ScoredEntry]) -> pd.DataFrame:
+    """The comparison, one row for each entry; the live ratio only where somebody has one."""
+    rows = {
+        _LABELS.get(entry.name, entry.name): {
+            "average cost": entry.average_cost,
+            "worst day": entry.competitive_ratio,
+            "99 % of days": entry.tail_ratio["p99"],
+            "live ratio": np.nan if entry.live_ratio is None else entry.live_ratio,
+        }
+        for entry in entries
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").dropna(axis="columns", how="all")
