@@ -68,8 +68,9 @@ def test_what_is_validated_on_a_recording_is_what_is_played(made_up, size):
     guard = eqx.tree_at(lambda g: g.agent.weights.weight, guard, weight)
     outlook = record_outlook(guard.agent.advisor, PROBLEM, made_up.values[: 14 * 24])
     recording = _validation(PROBLEM, made_up, outlook)
-    stacked = jax.tree.map(lambda leaf: leaf[None], guard)
-    (found,) = _daily_costs(*eqx.partition(stacked, trainable_mask(stacked)), PROBLEM, recording, 24, 24)
+    stacked = jax.tree.map(lambda leaf: leaf[None, None], guard)
+    site = jax.tree.map(lambda leaf: leaf[None], (PROBLEM, recording))
+    found = _daily_costs(*eqx.partition(stacked, trainable_mask(stacked)), *site, 24, 24)[0, 0]
     days = made_up.validation_days(history_steps=10 * 24)
     runs, _ = stream_days(ec.Periodic(guard, 24), PROBLEM, *days)
     best, _ = ec.oracle_days(PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))

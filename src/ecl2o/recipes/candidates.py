@@ -1,6 +1,7 @@
 """The agents among which `fit` chooses: every advisor with every setting, trained and ready to run as a stream."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -12,7 +13,8 @@ from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinea
 from ecl2o.data import Contexts, DataError
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.problem import Instance, Problem
-from ecl2o.recipes.guarded_training import competitive_ridge, train_through
+from ecl2o.recipes.batches import Site
+from ecl2o.recipes.guarded_training import competitive_ridge, train_through_sites
 from ecl2o.recipes.progress import Progress
 from ecl2o.recipes.recipe import TRAINING, Advisor, Recipe
 from ecl2o.recipes.terms import Terms, renewed
@@ -62,39 +64,56 @@ class Trained:
         return Shape.of(contexts).history_steps
 
 
-def train_all(contexts: Contexts, problem: Problem, recipe: Recipe, progress: Progress) -> list[Trained]:
-    """All that are to be validated, trained and ready to run as a stream."""
-    found = []
-    for advisor in recipe.advisors(contexts.steps_per_day):
-        make = _by_regression if advisor == "ridge" else _by_gradient
-        found += make(advisor, contexts, problem, recipe, progress)
+def train_all(sites: Sequence[Site], progress: Progress) -> list[list[Trained]]:
+    """By site, all that are to be validated, trained and ready to run as a stream; sites of one shape have the same ones.
+
+    The regression is trained for all sites in one program, what is trained by gradients for one after the other.
+    """
+    found: list[list[Trained]] = [[] for _ in sites]
+    for advisor in sites[0].recipe.advisors(sites[0].contexts.steps_per_day):
+        if advisor == "ridge":
+            by_site = _by_regression(sites, progress)
+        else:
+            by_site = [_by_gradient(advisor, site.contexts, site.problem, site.recipe, progress) for site in sites]
+        for candidates, more in zip(found, by_site, strict=True):
+            candidates += more
     return found
 
 
-def _by_regression(
-    advisor: Advisor, contexts: Contexts, problem: Problem, recipe: Recipe, progress: Progress
-) -> list[Trained]:
+def _by_regression(sites: Sequence[Site], progress: Progress) -> list[list[Trained]]:
     """The regression calibrated with several trusts or played as it is; with a promise, corrected and trained through it."""
-    period = contexts.steps_per_day
+    period, recipe = sites[0].contexts.steps_per_day, sites[0].recipe
     if recipe.promise is None:
         ridge = OnlineRidge(period)
-        return [
-            Trained(advisor, trust, 0.0, ridge if trust is None else MLAROBD(ridge, trust)) for trust in RIDGE_TRUSTS
-        ]
-    terms = recipe.promise
-    guard, renewal = competitive_ridge(terms, period), terms.steps(period)
-    _refuse_infeasible(renewed(guard, renewal), problem, contexts)
+        agents = [(trust, ridge if trust is None else MLAROBD(ridge, trust)) for trust in RIDGE_TRUSTS]
+        return [[Trained("ridge", trust, 0.0, agent) for trust, agent in agents] for _ in sites]
+    renewal = recipe.promise.steps(period)
+    for site in sites:
+        refuse_infeasible(site)
     progress("training the guarded regression", 0, 1)
-    steps = recipe.training_steps(advisor)
-    rate = TRAINING[advisor][1]
-    trained, _ = train_through(
-        guard, problem, contexts, period=renewal, steps=steps, learning_rate=rate, checks=min(4, steps)
+    steps = recipe.training_steps("ridge")
+    trained = train_through_sites(
+        [[competitive_ridge(site.terms, period)] for site in sites],
+        [site.problem for site in sites],
+        [site.contexts for site in sites],
+        period=renewal,
+        steps=steps,
+        learning_rate=TRAINING["ridge"][1],
+        checks=min(4, steps),
     )
     progress("training the guarded regression", 1, 1)
-    return [Trained(advisor, None, 0.0, renewed(trained, renewal))]
+    return [[Trained("ridge", None, 0.0, renewed(guard, renewal)) for guard, _ in guards] for guards in trained]
 
 
-def _refuse_infeasible(agent: AbstractAgent, problem: Problem, contexts: Contexts) -> None:
+def refuse_infeasible(site: Site) -> None:
+    """Refuse a promise that nobody can keep, before anything is trained."""
+    if site.recipe.promise is not None:
+        period = site.contexts.steps_per_day
+        guard = competitive_ridge(site.terms, period)
+        _refuse_unless_fitting(renewed(guard, site.terms.steps(period)), site.problem, site.contexts)
+
+
+def _refuse_unless_fitting(agent: AbstractAgent, problem: Problem, contexts: Contexts) -> None:
     """Before anything is trained."""
     agent.check(problem, Start(jnp.zeros(contexts.dim), jnp.zeros((0, contexts.dim)), contexts.steps_per_day))
 
@@ -111,7 +130,7 @@ def _by_gradient(
     untrained = untrained_advisor(advisor, contexts, shape, jax.random.fold_in(keys[0], 1))
     terms, daily = recipe.promise, recipe.promise is not None and recipe.promise.per == "day"
     agents: list[AbstractAgent] = [MLAROBD(untrained, trust) for trust, _ in GRID]
-    _refuse_infeasible(promising(agents[0], terms, period), problem, contexts)
+    _refuse_unless_fitting(promising(agents[0], terms, period), problem, contexts)
     if daily:
         agents = [promising(agent, terms, period) for agent in agents]
     seasonal = advisor == "seasonal"

@@ -24,14 +24,15 @@ from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.data import Contexts
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import AnyArray
+from ecl2o.recipes.batches import refuse_unless_alike, stacked
 from ecl2o.recipes.terms import Terms, renewed
 from ecl2o.running import rollout, rollout_set
 
 Guard = TypeVar("Guard", Competitive, Guarded)
 
-_MOST_STEPS = (
-    200_000  # of all windows together; a year of five-minute rows has more, and evenly chosen windows serve it
-)
+# Of all windows together. A year of hourly rows has 6,000 days of windows that overlap, and evenly chosen ones serve it.
+_MOST_DAYS, _MOST_STEPS = 510, 200_000
 _CLEARLY = 2.0  # standard errors by which the validation days must prefer a correction to none
 
 
@@ -65,7 +66,7 @@ def guarded_ridge(slack: float, steps_per_day: int = 24) -> Guarded:
     return Guarded(Corrected(OnlineRidge(steps_per_day), steps_per_day), slack=slack)
 
 
-def record_outlook(advisor: OnlineRidge, problem: Problem, contexts: Float[np.ndarray, "n q"]) -> Outlook:
+def record_outlook(advisor: OnlineRidge, problem: Problem, contexts: Float[AnyArray, "n q"]) -> Outlook:
     """What the advisor makes of each context of a series, having seen those before it and nothing else."""
     return rollout(advisor, problem, Instance(contexts[0], contexts)).info.details["outlook"]
 
@@ -76,9 +77,17 @@ def train_through(guard: Guard, problem: Problem, contexts: Contexts, **options:
 
 
 def train_through_each(
-    guards: Sequence[Guard],
-    problem: Problem,
-    contexts: Contexts,
+    guards: Sequence[Guard], problem: Problem, contexts: Contexts, *, outlook: Outlook | None = None, **options: Any
+) -> list[tuple[Guard, GuardedLog]]:
+    """Train the corrections inside several guards on one site; the options are those of `train_through_sites`."""
+    outlooks = None if outlook is None else jax.tree.map(lambda leaf: leaf[None], outlook)
+    return train_through_sites([guards], [problem], [contexts], outlooks=outlooks, **options)[0]
+
+
+def train_through_sites(
+    guards: Sequence[Sequence[Guard]],
+    problems: Sequence[Problem],
+    sites: Sequence[Contexts],
     *,
     period: int | None,
     steps: int = 200,
@@ -86,17 +95,18 @@ def train_through_each(
     window_days: int | None = None,
     skipped_days: int | None = None,
     checks: int = 4,
-    outlook: Outlook | None = None,
-) -> list[tuple[Guard, GuardedLog]]:
+    outlooks: Outlook | None = None,
+) -> list[list[tuple[Guard, GuardedLog]]]:
     """Train the corrections inside guards on the training days; choose when to stop, and whether, on the validation days.
 
-    The guards differ in numbers only, such as their ratios, and are trained in one program, each by itself. All windows are used
-    at every step (Adam, cosine decay; the defaults are those of docs/choices.md). There is nothing random.
+    Sites of one shape and the guards of each, which differ in numbers only, such as their ratios, are trained in one program,
+    each by itself. All windows are used at every step (Adam, cosine decay; the defaults are those of docs/choices.md). There is
+    nothing random.
 
     Args:
-        guards: each around `Corrected(OnlineRidge(...))`.
-        problem: what is decided.
-        contexts: the series with its split.
+        guards: by site, each around `Corrected(OnlineRidge(...))`.
+        problems: what is decided, by site.
+        sites: the series with their splits.
         period: steps after which the promise begins anew; None: never.
         steps: Adam steps.
         learning_rate: the first one, in units of the weights.
@@ -104,47 +114,59 @@ def train_through_each(
             at least 5 days and at most 30, where there are so many.
         skipped_days: the first days, in which the regression has hardly begun: 14, but at most a third.
         checks: how often the validation days are asked.
-        outlook: what the regression makes of the training and validation days, recorded here unless given.
+        outlooks: what the regression makes of the training and validation days, by site; recorded here unless given.
 
     Returns:
-        Each guard with its weights, and its log.
+        By site, each guard with its weights, and its log.
     """
-    corrected = guards[0].agent
+    corrected = guards[0][0].agent
     if not (isinstance(corrected, Corrected) and isinstance(corrected.advisor, OnlineRidge)):
         raise TypeError(
             "train_through takes a guard around Corrected(OnlineRidge(...)), such as competitive_ridge(Terms(2.5))."
         )
     if steps < checks or checks < 1:
         raise ValueError(f"steps must be at least checks, and checks at least 1, got {steps} and {checks}.")
-    split, per_day = contexts.split, contexts.steps_per_day
+    refuse_unless_alike(sites)
+    split, per_day = sites[0].split, sites[0].steps_per_day
     skipped = max(1, min(14, split.training_days // 3)) if skipped_days is None else skipped_days
     window = _window_days(period, per_day, split.training_days - skipped) if window_days is None else window_days
-    known = contexts.values[: (split.training_days + split.validation_days) * per_day]
-    if outlook is None:
-        outlook = record_outlook(corrected.advisor, problem, known)
-    training = _windows(problem, contexts, outlook, window, skipped)
-    validation = _validation(problem, contexts, outlook)
+    costs_of = stacked(problems)
+    if outlooks is None:
+        known = (split.training_days + split.validation_days) * per_day
+        outlooks = _outlooks(corrected.advisor, costs_of, np.stack([contexts.values[:known] for contexts in sites]))
+    by_site = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), outlooks) for i in range(len(sites))]
+    recorded = list(zip(problems, sites, by_site, strict=True))
+    training = stacked([_windows(*each, window, skipped) for each in recorded])
+    validation = stacked([_validation(*each) for each in recorded])
 
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *guards)
-    weights, frozen = eqx.partition(stacked, trainable_mask(stacked))
-    adam = jax.vmap(_ADAM.init)(weights)
+    every = stacked([stacked(group) for group in guards])
+    weights, frozen = eqx.partition(every, trainable_mask(every))
+    adam = jax.vmap(jax.vmap(_ADAM.init))(weights)
     rates = learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
     losses, done = [], [0]
-    kept, costs = [weights], [_daily_costs(weights, frozen, problem, validation, period, per_day)]
+    kept, costs = [weights], [_daily_costs(weights, frozen, costs_of, validation, period, per_day)]
     for chunk in np.array_split(rates, checks):
-        weights, adam, values = _descend(weights, adam, frozen, problem, training, jnp.asarray(chunk), period)
+        weights, adam, values = _descend(weights, adam, frozen, costs_of, training, jnp.asarray(chunk), period)
         losses.append(np.asarray(values))
         done.append(done[-1] + len(chunk))
         kept.append(weights)
-        costs.append(_daily_costs(weights, frozen, problem, validation, period, per_day))
-    loss, cost = np.concatenate(losses, axis=1), np.stack(costs, axis=1)  # by guard
+        costs.append(_daily_costs(weights, frozen, costs_of, validation, period, per_day))
+    loss, cost = np.concatenate(losses, axis=-1), np.stack(costs, axis=2)  # by site and guard
+    kept = [jax.tree.map(np.asarray, each) for each in kept]
     results = []
-    for i, guard in enumerate(guards):
-        best = _choice(cost[i])
-        log = GuardedLog(loss[i], np.array(done), cost[i].sum(axis=1), done[best])
-        chosen = jax.tree.map(lambda leaf, i=i: leaf[i], kept[best])
-        results.append((eqx.combine(chosen, eqx.filter(guard, trainable_mask(guard), inverse=True)), log))
+    for i, group in enumerate(guards):
+        results.append([])
+        for j, guard in enumerate(group):
+            best = _choice(cost[i, j])
+            log = GuardedLog(loss[i, j], np.array(done), cost[i, j].sum(axis=1), done[best])
+            chosen = jax.tree.map(lambda leaf, i=i, j=j: jnp.asarray(leaf[i, j]), kept[best])
+            results[i].append((eqx.combine(chosen, eqx.filter(guard, trainable_mask(guard), inverse=True)), log))
     return results
+
+
+@eqx.filter_jit
+def _outlooks(advisor: OnlineRidge, problems: Problem, values: Float[Array, "sites n q"]) -> Outlook:
+    return jax.vmap(lambda problem, contexts: record_outlook(advisor, problem, contexts))(problems, values)
 
 
 def _window_days(period: int | None, steps_per_day: int, most: int) -> int:
@@ -173,7 +195,7 @@ def _windows(problem: Problem, contexts: Contexts, outlook: Outlook, days: int, 
             f"training days, got {skipped}."
         )
     starts = np.arange(skipped, last + 1) * per_day
-    most = max(1, _MOST_STEPS // (days * per_day))
+    most = max(1, min(_MOST_DAYS // days, _MOST_STEPS // (days * per_day)))
     if len(starts) > most:
         starts = starts[np.linspace(0, len(starts) - 1, most).astype(int)]
     steps = starts[:, None] + np.arange(days * per_day)
@@ -212,15 +234,15 @@ def _cost(weights, frozen, problem: Problem, recording: _Recording, period: int 
 
 @eqx.filter_jit
 def _daily_costs(
-    weights, frozen, problem: Problem, recording: _Recording, period: int | None, steps_per_day: int
-) -> Float[Array, "guards n"]:
+    weights, frozen, problems: Problem, recordings: _Recording, period: int | None, steps_per_day: int
+) -> Float[Array, "sites guards n"]:
     """What each day of each guard's one run costs, in the recording's unit."""
 
-    def one(weights, frozen):
+    def one(weights, frozen, problem, recording):
         runs = _runs(weights, frozen, problem, recording, period)
         return ((runs.hitting + runs.switching) / recording.unit).reshape(-1, steps_per_day).sum(axis=1)
 
-    return jax.vmap(one)(weights, frozen)
+    return jax.vmap(jax.vmap(one, (0, 0, None, None)))(weights, frozen, problems, recordings)
 
 
 _ADAM = optax.scale_by_adam()
@@ -228,18 +250,18 @@ _ADAM = optax.scale_by_adam()
 
 @eqx.filter_jit
 def _descend(
-    weights, adam, frozen, problem: Problem, training: _Recording, rates: Float[Array, " n"], period: int | None
+    weights, adam, frozen, problems: Problem, training: _Recording, rates: Float[Array, " n"], period: int | None
 ):
-    """Adam steps with these learning rates, compiled as one loop, for each guard."""
+    """Adam steps with these learning rates, compiled as one loop, for each site and guard."""
 
-    def one(weights, adam, frozen):
+    def one(weights, adam, frozen, problem, recording):
         def step(carry, rate):
             weights, adam = carry
-            value, slope = jax.value_and_grad(_cost)(weights, frozen, problem, training, period)
+            value, slope = jax.value_and_grad(_cost)(weights, frozen, problem, recording, period)
             direction, adam = _ADAM.update(slope, adam)
             return (jax.tree.map(lambda w, u: w - rate * u, weights, direction), adam), value
 
         (weights, adam), values = jax.lax.scan(step, (weights, adam), rates)
         return weights, adam, values
 
-    return jax.vmap(one)(weights, adam, frozen)
+    return jax.vmap(jax.vmap(one, (0, 0, 0, None, None)))(weights, adam, frozen, problems, training)

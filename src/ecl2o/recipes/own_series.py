@@ -7,6 +7,7 @@ will be used: as one stream, in which what learns while it runs goes on learning
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +15,11 @@ import numpy as np
 
 from ecl2o.agents import RHC, ROBD, AbstractAgent
 from ecl2o.data import Contexts, DataError, SeriesMetadata, Split
-from ecl2o.evaluation import Bed, Certificate, certify, score_runs
+from ecl2o.evaluation import Bed, Certificate, certify
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, streamed
 from ecl2o.forecasters import RollingProfile
 from ecl2o.problem import Box, Everywhere, Mahalanobis, Problem, SquaredTracking
+from ecl2o.recipes.batches import Site, refuse_unless_alike, score_each
 from ecl2o.recipes.candidates import FORECAST_DAYS, Shape, Trained, in_units, train_all
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.recipes.recipe import Advisor, Recipe
@@ -67,30 +69,70 @@ def tracking_problem(dim: int, alpha: float, bounds: tuple[float, float] | None 
     return Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=alpha, dim=dim), actions)
 
 
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What the validation days of a series choose: an agent in its units, all that was tried, and what the agent begins on."""
+
+    contexts: Contexts
+    recipe: Recipe
+    problem: Problem
+    agent: AbstractAgent
+    candidates: list[Candidate]
+    chosen: Candidate
+    history_steps: int
+
+    def test_bed(self) -> Bed:
+        """The days that training and choice never saw."""
+        return Bed.of(
+            self.problem, *self.contexts.test_days(_history_steps(self.history_steps, self.contexts, test=True))
+        )
+
+    def policy(self, rows: list[ScoredEntry]) -> Policy:
+        """As it is used, with how it did on the test days."""
+        return _policy(self.agent, self.problem, self.contexts, self.recipe, self.history_steps, self.chosen, rows)
+
+
 def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress = silent) -> FittedSeries:
     """Train all candidates, choose one on the validation days, and compare it on the test days."""
-    _refuse_constant(contexts)
-    problem = tracking_problem(contexts.dim, recipe.alpha, recipe.bounds)
-    scaled = contexts.scaled_to(1.0)
-    unit = scaled.scale / contexts.scale
-    scaled_recipe = recipe.in_units(unit)
-    scaled_problem = tracking_problem(contexts.dim, recipe.alpha, scaled_recipe.bounds)
-    trained = train_all(scaled, scaled_problem, scaled_recipe, progress)
-    candidates = []
-    for candidate in trained:
-        candidates.append(_validated(candidate, scaled, scaled_problem))
-        progress("choosing on validation days", len(candidates), len(trained))
-    best = int(np.argmin([candidate.average_cost for candidate in candidates]))
-    agent = in_units(trained[best].agent, 1 / unit)
-    history_steps = trained[best].kept_steps(contexts)
-    test = Bed.of(problem, *contexts.test_days(_history_steps(history_steps, contexts, test=True)))
+    (choice,) = choose_each([contexts], [recipe], progress)
+    test = choice.test_bed()
     rows = compare(
-        {"policy": streamed(agent, problem), **reference_entries(contexts.steps_per_day)},
+        {"policy": streamed(choice.agent, choice.problem), **reference_entries(contexts.steps_per_day)},
         test,
         lambda done, total: progress("testing on held-back days", done, total),
     )
-    policy = _policy(agent, problem, contexts, recipe, history_steps, candidates[best], rows)
-    return FittedSeries(policy, candidates, candidates[best], rows, test.days.shape[0])
+    return FittedSeries(choice.policy(rows), choice.candidates, choice.chosen, rows, test.days.shape[0])
+
+
+def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress: Progress = silent) -> list[Choice]:
+    """Train all candidates of each series and choose one on its validation days; what can run as one program does.
+
+    The series have one shape and one split, and their recipes differ in numbers only.
+    """
+    refuse_unless_alike(series)
+    sites = [scaled_site(*each) for each in zip(series, recipes, strict=True)]
+    trained = train_all(sites, progress)
+    candidates: list[list[Candidate]] = [[] for _ in sites]
+    for kind in range(len(trained[0])):
+        for found, candidate in zip(candidates, _validated([each[kind] for each in trained], sites), strict=True):
+            found.append(candidate)
+        progress("choosing on validation days", kind + 1, len(trained[0]))
+    choices = []
+    for contexts, recipe, site, agents, tried in zip(series, recipes, sites, trained, candidates, strict=True):
+        best = int(np.argmin([candidate.average_cost for candidate in tried]))
+        agent = in_units(agents[best].agent, contexts.scale / site.contexts.scale)
+        problem = tracking_problem(contexts.dim, recipe.alpha, recipe.bounds)
+        kept = agents[best].kept_steps(contexts)
+        choices.append(Choice(contexts, recipe, problem, agent, tried, tried[best], kept))
+    return choices
+
+
+def scaled_site(contexts: Contexts, recipe: Recipe) -> Site:
+    """A series and its recipe as training takes them: in units in which the training days, which must change, reach 1."""
+    _refuse_constant(contexts)
+    scaled = contexts.scaled_to(1.0)
+    own = recipe.in_units(scaled.scale / contexts.scale)
+    return Site(scaled, tracking_problem(contexts.dim, recipe.alpha, own.bounds), own)
 
 
 def reference_entries(steps_per_day: int) -> dict[str, Entry]:
@@ -123,12 +165,15 @@ def _history_steps(steps: int, contexts: Contexts, *, test: bool) -> int:
     return min(steps, days * contexts.steps_per_day)
 
 
-def _validated(candidate: Trained, contexts: Contexts, problem: Problem) -> Candidate:
-    """How a candidate does on the validation days, as a stream."""
-    steps = _history_steps(candidate.kept_steps(contexts), contexts, test=False)
-    bed = Bed.of(problem, *contexts.validation_days(steps))
-    score = score_runs(*stream_days(candidate.agent, problem, bed.x0, bed.days, bed.history), bed)
-    return Candidate(candidate.advisor, candidate.trust, candidate.mu, score.average_cost, score.competitive_ratio)
+def _validated(candidates: Sequence[Trained], sites: Sequence[Site]) -> list[Candidate]:
+    """How a candidate of each site does on its validation days, as a stream."""
+    steps = _history_steps(candidates[0].kept_steps(sites[0].contexts), sites[0].contexts, test=False)
+    beds = [Bed.of(site.problem, *site.contexts.validation_days(steps)) for site in sites]
+    scores = score_each([Entry(candidate.agent, run=stream_days) for candidate in candidates], beds)
+    return [
+        Candidate(candidate.advisor, candidate.trust, candidate.mu, score.average_cost, score.competitive_ratio)
+        for candidate, score in zip(candidates, scores, strict=True)
+    ]
 
 
 def _policy(

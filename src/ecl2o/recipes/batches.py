@@ -1,0 +1,68 @@
+"""Sites of one shape, run as one program: what differs from site to site is on a leading axis of every array."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecl2o.data import Contexts
+from ecl2o.evaluation import Bed, DailyScore, score_runs
+from ecl2o.evaluation.comparison import Entry
+from ecl2o.problem import Problem
+from ecl2o.recipes.recipe import Recipe
+from ecl2o.recipes.terms import Terms
+
+Tree = TypeVar("Tree")
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A series, what is decided there, and how its policy is made."""
+
+    contexts: Contexts
+    problem: Problem
+    recipe: Recipe
+
+    @property
+    def terms(self) -> Terms:
+        """The promise that is asked for."""
+        assert self.recipe.promise is not None
+        return self.recipe.promise
+
+
+def stacked(trees: Sequence[Tree]) -> Tree:
+    """Trees of one structure as one, with a leading axis on every array."""
+    if len({jax.tree.structure(tree) for tree in trees}) > 1:
+        raise ValueError("what runs as one program must differ in its arrays only, not in structure.")
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)  # on the host: nothing to compile
+
+
+def refuse_unless_alike(sites: Sequence[Contexts]) -> None:
+    """Refuse series that differ in their shape or in how their days are divided."""
+    shapes = {(site.values.shape, site.steps_per_day, site.split) for site in sites}
+    if len(shapes) != 1:
+        raise ValueError(
+            f"sites that run as one program must have one shape and one split, got {sorted(map(str, shapes))}."
+        )
+
+
+def score_each(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[DailyScore]:
+    """One entry on one bed for each site, all of them in one program."""
+    places = [(bed.problem, bed.x0, bed.days, bed.history) for bed in beds]
+    runs, starts = jax.tree.map(np.asarray, _run_each(stacked(entries), *stacked(places)))
+    return [
+        score_runs(jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), runs), jnp.asarray(starts[i]), bed)
+        for i, bed in enumerate(beds)
+    ]
+
+
+@eqx.filter_jit
+def _run_each(entries: Entry, problems: Problem, x0: Any, days: Any, history: Any) -> Any:
+    def one(entry, problem, *place):
+        return entry.run(entry.agent, problem, *place, entry.forecaster if entry.agent.lookahead else None)
+
+    return jax.vmap(one)(entries, problems, x0, days, history)
