@@ -1,5 +1,7 @@
 """How unlike training the test days are: quarters, distances, days moved on purpose, and the theorems with real numbers."""
 
+import json
+
 import jax
 import numpy as np
 import pandas as pd
@@ -101,3 +103,13 @@ def test_the_theorems_hold_for_any_weights_and_any_reference(contexts, networks,
     else:
         assert found["tail_measured"]["ratio"] <= found["tail"]["tight"]["ratio"] <= found["tail"]["paper"]["ratio"]
         assert found["smallest_oracle_cost"] == pytest.approx(float(np.min(use.best.cost)))
+
+
+def test_a_day_that_costs_nothing_leaves_the_tail_without_a_bound(contexts, networks):
+    training = generalization.training_days(PROBLEM, contexts)
+    x0, days, _ = contexts.test_days()
+    quiet = generalization.days_of(PROBLEM, np.zeros_like(x0), np.concatenate([np.zeros_like(days[:1]), days]))
+    found = generalization.theorems(*networks, PROBLEM, training, quiet, mu=0.6, rho_bar=0.1, diameter=1.0)
+    assert found["smallest_oracle_cost"] == 0
+    assert found["tail"]["tight"] == found["tail"]["paper"] == {"rho_tail": None, "ratio": None}
+    json.dumps(found, allow_nan=False)

@@ -91,7 +91,8 @@ def theorems(
     """The terms and bounds of both theorems for weights that were trained with this mu and rho_bar, and what was measured.
 
     Costs are in units of the mean optimum of the training days, as in the loss. `diameter` is omega; errors of different steps
-    are taken for independent, which is the theorem's best case. Theorem 5.2 is left out where mu is 0.
+    are taken for independent, which is the theorem's best case. Theorem 5.2 is left out where mu is 0, and has no bound (None)
+    where the optimum of some day is 0.
     """
     loss = with_fixed_scale(CalibratedLoss(mu=mu, rho_bar=rho_bar), training.best)
     assert isinstance(loss, CalibratedLoss)
@@ -136,10 +137,15 @@ def theorems(
         mixing = theory.mixing_norm(horizon, None, form)
         rho = theory.tail_prediction_error(mu=mu, mixing_norm=mixing, form=form, **tail, **shared)
         ratio = theory.tail_ratio_bound(problem.m, problem.alpha, problem.beta, trained.trust, rho, form)
-        bounds[form] = {"rho_tail": float(rho), "ratio": float(ratio)}
+        bounds[form] = {"rho_tail": _finite(rho), "ratio": _finite(ratio)}
     ratios = metrics.cost_ratios(jnp.asarray(measured_cost) / loss.scale.factor, use.best.cost)
     level = 100 * (1 - DELTA)
-    measured = {"rho_tail": float(np.percentile(measured_loss + rho_bar, level))}
-    measured["ratio"] = float(np.percentile(np.asarray(ratios), level))
+    measured = {"rho_tail": _finite(np.percentile(measured_loss + rho_bar, level))}
+    measured["ratio"] = _finite(np.percentile(np.asarray(ratios), level))
     known = {name: tail[name] for name in ("smallest_oracle_cost", "diameter", "delta")}
     return found | known | {"tail": bounds, "tail_measured": measured}
+
+
+def _finite(value: Float[Array, ""] | np.floating) -> float | None:
+    """The value, or None where it is infinite: a day that costs nothing in hindsight leaves Theorem 5.2 without a bound."""
+    return float(value) if np.isfinite(value) else None
