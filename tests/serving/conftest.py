@@ -58,6 +58,14 @@ def programs_made_once():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_certificates(tmp_path_factory):
+    """All is plain HTTP on loopback; a client that reads the world's certificates first takes 45 ms to make."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
+        yield
+
+
 @contextlib.contextmanager
 def running(app):
     """The application behind a real server on a free port of this machine; gives its address."""

@@ -1,49 +1,104 @@
-"""A service that is born again whenever it is killed: a process that has imported everything forks it. Used by test_kills.
+"""Services that are born again whenever they are killed: a process that has imported and compiled everything forks them.
 
-Arguments: store, port, policy file. Writes the service's process id, line by line; ends when its standard input does.
+A new life takes a tenth of a second, not a second. What it inherits is code and the policy's program; streams, states and
+policies it has from the store. test_kills compares its answers with those of a program that was compiled in another process.
+
+Argument: the policy file. A line of standard input is a port and a store: the service there is born once the one before it is
+dead, and its process id is written. When the input ends, all are killed.
 """
 
+import asyncio
+import gc
 import os
-import select
 import signal
 import sys
+import tempfile
+import warnings
 from pathlib import Path
 
 
 def live(store: str, port: int, policy: Path) -> None:
-    from ecl2o.cli.numerics import use_double_precision, use_synchronous_dispatch
     from ecl2o.serving.http import Access, serve
     from ecl2o.serving.http.server import bind
 
-    use_synchronous_dispatch()
-    use_double_precision()
     serve(store, {policy.stem: policy.read_bytes()}, bind("127.0.0.1", port), Access())
 
 
-def main() -> None:
-    import ecl2o.serving.http  # noqa: F401  (what takes long is done once)
+def prepare(policy: Path) -> None:
+    """Import all, and make the program of the policy's streams; it runs in its caller's thread, so it may be forked."""
+    from ecl2o.cli.numerics import use_double_precision, use_synchronous_dispatch
 
-    store, port, policy = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    while True:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                live(store, port, policy)
-                status = 0
-            finally:
-                os._exit(status)
-        print(child, flush=True)
-        while True:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                break
-            if select.select([sys.stdin], [], [], 0.01)[0]:  # end of file: nobody is left
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                return
-        if not os.WIFSIGNALED(status):
-            sys.exit(f"the service ended by itself with {status}")
+    use_synchronous_dispatch()
+    use_double_precision()
+    import numpy as np
+
+    from ecl2o.serving.durable import shelf
+    from ecl2o.serving.policy import load
+
+    sizes = (1, 1, 0)
+    lanes = shelf.Lanes(load(policy), *sizes)
+    lanes.play([lanes.begin(np.zeros(1), np.zeros((0, 1)))], [[1.0]])
+
+    def inherited(_policy, *asked):
+        assert asked == sizes
+        return lanes
+
+    shelf.Lanes = inherited
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(rehearse(f"sqlite:///{folder}/rehearsal.db", policy))
+    warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+    gc.collect()
+    gc.freeze()  # a child that looks for garbage would copy every page
+
+
+async def rehearse(store: str, policy: Path) -> None:
+    """A life without a port: what is imported and worked out at the first request is so before the first birth."""
+    import httpx
+    import uvicorn
+
+    from ecl2o.serving.durable import Store
+    from ecl2o.serving.http import make_app
+
+    app = make_app(Store(store), None, {policy.stem: policy.read_bytes()})
+    uvicorn.Config(app).load()
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client,
+    ):
+        await client.put("/streams/a", json={"policy": policy.stem, "x0": [0.0]})
+        await client.post("/streams/a/steps", json={"step": 1, "context": [1.0]})
+        await client.post("/steps", json={"a": {"step": 2, "context": [1.0]}})
+        assert (await client.get("/readyz")).status_code == 200
+
+
+def birth(store: str, port: int, policy: Path) -> int:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            live(store, port, policy)
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def main() -> None:
+    policy = Path(sys.argv[1])
+    prepare(policy)
+    children: dict[str, int] = {}
+    try:
+        for line in sys.stdin:
+            port, store = line.split()
+            if port in children:
+                _, status = os.waitpid(children.pop(port), 0)
+                if not os.WIFSIGNALED(status):
+                    sys.exit(f"the service ended by itself with {status}")
+            children[port] = birth(store, int(port), policy)
+            print(children[port], flush=True)
+    finally:
+        for child in children.values():
+            os.kill(child, signal.SIGKILL)
 
 
 if __name__ == "__main__":

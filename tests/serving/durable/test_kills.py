@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 import sqlalchemy as sa
 
 from ecl2o.serving.client import Client
@@ -31,33 +31,40 @@ def context(stream: str, step: int) -> list[float]:
     return [4 * math.sin(step / 3 + len(stream)) + 3 * math.sin(1000.7 * step + _STREAMS.index(stream))]
 
 
-@contextmanager
-def nursery(store: str, port: int, policy: Path):
+@pytest.fixture(scope="module")
+def birth(policy_file):
+    """`birth(store, port)` brings a service into the world, after the one that was there, and gives its process id."""
     cache = Path(sys.prefix) / ".jax-cache-service"
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    command = [sys.executable, str(_HERE / "nursery.py"), store, str(port), str(policy)]
+    command = [sys.executable, str(_HERE / "nursery.py"), str(policy_file)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
     with subprocess.Popen(command, **pipes) as process:
-        assert process.stdout is not None
         assert process.stdin is not None
-        try:
-            yield process.stdout
-        finally:
-            process.stdin.close()
+        assert process.stdout is not None
+        asked, born = process.stdin, process.stdout
+
+        def birth(store: str, port: int) -> int:
+            asked.write(f"{port} {store}\n")
+            asked.flush()
+            return int(born.readline())
+
+        yield birth
+        asked.close()
 
 
 def wait_until_ready(url: str, seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if httpx.get(url + "/readyz", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.01)
+    with httpx.Client(base_url=url, timeout=5) as client:
+        while time.monotonic() < until:
+            try:
+                if client.get("/readyz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.02)
     raise AssertionError("the service did not become ready")
 
 
@@ -126,10 +133,13 @@ def uninterrupted(policy: Path, folder: Path, lengths: dict[str, int]) -> dict[s
     service = Service(Store(f"sqlite:///{folder / 'reference.db'}"))
     service.put_policy("small", policy.read_bytes())
     played: dict[str, list[dict]] = {}
-    for stream, length in lengths.items():
+    for stream in lengths:
         service.put_stream(stream, "small", [0.0], None)
-        answers = service.play([Ask(stream, context(stream, step)) for step in range(1, length + 1)]).result()
-        played[stream] = [without_time(json.loads(answer.text)) for answer in answers]
+        played[stream] = []
+    for step in range(1, max(lengths.values()) + 1):
+        asks = [Ask(stream, context(stream, step)) for stream, length in lengths.items() if step <= length]
+        for ask, answer in zip(asks, service.play(asks).result(), strict=True):
+            played[ask.stream].append(without_time(json.loads(answer.text)))
     service.close()
     return played
 
@@ -159,37 +169,39 @@ def check_nothing_lost(crowd: Crowd, store: str, policy: Path, folder: Path) -> 
     return sum(lengths.values())
 
 
-def test_fifty_kills_on_sqlite(tmp_path, policy_file, port):
+def test_fifty_kills_on_sqlite(tmp_path, policy_file, birth, port):
     moments = random.Random(18)
     store, url = f"sqlite:///{tmp_path / 'streams.db'}", f"http://127.0.0.1:{port}"
-    with nursery(store, port, policy_file) as born:
-        pid = int(born.readline())
-        wait_until_ready(url)
-        with Crowd([url]) as crowd:
-            for number in range(50):
-                if number % 5:  # the others die while they start
-                    crowd.wait_for_answers()
-                time.sleep(moments.uniform(0.0, 0.15))
-                os.kill(pid, signal.SIGKILL)
-                pid = int(born.readline())
+    pid = birth(store, port)
+    wait_until_ready(url)
+    with Crowd([url]) as crowd:
+        for number in range(50):
+            if number % 5:  # the others die while they start
+                crowd.wait_for_answers()
+            time.sleep(moments.uniform(0.0, 0.15))
+            os.kill(pid, signal.SIGKILL)
+            pid = birth(store, port)
+    os.kill(pid, signal.SIGKILL)
     check_nothing_lost(crowd, store, policy_file, tmp_path)
     with sqlite3.connect(tmp_path / "streams.db") as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_ten_kills_of_two_services_on_postgresql(tmp_path, policy_file, postgresql, port, other_port):
+def test_ten_kills_of_two_services_on_postgresql(tmp_path, policy_file, postgresql, birth, port, other_port):
     moments = random.Random(10)
-    urls = [f"http://127.0.0.1:{port}", f"http://127.0.0.1:{other_port}"]
-    with nursery(postgresql, port, policy_file) as one, nursery(postgresql, other_port, policy_file) as other:
-        pids = [int(one.readline()), int(other.readline())]
-        for url in urls:
-            wait_until_ready(url)
-        with Crowd(urls) as crowd:
-            for turn in range(10):
-                crowd.wait_for_answers()
-                time.sleep(moments.uniform(0.0, 0.3))
-                os.kill(pids[turn % 2], signal.SIGKILL)
-                pids[turn % 2] = int((one, other)[turn % 2].readline())
+    ports = (port, other_port)
+    urls = [f"http://127.0.0.1:{one}" for one in ports]
+    pids = [birth(postgresql, one) for one in ports]
+    for url in urls:
+        wait_until_ready(url)
+    with Crowd(urls) as crowd:
+        for turn in range(10):
+            crowd.wait_for_answers()
+            time.sleep(moments.uniform(0.0, 0.3))
+            os.kill(pids[turn % 2], signal.SIGKILL)
+            pids[turn % 2] = birth(postgresql, ports[turn % 2])
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
     check_nothing_lost(crowd, postgresql, policy_file, tmp_path)
 
 
