@@ -99,8 +99,8 @@ def main() -> None:
     many = np.random.default_rng(1).uniform(size=(20, STREAMS, 1))
     for name, policy in policies.items():
         runner = ec.Runner.many(policy, np.full((STREAMS, 1), 0.5))
-        runner.step_many(many[0])
-        median = np.median(_timed(runner.step_many, many)) / 1e3
+        runner.step(many[0])
+        median = np.median(_timed(runner.step, many)) / 1e3
         print(f"{name:24s}{median:12.2f}{STREAMS / median * 1e3:19,.0f}")
 
 

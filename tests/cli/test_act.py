@@ -1,5 +1,6 @@
 """`ecl2o act`: line by line, the runner's own numbers, through bad lines and a killed process."""
 
+import datetime
 import json
 import os
 import signal
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
+from ecl2o.serving import policy_file
+from ecl2o.serving.pipe import holding
 
 from .conftest import SPLIT
 from .operator_files import demands, write_series
 
 COMMAND = [sys.executable, "-c", "from ecl2o.cli import main; main()", "act"]
 CONTEXTS = [3.5, 2.0, 4.25, -1.0, 3.0, 3.0, 2.5, 0.0, 1.5, 2.0]
+TIMES = [datetime.datetime(2024, 1, 25) + datetime.timedelta(hours=6 * i) for i in range(len(CONTEXTS))]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +39,7 @@ def test_csv_in_csv_out(fitted, ecl2o, expected):
 
 
 def test_named_columns_are_found_and_empty_lines_passed_over(fitted, ecl2o, expected):
-    lines = ["time,supply,demand", *(f"2024-02-01 0{i}:00,9,{y}" for i, y in enumerate(CONTEXTS)), "", ""]
+    lines = ["time,supply,demand", *(f"{time},9,{y}" for time, y in zip(TIMES, CONTEXTS, strict=True)), "", ""]
     result = ecl2o("act", fitted.policy, stdin="\n".join(lines))
     assert result.exit_code == 0, result.stderr
     assert [[float(line)] for line in result.stdout.splitlines()] == [action for action, _, _ in expected]
@@ -82,7 +86,6 @@ def test_without_history_the_start_must_be_given(ecl2o, tmp_path):
     [
         ("abc", "'abc' is not a number"),
         ("1,2", "the policy takes 1 numbers, got 2"),
-        ("nan", "must be finite"),
         ('{"demand": "much"}', "must be numbers"),
         ('{"price": 1}', "no 'context' or 'demand' in"),
         ("[1, ", "not JSON"),
@@ -176,3 +179,157 @@ def test_where_a_run_starts_has_the_dimension_of_actions(fitted, ecl2o):
     result = ecl2o("act", fitted.policy, "--x0", "1,2", stdin="3.5\n")
     assert result.exit_code == 2
     assert "the policy's actions have 1 numbers, got 2" in " ".join(result.stderr.split())
+
+
+# --- readings that cannot be right ------------------------------------------------------------------------------------
+
+
+def values(result):
+    assert result.exit_code == 0, result.stderr
+    return [float(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("bad", ["nan", "", "4250", "-1e9", "null", '{"demand": null}', '{"context": [1e300]}'])
+def test_a_reading_that_is_not_believed_is_answered_as_the_last_plausible_one(fitted, ecl2o, bad):
+    bad = bad or '""'
+    result = ecl2o("act", fitted.policy, "--json", stdin=f"3.5\n2\n{bad}\n2.5\n")
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    wanted = ecl2o("act", fitted.policy, "--json", stdin="3.5\n2\n2\n2.5\n")
+    assert [t["action"] for t in told] == [json.loads(line)["action"] for line in wanted.stdout.splitlines()]
+    assert [t.get("context_used") for t in told] == [None, None, [2.0], None]
+    assert "line 3 is missing or implausible; answered as if it were 2," in result.stderr
+    assert "missing or implausible: 1." in result.stderr
+
+
+def test_a_policy_that_says_nothing_of_what_is_plausible_refuses_what_is_missing(ecl2o, tmp_path):
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=5.0, dim=1))
+    ec.save(tmp_path / "expert.ecl2o", ec.Policy(ec.ROBD(), problem))
+    refused = ecl2o("act", tmp_path / "expert.ecl2o", "--x0", "1", stdin="1\nnull\n")
+    assert refused.exit_code == 1
+    assert "line 2: a number is missing or not finite" in refused.stderr
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------
+
+
+def timed(pairs, mark=""):
+    return mark + "".join(f"{time},{context}\n" for time, context in pairs)
+
+
+def test_a_byte_order_mark_and_times_without_a_header_are_understood(fitted, ecl2o):
+    plain = values(ecl2o("act", fitted.policy, stdin="\n".join(map(str, CONTEXTS))))
+    pairs = list(zip(TIMES, CONTEXTS, strict=True))
+    assert values(ecl2o("act", fitted.policy, stdin=timed(pairs, "\ufeff"))) == plain
+    lines = [json.dumps({"time": str(time), "demand": context}) for time, context in pairs]
+    told = [json.loads(line) for line in ecl2o("act", fitted.policy, stdin="\n".join(lines)).stdout.splitlines()]
+    assert [answer["action"][0] for answer in told] == plain
+
+
+def test_a_missed_tick_is_noticed_and_filled(fitted, ecl2o, tmp_path):
+    """The day is not shifted: what follows is what a stream with an empty line for the missing step is answered."""
+    pairs = list(zip(TIMES, CONTEXTS, strict=True))
+    whole = values(ecl2o("act", fitted.policy, stdin=timed([*pairs[:4], (TIMES[4], "null"), *pairs[5:]])))
+    state = tmp_path / "run.state"
+    first = ecl2o("act", fitted.policy, "--state", state, stdin=timed(pairs[:4]))
+    second = ecl2o("act", fitted.policy, "--state", state, "--json", stdin=timed(pairs[5:]))
+    told = [json.loads(line) for line in second.stdout.splitlines()]
+    assert values(first) + [answer["action"][0] for answer in told] == [*whole[:4], *whole[5:]]
+    assert [answer.get("filled", 0) for answer in told] == [1, 0, 0, 0, 0]
+    assert [answer["step"] for answer in told] == [5, 6, 7, 8, 9]
+    assert f"1 steps are missing between {TIMES[3]} and {TIMES[5]}: 1 are filled in" in second.stderr
+
+
+def test_a_step_whose_time_was_answered_is_answered_again_and_an_earlier_one_refused(fitted, ecl2o, tmp_path):
+    pairs, state = list(zip(TIMES, CONTEXTS, strict=True)), tmp_path / "run.state"
+    first = values(ecl2o("act", fitted.policy, "--state", state, stdin=timed(pairs[:3])))
+    again = ecl2o("act", fitted.policy, "--state", state, stdin=timed(pairs[2:4]))
+    assert values(again) == [first[2], values(ecl2o("act", fitted.policy, stdin=timed(pairs[:4])))[3]]
+    late = ecl2o("act", fitted.policy, "--state", state, stdin=timed([(TIMES[3] + datetime.timedelta(minutes=20), 99)]))
+    assert values(late) == values(again)[1:]
+    assert "the same step" in late.stderr
+    refused = ecl2o("act", fitted.policy, "--state", state, stdin=timed(pairs[:1]))
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "comes before" in refused.stderr
+    whole = ecl2o("act", fitted.policy, "--state", state, "--from-beginning", stdin=timed(pairs))
+    assert len(values(whole)) == len(CONTEXTS) - 4
+
+
+@pytest.mark.parametrize("days", [0, 1, 30, -3])
+def test_with_times_the_hour_of_the_day_comes_from_the_clock(fitted, ecl2o, days):
+    """A run that begins at noon after a history that ends in the evening knows that it is noon."""
+    noon = TIMES[2] + datetime.timedelta(days=days)
+    result = ecl2o("act", fitted.policy, "--x0", "3", stdin=timed([(noon, 3.5)]))
+    history = ec.load(fitted.policy).history
+    usual = 28 if len(history) >= 28 else 4
+    gap = (days * 4 + 2) % usual
+    past = np.concatenate([history, history[len(history) - usual :][:gap]])[-len(history) :]
+    assert values(result) == [ec.Runner(ec.load(fitted.policy), [3.0], past).step([3.5])[0]]
+    assert "the hours of the day are kept" in result.stderr
+
+
+# --- supervisors ------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_process_on_a_state_is_told_who_holds_it(fitted, ecl2o, tmp_path):
+    state = tmp_path / "run.state"
+    with holding(state):
+        refused = ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n")
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert f"run.state is held by process {os.getpid()} on " in refused.stderr
+        assert not state.exists()
+    assert len(values(ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n"))) == 1
+
+
+def test_what_a_killed_process_left_unfinished_is_removed(fitted, ecl2o, tmp_path):
+    for name in (".run.state.0a1b2c3d.unfinished", ".other.state.0a1b2c3d.unfinished"):
+        (tmp_path / name).write_bytes(b"half")
+    values(ecl2o("act", fitted.policy, "--state", tmp_path / "run.state", stdin="3.5\n"))
+    assert [path.name for path in tmp_path.glob(".*.unfinished")] == [".other.state.0a1b2c3d.unfinished"]
+
+
+def test_a_full_disk_is_named_and_no_step_is_lost(fitted, ecl2o, tmp_path, monkeypatch):
+    state = tmp_path / "run.state"
+    first = values(ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n"))
+    kept = state.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(policy_file.os, "fsync", full)
+        refused = ecl2o("act", fitted.policy, "--state", state, stdin="2\n")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert f"ecl2o: {state}: No space left on device" in refused.stderr
+    assert state.read_bytes() == kept
+    assert first + values(ecl2o("act", fitted.policy, "--state", state, stdin="2\n")) == values(
+        ecl2o("act", fitted.policy, stdin="3.5\n2\n")
+    )
+
+
+def test_closed_input_and_output_are_said_in_one_line(fitted):
+    for redirection, words in (("<&-", "standard input is closed"), (">&-", "standard output is closed")):
+        line = f'exec "$@" {redirection}'
+        result = subprocess.run(
+            ["sh", "-c", line, "sh", *COMMAND, fitted.policy], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+        assert result.returncode == 1
+        assert result.stderr.startswith(f"ecl2o: {words}")
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_step_that_nobody_can_read_is_not_answered(fitted, tmp_path, ecl2o):
+    """The reader of the output has left: exit code 1, and the next process plays the step."""
+    state = tmp_path / "run.state"
+    first = values(ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n"))
+    reading, writing = os.pipe()
+    os.close(reading)
+    result = subprocess.run(
+        [*COMMAND, fitted.policy, "--state", state], input="2\n", stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert result.returncode == 1
+    assert "ecl2o: step 2 was not answered: standard output cannot be written (Broken pipe)." in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Exception ignored" not in result.stderr
+    rest = values(ecl2o("act", fitted.policy, "--state", state, stdin="2\n4.25\n"))
+    assert first + rest == values(ecl2o("act", fitted.policy, stdin="3.5\n2\n4.25\n"))

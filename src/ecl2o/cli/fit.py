@@ -89,6 +89,8 @@ def fit(
     if search_worst_day and fitted.chosen.advisor != "ridge":
         found = bad_day(fitted.policy, contexts, seed)
     save(out, fitted.policy)
+    if fitted.screened is not None:
+        output.messages().print(f"{data.name}: {fitted.screened}", soft_wrap=True)
     if json:
         output.print_json(_as_json(fitted, out, found))
     else:

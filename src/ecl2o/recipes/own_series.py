@@ -20,10 +20,11 @@ from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, streamed
 from ecl2o.forecasters import RollingProfile
 from ecl2o.problem import Box, Everywhere, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.batches import Site, refuse_unless_alike, score_each
+from ecl2o.recipes.believed import believed, in_words
 from ecl2o.recipes.candidates import FORECAST_DAYS, Shape, Trained, in_units, train_all
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.recipes.recipe import Advisor, Recipe
-from ecl2o.running import stream_days
+from ecl2o.running import Screen, plausible_range, stream_days
 from ecl2o.serving import Contract, Policy
 from ecl2o.serving.contract import Source
 
@@ -50,6 +51,7 @@ class FittedSeries:
     chosen: Candidate
     entries: list[ScoredEntry]
     test_days: int
+    screened: str | None = None  # what was replaced in the series, in words
 
 
 def default_split(n_days: int) -> Split:
@@ -80,6 +82,8 @@ class Choice:
     candidates: list[Candidate]
     chosen: Candidate
     history_steps: int
+    plausible: list[tuple[float, float]]
+    screened: str | None  # what was replaced in the series, in words
 
     def test_bed(self) -> Bed:
         """The days that training and choice never saw."""
@@ -89,11 +93,16 @@ class Choice:
 
     def policy(self, rows: list[ScoredEntry]) -> Policy:
         """As it is used, with how it did on the test days."""
-        return _policy(self.agent, self.problem, self.contexts, self.recipe, self.history_steps, self.chosen, rows)
+        policy = _policy(self.agent, self.problem, self.contexts, self.recipe, self.history_steps, self.chosen, rows)
+        contract = {"plausible": self.plausible, "accepted_after": self.contexts.steps_per_day}
+        return dataclasses.replace(policy, contract=policy.contract.model_copy(update=contract))
 
 
 def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress = silent) -> FittedSeries:
-    """Train all candidates, choose one on the validation days, and compare it on the test days."""
+    """Train all candidates, choose one on the validation days, and compare it on the test days.
+
+    Readings that the bulk of the training days makes implausible are replaced, as they will be when the policy runs.
+    """
     (choice,) = choose_each([contexts], [recipe], progress)
     test = choice.test_bed()
     rows = compare(
@@ -101,7 +110,9 @@ def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress
         test,
         lambda done, total: progress("testing on held-back days", done, total),
     )
-    return FittedSeries(choice.policy(rows), choice.candidates, choice.chosen, rows, test.days.shape[0])
+    return FittedSeries(
+        choice.policy(rows), choice.candidates, choice.chosen, rows, test.days.shape[0], choice.screened
+    )
 
 
 def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress: Progress = silent) -> list[Choice]:
@@ -110,6 +121,12 @@ def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress:
     The series have one shape and one split, and their recipes differ in numbers only.
     """
     refuse_unless_alike(series)
+    ranges = [plausible_range(contexts.training) for contexts in series]
+    screened = [
+        believed(contexts, Screen.of(plausible, contexts.steps_per_day))
+        for contexts, plausible in zip(series, ranges, strict=True)
+    ]
+    series = [contexts for contexts, _ in screened]
     sites = [scaled_site(*each) for each in zip(series, recipes, strict=True)]
     trained = train_all(sites, progress)
     candidates: list[list[Candidate]] = [[] for _ in sites]
@@ -123,8 +140,9 @@ def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress:
         agent = in_units(agents[best].agent, contexts.scale / site.contexts.scale)
         problem = tracking_problem(contexts.dim, recipe.alpha, recipe.bounds)
         kept = agents[best].kept_steps(contexts)
-        choices.append(Choice(contexts, recipe, problem, agent, tried, tried[best], kept))
-    return choices
+        choices.append((contexts, recipe, problem, agent, tried, tried[best], kept))
+    said = [in_words(contexts, rows) for contexts, rows in screened]
+    return [Choice(*choice, *more) for choice, *more in zip(choices, ranges, said, strict=True)]
 
 
 def scaled_site(contexts: Contexts, recipe: Recipe) -> Site:

@@ -73,9 +73,10 @@ class Reading:
             )
         return series_contexts(frame, metadata, Split(2, 0))
 
-    def values(self) -> np.ndarray:
-        """The numbers alone, (n, q)."""
-        return self.rows()[0].to_numpy(float)
+    def past(self) -> tuple[np.ndarray, str]:
+        """The numbers, (n, q), and the time of the last row."""
+        frame = self.rows()[0]
+        return frame.to_numpy(float), str(frame.index[-1])
 
     def rows(self) -> tuple[pd.DataFrame, SeriesMetadata]:
         """The file as it is, with a word about what was repaired; refused where its step is not the one that is wanted."""

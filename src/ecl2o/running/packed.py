@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.extend.core as jex
@@ -46,21 +46,47 @@ class Compiled:
     """`begin(arrays, x0, history) -> (shared, carried)`, `advance(shared, carried, context) -> carried`,
     `inspect(shared, carried, context) -> Info`, what the agent says about that step, and `play`, both in one: (carried, Info).
 
-    The first carried vector begins with the action, its hitting and switching cost, and 1 if a solve did not converge.
+    Of many streams those advance that are asked and have a finite answer: `advance(shared, carried, contexts, asked) ->
+    (carried, advanced)`. The first carried vector begins with `Front`.
     """
 
     begin: Callable[..., tuple[Vectors, Vectors]]
-    advance: Callable[..., Vectors]
+    advance: Callable[..., Any]
     inspect: Callable[..., Info]
     play: Callable[..., tuple[Vectors, Info]]
 
 
+class Front(NamedTuple):
+    """What the last step made, as the first carried vector tells it: the action, its hitting and switching cost, 1 if a solve did
+    not converge; and, where contexts are screened, 1 if this one was not believed, and the context that was used.
+    """
+
+    action: np.ndarray
+    bill: np.ndarray
+    context: np.ndarray | None
+
+    @classmethod
+    def read(cls, vector: np.ndarray, sizes: Sizes, screened: bool) -> "Front":
+        """From the first carried vector, of one stream or of many."""
+        start, stop = sizes.dim, sizes.dim + (4 if screened else 3)
+        context = vector[..., stop : stop + sizes.context_dim] if screened else None
+        return cls(vector[..., :start], vector[..., start:stop], context)
+
+    @staticmethod
+    def length(sizes: Sizes, screened: bool) -> int:
+        """How many numbers it has."""
+        return sizes.dim + 3 + (1 + sizes.context_dim if screened else 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A policy's step for one stream, and for many at once (every argument but the shared ones has a leading axis)."""
+    """A policy's step for one stream, for many at once (every argument but the shared ones has a leading axis), and for many that
+    have a policy each (shared ones and the stepper's arrays have it too).
+    """
 
     one: Compiled
     many: Compiled
+    each: Compiled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,8 +144,10 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
 
     def step(arrays, state, context):
         state, made = rebuild(arrays).step(state, context)
-        bill = [jnp.asarray(entry, dtype) for entry in (made.hitting, made.switching, 1.0 - made.info.converged)]
-        return state, bill, made.info
+        entries = [made.hitting, made.switching, 1.0 - made.info.converged]
+        if made.screened is not None and state.screen is not None:
+            entries += [jnp.any(made.screened), state.screen.used]
+        return state, [jnp.asarray(entry, dtype) for entry in entries], made.info
 
     x0, history = Spec((sizes.dim,), dtype), Spec((sizes.seen, sizes.context_dim), dtype)
     context = Spec((sizes.context_dim,), dtype)
@@ -130,8 +158,9 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
     def having(role: str, leaves):
         return [leaf for leaf, its in zip(leaves, roles, strict=True) if its == role]
 
-    # The action is the state's first leaf; the bill comes after it, so that one slice holds both.
-    bill = [Spec((), dtype)] * 3
+    # The action is the state's first leaf; the bill comes after it, so that one slice holds both (`Front`).
+    screened = state.screen is not None
+    bill = [Spec((), dtype)] * 3 + ([Spec((), dtype), context] if screened else [])
     shared_packing = Packing((*specs, *having("shared", state_specs)))
     carried_packing = Packing((x0, *bill, *having("carried", state_specs)[1:]))
 
@@ -142,7 +171,7 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
     def packed_begin(arrays, x0, history):
         state = begin(arrays, x0, history)
         shared = shared_packing.pack([*arrays, *having("shared", jax.tree.leaves(state))])
-        return shared, pack_carried(state, [jnp.zeros((), dtype)] * len(bill))
+        return shared, pack_carried(state, [jnp.zeros(spec.shape, dtype) for spec in bill])
 
     def packed_step(shared, carried, context):
         known = shared_packing.unpack(shared)
@@ -162,15 +191,28 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
     def inspect(shared, carried, context):
         return packed_step(shared, carried, context)[1]
 
+    def advance_some(in_axes):
+        together = jax.vmap(advance, in_axes)
+
+        def some(shared, carried, contexts, asked):
+            after = together(shared, carried, contexts)
+            advanced = asked & jnp.isfinite(after[0][:, : Front.length(sizes, screened)]).all(axis=1)
+            kept = [jnp.where(advanced[:, None], new, old) for new, old in zip(after, carried, strict=True)]
+            return tuple(kept), advanced
+
+        return some
+
+    def of_streams(shared_axis: int | None) -> Compiled:
+        axes = (shared_axis, 0, 0)
+        return Compiled(
+            jax.jit(jax.vmap(packed_begin, axes, out_axes=(shared_axis, 0))),
+            jax.jit(advance_some(axes)),
+            jax.jit(jax.vmap(inspect, axes)),
+            jax.jit(jax.vmap(packed_step, axes)),
+        )
+
     one = Compiled(jax.jit(packed_begin), jax.jit(advance), jax.jit(inspect), jax.jit(packed_step))
-    of_streams = functools.partial(jax.vmap, in_axes=(None, 0, 0))
-    many = Compiled(
-        jax.jit(of_streams(packed_begin, out_axes=(None, 0))),
-        jax.jit(of_streams(advance)),
-        jax.jit(of_streams(inspect)),
-        jax.jit(of_streams(packed_step)),
-    )
-    return Program(one, many)
+    return Program(one, of_streams(None), of_streams(0))
 
 
 def _roles(begin, step, specs, state, start, context) -> list[Role]:

@@ -4,31 +4,37 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractForecaster
 from ecl2o.forecasters.base import AbstractPreparedForecast
 from ecl2o.problem import NotApplicable, Problem
+from ecl2o.running.screening import Screen, ScreenState
 
 
 class Step(eqx.Module):
-    """One decision and its bill: f(x_t, y_t), c(x_t, x_{t-1}), and what the agent says about it."""
+    """One decision and its bill: f(x_t, y_t), c(x_t, x_{t-1}), and what the agent says about it.
+
+    `screened`: which numbers of the context were replaced; None where nothing is screened.
+    """
 
     action: Float[Array, " d"]
     hitting: Float[Array, ""]
     switching: Float[Array, ""]
     info: Info
+    screened: Bool[Array, " q"] | None = None
 
 
 class StepperState(NamedTuple):
-    """What goes on from step to step: the action in force, the number of steps made and to be made, and both memories."""
+    """What goes on from step to step: the action in force, the number of steps made and to be made, and what is remembered."""
 
     action: Float[Array, " d"]
     step: Int[Array, ""]
     horizon: Int[Array, ""] | None  # None where it is not known
     agent: Any
     forecaster: Any
+    screen: ScreenState | None = None
 
 
 class Stepper(eqx.Module):
@@ -42,6 +48,7 @@ class Stepper(eqx.Module):
         problem: what is decided.
         forecaster: asked only by agents with a lookahead. It knows the past only, or it has read its instance
             (`AbstractClairvoyantForecaster.prepare`).
+        screen: which contexts are believed; agent, forecaster and bill know only what it lets through. None: all.
 
     >>> import jax.numpy as jnp
     >>> from ecl2o.agents import Greedy
@@ -56,6 +63,7 @@ class Stepper(eqx.Module):
     agent: AbstractAgent
     problem: Problem
     forecaster: AbstractForecaster | AbstractPreparedForecast | None = None
+    screen: Screen | None = None
 
     def __check_init__(self):
         usable = isinstance(self.forecaster, AbstractCausalForecaster | AbstractPreparedForecast)
@@ -70,21 +78,30 @@ class Stepper(eqx.Module):
 
     def init(self, start: Start) -> StepperState:
         """The state before the first step."""
-        memory = None
+        screened, memory = None, None
+        if self.screen is not None:
+            screened, past, _ = self.screen.past(start.history)
+            start = Start(start.x0, past, start.horizon)
         if self.agent.lookahead > 0 and isinstance(self.forecaster, AbstractCausalForecaster):
             memory = self.forecaster.init(start.history, self.agent.lookahead)
         state = self.agent.init(self.problem, start)
         horizon = None if start.horizon is None else jnp.asarray(start.horizon, int)
-        return StepperState(start.x0, jnp.zeros((), int), horizon, state, memory)
+        return StepperState(start.x0, jnp.zeros((), int), horizon, state, memory, screened)
 
     def step(self, state: StepperState, context: Float[Array, " q"]) -> tuple[StepperState, Step]:
         """See a context, act, and be billed."""
+        screen, stood_in = None, None
+        if self.screen is not None:
+            assert state.screen is not None
+            screen, context, stood_in = self.screen.step(state.screen, context)
         memory, forecast = self._forecast(state, context)
         remaining = None if state.horizon is None else state.horizon - 1 - state.step
         observation = Observation(context, state.action, state.step, remaining, forecast)
         inner, action, info = self.agent.step(self.problem, state.agent, observation)
         bill = self.problem.hitting(action, context), self.problem.switching(action, state.action)
-        return StepperState(action, state.step + 1, state.horizon, inner, memory), Step(action, *bill, info)
+        return StepperState(action, state.step + 1, state.horizon, inner, memory, screen), Step(
+            action, *bill, info, stood_in
+        )
 
     def _forecast(self, state: StepperState, context: Float[Array, " q"]) -> tuple[Any, Float[Array, "w q"] | None]:
         """The forecaster's memory after this context, and its predictions; nothing where nobody asks."""

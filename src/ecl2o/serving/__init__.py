@@ -10,7 +10,8 @@ from ecl2o.serving.beginning import begin
 from ecl2o.serving.contract import Contract, PromiseTerms
 from ecl2o.serving.policy import Policy, describe, load, save
 from ecl2o.serving.policy_file import PolicyFileError
-from ecl2o.serving.runner import Runner, Streams
+from ecl2o.serving.runner import Runner
+from ecl2o.serving.streams import Streams, StreamsReport
 
 if TYPE_CHECKING:
     from ecl2o.serving.client import Client
@@ -23,6 +24,7 @@ __all__ = [
     "PromiseTerms",
     "Runner",
     "Streams",
+    "StreamsReport",
     "begin",
     "describe",
     "load",

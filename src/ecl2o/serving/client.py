@@ -1,5 +1,6 @@
 """The service from Python: retries that are harmless, because every step carries its number."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,18 +53,18 @@ class Client:
         self._next[stream] = found["steps"] + 1
         return found
 
-    def step(self, stream: str, context: Sequence[float]) -> dict[str, Any]:
+    def step(self, stream: str, context: Sequence[float | None]) -> dict[str, Any]:
         """See a context, get an action and how the stream stands. One client per stream: numbers are counted here."""
         number = self._number(stream)
-        asked = {"step": number, "context": [float(entry) for entry in context]}
+        asked = {"step": number, "context": _numbers(context)}
         answer = self._ask("POST", f"/streams/{stream}/steps", json=asked)
         self._next[stream] = number + 1
         return answer
 
-    def steps(self, contexts: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
+    def steps(self, contexts: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str, Any]]:
         """A context for each of many streams in one call. Refusals of single streams are raised after all others are noted."""
         numbers = {stream: self._number(stream) for stream in contexts}
-        asked = {s: {"step": numbers[s], "context": [float(entry) for entry in c]} for s, c in contexts.items()}
+        asked = {s: {"step": numbers[s], "context": _numbers(c)} for s, c in contexts.items()}
         found = self._ask("POST", "/steps", json=asked)
         for stream in found["answered"]:
             self._next[stream] = numbers[stream] + 1
@@ -130,3 +131,8 @@ def _read(answer: httpx.Response) -> Any:
     except ValueError:
         body = {}
     raise Refused(answer.status_code, str(body.pop("detail", answer.reason_phrase)), **body)
+
+
+def _numbers(context: Sequence[float | None]) -> list[float | None]:
+    """What JSON knows: null for a number that is missing."""
+    return [None if entry is None or not math.isfinite(entry) else float(entry) for entry in context]

@@ -7,8 +7,10 @@ import numpy as np
 import pydantic
 
 from ecl2o.agents import Promise
+from ecl2o.running import Screen
 
 VERSION = 1
+_PATIENCE = 24  # steps, where nobody says how many a day has
 
 
 class _Frozen(pydantic.BaseModel):
@@ -79,7 +81,9 @@ class Contract(_Frozen):
         seen_until: the time of the last context that training or choice have seen.
         source: the file that it was made from.
         promise: what is promised of the bill.
-        plausible: (lowest, highest) that each number of a context is expected to have.
+        plausible: (lowest, highest) that each number of a context is expected to have; what lies outside is not believed
+            (`Screen`). None: everything is.
+        accepted_after: implausible contexts in a row after which they are believed all the same; None: as many as a day has.
         action_bounds: (lowest, highest) of each of the d numbers of an action; infinite where there is no bound.
 
     >>> Contract(columns=["demand"], steps_per_day=24).context_dim
@@ -99,6 +103,7 @@ class Contract(_Frozen):
     source: Source | None = None
     promise: PromiseTerms | None = None
     plausible: list[tuple[float, float]] | None = None
+    accepted_after: int | None = pydantic.Field(default=None, ge=1)
     action_bounds: list[tuple[float, float]] | None = None
 
     @pydantic.model_validator(mode="after")
@@ -114,6 +119,13 @@ class Contract(_Frozen):
                 if math.isnan(low) or math.isnan(high) or low > high:
                     raise ValueError(f"{name} must be pairs of a lower and an upper end, got ({low}, {high})")
         return self
+
+    @property
+    def screen(self) -> Screen | None:
+        """What keeps readings that cannot be right from the policy; None where nothing is known to be implausible."""
+        if self.plausible is None:
+            return None
+        return Screen.of(self.plausible, self.accepted_after or self.steps_per_day or _PATIENCE)
 
 
 def in_words(error: pydantic.ValidationError) -> str:

@@ -8,18 +8,19 @@ import numpy as np
 _FEW = 32
 
 
-def accepted(context: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def accepted(context: Any, shape: tuple[int, ...], dtype: np.dtype, gaps: bool = False) -> np.ndarray:
     """The context as an array of this shape and precision.
 
     Args:
         context: what came in: numbers, lists of them, or an array.
         shape: (q,) for one stream, (n, q) for many.
         dtype: the working precision.
+        gaps: whether numbers may be missing: None, NaN, infinite or masked. They are not finite in the result.
 
     Raises:
         ValueError: what came in is not such an array of finite numbers; the message says where.
     """
-    array = np.array(context) if type(context) is np.ndarray else _as_array(context)
+    array = _with_gaps(context, shape, dtype) if gaps else _as_array(context)
     if array.dtype.kind not in "fiu":
         raise ValueError(f"the context must be numbers, got {shown(context)}.")
     if array.shape != shape:
@@ -27,7 +28,7 @@ def accepted(context: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarra
     if array.dtype is not dtype:
         with np.errstate(over="ignore"):
             array = array.astype(dtype)
-    if not is_finite(array):
+    if not gaps and not is_finite(array):
         where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
         raise ValueError(f"the context must be finite, but context{where} is {array[tuple(where)]}.")
     return array
@@ -44,6 +45,18 @@ def shown(value: Any) -> str:
     """A value in a message, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
+
+
+def _with_gaps(context: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """NaN where there is nothing."""
+    if context is None:
+        return np.full(shape, np.nan, dtype)
+    if isinstance(context, np.ma.MaskedArray):
+        return np.ma.filled(context.astype(dtype), np.nan)
+    array = _as_array(context)
+    if array.dtype == object and all(entry is None or type(entry) in (int, float) for entry in array.ravel()):
+        return array.astype(dtype)
+    return array
 
 
 def _as_array(context: Any) -> np.ndarray:

@@ -24,6 +24,7 @@ _FRAME = struct.Struct("<8sIQQ")  # magic, format, bytes of the header, bytes of
 _NUMBER = struct.Struct("<8sI")  # how it begins in every format
 _DIGEST_BYTES = 32
 _ALIGNMENT = 8
+_UNFINISHED = ".unfinished"
 _LARGEST_HEADER = 1 << 24
 _MOST_AXES = 32
 
@@ -175,15 +176,25 @@ def read(path: str | os.PathLike[str], kind: str) -> Contents:
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
     """Write a file under a temporary name beside it, then rename: whoever reads sees the old file or the new one."""
     path, data = Path(path), pack(contents)
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
     try:
         with open(unfinished, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(unfinished, path)
+    except OSError as error:  # a full disk names no file by itself
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def remove_unfinished(path: str | os.PathLike[str]) -> None:
+    """Remove what writers of this file that were killed have left beside it. For whoever knows that nobody is writing it."""
+    path = Path(path)
+    for beside in path.resolve().parent.iterdir():
+        if beside.name.startswith(f".{path.name}.") and beside.name.endswith(_UNFINISHED):
+            beside.unlink(missing_ok=True)
 
 
 def digest(parts: Sequence[bytes]) -> str:

@@ -242,3 +242,17 @@ def test_a_store_that_would_not_last_is_refused(url):
 def test_what_databases_say_is_told_without_the_machine():
     said = store._in_words(Exception("connection to server at /var/run/secret failed: Connection refused"))
     assert said == "the database does not answer"
+
+
+def test_a_store_of_the_version_before_is_brought_up_to_date(tmp_path, policy_file):
+    service = opened(tmp_path, policy_file)
+    before = answered(service, Ask("a", [1.5]))
+    with service.store.writing() as connection:
+        connection.execute(sa.text("ALTER TABLE steps DROP COLUMN used"))
+        connection.execute(sa.text("UPDATE ecl2o_store SET version = 1"))
+    service.close()
+    again = Service(Store(f"sqlite:///{tmp_path / 'streams.db'}"))
+    assert again.unready() == []
+    assert again.steps("a") == before
+    assert answered(again, Ask("a", [2.5]))[0]["screened"] is False
+    again.close()

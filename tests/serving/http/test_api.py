@@ -8,7 +8,8 @@ import threading
 import httpx
 import pytest
 
-from ecl2o.serving import Client
+import ecl2o as ec
+from ecl2o.serving import Client, Contract
 from ecl2o.serving.durable import Refused
 
 
@@ -153,3 +154,25 @@ def test_a_service_for_other_machines_needs_a_token():
         Access().check_host("0.0.0.0")
     Access("secret").check_host("0.0.0.0")
     Access().check_host("127.0.0.1")
+
+
+def test_a_reading_that_is_not_believed_is_answered_said_to_be_so_and_counted(url, tmp_path):
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
+    contract = Contract(context_dim=1, plausible=[(0.0, 10.0)], accepted_after=9)
+    ec.save(tmp_path / "site", ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=1.6), problem, contract=contract))
+    with Client(url) as client:
+        client.put_policy("screened", tmp_path / "site")
+        client.put_stream("s", "screened", [4.0], [[4.0]] * 4)
+        answers = [client.step("s", context) for context in ([5.0], [5000.0], [None], [float("nan")], [6.0])]
+    assert [answer["screened"] for answer in answers] == [False, True, True, True, False]
+    assert [answer["context"] for answer in answers] == [[5.0], [5000.0], [None], [None], [6.0]]
+    assert [answer["context_used"] for answer in answers] == [[5.0], [5.0], [5.0], [5.0], [6.0]]
+    assert max(answer["live_ratio"] for answer in answers) <= 1.6 * (1 + 1e-9)
+    assert step(url, "s", [6.0], 5).json() == answers[-1]
+    assert step(url, "s", [None], 5).status_code == 409
+    together = httpx.post(f"{url}/steps", json={"s": None, "b": [None]}).json()
+    assert together["answered"]["s"]["context_used"] == [6.0]
+    assert "missing" in together["refused"]["b"]["detail"]
+    assert httpx.get(f"{url}/streams/s/steps?after=0").json()[:5] == answers
+    assert len(httpx.get(f"{url}/streams/s/hindsight").json()["actions"]) == 4
+    assert 'ecl2o_screened_steps_total{policy="screened"} 4.0' in httpx.get(f"{url}/metrics").text

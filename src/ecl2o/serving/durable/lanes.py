@@ -17,21 +17,27 @@ from ecl2o.agents import Start
 from ecl2o.problem import Instance, NotApplicable
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper
-from ecl2o.running.packed import Sizes, pack
+from ecl2o.running.packed import Front, Sizes, pack
 from ecl2o.serving.durable.watched import Report, Watched
 from ecl2o.serving.policy import Policy
 
 LANES = 64
 
+Reading = Sequence[float | None]
+
 
 class Played(NamedTuple):
-    """A step of one stream: the state after it, and what it did; `action` is None where there is no finite answer."""
+    """A step of one stream: the state after it, and what it did; `action` is None where there is no finite answer.
+
+    `used` is the context that stood in for the one that was given; None where that was believed.
+    """
 
     state: bytes
     action: list[float] | None
     hitting: float
     switching: float
     report: Report
+    used: list[float] | None = None
 
 
 class Lanes:
@@ -45,6 +51,7 @@ class Lanes:
         self._policy = policy
         self._dtype = np.dtype(jnp.result_type(float))
         self._lock = threading.Lock()
+        self.is_screened = policy.contract.screen is not None
         try:
             self._prepare(Watched(policy.agent))
         except (NotApplicable, ValueError, TypeError):
@@ -52,7 +59,7 @@ class Lanes:
 
     def _prepare(self, agent: Watched) -> None:
         sizes, policy = self._sizes, self._policy
-        stepper = cast_floats(Stepper(agent, policy.problem, policy.forecaster), self._dtype)
+        stepper = cast_floats(Stepper(agent, policy.problem, policy.forecaster, policy.contract.screen), self._dtype)
         program, self._arrays = pack(stepper, sizes, self._dtype)
         self._begin = program.one.begin
 
@@ -81,14 +88,14 @@ class Lanes:
             _, carried = self._begin(self._arrays, x0.astype(self._dtype), history.astype(self._dtype))
         return b"".join(np.asarray(vector).tobytes() for vector in carried)
 
-    def play(self, states: Sequence[bytes], contexts: Sequence[list[float]]) -> list[Played]:
-        """A step of each of these streams."""
+    def play(self, states: Sequence[bytes], contexts: Sequence[Reading]) -> list[Played]:
+        """A step of each of these streams; only where contexts are screened may numbers be missing (None)."""
         played = []
         for start in range(0, len(states), LANES):
             played += self._play_some(states[start : start + LANES], contexts[start : start + LANES])
         return played
 
-    def _play_some(self, states: Sequence[bytes], contexts: Sequence[list[float]]) -> list[Played]:
+    def _play_some(self, states: Sequence[bytes], contexts: Sequence[Reading]) -> list[Played]:
         idle = LANES - len(states)
         raw = np.frombuffer(b"".join([*states, states[0] * idle]), np.uint8).reshape(LANES, -1)
         given = np.array([*contexts, *[contexts[0]] * idle], self._dtype)
@@ -101,11 +108,20 @@ class Lanes:
             carried, report = self._play(self._shared, tuple(vectors), given)
         after = [np.asarray(vector) for vector in carried]
         packed = np.concatenate([vector.view(np.uint8).reshape(LANES, -1) for vector in after], axis=1)
-        dim = self._sizes.dim
-        answers = after[0][:, : dim + 2]
-        finite: list[bool] = np.asarray(np.isfinite(answers).all(axis=1)).tolist()
-        found = zip(finite, answers.tolist(), np.asarray(report).tolist(), range(len(states)), strict=False)
+        front = Front.read(after[0], self._sizes, self.is_screened)
+        finite: list[bool] = np.asarray(
+            np.isfinite(front.action).all(axis=1) & np.isfinite(front.bill).all(axis=1)
+        ).tolist()
+        actions, bills, figures = front.action.tolist(), front.bill.tolist(), np.asarray(report).tolist()
+        used = [None] * LANES if front.context is None else front.context.tolist()
         return [
-            Played(packed[lane].tobytes(), answer[:dim] if ok else None, answer[dim], answer[dim + 1], Report(*figures))
-            for ok, answer, figures, lane in found
+            Played(
+                packed[lane].tobytes(),
+                actions[lane] if finite[lane] else None,
+                bills[lane][0],
+                bills[lane][1],
+                Report(*figures[lane]),
+                used[lane] if self.is_screened and bills[lane][3] else None,
+            )
+            for lane in range(len(states))
         ]

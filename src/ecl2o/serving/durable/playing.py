@@ -22,10 +22,10 @@ _log = logging.getLogger("ecl2o.serve")
 
 
 class Ask(NamedTuple):
-    """A context for a stream, and the number of the step if it was said."""
+    """A context for a stream, None for a number that is missing, and the number of the step if it was said."""
 
     stream: str
-    context: list[float]
+    context: list[float | None]
     step: int | None = None
 
 
@@ -37,6 +37,7 @@ class Answer(NamedTuple):
     text: str
     fresh: bool
     active: bool
+    screened: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Player:
                 if place is None:
                     raise Refused(404, f"there is no stream {ask.stream!r}; make it with PUT /streams/{ask.stream}.")
                 course = self._course_of(place.policy, place.seen)
-                _check_context(ask, course.context_dim)
+                _check_context(ask, course)
                 if _is_next(ask, place):
                     courses.setdefault((place.policy, place.seen), []).append((number, place))
                 else:
@@ -140,12 +141,14 @@ class Player:
         for (number, place), step in zip(members, played, strict=True):
             ask = asks[number]
             if step.action is None:
-                detail = f"the policy has no finite answer to the context {ask.context}; nothing was changed."
+                detail = f"the policy has no finite answer to the context {_ENCODE(ask.context)}; nothing was changed."
                 group.answers[number] = Refused(422, detail)
                 continue
             row = _row(place.steps + 1, group.latest, ask.context, step)
             text = _text(row, course.promise)
-            made.append(row | {"stream": place.key, "context": _ENCODE(ask.context), "action": _ENCODE(step.action)})
+            stored = {"context": _ENCODE(ask.context), "action": _ENCODE(step.action)}
+            used = None if step.used is None else _ENCODE(step.used)
+            made.append(row | stored | {"stream": place.key, "used": used})
             moved.append(
                 {
                     "at_key": place.key,
@@ -160,7 +163,9 @@ class Player:
             )
             group.states[place.key] = (place.steps + 1, step.state)
             group.made.append((place.key, place.steps + 1))
-            group.answers[number] = Answer(ask.stream, place.policy, text, True, bool(row["guard_active"]))
+            group.answers[number] = Answer(
+                ask.stream, place.policy, text, True, bool(row["guard_active"]), step.used is not None
+            )
         if made:
             rows.append(connection, made, moved)
 
@@ -176,11 +181,15 @@ class Player:
         return [known[place.key] for place in places]
 
 
-def _check_context(ask: Ask, context_dim: int) -> None:
-    if len(ask.context) != context_dim:
-        raise Refused(422, f"the context must be {context_dim} numbers, got {len(ask.context)}.")
-    if not all(math.isfinite(entry) for entry in ask.context):
+def _check_context(ask: Ask, course: Course) -> None:
+    if len(ask.context) != course.context_dim:
+        raise Refused(422, f"the context must be {course.context_dim} numbers, got {len(ask.context)}.")
+    if not all(entry is None or math.isfinite(entry) for entry in ask.context):
         raise Refused(422, "the context must be finite numbers.")
+    if None in ask.context and not course.lanes.is_screened:
+        raise Refused(
+            422, "a number is missing, and the policy does not say what is plausible, so that none stands in."
+        )
 
 
 def _is_next(ask: Ask, place: Place) -> bool:
@@ -203,7 +212,7 @@ def _again(connection: sa.Connection, ask: Ask, place: Place) -> Answer:
     return Answer(ask.stream, place.policy, text, False, False)
 
 
-def _row(step: int, at: float, context: list[float], played: Played) -> dict[str, Any]:
+def _row(step: int, at: float, context: list[float | None], played: Played) -> dict[str, Any]:
     """A step as a row of the store. The live ratio is the promise's, in its period, where there is one."""
     report, action = played.report, played.action
     over = (report.account_cost, report.account_reference)
@@ -222,6 +231,7 @@ def _row(step: int, at: float, context: list[float], played: Played) -> dict[str
         "live_ratio": _known(ratio),
         "promise_left": _known(report.left),
         "guard_active": None if math.isnan(report.active) else report.active > 0,
+        "used": played.used,
     }
 
 
@@ -244,6 +254,8 @@ def answer(row: dict[str, Any], promise: float | None) -> dict[str, Any]:
         "guard_active": row["guard_active"],
         "expert": row["expert"],
         "context": row["context"],
+        "screened": row["used"] is not None,
+        "context_used": row["context"] if row["used"] is None else row["used"],
         "at": row["at"],
     }
 

@@ -134,6 +134,7 @@ def _steps(rows: Iterable[sa.Row]) -> Iterator[dict[str, Any]]:
     for row in rows:
         found = dict(row._mapping)
         found["context"], found["action"] = json.loads(found["context"]), json.loads(found["action"])
+        found["used"] = None if found["used"] is None else json.loads(found["used"])
         yield found
 
 

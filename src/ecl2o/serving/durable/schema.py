@@ -2,7 +2,10 @@
 
 import sqlalchemy as sa
 
-VERSION = 1
+VERSION = 2
+
+# What leads from each version to the next.
+UPGRADES = {1: "ALTER TABLE steps ADD COLUMN used TEXT"}
 
 tables = sa.MetaData()
 
@@ -58,5 +61,6 @@ steps = sa.Table(
     sa.Column("live_ratio", sa.Double),
     sa.Column("promise_left", sa.Double),
     sa.Column("guard_active", sa.Boolean),
+    sa.Column("used", sa.Text),  # the context that stood in for one that was not believed
     sqlite_with_rowid=False,
 )

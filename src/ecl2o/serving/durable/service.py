@@ -211,7 +211,9 @@ class Service:
             return {"first": 1, "actions": []}
         start = row["x0"] if len(found) == window else found[0]["action"]
         latest = found[-window:]
-        instance = Instance(np.asarray(start, float), np.asarray([step["context"] for step in latest], float))
+        instance = Instance(
+            np.asarray(start, float), np.asarray([step["used"] or step["context"] for step in latest], float)
+        )
         try:
             best = oracle(self.offer(row["policy"]).policy.problem, instance)
         except (ValueError, TypeError):

@@ -14,7 +14,7 @@ from ecl2o.serving.durable.offers import Offer
 from ecl2o.serving.durable.playing import Course
 from ecl2o.serving.durable.refused import Refused
 from ecl2o.serving.durable.store import Store
-from ecl2o.serving.runner import context_dim_of
+from ecl2o.serving.runs import context_dim_of
 
 _MOST_LENGTHS = 16  # different lengths of histories for one policy: each is a program
 _log = logging.getLogger("ecl2o.serve")

@@ -26,6 +26,12 @@ class Measures:
             ["policy"],
             registry=self._registry,
         )
+        self._screened = Counter(
+            "ecl2o_screened_steps",
+            "Steps whose context was missing or implausible, so that another one stood in",
+            ["policy"],
+            registry=self._registry,
+        )
         self._refusals = Counter("ecl2o_refusals", "Requests or steps refused", ["status"], registry=self._registry)
         self.latency = Histogram(
             "ecl2o_step_seconds", "From a request for steps to its answer", buckets=_SECONDS, registry=self._registry
@@ -38,6 +44,8 @@ class Measures:
             self._steps.labels(policy).inc(number)
         for policy, number in collections.Counter(answer.policy for answer in answers if answer.active).items():
             self._guarded.labels(policy).inc(number)
+        for policy, number in collections.Counter(answer.policy for answer in answers if answer.screened).items():
+            self._screened.labels(policy).inc(number)
 
     def refused(self, status: int) -> None:
         """A refusal."""

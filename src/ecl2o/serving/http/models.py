@@ -10,6 +10,7 @@ Name = Annotated[str, Path(pattern=_NAME, max_length=128, description="letters, 
 Number = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 Context = Annotated[list[FiniteFloat], Field(max_length=4096)]
+Reading = Annotated[list[FiniteFloat | None], Field(max_length=4096)]  # null: a number that is missing
 
 
 class _Given(BaseModel):
@@ -31,13 +32,13 @@ class StreamAsked(_Given):
 
 
 class StepAsked(_Given):
-    """A context, and the step's number (1, 2, ...), which makes it safe to send again."""
+    """A context, null where a number is missing, and the step's number (1, 2, ...), which makes it safe to send again."""
 
-    context: FiniteFloat | Context
+    context: FiniteFloat | Reading | None
     step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = None
 
     @property
-    def numbers(self) -> list[float]:
+    def numbers(self) -> list[float | None]:
         """The context as a list."""
         return self.context if isinstance(self.context, list) else [self.context]
 
@@ -65,7 +66,9 @@ class Step(BaseModel):
         promise_left: what the promise leaves to be spent, in units of cost.
         guard_active: whether the guard changed the action.
         expert: R-OBD's bill so far, on its own way.
-        context: what was answered.
+        context: what was sent.
+        screened: whether that was missing or implausible, so that another one stood in.
+        context_used: what was answered; the bill is about this.
         at: when, in seconds since 1970.
     """
 
@@ -80,7 +83,9 @@ class Step(BaseModel):
     promise_left: float | None
     guard_active: bool | None
     expert: float | None
-    context: list[float]
+    context: list[float | None]
+    screened: bool = False
+    context_used: list[float] | None = None
     at: float
 
 

@@ -20,7 +20,7 @@ function charts() {
   const best = x.map((step) => hindsight.actions[step - hindsight.first]);
   path.show({
     x, marks: steps.filter((step) => step.guard_active).map((step) => step.step),
-    lines: [...lines("context", "context", steps.map((step) => step.context.slice(0, step.action.length))), ...lines("optimum", "hindsight", best), ...lines("action", "action", steps.map((step) => step.action), true)],
+    lines: [...lines("context", "context", steps.map((step) => (step.context_used ?? step.context).slice(0, step.action.length))), ...lines("optimum", "hindsight", best), ...lines("action", "action", steps.map((step) => step.action), true)],
   });
   const curve = (key, name, value) => ({ key, name, values: steps.map((step) => value(step) ?? NaN) });
   bill.show({
@@ -52,7 +52,7 @@ function tiles() {
 
 function row(step) {
   const made = document.createElement("tr");
-  const cells = [step.step, figures(step.context), figures(step.action), figure(step.hitting), figure(step.switching), step.guard_active ? "acted" : "–"];
+  const cells = [step.step, step.screened ? `${figures(step.context_used)} (not ${step.context.every((entry) => entry === null) ? "sent" : figures(step.context)})` : figures(step.context), figures(step.action), figure(step.hitting), figure(step.switching), step.guard_active ? "acted" : "–"];
   cells.forEach((text, index) => {
     const cell = document.createElement("td");
     cell.textContent = text;

@@ -1,0 +1,10 @@
+"""One stream through a pipe: lines in, answers out, a state file that one process holds at a time.
+
+Knows runners, clocks and files; knows nothing of options or of where lines come from.
+"""
+
+from ecl2o.serving.pipe.lines import Asked, LineReader
+from ecl2o.serving.pipe.lock import holding
+from ecl2o.serving.pipe.run import Answer, NotAnsweredError, PipedRun
+
+__all__ = ["Answer", "Asked", "LineReader", "NotAnsweredError", "PipedRun", "holding"]

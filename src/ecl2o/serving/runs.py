@@ -1,0 +1,297 @@
+"""A policy in the middle of a run, of one stream or of many: what both kinds of runner share."""
+
+import abc
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ecl2o.agents import Info, Start
+from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem.arrays import cast_floats
+from ecl2o.running import Stepper
+from ecl2o.running.packed import Compiled, Front, Program, Sizes, Vectors, pack
+from ecl2o.serving import policy_file
+from ecl2o.serving.policy import Policy
+from ecl2o.serving.policy_file import Contents, PolicyFileError
+
+_KIND = "runner"
+_MOST_NUMBERS = 1 << 26  # in a start that a state file asks for
+
+
+class AbstractRunner(abc.ABC):
+    """A policy in the middle of a run, of one stream or of many.
+
+    Works in 64 bits if JAX does, else in 32. A refused context leaves everything as it was. Not for several threads at once.
+    """
+
+    _policies: list[Policy]
+    _sizes: Sizes
+    _streams: int | None
+    _carried: Vectors
+    _bill: np.ndarray
+    _front: Front
+    _steps: int
+
+    @staticmethod
+    @abc.abstractmethod
+    def _check_axes(x0: np.ndarray) -> None:
+        """Refuse an x0 for another number of streams."""
+
+    @abc.abstractmethod
+    def _prepare(self, programs: list[tuple[Program, list[Any]]]) -> tuple[Compiled, list[Any]]:
+        """The functions for one stream, or for many, and the arrays that they take; from those of each policy."""
+
+    @abc.abstractmethod
+    def _compile(self) -> None:
+        """Make a step whose outcome nobody needs."""
+
+    def _assemble(self, policies: Sequence[Policy], sizes: Sizes, x0: Any, history: Any) -> None:
+        dtype, programs = working_dtype(), []
+        first, past = (x0, history) if x0.ndim == 1 else (x0[0], history[0])
+        for policy in policies:
+            policy.agent.check(policy.problem, Start(jnp.asarray(first), jnp.asarray(past), sizes.horizon))
+            stepper = Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen)
+            programs.append(pack(cast_floats(stepper, dtype), sizes, dtype))
+        self._policies, self._sizes, self._dtype = list(policies), sizes, dtype
+        self._is_screened = policies[0].contract.screen is not None
+        self._streams = x0.shape[0] if x0.ndim == 2 else None
+        self._expected = (*x0.shape[:-1], sizes.context_dim)
+        self._compiled, arrays = self._prepare(programs)
+        self._shared, self._carried = self._compiled.begin(arrays, x0, history)
+        self._front = self._read_front()
+        self._bill = np.zeros_like(self._front.bill, float)
+        self._steps = 0
+        self._last: tuple[Any, np.ndarray] | None = None
+        self._last_info: Info | None = None
+        self._compile()
+
+    def _read_front(self) -> Front:
+        return Front.read(np.asarray(self._carried[0]), self._sizes, self._is_screened)
+
+    def _refuse_after_horizon(self) -> None:
+        if self._sizes.horizon is not None and self._steps >= self._sizes.horizon:
+            raise ValueError(f"all {self._sizes.horizon} steps of the horizon have been played.")
+
+    @property
+    def policy(self) -> Policy:
+        """What is being run; the first one where each stream has its own."""
+        return self._policies[0]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The precision it works in, JAX's when it was made. Promises are made for 64 bits."""
+        return self._dtype
+
+    @property
+    def steps(self) -> int:
+        """How many contexts have been answered; of many streams, how many times they were stepped."""
+        return self._steps
+
+    @property
+    def context_dim(self) -> int:
+        """q, how many numbers a context has."""
+        return self._sizes.context_dim
+
+    @property
+    def is_screened(self) -> bool:
+        """Whether contexts are screened: the policy says which are plausible."""
+        return self._is_screened
+
+    @property
+    def action(self) -> Float[np.ndarray, "*n d"]:
+        """The last action; x0 before the first step."""
+        return self._front.action.copy()
+
+    @property
+    def context(self) -> Float[np.ndarray, "*n q"] | None:
+        """The context that the last step used, which is another one than was given where that was not believed.
+
+        None before the first step, and where contexts are not screened.
+        """
+        return None if self._front.context is None or not self._steps else self._front.context.copy()
+
+    @property
+    def hitting(self) -> Float[np.ndarray, "*n"]:
+        """The sum of f(x_t, y_t) so far, with the contexts that were used."""
+        return self._bill[..., 0].copy()
+
+    @property
+    def switching(self) -> Float[np.ndarray, "*n"]:
+        """The sum of c(x_t, x_{t-1}) so far."""
+        return self._bill[..., 1].copy()
+
+    @property
+    def cost(self) -> Float[np.ndarray, "*n"]:
+        """The bill so far, hitting and switching."""
+        return np.asarray(self._bill[..., 0] + self._bill[..., 1])
+
+    @property
+    def unconverged(self) -> Float[np.ndarray, "*n"]:
+        """How many steps had a solve that did not converge."""
+        return self._bill[..., 2].copy()
+
+    @property
+    def screened(self) -> Float[np.ndarray, "*n"]:
+        """How many steps were answered with another context than was given, because it was missing or implausible."""
+        return self._bill[..., 3].copy() if self._is_screened else np.zeros_like(self._bill[..., 2])
+
+    @property
+    def info(self) -> Info | None:
+        """What the agent says about the last step, worked out when it is asked for; None before the first one."""
+        if self._last_info is None and self._last is not None:
+            carried, context = self._last
+            self._last_info = jax.tree.map(np.asarray, self._compiled.inspect(self._shared, carried, context))
+        return self._last_info
+
+    @property
+    def live_ratio(self) -> Float[np.ndarray, "*n"] | None:
+        """Cost over the optimum so far, where the agent knows it (`Competitive` does); else None.
+
+        An agent that plays something else than the guard inside it proposes has none: the guard's account is not of what is paid.
+        """
+        info = self.info
+        return None if info is None or "live_ratio" not in info.details else np.asarray(info.details["live_ratio"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes from step to step, as NumPy arrays."""
+        return {
+            "steps": self._steps,
+            "bill": self._bill.copy(),
+            "carried": [np.array(vector) for vector in self._carried],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of a runner of the same policy and sizes; what does not fit is refused."""
+        steps, bill, carried = state["steps"], np.asarray(state["bill"]), [np.asarray(v) for v in state["carried"]]
+        fitting = [(bill, self._bill), *zip(carried, self._carried, strict=False)]
+        same = all(new.shape == old.shape and new.dtype == old.dtype for new, old in fitting)
+        if not same or len(carried) != len(self._carried) or type(steps) is not int or steps < 0:
+            raise ValueError("this state is of a runner with other sizes or another precision.")
+        self._steps, self._bill = steps, bill.copy()
+        self._carried = tuple(jnp.array(vector) for vector in carried)
+        self._front = self._read_front()
+        self._last, self._last_info = None, None
+
+    def save_state(self, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
+        """Write the state to a file, whole or not at all; it holds the policy's fingerprint, not the policy.
+
+        Args:
+            path: the file; one that is there is replaced.
+            notes: what else to keep beside it, any JSON object; `policy_file.read` gives it back.
+        """
+        state, sizes = self.state_dict(), self._sizes
+        header = {
+            "policy": _fingerprint(self._policies),
+            "streams": self._streams,
+            "dim": sizes.dim,
+            "context_dim": sizes.context_dim,
+            "seen": sizes.seen,
+            "horizon": sizes.horizon,
+            "steps": state["steps"],
+        }
+        if notes is not None:
+            header["notes"] = notes
+        policy_file.write(path, Contents(_KIND, header, [state["bill"], *state["carried"]]))
+
+    def load_state(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a saved state, bit for bit as if there had been no interruption."""
+        contents = read_state(path)
+        _check_owner(contents, self._policies, path)
+        if _read_sizes(contents, path) != (self._sizes, self._streams):
+            raise PolicyFileError(f"{os.fspath(path)} is the state of a runner with other sizes or horizon.")
+        self._restore(contents, path)
+
+    def _restore(self, contents: Contents, path: str | os.PathLike[str]) -> None:
+        bill, carried = contents.arrays[:1], contents.arrays[1:]
+        state = {"steps": contents.header.get("steps"), "bill": bill[0] if bill else np.zeros(0), "carried": carried}
+        try:
+            self.load_state_dict(state)
+        except ValueError as error:
+            raise PolicyFileError(f"{os.fspath(path)} does not fit: {error}") from None
+
+    @classmethod
+    def resume(cls, policy: Policy | Sequence[Policy], path: str | os.PathLike[str]):
+        """A runner that goes on where another one of the same policy was saved."""
+        contents, policies = read_state(path), [policy] if isinstance(policy, Policy) else list(policy)
+        _check_owner(contents, policies, path)
+        sizes, streams = _read_sizes(contents, path)
+        leading = () if streams is None else (streams,)
+        runner = cls.__new__(cls)
+        x0 = np.zeros((*leading, sizes.dim), working_dtype())
+        runner._check_axes(x0)
+        try:
+            for each in policies:
+                each.problem.switching.check(sizes.dim)
+                each.problem.hitting.check(sizes.dim, sizes.context_dim)
+        except ValueError as error:
+            raise PolicyFileError(f"{os.fspath(path)} does not fit the policy's problem: {error}") from None
+        past = np.zeros((*leading, sizes.seen, sizes.context_dim), x0.dtype)
+        runner._assemble(policies, sizes, x0, past)
+        runner._restore(contents, path)
+        return runner
+
+
+def working_dtype() -> np.dtype:
+    """JAX's floating-point numbers."""
+    return np.dtype(jnp.result_type(float))
+
+
+def context_dim_of(problem: Problem, dim: int, history: Any) -> int:
+    """q, from the history or from a cost that knows it."""
+    if history is not None:
+        return np.shape(history)[-1] if np.ndim(history) else 0
+    if isinstance(problem.hitting, AbstractQuadraticCost):
+        for context_dim in (dim, dim + 1):
+            try:
+                problem.hitting.check(dim, context_dim)
+            except ValueError:
+                continue
+            return context_dim
+        return dim
+    raise ValueError(
+        f"{type(problem.hitting).__name__} does not tell how many numbers a context has; "
+        "give a history, if need be an empty one of shape (0, q)."
+    )
+
+
+def refuse_bad_horizon(horizon: Any) -> None:
+    """Refuse what is not a number of steps."""
+    if horizon is not None and (type(horizon) is not int or horizon < 1):
+        raise ValueError(f"horizon must be a positive whole number of steps, or None, got {horizon!r}.")
+
+
+def read_state(path: str | os.PathLike[str]) -> Contents:
+    """The contents of a state file."""
+    return policy_file.read(path, _KIND)
+
+
+def _fingerprint(policies: list[Policy]) -> str:
+    if len(policies) == 1:
+        return policies[0].fingerprint
+    return policy_file.digest([policy.fingerprint.encode() for policy in policies])
+
+
+def _check_owner(contents: Contents, policies: list[Policy], path: str | os.PathLike[str]) -> None:
+    if contents.header.get("policy") != _fingerprint(policies):
+        raise PolicyFileError(f"{os.fspath(path)} is the state of a runner of another policy.")
+
+
+def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[Sizes, int | None]:
+    """The sizes in a file, where they make sense."""
+    header = contents.header
+    dim, context_dim, seen = (header.get(name) for name in ("dim", "context_dim", "seen"))
+    horizon, streams = header.get("horizon"), header.get("streams")
+    sizes = [dim, context_dim, 1 if seen == 0 else seen, *(s for s in (horizon, streams) if s is not None)]
+    if not all(type(size) is int and 0 < size < _MOST_NUMBERS for size in sizes):
+        raise PolicyFileError(f"{os.fspath(path)} has sizes that make no sense.")
+    assert dim is not None
+    assert context_dim is not None
+    assert seen is not None
+    if max(dim, (seen + 1) * context_dim) * (streams or 1) > _MOST_NUMBERS:
+        raise PolicyFileError(f"{os.fspath(path)} has sizes that make no sense.")
+    return Sizes(dim, context_dim, seen, horizon), streams
