@@ -1,5 +1,14 @@
-"""`ecl2o serve` and `ecl2o demo`: what they refuse before anything is opened."""
+"""`ecl2o serve` and `ecl2o demo`: what they refuse before anything is opened; and the demo, from its start to its end."""
 
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -36,3 +45,33 @@ def test_two_policies_of_one_name_are_refused(tmp_path):
     result = CliRunner().invoke(app, ["serve", "one/same.ecl2o", "other/same.ecl2o"])
     assert result.exit_code == 2
     assert "same name" in result.output
+
+
+def test_the_demo_shows_steps_and_ends_when_it_is_told_to(tmp_path):
+    """As a newcomer runs it: a process of its own, a free port, the page, steps that arrive, Ctrl-C."""
+    command = [str(Path(sys.executable).with_name("ecl2o")), "demo", "--speed", "50"]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+            assert url is not None
+            with httpx.Client(base_url=url[0], timeout=60) as client:
+                page = client.get("/")
+                assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+                seen = set()
+                for _ in range(600):
+                    streams = client.get("/streams").json()["streams"]
+                    seen |= {stream["steps"] for stream in streams}
+                    if len(streams) == 5 and min(stream["steps"] for stream in streams) >= 24:
+                        break
+                    time.sleep(0.1)
+                assert len(seen) > 3  # they arrive one after the other
+                promised = client.get("/streams/site-summer/steps").json()
+                assert all(step["live_ratio"] <= 2.5 * (1 + 1e-9) for step in promised[:24])
+                assert "site-summer" in client.get("/").text
+                assert client.get("/watch/site-summer").status_code == 200
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert list(tmp_path.iterdir()) == []  # nothing is left behind
