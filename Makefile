@@ -1,12 +1,14 @@
 # `make test` sets everything up in .venv and checks the project; `make reproduce` runs the paper's case study.
 .DEFAULT_GOAL := help
-.PHONY: help install lint types layers unit optimised test reproduce bench-install clean
+.PHONY: help install lint types layers unit optimised test docs dist reproduce bench-install clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
+# Programs that run once are compiled quickly, and kept for the next time.
+QUICK := JAX_DISABLE_MOST_OPTIMIZATIONS=1 JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.5 JAX_COMPILATION_CACHE_DIR=$(abspath $(VENV))/.jax-cache
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1	/'
@@ -36,6 +38,15 @@ optimised: $(STAMP) ## promises, oracle and training once more, compiled as user
 
 test: lint types layers unit optimised ## everything that CI runs
 
+docs: $(STAMP) ## the site in ./site, its tutorials executed; strict
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
+	$(QUICK) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(QUICK) ECL2O_README=1 $(BIN)/python -m pytest -n 0 -q tests/site
+
+dist: $(STAMP) ## wheel and sdist, tried in a new environment without the repository
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build
+	$(BIN)/python tests/dist/try_dist.py
+
 reproduce: $(STAMP) ## the paper's case study on the built-in weather
 	$(BIN)/ecl2o reproduce
 
@@ -43,4 +54,4 @@ bench-install: $(STAMP) ## what the benchmarks compare with (PyTorch and others)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,7 +1,7 @@
 """Train a stable-baselines3 agent on the built-in weather with and without a guard, and test it on days it has not seen.
 
     pip install 'ecl2o[docs]'
-    python docs/examples/guarded_ppo.py [--steps 60000] [--seed 0]
+    python docs/examples/guarded_ppo.py [--steps 20480] [--seed 0]
 
 Prints one row for each of: R-OBD; PPO by itself; the same PPO put behind the guard afterwards; PPO trained behind the guard.
 """
@@ -69,7 +69,7 @@ def bills(env: gymnasium.Env, act: Callable[[np.ndarray], np.ndarray], days: lis
 def main() -> None:
     """Train, test, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60_000)
+    parser.add_argument("--steps", type=int, default=20_480)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     contexts = ec.data.weather_contexts()

@@ -40,7 +40,8 @@ class SeriesPolicy:
         columns: which columns to follow; all that hold numbers unless given.
         fill: how to repair gaps: "interpolate" or "previous"; None refuses them.
         period: steps in a day, where rows are a day or more apart.
-        training_days, validation_days: another split; both or neither.
+        training_days: another split, together with `validation_days`.
+        validation_days: the days on which candidates are chosen.
         seed: of whatever is drawn.
         steps: training steps; None: enough.
 
