@@ -16,7 +16,7 @@ from ecl2o.evaluation import Unconverged
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare
 from ecl2o.offline import oracle_days
 from ecl2o.problem import LinearSwitching
-from ecl2o.report.page import _results
+from ecl2o.report.page import results_table
 from ecl2o.report.table import best, cells, notes
 from report.fake_study import fake_study
 
@@ -85,7 +85,7 @@ def test_rows_that_converged_are_not_marked(capsys):
 def test_reports_and_results_mark_them_too():
     study = fake_study()
     assert not notes(study)
-    assert "†" not in _results(study)
+    assert "†" not in results_table(study)
     name = best(study, "average_cost").name
     broken = [
         eqx.tree_at(lambda s: s.unconverged, score, Unconverged(2, 1, 24)) for score in study.entries[name].scores
@@ -97,7 +97,7 @@ def test_reports_and_results_mark_them_too():
     assert cells(row)[0] == f"{row.label} †"
     note = f"† {row.label}: {2 * seeds} of {24 * seeds} steps, and {seeds} of the oracle's, did not converge: "
     assert [text.startswith(note) for text in notes(study)] == [True]
-    assert note in html.unescape(_results(study))
+    assert note in html.unescape(results_table(study))
     assert study.as_json()["algorithms"][name]["unconverged"] == {"steps": 2 * seeds, "oracle": seeds, "of": 24 * seeds}
     assert best(study, "average_cost").name != name  # what is no result is not the best
 

@@ -174,7 +174,7 @@ def test_errors_of_a_surrogate_are_measured_rightly():
     def rule(context, previous, advice):
         return jnp.asarray(true) @ jnp.concatenate([context, previous, advice])
 
-    fitted = gradients._checked(surrogate, rule, jnp.asarray(triples), 1)
+    fitted = gradients.checked_surrogate(surrogate, rule, jnp.asarray(triples), 1)
     np.testing.assert_allclose(fitted.jacobian_error, 0.1 / np.hypot(0.5, 0.3), rtol=1e-12)
     actions, off = triples @ true[0], triples @ (wrong - true)[0]
     np.testing.assert_allclose(fitted.value_error, np.sqrt(np.mean(off**2)) / actions.std(), rtol=1e-12)

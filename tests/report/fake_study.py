@@ -9,7 +9,7 @@ from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import DailyScore
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking, Trajectory
 from ecl2o.serving import Policy
-from ecl2o.studies.results import Study, TestedEntry, TradeOffPoint, WorstDay
+from ecl2o.studies.results import LeftOut, Study, TestedEntry, TradeOffPoint, WorstDay
 
 HOURS = 24
 LABELS = {
@@ -105,6 +105,7 @@ def fake_study(
         settings={"weather": None, "preset": "authors-code", "base_shortage": "auto", "seeds": seeds, "quick": True},
         weather={"file": "made & up.csv", "site": "Nowhere", "base_shortage": 2e4, "years": [2015]},
         seconds={"weather": 0.1, "training": 12.0, "testing": 3.0},
+        left_out={"competitive": LeftOut("Competitive, 2.5", "What it <would> promise.", "costs are not <quadratic>.")},
     )
 
 

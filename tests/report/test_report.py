@@ -131,6 +131,9 @@ def test_the_page_says_everything(page, study):
     for row in study.entries.values():
         assert row.what in text
         assert all(cell in text for cell in cells(row))
+    for entry in study.left_out.values():
+        assert f"{entry.label}does not apply: {entry.reason}" in text
+        assert entry.what in text
     assert all(" ".join(plate.caption.split()) in text for plate in plates(study))
     assert all(heading in text for heading in HEADINGS)
     assert "li2022expert" in text

@@ -20,7 +20,7 @@ def made_up() -> study.Measured:
 def test_errors_are_means_over_batches():
     true = np.array([[3.0, 0.0], [0.0, 2.0]])
     found = np.array([[3.0, 3.0], [0.0, 4.0]])  # at 45 degrees and as long again; in line and twice as long
-    error = study._compared(found, true, {})
+    error = study.compared(found, true, {})
     np.testing.assert_allclose(error.cosine, (np.sqrt(0.5) + 1) / 2)
     np.testing.assert_allclose(error.relative, 1.0)
 

@@ -57,6 +57,17 @@ def test_every_agent_has_a_row_and_results_are_json(study):
     results = json.loads(json.dumps(study.as_json(), allow_nan=False))
     assert results["study"] == "right-sizing"
     assert set(results["algorithms"]) == set(results["solves"]) == set(ROWS)
+
+
+def test_an_agent_that_does_not_apply_has_a_reason_and_no_policy(study):
+    assert list(study.left_out) == ["competitive"]
+    assert "quadratic hitting costs" in study.left_out["competitive"].reason
+    assert study.as_json()["not_applicable"] == {"competitive": study.left_out["competitive"].reason}
+    assert set(study.policies) == set(ROWS) - {"oracle"}
+
+
+def test_results_say_how_they_were_made(study):
+    results = study.as_json()
     assert results["cluster"]["kinds"][2]["name"] == "fast"
     for name in ROWS:
         assert results["solves"][name]["unconverged"] == 0

@@ -170,6 +170,11 @@ def _print_table(study: "Study") -> None:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for row in study.entries.values():
         table.add_row(*cells(row)[:-1])
+    for place, entry in enumerate(study.left_out.values(), start=1):
+        table.add_row(entry.label, f"not for this ({place})")
     output.results().print(table)
+    for place, entry in enumerate(study.left_out.values(), start=1):
+        words = f"({place}) {entry.label} does not apply: {entry.reason}"
+        output.results().print(words, soft_wrap=True, markup=False)
     for note in notes(study):
         output.results().print(note, soft_wrap=True)

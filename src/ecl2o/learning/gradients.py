@@ -227,7 +227,7 @@ class SurrogateCalibrator(AbstractGradient):
         else:
             surrogate = _fit_network(triples, actions, self.width, self.depth, self.steps, of_network)
         unseen, _ = _examples(rule, problem, instances, oracles, self.samples, of_check)
-        fitted = _checked(surrogate, rule, unseen, instances.contexts.shape[-1])
+        fitted = checked_surrogate(surrogate, rule, unseen, instances.contexts.shape[-1])
         return eqx.tree_at(lambda s: s.fitted, self, fitted, is_leaf=lambda leaf: leaf is None)
 
     def value_and_slope(self, loss, weights, frozen, key):
@@ -308,7 +308,9 @@ def _fit_network(
 
 
 @eqx.filter_jit
-def _checked(surrogate: Surrogate, rule: Rule, triples: Float[Array, "n k"], context_dim: int) -> FittedSurrogate:
+def checked_surrogate(
+    surrogate: Surrogate, rule: Rule, triples: Float[Array, "n k"], context_dim: int
+) -> FittedSurrogate:
     """The surrogate with its errors on these triples."""
     dim = (triples.shape[1] - context_dim) // 2
 

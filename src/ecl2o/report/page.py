@@ -49,7 +49,7 @@ def page(study: Study, settings: str, figures: Mapping[Plate, Path]) -> str:
     """The report of a study; `settings` is the text of config.toml, `figures` the SVG file of each plate."""
     parts = [
         _head(study),
-        _section("Results", _results(study)),
+        _section("Results", results_table(study)),
         _section("Figures", "\n".join(_figure(place, *entry) for place, entry in enumerate(figures.items(), start=1))),
         _section("What each row is", _rows(study)),
         _section("How it was measured", _protocol(study)),
@@ -95,7 +95,8 @@ def _head(study: Study) -> str:
     )
 
 
-def _results(study: Study) -> str:
+def results_table(study: Study) -> str:
+    """The table of the page: a line for each entry, and for each that was left out, with the reason."""
     lowest = {1: best(study, "average_cost").name, 2: best(study, "competitive_ratio").name}
     lines = []
     for name, row in study.entries.items():
@@ -105,6 +106,9 @@ def _results(study: Study) -> str:
             for place, text in enumerate(figures, start=1)
         ]
         lines.append(f'<tr><th scope="row">{escape(label)}</th>{"".join(entries)}</tr>')
+    for entry in study.left_out.values():
+        reason = f'<td class="reason" colspan="{len(HEADINGS) - 1}">does not apply: {escape(entry.reason)}</td>'
+        lines.append(f'<tr><th scope="row">{escape(entry.label)}</th>{reason}</tr>')
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in HEADINGS)
     meanings = "".join(f"<dt>{escape(term)}</dt><dd>{escape(meaning)}</dd>" for term, meaning in _MEANINGS)
     marks = "".join(f'\n<p class="note">{escape(note)}</p>' for note in notes(study))
@@ -129,6 +133,8 @@ def _rows(study: Study) -> str:
         parameters = ", ".join(f"{name} {_value(value)}" for name, value in row.parameters.items())
         note = f' <span class="parameters">{escape(parameters)}</span>' if parameters else ""
         lines.append(f"<dt>{escape(row.label)}</dt><dd>{escape(row.what)}{note}</dd>")
+    for entry in study.left_out.values():
+        lines.append(f"<dt>{escape(entry.label)}</dt><dd>{escape(entry.what)}</dd>")
     return "\n".join(['<dl class="rows">', *lines, "</dl>"])
 
 

@@ -19,6 +19,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .results th, .results td { padding: .38rem .6rem; border-bottom: 1px solid var(--rule); text-align: right; white-space: nowrap; }
 .results thead th { border-bottom: 2px solid var(--ink); white-space: normal; vertical-align: bottom; line-height: 1.25; }
 .results th[scope=row] { text-align: left; font-weight: 600; }
+.results td.reason { text-align: left; white-space: normal; color: var(--soft); }
 .results td.best { font-weight: 700; color: var(--mark); }
 .pairs { font-size: .9rem; }
 .pairs th, .pairs td { text-align: left; vertical-align: top; padding: .18rem 1.2rem .18rem 0;

@@ -180,8 +180,8 @@ def run(settings: DemandResponseSettings, progress: Progress = silent) -> Study:
     chosen = study.choices(_calibrated(trained))
     entries = _entries(study, trained, chosen)
     oracle_score = score_runs(*oracle_days(study.problem, study.test.x0, study.test.days), study.test)
-    rows = {"oracle": oracle_entry(oracle_score)}
-    rows |= tested(entries, lambda name, agent: study.score(name, entries[name], agent), progress)
+    scored, left_out = tested(entries, lambda name, agent: study.score(name, entries[name], agent), progress)
+    rows = {"oracle": oracle_entry(oracle_score), **scored}
     trade_off = _trade_off(study, trained, progress) + entry_points(rows, ("rhc", "seasonal", "guarded"))
     laps.lap("testing")
     extra = {
@@ -211,11 +211,12 @@ def run(settings: DemandResponseSettings, progress: Progress = silent) -> Study:
         entries=rows,
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
-        policies=policies(entries, study.problem, HOURS, study.contexts.dim, about),
+        policies=policies({name: entries[name] for name in scored}, study.problem, HOURS, study.contexts.dim, about),
         settings=settings.as_run(),
         weather={**_plain(dataclasses.asdict(weather)), "base_shortage": study.contexts.base_shortage},
         seconds=laps.seconds,
         extra=extra,
+        left_out=left_out,
     )
 
 

@@ -9,10 +9,10 @@ import jax
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, Periodic, PureML, Switch
 from ecl2o.evaluation import Bed, DailyScore, score_days
 from ecl2o.forecasters import RollingProfile
-from ecl2o.problem import Problem
+from ecl2o.problem import NotApplicable, Problem
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.serving import Contract, Policy
-from ecl2o.studies.results import TestedEntry, TradeOffPoint
+from ecl2o.studies.results import LeftOut, TestedEntry, TradeOffPoint
 from ecl2o.studies.training_jobs import Job, run_jobs
 
 # The paper's settings (section 6.2).
@@ -137,27 +137,35 @@ def oracle_entry(score: DailyScore) -> TestedEntry:
 
 def tested(
     entries: dict[str, StudyEntry], score: Callable[[str, AbstractAgent], DailyScore], progress: Progress
-) -> dict[str, TestedEntry]:
-    """Every entry on the test days; two at a time, since compiling takes longer than running."""
+) -> tuple[dict[str, TestedEntry], dict[str, LeftOut]]:
+    """Every entry on the test days, and those whose agent does not apply. Two at a time: compiling takes longer than running."""
     alike: dict[Any, list[str]] = {}  # rows that run the same compiled program, one after the other
     for name, entry in entries.items():
         alike.setdefault(jax.tree.structure(entry.agents[0]), []).append(name)
     done = []
 
-    def test(names: list[str]) -> dict[str, list[DailyScore]]:
-        scores = {}
+    def test(names: list[str]) -> dict[str, list[DailyScore] | NotApplicable]:
+        scores: dict[str, list[DailyScore] | NotApplicable] = {}
         for name in names:
-            scores[name] = [score(name, agent) for agent in entries[name].agents]
+            try:
+                scores[name] = [score(name, agent) for agent in entries[name].agents]
+            except NotApplicable as reason:
+                scores[name] = reason
             done.append(name)
             progress("testing", len(done), len(entries))
         return scores
 
     jobs = [Job(names[0], lambda _report, names=names: test(names)) for names in alike.values()]
     scores = {name: found for group in run_jobs(jobs, silent).values() for name, found in group.items()}
-    return {
-        name: TestedEntry(name, entry.label, entry.what, entry.parameters, scores[name], "advisor" in entry.parameters)
-        for name, entry in entries.items()
-    }
+    rows, left_out = {}, {}
+    for name, entry in entries.items():
+        found = scores[name]
+        if isinstance(found, NotApplicable):
+            left_out[name] = LeftOut(entry.label, entry.what, str(found))
+        else:
+            learned = "advisor" in entry.parameters
+            rows[name] = TestedEntry(name, entry.label, entry.what, entry.parameters, found, learned)
+    return rows, left_out
 
 
 def trade_off_points(

@@ -148,11 +148,14 @@ def gradient_errors(
     errors = {}
     for name, method in methods.items():
         ready = method.ready_for(agent, setting.problem, setting.training, setting.oracles, jax.random.key(1))
-        errors[name] = _compared(_slopes(ready, agent, setting, effort), true, ready.report())
+        errors[name] = compared(_slopes(ready, agent, setting, effort), true, ready.report())
     return errors
 
 
-def _compared(found: Float[np.ndarray, "b n"], true: Float[np.ndarray, "b n"], report: dict[str, float]):
+def compared(
+    found: Float[np.ndarray, "b n"], true: Float[np.ndarray, "b n"], report: dict[str, float]
+) -> GradientError:
+    """How gradients, one for each batch, differ from the true ones."""
     sizes, true_sizes = np.linalg.norm(found, axis=1), np.linalg.norm(true, axis=1)
     cosines = np.sum(found * true, axis=1) / (sizes * true_sizes)
     return GradientError(

@@ -51,6 +51,15 @@ class TestedEntry:
         }
 
 
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """An entry whose agent does not apply to the study's problem, and why."""
+
+    label: str
+    what: str  # one sentence for the report
+    reason: str
+
+
 def summary(values: Any) -> dict[str, Any]:
     """Mean, standard deviation (over seeds, of the population) and the values; infinities as the string "inf"."""
     array = np.asarray(values, float)
@@ -147,6 +156,7 @@ class Study:
     weather: dict[str, Any]  # where the contexts come from
     seconds: dict[str, float]
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, LeftOut] = dataclasses.field(default_factory=dict)  # by name
 
     def as_json(self) -> dict[str, Any]:
         """The content of results.json."""
@@ -160,6 +170,7 @@ class Study:
             "oracle": {"average_cost": self.oracle_average_cost},
             "test_days": self.test_days,
             "algorithms": {name: row.as_json() for name, row in self.entries.items()},
+            "not_applicable": {name: entry.reason for name, entry in self.left_out.items()},
             "trade_off": [point.as_json() for point in self.trade_off],
             **self.extra,
             "seconds": self.seconds,

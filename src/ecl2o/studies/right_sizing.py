@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ecl2o import theory
-from ecl2o.agents import MLAROBD, OBD, OGD, AbstractAgent, Guarded, PureML
+from ecl2o.agents import MLAROBD, OBD, OGD, ROBD, AbstractAgent, Competitive, Guarded, PureML
 from ecl2o.agents.advisors import MLP, Scaling
 from ecl2o.agents.calibration import cheapest_action
 from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
@@ -48,6 +48,7 @@ from ecl2o.studies.training_jobs import Job, run_jobs
 HISTORY_DAYS = 14  # what forecasters may remember
 
 SLACK = 0.05
+PROMISE = 2.5
 # What is chosen before the test: (trust, mu) of EC-L2O on the validation days, gamma of OBD and the step size of OGD.
 TUNING = ((1.0, 0.0), (5.0, 0.0))
 GAMMAS = (0.01, 0.1, 1.0)
@@ -146,8 +147,10 @@ def run(settings: RightSizingSettings, progress: Progress = silent) -> Study:
     found = run_jobs(_trainings(study), progress)
     laps.lap("training")
     entries = _entries(study, found)
-    rows = {"oracle": oracle_entry(study.oracle_score())}
-    rows |= tested(entries, lambda name, agent: score_days(agent, study.test, entries[name].forecaster), progress)
+    scored, left_out = tested(
+        entries, lambda name, agent: score_days(agent, study.test, entries[name].forecaster), progress
+    )
+    rows = {"oracle": oracle_entry(study.oracle_score()), **scored}
     shown = ("r-obd", "rhc", "pure-ml", "switch", "ec-l2o", "ec-l2o-tuned")
     trade_off = _trade_off(study, entries, progress) + entry_points(rows, shown)
     laps.lap("testing")
@@ -171,7 +174,9 @@ def run(settings: RightSizingSettings, progress: Progress = silent) -> Study:
         entries=rows,
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
-        policies=policies(entries, study.problem, study.hours, study.contexts.dim, about),
+        policies=policies(
+            {name: entries[name] for name in scored}, study.problem, study.hours, study.contexts.dim, about
+        ),
         settings=settings.as_run(),
         weather=_source(study),
         seconds=laps.seconds,
@@ -180,6 +185,7 @@ def run(settings: RightSizingSettings, progress: Progress = silent) -> Study:
             "solves": {name: _solves(study, row) for name, row in rows.items()},
             "promises": _promises(constants, rows),
         },
+        left_out=left_out,
     )
 
 
@@ -235,6 +241,13 @@ def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, StudyEntry]
             f"The tuned agent inside a guard: each day at most {1 + SLACK:g} times what R-OBD pays, whatever happens.",
             {"slack": SLACK, "expert": "ROBD", "trust": tuned.trust, "mu": tuned.mu, "advisor": "MLP"},
             [Guarded(agent, slack=SLACK) for agent in tuned.agents],
+            daily=True,
+        ),
+        "competitive": StudyEntry(
+            f"Competitive, {PROMISE:g}",
+            f"R-OBD inside a guard: each day at most {PROMISE:g} times the optimum of the day, whatever happens.",
+            {"ratio": PROMISE, "horizon": study.hours},
+            [Competitive(ROBD(), PROMISE, horizon=study.hours)],
             daily=True,
         ),
     }

@@ -240,7 +240,7 @@ def test_a_store_that_would_not_last_is_refused(url):
 
 
 def test_what_databases_say_is_told_without_the_machine():
-    said = store._in_words(Exception("connection to server at /var/run/secret failed: Connection refused"))
+    said = store.in_words(Exception("connection to server at /var/run/secret failed: Connection refused"))
     assert said == "the database does not answer"
 
 

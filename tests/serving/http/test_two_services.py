@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from ecl2o.serving.durable import Store
-from ecl2o.serving.durable.neighbours import _MOST_BYTES, _parts
+from ecl2o.serving.durable.neighbours import MOST_BYTES, parts
 from ecl2o.serving.http import Access, make_app
 
 
@@ -72,10 +72,10 @@ def test_steps_of_the_other_service_are_heard_once_and_whole(urls):
 
 def test_notices_are_short_enough_and_complete():
     pairs = [f"{key}.{2**31 - 1}" for key in range(10**6, 10**6 + 5000)]
-    parts = list(_parts(pairs))
-    assert ",".join(parts).split(",") == pairs
-    assert max(map(len, parts)) + 33 <= _MOST_BYTES
-    assert list(_parts([])) == []
+    made = list(parts(pairs))
+    assert ",".join(made).split(",") == pairs
+    assert max(map(len, made)) + 33 <= MOST_BYTES
+    assert list(parts([])) == []
 
 
 def test_a_text_that_the_database_cannot_have_is_refused_and_no_trouble(urls):

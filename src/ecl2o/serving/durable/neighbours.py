@@ -17,7 +17,7 @@ from ecl2o.serving.durable.refused import Refused
 from ecl2o.serving.durable.store import Store
 
 _CHANNEL = "ecl2o_steps"
-_MOST_BYTES = 7900  # PostgreSQL takes less than 8000 in a notice
+MOST_BYTES = 7900  # PostgreSQL takes less than 8000 in a notice
 _LOOK_UP = 0.5  # seconds between looks at whether to stop
 _AGAIN = 2.0  # seconds before a lost connection is tried again
 _log = logging.getLogger("ecl2o.serve")
@@ -41,7 +41,7 @@ class Neighbours:
 
     def tell(self, connection: sa.Connection, group: Group) -> None:
         """Tell of the steps of a transaction; nobody hears of it unless it is committed."""
-        for part in _parts(f"{key}.{step}" for key, step in group.made):
+        for part in parts(f"{key}.{step}" for key, step in group.made):
             notice = sa.func.pg_notify(_CHANNEL, f"{self._own} {part}")
             connection.execute(sa.select(notice))
 
@@ -72,11 +72,11 @@ class Neighbours:
             self._announce(_answers(connection, made))
 
 
-def _parts(pairs: Iterable[str]) -> Iterator[str]:
+def parts(pairs: Iterable[str]) -> Iterator[str]:
     """Joined by commas, as many as fit in a notice."""
     part, size = [], 0
     for pair in pairs:
-        if size + len(pair) + 1 > _MOST_BYTES - 33:
+        if size + len(pair) + 1 > MOST_BYTES - 33:
             yield ",".join(part)
             part, size = [], 0
         part.append(pair)

@@ -173,7 +173,7 @@ class Store:
 
     def _note(self, error: exc.SQLAlchemyError) -> None:
         _log.error("the store cannot be used: %s", error)
-        self.trouble = _in_words(error)
+        self.trouble = in_words(error)
         if self.trouble == _CLOSED and self.is_sqlite and self._is_read_only():
             self.trouble = _READ_ONLY
 
@@ -235,6 +235,7 @@ _WORDS = (
 )
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
+    """What is wrong with the database, without addresses or secrets."""
     text = str(error).lower()
     return next((words for pattern, words in _WORDS if re.search(pattern, text)), "the database reports an error")
