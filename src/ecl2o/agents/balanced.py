@@ -72,6 +72,9 @@ class OBD(AbstractAgent):
     If even the minimiser of f is nearer than that, play the minimiser. With a well chosen gamma it is 3 + O(1/m)
     competitive for movement billed by distance; for squared distances its ratio is at least of order m^(-2/3), which is
     why R-OBD exists. gamma is in the units of the given c: it does not adapt to m and beta.
+
+    Args:
+        gamma: what moving may cost, over what the step costs; positive. Default: 1.
     """
 
     gamma: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
@@ -100,6 +103,10 @@ class GreedyOBD(AbstractAgent):
 
     x = kappa v + (1 - kappa) o with kappa = min(1, mu sqrt(m/beta)); its ratio is O(sqrt(beta/m)). The original is written
     for c = 1/2 |x - z|^2, where beta = 1.
+
+    Args:
+        gamma: OBD's, positive. Default: 1.
+        mu: how far to go on, times sqrt(m/beta); not negative. Default: 1.
     """
 
     gamma: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
@@ -135,6 +142,11 @@ class ABCS(AbstractAgent):
     `slow` and `fast` are gammas of OBD: the action is the point nearest to the advice, in the norm of c, on the segment
     between their two points. In one dimension slow f(x) <= c(x, x_prev) <= fast f(x) unless x is the minimiser of f. The
     carrying over is ours and has no proven ratio.
+
+    Args:
+        advisor: whose advice is followed.
+        slow: gamma of the nearer end of the segment, positive. Default: 0.5.
+        fast: gamma of the farther end, at least `slow`. Default: 2.
     """
 
     advisor: AbstractAgent

@@ -19,7 +19,13 @@ State = Any
 
 
 class Start(eqx.Module):
-    """What is known before the first step."""
+    """What is known before the first step.
+
+    Args:
+        x0: (d,), the action in force before the first step.
+        history: (H, q), the contexts before the first step; H may be 0.
+        horizon: T, the number of steps. Default: not known.
+    """
 
     x0: Float[Array, " d"]
     history: Float[Array, "H q"]
@@ -34,8 +40,12 @@ class Start(eqx.Module):
 class Observation(eqx.Module):
     """What is known at a step, when its action is due.
 
-    `step` counts from 0; `remaining` is the number of steps after this one, None where the horizon is not known;
-    `forecast` holds predictions of the next contexts for agents with a lookahead, None for the others.
+    Args:
+        context: (q,), y_t.
+        previous_action: (d,), x_{t-1}, the action that was played.
+        step: t - 1: steps are counted from 0.
+        remaining: the number of steps after this one. Default: the horizon is not known.
+        forecast: (w, q), predictions of the next contexts, for agents with a lookahead. Default: none.
     """
 
     context: Float[Array, " q"]
@@ -67,8 +77,11 @@ class Observation(eqx.Module):
 class Info(eqx.Module):
     """What an agent says about its step besides the action.
 
-    `advice` is what its advisor proposed; `details` are the agent's own figures by name; `inner` is what the wrapped
-    agent said. `converged` covers the wrapped agent too.
+    Args:
+        converged: whether every solve did, those of the wrapped agent included.
+        advice: (d,), what its advisor proposed. Default: it has none.
+        details: the agent's own figures by name. Default: none.
+        inner: what the wrapped agent said. Default: there is none.
     """
 
     converged: Bool[Array, ""]
@@ -161,7 +174,11 @@ def agents_inside(agent: AbstractAgent) -> Iterator[AbstractAgent]:
 
 
 def nested_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
-    """The agent and every agent inside it, however deep, the outermost first."""
+    """The agent and every agent inside it, however deep, the outermost first.
+
+    Args:
+        agent: where to begin.
+    """
     yield agent
     for inner in agents_inside(agent):
         yield from nested_agents(inner)

@@ -75,6 +75,10 @@ class ROBD(AbstractAgent):
 
     lambda2 is the optimal one of Theorem 4.1 at trust 0; no online algorithm has a smaller worst-case ratio
     (`theory.robd_ratio`). lambda1 in [2/(1 + S0), 1] does not change the guarantee.
+
+    Args:
+        lambda1: the weight of the previous action, in (0, 1]. Default: 1.
+        form: "tight", or "paper": which form of the theorem gives lambda2. Default: "tight".
     """
 
     lambda1: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
@@ -115,6 +119,13 @@ class MLAROBD(AbstractAgent):
     The advisor sees the action that was played, not the one it proposed. Trained through the calibrator it is the paper's
     EC-L2O; with an advisor that was trained alone it is the two-stage MLA-ROBD; with `Independent(advisor)` the advisor
     follows its own trajectory instead (erratum E23). lambda2 is Theorem 4.1's unless given.
+
+    Args:
+        advisor: the agent whose actions are taken as advice.
+        trust: theta = lambda3/lambda1, not negative. Default: 0.5.
+        lambda1: the weight of the previous action, in (0, 1]. Default: 1.
+        lambda2: the weight of the hitting cost's minimiser, not negative. Default: the optimal one of Theorem 4.1.
+        form: "tight", or "paper": which form of the theorem gives lambda2. Default: "tight".
     """
 
     advisor: AbstractAgent
@@ -152,6 +163,10 @@ class FollowPrediction(AbstractAgent):
     """Follow the Prediction (Antoniadis et al. 2020): minimise f(x, y) + c(x, advice), lambda = (0, 0, 1).
 
     The paper prints lambda = (1, 0, 1) for it, which also holds on to the previous action (erratum E5): `form="paper"`.
+
+    Args:
+        advisor: whose advice is followed.
+        form: "original", or "paper" as printed there. Default: "original".
     """
 
     advisor: AbstractAgent

@@ -18,7 +18,13 @@ from ecl2o.solvers import minimize
 
 
 class Weights(eqx.Module):
-    """lambda1 (previous action), lambda2 (minimiser of the hitting cost) and lambda3 (advice); None: no such term."""
+    """lambda1 (previous action), lambda2 (minimiser of the hitting cost) and lambda3 (advice); None: no such term.
+
+    Args:
+        previous: lambda1. Default: no such term.
+        minimizer: lambda2. Default: no such term.
+        advice: lambda3. Default: no such term.
+    """
 
     previous: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
     minimizer: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
@@ -50,7 +56,12 @@ class Gains(eqx.Module):
 
 
 class Calibration(eqx.Module):
-    """R_lambda made ready for a problem: its weights, and its gains where one linear map serves every step."""
+    """R_lambda made ready for a problem: its weights, and its gains where one linear map serves every step.
+
+    Args:
+        weights: lambda1 to lambda3.
+        gains: R_lambda as a linear map; None where it is none, or another at every step.
+    """
 
     weights: Weights
     gains: Gains | None
@@ -76,7 +87,18 @@ def calibrate(
     previous: Float[Array, " d"],
     advice: Float[Array, " d"] | None = None,
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-    """The calibrated action, and whether the solve converged (always, in closed form)."""
+    """The calibrated action, and whether the solve converged (always, in closed form).
+
+    Args:
+        problem: what is decided.
+        calibration: R_lambda, made by `Calibration.of`.
+        context: (q,), y_t.
+        previous: (d,), x_{t-1}.
+        advice: (d,), for a calibration with a weight for it. Default: none.
+
+    Returns:
+        The action (d,), and whether the solve converged.
+    """
     weights, hitting, dim = calibration.weights, problem.hitting, previous.shape[0]
     minimizer, found = None, jnp.ones((), bool)
     if weights.minimizer is not None:

@@ -117,6 +117,9 @@ def citation(agent: AbstractAgent) -> str:
 
     An agent of your own, and what has no other source, is cited as the paper that this library follows.
 
+    Args:
+        agent: what to cite.
+
     >>> from ecl2o.agents import ROBD
     >>> print(citation(ROBD()).splitlines()[0])
     @inproceedings{goel2019beyond,

@@ -9,7 +9,11 @@ from ecl2o.problem import Problem
 
 
 class PureML(AbstractAgent):
-    """Play the advisor's advice, projected on the action set: the paper's standalone ML optimizer (section 3)."""
+    """Play the advisor's advice, projected on the action set: the paper's standalone ML optimizer (section 3).
+
+    Args:
+        advisor: whose advice is played.
+    """
 
     advisor: AbstractAgent
 
@@ -42,6 +46,9 @@ class Independent(AbstractAgent):
 
     The expert of a guard, the two legs of Switch, and the standalone roll-out of a loss (erratum E23). `Info.details` has
     `cost`, its bill so far including this step, and `step_cost`.
+
+    Args:
+        agent: who is left to itself.
     """
 
     agent: AbstractAgent

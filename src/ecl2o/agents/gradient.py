@@ -35,6 +35,11 @@ class OGD(AbstractAgent):
     sqrt(T)) or `"inverse"` (eta/t: of order log T with eta = 1/m). Unless given, eta is 1/m for `"inverse"` and (1 - r)/m
     for the others, r the decay root: constant and revealed it then is R-OBD where A = m I and Q is isotropic. No step
     size has a bounded competitive ratio, and steps beyond 2 / (largest curvature of f) diverge.
+
+    Args:
+        mode: "revealed" or "blind". Default: "revealed".
+        steps: "constant", "sqrt" or "inverse". Default: "constant".
+        eta: the first step size, positive, in units of 1 / curvature. Default: see above.
     """
 
     mode: Literal["revealed", "blind"] = eqx.field(static=True, default="revealed")

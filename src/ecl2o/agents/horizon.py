@@ -35,6 +35,10 @@ class RHC(AbstractAgent):
     Plans from the action that was played through y_t and `window` forecasts, without a terminal cost. RHC(0) is Greedy;
     with exact forecasts, RHC(T - 1) is the oracle and the excess cost falls like r^(2 window), r the decay root of
     section 0.
+
+    Args:
+        window: how many future contexts it plans with; 0 or more.
+        truncate: whether plans stop at a known horizon. Default: true.
     """
 
     window: int = eqx.field(static=True)
@@ -79,6 +83,11 @@ class CHC(AbstractAgent):
     k - 1 of them. With v = 1 it is RHC, with v = window + 1 AFHC. Its cost is at most the mean of its copies' (Jensen).
 
     Copies never see what was played: behind a wrapper that plays something else, they stay on their own paths.
+
+    Args:
+        window: how many future contexts it plans with; 0 or more.
+        commitment: v, how many actions of a plan are played; from 1 to window + 1.
+        truncate: whether plans stop at a known horizon. Default: true.
     """
 
     window: int = eqx.field(static=True)
@@ -134,7 +143,12 @@ class CHC(AbstractAgent):
 
 
 class AFHC(AbstractAgent):
-    """Averaging Fixed Horizon Control (Lin et al. 2012): CHC whose copies commit to their whole plans, v = window + 1."""
+    """Averaging Fixed Horizon Control (Lin et al. 2012): CHC whose copies commit to their whole plans, v = window + 1.
+
+    Args:
+        window: how many future contexts it plans with; 0 or more.
+        truncate: whether plans stop at a known horizon. Default: true.
+    """
 
     window: int = eqx.field(static=True)
     truncate: bool = eqx.field(static=True, default=True)

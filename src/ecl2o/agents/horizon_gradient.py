@@ -31,6 +31,11 @@ class RHGD(AbstractAgent):
 
     `smoothness` is l, the largest curvature of the hitting cost; where that is not a constant quadratic it must be given.
     The iterates never see what was played: behind a wrapper that plays something else, they stay on their own path.
+
+    Args:
+        window: how many future contexts it uses; it takes window + 1 gradient steps for each action.
+        truncate: whether the path stops at a known horizon. Default: true.
+        smoothness: l, the largest curvature of the hitting cost. Default: that of a constant quadratic.
     """
 
     window: int = eqx.field(static=True)

@@ -32,6 +32,9 @@ class LCP(AbstractAgent):
     nothing is promised; `heuristic=True` says that this is understood.
 
     It keeps all contexts, so the horizon must be known; a step takes time in proportion to it.
+
+    Args:
+        heuristic: play on with squared movement, where nothing is promised. Default: false.
     """
 
     heuristic: bool = eqx.field(static=True, default=False)

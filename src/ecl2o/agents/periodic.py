@@ -111,13 +111,23 @@ def _like(old: State, new: State) -> State:
 
 
 def Renewed(guard: AbstractGuard, period: int = 24) -> Periodic:
-    """The old name of `Periodic(guard, period)`."""
+    """The old name of `Periodic(guard, period)`.
+
+    Args:
+        guard: what promises.
+        period: in steps. Default: 24.
+    """
     warnings.warn("Renewed(guard, period) is now Periodic(guard, period).", DeprecationWarning, stacklevel=2)
     return Periodic(guard, period)
 
 
 def Restarting(agent: AbstractAgent, period: int) -> Periodic:
-    """The old name of `Periodic(agent, period, keeps="history")`."""
+    """The old name of `Periodic(agent, period, keeps="history")`.
+
+    Args:
+        agent: who begins anew.
+        period: in steps.
+    """
     warnings.warn(
         "Restarting(agent, period) is now Periodic(agent, period, keeps='history').", DeprecationWarning, stacklevel=2
     )

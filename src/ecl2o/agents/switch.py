@@ -39,6 +39,13 @@ class Switch(AbstractAgent):
     Gamma is `threshold`, by default the expert's bill of the first step (which needs no units); `mode="ratio"` does so while
     the leg's bill exceeds gamma^(l + 1) times the other's. In mode threshold the cost is at most `theory.switch_bound` times
     the smaller bill, if that is at least Gamma; with the default Gamma > 0 always. `Info.details` has `level` and `costs`.
+
+    Args:
+        advisor: one leg, the first that is followed.
+        expert: the other leg. Default: `ROBD()`.
+        gamma: the factor from level to level, more than 1. Default: 1.5.
+        threshold: Gamma, in units of cost. Default: the expert's bill of the first step.
+        mode: "threshold" or "ratio". Default: "threshold".
     """
 
     advisor: AbstractAgent

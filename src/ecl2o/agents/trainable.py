@@ -13,7 +13,11 @@ class Trainable(eqx.Module):
 
 
 def trainable_mask(agent: PyTree) -> PyTree:
-    """The agent's tree with True at weights and False elsewhere; for `equinox.partition`."""
+    """The agent's tree with True at weights and False elsewhere; for `equinox.partition`.
+
+    Args:
+        agent: any tree of modules.
+    """
 
     def mark(node):
         return jax.tree.map(lambda _: isinstance(node, Trainable), node)

@@ -15,7 +15,12 @@ from ecl2o.problem import Instance
 
 @dataclass(frozen=True)
 class Split:
-    """Days for training, then for validation; the rest is for testing."""
+    """Days for training, then for validation; the rest is for testing.
+
+    Args:
+        training_days: the first days. Default: 60.
+        validation_days: the days after them. Default: 30.
+    """
 
     training_days: int = 60
     validation_days: int = 30
@@ -31,8 +36,10 @@ class Split:
 class Days(NamedTuple):
     """Consecutive days for continuous testing: `rollout_days(agent, problem, *days)`.
 
-    `days` has shape (n, steps per day, q), `x0` (q,) is the last context before them, `history` (H, q) the contexts before
-    them, None where none were asked for.
+    Args:
+        x0: (q,), the last context before them.
+        days: (n, T, q).
+        history: (H, q), the contexts before them; None where none were asked for.
     """
 
     x0: np.ndarray
@@ -42,10 +49,17 @@ class Days(NamedTuple):
 
 @dataclass(frozen=True)
 class Contexts:
-    """y_t over time: values (n, q), one per entry of `time`, divided into whole days from the first entry on.
+    """y_t over time, divided into whole days from the first entry on.
 
-    `scale` is what the values in their own unit were multiplied by (watts for weather); `base_shortage`, in W, and `preset`
-    are those of the demand-response study and None for other series.
+    Args:
+        values: (n, q).
+        time: n times, the beginning of each step.
+        metadata: where they come from. Default: not known.
+        steps_per_day: T. Default: 24.
+        split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
+        scale: what the values in their own unit (watts for weather) were multiplied by. Default: 1.
+        preset: that of the demand-response study. Default: this is another series.
+        base_shortage: that of the demand-response study, in W. Default: this is another series.
     """
 
     values: np.ndarray
@@ -163,6 +177,12 @@ class Contexts:
 
 
 def series_contexts(frame: pd.DataFrame, metadata: SeriesMetadata, split: Split = Split()) -> Contexts:
-    """Contexts as they stand in a series, unscaled."""
+    """Contexts as they stand in a series, unscaled.
+
+    Args:
+        frame: one column for each number of a context, on a regular clock, as `read_series` gives it.
+        metadata: where it comes from.
+        split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
+    """
     values = np.ascontiguousarray(frame.to_numpy(np.float64))
     return Contexts(values, pd.DatetimeIndex(frame.index), metadata, metadata.steps_per_day, split)

@@ -7,7 +7,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class WindTurbines:
-    """Conversion efficiency (1), air density (kg/m3) and swept area (m2)."""
+    """Conversion efficiency (1), air density (kg/m3) and swept area (m2).
+
+    Args:
+        efficiency: a share of the wind's power.
+        air_density: in kg/m3.
+        swept_area: in m2.
+    """
 
     efficiency: float
     air_density: float
@@ -20,6 +26,13 @@ class SolarArray:
 
     `factor` is 1/2 in the paper and 1 in its authors' code; `clipped` says that the bracket is not let below 0, as
     physics demands above 45 C. `efficiency` is a share, `area` in m2.
+
+    Args:
+        efficiency: a share of the irradiance.
+        area: in m2.
+        factor: 1/2 in the paper, 1 in its authors' code.
+        clipped: whether the bracket is kept from falling below 0.
+        loss_per_degree: a share, for each degree above 25 C. Default: 0.05.
     """
 
     efficiency: float
@@ -38,6 +51,13 @@ AUTHORS_SOLAR = SolarArray(efficiency=0.10, area=100.0, factor=1.0, clipped=Fals
 def wind_power(turbines: WindTurbines, wind_speed: np.ndarray) -> np.ndarray:
     """Watts from wind speeds in m/s: 1/2 * efficiency * density * area * v^3.
 
+    Args:
+        turbines: the turbines.
+        wind_speed: (n,), in m/s.
+
+    Returns:
+        (n,), in W.
+
     >>> float(wind_power(AUTHORS_WIND, np.array([2.0]))[0])
     7380.0
     """
@@ -46,6 +66,14 @@ def wind_power(turbines: WindTurbines, wind_speed: np.ndarray) -> np.ndarray:
 
 def solar_power(array: SolarArray, ghi: np.ndarray, temperature: np.ndarray) -> np.ndarray:
     """Watts from irradiance in W/m2 and air temperature in C.
+
+    Args:
+        array: the panels.
+        ghi: (n,), global horizontal irradiance in W/m2.
+        temperature: (n,), air temperature in C.
+
+    Returns:
+        (n,), in W.
 
     >>> hot, mild = solar_power(PAPER_SOLAR, np.array([800.0, 800.0]), np.array([50.0, 25.0]))
     >>> float(hot), float(mild)

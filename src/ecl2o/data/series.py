@@ -28,8 +28,20 @@ from ecl2o.data.timestamps import find_time_column, parse_times
 
 @dataclass(frozen=True)
 class SeriesMetadata:
-    """Where a series comes from: `step_minutes` between rows, `steps_per_day` (1 for daily and slower series), how the time
-    column was read, which columns were left out because they hold no numbers, and when days begin, in minutes past midnight.
+    """Where a series comes from.
+
+    Args:
+        file: its name.
+        sha256: of its bytes.
+        time_column: the column with the time.
+        time_format: how that was read.
+        columns: those that were read.
+        ignored_columns: those that were left out because they hold no numbers.
+        step_minutes: between rows.
+        steps_per_day: 1 for daily and slower series.
+        leap_day_dropped: whether a leap year lacks 29 February.
+        repairs: what `fill` did.
+        day_start_minutes: when days begin, in minutes past midnight. Default: 0.
     """
 
     file: str
@@ -60,6 +72,15 @@ def read_series(
     The time column is found by its name or its cells unless given; `columns` are all that hold numbers unless given.
     Anything wrong is a `DataError` that says where; `fill="interpolate"` or `"previous"` repairs cells that are missing or
     no numbers, gaps, repeated rows (the first is kept) and rows out of order, and counts that in `metadata.repairs`.
+
+    Args:
+        path: the file; CSV may be compressed by gzip.
+        time_column: the column with the time. Default: found by its name or its cells.
+        columns: those to read, in this order. Default: all that hold numbers.
+        fill: "interpolate" or "previous". Default: what is wrong is refused.
+
+    Returns:
+        The frame, and where it comes from.
     """
     refuse_unknown_fill(fill)
     source = read_source(path)

@@ -45,6 +45,13 @@ def weather_contexts(
 
     `base_shortage` is P_s in W, or "auto"; by default the preset's own, and "auto" for the built-in year.
 
+    Args:
+        weather: a weather file. Default: the built-in typical year.
+        preset: "authors-code" or "paper". Default: "authors-code".
+        base_shortage: P_s in W, or "auto". Default: the preset's own; "auto" for the built-in year.
+        fill: "interpolate" or "previous", as in `read_weather`. Default: what is wrong is refused.
+        split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
+
     >>> contexts = weather_contexts()
     >>> contexts.values.shape, contexts.training_windows().contexts.shape
     ((8760, 1), (1416, 24, 1))
@@ -77,6 +84,13 @@ def paper_contexts(
 
     `smoothing` is the length in hours of a Hann window over the contexts, for station data with noisy wind (the built-in
     year); the paper has none.
+
+    Args:
+        frame: weather, as `read_weather` gives it.
+        metadata: where it comes from.
+        base_shortage: P_s in W, or "auto": see `weather_contexts`. Default: 2,000,000.
+        split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
+        smoothing: the length of the Hann window, in hours. Default: no smoothing.
     """
     hourly = _averaged(_whole_days(frame, metadata.steps_per_hour), metadata.steps_per_hour)
     renewables = _renewables(hourly, PAPER_WIND, PAPER_SOLAR)
@@ -98,6 +112,12 @@ def authors_contexts(
 
     That scale looks at the test months too. It is kept because it made the published figures; it is one constant
     factor, and costs are reported relative to the oracle's. Files finer than half-hourly are averaged to half-hours.
+
+    Args:
+        frame: weather, as `read_weather` gives it.
+        metadata: where it comes from.
+        base_shortage: P_s in W, or "auto": see `weather_contexts`. Default: 20,000.
+        split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
     """
     days = _whole_days(frame, metadata.steps_per_hour)
     if metadata.steps_per_hour == 1:

@@ -9,6 +9,13 @@ def hann_smoothed(values: np.ndarray, length: int) -> np.ndarray:
     The ends are mirrored without repeating the end samples, `x[length-1:0:-1]` before and `x[-2:-length-1:-1]` after, and
     the half window of overhang on each side is cut off.
 
+    Args:
+        values: (n,), what to smooth.
+        length: of the window, in samples; odd, at least 3.
+
+    Returns:
+        (n,), the smoothed values.
+
     >>> [round(float(x), 3) for x in hann_smoothed(np.array([0.0, 0.0, 0.0, 4.0, 0.0, 0.0, 0.0]), 5)]
     [0.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0]
     """

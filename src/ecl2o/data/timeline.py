@@ -18,9 +18,14 @@ _REPAIR = "Correct the file, or ask for a repair with fill='interpolate' or fill
 class Repairs:
     """What `fill` did to a file; all zero where nothing was wrong.
 
-    `values` counts the numbers that were made up, `longest` the most steps made up in a row in one column; `rows_added`
-    the missing times, `rows_dropped` repeated or untimed rows left out, `rows_moved` rows found before an earlier one,
-    and `negatives` small negative irradiances of a sensor at night that were set to 0.
+    Args:
+        fill: "interpolate" or "previous". Default: it was not asked for.
+        values: how many numbers were made up. Default: 0.
+        longest: the most steps made up in a row in one column. Default: 0.
+        rows_added: missing times. Default: 0.
+        rows_dropped: repeated or untimed rows left out. Default: 0.
+        rows_moved: rows found before an earlier one. Default: 0.
+        negatives: small negative irradiances of a sensor at night that were set to 0. Default: 0.
     """
 
     fill: str | None = None

@@ -17,6 +17,10 @@ _MINUTES = 24 * 60
 class PartDays:
     """Rows that belong to no whole day: before the first one begins, and after the last one ends.
 
+    Args:
+        before: rows before the first whole day. Default: 0.
+        after: rows after the last one. Default: 0.
+
     >>> PartDays(before=17).in_words()
     '17 rows before the first whole day are left out'
     >>> PartDays(before=17, after=1).in_words()
@@ -39,6 +43,9 @@ class PartDays:
 def minutes_of(day_start: str) -> int:
     """A time of the day as minutes after midnight.
 
+    Args:
+        day_start: hours, or hours and minutes with a colon.
+
     >>> minutes_of("6"), minutes_of("05:30")
     (360, 330)
     """
@@ -57,6 +64,14 @@ def whole_days(
     Days begin with the first row at or after `day_start_minutes` past midnight of the file's own clock (the smallest of its
     offsets from UTC, where these change); rounds of several days are counted from a Monday, those of a plain count of steps
     from its 0.
+
+    Args:
+        frame: a series on a regular clock, as `read_series` gives it.
+        metadata: where it comes from.
+        day_start_minutes: when days begin, in minutes past midnight. Default: 0.
+
+    Returns:
+        The rows that belong to whole days, the metadata that says so, and what was left out.
     """
     clock = pd.DatetimeIndex(frame.index).tz_localize(None)
     step = pd.Timedelta(minutes=metadata.step_minutes)

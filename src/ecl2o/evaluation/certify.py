@@ -26,8 +26,12 @@ Region = tuple[Any, Any]  # numbers or arrays that broadcast to (T, q)
 class Certificate(eqx.Module):
     """A worst-case ratio and the instance that has it.
 
-    `exact`: no instance of this horizon with x0 = 0 has a larger ratio. Otherwise the ratio is a lower bound of the worst. In
-    both cases the instance was played and has this ratio. `promise` is what the agent promises, if it is a guard: from above.
+    Args:
+        ratio: of the agent's cost to the oracle's. The instance was played and has it.
+        instance: (T, q) contexts from x0 = 0.
+        exact: whether no instance of this horizon with x0 = 0 has a larger ratio. Otherwise the ratio is a lower bound of
+            the worst.
+        promise: what the agent promises, if it is a guard: a bound from above. Default: nothing.
     """
 
     ratio: float
@@ -65,6 +69,16 @@ def certify(
     Agents that ask for forecasts get exact ones. Runs in double precision whatever the global setting. The action x0 = 0 is
     moved into the action set if need be. `context_dim` is the number q of numbers in a context where that is not the
     dimension of actions.
+
+    Args:
+        agent: whose worst case is wanted.
+        problem: what is decided.
+        horizon: T, the number of steps.
+        contexts: (low, high), each (q,) or one number, between which the search looks. Default: see above.
+        context_dim: q, how many numbers a context has. Default: as many as an action.
+        key: for the places where the search starts. Default: a fixed one.
+        starts: how many places. Default: 8.
+        steps: of gradient ascent from each. Default: 400.
 
     >>> from ecl2o.agents import ROBD
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking

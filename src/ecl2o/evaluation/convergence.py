@@ -13,6 +13,11 @@ class Unconverged(eqx.Module):
 
     The steps of a guard that has lost its promise count too.
 
+    Args:
+        steps: of the agent. Default: 0.
+        oracle: steps of the oracle. Default: 0.
+        of: all steps of the agent. Default: 0.
+
     >>> print(Unconverged(steps=3, oracle=48, of=48))
     3 of 48 steps, and 48 of the oracle's, did not converge
     >>> bool(Unconverged(of=48))

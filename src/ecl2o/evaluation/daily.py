@@ -25,6 +25,14 @@ class Bed(eqx.Module):
     """Consecutive days with what is known before them, and the daily oracle's bill, common to all agents.
 
     Where the oracle did not converge its bill is not the optimum, and nothing measured by it is a result.
+
+    Args:
+        problem: what is decided.
+        x0: (d,), the action in force before the first day.
+        days: (n, T, q), consecutive days.
+        history: (H, q), the contexts before the first day; None: there are none.
+        oracle_cost: (n,), the daily oracle's bill, made by `Bed.of`.
+        oracle_unconverged: its steps that did not converge. Default: none.
     """
 
     problem: Problem
@@ -44,7 +52,17 @@ class Bed(eqx.Module):
 
 
 class DailyScore(eqx.Module):
-    """How an agent did: day by day, and in the figures that tables show."""
+    """How an agent did: day by day, and in the figures that tables show.
+
+    Args:
+        runs: what was played, with a leading day axis.
+        x0: (n, d), where each day began.
+        cost: (n,), what each day cost.
+        ratio: (n,), over the optimum of the day from the same x0.
+        average_cost: the mean daily cost, over the daily oracle's.
+        prediction_error: of the advice; None without any.
+        unconverged: how many steps are no result. Default: none.
+    """
 
     runs: Trajectory
     x0: Float[np.ndarray, "n d"]
@@ -74,12 +92,24 @@ def score_days(
     forecaster: AbstractForecaster | None = None,
     key: PRNGKeyArray | None = None,
 ) -> DailyScore:
-    """Test an agent continuously."""
+    """Test an agent continuously.
+
+    Args:
+        agent: who is tested.
+        bed: on which days.
+        forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the day's future.
+        key: for forecasters that draw noise. Default: none.
+    """
     return score_runs(*rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster, key), bed)
 
 
 def score_all(agents: Sequence[AbstractAgent], bed: Bed) -> list[DailyScore]:
-    """Test agents that differ in their arrays only, all at once; none of them looks ahead."""
+    """Test agents that differ in their arrays only, all at once; none of them looks ahead.
+
+    Args:
+        agents: who is tested.
+        bed: on which days.
+    """
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents)
     runs, starts = _all_days(stacked, bed)
     return [score_runs(jax.tree.map(lambda leaf, i=i: leaf[i], runs), starts[i], bed) for i in range(len(agents))]
@@ -95,6 +125,11 @@ def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: Bed) -> Daily
 
     The prediction error is the mean squared distance of the advice from the day's oracle, over the oracle's mean cost (the
     ratio of means, finite where single days have an optimum of zero); None for agents without advice.
+
+    Args:
+        runs: what was played, with a leading day axis.
+        starts: (n, d), where each day began.
+        bed: on which days.
     """
     best = _day_oracles(bed.problem, starts, bed.days)
     bills = (runs.cost, best.cost, bed.oracle_cost)

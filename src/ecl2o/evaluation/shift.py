@@ -11,7 +11,10 @@ from scipy.spatial.distance import cdist
 class Transport(eqx.Module):
     """The cheapest way to turn one set of days, each of the same weight, into another.
 
-    `plan[i, j]` is the weight that goes from day i to day j, `lengths[i, j]` their Euclidean distance.
+    Args:
+        distance: W1, in the units of the days.
+        plan: (n, m), the weight that goes from day i to day j.
+        lengths: (n, m), their Euclidean distance.
     """
 
     distance: float
@@ -32,6 +35,10 @@ def transport(days: Float[np.ndarray, "n k"], others: Float[np.ndarray, "m k"]) 
     """The Wasserstein distance W1 between two sets of days, each a vector, in the Euclidean norm, and the plan that attains it.
 
     Exact: an assignment where the sets have the same size, else the linear program of transport (HiGHS), both by SciPy.
+
+    Args:
+        days: (n, k), one set.
+        others: (m, k), the other.
 
     >>> transport(np.array([[0.0], [1.0]]), np.array([[3.0], [2.0]])).distance
     2.0

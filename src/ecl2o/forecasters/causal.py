@@ -27,6 +27,9 @@ class SeasonalNaive(AbstractCausalForecaster):
 
     A phase that was not seen yet is forecast by y_t.
 
+    Args:
+        period: steps in a period. Default: 24.
+
     >>> import jax.numpy as jnp
     >>> naive = SeasonalNaive(period=2)
     >>> memory = naive.init(jnp.array([[5.0]]), window=3)
@@ -67,6 +70,11 @@ class RollingProfile(AbstractCausalForecaster):
     p_{t+j} + e_t decay^j. Periods are counted from the first step, so a history ends where a period ends; the profile rolls
     on at the end of each. With less than `days` periods seen it is the mean of what there is; before one whole period was
     seen, the forecast is y_t.
+
+    Args:
+        days: periods that the profile is the mean of. Default: 7.
+        decay: how much of the present error is left a step later, in [0, 1]. Default: 0.9.
+        period: steps in a period. Default: 24.
 
     >>> import jax.numpy as jnp
     >>> rolling = RollingProfile(days=2, decay=0.5, period=2)
@@ -110,6 +118,10 @@ class FromFunction(AbstractCausalForecaster):
 
     `recent` holds the last `memory` contexts, y_t last; where fewer were seen, the earliest one is repeated before it. `fn`
     is a plain JAX function, or an `equinox.Module` with `__call__` if it has parameters of its own.
+
+    Args:
+        fn: takes the recent contexts (memory, q) and the window, gives forecasts (window, q).
+        memory: how many contexts it sees. Default: 24.
 
     >>> import jax.numpy as jnp
     >>> trend = FromFunction(lambda y, window: y[-1] + jnp.arange(1, window + 1)[:, None] * (y[-1] - y[-2]), memory=2)

@@ -45,6 +45,10 @@ class NoisyExact(AbstractClairvoyantForecaster):
     The forecast of y_s made at t is y_s + sigma (e_s + g e_{s-1} + ... + g^(s-t-1) e_{t+1}), with g = `decay` and standard
     normal shocks e_s that are the same whenever the forecast is made: one that is made later is never worse. The shocks
     come from the `key` given to `rollout`; give every instance of a set its own.
+
+    Args:
+        sigma: the standard deviation of a shock, in the units of the contexts.
+        decay: g, in [0, 1]. Default: 0.9.
     """
 
     sigma: Float[Array, ""] = eqx.field(converter=as_float)

@@ -35,6 +35,12 @@ class AuthorsLoss(AbstractLoss):
     roll-out of its own: what the paper's text has a prediction error for. Ratios below `min_cr` count as `min_cr`, so that
     nothing is gained by improving them. 200 is the authors' 100 for a cost twice ours. With weight = 1 their program takes the
     advisor's mean cost instead, which is `StandaloneLoss(0.0)` (erratum E17).
+
+    Args:
+        weight: of the ratio, in [0, 1]. Default: 0.6.
+        min_cr: what smaller ratios count as. Default: 2.
+        cost_scale: the factor on costs; "oracle": one over the mean optimum; "instance": ratios. Default: 200.
+        scale: set by `fit`. Default: not yet.
     """
 
     weight: Float[Array, ""] = eqx.field(converter=as_float, default=0.6)
@@ -66,6 +72,14 @@ def authors_schedule(
 
     Its configuration lists 4e-4, 3e-4, 2e-4, 1e-4, 6e-5, 3e-5; its program sets each of them one stage late, so that
     4e-4 serves twice and 3e-5 never: `rates=AUTHORS_RATES_IN_USE`.
+
+    Args:
+        n_instances: how many instances there are to train on.
+        batch: how many a step sees. Default: 50.
+        rates: learning rates, each for 25 epochs. Default: those of the authors' configuration.
+
+    Returns:
+        The number of steps, and the learning rate of each.
 
     >>> steps, rates = authors_schedule(1416)
     >>> steps, float(rates[0]), float(rates[-1])

@@ -24,6 +24,15 @@ class FitLog(eqx.Module):
 
     `loss_evaluations` is what it cost in evaluations of the loss on a batch (a backward pass counts as two), and
     `gradient_report` what the source of the gradient has to say, such as the error of a surrogate's Jacobians.
+
+    Args:
+        loss: (steps,), of every step.
+        validation_steps: (k,), after which steps the agent was validated.
+        validation_cost: (k,), the figure then.
+        best_step: the step whose weights were kept.
+        cost_factor: the factor on costs in the loss.
+        loss_evaluations: on a batch; a backward pass counts as two.
+        gradient_report: what the source of the gradient has to say, such as the error of a surrogate's Jacobians.
     """
 
     loss: Float[np.ndarray, " steps"]
@@ -39,7 +48,12 @@ Fitted = TypeVar("Fitted", bound=AbstractAgent)
 
 
 class FitResult(eqx.Module, Generic[Fitted]):
-    """The trained agent and the log. `log.cost_factor` is the factor on costs in the loss, to be kept with a policy."""
+    """The trained agent and the log. `log.cost_factor` is the factor on costs in the loss, to be kept with a policy.
+
+    Args:
+        agent: the trained one.
+        log: how training went.
+    """
 
     agent: Fitted
     log: FitLog

@@ -76,6 +76,10 @@ class ZeroOrder(AbstractGradient):
 
     The mean over `directions` draws u of (L(W + s u) - L(W - s u)) / (2 s) u, all on the same batch. s is `sigma` times the
     root mean square of the weights. The loss that training logs is the mean of those values.
+
+    Args:
+        directions: draws for each gradient. Default: 16.
+        sigma: how far to look, as a share of the root mean square of the weights. Default: 0.001.
     """
 
     directions: int = eqx.field(static=True, default=16)
@@ -194,6 +198,15 @@ class SurrogateCalibrator(AbstractGradient):
 
     Triples are drawn where training will go: a context and the oracle's action of the same step of the training set, the
     previous action and the advice around that action, by one standard deviation of the oracle's actions.
+
+    Args:
+        kind: "linear" or "mlp". Default: "mlp".
+        straight_through: whether values stay the true ones. Default: true.
+        samples: triples that it is fitted on. Default: 4096.
+        width: units of each layer. Default: 32.
+        depth: how many layers. Default: 2.
+        steps: of Adam. Default: 2000.
+        fitted: set by `fit`. Default: not yet.
     """
 
     kind: Literal["linear", "mlp"] = eqx.field(static=True, default="mlp")

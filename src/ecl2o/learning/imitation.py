@@ -64,6 +64,12 @@ class ImitationLoss(AbstractLoss):
     compared with the expert's from the same x0. `"dagger"`: it follows its own, and the expert says at each step what it
     would do *there* (Ross et al. 2011); the states count as given. The oracle has no answer off its own path, so it
     cannot be asked that way.
+
+    Args:
+        expert: whom to imitate. Default: the oracle.
+        rollout: "teacher", "free" or "dagger". Default: "teacher".
+        cost_scale: as in `CalibratedLoss`; it does not enter the loss. Default: "oracle".
+        scale: set by `fit`. Default: not yet.
     """
 
     expert: AbstractAgent | None = None

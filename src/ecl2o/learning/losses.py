@@ -152,6 +152,13 @@ class CalibratedLoss(AbstractLoss):
     rho is the prediction error of the advice, sum |advice - x*|^2 / cost*. Theorem 4.1 speaks of the advice given along the
     calibrated roll-out; `prediction_rollout="standalone"` measures the advisor left alone instead, as the authors' code does
     (erratum E18). With mu = 0 only the cost of what is really played counts.
+
+    Args:
+        mu: the weight of the prediction error, in [0, 1]. Default: 0.6.
+        rho_bar: the prediction error that costs nothing, not negative. Default: 0.
+        prediction_rollout: "calibrated" or "standalone": along which path the advice is judged. Default: "calibrated".
+        cost_scale: the factor on costs; "oracle": one over the mean optimum; "instance": ratios. Default: "oracle".
+        scale: set by `fit`. Default: not yet.
     """
 
     mu: Float[Array, ""] = eqx.field(converter=as_float, default=0.6)
@@ -180,7 +187,13 @@ class CalibratedLoss(AbstractLoss):
 
 
 class StandaloneLoss(AbstractLoss):
-    """PureML's loss (section 6.3): kappa cost/cost* + (1 - kappa) cost of the agent as it is; kappa = 0 is PureML-0."""
+    """PureML's loss (section 6.3): kappa cost/cost* + (1 - kappa) cost of the agent as it is; kappa = 0 is PureML-0.
+
+    Args:
+        kappa: the weight of the ratio, in [0, 1]. Default: 0.
+        cost_scale: the factor on costs; "oracle": one over the mean optimum; "instance": ratios. Default: "oracle".
+        scale: set by `fit`. Default: not yet.
+    """
 
     kappa: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
     cost_scale: CostScale = eqx.field(static=True, default="oracle")
@@ -203,6 +216,11 @@ class TailLoss(AbstractLoss):
     """CVaR of the ratio: the mean of the worst 1 - level share of cost/cost* in a batch, for any agent.
 
     level = 0 is the mean ratio, level -> 1 the worst one. The share may cut through an instance, which then counts in part.
+
+    Args:
+        level: in [0, 1). Default: 0.9.
+        cost_scale: as in `CalibratedLoss`; ratios have no unit. Default: "oracle".
+        scale: set by `fit`. Default: not yet.
     """
 
     level: Float[Array, ""] = eqx.field(converter=as_float, default=0.9)

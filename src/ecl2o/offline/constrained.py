@@ -23,6 +23,12 @@ def constrained_oracle(
     By the KKT conditions it is the oracle for c multiplied by 1 + mu, with mu found by bisection. A budget of zero is
     x_t = x_0 for all t; `free_start=True` does not count the first move against the budget (it is still billed), and a
     budget of zero is then the best static action, the comparator of classic static regret (erratum E12).
+
+    Args:
+        problem: what is decided.
+        instance: one instance.
+        budget: L, the most that switching may cost, in units of cost; not negative.
+        free_start: whether the first move is not counted. Default: false.
     """
     problem.check(instance)
     budget = as_float(budget)

@@ -21,6 +21,10 @@ def oracle(problem: Problem, instance: Instance) -> Trajectory:
     Movement billed by distance (`LinearSwitching`) is solved exactly on a line, and in more dimensions for quadratic hitting
     costs with a diagonal A, in O(T^2). Takes one instance; use `jax.vmap` for a set.
 
+    Args:
+        problem: what is decided.
+        instance: one instance.
+
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
     >>> best = oracle(problem, Instance(x0=[0.0], contexts=[[3.0]]))
@@ -66,6 +70,11 @@ def oracle_days(
     """The daily oracle of continuous testing: each day is optimal in itself, and starts where the day before ended.
 
     Returns the runs with a leading day axis, and the x0 of each day.
+
+    Args:
+        problem: what is decided.
+        x0: (d,), the action in force before the first day.
+        days: (n, T, q), consecutive days.
     """
     first = Instance(x0, days[0])
     problem.check(first)

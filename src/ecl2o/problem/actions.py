@@ -43,6 +43,10 @@ class Everywhere(AbstractActionSet):
 class Box(AbstractActionSet):
     """X = {x: lower <= x <= upper}, by coordinate. One number serves all coordinates; a bound may be infinite.
 
+    Args:
+        lower: (d,) or one number, in the units of actions.
+        upper: (d,) or one number, at least `lower`.
+
     >>> import jax.numpy as jnp
     >>> [float(x) for x in Box(lower=0.0, upper=1.0).project(jnp.array([-3.0, 0.5]))]
     [0.0, 0.5]

@@ -38,7 +38,20 @@ from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_p
 
 
 class ClusterCost(eqx.Module):
-    """f(x, y) of this module's head, for `ConvexCost`."""
+    """f(x, y) of this module's head, for `ConvexCost`.
+
+    Args:
+        standby: (d,), b, racks of each kind that are always on.
+        speed: (d,), s, krps per rack.
+        idle: (d,), kW per rack.
+        dynamic: (d,), kW per rack at full utilisation.
+        losses: (d,), kW per squared rack.
+        energy_price: $ per kWh.
+        delay_price: $ per krps and hour at full utilisation.
+        overload_price: $ per krps.
+        headroom: a share of the nominal speed.
+        softness: krps.
+    """
 
     standby: Float[Array, " d"] = eqx.field(converter=as_float)
     speed: Float[Array, " d"] = eqx.field(converter=as_float)

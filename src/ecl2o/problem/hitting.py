@@ -93,6 +93,9 @@ def _refuse_unlike(what: str, dim: int, context_dim: int) -> None:
 class SquaredTracking(AbstractQuadraticCost):
     """f(x, y) = weight/2 |x - y|^2: the mismatch cost of the paper's case study; m = weight.
 
+    Args:
+        weight: positive. Default: 1.
+
     >>> import jax.numpy as jnp
     >>> float(SquaredTracking(weight=2.0)(jnp.array([3.0]), jnp.array([1.0])))
     4.0
@@ -130,6 +133,9 @@ class SquaredTracking(AbstractQuadraticCost):
 
 class Quadratic(AbstractQuadraticCost):
     """f(x, y) = 1/2 (x - y)' A (x - y) with a symmetric positive definite A; m is A's smallest eigenvalue.
+
+    Args:
+        A: (d, d), symmetric and positive definite.
 
     >>> import jax.numpy as jnp
     >>> float(Quadratic(A=jnp.diag(jnp.array([1.0, 4.0]))).strong_convexity)
@@ -170,6 +176,10 @@ class CurvedTracking(AbstractQuadraticCost):
     Contexts have one number more than actions; the last is the curvature, a price or a confidence. Where it leaves the range from
     `minimum` to `maximum` (None: no upper end) the nearer end is billed. This is where the worst-case bounds of the
     expert algorithms are attained (erratum E21): with constant curvature R-OBD is far better than its bound.
+
+    Args:
+        minimum: m, the least curvature, positive. Default: 1.
+        maximum: the greatest one. Default: there is none.
 
     >>> import jax.numpy as jnp
     >>> float(CurvedTracking(minimum=1.0)(jnp.array([3.0]), jnp.array([1.0, 5.0])))
@@ -225,6 +235,11 @@ class ConvexCost(AbstractHittingCost):
     `fn` is a plain function, or an `equinox.Module` with `__call__` if the cost has parameters of its own (they are
     then leaves and can be differentiated). `minimizer(y)`, if given, is the exact minimiser of f(., y) over R^d;
     without it, it is found by Newton's method.
+
+    Args:
+        fn: f(x, y) for x (d,) and y (q,), a number.
+        strong_convexity: m, positive.
+        minimizer: y to the minimiser (d,). Default: Newton's method.
 
     >>> import jax.numpy as jnp
     >>> cost = ConvexCost(lambda x, y: jnp.sum(jnp.cosh(x - y) - 1), strong_convexity=1.0)

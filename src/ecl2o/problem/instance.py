@@ -14,6 +14,11 @@ class Instance(eqx.Module):
 
     Shapes are (d,), (T, q) and (H, q). A *set* of instances has one leading axis on each, and goes through `jax.vmap`.
 
+    Args:
+        x0: (d,), the action in force before the first step.
+        contexts: (T, q), what is revealed, step by step.
+        history: (H, q), the contexts before the first step. Default: none.
+
     >>> Instance(x0=[0.5], contexts=[[0.1], [0.2], [0.3]]).horizon
     3
     """

@@ -15,6 +15,11 @@ from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
 class Problem(eqx.Module):
     """min over x_1..x_T in X of the sum of f(x_t, y_t) + c(x_t, x_{t-1}) (Eqn. obj of the paper).
 
+    Args:
+        hitting: f, what a step costs.
+        switching: c, what a move costs.
+        actions: X, where actions may be. Default: all of R^d.
+
     >>> from ecl2o.problem import SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
     >>> float(problem.m), float(problem.alpha), float(problem.beta)

@@ -28,6 +28,9 @@ class Mahalanobis(AbstractSwitchingCost):
 
     `alpha` and `beta` are *twice* the smallest and largest eigenvalue of Q, so that alpha/2 |u|^2 <= u'Qu <= beta/2 |u|^2.
 
+    Args:
+        Q: (d, d), symmetric and positive definite.
+
     >>> import jax.numpy as jnp
     >>> c = Mahalanobis(Q=jnp.diag(jnp.array([0.5, 2.0])))
     >>> float(c.alpha), float(c.beta)
@@ -67,6 +70,9 @@ class Mahalanobis(AbstractSwitchingCost):
 
 class LinearSwitching(AbstractSwitchingCost):
     """c(x, z) = rate |x - z|, summed over coordinates: the switching cost of Lin et al. 2011.
+
+    Args:
+        rate: (d,) or one number, the price of a unit of movement; positive.
 
     >>> import jax.numpy as jnp
     >>> float(LinearSwitching(rate=2.0)(jnp.array([1.0]), jnp.array([4.0])))

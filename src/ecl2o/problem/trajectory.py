@@ -8,8 +8,13 @@ from jaxtyping import Array, Bool, Float, PyTree
 class Trajectory(eqx.Module):
     """What was done and what it cost; a set of runs has a leading axis on every field.
 
-    `advice` is what the agent's advisor proposed, if it has one; `converged` is false where a solve did not converge;
-    `info` is what the agent itself reports, nested by wrappers.
+    Args:
+        actions: (T, d).
+        hitting: (T,), f(x_t, y_t).
+        switching: (T,), c(x_t, x_{t-1}).
+        advice: (T, d), what the agent's advisor proposed; None: it has none.
+        converged: (T,), false where a solve did not converge.
+        info: what the agent itself reports, nested by wrappers. Default: nothing.
     """
 
     actions: Float[Array, "*n T d"]

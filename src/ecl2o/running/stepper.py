@@ -16,7 +16,12 @@ from ecl2o.running.screening import Screen, ScreenState
 class Step(eqx.Module):
     """One decision and its bill: f(x_t, y_t), c(x_t, x_{t-1}), and what the agent says about it.
 
-    `screened`: which numbers of the context were replaced; None where nothing is screened.
+    Args:
+        action: (d,), x_t.
+        hitting: f(x_t, y_t).
+        switching: c(x_t, x_{t-1}).
+        info: what the agent says about it.
+        screened: (q,), which numbers of the context were replaced. Default: nothing is screened.
     """
 
     action: Float[Array, " d"]

@@ -139,6 +139,9 @@ def _read_contract(described: Any, name: str) -> Contract:
 def describe(policy: Policy) -> dict[str, Any]:
     """What a policy is, as a dictionary of plain values for people to read.
 
+    Args:
+        policy: what to describe.
+
     >>> from ecl2o.agents import ROBD
     >>> from ecl2o.problem import SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))

@@ -22,6 +22,10 @@ class BlockTridiagonalFactor(eqx.Module):
 
     M has diagonal blocks D_1..D_T and B_t below the diagonal (row t+1, column t);
     S_1 = D_1 and S_{t+1} = D_{t+1} - B_t S_t^{-1} B_t'.
+
+    Args:
+        inverse: (T, d, d), S_t^{-1}.
+        coupling: (T - 1, d, d), L_t.
     """
 
     inverse: Float[Array, "T d d"]
@@ -29,7 +33,11 @@ class BlockTridiagonalFactor(eqx.Module):
 
 
 class DenseInverse(eqx.Module):
-    """The whole inverse of a short system: one matrix product solves it for any number of right-hand sides."""
+    """The whole inverse of a short system: one matrix product solves it for any number of right-hand sides.
+
+    Args:
+        matrix: (T, d, T, d).
+    """
 
     matrix: Float[Array, "T d T d"]
 
@@ -45,6 +53,10 @@ def spd_inverse(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
 
 def factor(diagonal: Float[Array, "T d d"], lower: Float[Array, "T-1 d d"]) -> BlockTridiagonalFactor:
     """Factor the matrix with these diagonal blocks and the blocks `lower` below them (their transposes above).
+
+    Args:
+        diagonal: (T, d, d), the blocks D_t.
+        lower: (T - 1, d, d), the blocks B_t.
 
     >>> import jax.numpy as jnp
     >>> f = factor(jnp.full((2, 1, 1), 2.0), jnp.full((1, 1, 1), -1.0))
@@ -64,7 +76,12 @@ def factor(diagonal: Float[Array, "T d d"], lower: Float[Array, "T-1 d d"]) -> B
 
 
 def invert(diagonal: Float[Array, "T d d"], lower: Float[Array, "T-1 d d"]) -> DenseInverse:
-    """The inverse as one matrix; cubic in T d, for short systems that are solved many times."""
+    """The inverse as one matrix; cubic in T d, for short systems that are solved many times.
+
+    Args:
+        diagonal: (T, d, d), the blocks D_t.
+        lower: (T - 1, d, d), the blocks B_t.
+    """
     T, d, _ = diagonal.shape
     t = jnp.arange(T)
     matrix = jnp.zeros((T, d, T, d), diagonal.dtype).at[t, :, t, :].set(diagonal)
@@ -79,7 +96,12 @@ def _apply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Arr
 
 
 def solve(factored: BlockTridiagonalFactor | DenseInverse, right: Float[Array, "T d"]) -> Float[Array, "T d"]:
-    """Solve M x = right: one forward and one backward sweep, or one product."""
+    """Solve M x = right: one forward and one backward sweep, or one product.
+
+    Args:
+        factored: M, factored or inverted.
+        right: (T, d), the right-hand side.
+    """
     if isinstance(factored, DenseInverse):
         T, d = right.shape
         return (factored.matrix.reshape(T * d, T * d) @ right.reshape(T * d)).reshape(T, d)
@@ -104,7 +126,13 @@ def solve(factored: BlockTridiagonalFactor | DenseInverse, right: Float[Array, "
 def matvec(
     diagonal: Float[Array, "T d d"], lower: Float[Array, "T-1 d d"], x: Float[Array, "T d"]
 ) -> Float[Array, "T d"]:
-    """The product M x."""
+    """The product M x.
+
+    Args:
+        diagonal: (T, d, d), the blocks D_t.
+        lower: (T - 1, d, d), the blocks B_t.
+        x: (T, d).
+    """
     product = jnp.einsum("tij,tj->ti", diagonal, x)
     product = product.at[1:].add(jnp.einsum("tij,tj->ti", lower, x[:-1]))
     return product.at[:-1].add(jnp.einsum("tji,tj->ti", lower, x[1:]))

@@ -35,7 +35,13 @@ Curvature = Callable[[Any, Any], tuple[Float[Array, "T d d"], Float[Array, "T-1 
 
 
 class BoundedMinimum(eqx.Module):
-    """Where the minimum is, whether the solve got there, and in how many steps."""
+    """Where the minimum is, whether the solve got there, and in how many steps.
+
+    Args:
+        x: where the minimum is.
+        converged: whether the solve got there.
+        steps: how many it took.
+    """
 
     x: Float[Array, "..."]
     converged: Bool[Array, ""]
@@ -167,6 +173,13 @@ def minimize(
 ) -> BoundedMinimum:
     """Minimise objective(x, parameters) over lower <= x <= upper; bounds may be infinite.
 
+    Args:
+        objective: of x (d,) and the parameters, a number; convex in x.
+        start: (d,), where to begin.
+        parameters: any tree; derivatives with respect to it are exact.
+        lower: (d,), may be -inf.
+        upper: (d,), may be inf.
+
     >>> import jax, jax.numpy as jnp
     >>> def bowl(x, centre):
     ...     return jnp.sum(jnp.cosh(x - centre))
@@ -215,7 +228,16 @@ def minimize_sequence(
     lower: Float[Array, "T d"],
     upper: Float[Array, "T d"],
 ) -> BoundedMinimum:
-    """The same for a path of T points; `curvature(x, parameters)` gives the Hessian's blocks."""
+    """The same for a path of T points; `curvature(x, parameters)` gives the Hessian's blocks.
+
+    Args:
+        objective: of x (T, d) and the parameters, a number; convex in x.
+        curvature: of the same, to the diagonal blocks (T, d, d) and those below them (T - 1, d, d).
+        start: (T, d), where to begin.
+        parameters: any tree; derivatives with respect to it are exact.
+        lower: (T, d), may be -inf.
+        upper: (T, d), may be inf.
+    """
     gradient = jax.grad(objective)
 
     def curvature_of(x):

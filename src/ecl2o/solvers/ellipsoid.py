@@ -22,6 +22,12 @@ def project_on_ellipsoid(
 ) -> Float[Array, " d"]:
     """The point of {x: 1/2 (x - centre)' shape (x - centre) <= level} nearest to `point`; the centre where level <= 0.
 
+    Args:
+        point: (d,), what is projected.
+        centre: (d,), of the ellipsoid.
+        shape: (d, d), symmetric and positive definite.
+        level: how large the ellipsoid is.
+
     >>> import jax.numpy as jnp
     >>> ball = jnp.zeros(2), jnp.eye(2), jnp.array(0.5)
     >>> [round(float(x), 6) for x in project_on_ellipsoid(jnp.array([3.0, 4.0]), *ball)]

@@ -13,24 +13,45 @@ _DOUBLINGS = 32
 
 
 def apply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
-    """The matrix times the vector."""
+    """The matrix times the vector.
+
+    Args:
+        matrix: (d, d).
+        vector: (d,).
+    """
     return jnp.sum(matrix * vector, axis=-1)
 
 
 def energy(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, ""]:
-    """1/2 u' M u."""
+    """1/2 u' M u.
+
+    Args:
+        matrix: (d, d), M.
+        vector: (d,), u.
+    """
     return 0.5 * jnp.sum(vector * apply(matrix, vector))
 
 
 def spd_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -> Float[Array, " d *columns"]:
-    """M^-1 right; a division where d = 1."""
+    """M^-1 right; a division where d = 1.
+
+    Args:
+        matrix: (d, d), M, symmetric and positive definite.
+        right: (d,) or (d, k).
+    """
     if matrix.shape[-1] == 1:
         return right / matrix[0, 0]
     return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), right)
 
 
 def between(left: Float[Array, "d d"], matrix: Float[Array, "d d"], right: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """L M^-1 R for symmetric L, M and R whose product is known to be symmetric; it is made so to the last bit."""
+    """L M^-1 R for symmetric L, M and R whose product is known to be symmetric; it is made so to the last bit.
+
+    Args:
+        left: (d, d), L.
+        matrix: (d, d), M.
+        right: (d, d), R.
+    """
     if matrix.shape[-1] == 1:
         return left * right / matrix
     product = left @ spd_solve(matrix, right)
@@ -39,6 +60,10 @@ def between(left: Float[Array, "d d"], matrix: Float[Array, "d d"], right: Float
 
 def parallel_sum(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """(A^-1 + B^-1)^-1 = A (A + B)^-1 B: two springs one behind the other. Either may be zero.
+
+    Args:
+        a: (d, d), symmetric and positive semidefinite.
+        b: (d, d), likewise; their sum is definite.
 
     >>> import jax.numpy as jnp
     >>> float(parallel_sum(jnp.array([[2.0]]), jnp.array([[2.0]]))[0, 0])
@@ -54,6 +79,10 @@ def reproduced(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, "
     F = A + B, and two such steps are one of the same kind: with D = E (H + F)^-1 E subtract D from H and F, and put it in the
     place of E. The steps double each time and E vanishes, so that H is the answer. No eigenvalues are needed, and derivatives
     are finite for equal ones too.
+
+    Args:
+        a: (d, d), A, symmetric and positive definite.
+        b: (d, d), B, likewise.
 
     >>> import jax.numpy as jnp
     >>> float(reproduced(jnp.array([[1.0]]), jnp.array([[2.0]]))[0, 0])
@@ -73,6 +102,10 @@ def reproduced(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, "
 
 def largest_ratio(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, ""]:
     """The largest u'Au / u'Bu, the greatest eigenvalue of B^-1 A.
+
+    Args:
+        a: (d, d), symmetric.
+        b: (d, d), symmetric and positive definite.
 
     >>> import jax.numpy as jnp
     >>> round(float(largest_ratio(jnp.diag(jnp.array([3.0, 1.0])), jnp.diag(jnp.array([2.0, 2.0])))), 6)

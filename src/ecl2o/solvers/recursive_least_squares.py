@@ -10,6 +10,10 @@ class RecursiveLeastSquares(eqx.Module):
 
     P is kept as root root', which rounding cannot make indefinite however many rows there are (Potter's form of the update;
     Bierman 1977, chapter 5).
+
+    Args:
+        root: (k, k), with P = root root'.
+        weights: (k,), w.
     """
 
     root: Float[Array, "k k"]

@@ -25,6 +25,13 @@ def decreasing_root(
     Its derivative is that of the root clipped to the two ends: with respect to the parameters it is 0 where an end is the
     answer. (0 also where fn has no slope at the root, and the derivative is infinite.)
 
+    Args:
+        fn: of s and the parameters, a number that falls in s.
+        lower: where the search begins.
+        upper: where it ends.
+        parameters: any tree.
+        halvings: of the interval. Default: 64.
+
     >>> import jax.numpy as jnp
     >>> round(float(decreasing_root(lambda s, p: p - s**3, jnp.array(0.0), jnp.array(9.0), jnp.array(8.0))), 5)
     2.0

@@ -11,6 +11,12 @@ def robd_ratio(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> 
     Theorem 4.1 of the paper at trust 0; the tight form is the lower bound of every online algorithm too (Goel, Lin, Sun
     and Wierman 2019; errata E1 and E2).
 
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
     >>> round(float(robd_ratio(1.0, 10.0, 10.0)), 5)
     3.70156
     """
@@ -19,6 +25,10 @@ def robd_ratio(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> 
 
 def decay_root(m: Scalar, beta: Scalar) -> Result:
     """r in (0, 1) with r + 1/r = 2 + m/beta: how fast the influence of the past fades under constant curvature m.
+
+    Args:
+        m: the strong convexity of the hitting cost.
+        beta: twice the largest eigenvalue of Q.
 
     >>> round(float(decay_root(1.0, 10.0)), 6)
     0.729844
@@ -29,6 +39,10 @@ def decay_root(m: Scalar, beta: Scalar) -> Result:
 def exact_robd_ratio(m: Scalar, beta: Scalar) -> Result:
     """R-OBD's exact ratio 1 + r where the Hessian is constantly m I and Q isotropic, for T >= 2 (erratum E21).
 
+    Args:
+        m: the strong convexity of the hitting cost.
+        beta: twice the largest eigenvalue of Q.
+
     >>> round(float(exact_robd_ratio(1.0, 10.0)), 6)
     1.729844
     """
@@ -38,6 +52,10 @@ def exact_robd_ratio(m: Scalar, beta: Scalar) -> Result:
 def greedy_ratio(m: Scalar, beta: Scalar) -> Result:
     """Greedy (R with lambda = (1, 0, 0)) is at most 1 + beta/m competitive; derived for this project.
 
+    Args:
+        m: the strong convexity of the hitting cost.
+        beta: twice the largest eigenvalue of Q.
+
     >>> float(greedy_ratio(1.0, 10.0))
     11.0
     """
@@ -46,6 +64,10 @@ def greedy_ratio(m: Scalar, beta: Scalar) -> Result:
 
 def hitting_minimizer_ratio(m: Scalar, beta: Scalar) -> Result:
     """Following the minimiser of the hitting cost is at most 1 + 4 beta/m competitive (Zhang et al. 2021).
+
+    Args:
+        m: the strong convexity of the hitting cost.
+        beta: twice the largest eigenvalue of Q.
 
     >>> float(hitting_minimizer_ratio(1.0, 10.0))
     41.0

@@ -20,6 +20,13 @@ def average_cost_bound(
     is W*, the best weights for the days of use; the inequality holds for any, with a negative training error where the
     reference does worse in training. All in units of the loss's cost.
 
+    Args:
+        reference_cost: the reference's mean cost on the days of use.
+        reference_prediction_loss: E[l] of the reference, relu(rho - rho_bar) on average.
+        mu: the weight of the prediction error in the loss, in [0, 1).
+        training_error: the trained weights' loss on the training set, less the reference's.
+        shift_effect: see `shift_effect`.
+
     >>> float(
     ...     average_cost_bound(
     ...         reference_cost=1.0, reference_prediction_loss=0.5, mu=0.5, training_error=0.1, shift_effect=0.2
@@ -38,6 +45,11 @@ def shift_effect(distance: Scalar, slope: Scalar, reference_slope: Scalar) -> Re
     trained and the reference weights, in the norm that the distance is in. With the *empirical* training set in it, as here, the
     statement needs no probability and no number of samples: the term sqrt(log(1/delta)/|D|) is about how far that set
     is from the distribution that it was drawn from (erratum E13).
+
+    Args:
+        distance: W1 between the training set and the days of use.
+        slope: a Lipschitz constant of the trained weights' loss.
+        reference_slope: the same of the reference's.
 
     >>> float(shift_effect(distance=0.5, slope=1.0, reference_slope=3.0))
     2.0

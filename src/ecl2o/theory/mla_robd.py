@@ -15,6 +15,13 @@ def _root(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, form: Form) -> 
 def smallest_lambda1(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, form: Form = "tight") -> Result:
     """The smallest lambda1 for which the optimal lambda2 is not negative, 2 / (S + 1 - b) (erratum E4).
 
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        trust: theta = lambda3/lambda1, not negative.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
     >>> round(float(smallest_lambda1(1.0, 10.0, 10.0, 0.0)), 6)  # 2 / (1 + S0)
     0.270156
     """
@@ -31,6 +38,14 @@ def optimal_lambda2(
     Evaluated without cancellation, and zero where lambda1 is below `smallest_lambda1` (the optimum is then at the
     boundary, and the bound is `mla_robd_bound_at`, not `mla_robd_bound`).
 
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        trust: theta = lambda3/lambda1, not negative.
+        lambda1: the weight of the previous action, in (0, 1]. Default: 1.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
     >>> [round(float(optimal_lambda2(1.0, 10.0, 10.0, trust)), 6) for trust in (0.0, 0.1, 0.3, 0.5)]
     [0.270156, 0.231662, 0.174166, 0.13589]
     """
@@ -43,6 +58,14 @@ def optimal_lambda2(
 
 def mla_robd_bound(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, rho: Scalar, form: Form = "tight") -> Result:
     """Theorem 4.1 at the optimal lambda2: 1 + (S - 1 - b)/2 + beta theta rho / 2, for rho-accurate advice.
+
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        trust: theta = lambda3/lambda1, not negative.
+        rho: the prediction error of the advice, sum |advice - x*|^2 / cost*.
+        form: "tight", or "paper" as printed there. Default: "tight".
 
     >>> round(float(mla_robd_bound(1.0, 10.0, 10.0, trust=0.3, rho=0.0)), 5)
     2.74166
@@ -64,6 +87,16 @@ def mla_robd_bound_at(
     """Theorem 4.1 for any weights: max((m + lambda2 beta)/(m lambda1), 1 + k lambda1/((lambda2 + lambda3) beta + m))
     + lambda3 beta rho / (2 lambda1), for 0 < lambda1 <= 1.
 
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        lambda1: the weight of the previous action, in (0, 1].
+        lambda2: the weight of the hitting cost's minimiser.
+        lambda3: the weight of the advice.
+        rho: the prediction error of the advice, sum |advice - x*|^2 / cost*.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
     >>> round(float(mla_robd_bound_at(1.0, 10.0, 10.0, 1.0, 0.174166, 0.3, 0.0)), 4)
     2.7417
     """
@@ -77,6 +110,12 @@ def mla_robd_bound_at(
 def useful_prediction_error(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> Result:
     """The prediction error below which some trust lowers the bound below R-OBD's: (1 - 1/sqrt(1 + 4k/m)) / m.
 
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
     >>> round(float(useful_prediction_error(1.0, 10.0, 10.0)), 4)
     0.8438
     """
@@ -89,6 +128,13 @@ def optimal_trust(m: Scalar, alpha: Scalar, beta: Scalar, rho: Scalar, form: For
 
     With q = 1 - m rho: (m/beta) max(0, q sqrt((4k/m) / (1 - q^2)) - 1) for 0 < m rho < 1, zero for worse advice, and
     infinite for perfect advice.
+
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        rho: the prediction error of the advice, sum |advice - x*|^2 / cost*.
+        form: "tight", or "paper" as printed there. Default: "tight".
 
     >>> round(float(optimal_trust(1.0, 10.0, 10.0, rho=0.2)), 4)
     0.7433

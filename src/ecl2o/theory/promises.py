@@ -75,6 +75,10 @@ def future_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, after: Matri
 def limit_stiffness(A: Matrix, G: Matrix) -> Matrix:
     """What S tends to as the end moves away, and K as the past grows long: the K with K = ((A + K)^-1 + G^-1)^-1.
 
+    Args:
+        A: (d, d), the curvature of the hitting cost.
+        G: (d, d), 2 Q.
+
     >>> import jax.numpy as jnp
     >>> float(limit_stiffness(jnp.eye(1), 2 * jnp.eye(1))[0, 0])
     1.0
@@ -87,6 +91,10 @@ def recurring_stiffness(A: Matrices, G: Matrix) -> tuple[Matrices, Matrices]:
 
     Both recursions begin at G, the stiffest there is, and go through as many rounds as it takes to forget that: 1e-11 of it is
     left for G/A up to 1e5. What is left of it in S errs on the safe side.
+
+    Args:
+        A: (T, d, d), the curvatures of one round.
+        G: (d, d), 2 Q.
     """
     horizon = A.shape[0]
 
@@ -109,6 +117,11 @@ def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matr
 
     Meaningless where (L - 1) P > S fails.
 
+    Args:
+        P: (d, d), the stiffness of the past.
+        S: (d, d), that of the future.
+        ratio: L, what is promised.
+
     >>> import jax.numpy as jnp
     >>> a = 10 * jnp.eye(1)
     >>> P, S = past_stiffness(jnp.eye(1), a, 24)[0], future_stiffness(jnp.eye(1), a, 24)[0]
@@ -122,6 +135,12 @@ def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Ar
     """n - m, where n is the one context that, repeated from now on, hurts an action x = m + away most.
 
     n maximises 1/2 |x - n|^2_S - L/2 |n - m|^2_H, H = (P^-1 + S^-1)^-1: n - m = -((L - 1) P - S)^-1 (P + S) (x - m).
+
+    Args:
+        away: (d,), x - m.
+        P: (d, d), the stiffness of the past.
+        S: (d, d), that of the future.
+        ratio: L, what is promised.
 
     >>> import jax.numpy as jnp
     >>> one = jnp.eye(1)
@@ -215,6 +234,12 @@ def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
 
     The same 1 + lambda_max(P^-1 S): P^-1 is the Kalman filter's posterior covariance with the noise B R^-1 B' and the measurement
     covariance Q^-1, S the Riccati matrix less Q. This is the optimal ratio of competitive control (Goel and Hassibi).
+
+    Args:
+        F: (n, n), how the state goes on.
+        B: (n, k), what the control does to it.
+        Q: (n, n), the cost of the state.
+        R: (k, k), the cost of the control.
 
     >>> round(competitive_control_ratio(1.0, 1.0, 1.0, 10.0), 6)  # tracking: the state is what is missed
     1.729844

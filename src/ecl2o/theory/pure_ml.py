@@ -20,6 +20,14 @@ def pure_ml_lower_bound(
     path's switching matrix, which tends to 4 (erratum E6); `horizon=None` is that limit. It holds for every m-strongly convex
     f where the optimum is inside X, and where f has the Hessian m I no rho-accurate predictions are worse.
 
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        rho: the prediction error of the advice, sum |advice - x*|^2 / cost*.
+        horizon: T. Default: the limit of long runs.
+        form: "tight", or "paper" as printed there. Default: "tight".
+        beta: twice the largest eigenvalue of Q. Default: alpha.
+
     >>> float(pure_ml_lower_bound(1.0, 10.0, rho=1.0, form="paper"))
     11.5
     >>> float(pure_ml_lower_bound(1.0, 10.0, rho=1.0))

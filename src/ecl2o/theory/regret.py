@@ -11,6 +11,12 @@ def path_strong_convexity(m: Scalar, alpha: Scalar, horizon: int, form: Form = "
     Lemma D.1 of the paper claims m < alpha_1 <= m + beta/T^2, which is false (erratum E8); `form="paper"` is that claim's
     upper end with alpha = beta.
 
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        horizon: T.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
     >>> round(float(path_strong_convexity(0.0, 1.0, horizon=2)), 3)  # more than 1/T^2 = 0.25
     0.382
     """
@@ -49,6 +55,21 @@ def regret_bound(
     + lambda3 beta L_rho/2] if lambda3 < alpha/beta *and* the algorithm moves at most L; otherwise
     (lambda1 + m/2beta) G sqrt(2TL/alpha) + (lambda2 + lambda3) beta T omega^2 / 2.
 
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        lambda1: the weight of the previous action, in (0, 1].
+        lambda2: the weight of the hitting cost's minimiser.
+        lambda3: the weight of the advice.
+        horizon: T.
+        budget: L, what the oracle may pay for moving.
+        gradient_bound: G, at least |Qx| on X.
+        diameter: omega, of X.
+        advice_error: L_rho. Default: not known.
+        movement: what the algorithm pays for moving. Default: not known.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
     >>> values = dict(lambda1=1.0, lambda2=0.0, lambda3=0.0, horizon=16, budget=2.0, gradient_bound=0.5, diameter=2.0)
     >>> tight, paper = (float(regret_bound(0.001, 1.0, 1.0, form=form, **values)) for form in ("tight", "paper"))
     >>> round(tight / paper, 6)
@@ -79,6 +100,13 @@ def sublinear_weights(
 
     The second half of Theorem 4.2 asks for (eta2 + eta3) (omega^2/G) sqrt(T/L) to stay bounded; here each is `share` for every T.
 
+    Args:
+        horizon: T.
+        budget: L, what the oracle may pay for moving.
+        gradient_bound: G, at least |Qx| on X.
+        diameter: omega, of X.
+        share: what lambda stays proportional to. Default: 1.
+
     >>> weights = [
     ...     float(sublinear_weights(horizon=T, budget=1.0, gradient_bound=2.0, diameter=2.0)) for T in (100, 400)
     ... ]
@@ -102,6 +130,17 @@ def sublinear_regret_bound(
 ) -> Result:
     """C G sqrt(TL), Theorem 4.2's second half with its constant, for `sublinear_weights` of these shares:
     C = 4 (lambda1 + m/2beta) sqrt(2/alpha) + (share2 + share3) beta/2. It is `regret_bound` of any X and any advice in it.
+
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        lambda1: the weight of the previous action, in (0, 1].
+        horizon: T.
+        budget: L, what the oracle may pay for moving.
+        gradient_bound: G, at least |Qx| on X.
+        share2: that of lambda2. Default: 1.
+        share3: that of lambda3. Default: 1.
 
     >>> bounds = [
     ...     float(sublinear_regret_bound(1.0, 4.0, 4.0, lambda1=1.0, horizon=T, budget=1.0, gradient_bound=2.0))

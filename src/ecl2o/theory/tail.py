@@ -14,6 +14,11 @@ def mixing_norm(horizon: int, epsilon: float | None, form: Form = "tight") -> fl
     The paper takes the Frobenius norm; the inequality that it rests on (Paulin 2015, as we remember it) has the operator
     norm, which is 1 instead of sqrt(T) for independent steps and below 1 + 1/(1 - epsilon) for a chain of any length.
 
+    Args:
+        horizon: T.
+        epsilon: how much of a step's influence is left a step later, in [0, 1); None: steps are independent.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
     >>> [round(mixing_norm(24, None, form=form), 4) for form in ("tight", "paper")]
     [1.0, 4.899]
     >>> [round(mixing_norm(24, 0.5, form=form), 4) for form in ("tight", "paper")]
@@ -54,6 +59,21 @@ def tail_prediction_error(
     twice that; and an upper tail alone, with no share of delta left for the shift, needs k = 1, the paper has 4. It needs
     nu = `smallest_oracle_cost` > 0 (erratum E14).
 
+    Args:
+        rho_bar: the threshold of the loss.
+        expected_prediction_loss: E[l] of the reference.
+        expected_cost: E[cost] of the reference.
+        mu: the weight of the prediction error in the loss, in (0, 1].
+        training_error: the trained weights' loss on the training set, less the reference's.
+        shift_effect: see `shift_effect`.
+        diameter: omega, of X.
+        smallest_oracle_cost: nu, positive.
+        horizon: T.
+        mixing_norm: |Gamma|, see `mixing_norm`.
+        delta: how likely the bound may fail, in (0, 1).
+        partition: b3. Default: 1.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
     >>> quiet = dict(
     ...     rho_bar=0.1,
     ...     expected_prediction_loss=0.2,
@@ -83,6 +103,14 @@ def tail_ratio_bound(
     m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, rho_tail: Scalar, form: Form = "tight"
 ) -> Result:
     """With probability 1 - delta, cost/cost* is at most Theorem 4.1's bound at rho = rho_tail (Theorem 5.2).
+
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        trust: theta = lambda3/lambda1, not negative.
+        rho_tail: see `tail_prediction_error`.
+        form: "tight", or "paper" as printed there. Default: "tight".
 
     >>> round(float(tail_ratio_bound(1.0, 10.0, 10.0, trust=0.5, rho_tail=1.0)), 4)
     4.8589

@@ -47,7 +47,12 @@ class Affine(Trainable):
 
 
 class Scaling(eqx.Module):
-    """Numbers of any unit to numbers near one, and back: inside = (outside - offset) / scale. Not trained."""
+    """Numbers of any unit to numbers near one, and back: inside = (outside - offset) / scale. Not trained.
+
+    Args:
+        offset: (k,) or one number, what is subtracted, in the units of the data. Default: 0.
+        scale: (k,) or one number, positive, what is divided by, in the units of the data. Default: 1.
+    """
 
     offset: Float[Array, "*k"] = eqx.field(converter=as_float, default=0.0)
     scale: Float[Array, "*k"] = eqx.field(converter=as_float, default=1.0)

@@ -11,6 +11,9 @@ from ecl2o.problem.arrays import as_float
 class Fixed(AbstractAgent):
     """Propose a given action at each step, whatever happens; the last one again after the end.
 
+    Args:
+        actions: (T, d), one for each step.
+
     >>> Fixed([[0.1], [0.2]]).actions.shape
     (2, 1)
     """

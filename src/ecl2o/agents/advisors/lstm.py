@@ -83,6 +83,15 @@ class LSTM(AbstractAgent):
 
     The memory starts at zero in each instance. As in the authors' code, the history is not replayed.
 
+    Args:
+        dim: d, how many numbers an action has.
+        context_dim: q, how many numbers a context has.
+        width: units of each layer. Default: 10.
+        depth: how many LSTM layers. Default: 3.
+        key: for the weights it begins with.
+        contexts: standardises contexts on the way in. Default: none is done.
+        actions: standardises actions on the way in, and undoes it on the way out. Default: none is done.
+
     >>> import jax
     >>> LSTM(dim=1, context_dim=1, key=jax.random.key(0)).cells[0].weight.shape
     (40, 12)

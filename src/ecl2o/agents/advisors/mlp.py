@@ -14,6 +14,15 @@ class MLP(AbstractAgent):
 
     Contexts and actions are standardised on the way in and actions restored on the way out; both scalings are stored here.
 
+    Args:
+        dim: d, how many numbers an action has.
+        context_dim: q, how many numbers a context has.
+        width: units of each layer. Default: 10.
+        depth: how many ReLU layers. Default: 3.
+        key: for the weights it begins with.
+        contexts: standardises contexts on the way in. Default: none is done.
+        actions: standardises actions on the way in, and undoes it on the way out. Default: none is done.
+
     >>> import jax
     >>> MLP(dim=1, context_dim=1, key=jax.random.key(0)).layers[0].weight.shape
     (10, 2)

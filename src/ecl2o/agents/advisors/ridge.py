@@ -95,6 +95,15 @@ class OnlineRidge(AbstractAgent):
     For f = 1/2 (x - y)' A (x - y) with a constant A, any d: one regression in each mode of (A, Q). It has nothing to train by
     gradients. `Info.details["outlook"]` is what it makes of the contexts, whatever is played.
 
+    Args:
+        period: steps in a period, usually a day. Default: 24.
+        half_life: in periods; how fast what was learned is forgotten. Default: 7.
+        lags: how many stretches of the last period the features compare. Default: 24.
+        harmonics: sines and cosines of the time of day, how many of each. Default: 3.
+        ridge: the penalty on squared weights. Default: 0.01.
+        week: periods in a week, for a weekly profile. Default: none.
+        maturity: steps after which a row is learned from. Default: a period, at least 24.
+
     >>> OnlineRidge().features.count, OnlineRidge(period=288).features.count
     (36, 49)
     """

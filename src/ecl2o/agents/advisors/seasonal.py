@@ -25,6 +25,14 @@ class SeasonalLinear(AbstractAgent):
     history, so that it knows the hour without a clock feature. There is no bias: a policy trained on kilowatts works on
     megawatts. With the default settings and d = q = 1 it has 29 weights.
 
+    Args:
+        dim: d, how many numbers an action has.
+        context_dim: q, how many numbers a context has.
+        period: steps in a period, usually a day. Default: 24.
+        days: periods that the profile is the mean of. Default: 14.
+        recent: how many of the last contexts it sees, the present one included. Default: 3.
+        ahead: how far ahead it looks in the profile, in steps. Default: a period.
+
     >>> SeasonalLinear(dim=1, context_dim=1).weights.weight.shape
     (29, 1)
     """

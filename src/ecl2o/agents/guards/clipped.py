@@ -26,6 +26,11 @@ class ClippedAdvice(AbstractAgent):
     `MLAROBD(ClippedAdvice(advisor))` has a finite ratio whatever the advisor: the prediction error of the clipped advice is at
     most `theory.clipped_prediction_error`, to which Theorem 4.1 applies. An answer to the paper's open question that carries no
     budget; `Guarded` promises more. Advice that is NaN or infinite becomes the expert's action.
+
+    Args:
+        advisor: whose advice is clipped.
+        expert: what a step may cost is measured by. Default: `ROBD()`, on its own trajectory.
+        delta: what the advice may cost more than the expert, as a share; not negative. Default: 0.5.
     """
 
     advisor: AbstractAgent

@@ -39,6 +39,13 @@ class Account(eqx.Module):
 
     Only `left` decides anything: what the promise leaves to be spent, ratio * reference + allowance - cost. It is carried by
     itself, because the difference of two growing totals loses its digits. Cost and reference are kept to be reported.
+
+    Args:
+        left: what the promise leaves to be spent.
+        cost: what was paid.
+        reference: what the promise is relative to, so far.
+        kept: whether the promise has held at every step.
+        steps: for how many steps it held.
     """
 
     left: Float[Array, ""]

@@ -10,10 +10,20 @@ from ecl2o.data.timeline import Repairs
 class WeatherMetadata:
     """Where a weather frame comes from.
 
-    `kind` is "NSRDB PSM3", "NSRDB PSM4", "TMY3", "EPW" or "CSV"; `timezone` the hours from UTC of the frame's local standard
-    time (None if the file does not say); `clock` what the file's own stamps were in, "local" or "UTC"; `years` those in the
-    file: a typical year has several, and its frame is dated 1990. `leap_day_dropped` says that a leap year lacks 29
-    February.
+    Args:
+        file: its name.
+        sha256: of its bytes.
+        kind: "NSRDB PSM3", "NSRDB PSM4", "TMY3", "EPW" or "CSV".
+        site: its name.
+        latitude: in degrees; None if the file does not say.
+        longitude: in degrees; None if the file does not say.
+        timezone: of the frame, local standard time, in hours from UTC; None if the file does not say.
+        clock: what the file's own stamps were in, "local" or "UTC".
+        steps_per_hour: rows in an hour.
+        years: those in the file; a typical year has several, and its frame is dated 1990.
+        leap_day_dropped: whether a leap year lacks 29 February.
+        repairs: what `fill` did.
+        built_in: whether it is the year that comes with the library. Default: false.
     """
 
     file: str

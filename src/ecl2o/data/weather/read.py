@@ -27,6 +27,13 @@ def read_weather(path: str | Path, fill: str | None = None) -> tuple[pd.DataFram
     Anything wrong is a `DataError` that says where. `fill="interpolate"` (on a straight line) or `"previous"` (the value
     before) repairs cells that are missing, unreadable or impossible, gaps, repeated rows (the first is kept) and rows out
     of order, and counts all that in `metadata.repairs`. Irradiance a little below 0, as sensors show at night, becomes 0.
+
+    Args:
+        path: the file.
+        fill: "interpolate" or "previous". Default: what is wrong is refused.
+
+    Returns:
+        The frame, and where it comes from.
     """
     refuse_unknown_fill(fill)
     source = read_source(path)
