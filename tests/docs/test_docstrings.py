@@ -34,7 +34,7 @@ def arguments(value: Callable) -> list[str]:
         given = inspect.signature(value).parameters.values()
     except ValueError:  # of an exception
         return []
-    return [argument.name for argument in given if argument.kind not in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL)]
+    return [argument.name for argument in given]
 
 
 def documented(value: Callable) -> set[str]:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -76,8 +77,8 @@ def whole_days(
     clock = pd.DatetimeIndex(frame.index).tz_localize(None)
     step = pd.Timedelta(minutes=metadata.step_minutes)
     origin = COUNTER_START if metadata.time_format.startswith("count") else _MONDAY
-    passed = (clock[0] - origin - pd.Timedelta(minutes=day_start_minutes)) // step  # rounded down
-    before = min(-passed % metadata.steps_per_day, len(frame))
+    since: Any = clock[0] - origin - pd.Timedelta(minutes=day_start_minutes)
+    before = min(-(since // step) % metadata.steps_per_day, len(frame))  # rounded down
     days = (len(frame) - before) // metadata.steps_per_day
     end = before + days * metadata.steps_per_day
     cut = replace(metadata, day_start_minutes=day_start_minutes)

@@ -133,7 +133,8 @@ def train_through_sites(
     costs_of = stacked(problems)
     if outlooks is None:
         known = (split.training_days + split.validation_days) * per_day
-        outlooks = _outlooks(corrected.advisor, costs_of, np.stack([contexts.values[:known] for contexts in sites]))
+        past = jnp.stack([jnp.asarray(contexts.values[:known]) for contexts in sites])
+        outlooks = _outlooks(corrected.advisor, costs_of, past)
     by_site = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), outlooks) for i in range(len(sites))]
     recorded = list(zip(problems, sites, by_site, strict=True))
     training = stacked([_windows(*each, window, skipped) for each in recorded])

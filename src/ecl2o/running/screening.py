@@ -135,6 +135,12 @@ def plausible_range(values: np.ndarray) -> list[tuple[float, float]]:
     The bulk is all but half a percent at each end, so that a few outliers in the series do not count. A number that hardly ever
     changes has no range.
 
+    Args:
+        values: (n, q), contexts of the past.
+
+    Returns:
+        (low, high) of each of the q numbers; infinite ends where it has no range.
+
     >>> plausible_range(np.array([[0.0], [10.0]] * 500 + [[9e9]]))
     [(-10.0, 20.0)]
     """

@@ -17,8 +17,10 @@ from ecl2o.serving.runs import AbstractRunner, context_dim_of, refuse_bad_horizo
 class StreamsReport(NamedTuple):
     """What became of each stream in the last call.
 
-    `answered`: it made a step. `stood_in`: with another context than was given, which was missing or implausible. `refused`: it
-    was asked, but had no usable context or no finite answer; it is as it was before.
+    Args:
+        answered: (n,), whether it made a step.
+        stood_in: (n,), whether it did so with another context than was given, which was missing or implausible.
+        refused: (n,), whether it was asked, but had no usable context or no finite answer; it is as it was before.
     """
 
     answered: Bool[np.ndarray, " n"]
