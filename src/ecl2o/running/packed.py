@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecl2o.agents import Info, Start
+from ecl2o.running.one_kernel import fits_one_kernel, jit_as_one_kernel
 from ecl2o.running.stepper import Stepper, StepperState
 
 # From this many numbers an array is handed over by itself: cutting it out of a vector would copy it at every step.
@@ -153,7 +154,10 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
     context = Spec((sizes.context_dim,), dtype)
     state = jax.eval_shape(begin, specs, x0, history)
     state_specs, state_structure = jax.tree.flatten(state)
-    roles = _roles(begin, step, specs, state, (x0, history), context)
+    traced_begin = jax.make_jaxpr(begin)(specs, x0, history).jaxpr
+    closed_step, (after, *_) = jax.make_jaxpr(step, return_shape=True)(specs, state, context)
+    _refuse_change(state, after)
+    roles = _roles(traced_begin, closed_step.jaxpr, len(specs), len(state_specs))
 
     def having(role: str, leaves):
         return [leaf for leaf, its in zip(leaves, roles, strict=True) if its == role]
@@ -211,24 +215,26 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
             jax.jit(jax.vmap(packed_step, axes)),
         )
 
-    one = Compiled(jax.jit(packed_begin), jax.jit(advance), jax.jit(inspect), jax.jit(packed_step))
+    jit = jit_as_one_kernel if fits_one_kernel(closed_step.jaxpr) else jax.jit
+    one = Compiled(jax.jit(packed_begin), jit(advance), jit(inspect), jit(packed_step))
     return Program(one, of_streams(None), of_streams(0))
 
 
-def _roles(begin, step, specs, state, start, context) -> list[Role]:
-    """What each leaf of the state is: shared if no step changes it and no start decides it, carried otherwise.
-
-    The step's number is idle if only the next number depends on it. Refuses a state that changes its structure, shapes or dtypes.
-    """
-    traced_begin = jax.make_jaxpr(begin)(specs, *start).jaxpr
-    closed_step, outputs = jax.make_jaxpr(step, return_shape=True)(specs, state, context)
-    before, after = jax.tree.flatten(state), jax.tree.flatten(outputs[0])
-    same = [(a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(before[0], after[0], strict=False)]
-    if before[1] != after[1] or not all(same):
+def _refuse_change(before, after) -> None:
+    """Refuse a state that changes its structure, shapes or dtypes."""
+    (leaves, structure), (new_leaves, new_structure) = jax.tree.flatten(before), jax.tree.flatten(after)
+    same = [(a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(leaves, new_leaves, strict=False)]
+    if structure != new_structure or not all(same):
         raise TypeError("a step must return a state of the same structure, shapes and dtypes as it was given.")
-    traced_step, count = closed_step.jaxpr, len(before[0])
-    given = traced_step.invars[len(specs) : len(specs) + count]
-    decided = _reached(traced_begin, traced_begin.invars[len(specs) :])
+
+
+def _roles(traced_begin, traced_step, given_first: int, count: int) -> list[Role]:
+    """What each of `count` leaves of the state is: shared if no step changes it and no start decides it, carried otherwise.
+
+    The step's number is idle if only the next number depends on it. Both programs are given so many other arrays first.
+    """
+    given = traced_step.invars[given_first : given_first + count]
+    decided = _reached(traced_begin, traced_begin.invars[given_first:])
     kept = [out is into for out, into in zip(traced_step.outvars[:count], given, strict=True)]
     roles: list[Role] = [
         "shared" if is_kept and not is_decided else "carried" for is_kept, is_decided in zip(kept, decided, strict=True)

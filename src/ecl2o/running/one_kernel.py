@@ -1,0 +1,76 @@
+"""A small program compiled to one kernel, where JAX on a CPU would run it as a hundred.
+
+XLA's runtime launches a kernel for every fused group of operations, on several threads if there are enough of them. For a step of
+a few thousand operations that costs several times the arithmetic, and on a busy machine milliseconds, whenever a thread is
+handed something and has to wait for its turn. A call that carries the attributes below is compiled to a single kernel, which
+runs in the thread that asks.
+
+XLA uses them itself for small loops; they are not documented, and change no result: where XLA does not know them, the program
+runs as it otherwise would.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+from jax.experimental.xla_metadata import set_xla_metadata
+
+_ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
+
+# What one kernel can consist of. The rest (factorisations, sorting, scattering, callbacks) asks XLA's runtime for something.
+_ARITHMETIC = (
+    "abs add and ceil clamp convert_element_type cos div eq erf exp expm1 floor ge gt integer_pow is_finite le log log1p "
+    "logistic lt max min mul ne neg not or pow rem round rsqrt select_n sign sin sqrt square sub tanh xor"
+)
+_ARRANGEMENT = (
+    "broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gather iota pad reshape rev slice split squeeze stack "
+    "stop_gradient transpose"
+)
+_REDUCTION = (
+    "argmax argmin cummax cummin cumsum dot_general reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum"
+)
+_CONTROL = "closed_call cond custom_jvp_call custom_vjp_call jit pjit scan while"
+_POSSIBLE = frozenset(f"{_ARITHMETIC} {_ARRANGEMENT} {_REDUCTION} {_CONTROL}".split())
+
+
+def fits_one_kernel(program: jex.Jaxpr) -> bool:
+    """Whether all of a traced program can be compiled to one kernel, and this is a CPU.
+
+    >>> import jax.numpy as jnp
+    >>> fits_one_kernel(jax.make_jaxpr(lambda x: x / jnp.sum(x))(jnp.ones(3)).jaxpr)
+    True
+    >>> fits_one_kernel(jax.make_jaxpr(jnp.sort)(jnp.ones(3)).jaxpr)
+    False
+    """
+    return jax.default_backend() == "cpu" and _is_possible(program)
+
+
+def jit_as_one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.jit`, for a function that fits one kernel."""
+    inner = jax.jit(function)
+
+    def called(*arguments):
+        with set_xla_metadata(**_ATTRIBUTES):
+            return inner(*arguments)
+
+    return jax.jit(called)
+
+
+def _is_possible(program: jex.Jaxpr) -> bool:
+    return all(
+        equation.primitive.name in _POSSIBLE and all(map(_is_possible, _inner_programs(equation.params)))
+        for equation in program.eqns
+    )
+
+
+def _inner_programs(parameters: dict[str, Any]) -> list[jex.Jaxpr]:
+    """The programs that an operation runs: branches, bodies, called functions."""
+    leaves = jax.tree.leaves(
+        list(parameters.values()), is_leaf=lambda leaf: isinstance(leaf, jex.Jaxpr | jex.ClosedJaxpr)
+    )
+    return [leaf.jaxpr if isinstance(leaf, jex.ClosedJaxpr) else leaf for leaf in leaves if _is_program(leaf)]
+
+
+def _is_program(leaf: Any) -> bool:
+    return isinstance(leaf, jex.Jaxpr | jex.ClosedJaxpr)
