@@ -272,3 +272,18 @@ def test_refusals():
         OnlineRidge(week=0)
     with pytest.raises(ValueError, match="half_life must be positive"):
         OnlineRidge(half_life=0.0)
+
+
+def test_columns_with_their_own_alphas_are_regressions_of_their_own():
+    """Q = diag(alphas)/2: each coordinate is played as if it were alone, with its alpha."""
+    contexts = np.random.default_rng(3).normal(size=(60, 2)) + np.sin(np.arange(60))[:, None]
+    advisor, alphas = OnlineRidge(6, lags=4, harmonics=1), (10.0, 0.5)
+
+    def played(columns):
+        Q = np.diag([alphas[column] for column in columns]) / 2
+        problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis(Q))
+        chosen = contexts[:, columns]
+        return ec.rollout(advisor, problem, ec.Instance(chosen[0], chosen)).actions
+
+    alone = np.concatenate([played([0]), played([1])], axis=1)
+    np.testing.assert_allclose(played([0, 1]), alone, rtol=1e-9, atol=1e-9)

@@ -30,8 +30,12 @@ def compare(
         ),
     ] = _DEFAULT,
     alpha: Annotated[
-        float | None,
-        typer.Option(help="What moving costs: alpha/2 times the squared change. (default: 10, or the study's own)"),
+        str | None,
+        typer.Option(
+            metavar=series.ALPHA,
+            help="What moving costs: alpha/2 times the squared change; one number, or one for each column of a file: "
+            "demand=10,price=3. (default: 10, or the study's own)",
+        ),
     ] = None,
     forecaster: Annotated[
         str, typer.Option(help=f"What planners ask: {', '.join(_FORECASTERS)} (which knows the future).")
@@ -52,8 +56,7 @@ def compare(
         return _list(json)
     if (data is None) == (study is None):
         raise typer.BadParameter("give either a file or --study, not both and not neither.", param_hint="DATA")
-    if alpha is not None and not 0 < alpha < float("inf"):
-        raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
+    movement = None if alpha is None else series.alpha_of(alpha)
     if forecaster not in _FORECASTERS:
         raise typer.BadParameter(f"must be one of {', '.join(_FORECASTERS)}.", param_hint="--forecaster")
     from ecl2o.cli.numerics import use_double_precision
@@ -65,10 +68,10 @@ def compare(
 
     names = _names(agents)
     if study is not None:
-        bed = _study_bed(study, alpha, seed)
+        bed = _study_bed(study, movement, seed)
     else:
         assert data is not None
-        bed = series_bed(series.reading(data, column, time_column, fill, period).whole(), alpha or 10.0)
+        bed = series_bed(series.reading(data, column, time_column, fill, period).whole(), movement or 10.0)
     bed = last_days(bed, days)
     entries = asked_entries(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
@@ -81,15 +84,14 @@ def compare(
         found = {
             "contexts": study or str(data),
             "days": bed.days.shape[0],
-            "alpha": float(bed.problem.alpha),
+            "alpha": movement if isinstance(movement, dict) else float(bed.problem.alpha),
             "forecaster": forecaster,
         }
         output.print_json(found | {"agents": series.as_json(rows), "not_applicable": refused})
         return None
+    said = alpha if isinstance(movement, dict) else f"{float(bed.problem.alpha):.3g}"
     series.print_rows(
-        rows,
-        f"{bed.days.shape[0]} days of {study or data}, alpha = {float(bed.problem.alpha):.3g}, forecaster: {forecaster}",
-        {},
+        rows, f"{bed.days.shape[0]} days of {study or data}, alpha = {said}, forecaster: {forecaster}", {}
     )
     return None
 
@@ -103,12 +105,14 @@ def _list(as_json: bool) -> None:
         typer.echo("\n".join(NAMED_AGENTS))
 
 
-def _study_bed(name: str, alpha: float | None, seed: int) -> "Bed":
+def _study_bed(name: str, alpha: float | dict[str, float] | None, seed: int) -> "Bed":
     from ecl2o.problem import NotApplicable
     from ecl2o.studies.beds import BEDS
 
     if name not in BEDS:
         raise typer.BadParameter(f"no study is called {name!r}; there are {', '.join(BEDS)}.", param_hint="--study")
+    if isinstance(alpha, dict):
+        raise typer.BadParameter("a study has one alpha, a number.", param_hint="--alpha")
     try:
         return BEDS[name](alpha, seed)
     except NotApplicable as error:

@@ -16,8 +16,13 @@ def fit(
     data: series.Series,
     out: Annotated[Path, typer.Option(help="Where to write the policy.")] = Path("policy.ecl2o"),
     alpha: Annotated[
-        float, typer.Option(help="What moving costs: alpha/2 times the squared change, beside 1/2 the squared miss.")
-    ] = 10.0,
+        str,
+        typer.Option(
+            metavar=series.ALPHA,
+            help="What moving costs: alpha/2 times the squared change, beside 1/2 the squared miss. One number for all columns, "
+            "or one for each: demand=10,price=3.",
+        ),
+    ] = "10",
     promise: Annotated[
         float | None,
         typer.Option(help="Promise to pay at most this many times the optimum, whatever happens (for example 2)."),
@@ -67,6 +72,7 @@ def fit(
     Training takes a minute or two for a year of hourly rows. Advisor, trust and mu are chosen on the validation days; the table
     is about the days after them. Costs are 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the units of the file.
     """
+    movement = series.alpha_of(alpha)
     interval = None if contexts_in is None else series.interval_of(contexts_in)
     limits = None if bounds is None else series.interval_of(bounds, "--bounds")
     if promise is None and (allowance or interval or per != "run"):
@@ -80,7 +86,7 @@ def fit(
     from ecl2o.serving import save
 
     terms = None if promise is None else Terms(promise, per, allowance, interval)
-    recipe = Recipe(alpha, advisor, terms, steps, seed, limits)
+    recipe = Recipe(movement, advisor, terms, steps, seed, limits)
     split = series.split_of(training_days, validation_days)
     contexts = series.reading(data, column, time_column, fill, period).contexts(split)
     with output.progress_bars(not json) as progress:

@@ -41,6 +41,8 @@ ValidationDays = Annotated[
     int | None, typer.Option(min=1, help="Days to choose settings on, the next ones. (default: a sixth)")
 ]
 
+ALPHA = "NUMBER|NAME=NUMBER,..."
+
 _LARGE = 1e6  # figures from here on are written with an exponent
 
 
@@ -53,6 +55,28 @@ def split_of(training_days: int | None, validation_days: int | None) -> "Split |
     from ecl2o.data import Split
 
     return Split(training_days, validation_days)
+
+
+def alpha_of(text: str) -> float | dict[str, float]:
+    """One number for all columns, or NAME=NUMBER for each, with commas."""
+    parts = [part.rpartition("=") for part in text.split(",")]
+    names = [name.strip() for name, _, _ in parts]
+    try:
+        numbers = [float(number) for _, _, number in parts]
+    except ValueError:
+        numbers = []
+    named = all(equals and name for name, (_, equals, _) in zip(names, parts, strict=True))
+    if not numbers or not (named or text.strip() == parts[0][2].strip()):
+        raise typer.BadParameter(
+            f"a number, or one for each column as in demand=10,price=3, is expected, got {text!r}.",
+            param_hint="--alpha",
+        )
+    for number in numbers:
+        if not 0 < number < float("inf"):
+            raise typer.BadParameter(f"must be positive and finite, got {number:g}.", param_hint="--alpha")
+    if len(set(names)) < len(names):
+        raise typer.BadParameter(f"a column is named twice in {text!r}.", param_hint="--alpha")
+    return dict(zip(names, numbers, strict=True)) if named else numbers[0]
 
 
 def reading(

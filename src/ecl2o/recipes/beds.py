@@ -4,7 +4,8 @@ import jax.numpy as jnp
 
 from ecl2o.data import Contexts, DataError
 from ecl2o.evaluation import Bed
-from ecl2o.recipes.own_series import tracking_problem
+from ecl2o.recipes.own_series import series_problem
+from ecl2o.recipes.recipe import Alpha
 from ecl2o.serving import Policy
 from ecl2o.serving.beginning import start_after
 
@@ -13,12 +14,12 @@ MOST_HISTORY_DAYS = 365  # what agents that learn while they run may begin on
 _FEWEST_HISTORY_DAYS = 7
 
 
-def series_bed(contexts: Contexts, alpha: float) -> Bed:
+def series_bed(contexts: Contexts, alpha: Alpha) -> Bed:
     """The series as days, the first ones as history."""
     per_day = contexts.steps_per_day
     first = min(HISTORY_DAYS, contexts.n_days // 2)
     history = contexts.values[: first * per_day]
-    return Bed.of(tracking_problem(contexts.dim, alpha), history[-1], _days(contexts)[first:], history)
+    return Bed.of(series_problem(contexts, alpha), history[-1], _days(contexts)[first:], history)
 
 
 def last_days(bed: Bed, days: int | None) -> Bed:

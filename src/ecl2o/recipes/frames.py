@@ -13,7 +13,7 @@ from ecl2o.data import Contexts, DataError, Split, frame_series, series_contexts
 from ecl2o.data.whole_days import whole_days
 from ecl2o.evaluation.comparison import ScoredEntry
 from ecl2o.recipes import own_series
-from ecl2o.recipes.recipe import Advisor, Recipe
+from ecl2o.recipes.recipe import Advisor, Alpha, Recipe
 from ecl2o.recipes.terms import Per, Terms
 from ecl2o.serving import Policy, Runner
 from ecl2o.serving.beginning import begin
@@ -30,7 +30,8 @@ class SeriesPolicy:
     with the last week, and a notebook shows it by itself.
 
     Args:
-        alpha: what moving costs: alpha/2 times the squared change, beside 1/2 the squared miss.
+        alpha: what moving costs: alpha/2 times the squared change, beside 1/2 the squared miss; one for all columns, or one
+            for each by its name.
         promise: pay at most so many times the optimum, whatever happens; None promises nothing.
         per: what the promise is for: "run", or each "month" of 30 days, "week" or "day" by itself.
         allowance: what may be paid on top of the promise in each period, in units of cost.
@@ -51,7 +52,7 @@ class SeriesPolicy:
     After `fit`: `policy_` is what `ecl2o.save` writes, `table_` the comparison as a frame, `fitted_` all that the recipe found.
     """
 
-    alpha: float = 10.0
+    alpha: Alpha = 10.0
     promise: float | None = None
     per: Per = "run"
     allowance: float = 0.0
@@ -208,7 +209,7 @@ class SeriesPolicy:
 
 def fit_series(
     frame: pd.DataFrame | pd.Series,
-    alpha: float = 10.0,
+    alpha: Alpha = 10.0,
     promise: float | None = None,
     per: Per = "run",
     **settings: Any,

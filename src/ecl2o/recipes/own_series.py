@@ -1,9 +1,9 @@
 """A policy for one's own series: train on its first days, choose on the next, report on the last.
 
-The problem is f = 1/2 |x - y|^2 and c = alpha/2 |x - z|^2 in the units of the series, one action per column. Training works on a
-scaled copy, so that single precision suffices whatever the units; the policy itself takes and gives the user's numbers
-(regression and structured advisor are homogeneous, networks carry their scaling inside). Policies are chosen and tested as they
-will be used: as one stream, in which what learns while it runs goes on learning.
+The problem is f = 1/2 |x - y|^2 and c = alpha/2 |x - z|^2 in the units of the series, one action per column, with one alpha for
+all or for each. Training works on a scaled copy, so that single precision suffices whatever the units; the policy itself takes
+and gives the user's numbers (regression and structured advisor are homogeneous, networks carry their scaling inside). Policies
+are chosen and tested as they will be used: as one stream, in which what learns while it runs goes on learning.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from ecl2o.agents import RHC, ROBD, AbstractAgent
 from ecl2o.data import Contexts, DataError, SeriesMetadata, Split
@@ -23,7 +24,7 @@ from ecl2o.recipes.batches import Site, refuse_unless_alike, score_each
 from ecl2o.recipes.believed import believed, in_words
 from ecl2o.recipes.candidates import FORECAST_DAYS, Shape, Trained, in_units, train_all
 from ecl2o.recipes.progress import Progress, silent
-from ecl2o.recipes.recipe import Advisor, Recipe
+from ecl2o.recipes.recipe import Advisor, Alpha, Recipe, column_alphas
 from ecl2o.running import Screen, plausible_range, stream_days
 from ecl2o.serving import Contract, Policy
 from ecl2o.serving.contract import Source
@@ -65,10 +66,18 @@ def default_split(n_days: int) -> Split:
     return Split() if n_days < FEWEST_DAYS else Split(2 * n_days // 3, n_days // 6)
 
 
-def tracking_problem(dim: int, alpha: float, bounds: tuple[float, float] | None = None) -> Problem:
-    """Follow every column, within bounds if there are any, and pay alpha/2 times the squared movement."""
+def tracking_problem(
+    dim: int, alpha: float | Float[np.ndarray, " d"], bounds: tuple[float, float] | None = None
+) -> Problem:
+    """Follow every column, within bounds if there are any, and pay alpha/2 times the squared movement, each its own."""
     actions = Everywhere() if bounds is None else Box(*bounds)
-    return Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=alpha, dim=dim), actions)
+    return Problem(SquaredTracking(), Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions)
+
+
+def series_problem(contexts: Contexts, alpha: Alpha, bounds: tuple[float, float] | None = None) -> Problem:
+    """The same for a series, whose columns may have alphas by name."""
+    assert isinstance(contexts.metadata, SeriesMetadata)
+    return tracking_problem(contexts.dim, column_alphas(alpha, contexts.metadata.columns), bounds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +147,7 @@ def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress:
     for contexts, recipe, site, agents, tried in zip(series, recipes, sites, trained, candidates, strict=True):
         best = int(np.argmin([candidate.average_cost for candidate in tried]))
         agent = in_units(agents[best].agent, contexts.scale / site.contexts.scale)
-        problem = tracking_problem(contexts.dim, recipe.alpha, recipe.bounds)
+        problem = series_problem(contexts, recipe.alpha, recipe.bounds)
         kept = agents[best].kept_steps(contexts)
         choices.append((contexts, recipe, problem, agent, tried, tried[best], kept))
     said = [in_words(contexts, rows) for contexts, rows in screened]
@@ -150,7 +159,7 @@ def scaled_site(contexts: Contexts, recipe: Recipe) -> Site:
     _refuse_constant(contexts)
     scaled = contexts.scaled_to(1.0)
     own = recipe.in_units(scaled.scale / contexts.scale)
-    return Site(scaled, tracking_problem(contexts.dim, recipe.alpha, own.bounds), own)
+    return Site(scaled, series_problem(contexts, recipe.alpha, own.bounds), own)
 
 
 def reference_entries(steps_per_day: int) -> dict[str, Entry]:

@@ -1,13 +1,17 @@
 """How a policy for one's own series is made: what is asked for, before anything is trained."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Float
 
+from ecl2o.data import DataError
 from ecl2o.recipes.terms import Terms
 
 Advisor = Literal["ridge", "seasonal", "mlp", "lstm"]
+Alpha = float | Mapping[str, float]  # what moving costs: in every column, or in each by its name
 
 # Adam steps and learning rate by advisor (docs/choices.md); of the regression only the correction inside a guard is trained.
 TRAINING: dict[Advisor, tuple[int, float]] = {
@@ -25,7 +29,7 @@ class Recipe:
     """How a policy is made.
 
     Args:
-        alpha: what moving costs.
+        alpha: what moving costs, in every column or in each by its name.
         advisor: what learns; auto: the regression or the structured one, whichever validates better.
         promise: what is promised of the bill, in the units of the series; None: nothing.
         steps: Adam steps; None: as many as the advisor needs.
@@ -33,7 +37,7 @@ class Recipe:
         bounds: (low, high) of actions, in the units of the series; a promise then counts on contexts within them.
     """
 
-    alpha: float = 10.0
+    alpha: Alpha = 10.0
     advisor: Advisor | Literal["auto"] = "auto"
     promise: Terms | None = None
     steps: int | None = None
@@ -43,8 +47,9 @@ class Recipe:
     def __post_init__(self):
         if self.advisor not in ("auto", *TRAINING):
             raise ValueError(f"advisor must be one of auto, {', '.join(TRAINING)}, got {self.advisor!r}.")
-        if not (np.isfinite(self.alpha) and self.alpha > 0):
-            raise ValueError(f"alpha must be positive and finite, got {self.alpha}.")
+        for alpha in self.alpha.values() if isinstance(self.alpha, Mapping) else [self.alpha]:
+            if not (np.isfinite(alpha) and alpha > 0):
+                raise ValueError(f"alpha must be positive and finite, got {alpha}.")
 
     @property
     def terms(self) -> Terms | None:
@@ -78,3 +83,19 @@ class Recipe:
         if advisor in self.untrained:
             return 0
         return TRAINING[advisor][0] if self.steps is None else self.steps
+
+
+def column_alphas(alpha: Alpha, columns: Sequence[str]) -> Float[np.ndarray, " d"]:
+    """What moving costs in each of these columns. Names must be those of the columns, all of them.
+
+    >>> column_alphas({"demand": 10.0, "price": 3.0}, ["price", "demand"]).tolist()
+    [3.0, 10.0]
+    """
+    if not isinstance(alpha, Mapping):
+        return np.full(len(columns), float(alpha))
+    if set(alpha) != set(columns):
+        raise DataError(
+            f"alpha is given for {', '.join(sorted(alpha))}, but the columns are {', '.join(columns)}: give one for each of "
+            "them, or one number for all."
+        )
+    return np.array([float(alpha[column]) for column in columns])

@@ -155,6 +155,9 @@ def describe(policy: Policy) -> dict[str, Any]:
     about |= {"switching": type(problem.switching).__name__, "actions": type(problem.actions).__name__}
     if isinstance(problem.switching, Mahalanobis):
         about |= {"alpha": float(problem.alpha), "beta": float(problem.beta)}
+        twice_Q = 2 * np.asarray(problem.Q)
+        if (twice_Q == np.diag(np.diag(twice_Q))).all() and twice_Q.shape[0] > 1:
+            about["alphas"] = np.diag(twice_Q).tolist()
     return {
         "agent": _name_tree(policy.agent),
         "weights": sum(int(np.size(w)) for w in weights),

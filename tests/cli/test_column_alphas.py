@@ -1,0 +1,77 @@
+"""`--alpha demand=10,supply=3`: every column moves at its own price, through fit, evaluate, compare and act."""
+
+import json
+
+import numpy as np
+import pytest
+
+import ecl2o as ec
+from ecl2o.recipes.recipe import Recipe
+from ecl2o.serving import describe
+
+from .conftest import SPLIT
+from .operator_files import write_series
+
+BOTH = ("--column", "demand", "--column", "supply")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_series(tmp_path_factory.mktemp("columns") / "both.csv")
+
+
+def test_each_column_has_its_alpha_from_fit_to_act(ecl2o, data, tmp_path):
+    out, alpha = tmp_path / "both.ecl2o", "supply=3,demand=10"  # in another order than the file's
+    fitting = ecl2o("fit", data, "--out", out, *BOTH, "--alpha", alpha, "--advisor", "ridge", *SPLIT, "--json")
+    assert fitting.exit_code == 0, fitting.stderr
+    assert json.loads(fitting.stdout)["recipe"]["alpha"] == {"supply": 3.0, "demand": 10.0}
+    policy = ec.load(out)
+    assert policy.contract.columns == ["demand", "supply"]
+    np.testing.assert_array_equal(2 * policy.problem.Q, np.diag([10.0, 3.0]))
+    assert describe(policy)["problem"]["alphas"] == [10.0, 3.0]
+
+    acted = ecl2o("act", out, "--x0", "3,2", stdin="3.5,1.5\n")
+    runner = ec.Runner(policy, [3.0, 2.0], policy.history)
+    np.testing.assert_array_equal([float(x) for x in acted.stdout.split(",")], runner.step([3.5, 1.5]))
+
+    evaluated = ecl2o("evaluate", out, data, *BOTH, "--days", "3", "--json")
+    assert evaluated.exit_code == 0, evaluated.stderr
+    compared = ecl2o("compare", data, *BOTH, "--alpha", alpha, "--agents", f"r-obd,{out}", "--days", "3", "--json")
+    assert compared.exit_code == 0, compared.stderr
+    assert json.loads(compared.stdout)["alpha"] == {"supply": 3.0, "demand": 10.0}
+    other = ecl2o("compare", data, *BOTH, "--alpha", "10", "--agents", str(out), "--days", "3")
+    assert "made for another problem" in " ".join(other.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("alpha", "message"),
+    [
+        ("demand=10,price=3", "alpha is given for demand, price, but the columns are demand, supply"),
+        ("demand=10", "give one for each of them"),
+        ("demand=10,demand=3", "a column is named twice"),
+        ("demand=10,3", "a number, or one for each column"),
+        ("10,3", "a number, or one for each column"),
+        ("much", "a number, or one for each column"),
+        ("demand=0,supply=3", "must be positive and finite, got 0"),
+        ("-1", "must be positive and finite, got -1"),
+        ("nan", "must be positive and finite, got nan"),
+    ],
+)
+def test_what_is_no_alpha_is_refused_before_anything_is_trained(ecl2o, data, tmp_path, alpha, message):
+    out = tmp_path / "none.ecl2o"
+    result = ecl2o("fit", data, "--out", out, *BOTH, f"--alpha={alpha}", *SPLIT)
+    assert result.exit_code != 0
+    words = " ".join(f"{result.stderr} {result.exception or ''}".replace("│", " ").split())
+    assert message in words
+    assert not out.exists()
+
+
+def test_a_study_has_one_alpha(ecl2o):
+    result = ecl2o("compare", "--study", "prices", "--alpha", "a=1,b=2", "--agents", "r-obd")
+    assert result.exit_code == 2
+    assert "a study has one alpha" in " ".join(result.stderr.split())
+
+
+def test_a_recipe_refuses_alphas_that_are_not_positive():
+    with pytest.raises(ValueError, match="positive and finite, got -1"):
+        Recipe({"demand": 10.0, "supply": -1.0})
