@@ -273,6 +273,8 @@ HOSTILE = [
     (_set(["agent", "fields", "__class__"], 1), "no field '__class__'"),
     (_set(["agent", "fields", "step"], 1), "no field 'step'"),
     (_set(["agent"], {"__reduce__": ["os.system", "true"]}), "not a description"),
+    # what an older version called the same
+    (_set(["agent"], _module("agents.OnlineRidge", maturity=24, refit_every=6)), "older version.* with ecl2o fit"),
     # the wrong kind of thing at a place
     (_set(["agent"], None), "agent must be AbstractAgent"),
     (_set(["agent"], _module("problem.Everywhere")), "agent must be AbstractAgent"),

@@ -31,6 +31,14 @@ _RENAMED: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
     "agents.Restarting": ("agents.Periodic", {}, {"keeps": "history"}),
     "user.ClusterCost": ("problem.ClusterCost", {}, {}),
 }
+# Classes that play something else than they did, the field that only their old files have, and what to do with these.
+_REPLACED: dict[str, tuple[str, str]] = {
+    "agents.OnlineRidge": (
+        "refit_every",
+        "it is the regression of an older version, with other features and weights than this one plays; make the policy again, "
+        "with ecl2o fit from the same series",
+    ),
+}
 _BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -166,6 +174,9 @@ class Decoder:
             if class_name.startswith("user."):
                 hint = f"; it is not a class of ecl2o, so give it: load(path, classes=({class_name[5:][:60]},))"
             raise PolicyFileError(f"{where} of {self.name} is of the unknown class {class_name[:80]!r}{hint}.")
+        old_field, instead = _REPLACED.get(class_name, (None, ""))
+        if old_field in described:
+            raise PolicyFileError(f"{where} of {self.name} cannot be used: {instead}.")
         values = {key: self.decode(item, f"{where}.{key}", depth + 1) for key, item in described.items()}
         try:
             return _rebuild(cls, values)
