@@ -104,6 +104,6 @@ def test_the_step_that_fit_chooses_is_one_kernel():
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     advisor = ec.advisors.OnlineRidge(6, lags=4, harmonics=1)
     runner = ec.Runner(ec.Policy(ec.Periodic(ec.Competitive(advisor, 2.5, horizon=6), 6), problem), [0.5])
-    entry = _entry(runner._advance.lower(runner._shared, runner._carried, np.zeros(1)).compile())
+    entry = _entry(runner._compiled.advance.lower(runner._shared, runner._carried, np.zeros(1)).compile())
     assert entry.count(" call(") == 1
     assert " fusion(" not in entry

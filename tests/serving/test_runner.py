@@ -445,3 +445,17 @@ def test_importing_the_library_leaves_the_dispatch_of_jax_to_the_caller():
     settings = "jax.config.update('jax_num_cpu_devices', 2); assert jax.device_count() == 2"
     asked = f"import ecl2o.serving, jax; {settings}"
     subprocess.run([sys.executable, "-c", asked], check=True, env={**os.environ, "XLA_FLAGS": ""})
+
+
+def test_many_streams_step_in_the_memory_of_the_step_before_last():
+    """Two states take turns, and neither what was returned nor what the last step says is overwritten."""
+    policy, dim, _ = example("LSTM")
+    x0, history, contexts = streams(5, dim)
+    together = ec.Runner.many(policy, x0, history)
+    kept, copies, places = [], [], []
+    for step in range(4):
+        kept.append(together.step(contexts[:, step]))
+        copies.append(kept[-1].copy())
+        places.append(together._carried[0].unsafe_buffer_pointer())
+    assert len(set(places[1:])) == 2
+    np.testing.assert_array_equal(kept, copies)

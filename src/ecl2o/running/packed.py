@@ -25,7 +25,7 @@ from ecl2o.running.one_kernel import fits_one_kernel, jit_as_one_kernel
 from ecl2o.running.stepper import Stepper, StepperState
 
 # From this many numbers an array is handed over by itself: cutting it out of a vector would copy it at every step.
-_LARGE = 1 << 14
+_LARGE = 1 << 10
 
 Vectors = tuple[Any, ...]
 Spec = jax.ShapeDtypeStruct
@@ -47,8 +47,9 @@ class Compiled:
     """`begin(arrays, x0, history) -> (shared, carried)`, `advance(shared, carried, context) -> carried`,
     `inspect(shared, carried, context) -> Info`, what the agent says about that step, and `play`, both in one: (carried, Info).
 
-    Of many streams those advance that are asked and have a finite answer: `advance(shared, carried, contexts, asked) ->
-    (carried, advanced)`. The first carried vector begins with `Front`.
+    Of many streams those advance that are asked and have a finite answer: `advance(shared, carried, spare, contexts, asked) ->
+    (carried, advanced)`. The new vectors take the memory of the spare ones, which are lost: fresh memory for the state of many
+    streams costs more than their step. The first carried vector begins with `Front`.
     """
 
     begin: Callable[..., tuple[Vectors, Vectors]]
@@ -198,7 +199,8 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
     def advance_some(in_axes):
         together = jax.vmap(advance, in_axes)
 
-        def some(shared, carried, contexts, asked):
+        def some(shared, carried, spare, contexts, asked):
+            del spare  # only its memory is wanted
             after = together(shared, carried, contexts)
             advanced = asked & jnp.isfinite(after[0][:, : Front.length(sizes, screened)]).all(axis=1)
             kept = [jnp.where(advanced[:, None], new, old) for new, old in zip(after, carried, strict=True)]
@@ -210,7 +212,7 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
         axes = (shared_axis, 0, 0)
         return Compiled(
             jax.jit(jax.vmap(packed_begin, axes, out_axes=(shared_axis, 0))),
-            jax.jit(advance_some(axes)),
+            jax.jit(advance_some(axes), donate_argnums=2, keep_unused=True),
             jax.jit(jax.vmap(inspect, axes)),
             jax.jit(jax.vmap(packed_step, axes)),
         )

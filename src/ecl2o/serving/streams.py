@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
 from ecl2o.problem import Instance
-from ecl2o.running.packed import Compiled, Program, Sizes
+from ecl2o.running.packed import Compiled, Program, Sizes, Vectors
 from ecl2o.serving.incoming import accepted
 from ecl2o.serving.policy import Policy
 from ecl2o.serving.runs import AbstractRunner, context_dim_of, refuse_bad_horizon, working_dtype
@@ -81,9 +82,9 @@ class Streams(AbstractRunner):
         self._refuse_after_horizon()
         usable = asked if self._is_screened else asked & np.isfinite(given).all(axis=1)
         safe = np.where(usable[:, None], given, 0.0).astype(self._dtype)
-        carried, stepped = self._compiled.advance(self._shared, self._carried, safe, usable)
+        carried, stepped = self._compiled.advance(self._shared, self._carried, self._spare(), safe, usable)
         answered = np.asarray(stepped)
-        self._last, self._last_info = (self._carried, safe), None
+        self._last = self._carried, safe
         self._carried, self._steps = carried, self._steps + 1
         self._front = self._read_front()
         self._bill = self._bill + np.where(answered[:, None], self._front.bill, 0.0)
@@ -119,6 +120,11 @@ class Streams(AbstractRunner):
                 )
         return first.each, [np.stack(leaves) for leaves in zip(*(own for _, own in programs), strict=True)]
 
+    def _spare(self) -> Vectors:
+        """Memory for the next state: that of the state before the last step, of which nothing can be told any more."""
+        last, self._last, self._last_info = self._last, None, None
+        return jax.tree.map(jnp.empty_like, self._carried) if last is None else last[0]
+
     def _compile(self) -> None:
         given, nobody = np.zeros(self._expected, self._dtype), np.zeros(len(self._bill), bool)
-        jax.block_until_ready(self._compiled.advance(self._shared, self._carried, given, nobody))
+        jax.block_until_ready(self._compiled.advance(self._shared, self._carried, self._spare(), given, nobody))
