@@ -49,10 +49,17 @@ def test_training_lowers_the_loss_and_what_is_not_kept_changes_nothing(made_up):
     assert eqx.tree_equal(guard, competitive_ridge(DAILY))
 
 
-@pytest.mark.parametrize("period", [24, None])
-def test_guards_trained_together_are_trained_each_by_itself(made_up, period):
-    terms = [Terms(ratio, "day" if period else "run") for ratio in (1.9, 2.6)]
-    options = {"period": period, "steps": 12, "window_days": 2, "skipped_days": 5, "checks": 1}
+def test_a_promise_without_an_end_is_not_trained(made_up):
+    """What a long run leaves of its promise is in no window of the training days."""
+    whole = competitive_ridge(Terms(1.9, "run"))
+    guard, log = train_through(whole, PROBLEM, made_up, period=None, window_days=2, skipped_days=5)
+    assert eqx.tree_equal(guard, whole)
+    assert (log.loss.shape, log.validation_cost.shape, log.best_step) == ((0,), (1,), 0)
+
+
+def test_guards_trained_together_are_trained_each_by_itself(made_up):
+    terms = [Terms(ratio, "day") for ratio in (1.9, 2.6)]
+    options = {"period": 24, "steps": 12, "window_days": 2, "skipped_days": 5, "checks": 1}
     together = train_through_each([competitive_ridge(each) for each in terms], PROBLEM, made_up, **options)
     for each, (_, log) in zip(terms, together, strict=True):
         _, alone = train_through(competitive_ridge(each), PROBLEM, made_up, **options)

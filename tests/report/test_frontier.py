@@ -43,6 +43,15 @@ def test_the_worst_seen_is_on_a_log_axis_and_everything_is_inside():
             assert ((left <= x) & (x <= right) & (bottom <= y) & (y <= top)).all(), line.get_label()
 
 
+def test_the_whole_legend_is_inside_the_figure():
+    figure = draw_frontier(fake_frontier())
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box, whole = legend.get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0 < box.x1 <= whole.x1
+    assert whole.y0 <= box.y0 < box.y1 <= whole.y1
+
+
 def test_an_infinite_ratio_stands_at_the_edge():
     _, seen = draw_frontier(fake_frontier(worst=math.inf)).axes
     (place,) = lines(seen)["PureML-0"].get_xdata()

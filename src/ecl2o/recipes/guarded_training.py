@@ -107,7 +107,8 @@ def train_through_sites(
         guards: by site, each around `Corrected(OnlineRidge(...))`.
         problems: what is decided, by site.
         sites: the series with their splits.
-        period: steps after which the promise begins anew; None: never.
+        period: steps after which the promise begins anew; None: never, and then nothing is trained, because what a long run
+            leaves of its promise is in no window of the training days.
         steps: Adam steps.
         learning_rate: the first one, in units of the weights.
         window_days: the length of the windows, one beginning on each day; by default two periods of up to a week or one of more,
@@ -144,9 +145,9 @@ def train_through_sites(
     weights, frozen = eqx.partition(every, trainable_mask(every))
     adam = jax.vmap(jax.vmap(_ADAM.init))(weights)
     rates = learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
-    losses, done = [], [0]
+    losses, done = [np.zeros((len(sites), len(guards[0]), 0))], [0]
     kept, costs = [weights], [_daily_costs(weights, frozen, costs_of, validation, period, per_day)]
-    for chunk in np.array_split(rates, checks):
+    for chunk in np.array_split(rates, checks) if period is not None else ():
         weights, adam, values = _descend(weights, adam, frozen, costs_of, training, jnp.asarray(chunk), period)
         losses.append(np.asarray(values))
         done.append(done[-1] + len(chunk))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from ecl2o.report.style import (
@@ -47,9 +48,18 @@ def draw_frontier(frontier: Frontier) -> Figure:
         costs = [point.average_cost for point in frontier.points]
         low, high = min(*costs, 1.0), max(costs)
         promised.set_ylim(low - 0.04 * (high - low), high + _ROOM * (high - low))
-        handles, labels = seen.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+        figure.legend(handles=_legend(frontier, seen), loc="outside lower center", ncols=4)
         return figure
+
+
+def _legend(frontier: Frontier, axes) -> list[Line2D]:
+    """A line for each curve, and one for all that are drawn again for bounded contexts."""
+    twins = {_label(point) for point in frontier.points if point.bounded}
+    handles = [line for line in axes.get_lines() if line.get_label() not in twins]
+    if twins:
+        style = {"color": GREY, "marker": "o", "markerfacecolor": "white", "linestyle": _DASHED, "linewidth": 1.2}
+        handles.append(Line2D([], [], label="dashed: bounded contexts", **style))
+    return handles
 
 
 def _draw_promises(axes, frontier: Frontier) -> None:
