@@ -333,3 +333,16 @@ def test_a_step_that_nobody_can_read_is_not_answered(fitted, tmp_path, ecl2o):
     assert "Exception ignored" not in result.stderr
     rest = values(ecl2o("act", fitted.policy, "--state", state, stdin="2\n4.25\n"))
     assert first + rest == values(ecl2o("act", fitted.policy, stdin="3.5\n2\n4.25\n"))
+
+
+def test_a_promise_that_is_lost_is_said_beside_the_answer(ecl2o, tmp_path):
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    guard = ec.Competitive(ec.ROBD(), 2.5, contexts=(-1.0, 1.0))
+    ec.save(tmp_path / "guard.ecl2o", ec.Policy(guard, problem))
+    result = ecl2o("act", tmp_path / "guard.ecl2o", "--x0", "0", stdin="[0.5]\n[50.0]\n")
+    assert result.exit_code == 0
+    kept, lost = map(json.loads, result.stdout.splitlines())
+    assert "unconverged" not in kept
+    assert lost["unconverged"] is True
+    assert "line 1" not in result.stderr
+    assert "line 2: a solve did not converge, or a promise holds no longer" in result.stderr

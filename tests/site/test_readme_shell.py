@@ -23,7 +23,12 @@ def test_from_a_csv_to_a_running_service(tmp_path):
     script = "set -eu\n" + block.replace("8700", port) + "wait $service || true\n"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=900
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"step":1' in done.stdout.replace(" ", "")

@@ -12,7 +12,9 @@ from axe import grave_violations
 SITE = Path(os.environ.get("ECL2O_SITE", Path(__file__).resolve().parents[2] / "site"))
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 SIZES = {"desk": (1280, 900), "phone": (390, 844)}
-pytestmark = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="the site is not built; make docs builds it")
+pytestmark = pytest.mark.skipif(
+    not (SITE / "index.html").is_file(), reason="the site is not built; make docs builds it"
+)
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])

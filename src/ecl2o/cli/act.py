@@ -144,7 +144,9 @@ def _warn(number: int, answer: "Answer") -> None:
         used = ", ".join(f"{entry:g}" for entry in answer.context_used)
         _say(f"line {number} is missing or implausible; answered as if it were {used}, the last plausible one.")
     if answer.unconverged:
-        _say(f"line {number}: a solve did not converge; the action is within its bounds, but may not be the best.")
+        _say(
+            f"line {number}: a solve did not converge, or a promise holds no longer; nothing is guaranteed of this action."
+        )
 
 
 def _run(policy: "Policy", state: Path | None, x0: list[float] | None, reading: "Reading | None") -> "PipedRun":
