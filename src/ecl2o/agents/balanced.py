@@ -60,7 +60,7 @@ def _on_the_path(log_eta, problem: Problem, context, previous):
 
 
 def _imbalance(log_eta, parameters):
-    """Gamma f - c on the path; falls in eta."""
+    """gamma f - c along the path; it decreases in eta."""
     problem, gamma, context, previous = parameters
     point, _ = _on_the_path(log_eta, problem, context, previous)
     return gamma * problem.hitting(point, context) - problem.switching(point, previous)

@@ -130,7 +130,7 @@ def minimize_hitting(
 
 
 def cheapest_action(problem: Problem, context: Float[Array, " q"]) -> Float[Array, " d"]:
-    """Argmin over X of f(., y): where a run begins if no action was in force before it.
+    """argmin over X of f(., y): where a run begins if no action was in force before it.
 
     >>> from ecl2o.problem import SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))

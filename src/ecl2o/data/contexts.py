@@ -110,7 +110,7 @@ class Contexts:
         return self.values[: self.split.training_days * self.steps_per_day]
 
     def training_windows(self, steps: int | None = None, history_steps: int = 0) -> Instance:
-        """All windows of so many steps (a day, unless given) inside the training days, as a set of instances.
+        """All windows of the given length (a day, unless given) inside the training days, as a set of instances.
 
         x_0 is the context before the window, so 60 days of 24 hours give 1,416 windows. With `history_steps` each instance
         carries that many contexts before its window (the last one is x_0); windows that begin too early to have so

@@ -164,7 +164,7 @@ def _whole_days(frame: pd.DataFrame, steps_per_hour: int) -> pd.DataFrame:
 
 
 def _averaged(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
-    """The means of so many rows at a time, each at the time of its first row."""
+    """The means of consecutive groups of `rows` rows, each at the time of its first row."""
     if rows == 1:
         return frame
     means = frame.to_numpy().reshape(-1, rows, frame.shape[1]).mean(axis=1)

@@ -34,7 +34,7 @@ def worst_found(
     steps: int,
     ceiling: float = float("inf"),
 ) -> tuple[float, Instance]:
-    """The largest ratio found in the region, with its instance: ascent of so many steps from each start.
+    """The largest ratio found in the region, with its instance: ascent of `steps` steps from each start.
 
     Before that, contexts equal to x0, where the oracle pays nothing: whoever moves there has an infinite ratio. Where a start has
     the largest ratio that there can be, the `ceiling`, there is nothing to search for.

@@ -112,7 +112,7 @@ def _region(contexts: Region | None, promise: Promise | None) -> Region:
 
 
 def _ceiling(promise: Promise | None, horizon: int) -> float:
-    """The largest ratio to the optimum that a promise lets happen in a run of so many steps."""
+    """The largest ratio to the optimum that a promise allows over a run of this horizon."""
     if promise is None or promise.reference != "the optimum" or float(promise.allowance) > 0:
         return float("inf")
     return float(promise.ratio) if promise.period is None or promise.period >= horizon else float("inf")

@@ -43,12 +43,21 @@ def streamed(agent: AbstractAgent, problem: Problem, forecaster: AbstractForecas
 class ScoredEntry(eqx.Module):
     """An entry with its score, in the figures that tables show: one row each.
 
-    `average_cost` is in units of the daily oracle's; ratios are by day, against the optimum from the same x_0;
-    `microseconds_per_step` is the time of the compiled run divided by its steps, best of three after warm-up.
-    `live_ratio` is the largest that the agent itself reported at any step, None where it does not know the optimum. Of a promise,
-    `left` is the least that it left to be spent, in units of what may be spent, and `lost_at` the first step (from 0) for which
-    it did not hold any more, because a context was not such as it counts on. A row with `unconverged` steps, its own or its
-    oracle's, is no result. `not_applicable` says why an agent is not for this problem; its figures are NaN then.
+    Args:
+        name: that tables and JSON use.
+        average_cost: the mean daily cost, over the daily oracle's.
+        competitive_ratio: of the worst day, against its optimum from the same x_0.
+        tail_ratio: percentiles of the daily ratio, by name ("p99").
+        worst_day: its number, from 0.
+        microseconds_per_step: the time of the compiled run over its steps, best of three after warm-up.
+        forecaster: the class that was asked. Default: none was.
+        promise: what the agent promises. Default: nothing.
+        live_ratio: the largest that the agent itself reported at any step. Default: it does not know the optimum.
+        left: the smallest remaining budget of a promise, as a share of what may be spent. Default: there is no promise.
+        lost_at: the first step (from 0) at which a promise no longer held, because a context lay outside what it assumes.
+            Default: it held throughout.
+        unconverged: steps of the agent or of its oracle that did not converge; if there are any, these figures are no result.
+        not_applicable: why the agent does not apply to the problem; its figures are NaN then. Default: it applies.
     """
 
     name: str
@@ -67,7 +76,7 @@ class ScoredEntry(eqx.Module):
 
     @classmethod
     def left_out(cls, name: str, reason: str) -> "ScoredEntry":
-        """The row of an agent that is not for this problem."""
+        """The entry of an agent that does not apply to this problem."""
         nan = float("nan")
         return cls(name, nan, nan, dict.fromkeys(_LEVELS, nan), 0, nan, not_applicable=reason)
 
@@ -109,9 +118,9 @@ def compare(
     bed: Bed,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[ScoredEntry]:
-    """Score every entry, in their order, tested continuously on the same days; the oracle's comes first.
+    """Score every entry, in the given order, on the same consecutive days; the oracle comes first.
 
-    An agent that is not for the problem has a row that says why.
+    An agent that does not apply to the problem gets an entry that says why.
 
     >>> import jax.numpy as jnp
     >>> from ecl2o.agents import ROBD

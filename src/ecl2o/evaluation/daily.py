@@ -22,7 +22,7 @@ from ecl2o.running import rollout_days
 
 
 class Bed(eqx.Module):
-    """Consecutive days with what is known before them, and the daily oracle's bill, common to all agents.
+    """Consecutive days, what is known before them, and the daily oracle's bill: the same for all agents.
 
     Where the oracle did not converge its bill is not the optimum, and nothing measured by it is a result.
 

@@ -64,7 +64,7 @@ def tail_ratios(
 
 
 def prediction_error(advice: Float[Array, "*n T d"], best: Trajectory) -> Float[Array, "*n"]:
-    """Rho (Definition 3): the squared distance of the advice from the oracle's actions, over the oracle's cost.
+    """rho (Definition 3): the squared distance of the advice from the oracle's actions, over the oracle's cost.
 
     Where that cost is 0: 0 if the advice is exact, else infinite (erratum E14).
     """

@@ -49,7 +49,7 @@ def _advice(agent: AbstractAgent, advice: Array | None) -> Array:
 
 
 class FixedScale(eqx.Module):
-    """The factor on costs, the floor under oracle costs in denominators, and whether (1) each cost is over its own optimum."""
+    """The factor on costs, the floor under oracle costs in denominators, and 1 where each cost is divided by its own optimum."""
 
     factor: Float[Array, ""]
     floor: Float[Array, ""]

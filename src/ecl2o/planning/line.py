@@ -42,7 +42,7 @@ def tilted_minimizers(
     last: Int[Array, ""],
     tilts: Float[Array, " n"],
 ) -> Float[Array, "n 1"]:
-    """Argmin over X of W_last(x) + tilt x, for several tilts of at most the rate.
+    """argmin over X of W_last(x) + tilt x, for several tilts of at most the rate.
 
     The slope jumps at x_0, where a |x - x_0| has its kink. The branch that holds right of x_0 and the one that holds left
     of it are both increasing, and their roots r <= l give the minimiser as x_0 clipped to [r, l]; so its derivative with

@@ -1,4 +1,4 @@
-"""Days of one's own series to test on, each with what came before it."""
+"""The days of a series to test on, and the history before them."""
 
 import jax.numpy as jnp
 

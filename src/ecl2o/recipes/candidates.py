@@ -33,7 +33,7 @@ RIDGE_TRUSTS = (1.0, 10.0, None)
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How long the memory and the training windows can be with so many training days, in steps."""
+    """How long the memory and the training windows can be, in steps, given the number of training days."""
 
     profile_days: int
     history_steps: int

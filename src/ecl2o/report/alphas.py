@@ -76,7 +76,7 @@ def _draw_days(axes, study: AlphaStudy, time: pd.DatetimeIndex, steps_per_day: i
 
 
 def _typical(values: np.ndarray, steps: int, steps_per_day: int) -> int:
-    """The beginning of the stretch of so many steps in which the contexts move as much as in the median of them."""
+    """The start of the stretch of `steps` steps whose contexts move as much as the median stretch."""
     starts = np.arange(0, len(values) - steps + 1, steps_per_day)
     moved = [np.abs(np.diff(values[start : start + steps])).sum() for start in starts]
     return int(starts[np.argsort(moved)[len(moved) // 2]])

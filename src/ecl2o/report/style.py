@@ -90,7 +90,7 @@ def house_style() -> Iterator[None]:
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure of so many inches, which nothing global holds on to; legends go outside of the axes."""
+    """An empty figure of the given size in inches, free of global state; legends go outside the axes."""
     return Figure(figsize=(width, height), layout="constrained")
 
 

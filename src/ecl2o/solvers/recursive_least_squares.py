@@ -1,4 +1,4 @@
-"""Ridge regression on rows that come one by one, in O(k^2) each and without ever factorising anew."""
+"""Ridge regression on rows that arrive one at a time, in O(k^2) each and without refactorising."""
 
 import equinox as eqx
 import jax.numpy as jnp

@@ -183,7 +183,7 @@ def trade_off_points(
 def policies(
     entries: dict[str, StudyEntry], problem: Problem, period: int, context_dim: int, about: dict[str, Any]
 ) -> dict[str, Policy]:
-    """A policy file's content per entry: the first seed's agent, to be run as a stream of days of `period` steps."""
+    """The content of a policy file for each entry: the first seed's agent, to be run as a stream of days of `period` steps."""
 
     def streamed(entry: StudyEntry) -> AbstractAgent:
         return Periodic(entry.agents[0], period, "history") if entry.daily else entry.agents[0]

@@ -157,7 +157,7 @@ def largest_share(
     horizon: int | None,
     before_context: bool = False,
 ) -> Float[Array, ""]:
-    """Max over t of lambda_max(P_t^-1 S_t): how far the future can outweigh the past; one less than the smallest ratio.
+    """max over t of lambda_max(P_t^-1 S_t): how far the future can outweigh the past; one less than the smallest ratio.
 
     Args:
         past: the least curvature of a context, which makes P; (d, d), or one for each step, (T, d, d).

@@ -63,7 +63,7 @@ class RidgeFeatures(eqx.Module):
 
     @property
     def ends(self) -> list[int]:
-        """Where the stretches of recent contexts end: so many steps back."""
+        """Where the stretches of recent contexts end, in steps before now."""
         ends = {max(i, round(self.period ** (i / self.lags))) for i in range(1, min(self.lags, self.period) + 1)}
         return sorted({0} | ends | {self.period - lead for lead in self.leads})
 
