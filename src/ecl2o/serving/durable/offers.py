@@ -41,6 +41,12 @@ class Offer:
         switching = self.policy.problem.switching
         return self.policy.problem.Q.shape[0] if isinstance(switching, Mahalanobis) else None
 
+    @property
+    def units(self) -> str:
+        """The units of actions, where an action is of the same kind as a context; else nothing."""
+        units = self.policy.contract.units or []
+        return ", ".join(units) if len(units) == self.dim else ""
+
     def start(self, x0: list[float] | None, history: list[list[float]] | None) -> tuple[np.ndarray, np.ndarray | None]:
         """Where a stream begins: the action in force and the contexts before, the policy's own where none are given."""
         past = self._past(history)

@@ -244,15 +244,15 @@ class Service:
         return reasons
 
     def standing(self) -> list[dict[str, Any]]:
-        """By policy: streams, steps, the highest live ratio, the least that is left of a promise, and the promise."""
+        """By policy: streams, steps, the highest live ratio, the least that is left of a promise, the promise, actions' units."""
         with self.store.reading() as connection:
             found = rows.standing(connection)
         told = []
         for name, streams, steps, ratio, left in found:
             try:
-                promise = self.offer(name).promise
+                promise, units = self.offer(name).promise, self.offer(name).units
             except Refused:  # `unready` says it; the figures are there all the same
-                promise = None
+                promise, units = None, ""
             told.append(
                 {
                     "policy": name,
@@ -261,6 +261,7 @@ class Service:
                     "live_ratio": ratio,
                     "left": left,
                     "promise": promise,
+                    "units": units,
                 }
             )
         return told

@@ -30,20 +30,25 @@ def make_page(app: FastAPI, service: Service, access: Access) -> None:
         return HTMLResponse(templates.get_template(template).render(**values), status)
 
     @app.get("/", include_in_schema=False)
-    def all_streams(after: Annotated[str, Query(max_length=128)] = ""):
+    def all_streams(request: Request, after: Annotated[str, Query(max_length=128)] = ""):
         try:
             found, standing = service.streams(after, _ROWS), service.standing()
         except Refused as refused:
             return page("trouble.html", refused.status, detail=refused.detail)
         promises = {entry["policy"]: entry["promise"] for entry in standing}
+        units = {entry["policy"]: entry["units"] for entry in standing}
         return page(
             "streams.html",
-            rows=[row_of(stream, promises.get(stream["policy"])) for stream in found],
+            rows=[
+                row_of(stream, promises.get(stream["policy"])) | {"units": units.get(stream["policy"], "")}
+                for stream in found
+            ],
             after=after,
             next=found[-1]["id"] if len(found) == _ROWS else None,
             total=sum(entry["streams"] for entry in standing),
             steps=sum(entry["steps"] for entry in standing),
             reasons=service.unready(),
+            address=request.url.netloc,
         )
 
     @app.get("/watch/{id}", include_in_schema=False)
@@ -60,7 +65,7 @@ def make_page(app: FastAPI, service: Service, access: Access) -> None:
             stream=stream,
             row=row_of(stream, offered.promise),
             promise=offered.promise,
-            units=", ".join(offered.policy.contract.units or []),
+            units=offered.units,
             about=about_policy(offered),
             data=json.dumps(data).replace("<", "\\u003c"),
         )

@@ -6,7 +6,7 @@ from typing import Any
 from ecl2o.serving.durable.offers import Offer
 
 
-def figure(value: float | None, digits: int = 4) -> str:
+def figure(value: float | int | None, digits: int = 4) -> str:
     r"""A number for people: four digits that count, thousands apart, a dash where it is not known.
 
     >>> figure(1234567.8), figure(0.00123456), figure(None), figure(2.5)

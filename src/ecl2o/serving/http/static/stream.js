@@ -44,6 +44,7 @@ function tiles() {
   fillBar(place("bar"), share);
   place("guard").textContent = last.guard_active === null ? "none" : last.guard_active ? "acting" : "idle";
   place("guard").classList.toggle("on", last.guard_active === true);
+  document.getElementById("tiles").classList.remove("waiting");
   place("acted").textContent = steps.filter((step) => step.guard_active).length;
   place("shown").textContent = steps.length;
   document.getElementById("latest").replaceChildren(...steps.slice(-LATEST).reverse().map(row));
@@ -62,7 +63,7 @@ function row(step) {
   return made;
 }
 
-const tick = () => { place("age").textContent = age(steps[steps.length - 1]?.at); };
+const tick = () => { if (steps.length) place("age").textContent = age(steps[steps.length - 1].at); };
 
 async function look() {
   if (asked) return;
