@@ -6,6 +6,7 @@ import time
 
 import httpx
 import pytest
+
 from axe import grave_violations
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
