@@ -21,12 +21,7 @@ class Doctests(griffe.Extension):
 def fenced(text: str) -> str:
     r"""The text with its examples in fences.
 
-    >>> print(fenced("Adds.\n\n>>> 1 + 1\n2"))
-    Adds.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> fenced("Adds.\n\n>>> 1 + 1\n2").splitlines()[2]
+    '```pycon'
     """
     return _EXAMPLE.sub(lambda example: f"```pycon\n{example[0]}\n```", text)
