@@ -1,8 +1,11 @@
 """Latency of the streaming runner: microseconds a step, one stream at a time, and streams a second, 10,000 at a time.
 
+Beside it, how long the first action takes in a new process, with and without JAX's persistent compilation cache.
+
 The yardstick is the same step (the paper's MLP, 3 layers of 10, behind the calibrator, with its bill) written by hand in
 NumPy. All are interleaved in rounds in one process, in wall-clock time, which is what a control loop waits for; the median
-of a round is disturbed by other programs, so the quietest round is printed beside the median of all steps.
+of a round is disturbed by other programs, so the quietest round is printed beside the median of all steps, and p99 is the
+median over rounds. What `ecl2o fit` chooses is compared with the LSTM.
 
     .venv/bin/python benchmarks/runner.py
     .venv/bin/python benchmarks/runner.py --async-dispatch     # as JAX comes
@@ -15,6 +18,9 @@ hand-over takes longer than the step. So a process that serves one stream should
 import argparse
 import os
 import platform
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -55,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--calls", type=int, default=20, help="of all streams at once")
     parser.add_argument("--async-dispatch", action="store_true", help="leave JAX's dispatch as it comes")
     given = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
@@ -84,24 +91,71 @@ def main() -> None:
     print(
         f"jax {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     )
-    yardstick = np.median(np.concatenate(taken["MLAROBD(MLP), NumPy"]))
-    print(
-        f"\n{'microseconds a step':24s}{'mean':>9s}{'median':>9s}{'p99':>9s}{'quietest round':>16s}{'x NumPy':>9s}{'kB':>7s}"
-    )
-    for name, rounds in taken.items():
-        all_steps, quietest = np.concatenate(rounds), min(np.median(one) for one in rounds)
-        median, p99 = np.median(all_steps), np.percentile(all_steps, 99)
+    figures = {name: _figures(rounds) for name, rounds in taken.items()}
+    lstm_figures = figures["MLAROBD(LSTM)"]
+    heads = ("mean", "median", "p99", "quietest round", "its mean")
+    print(f"\n{'microseconds (x LSTM)':24s}{''.join(f'{head:>17s}' for head in heads)}{'kB':>7s}")
+    for name, found in figures.items():
         state = sum(part.nbytes for part in runners[name].state_dict()["carried"]) / 1e3 if name in runners else 0.0
-        mean = all_steps.mean()
-        print(f"{name:24s}{mean:9.1f}{median:9.1f}{p99:9.1f}{quietest:16.1f}{median / yardstick:9.2f}{state:7.1f}")
+        cells = [f"{figure:10.1f} ({figure / beside:.2f})" for figure, beside in zip(found, lstm_figures, strict=True)]
+        print(f"{name:24s}{''.join(f'{cell:>17s}' for cell in cells)}{state:7.1f}")
 
-    print(f"\n{STREAMS} streams in one call{'ms':>9s}{'streams a second':>19s}")
-    many = np.random.default_rng(1).uniform(size=(20, STREAMS, 1))
-    for name, policy in policies.items():
-        runner = ec.Runner.many(policy, np.full((STREAMS, 1), 0.5))
-        runner.step(many[0])
-        median = np.median(_timed(runner.step, many)) / 1e3
-        print(f"{name:24s}{median:12.2f}{STREAMS / median * 1e3:19,.0f}")
+    many = np.random.default_rng(1).uniform(size=(given.calls, STREAMS, 1))
+    together = {name: ec.Runner.many(policy, np.full((STREAMS, 1), 0.5)) for name, policy in policies.items()}
+    calls: dict[str, list[float]] = {name: [] for name in together}
+    for contexts in many:
+        for name, streams in together.items():
+            calls[name].append(float(_timed(streams.step, contexts[None])[0]) / 1e3)
+    print(
+        f"\n{f'{STREAMS} streams, ms':24s}{'median (x LSTM)':>20s}{'quietest (x LSTM)':>20s}{'streams a second':>19s}"
+    )
+    beside = calls["MLAROBD(LSTM)"][2:]
+    for name, each in calls.items():
+        median, least = np.median(each[2:]), min(each[2:])
+        cells = f"{median:12.1f} ({median / np.median(beside):5.1f}){least:12.1f} ({least / min(beside):5.1f})"
+        print(f"{name:24s}{cells}{STREAMS / median * 1e3:19,.0f}")
+
+    print("\nfirst action in a new process, guarded regression 24: seconds after the imports (CPU seconds)")
+    with tempfile.TemporaryDirectory() as folder:
+        for words, cache in (("no cache", None), ("cache, empty", folder), ("cache, filled", folder)):
+            print(f"{words:24s}{_first_action(cache)}")
+
+
+def _figures(rounds: list[np.ndarray]) -> list[float]:
+    """Mean and median of all steps, the median of the rounds' 99th percentiles, the least median and mean of a round."""
+    steps, p99 = np.concatenate(rounds), np.median([np.percentile(one, 99) for one in rounds])
+    return [
+        steps.mean(),
+        np.median(steps),
+        p99,
+        min(np.median(one) for one in rounds),
+        min(one.mean() for one in rounds),
+    ]
+
+
+_FIRST = """
+import time
+import jax
+import ecl2o as ec
+from ecl2o.agents.advisors.correction import Corrected
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+begun, used = time.perf_counter(), time.process_time()
+problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+guard = ec.Competitive(Corrected(ec.advisors.OnlineRidge(24), 24), 2.5, horizon=24)
+ec.Runner(ec.Policy(ec.Periodic(guard, 24), problem), [0.5]).step([0.4])
+print(f"{time.perf_counter() - begun:8.1f} ({time.process_time() - used:.1f})")
+"""
+
+
+def _first_action(cache: str | None) -> str:
+    """How long it takes in a process of its own."""
+    settings = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"} if cache else {}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    run = subprocess.run(
+        [sys.executable, "-c", _FIRST], env=inherited | settings, capture_output=True, text=True, check=True
+    )
+    return run.stdout.rstrip()
 
 
 def _timed(step: Callable[[np.ndarray], np.ndarray], contexts: np.ndarray) -> np.ndarray:
