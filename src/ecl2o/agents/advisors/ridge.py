@@ -97,7 +97,7 @@ class OnlineRidge(AbstractAgent):
 
     Args:
         period: steps in a period, usually a day. Default: 24.
-        half_life: in periods; how fast what was learned is forgotten. Default: 7.
+        half_life: of the profile of a period, in periods; the regression itself forgets nothing. Default: 7.
         lags: how many stretches of the last period the features compare. Default: 24.
         harmonics: sines and cosines of the time of day, how many of each. Default: 3.
         ridge: the penalty on squared weights. Default: 0.01.
