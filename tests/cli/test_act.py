@@ -346,3 +346,28 @@ def test_a_promise_that_is_lost_is_said_beside_the_answer(ecl2o, tmp_path):
     assert lost["unconverged"] is True
     assert "line 1" not in result.stderr
     assert "line 2: a solve did not converge, or a promise holds no longer" in result.stderr
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_limits_and_a_promise_together(fitted, ecl2o, tmp_path):
+    """Limits of the day: actions stay there, the promise is kept for contexts there, and evaluate knows them too."""
+    policy = ec.load(fitted.policy)
+    free = ecl2o("act", fitted.policy, "--json", stdin="4.4\n4.4\n4.4\n2\n")
+    told = [json.loads(line) for line in free.stdout.splitlines()]
+    assert max(answer["action"][0] for answer in told) > 3.0
+    held = ecl2o(
+        "act", fitted.policy, "--bounds", "1:3", "--json", "--state", tmp_path / "s", stdin="2.9\n2.9\n2.9\n2\n"
+    )
+    told = [json.loads(line) for line in held.stdout.splitlines()]
+    assert held.exit_code == 0, held.stderr
+    assert all(1 <= answer["action"][0] <= 3 for answer in told)
+    assert max(answer["live_ratio"] for answer in told) <= 2.2 * (1 + 1e-9)
+    tested = ecl2o("evaluate", fitted.policy, fitted.data, "--bounds", "-2:9", "--json")
+    assert tested.exit_code == 0, tested.stderr
+    assert policy.contract.action_bounds is None
+    for given, message in (("3:1", "LOW must be less than HIGH"), ("x", "LOW:HIGH is expected")):
+        refused = ecl2o("act", fitted.policy, "--bounds", given, stdin="3\n")
+        assert refused.exit_code == 2
+        assert message in " ".join(refused.stderr.split())

@@ -43,6 +43,7 @@ def act(
             "--from-beginning", help="The input starts with the run's first context: pass over answered ones."
         ),
     ] = False,
+    bounds: series.Limits = None,
     column: series.Columns = None,
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
@@ -62,7 +63,7 @@ def act(
     With --state a killed process goes on where it was: an answer that you have read is always in the state. One process at a
     time holds a state.
     """
-    lines = _lines()
+    lines, limits = _lines(), None if bounds is None else series.interval_of(bounds, "--bounds")
     if sys.stdout is None:
         raise ValueError("standard output is closed, so that nobody can be answered.")
     from ecl2o.cli.numerics import keep_compiled_programs, use_double_precision, use_synchronous_dispatch
@@ -73,10 +74,11 @@ def act(
     use_synchronous_dispatch()
     use_double_precision()
     from ecl2o.serving import load
+    from ecl2o.serving.limits import within
     from ecl2o.serving.pipe import holding
 
     with contextlib.nullcontext() if state is None else holding(state):
-        loaded = load(policy)
+        loaded = load(policy) if limits is None else within(load(policy), *limits)
         run = _run(loaded, state, _numbers_of(x0), history and series.reading(history, column, time_column, fill))
         _answer_all(run, loaded, lines, skip_bad, from_beginning, json)
 

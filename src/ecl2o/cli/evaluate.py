@@ -18,6 +18,7 @@ def evaluate(
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     period: series.Period = None,
+    bounds: series.Limits = None,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
@@ -26,6 +27,7 @@ def evaluate(
     The policy runs as `act` would run it, as one stream; ratios are by day. The first days, as many as the policy remembers, are
     its history and are not counted.
     """
+    limits = None if bounds is None else series.interval_of(bounds, "--bounds")
     from ecl2o.cli.numerics import use_double_precision
 
     use_double_precision()
@@ -34,8 +36,9 @@ def evaluate(
     from ecl2o.recipes.believed import believed, in_words
     from ecl2o.recipes.own_series import reference_entries
     from ecl2o.serving import load
+    from ecl2o.serving.limits import within
 
-    loaded = load(policy)
+    loaded = load(policy) if limits is None else within(load(policy), *limits)
     contexts = series.reading(data, column, time_column, fill, period).made_for(loaded).whole()
     contexts, replaced = believed(contexts, loaded.contract.screen)
     bed, first = policy_bed(loaded, contexts, days)

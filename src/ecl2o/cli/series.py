@@ -34,6 +34,14 @@ Period = Annotated[
         min=2, help="Steps in a 'day', needed where rows are a day or more apart (7: weeks). (default: a day's)"
     ),
 ]
+Limits = Annotated[
+    str | None,
+    typer.Option(
+        "--bounds",
+        metavar="LOW:HIGH",
+        help="Keep actions there, and a promise counts on contexts there. (default: the policy's)",
+    ),
+]
 TrainingDays = Annotated[
     int | None, typer.Option(min=2, help="Days to train on, the first ones. (default: two thirds)")
 ]

@@ -44,7 +44,8 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """`begin(arrays, x0, history) -> (shared, carried)`, `advance(shared, carried, context) -> carried`,
+    """`begin(arrays, x0, history) -> (shared, carried)`, and `share(arrays) -> shared` for runs that have begun;
+    `advance(shared, carried, context) -> carried`;
     `inspect(shared, carried, context) -> Info`, what the agent says about that step, and `play`, both in one: (carried, Info).
 
     Of many streams those advance that are asked and have a finite answer: `advance(shared, carried, spare, contexts, asked) ->
@@ -53,6 +54,7 @@ class Compiled:
     """
 
     begin: Callable[..., tuple[Vectors, Vectors]]
+    share: Callable[..., Vectors]
     advance: Callable[..., Any]
     inspect: Callable[..., Info]
     play: Callable[..., tuple[Vectors, Info]]
@@ -70,25 +72,31 @@ class Front(NamedTuple):
     @classmethod
     def read(cls, vector: np.ndarray, sizes: Sizes, screened: bool) -> "Front":
         """From the first carried vector, of one stream or of many."""
-        start, stop = sizes.dim, sizes.dim + (4 if screened else 3)
+        start, stop = sizes.dim, sizes.dim + cls.bill_length(screened)
         context = vector[..., stop : stop + sizes.context_dim] if screened else None
         return cls(vector[..., :start], vector[..., start:stop], context)
 
     @staticmethod
-    def length(sizes: Sizes, screened: bool) -> int:
+    def bill_length(screened: bool) -> int:
+        """How many numbers a bill has."""
+        return 4 if screened else 3
+
+    @classmethod
+    def length(cls, sizes: Sizes, screened: bool) -> int:
         """How many numbers it has."""
-        return sizes.dim + 3 + (1 + sizes.context_dim if screened else 0)
+        return sizes.dim + cls.bill_length(screened) + (sizes.context_dim if screened else 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A policy's step for one stream, for many at once (every argument but the shared ones has a leading axis), and for many that
-    have a policy each (shared ones and the stepper's arrays have it too).
+    have a policy each (shared ones and the stepper's arrays have it too). `carried` are one stream's vectors.
     """
 
     one: Compiled
     many: Compiled
     each: Compiled
+    carried: tuple[Spec, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +113,13 @@ class Packing:
             alone = number if math.prod(spec.shape) >= _LARGE else None
             found.setdefault((spec.dtype, alone), []).append(number)
         return list(found.values())
+
+    @property
+    def vector_specs(self) -> tuple[Spec, ...]:
+        """The vectors' lengths and dtypes."""
+        lengths = [sum(math.prod(self.specs[number].shape) for number in vector) for vector in self.vectors]
+        kinds = [self.specs[vector[0]].dtype for vector in self.vectors]
+        return tuple(Spec((length,), kind) for length, kind in zip(lengths, kinds, strict=True))
 
     def pack(self, arrays: Sequence[Any]) -> Vectors:
         """Arrays to vectors."""
@@ -141,10 +156,10 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
         pairs = zip(is_array, constants, strict=True)
         return jax.tree.unflatten(structure, [next(rest) if kept else constant for kept, constant in pairs])
 
-    def begin(arrays, x0, history):
+    def to_begin(arrays, x0, history):
         return rebuild(arrays).init(Start(x0, history, sizes.horizon))
 
-    def step(arrays, state, context):
+    def to_step(arrays, state, context):
         state, made = rebuild(arrays).step(state, context)
         entries = [made.hitting, made.switching, 1.0 - made.info.converged]
         if made.screened is not None and state.screen is not None:
@@ -153,12 +168,11 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
 
     x0, history = Spec((sizes.dim,), dtype), Spec((sizes.seen, sizes.context_dim), dtype)
     context = Spec((sizes.context_dim,), dtype)
-    state = jax.eval_shape(begin, specs, x0, history)
+    begin, state = _traced(to_begin, specs, x0, history)
+    step, outputs = _traced(to_step, specs, state, context)
     state_specs, state_structure = jax.tree.flatten(state)
-    traced_begin = jax.make_jaxpr(begin)(specs, x0, history).jaxpr
-    closed_step, (after, *_) = jax.make_jaxpr(step, return_shape=True)(specs, state, context)
-    _refuse_change(state, after)
-    roles = _roles(traced_begin, closed_step.jaxpr, len(specs), len(state_specs))
+    _refuse_change(state, outputs[0])
+    roles = _roles(begin.jaxpr, step.jaxpr, len(specs), len(state_specs))
 
     def having(role: str, leaves):
         return [leaf for leaf, its in zip(leaves, roles, strict=True) if its == role]
@@ -173,10 +187,15 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
         action, *rest = having("carried", jax.tree.leaves(state))
         return carried_packing.pack([action, *costs, *rest])
 
+    def packed_shared(arrays, state):
+        return shared_packing.pack([*arrays, *having("shared", jax.tree.leaves(state))])
+
+    def share(arrays):  # no start decides what is shared, so that none need be made
+        return packed_shared(arrays, begin(arrays, *(jnp.zeros(spec.shape, dtype) for spec in (x0, history))))
+
     def packed_begin(arrays, x0, history):
         state = begin(arrays, x0, history)
-        shared = shared_packing.pack([*arrays, *having("shared", jax.tree.leaves(state))])
-        return shared, pack_carried(state, [jnp.zeros(spec.shape, dtype) for spec in bill])
+        return packed_shared(arrays, state), pack_carried(state, [jnp.zeros(spec.shape, dtype) for spec in bill])
 
     def packed_step(shared, carried, context):
         known = shared_packing.unpack(shared)
@@ -212,14 +231,31 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
         axes = (shared_axis, 0, 0)
         return Compiled(
             jax.jit(jax.vmap(packed_begin, axes, out_axes=(shared_axis, 0))),
+            jax.jit(share if shared_axis is None else jax.vmap(share)),
             jax.jit(advance_some(axes), donate_argnums=2, keep_unused=True),
             jax.jit(jax.vmap(inspect, axes)),
             jax.jit(jax.vmap(packed_step, axes)),
         )
 
-    jit = jit_as_one_kernel if fits_one_kernel(closed_step.jaxpr) else jax.jit
-    one = Compiled(jax.jit(packed_begin), jit(advance), jit(inspect), jit(packed_step))
-    return Program(one, of_streams(None), of_streams(0))
+    jit = jit_as_one_kernel if fits_one_kernel(step.jaxpr) else jax.jit
+    one = Compiled(jax.jit(packed_begin), jax.jit(share), jit(advance), jit(inspect), jit(packed_step))
+    return Program(one, of_streams(None), of_streams(0), carried_packing.vector_specs)
+
+
+class _Traced:
+    """A function as the program that it is: the agent's own code runs once, whatever is then compiled of it."""
+
+    def __init__(self, closed: Any, outputs: Any):
+        self.jaxpr, self._run, self._structure = closed.jaxpr, jex.jaxpr_as_fun(closed), jax.tree.structure(outputs)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return jax.tree.unflatten(self._structure, self._run(*jax.tree.leaves(arguments)))
+
+
+def _traced(function: Callable, *specs: Any) -> tuple[_Traced, Any]:
+    """The program of a function of arrays such as these, and what its outputs are."""
+    closed, outputs = jax.make_jaxpr(function, return_shape=True)(*specs)
+    return _Traced(closed, outputs), outputs
 
 
 def _refuse_change(before, after) -> None:

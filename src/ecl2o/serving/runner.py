@@ -46,7 +46,7 @@ class Runner(AbstractRunner):
         self._check_axes(x0)
         policy.problem.check(start)
         refuse_bad_horizon(horizon)
-        self._assemble([policy], Sizes(x0.shape[-1], context_dim, start.past.shape[-2], horizon), start.x0, start.past)
+        self._begin([policy], Sizes(x0.shape[-1], context_dim, start.past.shape[-2], horizon), start.x0, start.past)
 
     def step(self, context: Any) -> Float[np.ndarray, " d"]:
         """See a context, get an action. A context that is not q numbers is refused, and nothing changes."""

@@ -50,25 +50,34 @@ class AbstractRunner(abc.ABC):
     def _compile(self) -> None:
         """Make a step whose outcome nobody needs."""
 
-    def _assemble(self, policies: Sequence[Policy], sizes: Sizes, x0: Any, history: Any) -> None:
-        dtype, programs = working_dtype(), []
+    def _begin(self, policies: Sequence[Policy], sizes: Sizes, x0: Any, history: Any) -> None:
+        """A run from its beginning, where the numbers are known that an agent may refuse."""
         first, past = (x0, history) if x0.ndim == 1 else (x0[0], history[0])
         for policy in policies:
             policy.agent.check(policy.problem, Start(jnp.asarray(first), jnp.asarray(past), sizes.horizon))
+        arrays, _ = self._assemble(policies, sizes, x0.shape[:-1])
+        self._shared, self._carried = self._compiled.begin(arrays, x0, history)
+        self._front = self._read_front()
+        self._compile()
+
+    def _assemble(
+        self, policies: Sequence[Policy], sizes: Sizes, streams: tuple[int, ...]
+    ) -> tuple[list[Any], Program]:
+        """Everything but the run's own numbers; the arrays of the policies and their program."""
+        dtype, programs = working_dtype(), []
+        for policy in policies:
             stepper = Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen)
             programs.append(pack(cast_floats(stepper, dtype), sizes, dtype))
         self._policies, self._sizes, self._dtype = list(policies), sizes, dtype
         self._is_screened = policies[0].contract.screen is not None
-        self._streams = x0.shape[0] if x0.ndim == 2 else None
-        self._expected = (*x0.shape[:-1], sizes.context_dim)
+        self._streams = streams[0] if streams else None
+        self._expected = (*streams, sizes.context_dim)
         self._compiled, arrays = self._prepare(programs)
-        self._shared, self._carried = self._compiled.begin(arrays, x0, history)
-        self._front = self._read_front()
-        self._bill = np.zeros_like(self._front.bill, float)
+        self._bill = np.zeros((*streams, Front.bill_length(self._is_screened)))
         self._steps = 0
         self._last: tuple[Any, np.ndarray] | None = None
         self._last_info: Info | None = None
-        self._compile()
+        return arrays, programs[0][0]
 
     def _read_front(self) -> Front:
         return Front.read(np.asarray(self._carried[0]), self._sizes, self._is_screened)
@@ -222,17 +231,18 @@ class AbstractRunner(abc.ABC):
         sizes, streams = _read_sizes(contents, path)
         leading = () if streams is None else (streams,)
         runner = cls.__new__(cls)
-        x0 = np.zeros((*leading, sizes.dim), working_dtype())
-        runner._check_axes(x0)
+        runner._check_axes(np.zeros((*leading, sizes.dim)))
         try:
             for each in policies:
                 each.problem.switching.check(sizes.dim)
                 each.problem.hitting.check(sizes.dim, sizes.context_dim)
         except ValueError as error:
             raise PolicyFileError(f"{os.fspath(path)} does not fit the policy's problem: {error}") from None
-        past = np.zeros((*leading, sizes.seen, sizes.context_dim), x0.dtype)
-        runner._assemble(policies, sizes, x0, past)
+        arrays, program = runner._assemble(policies, sizes, leading)
+        runner._shared = runner._compiled.share(arrays)
+        runner._carried = tuple(np.zeros((*leading, *spec.shape), spec.dtype) for spec in program.carried)
         runner._restore(contents, path)
+        runner._compile()
         return runner
 
 

@@ -65,7 +65,7 @@ class Streams(AbstractRunner):
             for extreme in (np.min, np.max):  # an action set is a box, if it is bounded at all
                 each.problem.check(Instance(extreme(own, axis=0), np.zeros((1, context_dim))))
         refuse_bad_horizon(horizon)
-        self._assemble(policies, Sizes(x0.shape[-1], context_dim, start.past.shape[-2], horizon), start.x0, start.past)
+        self._begin(policies, Sizes(x0.shape[-1], context_dim, start.past.shape[-2], horizon), start.x0, start.past)
 
     def step(self, contexts: Any, mask: Any = None) -> Float[np.ndarray, "n d"]:
         """See a context in each stream, get the actions in force.

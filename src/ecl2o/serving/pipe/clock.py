@@ -17,7 +17,7 @@ def same_clock(time: datetime.datetime, other: datetime.datetime) -> datetime.da
 def steps_between(first: datetime.datetime, last: datetime.datetime, step_minutes: float) -> int:
     """How many steps later the last one is; a few minutes early or late do not count.
 
-    >>> steps_between(datetime.datetime(2024, 1, 1, 6), datetime.datetime(2024, 1, 1, 8, 7), 60)
+    >>> steps_between(datetime.datetime(2024, 1, 1, 6), datetime.datetime(2024, 1, 1, 8, 7), 60.0)
     2
     """
     return round((same_clock(last, first) - first) / datetime.timedelta(minutes=step_minutes))

@@ -31,7 +31,8 @@ class Answer:
         step: the number of answers so far, this one included.
         action: what to do.
         cost: the bill of the run so far, steps that were filled in included.
-        live_ratio: cost over the optimum so far, where the policy knows it.
+        find_live_ratio: gives cost over the optimum so far, None where the policy does not know it; a program of its own, run
+            only where the ratio is told.
         context_used: the context that stood in for one that was missing or implausible; None where the given one was used.
         filled: steps that were missed before this one, and played on the last plausible context.
         unconverged: whether a solve did not converge.
@@ -40,7 +41,7 @@ class Answer:
     step: int
     action: list[float]
     cost: float
-    live_ratio: float | None = None
+    find_live_ratio: Callable[[], Any]
     context_used: list[float] | None = None
     filled: int = 0
     unconverged: bool = False
@@ -48,8 +49,9 @@ class Answer:
     def as_json(self) -> dict[str, Any]:
         """What is not worth saying is left out."""
         told: dict[str, Any] = {"step": self.step, "action": self.action, "cost": self.cost}
-        if self.live_ratio is not None:
-            told["live_ratio"] = self.live_ratio
+        live_ratio = self.find_live_ratio()
+        if live_ratio is not None:
+            told["live_ratio"] = float(live_ratio)
         if self.context_used is not None:
             told |= {"screened": True, "context_used": self.context_used}
         if self.filled:
@@ -267,12 +269,12 @@ class PipedRun:
 
     def _told(self, filled: int) -> Answer:
         runner = self._runner
-        live, used = runner.live_ratio, runner.context
+        used = runner.context
         return Answer(
             self.steps,
             runner.action.tolist(),
             float(runner.cost),
-            None if live is None else float(live),
+            lambda: runner.live_ratio,
             used.tolist() if used is not None and runner.stood_in else None,
             filled,
             bool(runner.is_unconverged),
