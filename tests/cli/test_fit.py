@@ -9,25 +9,35 @@ from .conftest import SPLIT
 from .operator_files import DAYS, STEPS, demands, write_series
 
 
-def test_the_report_covers_the_days_held_back_and_the_rivals(fitted):
+def test_the_report_covers_the_days_held_back_and_all_that_was_tried(fitted):
     report = fitted.report
     assert report["split"] == {"training_days": 14, "validation_days": 4, "test_days": DAYS - 18}
-    assert list(report["test"]) == ["oracle", "policy", "r-obd", "rhc"]
-    assert report["test"]["rhc"]["forecaster"] == "RollingProfile"
-    assert report["test"]["r-obd"]["competitive_ratio"] <= report["expert_ratio"] * (1 + 1e-9)
-    assert all(row["average_cost"] >= 0.5 and row["competitive_ratio"] >= 1 for row in report["test"].values())
+    rows = report["test"]
+    assert list(rows)[:3] == ["oracle", "daily-oracle", "policy"]
+    assert {"r-obd", "rhc", "guarded-rhc", "greedy"} <= set(rows)
+    names = {candidate["name"] for candidate in report["candidates"]}
+    assert names - {report["chosen"]["name"]} <= set(rows)
+    assert rows["rhc"]["forecaster"] == "RollingProfile"
+    assert rows["r-obd"]["competitive_ratio"] <= report["expert_ratio"] * (1 + 1e-9)
+    assert rows["oracle"]["average_cost"] == 1.0
+    assert all(row["average_cost"] >= 1 and row["competitive_ratio"] >= 1 for row in rows.values())
+    assert set(report["left_out"]) == {"mlp", "lstm"}
 
 
-def test_trust_and_mu_are_chosen_on_validation(fitted):
+def test_the_choice_is_by_validation_and_not_worse_than_what_needs_no_training(fitted):
     candidates = fitted.report["candidates"]
-    assert [(c["advisor"], c["trust"], c["mu"]) for c in candidates] == [
-        ("ridge", None, 0.0),
-        *(("seasonal", trust, mu) for trust, mu in GRID),
+    assert [c["name"] for c in candidates if c["advisor"] != "ridge"] == [
+        *(f"seasonal, trust {trust:g}, mu {mu:g}" for trust, mu in GRID),
+        "promised-rhc",
+        "promised-r-obd",
     ]
+    untrained = [c["name"] for c in candidates if not c["trained"]]
+    assert untrained == ["promised-ridge", "promised-rhc", "promised-r-obd"]
     chosen = fitted.report["chosen"]
     assert chosen == min(candidates, key=lambda candidate: candidate["average_cost"])
-    agent = ec.load(fitted.policy).agent.agent.agent
-    assert (float(agent.trust) if chosen["advisor"] == "seasonal" else None) == chosen["trust"]
+    for candidate in candidates:
+        assert candidate["standard_error"] > 0
+        assert candidate["behind"] == pytest.approx(candidate["average_cost"] - chosen["average_cost"], abs=1e-9)
 
 
 def test_the_promise_is_kept_and_reported(fitted):
@@ -36,6 +46,8 @@ def test_the_promise_is_kept_and_reported(fitted):
     assert row["promise"] == expected
     assert row["promise_kept"] is True
     assert row["competitive_ratio"] <= row["live_ratio"] * (1 + 1e-9) <= 2.2 * (1 + 2e-9)
+    bills = fitted.report["bills"]
+    assert bills["mean_day"] <= bills["dearest_day"] <= bills["allowed"]
 
 
 def test_the_policy_knows_its_columns_its_day_and_the_end_of_the_series(fitted):
@@ -55,7 +67,6 @@ def test_the_policy_knows_its_columns_its_day_and_the_end_of_the_series(fitted):
         ((), "24 whole days (96 rows, 4 a day), but 91 are needed"),
         ((*SPLIT, "--promise", "1.1"), "ratio = 1.1 cannot be promised over any number of steps: it must exceed 1."),
         ((*SPLIT, "--column", "price"), "the column 'price' is missing"),
-        ((*SPLIT, "--alpha", "0"), "alpha must be positive"),
         (("--training-days", "20", "--validation-days", "10"), "31 are needed"),
     ],
 )
@@ -73,7 +84,11 @@ def test_refusals_are_one_line_and_write_nothing(ecl2o, tmp_path, arguments, mes
     ("arguments", "message"),
     [
         (("--training-days", "14"), "give both or neither"),
-        (("--advisor", "oracle"), "'oracle' is not one of 'auto', 'ridge', 'seasonal', 'mlp', 'lstm'"),
+        (("--advisor", "oracle"), "'oracle' is not one of 'auto', 'ridge', 'seasonal', 'rhc', 'r-obd', 'mlp', 'lstm'"),
+        (("--alpha", "0"), "must be positive and finite, got 0."),
+        (("--unit-cost", "-1"), "must be positive and finite, got -1."),
+        (("--fill", "zeros"), "'zeros' is not one of 'interpolate', 'previous'"),
+        (("--day-start", "25"), "a day must start at an hour from 0 to 23"),
         (("--out", "."), "is a folder"),
         (("--out", "nowhere/policy.ecl2o"), "does not exist"),
     ],
@@ -89,3 +104,37 @@ def test_daily_rows_need_a_period(ecl2o, tmp_path):
     result = ecl2o("fit", data, "--out", tmp_path / "policy.ecl2o")
     assert result.exit_code == 1
     assert "--period 7 for weeks" in result.stderr
+
+
+def test_messages_speak_of_options_not_of_arguments(ecl2o, tmp_path):
+    lines = write_series(tmp_path / "demand.csv").read_text().splitlines()
+    (tmp_path / "gap.csv").write_text("\n".join(lines[:10] + lines[12:]))
+    (tmp_path / "timeless.csv").write_text("a,b\n" + "\n".join(f"{i % 7},x" for i in range(200)))
+    for command in ("fit", "compare", "alpha"):
+        result = ecl2o(command, tmp_path / "gap.csv")
+        assert result.exit_code == 1
+        assert "--fill interpolate or --fill previous" in result.stderr
+        assert "fill=" not in result.stderr
+        assert "with --time-column" in ecl2o(command, tmp_path / "timeless.csv").stderr
+    short = ecl2o("fit", tmp_path / "demand.csv", "--training-days", "20", "--validation-days", "10")
+    assert "(--training-days, --validation-days)" in short.stderr
+
+
+def test_a_planner_is_written_to_a_file_and_played(ecl2o, tmp_path):
+    data, out = write_series(tmp_path / "demand.csv"), tmp_path / "rhc.ecl2o"
+    report = tmp_path / "report"
+    arguments = ("--column", "demand", "--advisor", "rhc", *SPLIT, "--unit-cost", "7", "--report", report)
+    result = ecl2o("fit", data, "--out", out, *arguments)
+    assert result.exit_code == 0, result.stderr
+    words = " ".join(result.stdout.split())
+    assert "not trained" in words
+    assert "left out: ridge (not asked for)" in words
+    assert "in your money" in words
+    assert (report / "figures" / "week.png").read_bytes()[:4] == b"\x89PNG"
+    policy = ec.load(out)
+    assert policy.agent.lookahead == STEPS - 1
+    assert type(policy.forecaster).__name__ == "RollingProfile"
+    expected = ec.Runner(policy, [3.0], policy.history).step([3.5])
+    answer = ecl2o("act", out, "--x0", "3.0", stdin="3.5\n")
+    assert answer.exit_code == 0, answer.stderr
+    assert float(answer.stdout) == pytest.approx(float(expected[0]), rel=1e-9)

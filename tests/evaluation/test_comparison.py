@@ -7,8 +7,9 @@ import pytest
 import ecl2o as ec
 from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import score_days
-from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, oracle_entry, score_entry
+from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, oracle_entries, score_entry
 from ecl2o.recipes.catalogue import NAMED_AGENTS, named_entry
+from ecl2o.running import stream_days
 
 DAYS, STEPS = 4, 4
 
@@ -50,6 +51,12 @@ def test_scores_do_not_depend_on_the_unit(bed, unit):
     assert one.competitive_ratio > 1.1
 
 
+def test_bills_that_overflow_are_refused(bed):
+    """Infinite over infinite is not 1."""
+    with pytest.raises(ValueError, match="not finite"):
+        Bed.of(bed.problem, 1e300 * bed.x0, 1e300 * bed.days)
+
+
 def test_days_that_cost_nothing_count_as_one_and_a_needless_move_as_infinite(bed):
     """On a constant series the optimum is free, up to rounding."""
     constant = Bed.of(bed.problem, jnp.full_like(bed.x0, 0.3), jnp.full_like(bed.days, 0.3))
@@ -63,10 +70,46 @@ def test_days_that_cost_nothing_count_as_one_and_a_needless_move_as_infinite(bed
 
 def test_foresight_scores_as_the_oracle(bed):
     row = score_entry("all-knowing", Entry(ec.RHC(STEPS - 1)), bed)
-    oracle = oracle_entry(bed)
+    (oracle,) = oracle_entries(bed)
     assert row.average_cost == pytest.approx(oracle.average_cost, rel=1e-9)
     assert row.competitive_ratio == pytest.approx(oracle.competitive_ratio, rel=1e-9)
     assert row.forecaster == "Exact"
+
+
+def test_nobody_comes_below_the_optimum_of_the_whole_span(bed):
+    """Not even the daily oracle, nor foresight beyond midnight."""
+    wide = Bed.spanning(bed.problem, bed.x0, bed.days, bed.history)
+    entries = {"r-obd": Entry(ec.ROBD()), "far-seeing": Entry(ec.RHC(2 * STEPS), run=stream_days)}
+    rows = {row.name: row for row in compare(entries, wide)}
+    assert list(rows) == ["oracle", "daily-oracle", "r-obd", "far-seeing"]
+    assert rows["oracle"].average_cost == 1.0
+    assert all(row.average_cost >= 1.0 for row in rows.values())
+    daily = compare(entries, bed)[0]
+    assert rows["daily-oracle"].mean_bill == pytest.approx(daily.mean_bill, rel=1e-12)
+    assert rows["far-seeing"].average_cost < rows["daily-oracle"].average_cost  # which was "better than perfection"
+    assert rows["oracle"].competitive_ratio > 1.0  # it sacrifices single days
+
+
+def test_the_same_run_costs_the_same_wherever_its_days_are_cut(bed):
+    """The unit is of the span, so that another hour of beginning changes no average."""
+    wide = Bed.spanning(bed.problem, bed.x0, bed.days)
+    halves = Bed.spanning(bed.problem, bed.x0, bed.days.reshape(2 * DAYS, STEPS // 2, 1))
+    costs = [score_entry("r-obd", Entry(ec.ROBD()), one).average_cost for one in (wide, halves)]
+    assert costs[0] == pytest.approx(costs[1], rel=1e-12)
+    old = [score_days(ec.ROBD(), Bed.of(bed.problem, bed.x0, one.days)).average_cost for one in (wide, halves)]
+    assert abs(old[0] / old[1] - 1) > 0.01
+
+
+def test_bills_are_in_units_of_cost(bed):
+    agent = ec.Competitive(ec.ROBD(), ratio=1.9, horizon=STEPS)
+    row, score = score_entry("it", Entry(agent), bed), score_days(agent, bed)
+    assert (row.mean_bill, row.dearest_bill) == (score.cost.mean(), score.cost.max())
+    assert row.allowed == pytest.approx(1.9 * score.optimum.max(), rel=1e-12)
+    assert row.dearest_bill <= row.allowed
+    whole = score_entry("it", Entry(ec.Competitive(ec.ROBD(), ratio=1.9), run=stream_days), bed)
+    wide = Bed.spanning(bed.problem, bed.x0, bed.days)
+    assert whole.allowed == pytest.approx(1.9 * float(wide.unit.sum()), rel=1e-9)
+    assert score_entry("it", Entry(ec.Guarded(ec.ROBD())), bed).allowed is None  # relative to an expert
 
 
 def test_the_forecaster_matters_only_to_those_who_ask(bed):

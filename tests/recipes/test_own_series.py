@@ -45,7 +45,7 @@ def fitted(wavy):
 
 
 def test_the_choice_is_the_best_on_validation(fitted):
-    assert [(c.trust, c.mu) for c in fitted.candidates] == list(candidates.GRID)
+    assert [(c.trust, c.mu, c.trained) for c in fitted.candidates] == [(*pair, True) for pair in candidates.GRID]
     assert fitted.chosen.average_cost == min(c.average_cost for c in fitted.candidates)
     assert len({c.average_cost for c in fitted.candidates}) == len(candidates.GRID)
 
@@ -54,7 +54,7 @@ def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
     """The runner with the policy's daily restart is continuous testing, in the user's units."""
     contexts = series(wavy)
     x0, days, history = contexts.test_days(fitted.policy.contract.history_steps)
-    bed = Bed.of(fitted.policy.problem, x0, days, history)
+    bed = Bed.spanning(fitted.policy.problem, x0, days, history)
     score = score_days(fitted.policy.agent, bed)
     row = next(row for row in fitted.entries if row.name == "policy")
     assert score.average_cost == pytest.approx(row.average_cost, rel=1e-9)
@@ -70,6 +70,7 @@ def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wav
     contexts = series(wavy)
     found = fit_series(contexts, Recipe(advisor="ridge"))
     assert [(c.advisor, c.trust) for c in found.candidates] == [("ridge", trust) for trust in candidates.RIDGE_TRUSTS]
+    assert not any(c.trained for c in found.candidates)
     assert found.chosen.average_cost == min(c.average_cost for c in found.candidates)
     assert len(found.policy.history) == DAYS * STEPS
     x0, days, history = contexts.test_days((SPLIT.training_days + SPLIT.validation_days) * STEPS)
@@ -77,9 +78,10 @@ def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wav
     actions = np.array([runner.step(context) for context in days.reshape(-1, 1)]).ravel()
     moved = np.diff(np.concatenate([x0, actions]))
     cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(moved**2)
-    best, _ = ec.oracle_days(found.policy.problem, x0, days)
+    best = ec.oracle(found.policy.problem, ec.Instance(x0, days.reshape(-1, 1)))
     row = next(row for row in found.entries if row.name == "policy")
-    assert row.average_cost == pytest.approx(cost / float(best.cost.sum()), rel=1e-9)
+    assert row.average_cost == pytest.approx(cost / float(best.cost), rel=1e-9)
+    assert row.mean_bill == pytest.approx(cost / len(days), rel=1e-9)
 
 
 def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_path):
@@ -144,6 +146,38 @@ def test_a_promise_for_the_whole_run_within_bounds(wavy):
     assert bool(runner.info.details["kept"])
     runner.step([1.2 * high])
     assert not bool(runner.info.details["kept"])  # a context that it does not count on
+
+
+def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_tested():
+    """A periodic series with little noise: a profile of the last days knows nearly everything, and nothing is trained."""
+    steps = np.arange(DAYS * STEPS)
+    noise = np.random.default_rng(5).normal(size=(len(steps), 1))
+    values = 10 + 5 * (steps % STEPS == 2)[:, None] + 1e-3 * noise
+    contexts = series(values)
+    found = fit_series(contexts, Recipe(advisor="rhc"))
+    assert [c.name for c in found.candidates] == ["rhc", "guarded-rhc"]
+    rows = {row.name: row for row in found.entries}
+    assert rows["policy"].average_cost <= min(rows[name].average_cost for name in ("rhc", "r-obd", "greedy")) * (
+        1 + 1e-9
+    )
+    x0, days, history = contexts.test_days(found.policy.contract.history_steps)
+    runner = ec.Runner(found.policy, x0, history)
+    actions = np.array([runner.step(context) for context in days.reshape(-1, 1)]).ravel()
+    cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(np.diff(actions, prepend=x0) ** 2)
+    assert rows["policy"].mean_bill == pytest.approx(cost / len(days), rel=1e-9)
+    behind = Recipe(advisor="rhc", promise=Terms(2.0, "day"))
+    promised = fit_series(contexts, behind)
+    assert [c.name for c in promised.candidates] == ["promised-rhc"]
+    assert promised.entries[2].promise_kept
+
+
+def test_bounds_narrower_than_the_series(wavy):
+    """What was asked lies outside of what can be done, before the first day too."""
+    low, high = (float(np.quantile(wavy, share)) for share in (0.4, 0.6))
+    found = fit_series(series(wavy), Recipe(advisor="r-obd", bounds=(low, high)))
+    rows = {row.name: row for row in found.entries}
+    assert rows["policy"].average_cost == pytest.approx(rows["r-obd"].average_cost, rel=1e-9)
+    assert all(row.average_cost >= 1 - 1e-9 and not row.unconverged for row in found.entries)
 
 
 def test_default_split():

@@ -50,7 +50,13 @@ def fake_score(contexts: np.ndarray, worst: float, dim: int, advised: bool, rand
 
 
 def fake_study(
-    *, study: str = "demand-response", dim: int = 1, seeds: int = 3, worst: float = 9.0, names=tuple(LABELS)
+    *,
+    study: str = "demand-response",
+    dim: int = 1,
+    seeds: int = 3,
+    worst: float = 9.0,
+    names=tuple(LABELS),
+    quick: bool = False,
 ) -> Study:
     random = np.random.default_rng(0)
     split = Split(training_days=10, validation_days=4)
@@ -102,10 +108,11 @@ def fake_study(
             ratios={name: float(entry.scores[0].ratio[day]) for name, entry in rows.items()},
         ),
         policies=policies,
-        settings={"weather": None, "preset": "authors-code", "base_shortage": "auto", "seeds": seeds, "quick": True},
+        settings={"weather": None, "preset": "authors-code", "base_shortage": "auto", "seeds": seeds, "quick": quick},
         weather={"file": "made & up.csv", "site": "Nowhere", "base_shortage": 2e4, "years": [2015]},
         seconds={"weather": 0.1, "training": 12.0, "testing": 3.0},
         left_out={"competitive": LeftOut("Competitive, 2.5", "What it <would> promise.", "costs are not <quadratic>.")},
+        problem="Contexts are shortages, actions are shed load & alpha = 10.",
     )
 
 

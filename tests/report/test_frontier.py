@@ -1,5 +1,6 @@
 """The frontier's figure shows every point where it belongs, at the edge if it belongs nowhere else."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -30,8 +31,10 @@ def test_promises_and_their_absence():
     assert ticks[place] == "none"
 
 
-def test_the_worst_seen_is_on_a_log_axis_and_everything_is_inside():
+@pytest.mark.parametrize("cheaper", [0.0, 0.15])  # who prepares for tomorrow pays less than the daily oracle
+def test_the_worst_seen_is_on_a_log_axis_and_everything_is_inside(cheaper):
     frontier = fake_frontier()
+    frontier.points[:] = [dataclasses.replace(p, average_cost=p.average_cost - cheaper) for p in frontier.points]
     figure = draw_frontier(frontier)
     _, seen = figure.axes
     assert seen.get_xscale() == "log"

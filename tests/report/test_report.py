@@ -17,7 +17,7 @@ from ecl2o.report.folder import settings_text, whole_folder, write_report
 from ecl2o.report.moved_days import draw_moved_days
 from ecl2o.report.shift import draw_shift
 from ecl2o.report.style import looks, save_as
-from ecl2o.report.table import HEADINGS, best, cells
+from ecl2o.report.table import HEADINGS, best, cells, notes, shown
 from ecl2o.report.tails import draw_highest_tails, draw_tails, tail_curve
 from ecl2o.report.trade_off import pareto
 from ecl2o.report.units import units_of
@@ -139,7 +139,8 @@ def test_the_page_says_everything(page, study):
     assert "li2022expert" in text
     assert "goel2019beyond" in text
     assert "made & up.csv" in text
-    assert "quick run" in text
+    assert "quick run" not in text
+    assert text.index(study.problem) < text.index("The lowest average cost is that of")
     assert re.search(r"jax\s*\d+\.\d+", text)
 
 
@@ -250,6 +251,33 @@ def test_the_bars_are_the_means(study):
 
 def test_the_best_rows_are_found(study):
     assert best(study, "average_cost").name == "greedy"  # the first after the oracle, as the factory makes them
+
+
+def test_a_quick_run_leaves_networks_out_of_its_table_and_says_so():
+    quick = fake_study(quick=True)
+    for row in quick.entries.values():
+        if row.name in ("seasonal", "guarded"):  # learned, but not networks
+            row.parameters["advisor"] = "OnlineRidge"
+    assert [row.name for row in shown(quick)] == ["oracle", "greedy", "r-obd", "rhc", "seasonal", "guarded"]
+    (note,) = notes(quick)
+    assert "quick run" in note
+    assert "EC-L2O" in note
+    assert notes(fake_study()) == []
+
+
+def test_the_week_shows_the_winner_and_the_expert(study):
+    labels = [line.get_label() for line in draw_week(study).axes[0].get_lines()]
+    assert labels == ["Oracle's action", "Greedy's action", "R-OBD's action"]
+
+
+def test_captions_say_what_is_easily_misread(study):
+    captions = {plate.stem: plate.caption for plate in plates(study)}
+    assert "R-OBD's line, at 3.70" in captions["bounds"]
+    assert "worst case exactly 1.73" in captions["bounds"]
+    assert "moves through" in captions["worst-day"]
+    still = dataclasses.replace(study.worst_day, contexts=np.full((24, 1), 0.4))
+    captions = {plate.stem: plate.caption for plate in plates(dataclasses.replace(study, worst_day=still))}
+    assert "next to nothing on it, and that is the point" in captions["worst-day"]
 
 
 def test_power_is_shown_in_its_unit(study):

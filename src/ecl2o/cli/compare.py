@@ -45,6 +45,8 @@ def compare(
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     period: series.Period = None,
+    day_start: series.DayStart = None,
+    unit_cost: series.UnitCost = None,
     json: output.Json = False,
     seed: output.Seed = 0,
 ) -> None:
@@ -71,7 +73,7 @@ def compare(
         bed = _study_bed(study, movement, seed)
     else:
         assert data is not None
-        bed = series_bed(series.reading(data, column, time_column, fill, period).whole(), movement or 10.0)
+        bed = series_bed(series.reading(data, column, time_column, fill, period, day_start).whole(), movement or 10.0)
     bed = last_days(bed, days)
     entries = asked_entries(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
@@ -91,7 +93,10 @@ def compare(
         return None
     said = alpha if isinstance(movement, dict) else f"{float(bed.problem.alpha):.3g}"
     series.print_rows(
-        rows, f"{bed.days.shape[0]} days of {study or data}, alpha = {said}, forecaster: {forecaster}", {}
+        rows,
+        f"{bed.days.shape[0]} days of {study or data}, alpha = {said}, forecaster: {forecaster}",
+        {"daily-oracle": "daily oracle"},
+        unit_cost,
     )
     return None
 

@@ -1,5 +1,6 @@
 """`ecl2o evaluate`: a policy file on a series."""
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,8 @@ def evaluate(
     fill: series.Fill = None,
     period: series.Period = None,
     bounds: series.Limits = None,
+    day_start: series.DayStart = None,
+    unit_cost: series.UnitCost = None,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
@@ -34,24 +37,26 @@ def evaluate(
     from ecl2o.evaluation.comparison import compare, streamed
     from ecl2o.recipes.beds import policy_bed, seen_days
     from ecl2o.recipes.believed import believed, in_words
+    from ecl2o.recipes.bills import Bills
     from ecl2o.recipes.own_series import reference_entries
     from ecl2o.serving import load
     from ecl2o.serving.limits import within
 
     loaded = load(policy) if limits is None else within(load(policy), *limits)
-    contexts = series.reading(data, column, time_column, fill, period).made_for(loaded).whole()
+    contexts = series.reading(data, column, time_column, fill, period, day_start).made_for(loaded).whole()
     contexts, replaced = believed(contexts, loaded.contract.screen)
     bed, first = policy_bed(loaded, contexts, days)
     with output.progress_bars(not json) as progress:
         rows = compare(
             {
                 "policy": streamed(loaded.agent, loaded.problem, loaded.forecaster),
-                **reference_entries(contexts.steps_per_day),
+                **reference_entries(loaded.problem, contexts.steps_per_day),
             },
             bed,
             lambda done, total: progress("testing", done, total),
         )
-    own, tested = rows[1], bed.days.shape[0]
+    own, tested = next(row for row in rows if row.name == "policy"), bed.days.shape[0]
+    bills = Bills.of(own, unit_cost)
     if own.not_applicable is not None:
         raise ValueError(f"{policy} cannot be run on {data}: {own.not_applicable}")
     seen = seen_days(loaded, contexts, first)
@@ -65,6 +70,7 @@ def evaluate(
                 "history_days": first if days is None else None,
                 "days_the_policy_has_seen": seen,
                 "screened": len(replaced),
+                "bills": dataclasses.asdict(bills),
                 "rows": {name: row | {"worst_day_starts": worst[name]} for name, row in series.as_json(rows).items()},
             }
         )
@@ -73,8 +79,10 @@ def evaluate(
             rows,
             f"{tested} days of {data.name}, from {contexts.time[first * contexts.steps_per_day]}",
             policy.name,
-            worst,
+            worst[own.name],
+            unit_cost,
         )
+        output.results().print(bills.in_words(loaded.contract.period_name), soft_wrap=True)
         if seen:
             rest = tested - seen
             output.results().print(
@@ -88,10 +96,10 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _print(rows: "list[ScoredEntry]", title: str, name: str, worst: dict[str, str]) -> None:
-    labels = {"policy": name, "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
-    series.print_rows(rows, title, labels)
-    say, own = output.results().print, rows[1]
-    say(f"worst day: the one that begins at {worst['policy']}, {own.competitive_ratio:.3f} times its optimum.")
+def _print(rows: "list[ScoredEntry]", title: str, name: str, worst: str, unit_cost: float | None) -> None:
+    labels = {"policy": name, "daily-oracle": "daily oracle", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
+    series.print_rows(rows, title, labels | {"guarded-rhc": "RHC, guarded"}, unit_cost)
+    say, own = output.results().print, next(row for row in rows if row.name == "policy")
+    say(f"worst day: the one that begins at {worst}, {own.competitive_ratio:.3f} times its optimum.")
     promised = series.promise_line(own)
     say("promise: none." if promised is None else promised)

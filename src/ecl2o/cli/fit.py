@@ -48,29 +48,35 @@ def fit(
         typer.Option(metavar="LOW:HIGH", help="Actions stay there; a promise then counts on contexts there too."),
     ] = None,
     advisor: Annotated[
-        Literal["auto", "ridge", "seasonal", "mlp", "lstm"],
+        Literal["auto", "ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"],
         typer.Option(
-            help="What learns: a regression that goes on learning, a linear rule on a daily profile, a network without or "
-            "with memory. auto: the first or the second, whichever does better on the validation days."
+            help="Who advises: a regression that goes on learning, a linear rule on a daily profile, a planner on the profile of "
+            "the last days, the expert, a network without or with memory. auto: the first four, whichever does best on the "
+            "validation days."
         ),
     ] = "auto",
     column: series.Columns = None,
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     period: series.Period = None,
+    day_start: series.DayStart = None,
+    unit_cost: series.UnitCost = None,
     training_days: series.TrainingDays = None,
     validation_days: series.ValidationDays = None,
     search_worst_day: Annotated[
         bool, typer.Option("--search-worst-day", help="Also search for a day on which the policy does badly.")
     ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also draw a week of what the policy does, into this folder.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps. (default: enough)", hidden=True)] = None,
     json: output.Json = False,
     seed: output.Seed = 0,
 ) -> None:
     """Learn a policy from a series of past contexts, and compare it on days held back.
 
-    Training takes a minute or two for a year of hourly rows. Advisor, trust and mu are chosen on the validation days; the table
-    is about the days after them. Costs are 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the units of the file.
+    Training takes a minute or two for a year of hourly rows. What is cheapest on the validation days is taken, be it trained or
+    not; the table is about the days after them. Costs are 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the units of the file.
     """
     movement = series.alpha_of(alpha)
     interval = None if contexts_in is None else series.interval_of(contexts_in)
@@ -88,24 +94,32 @@ def fit(
     terms = None if promise is None else Terms(promise, per, allowance, interval)
     recipe = Recipe(movement, advisor, terms, steps, seed, limits)
     split = series.split_of(training_days, validation_days)
-    contexts = series.reading(data, column, time_column, fill, period).contexts(split)
+    if report is not None:
+        from ecl2o.report.folder import refuse_foreign
+
+        refuse_foreign(report)
+    contexts = series.reading(data, column, time_column, fill, period, day_start).contexts(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_series(contexts, recipe, progress)
-    found = None
-    if search_worst_day and fitted.chosen.advisor != "ridge":
-        found = bad_day(fitted.policy, contexts, seed)
+    searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
+    found = bad_day(fitted.policy, contexts, seed) if searched else None
     save(out, fitted.policy)
     if fitted.screened is not None:
         output.messages().print(f"{data.name}: {fitted.screened}", soft_wrap=True)
+    result = _as_json(fitted, out, found, unit_cost)
+    if report is not None:
+        _write_report(fitted, contexts, result, report)
     if json:
-        output.print_json(_as_json(fitted, out, found))
-    else:
-        _print(fitted, contexts, out, found)
-        if search_worst_day and found is None:
-            output.results().print(
-                "worst day: not searched. The search plays days without a past, on which a regression has learned nothing and "
-                "plays R-OBD."
-            )
+        output.print_json(result)
+        return
+    _print(fitted, contexts, out, found, unit_cost)
+    if search_worst_day and not searched:
+        output.results().print(
+            "worst day: not searched. The search plays days without a past, on which neither a regression nor a profile knows "
+            "anything."
+        )
+    if report is not None:
+        output.messages().print(f"figure: {report / 'figures' / 'week.png'}", soft_wrap=True, markup=False)
 
 
 def _refuse_bad_place(out: Path) -> None:
@@ -115,19 +129,40 @@ def _refuse_bad_place(out: Path) -> None:
     output.refuse_unless_writable(out, "--out")
 
 
-def _as_json(fitted: "FittedSeries", out: Path, found: Any) -> dict[str, Any]:
+def _as_json(fitted: "FittedSeries", out: Path, found: Any, unit_cost: float | None) -> dict[str, Any]:
     import dataclasses
 
+    from ecl2o.recipes.bills import Bills
+
+    rows = {row.name: row for row in fitted.entries}
     return {
         "policy": str(out),
         "recipe": fitted.policy.metadata["recipe"],
         "split": fitted.policy.metadata["split"] | {"test_days": fitted.test_days},
         "chosen": dataclasses.asdict(fitted.chosen),
         "candidates": [dataclasses.asdict(candidate) for candidate in fitted.candidates],
+        "left_out": fitted.left_out,
         "test": series.as_json(fitted.entries),
+        "bills": dataclasses.asdict(Bills.of(rows["policy"], unit_cost)),
         "expert_ratio": _expert_ratio(fitted),
         "bad_day_ratio": None if found is None else found.ratio,
     }
+
+
+def _write_report(fitted: "FittedSeries", contexts: "Contexts", result: dict[str, Any], folder: Path) -> None:
+    import json
+
+    from ecl2o.report.folder import whole_folder
+    from ecl2o.report.policy_week import draw_policy_week
+    from ecl2o.report.style import save_as
+
+    with whole_folder(folder) as fresh:
+        (fresh / "figures").mkdir()
+        figure = draw_policy_week(fitted, contexts)
+        for kind in ("png", "svg"):
+            save_as(figure, fresh / "figures" / f"week.{kind}")
+        text = json.dumps(output.as_json({"format": 1, "study": "own-series"} | result), indent=2, ensure_ascii=False)
+        (fresh / "results.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _expert_ratio(fitted: "FittedSeries") -> float:
@@ -137,19 +172,18 @@ def _expert_ratio(fitted: "FittedSeries") -> float:
     return float(exact_robd_ratio(problem.m, problem.beta))
 
 
-def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any) -> None:
-    split, chosen = contexts.split, fitted.chosen
+def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any, unit_cost: float | None) -> None:
+    from ecl2o.recipes.bills import Bills
+
+    split = contexts.split
     rows = {row.name: row for row in fitted.entries}
-    labels = {"oracle": "oracle", "policy": "your policy", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
     title = f"The last {fitted.test_days} days, which neither training ({split.training_days} days) nor choice "
     title += f"({split.validation_days} days) has seen"
-    series.print_rows(fitted.entries, title, labels)
-    say = output.results().print
-    setting = f"trust {chosen.trust:g}, mu {chosen.mu:g}" if chosen.trust is not None else "its advice as it is"
-    if chosen.advisor == "ridge" and rows["policy"].promise is not None:
-        setting = "behind its promise"
-    say(f"chosen on validation: {chosen.advisor}, {setting} (average cost {chosen.average_cost:.3f} there).")
-    promised = series.promise_line(rows["policy"])
+    _print_table(fitted, title, unit_cost)
+    say, policy = output.results().print, rows["policy"]
+    say(_choice_in_words(fitted), soft_wrap=True)
+    say(Bills.of(policy, unit_cost).in_words(fitted.policy.contract.period_name), soft_wrap=True)
+    promised = series.promise_line(policy)
     if promised is None:
         say(
             "worst case: none is promised. R-OBD never pays more than "
@@ -159,14 +193,72 @@ def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any) 
         say(promised)
     if found is not None:
         say(f"worst day found by search: {found.ratio:.3f} times the optimum (within the range of your data).")
-    say(_advice(rows, out), soft_wrap=True)
+    say(_advice(fitted, out), soft_wrap=True)
 
 
-def _advice(rows: dict[str, Any], out: Path) -> str:
+LABELS = {
+    "oracle": "oracle",
+    "daily-oracle": "daily oracle",
+    "policy": "your policy",
+    "r-obd": "R-OBD",
+    "rhc": "RHC, rolling profile",
+    "guarded-rhc": "RHC, guarded",
+    "promised-r-obd": "R-OBD, promised",
+    "promised-rhc": "RHC, promised",
+    "promised-ridge": "ridge, promised",
+    "promised-ridge, corrected": "ridge, promised, corrected",
+    "greedy": "Greedy",
+}
+
+
+def _print_table(fitted: "FittedSeries", title: str, unit_cost: float | None) -> None:
+    """All that were tried with what they cost on the validation days, and what they were not chosen against."""
+    from rich import box
+    from rich.table import Table
+
+    tried = {candidate.name: candidate for candidate in fitted.candidates}
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for heading in ("", "validation", *series.FIGURES):
+        table.add_column(heading, justify="right", no_wrap=heading in ("", "validation"))
+    for row in fitted.entries:
+        candidate = fitted.chosen if row.name == "policy" else tried.get(row.name)
+        label = LABELS.get(row.name, row.name)
+        trained = "" if row.name in ("oracle", "daily-oracle") else "not trained"
+        chance = ""
+        if candidate is not None:
+            trained = "trained" if candidate.trained else "not trained"
+            chance = f"{candidate.average_cost:.3f} ± {candidate.standard_error:.3f}"
+        figures = series.figures_of(row, unit_cost) if row.not_applicable is None else ["not for this"]
+        table.add_row(row.unconverged.marked(label), trained, chance, *figures)
+    output.results().print(table)
+    series.print_notes(fitted.entries, LABELS, unit_cost)
+
+
+def _choice_in_words(fitted: "FittedSeries") -> str:
+    """What was chosen, how clear that is, and what was not tried."""
+    chosen = fitted.chosen
+    said = f"chosen on validation: {LABELS.get(chosen.name, chosen.name)}"
+    others = sorted((c for c in fitted.candidates if c is not chosen), key=lambda candidate: candidate.behind)
+    if others:
+        second = others[0]
+        clear = "" if second.behind > 2 * second.behind_error else ", which is not clear"
+        name = LABELS.get(second.name, second.name)
+        said += f"; {name} was {second.behind:.3f} ± {second.behind_error:.3f} behind there{clear}"
+    said += f". tried: {', '.join(dict.fromkeys(candidate.advisor for candidate in fitted.candidates))}"
+    if fitted.left_out:
+        said += "; left out: " + ", ".join(f"{name} ({why})" for name, why in fitted.left_out.items())
+    return said + "."
+
+
+def _advice(fitted: "FittedSeries", out: Path) -> str:
     """What to do next, in one line."""
+    rows = {row.name: row for row in fitted.entries}
     policy = rows["policy"]
-    better = min(("rhc", "r-obd"), key=lambda name: rows[name].average_cost)
-    if policy.promise is None and policy.average_cost > rows[better].average_cost:
-        name = {"rhc": "RHC", "r-obd": "R-OBD"}[better]
-        return f"next: {name} was cheaper here; try more training days or another --advisor before you use {out}."
+    better = min(("rhc", "r-obd", "guarded-rhc"), key=lambda name: rows[name].average_cost)
+    if policy.promise is None and policy.average_cost > 1.01 * rows[better].average_cost:
+        return (
+            f"next: {LABELS[better]} was cheaper on these days, though not on the validation days; try more training days or "
+            f"another --advisor before you use {out}."
+        )
     return f"next: ecl2o act {out}   (one context per line in, one action per line out; docs/operators.md)"

@@ -34,11 +34,12 @@ def frontier(
         str | None,
         typer.Option(metavar="WATTS|auto", help="Weather: shortage before renewables; the preset's unless given."),
     ] = None,
-    alpha: Annotated[float, typer.Option(help="What moving costs: alpha/2 times the squared change.")] = 10.0,
+    alpha: series.Alpha = 10.0,
     column: series.Columns = None,
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     period: series.Period = None,
+    day_start: series.DayStart = None,
     training_days: series.TrainingDays = None,
     validation_days: series.ValidationDays = None,
     contexts_in: Annotated[
@@ -63,8 +64,6 @@ def frontier(
     else:
         of_series = {"--column": column, "--time-column": time_column, "--period": period, "--training-days": split}
         _refuse_given(of_series, "for a series", weather or "the built-in weather")
-    if not 0 < alpha < float("inf"):
-        raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
     from ecl2o.cli.numerics import use_double_precision
 
     use_double_precision()
@@ -75,7 +74,7 @@ def frontier(
         if data is None:
             contexts = _weather(weather, preset or "authors-code", shortage, fill)
         else:
-            contexts = series.reading(data, column, time_column, fill, period).contexts(split)
+            contexts = series.reading(data, column, time_column, fill, period, day_start).contexts(split)
         interval = _WEATHER_CONTEXTS.get(contexts.preset) if contexts_in is None else series.interval_of(contexts_in)
         settings = FrontierSettings(
             alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick, contexts=interval

@@ -7,10 +7,12 @@ could not be done (one line says why), 2 the command was not understood, 130 int
 import contextlib
 import json
 import math
+import re
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,8 +54,25 @@ class Program(TyperGroup):
         except (ValueError, OSError) as error:
             if ctx.params.get("debug"):
                 raise
-            print(f"ecl2o: {one_line(error)}", file=sys.stderr)
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            options = {} if command is None else {p.name: p.opts[0] for p in command.params if p.opts[0][:2] == "--"}
+            print(f"ecl2o: {in_options(one_line(error), options)}", file=sys.stderr)
             raise typer.Exit(1) from None
+
+
+def in_options(message: str, options: dict[str, str]) -> str:
+    """A message of the library, which speaks of Python's arguments, in the options of the command that met it.
+
+    >>> in_options(
+    ...     "ask for it with fill='previous', or time_column", {"fill": "--fill", "time_column": "--time-column"}
+    ... )
+    'ask for it with --fill previous, or --time-column'
+    """
+    for name, option in options.items():
+        message = re.sub(rf"\b{name}='(\w+)'", rf"{option} \1", message)
+        if "_" in name:
+            message = re.sub(rf"(?<![\w'-]){name}(?![\w'])", option, message)
+    return message
 
 
 def refuse_unless_writable(path: Path, option: str) -> None:
@@ -125,7 +144,7 @@ def as_json(value: Any) -> Any:
 
 @contextlib.contextmanager
 def progress_bars(shown: bool = True) -> "Iterator[Progress]":
-    """One bar per stage with the time left, on standard error; where that is not a terminal, a line per finished stage.
+    """One bar per stage with the time left, on standard error; where that is not a terminal, a line every ten seconds.
 
     >>> with progress_bars(shown=False) as progress:
     ...     progress("training", 1, 2)
@@ -134,7 +153,8 @@ def progress_bars(shown: bool = True) -> "Iterator[Progress]":
     if not shown:
         yield lambda stage, done, total: None
     elif not console.is_terminal:
-        yield _lines(time.monotonic())
+        with _lines(lambda line: print(line, file=sys.stderr, flush=True)) as lines:
+            yield lines
     else:
         from rich import progress as bars
 
@@ -157,12 +177,67 @@ def progress_bars(shown: bool = True) -> "Iterator[Progress]":
             yield show
 
 
-def _lines(started: float) -> "Progress":
-    finished: set[str] = set()
+@contextlib.contextmanager
+def _lines(tell: Callable[[str], None], every: float = 10.0) -> Iterator["Progress"]:
+    """A line for every finished stage, and one every so many seconds, whether or not there is news."""
+    progress, over = _Stages(time.monotonic()), threading.Event()
 
     def show(stage: str, done: int, total: int) -> None:
-        if done >= total and stage not in finished:
-            finished.add(stage)
-            print(f"{stage}: done after {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+        line = progress.after(stage, done, total, time.monotonic())
+        if line is not None:
+            tell(line)
 
-    return show
+    def remind() -> None:
+        while not over.wait(every):
+            line = progress.line(time.monotonic())
+            if line is not None:
+                tell(line)
+
+    reminder = threading.Thread(target=remind, daemon=True)
+    reminder.start()
+    try:
+        yield show
+    finally:
+        over.set()
+        reminder.join()
+
+
+class _Stages:
+    """How far work is, in words.
+
+    >>> stages = _Stages(now=0.0)
+    >>> stages.after("training", 1, 10, now=4.0)
+    >>> stages.line(now=5.0)
+    'training: 10 % after 5 s'
+    >>> stages.after("training", 3, 10, now=15.0)
+    >>> stages.line(now=20.0)
+    'training: 30 % after 20 s, about 34 s left'
+    >>> stages.after("training", 10, 10, now=30.0)
+    'training: done after 30 s'
+    """
+
+    def __init__(self, now: float):
+        self._started = now
+        self._begun: dict[str, tuple[float, int]] = {}  # when each stage was first heard of, and how far it was
+        self._finished: set[str] = set()
+        self._present: tuple[str, int, int, float] | None = None
+
+    def after(self, stage: str, done: int, total: int, now: float) -> str | None:
+        """Note what was done; a line where that ends a stage."""
+        self._begun.setdefault(stage, (now, done))
+        self._present = None if done >= total else (stage, done, total, now)
+        if done < total or stage in self._finished:
+            return None
+        self._finished.add(stage)
+        return f"{stage}: done after {now - self._started:.0f} s"
+
+    def line(self, now: float) -> str | None:
+        """Where the work stands; None between stages."""
+        if self._present is None:
+            return None
+        stage, done, total, told = self._present
+        since, before = self._begun[stage]
+        left = ""
+        if done > before:
+            left = f", about {max((told - since) / (done - before) * (total - done) - (now - told), 0):.0f} s left"
+        return f"{stage}: {100 * done / total:.0f} % after {now - self._started:.0f} s{left}"

@@ -163,12 +163,12 @@ def _repeatable(study: "Study") -> dict[str, Any]:
 def _print_table(study: "Study") -> None:
     from rich.table import Table
 
-    from ecl2o.report.table import HEADINGS, cells, notes
+    from ecl2o.report.table import HEADINGS, cells, notes, shown
 
     table = Table(title=f"{study.title}: {study.test_days} test days, seeds {len(study.seeds)}", title_justify="left")
     for heading in HEADINGS[:-1]:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for row in study.entries.values():
+    for row in shown(study):
         table.add_row(*cells(row)[:-1])
     for place, entry in enumerate(study.left_out.values(), start=1):
         table.add_row(entry.label, f"not for this ({place})")

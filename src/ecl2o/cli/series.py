@@ -1,7 +1,8 @@
 """What the commands that read a series share: their options, and the table of entries."""
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -9,6 +10,26 @@ if TYPE_CHECKING:
     from ecl2o.data import Split
     from ecl2o.evaluation.comparison import ScoredEntry
     from ecl2o.recipes.reading import Reading
+
+
+def positive(value: float | None) -> float | None:
+    """Refuse what is no positive number."""
+    if value is not None and not 0 < value < math.inf:
+        raise typer.BadParameter(f"must be positive and finite, got {value:g}.")
+    return value
+
+
+def _minutes(text: str | None) -> str | None:
+    """Refuse what is no time of the day; it is read again when it is needed, because reading it needs the library."""
+    if text is not None:
+        from ecl2o.data import DataError, minutes_of
+
+        try:
+            minutes_of(text)
+        except DataError as error:
+            raise typer.BadParameter(str(error)) from None
+    return text
+
 
 PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="A policy file, written by fit or reproduce.")]
 Series = Annotated[
@@ -25,8 +46,31 @@ TimeColumn = Annotated[
     str | None, typer.Option(metavar="NAME", help="The column with the time. (default: found by its name or cells)")
 ]
 Fill = Annotated[
-    str | None,
+    Literal["interpolate", "previous"] | None,
     typer.Option(metavar="HOW", help="Repair gaps, repeated rows and bad cells: 'interpolate' or 'previous'."),
+]
+DayStart = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HH:MM",
+        callback=_minutes,
+        help="When a day begins, on the file's clock. (default: midnight, or when the policy's days do)",
+    ),
+]
+Alpha = Annotated[
+    float,
+    typer.Option(
+        callback=positive,
+        help="What moving costs: alpha/2 times the squared change, beside 1/2 the squared miss. See: ecl2o alpha",
+    ),
+]
+UnitCost = Annotated[
+    float | None,
+    typer.Option(
+        metavar="MONEY",
+        callback=positive,
+        help="What a miss of one unit for one step costs you; bills are then in money. (A miss of two costs four times that.)",
+    ),
 ]
 Period = Annotated[
     int | None,
@@ -93,18 +137,21 @@ def reading(
     time_column: str | None = None,
     fill: str | None = None,
     period: int | None = None,
+    day_start: str | None = None,
 ) -> "Reading":
     """How the options above say that a series is read; what was repaired is told on standard error."""
     from ecl2o.cli import output
+    from ecl2o.data import minutes_of
     from ecl2o.recipes.reading import Reading
 
     def tell(words: str) -> None:
         output.messages().print(words, soft_wrap=True)
 
-    return Reading(path, columns, time_column, fill, period, tell=tell)
+    minutes = None if day_start is None else minutes_of(day_start)
+    return Reading(path, columns, time_column, fill, period, tell=tell, day_start_minutes=minutes)
 
 
-def print_rows(rows: "list[ScoredEntry]", title: str, labels: dict[str, str], notes: bool = True) -> None:
+def print_rows(rows: "list[ScoredEntry]", title: str, labels: dict[str, str], unit_cost: float | None = None) -> None:
     """The comparison as a table, and what its columns are."""
     from rich.table import Table
 
@@ -113,7 +160,7 @@ def print_rows(rows: "list[ScoredEntry]", title: str, labels: dict[str, str], no
     table = Table(title=title, title_justify="left")
     table.add_column("")
     live = any(row.live_ratio is not None for row in rows)
-    for name in ("average cost", "worst day", "99 % of days", *(("live ratio",) if live else ()), "µs per step"):
+    for name in (*FIGURES, *(("live ratio",) if live else ()), "µs per step"):
         table.add_column(name, justify="right")
     left_out = [row for row in rows if row.not_applicable is not None]
     for row in rows:
@@ -122,22 +169,47 @@ def print_rows(rows: "list[ScoredEntry]", title: str, labels: dict[str, str], no
             table.add_row(label, f"not for this ({left_out.index(row) + 1})")
             continue
         own = ([f"{row.live_ratio:.4g}" if row.live_ratio is not None else ""]) if live else []
-        figures = [row.average_cost, row.competitive_ratio, row.tail_ratio["p99"]]
         speed = f"{row.microseconds_per_step:.1f}"
-        table.add_row(row.unconverged.marked(label), *map(_figure, figures), *own, speed)
+        table.add_row(row.unconverged.marked(label), *figures_of(row, unit_cost), *own, speed)
+    output.results().print(table)
+    print_notes(rows, labels, unit_cost)
+
+
+FIGURES = ("average cost", "worst day", "99 % of days", "mean bill", "dearest bill")
+
+
+def figures_of(row: "ScoredEntry", unit_cost: float | None = None) -> list[str]:
+    """The cells under `FIGURES`."""
+    from ecl2o.recipes.bills import Bills
+
+    bills = Bills.of(row, unit_cost)
+    ratios = [row.average_cost, row.competitive_ratio, row.tail_ratio["p99"]]
+    return [*map(_figure, ratios), f"{bills.mean_day:.4g}", f"{bills.dearest_day:.4g}"]
+
+
+def print_notes(rows: "list[ScoredEntry]", labels: dict[str, str], unit_cost: float | None = None) -> None:
+    """What a table of entries needs to be understood."""
+    from ecl2o.cli import output
+
     console = output.results()
-    console.print(table)
+    left_out = [row for row in rows if row.not_applicable is not None]
     for number, row in enumerate(left_out, start=1):
         console.print(f"({number}) {row.name} does not apply: {row.not_applicable}", soft_wrap=True, markup=False)
     for row in rows:
         if row.unconverged:
             console.print(row.unconverged.note(labels.get(row.name, row.name)), soft_wrap=True)
-    if notes:
-        console.print(
-            "average cost: in units of the oracle's, which knows each day in advance, but not tomorrow (so that below 1 is "
-            "possible). worst day, 99 % of days: cost over the least possible cost of that day."
-            + (" live ratio: the largest that the policy itself saw at any step." if live else "")
-        )
+    if any(row.name == "daily-oracle" for row in rows):
+        unit = "the optimum of all these days together, below which nobody can come; the daily oracle knows each day, but not "
+        unit += "tomorrow, and is the paper's unit"
+    else:
+        unit = "the daily oracle's, which knows each day in advance, but not tomorrow (so that below 1 is possible)"
+    money = "in your money" if unit_cost is not None else "1/2 miss² + alpha/2 change² in the file's units"
+    live = any(row.live_ratio is not None for row in rows)
+    console.print(
+        f"average cost: in units of {unit}. worst day, 99 % of days: cost over the least possible cost of that day, from the "
+        f"same start. bills: of a day, {money}."
+        + (" live ratio: the largest that the policy itself saw at any step." if live else "")
+    )
 
 
 def _figure(value: float) -> str:

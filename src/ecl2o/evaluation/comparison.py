@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ecl2o.agents import AbstractAgent, Info, Periodic, Promise
@@ -13,31 +14,39 @@ from ecl2o.evaluation import metrics
 from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.evaluation.daily import Bed, DailyScore, score_runs
 from ecl2o.forecasters import AbstractForecaster
-from ecl2o.offline import oracle_days
-from ecl2o.problem import NotApplicable, Problem
+from ecl2o.offline import oracle, oracle_days
+from ecl2o.problem import Instance, NotApplicable, Problem
 from ecl2o.running import rollout_days, stream_days
 
 _TIMINGS = 3
 _LEVELS = tuple(f"p{level:g}" for level in metrics.TAIL_PERCENTILES)
+_OPTIMUM = "the optimum"  # as promises call it
 _ROUNDING = 1e-9  # what a promise may be off by, relative
 
 
 class Entry(eqx.Module):
     """An agent in a comparison, the forecaster it asks, and how it goes through the days.
 
-    `rollout_days` begins anew every day on the rolling history, `stream_days` goes on, as a policy in production does.
+    `rollout_days` begins anew every day on the rolling history, `stream_days` goes on, as a policy in production does. It begins
+    on the last `history_steps` contexts before the days; None: on all that are known.
     """
 
     agent: AbstractAgent
     forecaster: AbstractForecaster | None = None
     run: Callable = eqx.field(static=True, default=rollout_days)
+    history_steps: int | None = eqx.field(static=True, default=None)
 
 
-def streamed(agent: AbstractAgent, problem: Problem, forecaster: AbstractForecaster | None = None) -> Entry:
+def streamed(
+    agent: AbstractAgent,
+    problem: Problem,
+    forecaster: AbstractForecaster | None = None,
+    history_steps: int | None = None,
+) -> Entry:
     """An agent that goes on over midnight; but a guard that promises for one day only begins anew every day."""
     promise = agent.promise(problem)
     for_one_day = not isinstance(agent, Periodic) and promise is not None and promise.period is not None
-    return Entry(agent, forecaster, rollout_days if for_one_day else stream_days)
+    return Entry(agent, forecaster, rollout_days if for_one_day else stream_days, history_steps)
 
 
 class ScoredEntry(eqx.Module):
@@ -45,7 +54,7 @@ class ScoredEntry(eqx.Module):
 
     Args:
         name: that tables and JSON use.
-        average_cost: the mean daily cost, over the daily oracle's.
+        average_cost: the mean daily cost, in the bed's unit: the optimum of all days, or the daily oracle.
         competitive_ratio: of the worst day, against its optimum from the same x_0.
         tail_ratio: percentiles of the daily ratio, by name ("p99").
         worst_day: its number, from 0.
@@ -56,6 +65,9 @@ class ScoredEntry(eqx.Module):
         left: the smallest remaining budget of a promise, as a share of what may be spent. Default: there is no promise.
         lost_at: the first step (from 0) at which a promise no longer held, because a context lay outside what it assumes.
             Default: it held throughout.
+        mean_bill: of a day, in units of cost.
+        dearest_bill: of a day, in units of cost.
+        allowed: what a promise allows to be paid in the dearest of its periods, in units of cost. Default: none is known.
         unconverged: steps of the agent or of its oracle that did not converge; if there are any, these figures are no result.
         not_applicable: why the agent does not apply to the problem; its figures are NaN then. Default: it applies.
     """
@@ -71,6 +83,9 @@ class ScoredEntry(eqx.Module):
     live_ratio: float | None = None
     left: float | None = None
     lost_at: int | None = None
+    mean_bill: float = float("nan")
+    dearest_bill: float = float("nan")
+    allowed: float | None = None
     unconverged: Unconverged = Unconverged()
     not_applicable: str | None = None
 
@@ -106,6 +121,9 @@ class ScoredEntry(eqx.Module):
             "live_ratio": self.live_ratio,
             "promise_kept": self.promise_kept,
             "promise_left": self.left,
+            "mean_bill": self.mean_bill,
+            "dearest_bill": self.dearest_bill,
+            "promise_allowed_in_dearest_period": self.allowed,
             "promise_lost_at_step": None if self.lost_at is None else self.lost_at + 1,
             "unconverged": self.unconverged.as_json(),
         }
@@ -118,7 +136,10 @@ def compare(
     bed: Bed,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[ScoredEntry]:
-    """Score every entry, in the given order, on the same consecutive days; the oracle comes first.
+    """Score every entry, in their order, tested continuously on the same days; the unit comes first.
+
+    That is "oracle", the optimum of the whole span, with "daily-oracle" after it, or the latter alone, as "oracle", in beds whose
+    unit it is.
 
     An agent that does not apply to the problem gets an entry that says why.
 
@@ -130,7 +151,7 @@ def compare(
     >>> [row.name for row in compare({"r-obd": Entry(ROBD())}, bed)]
     ['oracle', 'r-obd']
     """
-    rows = [oracle_entry(bed)]
+    rows = oracle_entries(bed)
     for done, (name, entry) in enumerate(entries.items(), start=1):
         try:
             rows.append(score_entry(name, entry, bed))
@@ -144,36 +165,73 @@ def score_entry(name: str, entry: Entry, bed: Bed) -> ScoredEntry:
     """One entry with its score."""
     agent, forecaster = entry.agent, entry.forecaster if entry.agent.lookahead else None
 
+    history = bed.history if entry.history_steps is None else bed.with_history(entry.history_steps).history
+
     def run():
-        return entry.run(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster)
+        return entry.run(agent, bed.problem, bed.x0, bed.days, history, forecaster)
 
     runs, starts = run()
     score = score_runs(runs, starts, bed)
-    seconds = _seconds(run)
+    seconds = _per_step(_seconds(run), bed)
     asked = None
     if agent.lookahead:
         asked = "Exact" if forecaster is None else type(forecaster).__name__
+    promise = agent.promise(bed.problem)
     return ScoredEntry(
-        name=name,
-        average_cost=score.average_cost,
-        competitive_ratio=score.competitive_ratio,
-        tail_ratio=score.tail_ratio,
-        worst_day=int(np.argmax(score.ratio)),
-        microseconds_per_step=_per_step(seconds, bed),
+        **_figures(name, score, seconds),
         forecaster=asked,
-        promise=agent.promise(bed.problem),
+        promise=promise,
         live_ratio=worst_live_ratio(score),
         left=_least_left(score),
         lost_at=_lost_at(score),
-        unconverged=score.unconverged,
+        allowed=None if promise is None else _allowed(promise, score, bed),
     )
 
 
-def oracle_entry(bed: Bed) -> ScoredEntry:
-    """The unit of the table: the optimum of each day, run continuously."""
-    seconds = _seconds(lambda: oracle_days(bed.problem, bed.x0, bed.days))
-    ones = dict.fromkeys(_LEVELS, 1.0)
-    return ScoredEntry("oracle", 1.0, 1.0, ones, 0, _per_step(seconds, bed), unconverged=bed.oracle_unconverged)
+def oracle_entries(bed: Bed) -> list[ScoredEntry]:
+    """The unit of the table, and beside the optimum of the whole span that of each day, run continuously."""
+    runs, starts = oracle_days(bed.problem, bed.x0, bed.days)
+    seconds = _per_step(_seconds(lambda: oracle_days(bed.problem, bed.x0, bed.days)), bed)
+    name = "oracle" if bed.span is None else "daily-oracle"
+    optimal = {"competitive_ratio": 1.0, "tail_ratio": dict.fromkeys(_LEVELS, 1.0), "worst_day": 0}  # without rounding
+    daily = ScoredEntry(**_figures(name, score_runs(runs, starts, bed), seconds) | optimal)
+    if bed.span is None:
+        return [daily]
+    whole = Instance(bed.x0, bed.days.reshape(-1, bed.days.shape[-1]))
+    oracle(bed.problem, whole)
+    seconds = _per_step(_seconds(lambda: oracle(bed.problem, whole)), bed)
+    return [ScoredEntry(**_figures("oracle", score_runs(bed.span, bed.starts_of(bed.span), bed), seconds)), daily]
+
+
+def _figures(name: str, score: DailyScore, microseconds: float) -> dict[str, Any]:
+    """What every row has."""
+    return {
+        "name": name,
+        "average_cost": score.average_cost,
+        "competitive_ratio": score.competitive_ratio,
+        "tail_ratio": score.tail_ratio,
+        "worst_day": int(np.argmax(score.ratio)),
+        "microseconds_per_step": microseconds,
+        "mean_bill": float(np.mean(score.cost)),
+        "dearest_bill": float(np.max(score.cost)),
+        "unconverged": score.unconverged,
+    }
+
+
+def _allowed(promise: Promise, score: DailyScore, bed: Bed) -> float | None:
+    """The promise times the optimum of the dearest of its whole periods, from where the run stood; None for other references.
+
+    Where the days are fewer than a period, or the promise is for the run, they are one period.
+    """
+    if promise.reference != _OPTIMUM:
+        return None
+    n, T, q = bed.days.shape
+    days = n if promise.period is None else min(max(promise.period // T, 1), n)
+    periods = n // days
+    contexts = bed.days[: periods * days].reshape(periods, days * T, q)
+    starts = jnp.asarray(score.x0)[: periods * days : days]
+    best = jax.vmap(lambda x0, contexts: oracle(bed.problem, Instance(x0, contexts)).cost)(starts, contexts)
+    return float(promise.ratio * jnp.max(best) + promise.allowance)
 
 
 def worst_live_ratio(score: DailyScore) -> float | None:
@@ -200,8 +258,7 @@ def _lost_at(score: DailyScore) -> int | None:
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """The shortest of a few runs, the first not counted."""
-    jax.block_until_ready(run())
+    """The shortest of a few runs of what has run before."""
     found = []
     for _ in range(_TIMINGS):
         started = time.perf_counter()

@@ -1,9 +1,11 @@
 """Continuous testing, scored: an agent day after day beside the oracle (docs/reproduction.md).
 
-Costs are normalised by one common number, the mean daily cost of the daily oracle, which runs continuously in the same way.
+Costs are normalised by one common number, the bed's unit: in the paper's studies the mean daily cost of the daily oracle, which
+runs continuously in the same way; for one's own series that of the optimum of all days together, below which nobody comes.
 Ratios are by day, against the oracle from the *same* x_0 (erratum E22).
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -18,6 +20,7 @@ from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import concrete_value
 from ecl2o.running import rollout_days
 
 
@@ -33,6 +36,7 @@ class Bed(eqx.Module):
         history: (H, q), the contexts before the first day; None: there are none.
         oracle_cost: (n,), the daily oracle's bill, made by `Bed.of`.
         oracle_unconverged: its steps that did not converge. Default: none.
+        span: the optimum of all days as one run, cut into days, where that is the unit of cost. Default: the daily oracle is.
     """
 
     problem: Problem
@@ -41,14 +45,53 @@ class Bed(eqx.Module):
     history: Float[Array, "H q"] | None
     oracle_cost: Float[Array, " n"]
     oracle_unconverged: Unconverged = Unconverged()
+    span: Trajectory | None = None
 
     @classmethod
     def of(cls, problem: Problem, x0, days, history=None) -> "Bed":
         """Run the daily oracle once."""
         x0, days = jnp.asarray(x0), jnp.asarray(days)
         runs, _ = oracle_days(problem, x0, days)
+        cost = concrete_value(runs.cost)
+        if cost is not None and not np.isfinite(cost).all():
+            raise ValueError(
+                f"the bills of these days are not finite (contexts of up to {np.abs(days).max():g}); use another unit."
+            )
         past = None if history is None else jnp.asarray(history)
         return cls(problem, x0, days, past, runs.cost, Unconverged.count(runs, runs))
+
+    @classmethod
+    def spanning(cls, problem: Problem, x0, days, history=None) -> "Bed":
+        """The same, with the optimum of the whole span as the unit of cost: from the same x0, nobody comes below 1.
+
+        It does not depend on where days begin, and hardly on the first and the last of them.
+
+        >>> from ecl2o.problem import Mahalanobis, SquaredTracking
+        >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
+        >>> bed = Bed.spanning(problem, jnp.zeros(1), jnp.sin(jnp.arange(12.0)).reshape(3, 4, 1))
+        >>> bool(bed.unit.sum() < bed.oracle_cost.sum())
+        True
+        """
+        bed = cls.of(problem, x0, days, history)
+        n, T, q = bed.days.shape
+        whole = oracle(problem, Instance(bed.x0, bed.days.reshape(n * T, q)))
+        span = jax.tree.map(lambda leaf: leaf.reshape(n, T, *leaf.shape[1:]), whole)
+        return dataclasses.replace(bed, span=span)
+
+    @property
+    def unit(self) -> Float[Array, " n"]:
+        """What each day costs in the run whose mean daily cost is the unit."""
+        return self.oracle_cost if self.span is None else self.span.cost
+
+    def with_history(self, steps: int) -> "Bed":
+        """The same days with only the last so many contexts before them."""
+        if self.history is None or len(self.history) <= steps:
+            return self
+        return dataclasses.replace(self, history=self.history[len(self.history) - steps :])
+
+    def starts_of(self, runs: Trajectory) -> Float[Array, "n d"]:
+        """The x0 of each day of a run through the days."""
+        return jnp.concatenate([self.x0[None], runs.actions[:-1, -1]])
 
 
 class DailyScore(eqx.Module):
@@ -59,9 +102,10 @@ class DailyScore(eqx.Module):
         x0: (n, d), where each day began.
         cost: (n,), what each day cost.
         ratio: (n,), over the optimum of the day from the same x0.
-        average_cost: the mean daily cost, over the daily oracle's.
+        average_cost: the mean daily cost, over the bed's unit.
         prediction_error: of the advice; None without any.
         unconverged: how many steps are no result. Default: none.
+        optimum: (n,), that of each day, from the same x0; None where nobody kept it.
     """
 
     runs: Trajectory
@@ -71,6 +115,7 @@ class DailyScore(eqx.Module):
     average_cost: float
     prediction_error: float | None
     unconverged: Unconverged = Unconverged()
+    optimum: Float[np.ndarray, " n"] | None = None
 
     @property
     def competitive_ratio(self) -> float:
@@ -132,7 +177,7 @@ def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: Bed) -> Daily
         bed: on which days.
     """
     best = _day_oracles(bed.problem, starts, bed.days)
-    bills = (runs.cost, best.cost, bed.oracle_cost)
+    bills = (runs.cost, best.cost, bed.unit)
     cost, least, unit = (metrics.without_rounding(bill, bed.problem, bed.x0, bed.days) for bill in bills)
     ratio = metrics.cost_ratios(cost, least)
     error = None
@@ -140,7 +185,7 @@ def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: Bed) -> Daily
         error = float(jnp.mean(jnp.sum((runs.advice - best.actions) ** 2, (-2, -1))) / jnp.mean(best.cost))
     average = float(metrics.cost_ratios(jnp.mean(cost), jnp.mean(unit)))
     figures = np.asarray(starts), np.asarray(runs.cost), np.asarray(ratio), average, error
-    return DailyScore(runs, *figures, Unconverged.count(runs, best))
+    return DailyScore(runs, *figures, Unconverged.count(runs, best), np.asarray(best.cost))
 
 
 @eqx.filter_jit

@@ -38,7 +38,8 @@ def without_rounding(
     error = 50 * jnp.finfo(cost.dtype).eps * jnp.maximum(jnp.max(jnp.abs(contexts)), jnp.max(jnp.abs(x0)))
     nowhere = jnp.zeros_like(x0)
     move = sum(problem.switching(nowhere.at[i].set(error), nowhere.at[i].set(-error)) for i in range(x0.shape[0]))
-    return jnp.where(cost <= contexts.shape[-2] * (problem.m * error**2 + move), 0.0, cost)
+    rounding = contexts.shape[-2] * (problem.m * error**2 + move)
+    return jnp.where((cost <= rounding) & jnp.isfinite(rounding), 0.0, cost)
 
 
 def average_cost(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"] | None = None) -> Float[Array, ""]:

@@ -1,9 +1,10 @@
-"""The days of a series to test on, and the history before them."""
+"""The days of a series to test on, and the history before them; the unit of cost is the optimum of all of them."""
 
 import jax.numpy as jnp
 
 from ecl2o.data import Contexts, DataError
 from ecl2o.evaluation import Bed
+from ecl2o.problem import Mahalanobis
 from ecl2o.recipes.own_series import series_problem
 from ecl2o.recipes.recipe import Alpha
 from ecl2o.serving import Policy
@@ -19,7 +20,7 @@ def series_bed(contexts: Contexts, alpha: Alpha) -> Bed:
     per_day = contexts.steps_per_day
     first = min(HISTORY_DAYS, contexts.n_days // 2)
     history = contexts.values[: first * per_day]
-    return Bed.of(series_problem(contexts, alpha), history[-1], _days(contexts)[first:], history)
+    return Bed.spanning(series_problem(contexts, alpha), history[-1], _days(contexts)[first:], history)
 
 
 def last_days(bed: Bed, days: int | None) -> Bed:
@@ -31,7 +32,8 @@ def last_days(bed: Bed, days: int | None) -> Bed:
     x0 = past[-1] if past.shape[-1] == bed.x0.shape[0] else bed.x0
     if bed.history is not None:
         past = jnp.concatenate([bed.history, past])[-MOST_HISTORY_DAYS * bed.days.shape[1] :]
-    return Bed.of(bed.problem, x0, kept, None if bed.history is None else past)
+    make = Bed.of if bed.span is None else Bed.spanning
+    return make(bed.problem, x0, kept, None if bed.history is None else past)
 
 
 def policy_bed(policy: Policy, contexts: Contexts, days: int | None) -> tuple[Bed, int]:
@@ -50,7 +52,10 @@ def policy_bed(policy: Policy, contexts: Contexts, days: int | None) -> tuple[Be
     kept = 0 if policy.history is None else len(policy.history) // per_day
     longest = max(wanted, kept, _FEWEST_HISTORY_DAYS)
     history = contexts.values[max(first - longest, 0) * per_day : first * per_day]
-    return Bed.of(policy.problem, start_after(policy, history[-1]), _days(contexts)[first:], history), first
+    make = (
+        Bed.spanning if isinstance(policy.problem.switching, Mahalanobis) else Bed.of
+    )  # else a long span takes too long
+    return make(policy.problem, start_after(policy, history[-1]), _days(contexts)[first:], history), first
 
 
 def seen_days(policy: Policy, contexts: Contexts, first: int) -> int:

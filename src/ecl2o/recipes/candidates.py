@@ -1,4 +1,4 @@
-"""The agents among which `fit` chooses: every advisor with every setting, trained and ready to run as a stream."""
+"""The agents among which `fit` chooses: every advisor with every setting, trained or not, and ready to run as a stream."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,27 +8,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ecl2o.agents import MLAROBD, AbstractAgent, AbstractGuard, Periodic, Start
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, Start
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.data import Contexts, DataError
+from ecl2o.forecasters import AbstractForecaster, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
-from ecl2o.problem import Instance, Problem
+from ecl2o.problem import Instance, Mahalanobis, Problem
 from ecl2o.recipes.batches import Site
 from ecl2o.recipes.guarded_training import competitive_ridge, train_through_sites
 from ecl2o.recipes.progress import Progress
 from ecl2o.recipes.recipe import TRAINING, Advisor, Recipe
 from ecl2o.recipes.terms import Terms, renewed
+from ecl2o.theory import decay_root
 
 PROFILE_DAYS = 14  # what the structured advisor remembers
 FORECAST_DAYS = 7  # what the rolling profile of RHC remembers
 WINDOW_DAYS = 4  # the structured advisor is trained across midnight; networks, whose memory is a day's, are not
 MOST_WINDOWS = 2000
 BATCH = 50
+SLACK = 0.5  # of the planner that never pays more than 1.5 times what R-OBD pays
+_NEGLIGIBLE = 1e-8
 KEPT_DAYS = 365  # of the series, which the regression begins on
 
 # (trust, mu) that validation chooses from, and the trusts for advice that is not trained (None: played as it is).
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))
 RIDGE_TRUSTS = (1.0, 10.0, None)
+CORRECTED = "promised-ridge, corrected"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +54,16 @@ class Shape:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
-    """An agent to be validated, and where it comes from."""
+class Option:
+    """An agent to be validated, by its name in tables, and where it comes from; `trained` if anything in it was."""
 
+    name: str
     advisor: Advisor
-    trust: float | None
-    mu: float
     agent: AbstractAgent
+    trained: bool = False
+    trust: float | None = None
+    mu: float = 0.0
+    forecaster: AbstractForecaster | None = None
 
     def kept_steps(self, contexts: Contexts) -> int:
         """How much of the past it begins on: the regression on all it can learn from, others on what they remember."""
@@ -64,36 +72,82 @@ class Trained:
         return Shape.of(contexts).history_steps
 
 
-def train_all(sites: Sequence[Site], progress: Progress) -> list[list[Trained]]:
-    """By site, all that are to be validated, trained and ready to run as a stream; sites of one shape have the same ones.
+def options(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
+    """By site, all that are to be validated, trained where they can be, and ready to run as a stream.
 
-    The regression is trained for all sites in one program, what is trained by gradients for one after the other.
+    Sites of one shape have the same ones. The regression is trained for all sites in one program, what is trained by gradients
+    for one after the other.
     """
-    found: list[list[Trained]] = [[] for _ in sites]
+    for site in sites:
+        refuse_infeasible(site)
+    found: list[list[Option]] = [[] for _ in sites]
     for advisor in sites[0].recipe.advisors(sites[0].contexts.steps_per_day):
         if advisor == "ridge":
             by_site = _by_regression(sites, progress)
+        elif advisor in ("rhc", "r-obd"):
+            by_site = [_untrained(advisor, site) for site in sites]
         else:
             by_site = [_by_gradient(advisor, site.contexts, site.problem, site.recipe, progress) for site in sites]
-        for candidates, more in zip(found, by_site, strict=True):
-            candidates += more
+        for mine, more in zip(found, by_site, strict=True):
+            mine += more
     return found
 
 
-def _by_regression(sites: Sequence[Site], progress: Progress) -> list[list[Trained]]:
-    """The regression calibrated with several trusts or played as it is; with a promise, corrected and trained through it."""
+def planner(problem: Problem, steps_per_day: int) -> RHC:
+    """Model-predictive control over a day, or over less where what comes later does not matter to eight digits."""
+    if not isinstance(problem.switching, Mahalanobis):
+        return RHC(steps_per_day - 1, truncate=False)
+    reach = np.log(_NEGLIGIBLE) / np.log(float(decay_root(problem.m, problem.beta)))
+    return RHC(min(steps_per_day - 1, int(np.ceil(reach))), truncate=False)
+
+
+def profile(steps_per_day: int) -> RollingProfile:
+    """What the planner asks: the mean of the last days by the hour, and the present error, which fades."""
+    return RollingProfile(FORECAST_DAYS, period=steps_per_day)
+
+
+def references(problem: Problem, steps_per_day: int) -> list[Option]:
+    """What a policy must be compared with, trained on nothing: the expert, a planner, the planner beside the expert."""
+    plan, asked = planner(problem, steps_per_day), profile(steps_per_day)
+    return [
+        Option("r-obd", "r-obd", ROBD()),
+        Option("rhc", "rhc", plan, forecaster=asked),
+        Option("guarded-rhc", "rhc", Guarded(plan, slack=SLACK), forecaster=asked),
+    ]
+
+
+def _untrained(advisor: Advisor, site: Site) -> list[Option]:
+    """Planner or expert; behind the promise where there is one, which makes a guard beside the expert superfluous."""
+    terms, period = site.recipe.promise, site.contexts.steps_per_day
+    found = [option for option in references(site.problem, period) if option.advisor == advisor]
+    if terms is None:
+        return found
+    return [
+        dataclasses.replace(option, name=f"promised-{option.name}", agent=promising(option.agent, terms, period))
+        for option in found
+        if not isinstance(option.agent, Guarded)
+    ]
+
+
+def _by_regression(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
+    """The regression calibrated with several trusts or played as it is; with a promise, as it is, and corrected and trained
+    through it, which is the same where the validation days are not clear about the correction.
+    """
     period, recipe = sites[0].contexts.steps_per_day, sites[0].recipe
     if recipe.promise is None:
         ridge = OnlineRidge(period)
-        agents = [(trust, ridge if trust is None else MLAROBD(ridge, trust)) for trust in RIDGE_TRUSTS]
-        return [[Trained("ridge", trust, 0.0, agent) for trust, agent in agents] for _ in sites]
-    renewal = recipe.promise.steps(period)
-    for site in sites:
-        refuse_infeasible(site)
+        options = [
+            Option("ridge", "ridge", ridge)
+            if trust is None
+            else Option(f"ridge, trust {trust:g}", "ridge", MLAROBD(ridge, trust), trust=trust)
+            for trust in RIDGE_TRUSTS
+        ]
+        return [options for _ in sites]
+    renewal, steps = recipe.promise.steps(period), recipe.training_steps("ridge")
+    guards = [competitive_ridge(site.terms, period) for site in sites]
     progress("training the guarded regression", 0, 1)
-    steps = recipe.training_steps("ridge")
     trained = train_through_sites(
-        [[competitive_ridge(site.terms, period)] for site in sites],
+        [[guard] for guard in guards],
         [site.problem for site in sites],
         [site.contexts for site in sites],
         period=renewal,
@@ -102,25 +156,25 @@ def _by_regression(sites: Sequence[Site], progress: Progress) -> list[list[Train
         checks=min(4, steps),
     )
     progress("training the guarded regression", 1, 1)
-    return [[Trained("ridge", None, 0.0, renewed(guard, renewal)) for guard, _ in guards] for guards in trained]
+    return [
+        [
+            Option("promised-ridge", "ridge", renewed(guard, renewal)),
+            Option(CORRECTED, "ridge", renewed(corrected, renewal), trained=log.best_step > 0),
+        ]
+        for guard, ((corrected, log),) in zip(guards, trained, strict=True)
+    ]
 
 
 def refuse_infeasible(site: Site) -> None:
     """Refuse a promise that nobody can keep, before anything is trained."""
-    if site.recipe.promise is not None:
-        period = site.contexts.steps_per_day
-        guard = competitive_ridge(site.terms, period)
-        _refuse_unless_fitting(renewed(guard, site.terms.steps(period)), site.problem, site.contexts)
-
-
-def _refuse_unless_fitting(agent: AbstractAgent, problem: Problem, contexts: Contexts) -> None:
-    """Before anything is trained."""
-    agent.check(problem, Start(jnp.zeros(contexts.dim), jnp.zeros((0, contexts.dim)), contexts.steps_per_day))
+    contexts, period = site.contexts, site.contexts.steps_per_day
+    start = Start(jnp.zeros(contexts.dim), jnp.zeros((0, contexts.dim)), period)
+    promising(ROBD(), site.recipe.promise, period).check(site.problem, start)
 
 
 def _by_gradient(
     advisor: Advisor, contexts: Contexts, problem: Problem, recipe: Recipe, progress: Progress
-) -> list[Trained]:
+) -> list[Option]:
     """One agent per point of the grid, trained through the calibrator, and through the guard if it promises each day.
 
     A promise for longer hardly ever cuts anything off, and is put around what was trained without it.
@@ -130,7 +184,6 @@ def _by_gradient(
     untrained = untrained_advisor(advisor, contexts, shape, jax.random.fold_in(keys[0], 1))
     terms, daily = recipe.promise, recipe.promise is not None and recipe.promise.per == "day"
     agents: list[AbstractAgent] = [MLAROBD(untrained, trust) for trust, _ in GRID]
-    _refuse_unless_fitting(promising(agents[0], terms, period), problem, contexts)
     if daily:
         agents = [promising(agent, terms, period) for agent in agents]
     seasonal = advisor == "seasonal"
@@ -149,7 +202,14 @@ def _by_gradient(
         progress=lambda done, total, loss: progress(f"training ({advisor})", done, total),
     )
     return [
-        Trained(advisor, trust, mu, _streamed(advisor, result.agent, None if daily else terms, period))
+        Option(
+            f"{advisor}, trust {trust:g}, mu {mu:g}",
+            advisor,
+            _streamed(advisor, result.agent, None if daily else terms, period),
+            trained=True,
+            trust=trust,
+            mu=mu,
+        )
         for (trust, mu), result in zip(GRID, fitted, strict=True)
     ]
 

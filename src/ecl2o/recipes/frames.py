@@ -18,7 +18,7 @@ from ecl2o.recipes.terms import Per, Terms
 from ecl2o.serving import Policy, Runner
 from ecl2o.serving.beginning import begin
 
-_LABELS = {"oracle": "oracle", "policy": "this policy", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
+_LABELS = {"daily-oracle": "daily oracle", "policy": "this policy", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
 
 
 @dataclasses.dataclass(eq=False)
@@ -37,7 +37,7 @@ class SeriesPolicy:
         allowance: what may be paid on top of the promise in each period, in units of cost.
         contexts: (low, high), where all contexts are known to lie there: a promise then allows more.
         bounds: (low, high) of actions.
-        advisor: "auto", "ridge", "seasonal", "mlp" or "lstm".
+        advisor: "auto", "ridge", "seasonal", "rhc", "r-obd", "mlp" or "lstm".
         columns: which columns to follow; all that hold numbers unless given.
         fill: how to repair gaps: "interpolate" or "previous"; None refuses them.
         period: steps in a day, where rows are a day or more apart.
@@ -170,9 +170,10 @@ class SeriesPolicy:
         trust = "its advice as it is" if chosen.trust is None else f"trust {chosen.trust:g}"
         promise = self.policy_.agent.promise(self.policy_.problem)
         return [
-            "average cost: in units of the oracle's, which knows each day in advance; worst day, 99 % of days: over the least "
-            "possible cost of that day.",
-            f"chosen on validation: {chosen.advisor}, {'behind its promise' if promise else trust}.",
+            "average cost: in units of the optimum of all these days together; worst day, 99 % of days: over the least possible "
+            "cost of that day.",
+            f"chosen on validation: {chosen.advisor}, {'behind its promise' if promise else trust}"
+            f"{'' if chosen.trained else '; not trained'}.",
             "promised: nothing." if promise is None else f"promised: {promise}, at every step.",
         ]
 

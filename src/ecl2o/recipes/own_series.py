@@ -1,5 +1,8 @@
 """A policy for one's own series: train on its first days, choose on the next, report on the last.
 
+Among what is chosen from is what needs no training, the expert and a planner, so that a policy is not worse than what a
+practitioner would have tried first. Costs are in units of the optimum of all tested days together.
+
 The problem is f = 1/2 |x - y|^2 and c = alpha/2 |x - z|^2 in the units of the series, one action per column, with one alpha for
 all or for each. Training works on a scaled copy, so that single precision suffices whatever the units; the policy itself takes
 and gives the user's numbers (regression and structured advisor are homogeneous, networks carry their scaling inside). Policies
@@ -14,15 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import RHC, ROBD, AbstractAgent
-from ecl2o.data import Contexts, DataError, SeriesMetadata, Split
-from ecl2o.evaluation import Bed, Certificate, certify
+from ecl2o.agents import Greedy
+from ecl2o.data import Contexts, DataError, Days, SeriesMetadata, Split
+from ecl2o.evaluation import Bed, Certificate, DailyScore, certify
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, streamed
-from ecl2o.forecasters import RollingProfile
 from ecl2o.problem import Box, Everywhere, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.batches import Site, refuse_unless_alike, score_each
 from ecl2o.recipes.believed import believed, in_words
-from ecl2o.recipes.candidates import FORECAST_DAYS, Shape, Trained, in_units, train_all
+from ecl2o.recipes.candidates import CORRECTED, Option, Shape, in_units, options, references
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.recipes.recipe import Advisor, Alpha, Recipe, column_alphas
 from ecl2o.running import Screen, plausible_range, stream_days
@@ -34,25 +36,40 @@ FEWEST_DAYS = 91
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One setting that was tried, and how it did on the validation days. No trust: the advice meets no calibrator."""
+    """One agent that was tried, and how it did on the validation days. No trust: the advice meets no calibrator.
 
+    `standard_error` is of the average cost, over days; `behind` is how much more it costs than the best, and `behind_error` the
+    standard error of that, day by day.
+    """
+
+    name: str
     advisor: Advisor
+    trained: bool
     trust: float | None
     mu: float
     average_cost: float
+    standard_error: float
     competitive_ratio: float
+    behind: float = 0.0
+    behind_error: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class FittedSeries:
-    """The policy, what was tried, and how it compares on days that training and choice never saw."""
+    """The policy, what was tried and what was not (and why), and how all compare on days that training and choice never saw."""
 
     policy: Policy
     candidates: list[Candidate]
     chosen: Candidate
+    left_out: dict[Advisor, str]
     entries: list[ScoredEntry]
-    test_days: int
+    bed: Bed
     screened: str | None = None  # what was replaced in the series, in words
+
+    @property
+    def test_days(self) -> int:
+        """How many days were held back."""
+        return self.bed.days.shape[0]
 
 
 def default_split(n_days: int) -> Split:
@@ -82,46 +99,61 @@ def series_problem(contexts: Contexts, alpha: Alpha, bounds: tuple[float, float]
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What the validation days of a series choose: an agent in its units, all that was tried, and what the agent begins on."""
+    """What the validation days of a series choose: all that was tried, in the series' units, and how each did there."""
 
     contexts: Contexts
     recipe: Recipe
     problem: Problem
-    agent: AbstractAgent
+    options: list[Option]
     candidates: list[Candidate]
-    chosen: Candidate
-    history_steps: int
+    best: int
     plausible: list[tuple[float, float]]
     screened: str | None  # what was replaced in the series, in words
 
+    @property
+    def chosen(self) -> Candidate:
+        """What did best."""
+        return self.candidates[self.best]
+
+    @property
+    def entry(self) -> Entry:
+        """The chosen agent as it will be used."""
+        return self._entry(self.options[self.best])
+
     def test_bed(self) -> Bed:
-        """The days that training and choice never saw."""
-        return Bed.of(
-            self.problem, *self.contexts.test_days(_history_steps(self.history_steps, self.contexts, test=True))
-        )
+        """The days that training and choice never saw, with as much before them as anybody begins on."""
+        longest = max(option.kept_steps(self.contexts) for option in self.options)
+        steps = _history_steps(longest, self.contexts, test=True)
+        return _bed(self.problem, self.contexts.test_days(steps))
+
+    def _entry(self, option: Option) -> Entry:
+        """An option as it will be used, on as much of the past as it begins on."""
+        return streamed(option.agent, self.problem, option.forecaster, option.kept_steps(self.contexts))
+
+    def entries(self) -> dict[str, Entry]:
+        """The choice, all that it was chosen from, and what needs no training whether or not it was asked for."""
+        own = self.options[self.best]
+        others = {option.name: self._entry(option) for option in self.options if option is not own}
+        asked = {"policy": self.entry} | others
+        return asked | reference_entries(self.problem, self.contexts.steps_per_day) | {"greedy": Entry(Greedy())}
 
     def policy(self, rows: list[ScoredEntry]) -> Policy:
         """As it is used, with how it did on the test days."""
-        policy = _policy(self.agent, self.problem, self.contexts, self.recipe, self.history_steps, self.chosen, rows)
+        policy = _policy(self.options[self.best], self.problem, self.contexts, self.recipe, self.chosen, rows)
         contract = {"plausible": self.plausible, "accepted_after": self.contexts.steps_per_day}
         return dataclasses.replace(policy, contract=policy.contract.model_copy(update=contract))
 
 
 def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress = silent) -> FittedSeries:
-    """Train all candidates, choose one on the validation days, and compare it on the test days.
+    """Train all candidates, choose one on the validation days, and compare all on the test days.
 
     Readings that the bulk of the training days makes implausible are replaced, as they will be when the policy runs.
     """
     (choice,) = choose_each([contexts], [recipe], progress)
     test = choice.test_bed()
-    rows = compare(
-        {"policy": streamed(choice.agent, choice.problem), **reference_entries(contexts.steps_per_day)},
-        test,
-        lambda done, total: progress("testing on held-back days", done, total),
-    )
-    return FittedSeries(
-        choice.policy(rows), choice.candidates, choice.chosen, rows, test.days.shape[0], choice.screened
-    )
+    rows = compare(choice.entries(), test, lambda done, total: progress("testing on held-back days", done, total))
+    left_out = recipe.left_out(contexts.steps_per_day)
+    return FittedSeries(choice.policy(rows), choice.candidates, choice.chosen, left_out, rows, test, choice.screened)
 
 
 def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress: Progress = silent) -> list[Choice]:
@@ -136,22 +168,46 @@ def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress:
         for contexts, plausible in zip(series, ranges, strict=True)
     ]
     series = [contexts for contexts, _ in screened]
-    sites = [scaled_site(*each) for each in zip(series, recipes, strict=True)]
-    trained = train_all(sites, progress)
-    candidates: list[list[Candidate]] = [[] for _ in sites]
-    for kind in range(len(trained[0])):
-        for found, candidate in zip(candidates, _validated([each[kind] for each in trained], sites), strict=True):
-            found.append(candidate)
-        progress("choosing on validation days", kind + 1, len(trained[0]))
-    choices = []
-    for contexts, recipe, site, agents, tried in zip(series, recipes, sites, trained, candidates, strict=True):
-        best = int(np.argmin([candidate.average_cost for candidate in tried]))
-        agent = in_units(agents[best].agent, contexts.scale / site.contexts.scale)
-        problem = series_problem(contexts, recipe.alpha, recipe.bounds)
-        kept = agents[best].kept_steps(contexts)
-        choices.append((contexts, recipe, problem, agent, tried, tried[best], kept))
     said = [in_words(contexts, rows) for contexts, rows in screened]
-    return [Choice(*choice, *more) for choice, *more in zip(choices, ranges, said, strict=True)]
+    sites = [scaled_site(*each) for each in zip(series, recipes, strict=True)]
+    tried = options(sites, progress)
+    longest = max(option.kept_steps(sites[0].contexts) for option in tried[0])
+    steps = _history_steps(longest, sites[0].contexts, test=False)
+    beds = [_bed(site.problem, site.contexts.validation_days(steps)) for site in sites]
+    scores: list[list[DailyScore]] = [[] for _ in sites]
+    for kind, option in enumerate(tried[0]):
+        known = [bed.with_history(option.kept_steps(sites[0].contexts)) for bed in beds]
+        entries = [Entry(each[kind].agent, each[kind].forecaster, stream_days) for each in tried]
+        for mine, score in zip(scores, score_each(entries, known), strict=True):
+            mine.append(score)
+        progress("choosing on validation days", kind + 1, len(tried[0]))
+    found = zip(series, recipes, sites, beds, tried, scores, ranges, said, strict=True)
+    return [_choice(*each) for each in found]
+
+
+def _bed(problem: Problem, known: Days) -> Bed:
+    """Days to be judged on; they begin where the last context was, or as near to it as the bounds allow."""
+    return Bed.spanning(problem, problem.actions.project(jnp.asarray(known.x0)), known.days, known.history)
+
+
+def _choice(
+    contexts: Contexts,
+    recipe: Recipe,
+    site: Site,
+    bed: Bed,
+    tried: Sequence[Option],
+    scores: Sequence[DailyScore],
+    plausible: list[tuple[float, float]],
+    screened: str | None,
+) -> Choice:
+    """The cheapest on the validation days; a correction that training did not keep is not counted twice."""
+    kept = [i for i, option in enumerate(tried) if option.trained or option.name != CORRECTED]
+    factor = contexts.scale / site.contexts.scale
+    found = [dataclasses.replace(tried[i], agent=in_units(tried[i].agent, factor)) for i in kept]
+    candidates = _candidates(found, [scores[i] for i in kept], float(np.mean(np.asarray(bed.unit))))
+    best = int(np.argmin([candidate.average_cost for candidate in candidates]))
+    problem = series_problem(contexts, recipe.alpha, recipe.bounds)
+    return Choice(contexts, recipe, problem, found, candidates, best, plausible, screened)
 
 
 def scaled_site(contexts: Contexts, recipe: Recipe) -> Site:
@@ -162,10 +218,11 @@ def scaled_site(contexts: Contexts, recipe: Recipe) -> Site:
     return Site(scaled, series_problem(contexts, recipe.alpha, own.bounds), own)
 
 
-def reference_entries(steps_per_day: int) -> dict[str, Entry]:
-    """What a policy must be compared with: the expert, and what a practitioner would use instead."""
-    plan = RHC(steps_per_day - 1, truncate=False)
-    return {"r-obd": Entry(ROBD()), "rhc": Entry(plan, RollingProfile(FORECAST_DAYS, period=steps_per_day))}
+def reference_entries(problem: Problem, steps_per_day: int) -> dict[str, Entry]:
+    """What a policy must be compared with, trained on nothing: the expert, and what a practitioner would use instead."""
+    return {
+        option.name: streamed(option.agent, problem, option.forecaster) for option in references(problem, steps_per_day)
+    }
 
 
 def bad_day(policy: Policy, contexts: Contexts, seed: int = 0) -> Certificate:
@@ -192,23 +249,36 @@ def _history_steps(steps: int, contexts: Contexts, *, test: bool) -> int:
     return min(steps, days * contexts.steps_per_day)
 
 
-def _validated(candidates: Sequence[Trained], sites: Sequence[Site]) -> list[Candidate]:
-    """How a candidate of each site does on its validation days, as a stream."""
-    steps = _history_steps(candidates[0].kept_steps(sites[0].contexts), sites[0].contexts, test=False)
-    beds = [Bed.of(site.problem, *site.contexts.validation_days(steps)) for site in sites]
-    scores = score_each([Entry(candidate.agent, run=stream_days) for candidate in candidates], beds)
+def _candidates(options: Sequence[Option], scores: Sequence[DailyScore], unit: float) -> list[Candidate]:
+    """How each did on the validation days, and beside the best, day by day."""
+    best = min(scores, key=lambda score: score.average_cost)
     return [
-        Candidate(candidate.advisor, candidate.trust, candidate.mu, score.average_cost, score.competitive_ratio)
-        for candidate, score in zip(candidates, scores, strict=True)
+        Candidate(
+            option.name,
+            option.advisor,
+            option.trained,
+            option.trust,
+            option.mu,
+            score.average_cost,
+            _standard_error(score.cost / unit),
+            score.competitive_ratio,
+            float(np.mean(score.cost - best.cost) / unit),
+            _standard_error((score.cost - best.cost) / unit),
+        )
+        for option, score in zip(options, scores, strict=True)
     ]
 
 
+def _standard_error(daily: Float[np.ndarray, " n"]) -> float:
+    """Of the mean over days; infinite where there is one day."""
+    return float(np.std(daily, ddof=1) / np.sqrt(len(daily))) if len(daily) > 1 else float("inf")
+
+
 def _policy(
-    agent: AbstractAgent,
+    option: Option,
     problem: Problem,
     contexts: Contexts,
     recipe: Recipe,
-    history_steps: int,
     chosen: Candidate,
     rows: list[ScoredEntry],
 ) -> Policy:
@@ -221,6 +291,7 @@ def _policy(
         columns=list(series.columns),
         step_minutes=float(series.step_minutes),
         steps_per_day=contexts.steps_per_day,
+        day_start_minutes=series.day_start_minutes,
         period_name="day" if recipe.promise is None else recipe.promise.per,
         action_bounds=None if recipe.bounds is None else [recipe.bounds] * contexts.dim,
         history_steps=Shape.of(contexts).history_steps,
@@ -237,5 +308,5 @@ def _policy(
             row.name: {"average_cost": row.average_cost, "competitive_ratio": row.competitive_ratio} for row in rows
         },
     }
-    history = contexts.values[used - history_steps : used]
-    return Policy(agent, problem, metadata=metadata, contract=contract, history=history)
+    history = contexts.values[used - option.kept_steps(contexts) : used]
+    return Policy(option.agent, problem, option.forecaster, metadata=metadata, contract=contract, history=history)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ecl2o.data import Contexts, DataError, SeriesMetadata, Split, read_series, series_contexts
+from ecl2o.data import Contexts, DataError, SeriesMetadata, Split, read_series, series_contexts, whole_days
 from ecl2o.recipes.own_series import FEWEST_DAYS, default_split
 from ecl2o.serving import Policy
 
@@ -29,7 +29,8 @@ class Reading:
         fill: "interpolate" or "previous" repairs gaps, repeated rows and bad cells. Default: they are refused.
         period: steps in a day. Default: those between two midnights.
         step_minutes: what the rows must be apart. Default: anything.
-        tell: called with a sentence about what was repaired.
+        tell: called with a sentence about what was repaired, and about part-days that are left out.
+        day_start_minutes: when days begin, in minutes after midnight of the file's clock. Default: at midnight.
     """
 
     path: Path
@@ -39,15 +40,22 @@ class Reading:
     period: int | None = None
     step_minutes: float | None = None
     tell: Callable[[str], None] = _unheard
+    day_start_minutes: int | None = None
 
     def made_for(self, policy: Policy) -> "Reading":
-        """The same with the columns and the length of day that a policy was made for, unless others are given, and its step."""
+        """The same with the columns that a policy was made for, unless others are given, its step, and its days."""
         contract = policy.contract
+        if None not in (self.period, contract.steps_per_day) and self.period != contract.steps_per_day:
+            raise DataError(
+                f"the policy was made for days of {contract.steps_per_day} steps, and its promise and its ratios are of such "
+                f"days; --period {self.period} would judge it by others. Leave --period out."
+            )
         return dataclasses.replace(
             self,
             columns=self.columns or contract.columns,
             period=contract.steps_per_day if self.period is None else self.period,
             step_minutes=contract.step_minutes,
+            day_start_minutes=contract.day_start_minutes if self.day_start_minutes is None else self.day_start_minutes,
         )
 
     def contexts(self, split: Split | None = None) -> Contexts:
@@ -99,4 +107,10 @@ class Reading:
                 f"the rows of {metadata.file} are a day or more apart. Say how many make one round of decisions with "
                 "--period, for example --period 7 for weeks of daily rows; 'days' are such rounds then."
             )
-        return frame, dataclasses.replace(metadata, steps_per_day=steps)
+        frame, metadata, part_days = whole_days(
+            frame, dataclasses.replace(metadata, steps_per_day=steps), self.day_start_minutes or 0
+        )
+        left_out = part_days.in_words()
+        if left_out is not None and len(frame):
+            self.tell(f"{metadata.file}: days begin at {frame.index[0]:%H:%M}; {left_out}.")
+        return frame, metadata

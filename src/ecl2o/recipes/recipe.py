@@ -10,17 +10,20 @@ from jaxtyping import Float
 from ecl2o.data import DataError
 from ecl2o.recipes.terms import Terms
 
-Advisor = Literal["ridge", "seasonal", "mlp", "lstm"]
+Advisor = Literal["ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"]
 Alpha = float | Mapping[str, float]  # what moving costs: in every column, or in each by its name
 
-# Adam steps and learning rate by advisor (docs/choices.md); of the regression only the correction inside a guard is trained.
+# Adam steps and learning rate by advisor (docs/choices.md); of the regression only the correction inside a guard is trained,
+# and of planner and expert nothing.
 TRAINING: dict[Advisor, tuple[int, float]] = {
     "ridge": (200, 5e-2),
     "seasonal": (1200, 1e-2),
+    "rhc": (0, 0.0),
+    "r-obd": (0, 0.0),
     "mlp": (2000, 2e-2),
     "lstm": (1500, 3e-3),
 }
-AUTOMATIC: tuple[Advisor, ...] = ("ridge", "seasonal")  # what is tried where nobody says which
+AUTOMATIC: tuple[Advisor, ...] = ("ridge", "seasonal", "rhc", "r-obd")  # what is tried where nobody says which
 MOST_SEASONAL_STEPS = 96  # a day; beyond, training the structured advisor takes many times as long as the regression
 
 
@@ -30,7 +33,7 @@ class Recipe:
 
     Args:
         alpha: what moving costs, in every column or in each by its name.
-        advisor: what learns; auto: the regression or the structured one, whichever validates better.
+        advisor: who advises; auto: regression, structured rule, planner or expert, whichever validates better.
         promise: what is promised of the bill, in the units of the series; None: nothing.
         steps: Adam steps; None: as many as the advisor needs.
         seed: of whatever is drawn.
@@ -67,22 +70,30 @@ class Recipe:
             bounds=None if bounds is None else (bounds[0] * factor, bounds[1] * factor),
         )
 
-    @property
-    def untrained(self) -> tuple[Advisor, ...]:
-        """Those that are not trained by gradients: the regression, but for the correction that a promise asks for."""
-        return ("ridge",) if self.promise is None else ()
-
     def advisors(self, steps_per_day: int) -> tuple[Advisor, ...]:
         """Which are tried; the structured advisor only where days are short enough, unless it is asked for."""
         if self.advisor != "auto":
             return (self.advisor,)
-        return AUTOMATIC if steps_per_day <= MOST_SEASONAL_STEPS else AUTOMATIC[:1]
+        return tuple(name for name in AUTOMATIC if name != "seasonal" or steps_per_day <= MOST_SEASONAL_STEPS)
+
+    def left_out(self, steps_per_day: int) -> dict[Advisor, str]:
+        """Which are not tried, and why.
+
+        >>> Recipe().left_out(24)["lstm"]
+        'takes long to train; ask for it'
+        """
+        tried = self.advisors(steps_per_day)
+        reasons = dict.fromkeys(
+            TRAINING, "takes long to train; ask for it" if self.advisor == "auto" else "not asked for"
+        )
+        return {name: reason for name, reason in reasons.items() if name not in tried}
 
     def training_steps(self, advisor: Advisor) -> int:
-        """Adam steps."""
-        if advisor in self.untrained:
+        """Adam steps; 0 where nothing is trained: planner, expert, and the regression without a promise."""
+        most = TRAINING[advisor][0]
+        if not most or (advisor == "ridge" and self.promise is None):
             return 0
-        return TRAINING[advisor][0] if self.steps is None else self.steps
+        return most if self.steps is None else self.steps
 
 
 def column_alphas(alpha: Alpha, columns: Sequence[str]) -> Float[np.ndarray, " d"]:

@@ -1,7 +1,5 @@
 """Figure: what alpha does to a series: misses against moves, and the same days followed with little, some and much of it."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib import dates
@@ -9,7 +7,7 @@ from matplotlib.figure import Figure
 
 from ecl2o.recipes.alphas import AlphaStudy
 from ecl2o.report.style import BLACK, BLUE, LIGHT, ORANGE, VERMILLION, house_style, line_style, looks, new_figure
-from ecl2o.report.units import clock, totals
+from ecl2o.report.units import calendar_days, clock, totals
 
 _SHOWN_DAYS = 3
 _COLORS = (BLUE, ORANGE, VERMILLION)
@@ -68,8 +66,7 @@ def _draw_days(axes, study: AlphaStudy, time: pd.DatetimeIndex, steps_per_day: i
     low, high = totals(study.contexts)[shown].min(), totals(study.contexts)[shown].max()
     axes.set_ylim(low - 0.15 * (high - low), high + 0.1 * (high - low))
     axes.margins(x=0)
-    span: Any = time[shown][-1] - time[shown][0]
-    axes.xaxis.set_major_locator(dates.DayLocator(interval=max(1, span.days // 4)))
+    axes.xaxis.set_major_locator(dates.DayLocator(interval=max(1, calendar_days(time[shown]) // 4)))
     axes.xaxis.set_major_formatter(dates.DateFormatter("%d %b"))
     axes.set_ylabel(unit if study.contexts.shape[-1] == 1 else f"sum of the columns ({unit})")
     axes.set_title("days of median movement")

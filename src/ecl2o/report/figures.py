@@ -4,13 +4,16 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
+from ecl2o import theory
 from ecl2o.report.bars import draw_bars
 from ecl2o.report.bounds import draw_bounds
 from ecl2o.report.moved_days import draw_moved_days
 from ecl2o.report.shift import draw_shift
 from ecl2o.report.style import save_as
+from ecl2o.report.table import best
 from ecl2o.report.tails import draw_highest_tails, draw_tails
 from ecl2o.report.trade_off import draw_trade_off
 from ecl2o.report.week import draw_week
@@ -19,6 +22,7 @@ from ecl2o.studies.results import Study
 
 TRUSTS = [0.1, 0.3, 0.5, 1.0]
 FORMATS = ("png", "svg")
+_LITTLE = 0.1  # of the range of contexts: a day that moves through less has little in it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,15 +78,16 @@ def plates(study: Study) -> list[Plate]:
             f"The worst day of {label}",
             f"{worst.time[0]:%d %B}, the test day on which {label} had its largest ratio, {worst.ratios[worst.row]:.3g} (first "
             "seed), and what every row did on it. Each starts from its own last action of the day before and is compared with "
-            "the optimum from there; the dashed line is the oracle that ran through all test days. A ratio is large where the "
-            "optimum costs next to nothing, so look at how far the line is from the context before judging.",
+            "the optimum from there; the dashed line is the oracle that ran through all test days. "
+            + _worst_day_in_words(study),
             draw_worst_day,
         ),
         Plate(
             "week",
             "A week of contexts and actions",
-            "The test week of median cost. Moving is expensive, so good actions follow the context late and smoothly; the oracle "
-            "starts to move before the context does, because it knows it.",
+            f"The test week of median cost, with {best(study, 'average_cost').label}, which is the cheapest row on average, and "
+            "R-OBD. Moving is expensive, so good actions follow the context late and smoothly; the oracle starts to move before "
+            "the context does, because it knows it.",
             draw_week,
         ),
         Plate(
@@ -99,7 +104,7 @@ def plates(study: Study) -> list[Plate]:
             "Competitive ratio against the error of the advice, for this problem's constants. Pure ML can be at least as bad as "
             "its dotted line; MLA-ROBD and R-OBD are never worse than theirs. More trust pays for good advice and costs for bad; "
             "to the right of the thin line no trust helps. Left: the corrected and sharper forms (docs/errata.md); right: as "
-            "printed. Where alpha = beta only pure ML's line differs.",
+            "printed. Where alpha = beta only pure ML's line differs." + _constant_curvature_in_words(study),
             _draw_study_bounds,
         ),
     ]
@@ -120,6 +125,34 @@ def save_plate(plate: Plate, study: Study, folder: Path) -> None:
     figure = plate.draw(study)
     for kind in FORMATS:
         save_as(figure, folder / f"{plate.stem}.{kind}")
+
+
+def _worst_day_in_words(study: Study) -> str:
+    """What there is to see on the worst day: often next to nothing, and that is the point."""
+    day, test = study.worst_day.contexts, study.contexts.test_days().days
+    moved = float(np.ptp(day, axis=0).max() / max(float(np.ptp(test)), 1e-300))
+    if moved < _LITTLE:
+        return (
+            f"There is next to nothing on it, and that is the point: the context stays within {moved:.1%} of its range, so that "
+            "the optimum costs next to nothing, and whoever moves at all pays many times that. In money this day is small."
+        )
+    return (
+        f"The context moves through {moved:.0%} of its range on it. A ratio is large where the optimum costs little, so look at "
+        "how far the line is from the context before judging."
+    )
+
+
+def _constant_curvature_in_words(study: Study) -> str:
+    """Why R-OBD's line is higher than its worst day in the table can be."""
+    if study.study != "demand-response":
+        return ""
+    m, beta = study.constants["m"], study.constants["beta"]
+    printed = float(theory.robd_ratio(m, study.constants["alpha"], beta))
+    return (
+        f" R-OBD's line, at {printed:.2f}, is for costs whose curvature may change from hour to hour. Here it is constant, and "
+        f"R-OBD's worst case exactly {float(theory.exact_robd_ratio(m, beta)):.2f}, which no day of the table exceeds (erratum "
+        "E21)."
+    )
 
 
 def _draw_study_bounds(study: Study) -> Figure:

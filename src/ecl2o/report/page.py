@@ -13,7 +13,7 @@ from ecl2o.agents import citation
 from ecl2o.agents.citations import named_citation
 from ecl2o.report.figures import Plate
 from ecl2o.report.page_style import STYLE
-from ecl2o.report.table import HEADINGS, best, cells, notes, number_text
+from ecl2o.report.table import HEADINGS, best, cells, notes, number_text, shown
 from ecl2o.studies.results import Study
 
 _PACKAGES = ("ecl2o", "jax", "equinox", "optax", "numpy", "scipy", "pandas", "pvlib", "scikit-learn", "matplotlib")
@@ -79,17 +79,11 @@ def _head(study: Study) -> str:
         *([str(study.weather["site"])] if study.weather.get("site") else []),
         ", ".join(f"{name} = {value:g}" for name, value in study.constants.items()),
     ]
-    quick = ""
-    if study.settings.get("quick"):
-        quick = (
-            '<p class="note">A quick run: few seeds, and networks after a tenth of their training or less, so that their rows '
-            "(PureML to EC-L2O) say nothing about them. A look, not a result.</p>"
-        )
     cost = number_text(float(cheapest.over_seeds("average_cost").mean()), 3)
     ratio = number_text(float(safest.over_seeds("competitive_ratio").mean()), 2)
     return (
         f'<header>\n<p class="kind">ecl2o, {escape(study.study)}</p>\n<h1>{escape(study.title)}</h1>\n'
-        f'<p class="facts">{escape(" · ".join(facts))}</p>\n{quick}\n'
+        f'<p class="facts">{escape(" · ".join(facts))}</p>\n<p class="problem">{escape(study.problem)}</p>\n'
         f"<p>The lowest average cost is that of <b>{escape(cheapest.label)}</b>, {cost} times the oracle's; the lowest "
         f"competitive ratio that of <b>{escape(safest.label)}</b>, {ratio}.</p>\n</header>"
     )
@@ -99,10 +93,10 @@ def results_table(study: Study) -> str:
     """The table of the page: a line for each entry, and for each that was left out, with the reason."""
     lowest = {1: best(study, "average_cost").name, 2: best(study, "competitive_ratio").name}
     lines = []
-    for name, row in study.entries.items():
+    for row in shown(study):
         label, *figures = cells(row)
         entries = [
-            f"<td{' class=best' if lowest.get(place) == name else ''}>{escape(text)}</td>"
+            f"<td{' class=best' if lowest.get(place) == row.name else ''}>{escape(text)}</td>"
             for place, text in enumerate(figures, start=1)
         ]
         lines.append(f'<tr><th scope="row">{escape(label)}</th>{"".join(entries)}</tr>')

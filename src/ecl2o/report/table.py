@@ -6,6 +6,7 @@ import numpy as np
 
 from ecl2o.studies.results import Study, TestedEntry
 
+NETWORKS = ("LSTM", "MLP")  # which a quick run trains too little for their rows to mean anything
 HEADINGS = ("", "average cost", "competitive ratio", "p90", "p95", "p99", "p99.5", "prediction error")
 
 
@@ -24,9 +25,25 @@ def cells(row: TestedEntry) -> tuple[str, ...]:
     )
 
 
+def shown(study: Study) -> list[TestedEntry]:
+    """The rows of the table: all, but not those of networks in a quick run, which say nothing about them."""
+    return [row for row in study.entries.values() if not _is_unfinished(study, row)]
+
+
 def notes(study: Study) -> list[str]:
-    """What the marks in the table mean."""
-    return [row.unconverged.note(row.label) for row in study.entries.values() if row.unconverged]
+    """What the marks in the table mean, and what is not in it."""
+    found = [row.unconverged.note(row.label) for row in shown(study) if row.unconverged]
+    unfinished = [row.label for row in study.entries.values() if _is_unfinished(study, row)]
+    if unfinished:
+        found.append(
+            f"A quick run: a look, not a result. Not in the table: {', '.join(unfinished)}, whose networks had a tenth of their "
+            "training or less, so that their figures (in results.json) say nothing about them."
+        )
+    return found
+
+
+def _is_unfinished(study: Study, row: TestedEntry) -> bool:
+    return bool(study.settings.get("quick")) and row.parameters.get("advisor") in NETWORKS
 
 
 def spread_text(values: np.ndarray, digits: int) -> str:
@@ -47,6 +64,6 @@ def number_text(value: float, digits: int) -> str:
 
 def best(study: Study, figure: str) -> TestedEntry:
     """The row, the oracle aside, with the lowest mean of a figure; one that is a result, if there is any."""
-    rows = [row for row in study.entries.values() if row.name != "oracle"]
+    rows = [row for row in shown(study) if row.name != "oracle"]
     rows = [row for row in rows if not row.unconverged] or rows
     return min(rows, key=lambda row: float(row.over_seeds(figure).mean()))

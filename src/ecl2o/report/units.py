@@ -44,6 +44,15 @@ def clock(time: pd.DatetimeIndex) -> pd.DatetimeIndex:
     return time.tz_localize(None)
 
 
+def calendar_days(time: pd.DatetimeIndex) -> int:
+    """How many days lie between the first and the last of these times.
+
+    >>> calendar_days(pd.date_range("2015-01-01", periods=49, freq="h"))
+    2
+    """
+    return int((time.to_numpy()[-1] - time.to_numpy()[0]) // np.timedelta64(1, "D"))
+
+
 def totals(values: np.ndarray) -> np.ndarray:
     """(..., T, d) -> (..., T): the sum over coordinates, the value itself where there is one."""
     return np.asarray(values).sum(axis=-1)

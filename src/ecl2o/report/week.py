@@ -1,10 +1,11 @@
-"""Figure: a week of contexts and what the oracle and a learned row did."""
+"""Figure: a week of contexts and what the oracle, the cheapest row and the expert did."""
 
 import numpy as np
 from matplotlib import dates
 from matplotlib.figure import Figure
 
 from ecl2o.report.style import BLACK, LIGHT, house_style, line_style, looks, new_figure
+from ecl2o.report.table import best
 from ecl2o.report.units import clock, totals, units_of
 from ecl2o.studies.results import Study
 
@@ -14,8 +15,9 @@ _DAYS = 7
 def draw_week(study: Study) -> Figure:
     """The week whose optimum costs the median of all test weeks (first seed)."""
     units, rows = units_of(study), study.entries
-    shown = [name for name in ("oracle", "ec-l2o") if name in rows]
-    first, days = _median_week(rows["oracle"].scores[0].cost)
+    shown = dict.fromkeys(("oracle", best(study, "average_cost").name, "r-obd"))
+    shown = [name for name in shown if name in rows]
+    first, days = median_week(rows["oracle"].scores[0].cost)
     time = _days_of(clock(study.contexts.test_time()), first, days, study.contexts.steps_per_day)
     contexts = study.contexts.test_days().days[first : first + days].reshape(-1, study.contexts.dim)
     with house_style():
@@ -38,11 +40,11 @@ def draw_week(study: Study) -> Figure:
         panels[-1].xaxis.set_major_formatter(dates.DateFormatter("%d %b"))
         panels[-1].set_xlabel("time (ticks at midnight)")
         handles = [entry for axes in panels for entry in zip(*axes.get_legend_handles_labels(), strict=True)]
-        figure.legend(*zip(*handles, strict=True), loc="outside lower center", ncols=3)
+        figure.legend(*zip(*handles, strict=True), loc="outside lower center", ncols=4)
         return figure
 
 
-def _median_week(oracle_cost: np.ndarray) -> tuple[int, int]:
+def median_week(oracle_cost: np.ndarray) -> tuple[int, int]:
     """The first day of the week and how many days there are."""
     n = len(oracle_cost)
     if n < _DAYS:

@@ -75,6 +75,7 @@ class Contract(_Frozen):
         context_dim: q, how many numbers a context has.
         step_minutes: minutes from one context to the next.
         steps_per_day: steps in one round of decisions, usually a day.
+        day_start_minutes: when such a round begins, in minutes after midnight of the file's clock.
         period_name: what people call the period of the promise: "day", "week".
         history_steps: contexts that the policy must have seen before its first step to act as it was tested.
         history_until: the time of the last context in the policy's own history.
@@ -96,6 +97,7 @@ class Contract(_Frozen):
     context_dim: int | None = pydantic.Field(default=None, ge=1)
     step_minutes: float | None = pydantic.Field(default=None, gt=0)
     steps_per_day: int | None = pydantic.Field(default=None, ge=1)
+    day_start_minutes: int | None = pydantic.Field(default=None, ge=0, lt=24 * 60)
     period_name: str = "day"
     history_steps: int | None = pydantic.Field(default=None, ge=0)
     history_until: str | None = None

@@ -24,7 +24,7 @@ from ecl2o.recipes.guarded_training import competitive_ridge, train_through
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.recipes.terms import Terms
 from ecl2o.running import stream_days
-from ecl2o.studies import generalization, shift
+from ecl2o.studies import generalization, in_words, shift
 from ecl2o.studies.entries import (
     AUTHORS_EXAMPLE,
     PAPER_MU,
@@ -217,6 +217,7 @@ def run(settings: DemandResponseSettings, progress: Progress = silent) -> Study:
         seconds=laps.seconds,
         extra=extra,
         left_out=left_out,
+        problem=in_words.DEMAND_RESPONSE.format(m=1.0, alpha=settings.alpha),
     )
 
 

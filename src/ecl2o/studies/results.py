@@ -157,6 +157,7 @@ class Study:
     seconds: dict[str, float]
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
     left_out: dict[str, LeftOut] = dataclasses.field(default_factory=dict)  # by name
+    problem: str = ""  # what is decided, in one paragraph for the report
 
     def as_json(self) -> dict[str, Any]:
         """The content of results.json."""

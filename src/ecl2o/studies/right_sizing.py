@@ -25,6 +25,7 @@ from ecl2o.offline import oracle_days
 from ecl2o.problem import Instance, Problem
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.running import rollout_days
+from ecl2o.studies import in_words
 from ecl2o.studies.entries import (
     PAPER_MU,
     PAPER_TRUST,
@@ -186,6 +187,7 @@ def run(settings: RightSizingSettings, progress: Progress = silent) -> Study:
             "promises": _promises(constants, rows),
         },
         left_out=left_out,
+        problem=in_words.RIGHT_SIZING.format(**constants),
     )
 
 

@@ -1,0 +1,39 @@
+"""What a policy costs in the user's own units: of the file, squared, or of money where somebody can say what a miss costs."""
+
+import dataclasses
+
+from ecl2o.evaluation.comparison import ScoredEntry
+
+
+@dataclasses.dataclass(frozen=True)
+class Bills:
+    """The mean and the dearest day, and what the promise would allow for the dearest of its periods; None without a promise.
+
+    In units of 1/2 miss^2 + alpha/2 change^2; with a `unit_cost`, which is what a miss of one unit for one step costs, in money:
+    a miss of two units then costs four times as much, and a change alpha times as much as a miss of its size.
+    """
+
+    mean_day: float
+    dearest_day: float
+    allowed: float | None
+    unit_cost: float | None = None
+
+    @classmethod
+    def of(cls, entry: ScoredEntry, unit_cost: float | None = None) -> "Bills":
+        """The bills of an entry.
+
+        >>> entry = ScoredEntry("it", 1.2, 1.5, {}, 0, 1.0, mean_bill=50.0, dearest_bill=80.0, allowed=120.0)
+        >>> Bills.of(entry, unit_cost=3.0)
+        Bills(mean_day=300.0, dearest_day=480.0, allowed=720.0, unit_cost=3.0)
+        """
+        factor = 1.0 if unit_cost is None else 2 * unit_cost  # a miss of 1 costs 1/2
+        allowed = None if entry.allowed is None else factor * entry.allowed
+        return cls(factor * entry.mean_bill, factor * entry.dearest_bill, allowed, unit_cost)
+
+    def in_words(self, period: str) -> str:
+        """A sentence; `period` is what the promise is for."""
+        what = "in your money" if self.unit_cost is not None else "1/2 miss² + alpha/2 change², in the file's units"
+        said = f"bills ({what}): {self.mean_day:,.6g} on a mean day, {self.dearest_day:,.6g} on the dearest"
+        if self.allowed is not None:
+            said += f"; the promise would have allowed {self.allowed:,.6g} for the dearest {period}"
+        return said + "."
