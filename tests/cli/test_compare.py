@@ -16,7 +16,7 @@ def test_agents_and_policies_beside_each_other(fitted, ecl2o):
     result = ecl2o("compare", fitted.data, "--column", "demand", "--agents", names, "--alpha", "5", "--json")
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
-    assert list(report["agents"]) == ["oracle", "r-obd", "rhc", "policy.ecl2o"]
+    assert list(report["agents"]) == ["oracle", "daily-oracle", "r-obd", "rhc", "policy.ecl2o"]
     assert report["days"] == 12
     assert report["agents"]["oracle"]["average_cost"] == 1.0
     assert report["agents"]["r-obd"]["competitive_ratio"] <= float(exact_robd_ratio(1.0, 5.0)) * (1 + 1e-9)
