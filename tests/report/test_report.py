@@ -102,7 +102,7 @@ def test_results_have_the_schema(study, folder):
     assert results == study.as_json()
     assert set(results) == {
         *("format", "study", "preset", "weather", "problem", "seeds"),
-        *("oracle", "test_days", "algorithms", "trade_off", "seconds"),
+        *("oracle", "test_days", "algorithms", "not_applicable", "trade_off", "seconds"),
     }
     assert set(results["algorithms"]) == set(LABELS)
     assert {point["family"] for point in results["trade_off"]} <= set(LABELS)
