@@ -19,6 +19,7 @@ import httpx
 import numpy as np
 
 CLIENTS = 64
+_ROUNDS = 5
 
 
 def bare(folder: str, port: int) -> None:
@@ -123,6 +124,12 @@ def memory(process: subprocess.Popen) -> int:
     return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def busy(process: subprocess.Popen) -> float:
+    """Seconds of CPU that a process has used: they hardly depend on what else the machine does."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     """Measure, and print ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -140,9 +147,11 @@ def main() -> None:
         policy = Path(folder) / "policy.ecl2o"
         ec.save(policy, ec.Policy(ec.Competitive(ec.Greedy(), ratio=2.5), problem))
         port = free_port()
-        with server([sys.executable, __file__, "--bare", folder, str(port)], port):
+        with server([sys.executable, __file__, "--bare", folder, str(port)], port) as process:
+            worked = busy(process)
             rate, tail = asyncio.run(single_steps(f"http://127.0.0.1:{port}", options.requests))
-        print(f"bare endpoint: {rate:.0f} rows/s, p99 {tail:.0f} ms")
+            worked = 1000 * (busy(process) - worked) / options.requests
+        print(f"bare endpoint: {rate:.0f} rows/s, p99 {tail:.0f} ms, {worked:.2f} ms of CPU each", flush=True)
         together = {}
         for streams in (100, options.streams):
             store, port = f"sqlite:///{folder}/{streams}.db", free_port()
@@ -150,16 +159,21 @@ def main() -> None:
             command = [str(Path(sys.executable).with_name("ecl2o")), "serve", "--store", store, "--port", str(port)]
             with server(command, port) as process:
                 url = f"http://127.0.0.1:{port}"
-                before = memory(process)
+                before, worked = memory(process), busy(process)
                 if streams == 100:
                     single, single_tail = asyncio.run(single_steps(url, options.requests))
                     print(
-                        f"service, single steps: {single:.0f} steps/s ({single / rate:.2f} of bare), p99 {single_tail:.0f} ms"
+                        f"service, single steps: {single:.0f} steps/s ({single / rate:.2f} of bare), p99 {single_tail:.0f} ms, "
+                        f"{1000 * (busy(process) - worked) / options.requests:.2f} ms of CPU each",
+                        flush=True,
                     )
-                together[streams] = batches(url, streams, 5)
-                grown = (memory(process) - before) / streams
+                worked = busy(process)
+                together[streams] = batches(url, streams, _ROUNDS)
+                grown, worked = (memory(process) - before) / streams, (busy(process) - worked) / streams / _ROUNDS
                 print(
-                    f"service, {streams} streams in a call: {together[streams]:.0f} steps/s, {grown / 1024:.1f} KiB per stream"
+                    f"service, {streams} streams in a call: {together[streams]:.0f} steps/s, {1000 * worked:.2f} ms of CPU each, "
+                    f"{grown / 1024:.1f} KiB per stream",
+                    flush=True,
                 )
         largest = together[options.streams]
         print(f"{options.streams} in a call over one request per step: {largest / single:.1f}")
