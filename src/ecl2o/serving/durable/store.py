@@ -106,17 +106,7 @@ class Store:
         version = connection.scalar(sa.select(schema.about.c.version))
         if version is None:
             connection.execute(sa.insert(schema.about).values(version=schema.VERSION, probed=time.time()))
-        else:
-            self._upgrade(connection, version)
-
-    @staticmethod
-    def _upgrade(connection: sa.Connection, version: int) -> None:
-        """From the version of an earlier service to this one's."""
-        while version in schema.UPGRADES:
-            connection.execute(sa.text(schema.UPGRADES[version]))
-            version += 1
-            connection.execute(sa.update(schema.about).values(version=version))
-        if version != schema.VERSION:
+        elif version != schema.VERSION:
             raise exc.InvalidRequestError(f"the store has version {version}, this service {schema.VERSION}")
 
     @contextlib.contextmanager
