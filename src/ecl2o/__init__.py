@@ -84,7 +84,7 @@ _PUBLIC = {
     "recipes": ("SeriesPolicy", "fit_series"),
 }
 _HOME = {name: package for package, names in _PUBLIC.items() for name in names}
-_SUBPACKAGES = ("data", "forecasters", "gym", "theory")
+_SUBPACKAGES = ("data", "fleet", "forecasters", "gym", "theory")
 
 __all__ = ["__version__", *_SUBPACKAGES, *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -103,6 +103,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from ecl2o import data as data
+    from ecl2o import fleet as fleet
     from ecl2o import forecasters as forecasters
     from ecl2o import gym as gym
     from ecl2o import theory as theory

@@ -7,7 +7,7 @@ exit code 1.
 
 import typer
 
-from ecl2o.cli import output
+from ecl2o.cli import fleet, output
 from ecl2o.cli.act import act
 from ecl2o.cli.alpha import alpha
 from ecl2o.cli.bounds import bounds
@@ -43,6 +43,8 @@ app.command(epilog="Example: ecl2o frontier --weather site.csv --quick --out fro
 app.command(epilog="Example: ecl2o sweep --weather site.csv --trust 0.3,0.5 --mu 0,0.6 --seeds 3 --out sweep")(sweep)
 app.command(epilog="Example: ecl2o bounds --m 1 --alpha 10 --beta 10 --trust 0.3 --rho 0.5")(bounds)
 app.command(epilog="Example: ecl2o cite mla-robd")(cite)
+
+app.add_typer(fleet.app, name="fleet")
 
 
 @app.callback(invoke_without_command=True)

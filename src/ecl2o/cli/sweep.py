@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from ecl2o.cli import output
+from ecl2o.cli import clusters, output
 from ecl2o.cli.watts import watts
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def sweep(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for table, figure and results.json; earlier ones are replaced.")
     ] = Path("sweep"),
+    scheduler: clusters.Scheduler = None,
+    workers: clusters.Workers = None,
     seed: output.Seed = 0,
     json: output.Json = False,
 ) -> None:
@@ -74,21 +76,23 @@ def sweep(
     shortage: Any = None if base_shortage is None else watts(base_shortage)
     if not 0 < alpha < float("inf"):
         raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
-    _refuse_without_parquet()
+    clusters.refuse_without_parquet()
     grid = _grid(axes, names, tuple(range(seed, seed + seeds)), everything)
-    from ecl2o.cli.numerics import use_double_precision
-
-    use_double_precision()
+    clusters.set_up()
     from ecl2o.data import weather_contexts
+    from ecl2o.fleet import sweep as run
     from ecl2o.report.folder import whole_folder
     from ecl2o.studies.sweep import SweepData
-    from ecl2o.studies.sweep import sweep as run
 
     started = time.perf_counter()
-    with whole_folder(out) as folder, output.progress_bars() as progress:
+    with (
+        whole_folder(out) as folder,
+        clusters.client(scheduler, workers) as client,
+        output.progress_bars() as progress,
+    ):
         contexts = weather_contexts(weather, preset, shortage)
         steps = _QUICK_STEPS if quick else _STEPS
-        records = run(SweepData.of(contexts, alpha, steps), grid, progress)
+        records = run(SweepData.of(contexts, alpha, steps), grid, client, progress)
         found = _results(records, grid, contexts, alpha, steps) | {"seconds": time.perf_counter() - started}
         _write(records, found, grid, folder)
     if json:
@@ -133,14 +137,6 @@ def _numbers(name: str, text: str) -> tuple[float | int, ...]:
         raise typer.BadParameter(
             f"must be numbers with commas between them, got {text!r}.", param_hint=_OPTIONS[name]
         ) from None
-
-
-def _refuse_without_parquet() -> None:
-    """Before the work, not after it."""
-    import importlib.util
-
-    if importlib.util.find_spec("pyarrow") is None:
-        raise ValueError("the table of a sweep is a Parquet file, which needs pyarrow: pip install 'ecl2o[parquet]'.")
 
 
 def _results(records: "list[Record]", grid: "Grid", contexts: "Contexts", alpha: float, steps: int) -> dict[str, Any]:

@@ -170,15 +170,18 @@ def score_entry(name: str, entry: Entry, bed: Bed) -> ScoredEntry:
     def run():
         return entry.run(agent, bed.problem, bed.x0, bed.days, history, forecaster)
 
-    runs, starts = run()
-    score = score_runs(runs, starts, bed)
-    seconds = _per_step(_seconds(run), bed)
-    asked = None
+    score = score_runs(*run(), bed)
+    return with_score(name, entry, bed, score, _per_step(_seconds(run), bed))
+
+
+def with_score(name: str, entry: Entry, bed: Bed, score: DailyScore, microseconds: float = float("nan")) -> ScoredEntry:
+    """An entry with a score that it has; NaN microseconds a step where nobody took the time."""
+    agent, asked = entry.agent, None
     if agent.lookahead:
-        asked = "Exact" if forecaster is None else type(forecaster).__name__
+        asked = "Exact" if entry.forecaster is None else type(entry.forecaster).__name__
     promise = agent.promise(bed.problem)
     return ScoredEntry(
-        **_figures(name, score, seconds),
+        **_figures(name, score, microseconds),
         forecaster=asked,
         promise=promise,
         live_ratio=worst_live_ratio(score),

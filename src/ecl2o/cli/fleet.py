@@ -1,0 +1,174 @@
+"""`ecl2o fleet`: many sites at once, here or on a Dask cluster."""
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ecl2o.cli import clusters, output, series
+
+if TYPE_CHECKING:
+    from ecl2o.recipes.recipe import Recipe
+
+Sites = Annotated[
+    str,
+    typer.Argument(
+        metavar="SITES", help="A folder of series, a glob in quotes, or a manifest: CSV with the columns name and file."
+    ),
+]
+Memory = Annotated[float, typer.Option(min=1.0, metavar="GB", help="What one process may take.")]
+_WORST = 10  # sites in the printed table
+
+app = typer.Typer(help="Many sites at once, here or on a Dask cluster.", no_args_is_help=True)
+
+
+def fit(
+    sites: Sites,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for policies, table and report.")] = Path("fleet"),
+    alpha: Annotated[float, typer.Option(help="What moving costs, where the manifest does not say.")] = 10.0,
+    promise: Annotated[
+        float | None, typer.Option(help="Promise to pay at most this many times the optimum, where it does not say.")
+    ] = None,
+    per: Annotated[
+        Literal["day", "week", "month", "run"], typer.Option(help="What the promise is for, where it does not say.")
+    ] = "run",
+    advisor: Annotated[
+        Literal["auto", "ridge", "seasonal", "mlp", "lstm"],
+        typer.Option(help="What learns. All but the regression are trained one site after the other."),
+    ] = "ridge",
+    column: series.Columns = None,
+    time_column: series.TimeColumn = None,
+    fill: series.Fill = None,
+    period: series.Period = None,
+    training_days: series.TrainingDays = None,
+    validation_days: series.ValidationDays = None,
+    memory: Memory = 4.0,
+    scheduler: clusters.Scheduler = None,
+    workers: clusters.Workers = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps. (default: enough)", hidden=True)] = None,
+    json: output.Json = False,
+    seed: output.Seed = 0,
+) -> None:
+    """Learn a policy for every site; one that fails is a row with its reason. Started again, it does what is missing.
+
+    In DIR: policies/NAME.ecl2o; sites.parquet, a row for each site; report.html, the worst sites first.
+    """
+    if promise is None and per != "run":
+        raise typer.BadParameter("--per goes with --promise.", param_hint="--per")
+    split = series.split_of(training_days, validation_days)
+    clusters.refuse_without_parquet()
+    clusters.set_up()
+    from ecl2o.fleet.folder import FITTED, fit_into, refuse_foreign
+    from ecl2o.fleet.sites import find_sites, read_sites
+    from ecl2o.recipes.recipe import Recipe
+    from ecl2o.recipes.terms import Terms
+
+    refuse_foreign(out, FITTED)
+    orders = find_sites(sites)
+    recipe = Recipe(alpha, advisor, None if promise is None else Terms(promise, per), steps, seed)
+    started = time.perf_counter()
+    with clusters.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
+        read = []
+        for site in read_sites(orders, recipe, series.reading(Path(), column, time_column, fill, period), split):
+            read.append(site)
+            progress("reading sites", len(read), len(orders))
+        rows = fit_into(out, read, client, int(memory * 2**30), progress)
+    _finish(rows, out, {"sites": sites, "recipe": _words(recipe)}, time.perf_counter() - started, json)
+
+
+def evaluate(
+    sites: Sites,
+    policies: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder of policies NAME.ecl2o, or of a fleet that holds it.")
+    ] = Path("fleet"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for table and report.")] = Path("fleet-tested"),
+    days: Annotated[int | None, typer.Option(min=1, help="Only the last so many days. (default: all)")] = None,
+    column: series.Columns = None,
+    time_column: series.TimeColumn = None,
+    fill: series.Fill = None,
+    period: series.Period = None,
+    memory: Memory = 4.0,
+    scheduler: clusters.Scheduler = None,
+    workers: clusters.Workers = None,
+    json: output.Json = False,
+    seed: output.UnusedSeed = 0,
+) -> None:
+    """Test every site's policy on its series, as one stream, beside R-OBD. Exit code 1 if a promise was broken."""
+    clusters.refuse_without_parquet()
+    clusters.set_up()
+    from ecl2o.fleet.evaluating import read_to_test
+    from ecl2o.fleet.folder import POLICIES, TESTED, evaluate_into, refuse_foreign
+    from ecl2o.fleet.sites import find_sites
+
+    refuse_foreign(out, TESTED)
+    orders = find_sites(sites)
+    kept = policies / POLICIES if (policies / POLICIES).is_dir() else policies
+    if not kept.is_dir():
+        raise typer.BadParameter(f"{policies} is not a folder.", param_hint="--policies")
+    started = time.perf_counter()
+    with clusters.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
+        reading = series.reading(Path(), column, time_column, fill, period)
+        read = []
+        for site in read_to_test(orders, kept, reading, days):
+            read.append(site)
+            progress("reading sites", len(read), len(orders))
+        rows = evaluate_into(out, read, client, int(memory * 2**30), progress)
+    _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
+    if any(row.get("promise_kept") is False for row in rows):
+        raise typer.Exit(1)
+
+
+app.command(epilog="Example: ecl2o fleet fit sites.csv --promise 2 --out fleet --workers 2")(fit)
+app.command(epilog="Example: ecl2o fleet evaluate sites.csv --policies fleet --days 30")(evaluate)
+
+
+def _words(recipe: "Recipe") -> str:
+    promise = recipe.promise
+    told = "no promise" if promise is None else f"promise {promise.ratio:g} per {promise.per}"
+    return f"alpha {recipe.alpha:g}, {told}, {recipe.advisor}"
+
+
+def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], seconds: float, json: bool) -> None:
+    """Table, report, and what is printed."""
+    import pandas as pd
+
+    from ecl2o.fleet.folder import PAGE, TABLE
+    from ecl2o.report.fleet import fleet_page, summary, worst_first
+
+    table = pd.DataFrame.from_records(rows)
+    table.drop(columns="digest", errors="ignore").to_parquet(out / TABLE, index=False)
+    (out / PAGE).write_text(fleet_page(table, about, seconds), encoding="utf-8")
+    found = summary(table)
+    if json:
+        output.print_json({"out": str(out), "seconds": seconds, **found})
+    else:
+        _print(found, worst_first(table)[:_WORST], table)
+        output.messages().print(f"report: {out / PAGE}", soft_wrap=True, markup=False)
+    if not found["sites"] - found["failed"]:
+        raise ValueError(f"none of the {len(rows)} sites could be done; the first: {rows[0]['reason']}")
+
+
+def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> None:
+    from rich.table import Table
+
+    shown = Table(title=f"The worst of {found['sites'] - found['failed']} sites", title_justify="left")
+    shown.add_column("")
+    for heading in ("average cost", "worst day", "live ratio", "R-OBD's cost"):
+        shown.add_column(heading, justify="right")
+    for row in worst:
+        cells = (row.get(name) for name in ("average_cost", "competitive_ratio", "live_ratio", "r_obd_cost"))
+        shown.add_row(row["name"], *("" if cell is None or math.isnan(cell) else f"{cell:.3f}" for cell in cells))
+    say = output.results().print
+    if worst:
+        say(shown)
+        cost, ratio = found["average_cost"], found["competitive_ratio"]
+        say(f"average cost: median {cost['median']:.3f}, 90 % below {cost['p90']:.3f}, largest {cost['largest']:.3f}.")
+        say(f"worst day: median {ratio['median']:.3f}, 90 % below {ratio['p90']:.3f}, largest {ratio['largest']:.3f}.")
+        if found["promised"]:
+            say(f"promises: {found['promised']} made, {found['kept']} kept.")
+    if found["failed"]:
+        say(f"{found['failed']} of {found['sites']} sites failed:")
+        for row in table[table.status == "failed"].to_dict("records"):
+            say(f"  {row['name']}: {row['reason']}", soft_wrap=True, markup=False)

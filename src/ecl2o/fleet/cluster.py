@@ -1,0 +1,149 @@
+"""Who does the work: this process, a cluster of this machine's cores, or a Dask cluster that is there already."""
+
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import pickle
+import socket
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+ANSWER_SECONDS = 3.0  # to connect, to greet, and to let us in
+_AHEAD = (
+    2  # chunks per thread of the cluster that are handed out: nobody waits, and the scheduler does not hold everything
+)
+
+
+class Lost(Exception):  # noqa: N818
+    """A chunk that the cluster could not do: the worker died each time, or could not load what it needs."""
+
+
+@contextlib.contextmanager
+def cluster(scheduler: str | None = None, workers: int | None = None) -> "Iterator[Client | None]":
+    """A client of the scheduler at an address, or of a new cluster of so many processes here; None where neither is given.
+
+    A scheduler that does not answer is refused within ten seconds. The new cluster listens on this machine only.
+    """
+    if scheduler is None and workers is None:
+        yield None
+        return
+    if scheduler is not None:
+        _refuse_silence(scheduler)
+    try:
+        from distributed import Client, LocalCluster
+    except ModuleNotFoundError as error:
+        raise ValueError(f"a cluster needs {error.name}; install it with: pip install 'ecl2o[fleet]'") from None
+    if scheduler is not None:
+        try:
+            client = Client(scheduler, timeout=ANSWER_SECONDS, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise _nobody(scheduler, error) from None
+        with client:
+            yield client
+        return
+    here = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
+    # Dask does not see what XLA allocates, and would end workers by a limit that is not theirs: `memory` is kept by the chunks.
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, memory_limit=0, **here) as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def _refuse_silence(scheduler: str) -> None:
+    """Refuse an address at which nobody listens, or says nothing: Dask would try again and again, or wait for ever.
+
+    Schedulers greet who connects; behind TLS nobody does.
+    """
+    try:
+        parts = urllib.parse.urlsplit(scheduler if "://" in scheduler else f"tcp://{scheduler}")
+        if parts.scheme in ("tcp", "tls"):
+            place = (str(parts.hostname), parts.port or 8786)
+            with socket.create_connection(place, timeout=ANSWER_SECONDS) as connection:
+                if parts.scheme == "tcp" and not connection.recv(1):
+                    raise ConnectionError("it hangs up")
+    except (OSError, ValueError) as error:
+        raise _nobody(scheduler, error) from None
+
+
+def _nobody(scheduler: str, error: Exception) -> ValueError:
+    told = getattr(error, "strerror", None) or type(error).__name__
+    return ValueError(
+        f"no Dask scheduler answers at {scheduler} ({told}). Start one with 'dask scheduler', or leave --scheduler out."
+    )
+
+
+def dashboard(client: "Client | None") -> str | None:
+    """The address of Dask's page, if there is one."""
+    if client is None or not client.scheduler_info().get("services", {}).get("dashboard"):
+        return None
+    return client.dashboard_link
+
+
+def each_done(
+    work: Callable[..., Any], pieces: Sequence[tuple[Any, ...]], client: "Client | None" = None
+) -> Iterator[tuple[int, Any]]:
+    """`work(*piece)` for every piece: its place and what came of it, as they are done.
+
+    A piece whose worker is lost is done again by another; one that fails, or has ended four workers, gives a `Lost`.
+    """
+    if client is None:
+        for place, piece in enumerate(pieces):
+            yield place, work(*piece)
+        return
+    from distributed import as_completed
+
+    waiting = iter(enumerate(pieces))
+    places: dict[str, int] = {}
+    running = as_completed(loop=client.loop)
+
+    def submit(count: int) -> None:
+        for place, piece in itertools.islice(waiting, count):
+            # As bytes: Dask would unpack arrays in the worker's precision, which need not be ours.
+            payload = pickle.dumps((jax.config.jax_enable_x64, work, piece))  # pyright: ignore[reportAttributeAccessIssue]
+            future = client.submit(_at_worker, payload, pure=False)
+            places[future.key] = place
+            running.add(future)
+
+    submit(_AHEAD * max(sum(client.nthreads().values()), 1))
+    for future in running:
+        submit(1)
+        error = future.exception()
+        found = Lost(f"{type(error).__name__}: {error}") if error is not None else None
+        yield places.pop(future.key), _unpacked(future.result()) if found is None else found
+
+
+def _unpacked(result: bytes) -> Any:
+    with jax.enable_x64(True):  # what is in 32 bits stays so
+        return pickle.loads(result)
+
+
+def _at_worker(payload: bytes) -> bytes:
+    """In the worker: the driver's precision, and compiled programs shared with the other workers of the machine."""
+    keep_programs()
+    double, work, piece = _loaded(payload)
+    with jax.enable_x64(double):
+        return pickle.dumps(work(*piece))
+
+
+def _loaded(payload: bytes) -> tuple[bool, Callable[..., Any], tuple[Any, ...]]:
+    with jax.enable_x64(True):
+        return pickle.loads(payload)
+
+
+@functools.cache
+def keep_programs() -> None:
+    """Keep compiled programs in a folder, where all processes of this machine find them, unless JAX has been told another."""
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(Path(base) / "ecl2o" / "programs"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

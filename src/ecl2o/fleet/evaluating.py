@@ -1,0 +1,179 @@
+"""Every site's policy on its series: policies of one structure together."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from ecl2o import __version__
+from ecl2o.agents import ROBD
+from ecl2o.data import Contexts
+from ecl2o.evaluation.comparison import Entry, streamed
+from ecl2o.fleet.chunks import DEFAULT_MEMORY, Chunk, cut
+from ecl2o.fleet.cluster import Lost, each_done
+from ecl2o.fleet.fitting import figures, score_alike
+from ecl2o.fleet.sites import FailedSite, Order, find_sites, in_one_line
+from ecl2o.recipes.beds import policy_bed, seen_days
+from ecl2o.recipes.progress import Progress, silent
+from ecl2o.recipes.reading import Reading
+from ecl2o.serving import Policy, load
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_STEP_BYTES = 1000  # of a run
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteToTest:
+    """A site's policy, and the series it is tested on: its last `days`, None: all but what the policy begins on."""
+
+    name: str
+    policy: Policy
+    contexts: Contexts
+    days: int | None
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that its figures depend on."""
+        told = (
+            self.policy.fingerprint,
+            self.days,
+            self.contexts.steps_per_day,
+            self.contexts.values.shape,
+            __version__,
+        )
+        return hashlib.sha256(self.contexts.values.tobytes() + repr(told).encode()).hexdigest()
+
+
+def evaluate_sites(
+    sites: str | Path,
+    policies: Mapping[str, Policy] | str | Path,
+    client: "Client | None" = None,
+    *,
+    days: int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: Progress = silent,
+) -> list[dict[str, Any]]:
+    """A row for every site, in their order: its policy on its series, or why there is none.
+
+    Args:
+        sites: a folder, a glob or a manifest (`find_sites`).
+        policies: by the names of sites, or the folder that holds them, NAME.ecl2o.
+        client: of a Dask cluster; None: this process.
+        days: only the last so many days. Default: all.
+        memory: bytes that a process may take.
+        progress: told how far it is.
+    """
+    read = list(read_to_test(find_sites(sites), policies, Reading(Path()), days))
+    chunks = cut_tests([site for site in read if isinstance(site, SiteToTest)], memory)
+    rows: dict[str, dict[str, Any]] = {}
+    for done, (_, found) in enumerate(evaluated_chunks(chunks, client), start=1):
+        rows |= {row["name"]: row for row in found}
+        progress("testing sites", done, len(chunks))
+    return [failed_row(site) if isinstance(site, FailedSite) else rows[site.name] for site in read]
+
+
+def cut_tests(sites: Sequence[SiteToTest], memory: int = DEFAULT_MEMORY) -> list[Chunk[SiteToTest]]:
+    """The chunks of these sites, of policies of one structure."""
+    return cut(sites, _shape, _bytes, memory)
+
+
+def evaluated_chunks(
+    chunks: Sequence[Chunk[SiteToTest]], client: "Client | None" = None
+) -> Iterator[tuple[Chunk[SiteToTest], list[dict[str, Any]]]]:
+    """Each chunk with its rows, as they are done."""
+    for place, found in each_done(evaluate_chunk, [(chunk,) for chunk in chunks], client):
+        chunk = chunks[place]
+        if isinstance(found, Lost):
+            found = [
+                failed_row(FailedSite(site.name, f"the cluster could not do it: {found}")) for site in chunk.wanted
+            ]
+        yield chunk, found
+
+
+def read_to_test(
+    orders: Sequence[Order], policies: Mapping[str, Policy] | str | Path, reading: Reading, days: int | None
+) -> Iterator[SiteToTest | FailedSite]:
+    """Each site with its policy and its series, or why it cannot be tested."""
+    for order in orders:
+        try:
+            order.refuse_bad_name()
+            with jax.enable_x64(True):
+                if isinstance(policies, Mapping):
+                    if order.name not in policies:
+                        raise ValueError(f"{order.name} has no policy.")
+                    policy = policies[order.name]
+                else:
+                    policy = load(Path(policies) / f"{order.name}.ecl2o")
+            contexts = order.reading(reading).made_for(policy).whole()
+            if days is not None and days > contexts.n_days - 1:
+                raise ValueError(
+                    f"there are {contexts.n_days} whole days, and {days} cannot be tested with one before them."
+                )
+            yield SiteToTest(order.name, policy, contexts, days)
+        except (ValueError, OSError) as error:
+            yield FailedSite(order.name, in_one_line(error))
+
+
+def evaluate_chunk(chunk: Chunk[SiteToTest]) -> list[dict[str, Any]]:
+    """Test policies of one structure as one program; where that fails, one after the other."""
+    with jax.enable_x64(True):
+        try:
+            return _tested(chunk.items)[: chunk.count]
+        except Exception as error:
+            if len(chunk.items) == 1:
+                return [failed_row(FailedSite(chunk.items[0].name, in_one_line(error)))]
+            return [evaluate_chunk(Chunk((site,), 1))[0] for site in chunk.wanted]
+
+
+def _tested(sites: Sequence[SiteToTest]) -> list[dict[str, Any]]:
+    found = [policy_bed(site.policy, site.contexts, site.days) for site in sites]
+    beds = [bed for bed, _ in found]
+    entries = [streamed(site.policy.agent, site.policy.problem, site.policy.forecaster) for site in sites]
+    own = score_alike(entries, beds)
+    expert = score_alike([Entry(ROBD())] * len(sites), beds)
+    rows = []
+    for site, (bed, first), entry, beside in zip(sites, found, own, expert, strict=True):
+        worst = site.contexts.time[(first + entry.worst_day) * site.contexts.steps_per_day]
+        rows.append(
+            {
+                "name": site.name,
+                "status": "tested",
+                "reason": None,
+                "days": bed.days.shape[0],
+                "days_seen": seen_days(site.policy, site.contexts, first),
+                **figures(entry),
+                "worst_day_starts": str(worst),
+                "r_obd_cost": beside.average_cost,
+                "r_obd_ratio": beside.competitive_ratio,
+                "policy": site.policy.fingerprint,
+                "digest": site.digest,
+            }
+        )
+    return rows
+
+
+def failed_row(site: FailedSite) -> dict[str, Any]:
+    """The row of a site that could not be tested."""
+    return {"name": site.name, "status": "failed", "reason": site.reason}
+
+
+def _shape(site: SiteToTest) -> tuple[Any, ...]:
+    leaves, structure = jax.tree.flatten((site.policy.agent, site.policy.problem, site.policy.forecaster))
+    contract, history = site.policy.contract, site.policy.history
+    kept = contract.history_steps, None if history is None else len(history)
+    return (
+        structure,
+        tuple(leaf.shape for leaf in leaves),
+        site.contexts.values.shape,
+        kept,
+        site.contexts.steps_per_day,
+    )
+
+
+def _bytes(site: SiteToTest) -> int:
+    return site.contexts.values.size * _STEP_BYTES

@@ -1,0 +1,207 @@
+"""A policy for every site: sites of one shape together, each chunk a function of arrays and settings."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from ecl2o.data import Contexts
+from ecl2o.evaluation import Bed
+from ecl2o.evaluation.comparison import Entry, ScoredEntry, with_score
+from ecl2o.fleet.chunks import DEFAULT_MEMORY, Chunk, cut
+from ecl2o.fleet.cluster import Lost, each_done
+from ecl2o.fleet.sites import FailedSite, ReadSite, find_sites, in_one_line, read_sites
+from ecl2o.recipes.batches import score_each
+from ecl2o.recipes.candidates import planner, refuse_infeasible
+from ecl2o.recipes.own_series import Choice, choose_each, reference_entries, scaled_site, series_problem
+from ecl2o.recipes.progress import Progress, silent
+from ecl2o.recipes.reading import Reading
+from ecl2o.recipes.recipe import Recipe
+from ecl2o.serving import Policy
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+FLEET_RECIPE = Recipe(advisor="ridge")  # what is trained site by site takes a hundred times as long (docs/scale.md)
+
+# What a site takes while it is trained and tested, measured (docs/scale.md): for each step of its windows, and of its series.
+_WINDOW_DAYS, _WINDOW_STEP_BYTES, _STEP_BYTES = 510, 800, 400
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedSite:
+    """A site's policy and its row of figures; without a policy, the row has the reason."""
+
+    name: str
+    row: dict[str, Any]
+    policy: Policy | None = None
+
+    @classmethod
+    def failed(cls, site: FailedSite) -> "FittedSite":
+        """The row of a site without a policy."""
+        return cls(site.name, {"name": site.name, "status": "failed", "reason": site.reason})
+
+
+def fit_sites(
+    sites: str | Path | Mapping[str, Contexts],
+    recipe: Recipe = FLEET_RECIPE,
+    client: "Client | None" = None,
+    *,
+    memory: int = DEFAULT_MEMORY,
+    progress: Progress = silent,
+) -> list[FittedSite]:
+    """A policy for every site, in their order; a site that fails has a row that says why.
+
+    Args:
+        sites: a folder, a glob, a manifest (`find_sites`), or series by name (`data.series_contexts`).
+        recipe: how policies are made, but for what a manifest says.
+        client: of a Dask cluster; None: this process. The policies are the same to the last bit.
+        memory: bytes that a process may take.
+        progress: told how far it is.
+    """
+    if isinstance(sites, Mapping):
+        read: list[ReadSite | FailedSite] = [ReadSite(name, contexts, recipe) for name, contexts in sites.items()]
+    else:
+        read = list(read_sites(find_sites(sites), recipe, Reading(Path())))
+    checked = [checked_site(site) for site in read]
+    chunks = cut_sites([site for site in checked if isinstance(site, ReadSite)], memory)
+    found: dict[str, FittedSite] = {}
+    for done, (_, outcomes) in enumerate(fitted_chunks(chunks, client), start=1):
+        found |= {outcome.name: outcome for outcome in outcomes}
+        progress("fitting sites", done, len(chunks))
+    return [FittedSite.failed(site) if isinstance(site, FailedSite) else found[site.name] for site in checked]
+
+
+def checked_site(site: ReadSite | FailedSite) -> ReadSite | FailedSite:
+    """Refuse before it joins others what would be refused in training: a series that never changes, a promise nobody can keep."""
+    if isinstance(site, FailedSite):
+        return site
+    try:
+        with jax.enable_x64(True):
+            refuse_infeasible(scaled_site(site.contexts, site.recipe))
+    except ValueError as error:
+        return FailedSite(site.name, in_one_line(error))
+    return site
+
+
+def cut_sites(sites: Sequence[ReadSite], memory: int = DEFAULT_MEMORY) -> list[Chunk[ReadSite]]:
+    """The chunks of these sites; which ones they are depends on the sites and the memory, and on nothing else."""
+    return cut(sites, _shape, _bytes, memory)
+
+
+def _shape(site: ReadSite) -> tuple[Any, ...]:
+    """What sites of one chunk share: all but numbers."""
+    contexts, recipe = site.contexts, site.recipe
+    terms = recipe.terms
+    asked = None if terms is None else (terms.per, terms.contexts is None)
+    plan = planner(series_problem(contexts, recipe.alpha, recipe.bounds), contexts.steps_per_day)
+    made = recipe.advisor, recipe.steps, recipe.seed, recipe.bounds is None, asked, plan.lookahead
+    return contexts.values.shape, contexts.steps_per_day, contexts.split, made
+
+
+def _bytes(site: ReadSite) -> int:
+    contexts = site.contexts
+    steps = len(contexts.values) * contexts.dim * _STEP_BYTES
+    trained = min(_WINDOW_DAYS, 30 * contexts.split.training_days) * contexts.steps_per_day * contexts.dim
+    return steps + (trained * _WINDOW_STEP_BYTES if site.recipe.promise is not None else 0)
+
+
+def fitted_chunks(
+    chunks: Sequence[Chunk[ReadSite]], client: "Client | None" = None
+) -> Iterator[tuple[Chunk[ReadSite], list[FittedSite]]]:
+    """Each chunk with its policies, as they are done."""
+    for place, found in each_done(fit_chunk, [(chunk,) for chunk in chunks], client):
+        chunk = chunks[place]
+        if isinstance(found, Lost):
+            found = [
+                FittedSite.failed(FailedSite(site.name, f"the cluster could not do it: {found}"))
+                for site in chunk.wanted
+            ]
+        yield chunk, found
+
+
+def fit_chunk(chunk: Chunk[ReadSite]) -> list[FittedSite]:
+    """Fit sites of one shape as one program; where that fails, one after the other, so that the one to blame is found."""
+    with jax.enable_x64(True):
+        try:
+            return _fit_together(chunk.items)[: chunk.count]
+        except Exception as error:
+            if len(chunk.items) == 1:
+                return [FittedSite.failed(FailedSite(chunk.items[0].name, in_one_line(error)))]
+            return [fit_chunk(Chunk((site,), 1))[0] for site in chunk.wanted]
+
+
+def _fit_together(sites: Sequence[ReadSite]) -> list[FittedSite]:
+    choices = choose_each([site.contexts for site in sites], [site.recipe for site in sites])
+    beds = [choice.test_bed() for choice in choices]
+    scored = {"policy": score_alike([choice.entry for choice in choices], beds)}
+    per_day = sites[0].contexts.steps_per_day
+    beside = [reference_entries(choice.problem, per_day) for choice in choices]
+    for name in ("r-obd", "rhc"):
+        scored[name] = score_alike([entries[name] for entries in beside], beds)
+    found = []
+    for place, (site, choice) in enumerate(zip(sites, choices, strict=True)):
+        rows = [dataclasses.replace(tests[place], name=name) for name, tests in scored.items()]
+        policy = choice.policy(rows)
+        found.append(FittedSite(site.name, _row(site, choice, rows, policy), policy))
+    return found
+
+
+def score_alike(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[ScoredEntry]:
+    """Entries with their scores, those of one structure as one program, of the same width whatever their number."""
+    known = [
+        bed if entry.history_steps is None else bed.with_history(entry.history_steps)
+        for entry, bed in zip(entries, beds, strict=True)
+    ]
+    groups: dict[Any, list[int]] = {}
+    for place, both in enumerate(zip(entries, known, strict=True)):
+        groups.setdefault(_structure(both), []).append(place)
+    found: dict[int, ScoredEntry] = {}
+    for places in groups.values():
+        filled = [*places, *[places[-1]] * (len(beds) - len(places))]
+        scores = score_each([entries[i] for i in filled], [known[i] for i in filled])
+        for i, score in zip(places, scores, strict=False):
+            found[i] = with_score("policy", entries[i], beds[i], score)
+    return [found[i] for i in range(len(entries))]
+
+
+def _structure(tree: Any) -> tuple[Any, ...]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple(getattr(leaf, "shape", ()) for leaf in leaves)
+
+
+def _row(site: ReadSite, choice: Choice, rows: Sequence[ScoredEntry], policy: Policy) -> dict[str, Any]:
+    contexts, recipe, chosen = site.contexts, site.recipe, choice.chosen
+    own = rows[0]
+    row: dict[str, Any] = {
+        "name": site.name,
+        "status": "fitted",
+        "reason": None,
+        "steps_per_day": contexts.steps_per_day,
+        "days": contexts.n_days,
+        "columns": contexts.dim,
+        "alpha": recipe.alpha,
+        "promise": None if recipe.promise is None else recipe.promise.ratio,
+        "per": None if recipe.promise is None else recipe.promise.per,
+        "advisor": chosen.advisor,
+        "validation_cost": chosen.average_cost,
+        **figures(own),
+    }
+    for reference in rows[1:]:
+        label = reference.name.replace("-", "_")
+        row |= {f"{label}_cost": reference.average_cost, f"{label}_ratio": reference.competitive_ratio}
+    return row | {"policy": policy.fingerprint, "digest": site.digest}
+
+
+def figures(entry: ScoredEntry) -> dict[str, Any]:
+    """A scored policy in the figures that a row has."""
+    return {
+        "average_cost": entry.average_cost,
+        "competitive_ratio": entry.competitive_ratio,
+        "p99": entry.tail_ratio["p99"],
+        "live_ratio": entry.live_ratio,
+        "promise_kept": entry.promise_kept,
+        "unconverged": entry.unconverged.steps + entry.unconverged.oracle,
+    }

@@ -1,0 +1,152 @@
+"""The report of a fleet: how costs and ratios are distributed over its sites, the worst of them first, and what failed."""
+
+import base64
+import datetime
+import io
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ecl2o.report.page_style import STYLE
+from ecl2o.report.style import GREY, house_style, looks, new_figure
+
+_MOST_ROWS = 200  # sites in the page's table; all are in the Parquet file
+_COLUMNS = {
+    "average_cost": "average cost",
+    "competitive_ratio": "worst day",
+    "p99": "99 % of days",
+    "live_ratio": "live ratio",
+    "r_obd_cost": "R-OBD's cost",
+    "rhc_cost": "RHC's cost",
+    "advisor": "advisor",
+}
+
+
+def summary(table: pd.DataFrame) -> dict[str, Any]:
+    """How many sites, how many failed, and the distribution of the two figures over the others."""
+    done = table[table.status != "failed"]
+    found: dict[str, Any] = {"sites": len(table), "failed": len(table) - len(done)}
+    kept = done["promise_kept"] if "promise_kept" in done else pd.Series(dtype=object)
+    found |= {"promised": int(kept.notna().sum()), "kept": int((kept == True).sum())}  # noqa: E712
+    for name in ("average_cost", "competitive_ratio"):
+        values = done[name].to_numpy(float) if name in done and len(done) else np.array([np.nan])
+        quantiles = zip(("smallest", "median", "p90", "largest"), np.quantile(values, [0, 0.5, 0.9, 1]), strict=True)
+        found[name] = {label: float(value) for label, value in quantiles}
+    return found
+
+
+def worst_first(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The sites that are done: broken promises, then what costs most beside R-OBD."""
+    done = table[table.status != "failed"]
+    if done.empty:
+        return []
+    broken = done.promise_kept.eq(False) if "promise_kept" in done else pd.Series(False, index=done.index)
+    order = done.assign(_broken=broken.astype(bool), _beside=done.average_cost / done.r_obd_cost)
+    return (
+        order.sort_values(["_broken", "_beside"], ascending=False)
+        .drop(columns=["_broken", "_beside"])
+        .to_dict("records")
+    )
+
+
+def draw_distributions(table: pd.DataFrame) -> Figure:
+    """Average cost and worst day over the sites, R-OBD's beside them."""
+    done = table[table.status != "failed"]
+    own, expert = looks(["ec-l2o", "r-obd"]).values()
+    with house_style():
+        figure = new_figure(height=3.2)
+        for axes, (name, beside, label) in zip(
+            figure.subplots(1, 2),
+            (("average_cost", "r_obd_cost", "average cost"), ("competitive_ratio", "r_obd_ratio", "worst day's ratio")),
+            strict=True,
+        ):
+            values = [done[column].to_numpy(float) for column in (name, beside)]
+            finite = np.concatenate([value[np.isfinite(value)] for value in values])
+            bins = np.linspace(finite.min(), finite.max() + 1e-9, 31).tolist() if finite.size else 30
+            axes.hist(values[1], bins, color=expert.color, alpha=0.5, label="R-OBD")
+            axes.hist(values[0], bins, color=own.color, alpha=0.8, label="policies")
+            axes.axvline(float(np.median(values[0])), color=GREY, linestyle="--")
+            axes.set_xlabel(f"{label} (dashed: the policies' median)")
+            axes.set_ylabel("sites")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        return figure
+
+
+def fleet_page(table: pd.DataFrame, about: Mapping[str, str], seconds: float) -> str:
+    """One page that needs nothing but itself."""
+    found = summary(table)
+    done = found["sites"] - found["failed"]
+    facts = [f"{found['sites']} sites", f"{found['failed']} failed", *about.values(), f"{seconds:.0f} s"]
+    made = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    parts = [
+        f'<header>\n<p class="kind">ecl2o, fleet</p>\n<h1>{done} sites</h1>\n<p class="facts">{escape(" · ".join(facts))}</p>'
+        "\n</header>"
+    ]
+    if found["failed"]:
+        parts.append(_section("What failed", _failures(table)))
+    if done:
+        parts += [
+            _section("Distribution over sites", _distribution(table, found)),
+            _section("Sites, the worst first", _sites(table)),
+        ]
+    parts.append(f"<p>Made on {escape(made)}.</p>")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>fleet: ecl2o</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(parts)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
+
+
+def _failures(table: pd.DataFrame) -> str:
+    failed = table[table.status == "failed"].to_dict("records")
+    lines = "".join(f"<dt>{escape(row['name'])}</dt><dd>{escape(row['reason'])}</dd>" for row in failed)
+    return f'<dl class="rows">{lines}</dl>'
+
+
+def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
+    file = io.BytesIO()
+    with house_style():
+        draw_distributions(table).savefig(file, format="svg", metadata={"Date": None})
+    data = base64.b64encode(file.getvalue()).decode("ascii")
+    told = "".join(
+        f"<dt>{label}</dt><dd>" + ", ".join(f"{name} {value:.3f}" for name, value in found[key].items()) + "</dd>"
+        for key, label in (("average_cost", "average cost"), ("competitive_ratio", "worst day"))
+    )
+    promises = f"<p>{found['promised']} promises made, {found['kept']} kept.</p>" if found["promised"] else ""
+    return (
+        f'<figure>\n<img src="data:image/svg+xml;base64,{data}" alt="Distribution of costs and ratios over sites">\n'
+        "<figcaption>Average cost in units of the oracle's; the worst day's cost over its optimum.</figcaption>\n</figure>"
+        f'<dl class="terms">{told}</dl>{promises}'
+    )
+
+
+def _sites(table: pd.DataFrame) -> str:
+    rows = worst_first(table)
+    columns = {name: label for name, label in _COLUMNS.items() if name in table and table[name].notna().any()}
+    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in columns.values())
+    lines = [
+        f'<tr><th scope="row">{escape(row["name"])}</th>{"".join(f"<td>{_cell(row[name])}</td>" for name in columns)}</tr>'
+        for row in rows[:_MOST_ROWS]
+    ]
+    more = "" if len(rows) <= _MOST_ROWS else f"<p>{len(rows) - _MOST_ROWS} more are in the Parquet file.</p>"
+    return (
+        f'<div class="wide"><table class="results">\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n'
+        + "\n".join(lines)
+        + f"\n</tbody>\n</table></div>{more}"
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:.3f}"
+    return "" if value is None else escape(str(value))

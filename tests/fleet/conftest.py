@@ -1,0 +1,56 @@
+"""A few tiny sites, and one local cluster of two processes for all tests."""
+
+import csv
+import datetime
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from ecl2o.fleet.cluster import cluster
+from ecl2o.recipes.recipe import Recipe
+from ecl2o.recipes.terms import Terms
+
+RECIPE = Recipe(5.0, "ridge", Terms(2.2, "day"), steps=2)
+SPLIT = {"training_days": "14", "validation_days": "4"}
+
+
+def write_series(path: Path, seed: int, days: int = 24, scale: float = 1.0) -> Path:
+    """Six-hourly rows of a wavy demand."""
+    chance, start = random.Random(seed), datetime.datetime(2024, 1, 1)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["time", "demand"])
+        for row in range(days * 4):
+            demand = scale * (3 + math.sin(math.pi * (row + seed) / 2) + chance.gauss(0, 0.4))
+            writer.writerow([(start + datetime.timedelta(hours=6 * row)).isoformat(sep=" "), demand])
+    return path
+
+
+def write_manifest(path: Path, rows: list[dict[str, str]]) -> Path:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="session")
+def manifest(tmp_path_factory) -> Path:
+    """Five sites of one shape, of different sizes, alphas and promises."""
+    folder = tmp_path_factory.mktemp("sites")
+    rows = []
+    for number in range(5):
+        file = write_series(folder / f"{number}.csv", number, scale=10.0**number)
+        rows.append({"name": f"site {number}", "file": file.name, **SPLIT, "alpha": str(4 + number), "promise": "2.5"})
+    rows[0]["promise"] = ""
+    return write_manifest(folder / "manifest.csv", rows)
+
+
+@pytest.fixture(scope="session")
+def client():
+    """Two processes."""
+    with cluster(workers=2) as found:
+        yield found

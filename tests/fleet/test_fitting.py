@@ -1,0 +1,171 @@
+"""The same sites, one by one, as one program, in two processes, interrupted, and with broken ones among them."""
+
+import dataclasses
+import operator
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ecl2o.fleet import evaluate_sites, fit_sites
+from ecl2o.fleet.chunks import PROCESS_BYTES, Chunk, cut
+from ecl2o.fleet.cluster import Lost, each_done
+from ecl2o.fleet.evaluating import read_to_test
+from ecl2o.fleet.fitting import fit_chunk
+from ecl2o.fleet.folder import FITTED, evaluate_into, fit_into
+from ecl2o.fleet.sites import find_sites, read_sites
+from ecl2o.recipes.own_series import fit_series
+from ecl2o.recipes.reading import Reading
+
+from .conftest import RECIPE, SPLIT, write_manifest, write_series
+from .test_sites import broken_sites
+
+FIGURES = ("validation_cost", "average_cost", "competitive_ratio", "live_ratio", "r_obd_cost")
+
+
+def read(manifest):
+    from pathlib import Path
+
+    return list(read_sites(find_sites(manifest), RECIPE, Reading(Path())))
+
+
+@pytest.fixture(scope="module")
+def fitted(manifest):
+    """All five in this process."""
+    return fit_sites(manifest, RECIPE)
+
+
+def test_many_sites_are_each_fitted_as_one_alone(manifest, fitted):
+    """Site 3 in a chunk of five, and by `fit_series`; the sizes of the five are 1 to 10,000."""
+    site = read(manifest)[3]
+    alone = fit_series(site.contexts, site.recipe)
+    row, entries = fitted[3].row, {entry.name: entry for entry in alone.entries}
+    assert row["validation_cost"] == pytest.approx(alone.chosen.average_cost, rel=1e-9)
+    assert row["average_cost"] == pytest.approx(entries["policy"].average_cost, rel=1e-9)
+    assert row["competitive_ratio"] == pytest.approx(entries["policy"].competitive_ratio, rel=1e-9)
+    assert row["rhc_cost"] == pytest.approx(entries["rhc"].average_cost, rel=1e-9)
+    assert row["promise_kept"] is True
+    assert fitted[3].policy.contract.promise.ratio == 2.5
+    assert fitted[0].policy.contract.promise.ratio == 2.2
+    np.testing.assert_array_equal(fitted[3].policy.history, alone.policy.history)
+
+
+def test_two_processes_give_the_same_bits(manifest, fitted, client):
+    there = fit_sites(manifest, RECIPE, client)
+    assert [site.row for site in there] == [site.row for site in fitted]
+    assert [site.policy.fingerprint for site in there] == [site.row["policy"] for site in fitted]
+
+
+def test_a_killed_worker_loses_nothing(client):
+    """A worker is ended by the system in the middle of eight pieces: all eight are done."""
+    before = set(client.run(os.getpid).values())
+    victim = min(before)
+    threading.Timer(0.6, lambda: os.kill(victim, signal.SIGKILL)).start()
+    found = dict(each_done(time.sleep, [(0.5,)] * 8, client))
+    assert found == dict.fromkeys(range(8))
+    client.wait_for_workers(2, timeout=60)
+    assert victim not in client.run(os.getpid).values()
+
+
+def test_a_piece_that_fails_is_lost_alone(client):
+    found = dict(each_done(operator.floordiv, [(1, 1), (1, 0)], client))
+    assert found[0] == 1
+    assert isinstance(found[1], Lost)
+    assert "ZeroDivisionError" in str(found[1])
+
+
+def test_broken_sites_are_rows_and_the_others_are_fitted(manifest, tmp_path, fitted):
+    """What a reader sees, a series that never changes, and a promise that nobody can keep."""
+    constant = write_series(tmp_path / "constant.csv", 1)
+    lines = constant.read_text().splitlines()
+    constant.write_text("\n".join([lines[0], *(line.split(",")[0] + ",4" for line in lines[1:])]))
+    broken = broken_sites(tmp_path)
+    broken += [
+        ({"name": "constant", "file": "constant.csv", **SPLIT}, "never change"),
+        ({"name": "promise", "file": "good.csv", "promise": "1.01", **SPLIT}, "cannot be promised"),
+    ]
+    good = [{"name": f"site {i}", "file": str(manifest.parent / f"{i}.csv"), **SPLIT} for i in range(5)]
+    for i, row in enumerate(good):
+        row |= {"alpha": str(4 + i), "promise": "2.5" if i else ""}
+    rows = fit_into(tmp_path / "out", read(write_manifest(tmp_path / "m.csv", [row for row, _ in broken] + good)))
+    for row, (told, words) in zip(rows, broken, strict=False):
+        assert (row["name"], row["status"]) == (told["name"], "failed")
+        assert words in row["reason"]
+    assert [row["policy"] for row in rows[-5:]] == [site.row["policy"] for site in fitted]
+    assert len(list((tmp_path / "out" / "policies").iterdir())) == 5
+
+
+def test_a_run_that_goes_on_does_what_is_missing(manifest, tmp_path, fitted, monkeypatch):
+    import ecl2o.fleet.fitting as fitting
+
+    asked = []
+
+    def instead(chunk):
+        asked.append([site.name for site in chunk.wanted])
+        return [dataclasses.replace(site, policy=site.policy) for site in fitted if site.name in asked[-1]]
+
+    monkeypatch.setattr(fitting, "fit_chunk", instead)
+    sites, memory = read(manifest), PROCESS_BYTES + 2 * fitting._bytes(read(manifest)[0])
+    first = fit_into(tmp_path / "out", sites, memory=memory)
+    assert asked == [["site 0", "site 1"], ["site 2", "site 3"], ["site 4"]]
+    asked.clear()
+    assert fit_into(tmp_path / "out", sites, memory=memory) == first
+    assert asked == []
+    (tmp_path / "out" / "policies" / "site 3.ecl2o").unlink()
+    with (tmp_path / "out" / FITTED).open("a") as ledger:
+        ledger.write('{"name": "site 4", "stat')  # ended while it wrote
+    changed = [*sites[:1], dataclasses.replace(sites[1], recipe=dataclasses.replace(RECIPE, alpha=9.0)), *sites[2:]]
+    fit_into(tmp_path / "out", changed, memory=memory)
+    assert asked == [["site 0", "site 1"], ["site 2", "site 3"]]
+
+
+def test_a_foreign_folder_is_not_written_to(tmp_path):
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(ValueError, match="no such run has left there"):
+        fit_into(tmp_path, [])
+
+
+def test_chunks_do_not_exceed_the_memory_and_have_one_shape():
+    chunks = cut(list(range(7)), lambda n: 0, lambda n: 10, PROCESS_BYTES + 35)
+    assert [(chunk.items, chunk.count) for chunk in chunks] == [((0, 1, 2), 3), ((3, 4, 5), 3), ((6, 6, 6), 1)]
+    with pytest.raises(ValueError, match="one site alone needs about"):
+        cut([1], lambda n: 0, lambda n: 10, PROCESS_BYTES + 9)
+
+
+def test_who_fails_in_a_chunk_fails_alone(manifest, monkeypatch):
+    """Training that fails for one of three: the other two are fitted one by one."""
+    import ecl2o.fleet.fitting as fitting
+
+    sites = read(manifest)[:3]
+    made = fitting._fit_together
+
+    def failing(items):
+        if any(site.name == "site 1" for site in items):
+            raise FloatingPointError("the loss became nan")
+        return [fitting.FittedSite(site.name, {"name": site.name, "status": "fitted"}) for site in items]
+
+    monkeypatch.setattr(fitting, "_fit_together", failing)
+    found = fit_chunk(Chunk(tuple(sites), 3))
+    assert [site.row["status"] for site in found] == ["fitted", "failed", "fitted"]
+    assert found[1].row["reason"] == "the loss became nan"
+    assert made is not failing
+
+
+def test_policies_are_tested_together_as_one_by_one(manifest, fitted, tmp_path):
+    from ecl2o.evaluation.comparison import score_entry, streamed
+    from ecl2o.recipes.beds import policy_bed
+
+    policies = {site.name: site.policy for site in fitted[:4]}
+    rows = evaluate_sites(manifest, policies, days=6)
+    assert rows[4] == {"name": "site 4", "status": "failed", "reason": "site 4 has no policy."}
+    (site, *_) = read_to_test(find_sites(manifest), policies, Reading(manifest), 6)
+    bed, _ = policy_bed(site.policy, site.contexts, 6)
+    entry = score_entry("policy", streamed(site.policy.agent, site.policy.problem), bed)
+    assert rows[0]["average_cost"] == pytest.approx(entry.average_cost, rel=1e-9)
+    assert rows[0]["days"] == 6
+    assert rows[0]["promise_kept"] is True
+    sites = list(read_to_test(find_sites(manifest), policies, Reading(manifest), 6))
+    assert evaluate_into(tmp_path / "tested", sites) == rows

@@ -1,0 +1,93 @@
+"""From a folder, a glob or a manifest to sites; what is wrong with one of them is its own matter."""
+
+from pathlib import Path
+
+import pytest
+
+from ecl2o.data import Split
+from ecl2o.fleet.sites import FailedSite, find_sites, read_sites
+from ecl2o.recipes.reading import Reading
+from ecl2o.recipes.recipe import Recipe
+from ecl2o.recipes.terms import Terms
+
+from .conftest import RECIPE, SPLIT, write_manifest, write_series
+
+
+def test_a_folder_and_a_glob_are_the_same_sites(tmp_path):
+    for number in range(3):
+        write_series(tmp_path / f"{number}.csv", number)
+    (tmp_path / "notes.txt").write_text("not a series")
+    assert [order.name for order in find_sites(tmp_path)] == ["0", "1", "2"]
+    assert find_sites(tmp_path) == find_sites(f"{tmp_path}/*.csv")
+    assert [order.name for order in find_sites(str(tmp_path / "[12].csv"))] == ["1", "2"]
+
+
+def test_a_manifest_says_what_is_different(tmp_path):
+    write_series(tmp_path / "a.csv", 0)
+    row = {"name": "a", "file": "a.csv", "alpha": "7", "promise": "3", "per": "week", "contexts": "0:9", **SPLIT}
+    path = write_manifest(tmp_path / "sites.csv", [row, {"name": "b", "file": "a.csv", **SPLIT}])
+    a, b = read_sites(find_sites(path), Recipe(), Reading(Path()))
+    assert a.recipe == Recipe(7.0, promise=Terms(3.0, "week", contexts=(0.0, 9.0)))
+    assert b.recipe == Recipe()
+    assert a.contexts.split == Split(14, 4)
+    assert a.digest != b.digest
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,path\na,a.csv\n", "no column 'file'"),
+        ("name,file,alhpa\na,a.csv,3\n", "a column 'alhpa', which means nothing"),
+        ("name,file\n", "has no sites"),
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(tmp_path, text, message):
+    path = tmp_path / "sites.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        find_sites(path)
+
+
+def test_no_sites_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no series"):
+        find_sites(tmp_path)
+    with pytest.raises(ValueError, match="matches no file"):
+        find_sites(tmp_path / "*.csv")
+
+
+def broken_sites(folder: Path) -> list[tuple[dict[str, str], str]]:
+    """Sites broken in all ways that a reader can see, and what is said of each."""
+    good = write_series(folder / "good.csv", 1)
+    lines = good.read_text().splitlines()
+    (folder / "empty.csv").write_text("")
+    (folder / "binary.csv").write_bytes(bytes(range(256)) * 40)
+    (folder / "text.csv").write_text("\n".join([*lines[:9], "2024-01-03 06:00:00,many", *lines[10:]]))
+    (folder / "gap.csv").write_text("\n".join([*lines[:9], *lines[12:]]))
+    write_series(folder / "short.csv", 1, days=10)
+    rows = [
+        ({"name": "missing", "file": "nowhere.csv"}, "nowhere.csv"),
+        ({"name": "empty", "file": "empty.csv"}, "empty"),
+        ({"name": "binary", "file": "binary.csv"}, "binary.csv"),
+        ({"name": "text", "file": "text.csv", "column": "demand"}, "many"),
+        ({"name": "gap", "file": "gap.csv"}, "gap.csv"),
+        ({"name": "short", "file": "short.csv"}, "10 whole days"),
+        ({"name": "column", "file": "good.csv", "column": "supply"}, "supply"),
+        ({"name": "alpha", "file": "good.csv", "alpha": "ten"}, "alpha must be a number, got 'ten'"),
+        ({"name": "per", "file": "good.csv", "promise": "2", "per": "year"}, "per must be one of"),
+        ({"name": "a/b", "file": "good.csv"}, "name becomes a file"),
+    ]
+    return [({**row, **SPLIT}, words) for row, words in rows]
+
+
+def test_each_broken_site_says_what_is_wrong_with_it(tmp_path):
+    broken = broken_sites(tmp_path)
+    twice = {"name": "good", "file": "good.csv", **SPLIT}
+    path = write_manifest(tmp_path / "sites.csv", [row for row, _ in broken] + [twice, twice])
+    *failed, good, again = read_sites(find_sites(path), RECIPE, Reading(Path()))
+    for site, (row, words) in zip(failed, broken, strict=True):
+        assert isinstance(site, FailedSite), row
+        assert site.name == row["name"]
+        assert words in site.reason
+        assert "\n" not in site.reason
+    assert good.name == "good"
+    assert again == FailedSite("good", "another site is called 'good' too.")
