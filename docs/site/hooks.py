@@ -34,6 +34,7 @@ ROOMS = {
     "data": "Data",
     "recipes": "Recipes",
     "gym": "Gymnasium",
+    "fleet": "Fleets",
 }
 
 

@@ -24,7 +24,7 @@ from ecl2o.serving import Policy
 if TYPE_CHECKING:
     from distributed import Client
 
-FLEET_RECIPE = Recipe(advisor="ridge")  # what is trained site by site takes a hundred times as long (docs/scale.md)
+FLEET_RECIPE = Recipe(advisor="ridge")  # everything else is trained site by site (docs/scale.md)
 
 # What a site takes while it is trained and tested, measured (docs/scale.md): for each step of its windows, and of its series.
 _WINDOW_DAYS, _WINDOW_STEP_BYTES, _STEP_BYTES = 510, 800, 400
