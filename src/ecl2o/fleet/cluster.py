@@ -103,7 +103,7 @@ def each_done(
     from distributed import as_completed
 
     waiting = iter(enumerate(pieces))
-    places: dict[str, int] = {}
+    places: dict[Any, int] = {}
     running = as_completed(loop=client.loop)
 
     def submit(count: int) -> None:
@@ -114,7 +114,8 @@ def each_done(
             places[future.key] = place
             running.add(future)
 
-    submit(_AHEAD * max(sum(client.nthreads().values()), 1))
+    threads: Any = client.nthreads()
+    submit(_AHEAD * max(sum(threads.values()), 1))
     for future in running:
         submit(1)
         error = future.exception()

@@ -182,7 +182,7 @@ def _row(site: ReadSite, choice: Choice, rows: Sequence[ScoredEntry], policy: Po
         "steps_per_day": contexts.steps_per_day,
         "days": contexts.n_days,
         "columns": contexts.dim,
-        "alpha": recipe.alpha,
+        "alpha": str(recipe.alpha),  # may be by column
         "promise": None if recipe.promise is None else recipe.promise.ratio,
         "per": None if recipe.promise is None else recipe.promise.per,
         "advisor": chosen.advisor,

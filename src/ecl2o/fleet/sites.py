@@ -42,7 +42,7 @@ class Order:
         """How the site's policy is made."""
         terms = self._terms(common.promise)
         changes: dict[str, Any] = {
-            "alpha": self._number("alpha", common.alpha),
+            "alpha": self._number("alpha", None) if "alpha" in self.cells else common.alpha,
             "advisor": self._word("advisor", ("auto", *TRAINING), common.advisor),
             "seed": self._whole("seed", common.seed),
             "bounds": self._interval("bounds", common.bounds),

@@ -28,34 +28,40 @@ _COLUMNS = {
 
 def summary(table: pd.DataFrame) -> dict[str, Any]:
     """How many sites, how many failed, and the distribution of the two figures over the others."""
-    done = table[table.status != "failed"]
+    done = _done(table)
+    kept = [row.get("promise_kept") for row in done]
     found: dict[str, Any] = {"sites": len(table), "failed": len(table) - len(done)}
-    kept = done["promise_kept"] if "promise_kept" in done else pd.Series(dtype=object)
-    found |= {"promised": int(kept.notna().sum()), "kept": int((kept == True).sum())}  # noqa: E712
+    found |= {"promised": sum(value in (True, False) for value in kept), "kept": sum(value is True for value in kept)}
     for name in ("average_cost", "competitive_ratio"):
-        values = done[name].to_numpy(float) if name in done and len(done) else np.array([np.nan])
-        quantiles = zip(("smallest", "median", "p90", "largest"), np.quantile(values, [0, 0.5, 0.9, 1]), strict=True)
+        quantiles = zip(
+            ("smallest", "median", "p90", "largest"), np.quantile(_column(done, name), [0, 0.5, 0.9, 1]), strict=True
+        )
         found[name] = {label: float(value) for label, value in quantiles}
     return found
 
 
+def _done(table: pd.DataFrame) -> list[dict[str, Any]]:
+    rows: list[Any] = table.to_dict("records")
+    return [row for row in rows if row["status"] != "failed"]
+
+
+def _column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
+    """One figure of all rows; a single NaN where there are none."""
+    return np.array([row[name] for row in rows], float) if rows else np.array([np.nan])
+
+
 def worst_first(table: pd.DataFrame) -> list[dict[str, Any]]:
     """The sites that are done: broken promises, then what costs most beside R-OBD."""
-    done = table[table.status != "failed"]
-    if done.empty:
-        return []
-    broken = done.promise_kept.eq(False) if "promise_kept" in done else pd.Series(False, index=done.index)
-    order = done.assign(_broken=broken.astype(bool), _beside=done.average_cost / done.r_obd_cost)
-    return (
-        order.sort_values(["_broken", "_beside"], ascending=False)
-        .drop(columns=["_broken", "_beside"])
-        .to_dict("records")
-    )
+
+    def badness(row: dict[str, Any]) -> tuple[bool, float]:
+        return row.get("promise_kept") is False, row["average_cost"] / row["r_obd_cost"]
+
+    return sorted(_done(table), key=badness, reverse=True)
 
 
 def draw_distributions(table: pd.DataFrame) -> Figure:
     """Average cost and worst day over the sites, R-OBD's beside them."""
-    done = table[table.status != "failed"]
+    done = _done(table)
     own, expert = looks(["ec-l2o", "r-obd"]).values()
     with house_style():
         figure = new_figure(height=3.2)
@@ -64,7 +70,7 @@ def draw_distributions(table: pd.DataFrame) -> Figure:
             (("average_cost", "r_obd_cost", "average cost"), ("competitive_ratio", "r_obd_ratio", "worst day's ratio")),
             strict=True,
         ):
-            values = [done[column].to_numpy(float) for column in (name, beside)]
+            values = [_column(done, column) for column in (name, beside)]
             finite = np.concatenate([value[np.isfinite(value)] for value in values])
             bins = np.linspace(finite.min(), finite.max() + 1e-9, 31).tolist() if finite.size else 30
             axes.hist(values[1], bins, color=expert.color, alpha=0.5, label="R-OBD")
@@ -72,7 +78,7 @@ def draw_distributions(table: pd.DataFrame) -> Figure:
             axes.axvline(float(np.median(values[0])), color=GREY, linestyle="--")
             axes.set_xlabel(f"{label} (dashed: the policies' median)")
             axes.set_ylabel("sites")
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
         return figure
 
 
@@ -108,7 +114,7 @@ def _section(title: str, content: str) -> str:
 
 
 def _failures(table: pd.DataFrame) -> str:
-    failed = table[table.status == "failed"].to_dict("records")
+    failed: list[Any] = table[table.status == "failed"].to_dict("records")
     lines = "".join(f"<dt>{escape(row['name'])}</dt><dd>{escape(row['reason'])}</dd>" for row in failed)
     return f'<dl class="rows">{lines}</dl>'
 
@@ -132,7 +138,7 @@ def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
 
 def _sites(table: pd.DataFrame) -> str:
     rows = worst_first(table)
-    columns = {name: label for name, label in _COLUMNS.items() if name in table and table[name].notna().any()}
+    columns = {name: label for name, label in _COLUMNS.items() if any(not pd.isna(row.get(name)) for row in rows)}
     head = "".join(f'<th scope="col">{escape(label)}</th>' for label in columns.values())
     lines = [
         f'<tr><th scope="row">{escape(row["name"])}</th>{"".join(f"<td>{_cell(row[name])}</td>" for name in columns)}</tr>'
