@@ -182,7 +182,7 @@ def _row(site: ReadSite, choice: Choice, rows: Sequence[ScoredEntry], policy: Po
         "steps_per_day": contexts.steps_per_day,
         "days": contexts.n_days,
         "columns": contexts.dim,
-        "alpha": str(recipe.alpha),  # may be by column
+        "alpha": None if isinstance(recipe.alpha, Mapping) else recipe.alpha,
         "promise": None if recipe.promise is None else recipe.promise.ratio,
         "per": None if recipe.promise is None else recipe.promise.per,
         "advisor": chosen.advisor,
