@@ -170,7 +170,8 @@ def score_entry(name: str, entry: Entry, bed: Bed) -> ScoredEntry:
     def run():
         return entry.run(agent, bed.problem, bed.x0, bed.days, history, forecaster)
 
-    score = score_runs(*run(), bed)
+    runs, starts = run()
+    score = score_runs(runs, starts, bed)
     return with_score(name, entry, bed, score, _per_step(_seconds(run), bed))
 
 

@@ -114,7 +114,8 @@ def _section(title: str, content: str) -> str:
 
 
 def _failures(table: pd.DataFrame) -> str:
-    failed: list[Any] = table[table.status == "failed"].to_dict("records")
+    rows: list[Any] = table.to_dict("records")
+    failed = [row for row in rows if row["status"] == "failed"]
     lines = "".join(f"<dt>{escape(row['name'])}</dt><dd>{escape(row['reason'])}</dd>" for row in failed)
     return f'<dl class="rows">{lines}</dl>'
 
@@ -138,7 +139,7 @@ def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
 
 def _sites(table: pd.DataFrame) -> str:
     rows = worst_first(table)
-    columns = {name: label for name, label in _COLUMNS.items() if any(not pd.isna(row.get(name)) for row in rows)}
+    columns = {name: label for name, label in _COLUMNS.items() if any(_cell(row.get(name)) for row in rows)}
     head = "".join(f'<th scope="col">{escape(label)}</th>' for label in columns.values())
     lines = [
         f'<tr><th scope="row">{escape(row["name"])}</th>{"".join(f"<td>{_cell(row[name])}</td>" for name in columns)}</tr>'
