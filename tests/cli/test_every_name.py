@@ -72,7 +72,7 @@ def test_compare_runs_every_agent_on_every_study_or_says_why_not(ecl2o, study, r
 def test_the_defaults_of_compare_fit_every_study_and_the_table_says_why_not(ecl2o):
     result = ecl2o("compare", "--study", "varying-curvature", "--days", "1")
     ended_well(result, "varying-curvature")
-    assert "not for this (1)" in result.stdout
+    assert "n/a (1)" in result.stdout
     assert "(1) lai does not apply: LAI needs a quadratic hitting cost" in result.stdout
 
 

@@ -1,5 +1,6 @@
 """Saved policies: whatever was saved comes back bit for bit, and whatever is not sound is refused and runs nothing."""
 
+import errno
 import hashlib
 import json
 import os
@@ -201,10 +202,10 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatch, saved):
     def full_disk(*_):
-        raise OSError("no space left on device")
+        raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(os, "replace", full_disk)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match=r"no space left on device: .*good"):
         ec.save(tmp_path / "good", learned_policy())
     assert [file.name for file in tmp_path.iterdir()] == ["good"]
     assert (tmp_path / "good").read_bytes() == saved

@@ -171,10 +171,10 @@ def _print_table(study: "Study") -> None:
     for row in shown(study):
         table.add_row(*cells(row)[:-1])
     for place, entry in enumerate(study.left_out.values(), start=1):
-        table.add_row(entry.label, f"not for this ({place})")
+        table.add_row(entry.label, f"n/a ({place})")
     output.results().print(table)
     for place, entry in enumerate(study.left_out.values(), start=1):
         words = f"({place}) {entry.label} does not apply: {entry.reason}"
         output.results().print(words, soft_wrap=True, markup=False)
     for note in notes(study):
-        output.results().print(note, soft_wrap=True)
+        output.results().print(note, markup=False, highlight=False)

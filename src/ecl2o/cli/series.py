@@ -166,7 +166,7 @@ def print_rows(rows: "list[ScoredEntry]", title: str, labels: dict[str, str], un
     for row in rows:
         label = labels.get(row.name, row.name)
         if row.not_applicable is not None:
-            table.add_row(label, f"not for this ({left_out.index(row) + 1})")
+            table.add_row(label, f"n/a ({left_out.index(row) + 1})")
             continue
         own = ([f"{row.live_ratio:.4g}" if row.live_ratio is not None else ""]) if live else []
         speed = f"{row.microseconds_per_step:.1f}"
