@@ -14,7 +14,17 @@ from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
 from ecl2o.serving import Policy, save
 
 runner = CliRunner()
-COMMANDS = sorted(get_command(app).commands)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _names(group, before: str = "") -> list[str]:
+    """The commands of a group, those of the groups in it among them: "fit", "fleet fit"."""
+    found = []
+    for name, command in sorted(group.commands.items()):
+        found += _names(command, f"{before}{name} ") if hasattr(command, "commands") else [before + name]
+    return found
+
+
+COMMANDS = _names(get_command(app))
 
 
 def _cited(*arguments):
@@ -66,7 +76,7 @@ SERVERS = {"serve", "demo"}  # which draw nothing, and answer over HTTP
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_an_example_json_and_seed(command):
-    result = runner.invoke(app, [command, "--help"])
+    result = runner.invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
     words = result.stdout.split()
     assert f"ecl2o {command}" in " ".join(words[words.index("Example:") :])
