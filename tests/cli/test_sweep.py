@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from ecl2o import fleet
 from ecl2o.cli import app
-from ecl2o.studies import sweep
 from ecl2o.studies.fronts import Record
 
 runner = CliRunner()
@@ -19,7 +19,8 @@ def grids(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     seen = []
 
-    def run(data, grid, progress):
+    def run(data, grid, client, progress):
+        assert client is None  # this process, unless asked for others
         seen.append(grid)
         progress("training", 1, 1)
         settings = [s for network in grid.networks for s in (*grid.alone(network), *grid.calibrated(network))]
@@ -30,7 +31,7 @@ def grids(monkeypatch, tmp_path):
             for seed in grid.seeds
         ]
 
-    monkeypatch.setattr(sweep, "sweep", run)
+    monkeypatch.setattr(fleet, "sweep", run)
     return seen
 
 
