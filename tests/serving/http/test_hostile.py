@@ -3,13 +3,16 @@
 import asyncio
 import random
 import socket
+import sys
 import time
+from pathlib import Path
 
 import httpx
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import checks
 
+import ecl2o
 from ecl2o.serving.durable import Store
 from ecl2o.serving.http import Access, gate, make_app
 
@@ -80,6 +83,10 @@ async def sent(url: str, requests: list[dict]) -> list[httpx.Response]:
     return [answer for part in parts for answer in part]
 
 
+# Paths of this machine, which no answer may tell: where the library and where Python lie.
+PLACES = (str(Path(ecl2o.__file__).parent), sys.prefix, sys.base_prefix)
+
+
 def test_a_thousand_hostile_requests_do_not_stop_it(url):
     draw = random.Random(1000)
     before = httpx.get(f"{url}/streams/a").json()
@@ -89,7 +96,7 @@ def test_a_thousand_hostile_requests_do_not_stop_it(url):
     for answer in answers:
         assert answer.status_code < 500, (answer.request.method, answer.request.url, answer.text)
         assert "Traceback" not in answer.text
-        assert "/work/" not in answer.text
+        assert not any(place in answer.text for place in PLACES), answer.text
     assert {200, 404, 405, 422} <= {answer.status_code for answer in answers}
     assert httpx.get(f"{url}/readyz").status_code == 200
     after = httpx.get(f"{url}/streams/a").json()
