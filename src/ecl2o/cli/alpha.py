@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ecl2o.cli import output, series
+from ecl2o.cli import output, series, tables
 
 if TYPE_CHECKING:
     from ecl2o.recipes.alphas import AlphaStudy
@@ -80,20 +80,27 @@ def _as_json(found: "AlphaStudy") -> list[dict[str, Any]]:
 def _print(found: "AlphaStudy", yours: float | None, name: str) -> None:
     from rich.table import Table
 
-    table = Table(title=f"{name}: misses and changes in a step, in the units of the file", title_justify="left")
+    from ecl2o.recipes.magnitude import Magnitude
+
+    figures = [
+        [
+            figure
+            for followed in (row.hindsight, row.expert)
+            for figure in (followed.miss, followed.move, followed.largest_move)
+        ]
+        for row in found.rows
+    ]
+    magnitude = Magnitude.of(figure for row in figures for figure in row)
+    unit = f"{magnitude.unit} of the units" if magnitude.unit else "the units"
+    table = Table(title=f"{name}: misses and changes in a step, in {unit} of the file", title_justify="left")
     table.add_column("alpha", justify="right")
     for who in ("hindsight:", "R-OBD:"):
         for what in ("mean miss", "mean change", "largest change"):
             table.add_column(f"{who}\n{what}", justify="right")
-    for row in found.rows:
-        figures = [
-            f"{figure:.4g}"
-            for followed in (row.hindsight, row.expert)
-            for figure in (followed.miss, followed.move, followed.largest_move)
-        ]
-        table.add_row(f"{row.alpha:g}{' <' if row.alpha == yours else ''}", *figures)
+    for row, cells in zip(found.rows, figures, strict=True):
+        table.add_row(f"{row.alpha:g}{' <' if row.alpha == yours else ''}", *map(magnitude.text, cells))
     say = output.results().print
-    say(table)
+    tables.print_table(table)
     if yours is not None:
         say(f"your prices: alpha = {yours:g} (<).")
     say(

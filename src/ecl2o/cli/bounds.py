@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ecl2o.cli import output
+from ecl2o.cli import output, tables
 
 
 def bounds(
@@ -112,4 +112,4 @@ def _print_table(found: dict[str, Any]) -> None:
     for row in found["bounds"]:
         paper = "" if row["paper"] is None else f"{row['paper']:.5g}"
         table.add_row(row["name"], f"{row['tight']:.5g}", paper, row["what"])
-    output.results().print(table)
+    tables.print_table(table)

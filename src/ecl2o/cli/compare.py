@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ecl2o.cli import output, series
+from ecl2o.cli import entries, output, series
 
 if TYPE_CHECKING:
     from ecl2o.evaluation import Bed
@@ -75,11 +75,11 @@ def compare(
         assert data is not None
         bed = series_bed(series.reading(data, column, time_column, fill, period, day_start).whole(), movement or 10.0)
     bed = last_days(bed, days)
-    entries = asked_entries(names, bed, forecaster)
+    asked = asked_entries(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
-        rows = compare_days(entries, bed, lambda done, total: progress("comparing", done, total))
+        rows = compare_days(asked, bed, lambda done, total: progress("comparing", done, total))
     refused = {row.name: row.not_applicable for row in rows if row.not_applicable is not None}
-    if len(refused) == len(entries):
+    if len(refused) == len(asked):
         name, reason = next(iter(refused.items()))
         raise ValueError(f"no agent applies; {name}: {reason}")
     if json:
@@ -89,14 +89,15 @@ def compare(
             "alpha": movement if isinstance(movement, dict) else float(bed.problem.alpha),
             "forecaster": forecaster,
         }
-        output.print_json(found | {"agents": series.as_json(rows), "not_applicable": refused})
+        output.print_json(found | {"agents": entries.as_json(rows), "not_applicable": refused})
         return None
     said = alpha if isinstance(movement, dict) else f"{float(bed.problem.alpha):.3g}"
-    series.print_rows(
+    entries.print_entries(
         rows,
         f"{bed.days.shape[0]} days of {study or data}, alpha = {said}, forecaster: {forecaster}",
         {"daily-oracle": "daily oracle"},
         unit_cost,
+        after=entries.live_columns(rows),
     )
     return None
 

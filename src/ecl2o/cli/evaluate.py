@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ecl2o.cli import output, series
+from ecl2o.cli import entries, output, series
 
 if TYPE_CHECKING:
     from ecl2o.evaluation.comparison import ScoredEntry
@@ -71,7 +71,7 @@ def evaluate(
                 "days_the_policy_has_seen": seen,
                 "screened": len(replaced),
                 "bills": dataclasses.asdict(bills),
-                "rows": {name: row | {"worst_day_starts": worst[name]} for name, row in series.as_json(rows).items()},
+                "rows": {name: row | {"worst_day_starts": worst[name]} for name, row in entries.as_json(rows).items()},
             }
         )
     else:
@@ -98,8 +98,9 @@ def evaluate(
 
 def _print(rows: "list[ScoredEntry]", title: str, name: str, worst: str, unit_cost: float | None) -> None:
     labels = {"policy": name, "daily-oracle": "daily oracle", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
-    series.print_rows(rows, title, labels | {"guarded-rhc": "RHC, guarded"}, unit_cost)
+    labels |= {"guarded-rhc": "RHC, guarded"}
+    entries.print_entries(rows, title, labels, unit_cost, after=entries.live_columns(rows))
     say, own = output.results().print, next(row for row in rows if row.name == "policy")
     say(f"worst day: the one that begins at {worst}, {own.competitive_ratio:.3f} times its optimum.")
-    promised = series.promise_line(own)
+    promised = entries.promise_line(own)
     say("promise: none." if promised is None else promised)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ecl2o.cli import output, series
+from ecl2o.cli import entries, output, series
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
@@ -142,7 +142,7 @@ def _as_json(fitted: "FittedSeries", out: Path, found: Any, unit_cost: float | N
         "chosen": dataclasses.asdict(fitted.chosen),
         "candidates": [dataclasses.asdict(candidate) for candidate in fitted.candidates],
         "left_out": fitted.left_out,
-        "test": series.as_json(fitted.entries),
+        "test": entries.as_json(fitted.entries),
         "bills": dataclasses.asdict(Bills.of(rows["policy"], unit_cost)),
         "expert_ratio": _expert_ratio(fitted),
         "bad_day_ratio": None if found is None else found.ratio,
@@ -183,7 +183,7 @@ def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any, 
     say, policy = output.results().print, rows["policy"]
     say(_choice_in_words(fitted), soft_wrap=True)
     say(Bills.of(policy, unit_cost).in_words(fitted.policy.contract.period_name), soft_wrap=True)
-    promised = series.promise_line(policy)
+    promised = entries.promise_line(policy)
     if promised is None:
         say(
             "worst case: none is promised. R-OBD never pays more than "
@@ -213,26 +213,16 @@ LABELS = {
 
 def _print_table(fitted: "FittedSeries", title: str, unit_cost: float | None) -> None:
     """All that were tried with what they cost on the validation days, and what they were not chosen against."""
-    from rich import box
-    from rich.table import Table
-
     tried = {candidate.name: candidate for candidate in fitted.candidates}
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for heading in ("", "validation", *series.FIGURES):
-        table.add_column(heading, justify="right", no_wrap=heading in ("", "validation"))
+    trained, validation = [], []
     for row in fitted.entries:
         candidate = fitted.chosen if row.name == "policy" else tried.get(row.name)
-        label = LABELS.get(row.name, row.name)
-        trained = "" if row.name in ("oracle", "daily-oracle") else "not trained"
-        chance = ""
-        if candidate is not None:
-            trained = "trained" if candidate.trained else "not trained"
-            chance = f"{candidate.average_cost:.3f} ± {candidate.standard_error:.3f}"
-        figures = series.figures_of(row, unit_cost) if row.not_applicable is None else ["not for this"]
-        table.add_row(row.unconverged.marked(label), trained, chance, *figures)
-    output.results().print(table)
-    series.print_notes(fitted.entries, LABELS, unit_cost)
+        optimal = row.name in ("oracle", "daily-oracle")
+        trained.append("" if optimal else "trained" if candidate is not None and candidate.trained else "not trained")
+        error = "" if candidate is None else f"{candidate.average_cost:.3f} ± {candidate.standard_error:.3f}"
+        validation.append(error)
+    before = {"": trained, "validation": validation}
+    entries.print_entries(fitted.entries, title, LABELS, unit_cost, before)
 
 
 def _choice_in_words(fitted: "FittedSeries") -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ecl2o.cli import clusters, output, series
+from ecl2o.cli import clusters, output, series, tables
 
 if TYPE_CHECKING:
     from ecl2o.recipes.recipe import Recipe
@@ -162,7 +162,7 @@ def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> No
         shown.add_row(row["name"], *("" if cell is None or math.isnan(cell) else f"{cell:.3f}" for cell in cells))
     say = output.results().print
     if worst:
-        say(shown)
+        tables.print_table(shown)
         cost, ratio = found["average_cost"], found["competitive_ratio"]
         say(f"average cost: median {cost['median']:.3f}, 90 % below {cost['p90']:.3f}, largest {cost['largest']:.3f}.")
         say(f"worst day: median {ratio['median']:.3f}, 90 % below {ratio['p90']:.3f}, largest {ratio['largest']:.3f}.")

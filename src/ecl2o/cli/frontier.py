@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ecl2o.cli import output, series
+from ecl2o.cli import output, series, tables
 from ecl2o.cli.watts import watts
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _print_table(found: "Frontier") -> None:
             f"{point.competitive_ratio:.3f}",
             f"{point.p99:.3f}",
         )
-    output.results().print(table)
+    tables.print_table(table)
     alpha, m = found.settings.alpha, 1
     notes = [
         f"R-OBD's ratio is exact for constant curvature; where curvature varies it promises {found.varying_ratio:.2f}.",

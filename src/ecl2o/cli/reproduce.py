@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ecl2o.cli import output
+from ecl2o.cli import output, tables
 from ecl2o.cli.watts import watts
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _print_table(study: "Study") -> None:
         table.add_row(*cells(row)[:-1])
     for place, entry in enumerate(study.left_out.values(), start=1):
         table.add_row(entry.label, f"n/a ({place})")
-    output.results().print(table)
+    tables.print_table(table)
     for place, entry in enumerate(study.left_out.values(), start=1):
         words = f"({place}) {entry.label} does not apply: {entry.reason}"
         output.results().print(words, soft_wrap=True, markup=False)

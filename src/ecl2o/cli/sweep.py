@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from ecl2o.cli import clusters, output
+from ecl2o.cli import clusters, output, tables
 from ecl2o.cli.watts import watts
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _print_table(found: dict[str, Any]) -> None:
             setting = ", ".join(f"{name} {value}" for name, value in point["setting"].items() if name != "family")
             cost, ratio = (f"{point[name]:.3f} ± {point[name + '_std']:.3f}" for name in ("test_cost", "test_ratio"))
             table.add_row(point["setting"]["family"], setting, cost, ratio)
-    output.results().print(table)
+    tables.print_table(table)
     for network, made in found["choices"].items():
         for choice in made:
             setting = ", ".join(f"{k} {v}" for k, v in choice["setting"].items() if k not in ("family", "network"))

@@ -3,6 +3,7 @@
 import dataclasses
 
 from ecl2o.evaluation.comparison import ScoredEntry
+from ecl2o.recipes.magnitude import Magnitude
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +32,16 @@ class Bills:
         return cls(factor * entry.mean_bill, factor * entry.dearest_bill, allowed, unit_cost)
 
     def in_words(self, period: str) -> str:
-        """A sentence; `period` is what the promise is for."""
+        """A sentence; `period` is what the promise is for.
+
+        >>> Bills(mean_day=1.5e8, dearest_day=3.444e8, allowed=1.45379e10).in_words("run")[57:]
+        'in millions): 150.0 on a mean day, 344.4 on the dearest; the promise would have allowed 14,537.9 for the dearest run.'
+        """
+        magnitude = Magnitude.of((self.mean_day, self.dearest_day))
         what = "in your money" if self.unit_cost is not None else "1/2 miss² + alpha/2 change², in the file's units"
-        said = f"bills ({what}): {self.mean_day:,.6g} on a mean day, {self.dearest_day:,.6g} on the dearest"
+        what += f", in {magnitude.unit}" if magnitude.unit else ""
+        said = f"bills ({what}): {magnitude.text(self.mean_day)} on a mean day, "
+        said += f"{magnitude.text(self.dearest_day)} on the dearest"
         if self.allowed is not None:
-            said += f"; the promise would have allowed {self.allowed:,.6g} for the dearest {period}"
+            said += f"; the promise would have allowed {magnitude.text(self.allowed)} for the dearest {period}"
         return said + "."
