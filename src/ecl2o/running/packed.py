@@ -46,7 +46,8 @@ class Sizes:
 class Compiled:
     """`begin(arrays, x0, history) -> (shared, carried)`, and `share(arrays) -> shared` for runs that have begun;
     `advance(shared, carried, context) -> carried`;
-    `inspect(shared, carried, context) -> Info`, what the agent says about that step, and `play`, both in one: (carried, Info).
+    `inspect(shared, carried, context) -> Info`, what the agent says about that step, `play`, both in one: (carried, Info), and
+    `figures`, of what it says only its own figures, by name.
 
     Of many streams those advance that are asked and have a finite answer: `advance(shared, carried, spare, contexts, asked) ->
     (carried, advanced)`. The new vectors take the memory of the spare ones, which are lost: fresh memory for the state of many
@@ -58,6 +59,7 @@ class Compiled:
     advance: Callable[..., Any]
     inspect: Callable[..., Info]
     play: Callable[..., tuple[Vectors, Info]]
+    figures: Callable[..., dict[str, Any]]
 
 
 class Front(NamedTuple):
@@ -89,14 +91,14 @@ class Front(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A policy's step for one stream, for many at once (every argument but the shared ones has a leading axis), and for many that
-    have a policy each (shared ones and the stepper's arrays have it too). `carried` are one stream's vectors.
+    """A policy's step for one stream, whose vectors are `carried`; and for many at once, where every argument but the shared ones
+    has a leading axis: `streams(None)` for streams of one policy; `streams(0)` for streams that have a policy each, where shared
+    ones and the stepper's arrays have it too.
     """
 
     one: Compiled
-    many: Compiled
-    each: Compiled
     carried: tuple[Spec, ...]
+    streams: Callable[[int | None], Compiled]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,6 +217,10 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
     def inspect(shared, carried, context):
         return packed_step(shared, carried, context)[1]
 
+    def figures(shared, carried, context):
+        details = inspect(shared, carried, context).details
+        return {name: figure for name, figure in details.items() if isinstance(figure, jax.Array)}
+
     def advance_some(in_axes):
         together = jax.vmap(advance, in_axes)
 
@@ -227,6 +233,7 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
 
         return some
 
+    @functools.cache
     def of_streams(shared_axis: int | None) -> Compiled:
         axes = (shared_axis, 0, 0)
         return Compiled(
@@ -235,11 +242,12 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
             jax.jit(advance_some(axes), donate_argnums=2, keep_unused=True),
             jax.jit(jax.vmap(inspect, axes)),
             jax.jit(jax.vmap(packed_step, axes)),
+            jax.jit(jax.vmap(figures, axes)),
         )
 
     jit = jit_as_one_kernel if fits_one_kernel(step.jaxpr) else jax.jit
-    one = Compiled(jax.jit(packed_begin), jax.jit(share), jit(advance), jit(inspect), jit(packed_step))
-    return Program(one, of_streams(None), of_streams(0), carried_packing.vector_specs)
+    one = Compiled(jax.jit(packed_begin), jax.jit(share), jit(advance), jit(inspect), jit(packed_step), jit(figures))
+    return Program(one, carried_packing.vector_specs, of_streams)
 
 
 class _Traced:

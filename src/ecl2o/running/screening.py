@@ -69,7 +69,7 @@ class Screen(eqx.Module):
     def of(cls, ranges: Sequence[tuple[float, float]], patience: int) -> "Screen":
         """From (low, high) of each number."""
         low, high = zip(*ranges, strict=True)
-        return cls(low, high, patience)
+        return cls(np.array(low, float), np.array(high, float), np.array(patience, float))
 
     def init(self, dtype: Any) -> ScreenState:
         """Before the first reading, when there is no plausible one yet: NaN stands for it."""

@@ -8,8 +8,10 @@ import numpy as np
 from jaxtyping import Float
 
 from ecl2o.problem import Instance
+from ecl2o.running import Stepper
 from ecl2o.running.packed import Compiled, Front, Program, Sizes
 from ecl2o.serving.incoming import accepted, is_finite, shown
+from ecl2o.serving.kept import pack_kept
 from ecl2o.serving.policy import Policy
 from ecl2o.serving.runs import AbstractRunner, context_dim_of, refuse_bad_horizon, working_dtype
 from ecl2o.serving.streams import Streams
@@ -85,6 +87,10 @@ class Runner(AbstractRunner):
     def _check_axes(x0: np.ndarray) -> None:
         if x0.ndim != 1:
             raise ValueError(f"x0 must have shape (d,), got {x0.shape}; for several streams use Runner.many.")
+
+    @staticmethod
+    def _pack(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program, list[Any]]:
+        return pack_kept(stepper, sizes, dtype)
 
     def _prepare(self, programs: list[tuple[Program, list[Any]]]) -> tuple[Compiled, list[Any]]:
         program, arrays = programs[0]

@@ -46,6 +46,11 @@ class AbstractRunner(abc.ABC):
     def _prepare(self, programs: list[tuple[Program, list[Any]]]) -> tuple[Compiled, list[Any]]:
         """The functions for one stream, or for many, and the arrays that they take; from those of each policy."""
 
+    @staticmethod
+    def _pack(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program, list[Any]]:
+        """A policy's programs, and the arrays of the stepper that they take."""
+        return pack(stepper, sizes, dtype)
+
     @abc.abstractmethod
     def _compile(self) -> None:
         """Make a step whose outcome nobody needs."""
@@ -67,7 +72,7 @@ class AbstractRunner(abc.ABC):
         dtype, programs = working_dtype(), []
         for policy in policies:
             stepper = Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen)
-            programs.append(pack(cast_floats(stepper, dtype), sizes, dtype))
+            programs.append(self._pack(cast_floats(stepper, dtype), sizes, dtype))
         self._policies, self._sizes, self._dtype = list(policies), sizes, dtype
         self._is_screened = policies[0].contract.screen is not None
         self._streams = streams[0] if streams else None
@@ -163,8 +168,11 @@ class AbstractRunner(abc.ABC):
 
         An agent that plays something else than the guard inside it proposes has none: the guard's account is not of what is paid.
         """
-        info = self.info
-        return None if info is None or "live_ratio" not in info.details else np.asarray(info.details["live_ratio"])
+        if self._last is None:
+            return None
+        carried, context = self._last
+        found = self._compiled.figures(self._shared, carried, context).get("live_ratio")
+        return None if found is None else np.asarray(found)
 
     def state_dict(self) -> dict[str, Any]:
         """All that changes from step to step, as NumPy arrays."""
@@ -182,7 +190,7 @@ class AbstractRunner(abc.ABC):
         if not same or len(carried) != len(self._carried) or type(steps) is not int or steps < 0:
             raise ValueError("this state is of a runner with other sizes or another precision.")
         self._steps, self._bill = steps, bill.copy()
-        self._carried = tuple(jnp.array(vector) for vector in carried)
+        self._carried = tuple(jax.device_put(vector.copy()) for vector in carried)
         self._front = self._read_front()
         self._last, self._last_info = None, None
 

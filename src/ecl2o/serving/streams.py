@@ -111,14 +111,14 @@ class Streams(AbstractRunner):
         self._report: StreamsReport | None = None
         first, arrays = programs[0]
         if len(programs) == 1:
-            return first.many, arrays
+            return first.streams(None), arrays
         for number, (program, _) in enumerate(programs):
             if program is not first:
                 raise ValueError(
                     f"policies that run together must have one structure: policy {number} has other parts, sizes or settings "
                     "than policy 0. Fit them with the same recipe, or run them in groups."
                 )
-        return first.each, [np.stack(leaves) for leaves in zip(*(own for _, own in programs), strict=True)]
+        return first.streams(0), [np.stack(leaves) for leaves in zip(*(own for _, own in programs), strict=True)]
 
     def _spare(self) -> Vectors:
         """Memory for the next state: that of the state before the last step, of which nothing can be told any more."""

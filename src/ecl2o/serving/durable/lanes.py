@@ -61,10 +61,10 @@ class Lanes:
         sizes, policy = self._sizes, self._policy
         stepper = cast_floats(Stepper(agent, policy.problem, policy.forecaster, policy.contract.screen), self._dtype)
         program, self._arrays = pack(stepper, sizes, self._dtype)
-        self._begin = program.one.begin
+        self._begin, of_many = program.one.begin, program.streams(None)
 
         def play(shared, carried, contexts):
-            carried, info = program.many.play(shared, carried, contexts)
+            carried, info = of_many.play(shared, carried, contexts)
             return carried, info.details["report"]
 
         x0, past = np.zeros(sizes.dim, self._dtype), np.zeros((sizes.seen, sizes.context_dim), self._dtype)
