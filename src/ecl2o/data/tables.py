@@ -159,7 +159,7 @@ def read_table(source: Source, text: str, skip: int = 0) -> Table:
     reader = csv.reader(lines, delimiter=delimiter)
     try:
         columns = [name.strip() for name in next(reader)]
-        numbered = [(reader.line_num + skip, row) for row in reader if any(cell.strip() for cell in row)]
+        numbered = [(reader.line_num + skip, row) for row in reader if "".join(row).strip()]
     except StopIteration:
         raise DataError(f"{source.path} has no line {skip + 1} with the names of the columns.") from None
     except csv.Error as error:
@@ -171,7 +171,7 @@ def read_table(source: Source, text: str, skip: int = 0) -> Table:
     if not columns:
         raise DataError(f"{source.path}, line {skip + 1}: the names of the columns are expected here.")
     for line, row in numbered:
-        if any(cell.strip() for cell in row[len(columns) :]):
+        if len(row) > len(columns) and "".join(row[len(columns) :]).strip():
             raise DataError(
                 f"{source.path}, line {line}: {len(row)} cells under {len(columns)} columns. "
                 "Check for a stray separator, or a decimal comma in a comma-separated file."

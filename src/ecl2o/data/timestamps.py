@@ -2,6 +2,7 @@
 
 import datetime
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,8 +86,9 @@ def parse_times(table: Table, name: str) -> ParsedTimes:
         instants = pd.DatetimeIndex(pd.to_datetime(zoned, utc=True, errors="coerce", format="mixed"))
         zone = datetime.timezone(datetime.timedelta(hours=smallest))
         return ParsedTimes(instants.tz_convert(zone), f"dates, UTC{smallest:+g}")
-    readings = [_dates(cells, day_first) for day_first in (False, True)]
-    best = min(readings, key=lambda times: (int(times.isna().sum()), _irregularities(times)))  # month first on a tie
+    best = min(
+        _dates(cells), key=lambda times: (int(times.isna().sum()), _irregularities(times))
+    )  # month first on a tie
     return ParsedTimes(best, "dates")
 
 
@@ -114,18 +116,32 @@ def _reads_as_dates(table: Table, name: str) -> bool:
     sample = pd.Series([cell for cell in cells if cell][:50], dtype=object)
     if sample.empty or np.isfinite(as_numbers(sample)).any():
         return False
-    return bool(_dates(sample, False).notna().mean() > 0.5 or _dates(sample, True).notna().mean() > 0.5)
+    return any(times.notna().mean() > 0.5 for times in _dates(sample))
 
 
-def _dates(cells: pd.Series, day_first: bool) -> pd.DatetimeIndex:
+def _dates(cells: pd.Series) -> list[pd.DatetimeIndex]:
+    """The cells as ISO dates, or else month first and day first."""
+    readings = [_iso_dates] if _iso(cells) else [_month_first, _day_first]
+    return [_or_none(read, cells) for read in readings]
+
+
+def _or_none(read: Callable[[pd.Series], pd.DatetimeIndex], cells: pd.Series) -> pd.DatetimeIndex:
     try:
-        return (
-            pd.DatetimeIndex(pd.to_datetime(cells, errors="coerce", format="ISO8601"))
-            if _iso(cells)
-            else (_in_one_style(cells, day_first))
-        )
+        return read(cells)
     except (ValueError, OverflowError):  # cells with mixed offsets are no dates of one clock
         return pd.DatetimeIndex([pd.NaT] * len(cells))
+
+
+def _iso_dates(cells: pd.Series) -> pd.DatetimeIndex:
+    return pd.DatetimeIndex(pd.to_datetime(cells, errors="coerce", format="ISO8601"))
+
+
+def _month_first(cells: pd.Series) -> pd.DatetimeIndex:
+    return _in_one_style(cells, day_first=False)
+
+
+def _day_first(cells: pd.Series) -> pd.DatetimeIndex:
+    return _in_one_style(cells, day_first=True)
 
 
 def _iso(cells: pd.Series) -> bool:

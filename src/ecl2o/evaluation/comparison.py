@@ -231,6 +231,8 @@ def _allowed(promise: Promise, score: DailyScore, bed: Bed) -> float | None:
         return None
     n, T, q = bed.days.shape
     days = n if promise.period is None else min(max(promise.period // T, 1), n)
+    if days == n and bed.span is not None:
+        return float(promise.ratio * np.sum(bed.span.cost) + promise.allowance)
     periods = n // days
     contexts = bed.days[: periods * days].reshape(periods, days * T, q)
     starts = jnp.asarray(score.x0)[: periods * days : days]

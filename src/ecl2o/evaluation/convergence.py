@@ -1,9 +1,10 @@
 """Figures that are no result: how many solves behind a row of a table did not converge, in numbers, in words and as a mark."""
 
 import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool
 
-from ecl2o.problem import Trajectory
+from ecl2o.problem.arrays import AnyArray
 
 MARK = " †"
 
@@ -29,10 +30,10 @@ class Unconverged(eqx.Module):
     of: int = 0
 
     @classmethod
-    def count(cls, runs: Trajectory, oracles: Trajectory) -> "Unconverged":
-        """Of runs and the optimum of the same days."""
-        steps, oracle = (int(jnp.sum(~trajectory.converged)) for trajectory in (runs, oracles))
-        return cls(steps, oracle, int(runs.converged.size))
+    def count(cls, runs: Bool[AnyArray, "n T"], oracles: Bool[AnyArray, "n T"]) -> "Unconverged":
+        """Of whether each step of a run, and of the optimum of the same days, converged."""
+        steps, oracle = (int(np.sum(~np.asarray(each))) for each in (runs, oracles))
+        return cls(steps, oracle, int(runs.size))
 
     def __add__(self, other: "Unconverged") -> "Unconverged":
         return Unconverged(self.steps + other.steps, self.oracle + other.oracle, self.of + other.of)

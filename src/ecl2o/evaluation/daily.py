@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent
 from ecl2o.evaluation import metrics
@@ -20,7 +20,7 @@ from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import concrete_value
+from ecl2o.problem.arrays import AnyArray, concrete_value
 from ecl2o.running import rollout_days
 
 
@@ -58,7 +58,7 @@ class Bed(eqx.Module):
                 f"the bills of these days are not finite (contexts of up to {np.abs(days).max():g}); use another unit."
             )
         past = None if history is None else jnp.asarray(history)
-        return cls(problem, x0, days, past, runs.cost, Unconverged.count(runs, runs))
+        return cls(problem, x0, days, past, runs.cost, Unconverged.count(runs.converged, runs.converged))
 
     @classmethod
     def spanning(cls, problem: Problem, x0, days, history=None) -> "Bed":
@@ -176,18 +176,54 @@ def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: Bed) -> Daily
         starts: (n, d), where each day began.
         bed: on which days.
     """
-    best = _day_oracles(bed.problem, starts, bed.days)
-    bills = (runs.cost, best.cost, bed.unit)
-    cost, least, unit = (metrics.without_rounding(bill, bed.problem, bed.x0, bed.days) for bill in bills)
-    ratio = metrics.cost_ratios(cost, least)
-    error = None
-    if runs.advice is not None:
-        error = float(jnp.mean(jnp.sum((runs.advice - best.actions) ** 2, (-2, -1))) / jnp.mean(best.cost))
-    average = float(metrics.cost_ratios(jnp.mean(cost), jnp.mean(unit)))
-    figures = np.asarray(starts), np.asarray(runs.cost), np.asarray(ratio), average, error
-    return DailyScore(runs, *figures, Unconverged.count(runs, best), np.asarray(best.cost))
+    played = runs.cost, runs.advice, starts
+    return _score(runs, starts, _measured(bed.problem, bed.x0, bed.days, bed.unit, *played))
+
+
+def score_runs_each(runs: Trajectory, starts: Float[AnyArray, "k n d"], beds: Sequence[Bed]) -> list[DailyScore]:
+    """The same for a bed each, all of one structure and shape, in one program.
+
+    Args:
+        runs: what was played, with a leading axis for the beds and one for days.
+        starts: (k, n, d), where each day began.
+        beds: on which days, k of them.
+    """
+    places = [(bed.problem, bed.x0, bed.days, bed.unit) for bed in beds]
+    together = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
+    runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where cutting an array costs nothing
+    measured = jax.tree.map(np.asarray, _measured_each(*together, runs.cost, runs.advice, starts))
+    parts = (
+        (jax.tree.map(lambda leaf, i=i: leaf[i], part) for part in (runs, starts, measured)) for i in range(len(beds))
+    )
+    return [_score(*part) for part in parts]
+
+
+class _Measured(eqx.Module):
+    """What the days' oracles say of a run: the cost and the convergence of each, ratios, average cost and prediction error."""
+
+    optimum: Float[Array, " n"]
+    converged: Bool[Array, "n T"]
+    ratio: Float[Array, " n"]
+    average_cost: Float[Array, ""]
+    prediction_error: Float[Array, ""] | None
 
 
 @eqx.filter_jit
-def _day_oracles(problem: Problem, starts, days) -> Trajectory:
-    return jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
+def _measured(problem: Problem, x0, days, unit, cost, advice, starts) -> _Measured:
+    best = jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
+    cost, least, unit = (metrics.without_rounding(bill, problem, x0, days) for bill in (cost, best.cost, unit))
+    error = None
+    if advice is not None:
+        error = jnp.mean(jnp.sum((advice - best.actions) ** 2, (-2, -1))) / jnp.mean(best.cost)
+    average = metrics.cost_ratios(jnp.mean(cost), jnp.mean(unit))
+    return _Measured(best.cost, best.converged, metrics.cost_ratios(cost, least), average, error)
+
+
+_measured_each = eqx.filter_jit(jax.vmap(_measured))
+
+
+def _score(runs: Trajectory, starts: Float[AnyArray, "n d"], measured: _Measured) -> DailyScore:
+    error = None if measured.prediction_error is None else float(measured.prediction_error)
+    figures = np.asarray(runs.cost), np.asarray(measured.ratio), float(measured.average_cost), error
+    unconverged = Unconverged.count(runs.converged, measured.converged)
+    return DailyScore(runs, np.asarray(starts), *figures, unconverged, np.asarray(measured.optimum))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecl2o.data import Contexts
-from ecl2o.evaluation import Bed, DailyScore, score_runs
+from ecl2o.evaluation import Bed, DailyScore, score_runs_each
 from ecl2o.evaluation.comparison import Entry
 from ecl2o.problem import Problem
 from ecl2o.recipes.recipe import Recipe
@@ -53,11 +53,7 @@ def refuse_unless_alike(sites: Sequence[Contexts]) -> None:
 def score_each(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[DailyScore]:
     """One entry on one bed for each site, all of them in one program."""
     places = [(bed.problem, bed.x0, bed.days, bed.history) for bed in beds]
-    runs, starts = jax.tree.map(np.asarray, _run_each(stacked(entries), *stacked(places)))
-    return [
-        score_runs(jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), runs), jnp.asarray(starts[i]), bed)
-        for i, bed in enumerate(beds)
-    ]
+    return score_runs_each(*_run_each(stacked(entries), *stacked(places)), beds)
 
 
 @eqx.filter_jit

@@ -130,8 +130,8 @@ def _untrained(advisor: Advisor, site: Site) -> list[Option]:
 
 
 def _by_regression(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
-    """The regression calibrated with several trusts or played as it is; with a promise, as it is, and corrected and trained
-    through it, which is the same where the validation days are not clear about the correction.
+    """The regression calibrated with several trusts or played as it is; with a promise, as it is; if that is renewed, also
+    corrected and trained through it, which is the same where the validation days are not clear about the correction.
     """
     period, recipe = sites[0].contexts.steps_per_day, sites[0].recipe
     if recipe.promise is None:
@@ -145,6 +145,8 @@ def _by_regression(sites: Sequence[Site], progress: Progress) -> list[list[Optio
         return [options for _ in sites]
     renewal, steps = recipe.promise.steps(period), recipe.training_steps("ridge")
     guards = [competitive_ridge(site.terms, period) for site in sites]
+    if renewal is None:  # then there is no correction
+        return [[Option("promised-ridge", "ridge", guard)] for guard in guards]
     progress("training the guarded regression", 0, 1)
     trained = train_through_sites(
         [[guard] for guard in guards],
