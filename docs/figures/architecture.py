@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOLDS = {
     "cli": "parsing and printing",
     "report": "figures, the HTML report",
+    "fleet": "many sites and settings, here or on Dask",
     "studies": "complete case studies",
     "recipes": "from a series to a policy; named agents",
     "gym": "the problem as a gymnasium.Env",

@@ -10,11 +10,15 @@ from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
 from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import score_days
 from ecl2o.recipes import candidates
-from ecl2o.recipes.own_series import Recipe, default_split, fit_series, tracking_problem
+from ecl2o.recipes.own_series import Recipe, default_split, fit_series, scaled_site, tracking_problem
+from ecl2o.recipes.progress import silent
 from ecl2o.recipes.terms import Terms
 
 STEPS, DAYS = 4, 20
 SPLIT = Split(12, 4)
+
+
+RIDGE = Recipe(advisor="ridge")
 
 
 def series(values: np.ndarray, split: Split = SPLIT) -> Contexts:
@@ -195,3 +199,16 @@ def test_refusals(wavy):
         Recipe(alpha=-1.0)
     with pytest.raises(DataError, match="training days are too few"):
         candidates.windows_of(series(wavy), steps=48, history_steps=4)
+
+
+def test_a_week_is_learned_where_there_are_four_and_the_data_has_one():
+    days = 70
+    level = np.where(np.arange(days) % 7 < 5, 10.0, 4.0)  # five working days, two others
+    noise = np.random.default_rng(0).normal(size=days * STEPS)
+    values = (np.repeat(level, STEPS) + np.tile(np.sin(np.arange(STEPS)), days) + 0.1 * noise)[:, None]
+    found = fit_series(series(values, Split(42, 14)), RIDGE)
+    rows = {row.name: row.average_cost for row in found.entries}
+    assert found.chosen.name == "ridge, weekly"
+    assert rows["policy"] < 0.95 * rows["ridge"]
+    (few,) = candidates.options([scaled_site(series(values, Split(27, 14)), RIDGE)], silent)
+    assert "ridge, weekly" not in [option.name for option in few]

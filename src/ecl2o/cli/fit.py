@@ -207,6 +207,7 @@ LABELS = {
     "promised-rhc": "RHC, promised",
     "promised-ridge": "ridge, promised",
     "promised-ridge, corrected": "ridge, promised, corrected",
+    "promised-ridge, weekly": "ridge, promised, weekly",
     "greedy": "Greedy",
 }
 

@@ -33,6 +33,7 @@ KEPT_DAYS = 365  # of the series, which the regression begins on
 # (trust, mu) that validation chooses from, and the trusts for advice that is not trained (None: played as it is).
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))
 RIDGE_TRUSTS = (1.0, 10.0, None)
+WEEK, FEWEST_WEEKS = 7, 4  # days in a week; weeks of training without which there is no weekly profile
 CORRECTED = "promised-ridge, corrected"
 
 
@@ -131,8 +132,22 @@ def _untrained(advisor: Advisor, site: Site) -> list[Option]:
 
 def _by_regression(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
     """The regression calibrated with several trusts or played as it is; with a promise, as it is; if that is renewed, also
-    corrected and trained through it, which is the same where the validation days are not clear about the correction.
+    corrected and trained through it, which is the same where the validation days are not clear about the correction. Played as
+    it is, also with a weekly profile, where there are weeks enough to learn one from.
     """
+    period, recipe = sites[0].contexts.steps_per_day, sites[0].recipe
+    found = _by_daily_regression(sites, progress)
+    if sites[0].contexts.split.training_days < FEWEST_WEEKS * WEEK:
+        return found
+    weekly = OnlineRidge(period, week=WEEK)
+    name = "ridge, weekly" if recipe.promise is None else "promised-ridge, weekly"
+    return [
+        [*mine, Option(name, "ridge", promising(weekly, site.recipe.promise, period))]
+        for mine, site in zip(found, sites, strict=True)
+    ]
+
+
+def _by_daily_regression(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
     period, recipe = sites[0].contexts.steps_per_day, sites[0].recipe
     if recipe.promise is None:
         ridge = OnlineRidge(period)
