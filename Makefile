@@ -30,13 +30,17 @@ types: $(STAMP) ## static types (basedpyright); shapes are checked at run time b
 layers: $(STAMP) ## imports point one way
 	$(BIN)/lint-imports
 
+# Modules are kept compiled, whatever the environment says: pytest runs twice, and its tests start Python many times.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 unit: $(STAMP) ## the tests alone
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(PYTEST)
 
 optimised: $(STAMP) ## promises, oracle and training once more, compiled as users compile them
-	XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m optimised tests
+	XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(PYTEST) -m optimised $$(grep --recursive --files-with-matches --include='test_*.py' mark.optimised tests)
 
-test: lint types layers unit optimised ## everything that CI runs
+test: lint layers ## everything that CI runs; types are checked beside the tests, since they keep one core busy for a minute
+	$(MAKE) --no-print-directory --jobs=2 types unit
+	$(MAKE) --no-print-directory optimised
 
 docs: $(STAMP) ## the site in ./site, its tutorials executed; strict
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
