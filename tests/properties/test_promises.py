@@ -217,6 +217,7 @@ def fitting(name: str, steps: int, runs: int, seed: int):
         contexts, x0 = jnp.clip(contexts, -0.5, 0.8), jnp.clip(x0, -0.5, 0.9)
     if isinstance(problem.hitting, ec.CurvedTracking):
         drawn = np.where(rng.uniform(size=(runs, steps)) < 0.5, 0.5, 20.0) * 10 ** rng.uniform(-0.3, 0.3, (runs, steps))
+        drawn = np.clip(drawn, 0.5, 20.0)  # half of them at an end, outside of which there is no promise
         weights = np.tile(TARIFF, -(-steps // 24))[:steps] * np.ones((runs, 1)) if "weights" in options else drawn
         contexts = jnp.concatenate([contexts, jnp.asarray(weights)[..., None]], axis=-1)
     return x0, contexts, advice

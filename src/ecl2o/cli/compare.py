@@ -42,6 +42,8 @@ def compare(
     ] = _FORECASTERS[0],
     days: Annotated[int | None, typer.Option(min=1, help="Only the last so many days. (default: all)")] = None,
     column: series.Columns = None,
+    weight_column: series.WeightColumn = None,
+    weights: series.Weights = None,
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     period: series.Period = None,
@@ -58,7 +60,10 @@ def compare(
         return _list(json)
     if (data is None) == (study is None):
         raise typer.BadParameter("give either a file or --study, not both and not neither.", param_hint="DATA")
+    if study is not None and weight_column is not None:
+        raise typer.BadParameter("is for a file; a study has its own costs.", param_hint="--weight-column")
     movement = None if alpha is None else series.alpha_of(alpha)
+    ends = series.weights_of(weights, weight_column)
     if forecaster not in _FORECASTERS:
         raise typer.BadParameter(f"must be one of {', '.join(_FORECASTERS)}.", param_hint="--forecaster")
     from ecl2o.cli.numerics import use_double_precision
@@ -73,7 +78,8 @@ def compare(
         bed = _study_bed(study, movement, seed)
     else:
         assert data is not None
-        bed = series_bed(series.reading(data, column, time_column, fill, period, day_start).whole(), movement or 10.0)
+        reading = series.reading(data, column, time_column, fill, period, day_start, weight_column)
+        bed = series_bed(reading.whole(), movement or 10.0, ends)
     bed = last_days(bed, days)
     asked = asked_entries(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
@@ -96,6 +102,7 @@ def compare(
         rows,
         f"{bed.days.shape[0]} days of {study or data}, alpha = {said}, forecaster: {forecaster}",
         {"daily-oracle": "daily oracle"},
+        bed.problem,
         unit_cost,
         after=entries.live_columns(rows),
     )

@@ -7,6 +7,7 @@ from ecl2o.cli import output, tables
 
 if TYPE_CHECKING:
     from ecl2o.evaluation.comparison import ScoredEntry
+    from ecl2o.problem import Problem
 
 Columns = dict[str, list[str]]  # by heading, a cell for each entry
 _LARGE = 1e6  # ratios from here on are written with an exponent
@@ -16,6 +17,7 @@ def print_entries(
     rows: "list[ScoredEntry]",
     title: str,
     labels: dict[str, str],
+    problem: "Problem",
     unit_cost: float | None = None,
     before: Columns | None = None,
     after: Columns | None = None,
@@ -37,7 +39,7 @@ def print_entries(
         else:
             table.add_row(label, *(cells[place] for cells in columns.values()))
     tables.print_table(table)
-    _print_notes(rows, labels, unit_cost)
+    _print_notes(rows, labels, problem, unit_cost)
 
 
 def _figures(rows: "list[ScoredEntry]", unit_cost: float | None) -> Columns:
@@ -66,8 +68,12 @@ def live_columns(rows: "list[ScoredEntry]") -> Columns:
     return ({"live ratio": live} if any(live) else {}) | speed
 
 
-def _print_notes(rows: "list[ScoredEntry]", labels: dict[str, str], unit_cost: float | None = None) -> None:
+def _print_notes(
+    rows: "list[ScoredEntry]", labels: dict[str, str], problem: "Problem", unit_cost: float | None
+) -> None:
     """What a table of entries needs to be understood."""
+    from ecl2o.recipes.bills import cost_in_words
+
     console = output.results()
     left_out = [row for row in rows if row.not_applicable is not None]
     for number, row in enumerate(left_out, start=1):
@@ -80,7 +86,7 @@ def _print_notes(rows: "list[ScoredEntry]", labels: dict[str, str], unit_cost: f
         unit += "tomorrow, and is the paper's unit"
     else:
         unit = "the daily oracle's, which knows each day in advance, but not tomorrow (so that below 1 is possible)"
-    money = "in your money" if unit_cost is not None else "1/2 miss² + alpha/2 change² in the file's units"
+    money = "in your money" if unit_cost is not None else cost_in_words(problem)
     live = any(row.live_ratio is not None for row in rows)
     console.print(
         f"average cost: in units of {unit}. worst day, 99 % of days: cost over the least possible cost of that day, from the "
@@ -102,7 +108,9 @@ def promise_line(row: "ScoredEntry") -> str | None:
     extra = f" plus {float(promise.allowance):g}" if float(promise.allowance) else ""
     told = f"promise: at most {float(promise.ratio):g} times {promise.reference}{extra}, over {period}, at every step of it; "
     if row.lost_at is not None:
-        return told + f"LOST from step {row.lost_at + 1} on, where a context was not such as it counts on."
+        return (
+            told + f"LOST from step {row.lost_at + 1} on, where a context, or its weight, was not such as it counts on."
+        )
     live = "" if row.live_ratio is None else f" (largest at any step: {row.live_ratio:.4f}"
     live += "" if row.live_ratio is None else f"; at least {row.left:.1%} of it was left at every step)"
     return told + ("kept" if row.promise_kept else "BROKEN") + live + "."

@@ -9,6 +9,7 @@ from ecl2o.cli import entries, output, series
 
 if TYPE_CHECKING:
     from ecl2o.evaluation.comparison import ScoredEntry
+    from ecl2o.problem import Problem
 
 
 def evaluate(
@@ -16,6 +17,7 @@ def evaluate(
     data: series.Series,
     days: Annotated[int | None, typer.Option(min=1, help="Only the last so many days. (default: all)")] = None,
     column: series.Columns = None,
+    weight_column: series.WeightColumn = None,
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     period: series.Period = None,
@@ -43,7 +45,9 @@ def evaluate(
     from ecl2o.serving.limits import within
 
     loaded = load(policy) if limits is None else within(load(policy), *limits)
-    contexts = series.reading(data, column, time_column, fill, period, day_start).made_for(loaded).whole()
+    contexts = (
+        series.reading(data, column, time_column, fill, period, day_start, weight_column).made_for(loaded).whole()
+    )
     contexts, replaced = believed(contexts, loaded.contract.screen)
     bed, first = policy_bed(loaded, contexts, days)
     with output.progress_bars(not json) as progress:
@@ -80,9 +84,10 @@ def evaluate(
             f"{tested} days of {data.name}, from {contexts.time[first * contexts.steps_per_day]}",
             policy.name,
             worst[own.name],
+            loaded.problem,
             unit_cost,
         )
-        output.results().print(bills.in_words(loaded.contract.period_name), soft_wrap=True)
+        output.results().print(bills.in_words(loaded.contract.period_name, loaded.problem), soft_wrap=True)
         if seen:
             rest = tested - seen
             output.results().print(
@@ -96,10 +101,12 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _print(rows: "list[ScoredEntry]", title: str, name: str, worst: str, unit_cost: float | None) -> None:
+def _print(
+    rows: "list[ScoredEntry]", title: str, name: str, worst: str, problem: "Problem", unit_cost: float | None
+) -> None:
     labels = {"policy": name, "daily-oracle": "daily oracle", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
     labels |= {"guarded-rhc": "RHC, guarded"}
-    entries.print_entries(rows, title, labels, unit_cost, after=entries.live_columns(rows))
+    entries.print_entries(rows, title, labels, problem, unit_cost, after=entries.live_columns(rows))
     say, own = output.results().print, next(row for row in rows if row.name == "policy")
     say(f"worst day: the one that begins at {worst}, {own.competitive_ratio:.3f} times its optimum.")
     promised = entries.promise_line(own)

@@ -56,6 +56,8 @@ def fit(
         ),
     ] = "auto",
     column: series.Columns = None,
+    weight_column: series.WeightColumn = None,
+    weights: series.Weights = None,
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     period: series.Period = None,
@@ -81,6 +83,7 @@ def fit(
     movement = series.alpha_of(alpha)
     interval = None if contexts_in is None else series.interval_of(contexts_in)
     limits = None if bounds is None else series.interval_of(bounds, "--bounds")
+    ends = series.weights_of(weights, weight_column)
     if promise is None and (allowance or interval or per != "run"):
         raise typer.BadParameter("--per, --allowance and --contexts go with --promise.", param_hint="--promise")
     from ecl2o.cli.numerics import use_double_precision
@@ -92,13 +95,13 @@ def fit(
     from ecl2o.serving import save
 
     terms = None if promise is None else Terms(promise, per, allowance, interval)
-    recipe = Recipe(movement, advisor, terms, steps, seed, limits)
+    recipe = Recipe(movement, advisor, terms, steps, seed, limits, ends)
     split = series.split_of(training_days, validation_days)
     if report is not None:
         from ecl2o.report.folder import refuse_foreign
 
         refuse_foreign(report)
-    contexts = series.reading(data, column, time_column, fill, period, day_start).contexts(split)
+    contexts = series.reading(data, column, time_column, fill, period, day_start, weight_column).contexts(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_series(contexts, recipe, progress)
     searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
@@ -165,11 +168,38 @@ def _write_report(fitted: "FittedSeries", contexts: "Contexts", result: dict[str
         (fresh / "results.json").write_text(text + "\n", encoding="utf-8")
 
 
+def _weights_in_words(fitted: "FittedSeries") -> str | None:
+    """What weights are taken to be; None where there are none."""
+    contract = fitted.policy.contract
+    if contract.weights is None:
+        return None
+    low, high = contract.weights
+    said = f"weights: of {contract.weight_column}, from {low:g} to {high:g} (--weights); the nearer end is billed for others"
+    return said + (", and one outside ends the promise." if contract.promise is not None else ".")
+
+
 def _expert_ratio(fitted: "FittedSeries") -> float:
-    from ecl2o.theory import exact_robd_ratio
+    """R-OBD's, exactly, or the bound where weights vary."""
+    from ecl2o.theory import exact_robd_ratio, robd_ratio
 
     problem = fitted.policy.problem
+    if fitted.policy.contract.weights is not None:
+        return float(robd_ratio(problem.m, problem.alpha, problem.beta))
     return float(exact_robd_ratio(problem.m, problem.beta))
+
+
+def _possible_promise(fitted: "FittedSeries") -> str:
+    """A ratio that can be promised: 2, or where that is too little the least with three decimals that is not."""
+    import math
+
+    import numpy as np
+
+    from ecl2o.theory import smallest_feasible_ratio
+
+    G = 2 * np.asarray(fitted.policy.problem.Q)
+    weights = fitted.policy.contract.weights or (1.0, 1.0)
+    least = float(smallest_feasible_ratio(G, curvature=np.eye(len(G)), weights=weights))
+    return "2" if least < 2 else f"{(math.floor(1000 * least) + 1) / 1000:g}"
 
 
 def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any, unit_cost: float | None) -> None:
@@ -182,12 +212,15 @@ def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any, 
     _print_table(fitted, title, unit_cost)
     say, policy = output.results().print, rows["policy"]
     say(_choice_in_words(fitted), soft_wrap=True)
-    say(Bills.of(policy, unit_cost).in_words(fitted.policy.contract.period_name), soft_wrap=True)
-    promised = entries.promise_line(policy)
+    say(Bills.of(policy, unit_cost).in_words(fitted.policy.contract.period_name, fitted.policy.problem), soft_wrap=True)
+    promised, weighted = entries.promise_line(policy), _weights_in_words(fitted)
+    if weighted is not None:
+        say(weighted, soft_wrap=True)
     if promised is None:
+        possible = _possible_promise(fitted)
         say(
             "worst case: none is promised. R-OBD never pays more than "
-            f"{_expert_ratio(fitted):.3f} times the optimum; with --promise 2 your policy would keep to 2."
+            f"{_expert_ratio(fitted):.3f} times the optimum; with --promise {possible} your policy would keep to {possible}."
         )
     else:
         say(promised)
@@ -223,7 +256,7 @@ def _print_table(fitted: "FittedSeries", title: str, unit_cost: float | None) ->
         error = "" if candidate is None else f"{candidate.average_cost:.3f} ± {candidate.standard_error:.3f}"
         validation.append(error)
     before = {"": trained, "validation": validation}
-    entries.print_entries(fitted.entries, title, LABELS, unit_cost, before)
+    entries.print_entries(fitted.entries, title, LABELS, fitted.policy.problem, unit_cost, before)
 
 
 def _choice_in_words(fitted: "FittedSeries") -> str:

@@ -71,6 +71,20 @@ UnitCost = Annotated[
         help="What a miss of one unit for one step costs you; bills are then in money. (A miss of two costs four times that.)",
     ),
 ]
+WeightColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="A column that is not followed, but says what a miss costs, such as a price: weight/2 times the squared miss.",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOW:HIGH",
+        help="Weights are billed between these ends, and a promise counts on it. (default: what was seen, a quarter wider)",
+    ),
+]
 Period = Annotated[
     int | None,
     typer.Option(
@@ -135,6 +149,7 @@ def reading(
     fill: str | None = None,
     period: int | None = None,
     day_start: str | None = None,
+    weight_column: str | None = None,
 ) -> "Reading":
     """How the options above say that a series is read; what was repaired is told on standard error."""
     from ecl2o.cli import output
@@ -145,7 +160,21 @@ def reading(
         output.messages().print(words, soft_wrap=True)
 
     minutes = None if day_start is None else minutes_of(day_start)
-    return Reading(path, columns, time_column, fill, period, tell=tell, day_start_minutes=minutes)
+    return Reading(
+        path, columns, time_column, fill, period, tell=tell, day_start_minutes=minutes, weight_column=weight_column
+    )
+
+
+def weights_of(text: str | None, weight_column: str | None) -> tuple[float, float] | None:
+    """LOW:HIGH of weights, which must be positive."""
+    if text is None:
+        return None
+    if weight_column is None:
+        raise typer.BadParameter("goes with --weight-column.", param_hint="--weights")
+    low, high = interval_of(text, "--weights")
+    if not 0 < low < high < math.inf:
+        raise typer.BadParameter(f"must be positive and finite, got {text!r}.", param_hint="--weights")
+    return low, high
 
 
 def interval_of(text: str, option: str = "--contexts") -> tuple[float, float]:

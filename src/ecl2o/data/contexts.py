@@ -37,7 +37,7 @@ class Days(NamedTuple):
     """Consecutive days for continuous testing: `rollout_days(agent, problem, *days)`.
 
     Args:
-        x0: (q,), the last context before them.
+        x0: (d,), the last context before them, without a weight.
         days: (n, T, q).
         history: (H, q), the contexts before them; None where none were asked for.
     """
@@ -105,6 +105,21 @@ class Contexts:
         return self.values.shape[1]
 
     @property
+    def weighted(self) -> bool:
+        """Whether the last number of a context is the weight of a miss."""
+        return isinstance(self.metadata, SeriesMetadata) and self.metadata.weight_column is not None
+
+    @property
+    def action_dim(self) -> int:
+        """d, how many numbers of a context are followed: all but a weight."""
+        return self.dim - self.weighted
+
+    @property
+    def followed(self) -> np.ndarray:
+        """What actions follow, (n, d)."""
+        return self.values[:, : self.action_dim]
+
+    @property
     def training(self) -> np.ndarray:
         """The contexts of the training days, (steps, q)."""
         return self.values[: self.split.training_days * self.steps_per_day]
@@ -145,17 +160,18 @@ class Contexts:
         return self.time[(self.split.training_days + self.split.validation_days) * per_day : self.n_days * per_day]
 
     def scaled(self, factor: float | int) -> "Contexts":
-        """The same contexts times a factor, which `scale` remembers."""
+        """The same contexts times a factor, which `scale` remembers; weights have no unit, and stay."""
         if not (np.isfinite(factor) and factor > 0):
             raise DataError(f"the factor must be positive and finite, got {factor}.")
-        return replace(self, values=self.values * factor, scale=self.scale * factor)
+        factors = np.where(np.arange(self.dim) < self.action_dim, factor, 1.0)
+        return replace(self, values=self.values * factors, scale=self.scale * factor)
 
     def scaled_to(self, largest: float | int = 1.0) -> "Contexts":
         """Scaled so that the largest absolute value of the *training* days is `largest`.
 
         One factor for all columns: distances between actions keep their meaning.
         """
-        greatest = float(np.abs(self.training).max())
+        greatest = float(np.abs(self.training[:, : self.action_dim]).max())
         if greatest == 0:
             raise DataError(f"the training contexts of {self._name()} are all 0 and cannot be scaled.")
         return self.scaled(largest / greatest)
@@ -170,7 +186,7 @@ class Contexts:
             raise DataError(f"the split of {self._name()} has no days here; see split.")
         days = self.values[start : last * self.steps_per_day].reshape(last - first, self.steps_per_day, self.dim)
         history = self.values[start - history_steps : start] if history_steps else None
-        return Days(self.values[start - 1], days, history)
+        return Days(self.followed[start - 1], days, history)
 
     def _name(self) -> str:
         return "the series" if self.metadata is None else self.metadata.file

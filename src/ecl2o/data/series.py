@@ -1,7 +1,7 @@
 """Any series: a CSV or Parquet file with a time column and one or more numeric columns."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class SeriesMetadata:
         leap_day_dropped: whether a leap year lacks 29 February.
         repairs: what `fill` did.
         day_start_minutes: when days begin, in minutes past midnight. Default: 0.
+        weight_column: the last of the columns, where it is what a miss costs, and not followed. Default: there is none.
     """
 
     file: str
@@ -55,6 +56,12 @@ class SeriesMetadata:
     leap_day_dropped: bool
     repairs: Repairs
     day_start_minutes: int = 0
+    weight_column: str | None = None
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """The columns that actions follow: all but a weight."""
+        return self.columns if self.weight_column is None else self.columns[:-1]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and strings, for JSON."""
@@ -111,6 +118,24 @@ def read_series(
         leap_day_dropped=whole.leap_day_dropped,
         repairs=whole.repairs,
     )
+
+
+def weight_last(
+    frame: pd.DataFrame, metadata: SeriesMetadata, weight_column: str | None
+) -> tuple[pd.DataFrame, SeriesMetadata]:
+    """A series whose last column is what a miss costs; as it is where no column is named."""
+    if weight_column is None:
+        return frame, metadata
+    if weight_column not in metadata.columns:
+        raise DataError(
+            f"{metadata.file}: the weight column {shown(weight_column)} is not among its columns of numbers, "
+            f"{listed(metadata.columns)}."
+        )
+    followed = [name for name in metadata.columns if name != weight_column]
+    if not followed:
+        raise DataError(f"{metadata.file}: besides the weight {shown(weight_column)} a column is needed to follow.")
+    columns = (*followed, weight_column)
+    return frame.reindex(columns=list(columns)), replace(metadata, columns=columns, weight_column=weight_column)
 
 
 def _is_parquet(source: Source) -> bool:

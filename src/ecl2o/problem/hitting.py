@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem.arrays import (
     as_float,
@@ -217,6 +217,12 @@ class CurvedTracking(AbstractQuadraticCost):
         if self.maximum is not None:
             weight = jnp.minimum(weight, self.maximum)
         return weight * jnp.eye(dim, dtype=context.dtype)
+
+    def has_in_range(self, context: Float[Array, " q"]) -> Bool[Array, ""]:
+        """Whether the curvature of a context is what is billed, to rounding, and not one that the nearer end stands for."""
+        weight, rounding = context[-1], 64 * jnp.finfo(context.dtype).eps
+        inside = weight >= (1 - rounding) * self.minimum
+        return inside if self.maximum is None else inside & (weight <= (1 + rounding) * self.maximum)
 
     def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
         one = jnp.eye(dim, dtype=self.minimum.dtype)

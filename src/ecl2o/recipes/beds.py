@@ -4,9 +4,10 @@ import jax.numpy as jnp
 
 from ecl2o.data import Contexts, DataError
 from ecl2o.evaluation import Bed
-from ecl2o.problem import Mahalanobis
+from ecl2o.problem import AbstractQuadraticCost, Mahalanobis
 from ecl2o.recipes.own_series import series_problem
 from ecl2o.recipes.recipe import Alpha
+from ecl2o.recipes.weights import weight_range
 from ecl2o.serving import Policy
 from ecl2o.serving.beginning import start_after
 
@@ -15,12 +16,15 @@ MOST_HISTORY_DAYS = 365  # what agents that learn while they run may begin on
 _FEWEST_HISTORY_DAYS = 7
 
 
-def series_bed(contexts: Contexts, alpha: Alpha) -> Bed:
-    """The series as days, the first ones as history."""
+def series_bed(contexts: Contexts, alpha: Alpha, weights: tuple[float, float] | None = None) -> Bed:
+    """The series as days, the first ones as history; weights, if it has any, are billed between these ends, or as they are."""
+    if contexts.weighted and weights is None:
+        weights = weight_range(contexts.values[:, -1])
     per_day = contexts.steps_per_day
     first = min(HISTORY_DAYS, contexts.n_days // 2)
     history = contexts.values[: first * per_day]
-    return Bed.spanning(series_problem(contexts, alpha), history[-1], _days(contexts)[first:], history)
+    problem = series_problem(contexts, alpha, weights=weights)
+    return Bed.spanning(problem, history[-1, : contexts.action_dim], _days(contexts)[first:], history)
 
 
 def last_days(bed: Bed, days: int | None) -> Bed:
@@ -29,7 +33,8 @@ def last_days(bed: Bed, days: int | None) -> Bed:
         return bed
     before, kept = bed.days[:-days], bed.days[-days:]
     past = before.reshape(-1, before.shape[-1])
-    x0 = past[-1] if past.shape[-1] == bed.x0.shape[0] else bed.x0
+    hitting, dim = bed.problem.hitting, bed.x0.shape[0]
+    x0 = hitting.centre(past[-1], dim) if isinstance(hitting, AbstractQuadraticCost) else bed.x0
     if bed.history is not None:
         past = jnp.concatenate([bed.history, past])[-MOST_HISTORY_DAYS * bed.days.shape[1] :]
     make = Bed.of if bed.span is None else Bed.spanning

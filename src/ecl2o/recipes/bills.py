@@ -3,6 +3,7 @@
 import dataclasses
 
 from ecl2o.evaluation.comparison import ScoredEntry
+from ecl2o.problem import CurvedTracking, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.magnitude import Magnitude
 
 
@@ -31,17 +32,30 @@ class Bills:
         allowed = None if entry.allowed is None else factor * entry.allowed
         return cls(factor * entry.mean_bill, factor * entry.dearest_bill, allowed, unit_cost)
 
-    def in_words(self, period: str) -> str:
+    def in_words(self, period: str, problem: Problem) -> str:
         """A sentence; `period` is what the promise is for.
 
-        >>> Bills(mean_day=1.5e8, dearest_day=3.444e8, allowed=1.45379e10).in_words("run")[57:]
+        >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(10.0, dim=1))
+        >>> Bills(mean_day=1.5e8, dearest_day=3.444e8, allowed=1.45379e10).in_words("run", problem)[56:]
         'in millions): 150.0 on a mean day, 344.4 on the dearest; the promise would have allowed 14,537.9 for the dearest run.'
         """
         magnitude = Magnitude.of((self.mean_day, self.dearest_day))
-        what = "in your money" if self.unit_cost is not None else "1/2 miss² + alpha/2 change², in the file's units"
+        what = "in your money" if self.unit_cost is not None else cost_in_words(problem)
         what += f", in {magnitude.unit}" if magnitude.unit else ""
         said = f"bills ({what}): {magnitude.text(self.mean_day)} on a mean day, "
         said += f"{magnitude.text(self.dearest_day)} on the dearest"
         if self.allowed is not None:
             said += f"; the promise would have allowed {magnitude.text(self.allowed)} for the dearest {period}"
         return said + "."
+
+
+def cost_in_words(problem: Problem) -> str:
+    """What is billed.
+
+    >>> cost_in_words(Problem(CurvedTracking(0.5, 2.0), Mahalanobis.isotropic(10.0, dim=1)))
+    "weight/2 miss² + alpha/2 change² in the file's units"
+    """
+    misses = {SquaredTracking: "1/2 miss²", CurvedTracking: "weight/2 miss²"}.get(type(problem.hitting))
+    if misses is None or not isinstance(problem.switching, Mahalanobis):
+        return "hitting and switching cost in the problem's units"
+    return f"{misses} + alpha/2 change² in the file's units"

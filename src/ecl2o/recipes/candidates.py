@@ -10,15 +10,17 @@ import numpy as np
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, Start
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
+from ecl2o.agents.advisors.weighted import AtUsualWeight
 from ecl2o.data import Contexts, DataError
 from ecl2o.forecasters import AbstractForecaster, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
-from ecl2o.problem import Instance, Mahalanobis, Problem
+from ecl2o.problem import CurvedTracking, Instance, Mahalanobis, Problem
 from ecl2o.recipes.batches import Site
 from ecl2o.recipes.guarded_training import competitive_ridge, train_through_sites
 from ecl2o.recipes.progress import Progress
 from ecl2o.recipes.recipe import TRAINING, Advisor, Recipe
 from ecl2o.recipes.terms import Terms, renewed
+from ecl2o.recipes.weights import refuse_unless_inside, usual_weight
 from ecl2o.theory import decay_root
 
 PROFILE_DAYS = 14  # what the structured advisor remembers
@@ -82,9 +84,12 @@ def options(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
     for site in sites:
         refuse_infeasible(site)
     found: list[list[Option]] = [[] for _ in sites]
-    for advisor in sites[0].recipe.advisors(sites[0].contexts.steps_per_day):
+    like = sites[0].contexts
+    for advisor in sites[0].recipe.advisors(like.steps_per_day, like.weighted):
         if advisor == "ridge":
-            by_site = _by_regression(sites, progress)
+            by_site = (
+                [_weighted_regression(site) for site in sites] if like.weighted else _by_regression(sites, progress)
+            )
         elif advisor in ("rhc", "r-obd"):
             by_site = [_untrained(advisor, site) for site in sites]
         else:
@@ -150,14 +155,7 @@ def _by_regression(sites: Sequence[Site], progress: Progress) -> list[list[Optio
 def _by_daily_regression(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
     period, recipe = sites[0].contexts.steps_per_day, sites[0].recipe
     if recipe.promise is None:
-        ridge = OnlineRidge(period)
-        options = [
-            Option("ridge", "ridge", ridge)
-            if trust is None
-            else Option(f"ridge, trust {trust:g}", "ridge", MLAROBD(ridge, trust), trust=trust)
-            for trust in RIDGE_TRUSTS
-        ]
-        return [options for _ in sites]
+        return [_calibrated(OnlineRidge(period)) for _ in sites]
     renewal, steps = recipe.promise.steps(period), recipe.training_steps("ridge")
     guards = [competitive_ridge(site.terms, period) for site in sites]
     if renewal is None:  # then there is no correction
@@ -182,10 +180,33 @@ def _by_daily_regression(sites: Sequence[Site], progress: Progress) -> list[list
     ]
 
 
+def _calibrated(regression: AbstractAgent) -> list[Option]:
+    """The regression with several trusts, and as it is."""
+    return [
+        Option("ridge", "ridge", regression)
+        if trust is None
+        else Option(f"ridge, trust {trust:g}", "ridge", MLAROBD(regression, trust), trust=trust)
+        for trust in RIDGE_TRUSTS
+    ]
+
+
+def _weighted_regression(site: Site) -> list[Option]:
+    """The regression where misses have weights: the present one as it is, later ones at the mean of the training days."""
+    contexts, terms, hitting = site.contexts, site.recipe.promise, site.problem.hitting
+    assert isinstance(hitting, CurvedTracking)
+    assert hitting.maximum is not None
+    ends, period = (float(hitting.minimum), float(hitting.maximum)), contexts.steps_per_day
+    regression = AtUsualWeight(OnlineRidge(period), usual_weight(contexts, ends))
+    if terms is None:
+        return _calibrated(regression)
+    refuse_unless_inside(contexts, ends)
+    return [Option("promised-ridge", "ridge", promising(regression, terms, period))]
+
+
 def refuse_infeasible(site: Site) -> None:
     """Refuse a promise that nobody can keep, before anything is trained."""
     contexts, period = site.contexts, site.contexts.steps_per_day
-    start = Start(jnp.zeros(contexts.dim), jnp.zeros((0, contexts.dim)), period)
+    start = Start(jnp.zeros(contexts.action_dim), jnp.zeros((0, contexts.dim)), period)
     promising(ROBD(), site.recipe.promise, period).check(site.problem, start)
 
 

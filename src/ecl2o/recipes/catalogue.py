@@ -30,7 +30,7 @@ from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.evaluation import Bed
 from ecl2o.evaluation.comparison import Entry, streamed
 from ecl2o.forecasters import AbstractForecaster, Exact, Persistence, RollingProfile, SeasonalNaive
-from ecl2o.problem import Problem
+from ecl2o.problem import CurvedTracking, Problem
 from ecl2o.recipes.tariff import under_tariff
 from ecl2o.serving import load
 
@@ -104,12 +104,17 @@ def policy_entry(path: str | Path, bed: Bed) -> Entry:
         raise ValueError(f"{path} was made for days of {made_for} steps, but the days here have {bed.days.shape[1]}.")
     if not eqx.tree_equal(policy.problem, bed.problem, rtol=1e-6):
         raise ValueError(
-            f"{path} was made for another problem than this one (other costs, bounds or alpha); its own is: "
+            f"{path} was made for another problem than this one (other costs, bounds, weights or alpha); its own is: "
             f"{_in_words(policy.problem)}, and this one: {_in_words(bed.problem)}."
         )
     return streamed(policy.agent, policy.problem, policy.forecaster)
 
 
 def _in_words(problem: Problem) -> str:
+    hitting = problem.hitting
+    weights = ""
+    if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
+        weights = f", weights from {float(hitting.minimum):g} to {float(hitting.maximum):g}"
     parts = [type(part).__name__ for part in (problem.hitting, problem.switching, problem.actions)]
-    return f"{', '.join(parts)}, m = {float(problem.m):g}, alpha = {float(problem.alpha):g}, beta = {float(problem.beta):g}"
+    constants = f"m = {float(problem.m):g}, alpha = {float(problem.alpha):g}, beta = {float(problem.beta):g}"
+    return f"{', '.join(parts)}, {constants}{weights}"

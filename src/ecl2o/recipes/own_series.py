@@ -4,9 +4,10 @@ Among what is chosen from is what needs no training, the expert and a planner, s
 practitioner would have tried first. Costs are in units of the optimum of all tested days together.
 
 The problem is f = 1/2 |x - y|^2 and c = alpha/2 |x - z|^2 in the units of the series, one action per column, with one alpha for
-all or for each. Training works on a scaled copy, so that single precision suffices whatever the units; the policy itself takes
-and gives the user's numbers (regression and structured advisor are homogeneous, networks carry their scaling inside). Policies
-are chosen and tested as they will be used: as one stream, in which what learns while it runs goes on learning.
+all or for each; where a column holds weights, such as prices, f is w/2 |x - y|^2. Training works on a scaled copy, so that single
+precision suffices whatever the units; the policy itself takes and gives the user's numbers (regression and structured advisor
+are homogeneous, networks carry their scaling inside). Policies are chosen and tested as they will be used: as one stream, in
+which what learns while it runs goes on learning.
 """
 
 import dataclasses
@@ -21,12 +22,13 @@ from ecl2o.agents import Greedy
 from ecl2o.data import Contexts, DataError, Days, SeriesMetadata, Split
 from ecl2o.evaluation import Bed, Certificate, DailyScore, certify
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, streamed
-from ecl2o.problem import Box, Everywhere, Mahalanobis, Problem, SquaredTracking
+from ecl2o.problem import Box, CurvedTracking, Everywhere, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.batches import Site, refuse_unless_alike, score_each
 from ecl2o.recipes.believed import believed, in_words
 from ecl2o.recipes.candidates import CORRECTED, Option, Shape, in_units, options, references
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.recipes.recipe import Advisor, Alpha, Recipe, column_alphas
+from ecl2o.recipes.weights import weights_of
 from ecl2o.running import Screen, plausible_range, stream_days
 from ecl2o.serving import Contract, Policy
 from ecl2o.serving.contract import Source
@@ -84,17 +86,30 @@ def default_split(n_days: int) -> Split:
 
 
 def tracking_problem(
-    dim: int, alpha: float | Float[np.ndarray, " d"], bounds: tuple[float, float] | None = None
+    dim: int,
+    alpha: float | Float[np.ndarray, " d"],
+    bounds: tuple[float, float] | None = None,
+    weights: tuple[float, float] | None = None,
 ) -> Problem:
-    """Follow every column, within bounds if there are any, and pay alpha/2 times the squared movement, each its own."""
+    """Follow every column, within bounds if there are any, and pay alpha/2 times the squared movement, each its own.
+
+    With (low, high) of weights, each context ends with the weight of a miss.
+    """
     actions = Everywhere() if bounds is None else Box(*bounds)
-    return Problem(SquaredTracking(), Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions)
+    hitting = SquaredTracking() if weights is None else CurvedTracking(*weights)
+    return Problem(hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions)
 
 
-def series_problem(contexts: Contexts, alpha: Alpha, bounds: tuple[float, float] | None = None) -> Problem:
-    """The same for a series, whose columns may have alphas by name."""
+def series_problem(
+    contexts: Contexts,
+    alpha: Alpha,
+    bounds: tuple[float, float] | None = None,
+    weights: tuple[float, float] | None = None,
+) -> Problem:
+    """The same for a series, whose columns may have alphas by name, and one of which may hold weights."""
     assert isinstance(contexts.metadata, SeriesMetadata)
-    return tracking_problem(contexts.dim, column_alphas(alpha, contexts.metadata.columns), bounds)
+    alphas = column_alphas(alpha, contexts.metadata.followed)
+    return tracking_problem(contexts.action_dim, alphas, bounds, weights_of(contexts, weights))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +167,7 @@ def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress
     (choice,) = choose_each([contexts], [recipe], progress)
     test = choice.test_bed()
     rows = compare(choice.entries(), test, lambda done, total: progress("testing on held-back days", done, total))
-    left_out = recipe.left_out(contexts.steps_per_day)
+    left_out = recipe.left_out(contexts.steps_per_day, contexts.weighted)
     return FittedSeries(choice.policy(rows), choice.candidates, choice.chosen, left_out, rows, test, choice.screened)
 
 
@@ -206,7 +221,7 @@ def _choice(
     found = [dataclasses.replace(tried[i], agent=in_units(tried[i].agent, factor)) for i in kept]
     candidates = _candidates(found, [scores[i] for i in kept], float(np.mean(np.asarray(bed.unit))))
     best = int(np.argmin([candidate.average_cost for candidate in candidates]))
-    problem = series_problem(contexts, recipe.alpha, recipe.bounds)
+    problem = series_problem(contexts, recipe.alpha, recipe.bounds, recipe.weights)
     return Choice(contexts, recipe, problem, found, candidates, best, plausible, screened)
 
 
@@ -215,7 +230,7 @@ def scaled_site(contexts: Contexts, recipe: Recipe) -> Site:
     _refuse_constant(contexts)
     scaled = contexts.scaled_to(1.0)
     own = recipe.in_units(scaled.scale / contexts.scale)
-    return Site(scaled, series_problem(contexts, recipe.alpha, own.bounds), own)
+    return Site(scaled, series_problem(contexts, recipe.alpha, own.bounds, own.weights), own)
 
 
 def reference_entries(problem: Problem, steps_per_day: int) -> dict[str, Entry]:
@@ -235,7 +250,7 @@ def bad_day(policy: Policy, contexts: Contexts, seed: int = 0) -> Certificate:
 
 
 def _refuse_constant(contexts: Contexts) -> None:
-    training = contexts.training
+    training = contexts.training[:, : contexts.action_dim]
     if (training == training[0]).all():
         raise DataError(
             f"the training days never change (every context is {training[0].tolist()}), so that there is nothing to learn."
@@ -293,7 +308,8 @@ def _policy(
         steps_per_day=contexts.steps_per_day,
         day_start_minutes=series.day_start_minutes,
         period_name="day" if recipe.promise is None else recipe.promise.per,
-        action_bounds=None if recipe.bounds is None else [recipe.bounds] * contexts.dim,
+        action_bounds=None if recipe.bounds is None else [recipe.bounds] * contexts.action_dim,
+        weight_column=series.weight_column,
         history_steps=Shape.of(contexts).history_steps,
         history_until=str(contexts.time[used - 1]),
         seen_until=str(contexts.time[seen - 1]),

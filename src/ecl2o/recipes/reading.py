@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data import Contexts, DataError, SeriesMetadata, Split, read_series, series_contexts, whole_days
+from ecl2o.data.series import weight_last
 from ecl2o.recipes.own_series import FEWEST_DAYS, default_split
 from ecl2o.serving import Policy
 
@@ -31,6 +32,7 @@ class Reading:
         step_minutes: what the rows must be apart. Default: anything.
         tell: called with a sentence about what was repaired, and about part-days that are left out.
         day_start_minutes: when days begin, in minutes after midnight of the file's clock. Default: at midnight.
+        weight_column: a column that is not followed, but says what a miss costs. Default: every miss costs the same.
     """
 
     path: Path
@@ -41,6 +43,7 @@ class Reading:
     step_minutes: float | None = None
     tell: Callable[[str], None] = _unheard
     day_start_minutes: int | None = None
+    weight_column: str | None = None
 
     def made_for(self, policy: Policy) -> "Reading":
         """The same with the columns that a policy was made for, unless others are given, its step, and its days."""
@@ -53,6 +56,7 @@ class Reading:
         return dataclasses.replace(
             self,
             columns=self.columns or contract.columns,
+            weight_column=self.weight_column or contract.weight_column,
             period=contract.steps_per_day if self.period is None else self.period,
             step_minutes=contract.step_minutes,
             day_start_minutes=contract.day_start_minutes if self.day_start_minutes is None else self.day_start_minutes,
@@ -88,7 +92,8 @@ class Reading:
 
     def rows(self) -> tuple[pd.DataFrame, SeriesMetadata]:
         """The file as it is, with a word about what was repaired; refused where its step is not the one that is wanted."""
-        frame, metadata = read_series(self.path, self.time_column, self.columns or None, self.fill)
+        frame, metadata = read_series(self.path, self.time_column, self._wanted(), self.fill)
+        frame, metadata = weight_last(frame, metadata, self.weight_column)
         if self.step_minutes is not None and metadata.step_minutes != self.step_minutes:
             raise DataError(
                 f"the rows of {metadata.file} are {metadata.step_minutes:g} minutes apart, but the policy was made for rows "
@@ -98,6 +103,12 @@ class Reading:
         if repaired is not None:
             self.tell(f"{metadata.file}: {repaired}.")
         return frame, metadata
+
+    def _wanted(self) -> list[str] | None:
+        """The columns by name, the weight among them; None for all."""
+        if not self.columns or self.weight_column is None or self.weight_column in self.columns:
+            return self.columns or None
+        return [*self.columns, self.weight_column]
 
     def _frame(self) -> tuple[pd.DataFrame, SeriesMetadata]:
         frame, metadata = self.rows()

@@ -24,6 +24,7 @@ TRAINING: dict[Advisor, tuple[int, float]] = {
     "lstm": (1500, 3e-3),
 }
 AUTOMATIC: tuple[Advisor, ...] = ("ridge", "seasonal", "rhc", "r-obd")  # what is tried where nobody says which
+UNWEIGHTED: tuple[Advisor, ...] = ("seasonal", "mlp", "lstm")  # trained where every miss weighs the same
 MOST_SEASONAL_STEPS = 96  # a day; beyond, training the structured advisor takes many times as long as the regression
 
 
@@ -38,6 +39,8 @@ class Recipe:
         steps: Adam steps; None: as many as the advisor needs.
         seed: of whatever is drawn.
         bounds: (low, high) of actions, in the units of the series; a promise then counts on contexts within them.
+        weights: (low, high) of the weights of misses, where the series has a column of them; a promise counts on it. None: the
+            range of the training days, a quarter wider at both ends.
     """
 
     alpha: Alpha = 10.0
@@ -46,6 +49,7 @@ class Recipe:
     steps: int | None = None
     seed: int = 0
     bounds: tuple[float, float] | None = None
+    weights: tuple[float, float] | None = None
 
     def __post_init__(self):
         if self.advisor not in ("auto", *TRAINING):
@@ -53,6 +57,8 @@ class Recipe:
         for alpha in self.alpha.values() if isinstance(self.alpha, Mapping) else [self.alpha]:
             if not (np.isfinite(alpha) and alpha > 0):
                 raise ValueError(f"alpha must be positive and finite, got {alpha}.")
+        if self.weights is not None and not 0 < self.weights[0] <= self.weights[1] < float("inf"):
+            raise ValueError(f"weights must be (low, high), positive and finite, got {self.weights}.")
 
     @property
     def terms(self) -> Terms | None:
@@ -70,22 +76,30 @@ class Recipe:
             bounds=None if bounds is None else (bounds[0] * factor, bounds[1] * factor),
         )
 
-    def advisors(self, steps_per_day: int) -> tuple[Advisor, ...]:
-        """Which are tried; the structured advisor only where days are short enough, unless it is asked for."""
+    def advisors(self, steps_per_day: int, weighted: bool = False) -> tuple[Advisor, ...]:
+        """Which are tried; the structured advisor, unless it is asked for, only where days are short and nothing has weights."""
         if self.advisor != "auto":
+            if weighted and self.advisor in UNWEIGHTED:
+                fitting = ", ".join(name for name in TRAINING if name not in UNWEIGHTED)
+                raise DataError(
+                    f"the advisor {self.advisor} knows no weights; with a weight column there are {fitting}."
+                )
             return (self.advisor,)
-        return tuple(name for name in AUTOMATIC if name != "seasonal" or steps_per_day <= MOST_SEASONAL_STEPS)
+        short = steps_per_day <= MOST_SEASONAL_STEPS and not weighted
+        return tuple(name for name in AUTOMATIC if name != "seasonal" or short)
 
-    def left_out(self, steps_per_day: int) -> dict[Advisor, str]:
+    def left_out(self, steps_per_day: int, weighted: bool = False) -> dict[Advisor, str]:
         """Which are not tried, and why.
 
         >>> Recipe().left_out(24)["lstm"]
         'takes long to train; ask for it'
         """
-        tried = self.advisors(steps_per_day)
+        tried = self.advisors(steps_per_day, weighted)
         reasons = dict.fromkeys(
             TRAINING, "takes long to train; ask for it" if self.advisor == "auto" else "not asked for"
         )
+        if weighted and self.advisor == "auto":
+            reasons |= dict.fromkeys(UNWEIGHTED, "knows no weights")
         return {name: reason for name, reason in reasons.items() if name not in tried}
 
     def training_steps(self, advisor: Advisor) -> int:

@@ -29,8 +29,8 @@ def draw_policy_week(fitted: FittedSeries, contexts: Contexts) -> Figure:
     }
     steps = contexts.steps_per_day
     time = clock(contexts.test_time())[first * steps : (first + days) * steps]
-    followed = totals(np.asarray(bed.days[shown])).reshape(-1)
-    columns = policy.contract.columns or ["context"]
+    followed = totals(np.asarray(bed.days[shown])[..., : contexts.action_dim]).reshape(-1)
+    columns = (policy.contract.columns or ["context"])[: contexts.action_dim]
     with house_style():
         figure = new_figure(height=3.2)
         axes = figure.subplots()

@@ -86,6 +86,8 @@ class Contract(_Frozen):
             (`Screen`). None: everything is.
         accepted_after: implausible contexts in a row after which they are believed all the same; None: as many as a day has.
         action_bounds: (lowest, highest) of each of the d numbers of an action; infinite where there is no bound.
+        weight_column: the last of the columns, where it is what a miss costs.
+        weights: (lowest, highest) of it; the nearer end is billed for what lies outside, and ends a promise.
 
     >>> Contract(columns=["demand"], steps_per_day=24).context_dim
     1
@@ -107,6 +109,8 @@ class Contract(_Frozen):
     plausible: list[tuple[float, float]] | None = None
     accepted_after: int | None = pydantic.Field(default=None, ge=1)
     action_bounds: list[tuple[float, float]] | None = None
+    weight_column: str | None = None
+    weights: tuple[float, float] | None = None
 
     @pydantic.model_validator(mode="after")
     def _check_lengths(self) -> "Contract":
@@ -116,6 +120,8 @@ class Contract(_Frozen):
             given = getattr(self, name)
             if given is not None and len(given) != self.context_dim:
                 raise ValueError(f"{name} must have one entry for each of the {self.context_dim} numbers of a context")
+        if self.weight_column is not None and (self.columns or [None])[-1] != self.weight_column:
+            raise ValueError(f"weight_column must be the last of the columns, got {self.weight_column!r}")
         for name in ("plausible", "action_bounds"):
             for low, high in getattr(self, name) or ():
                 if math.isnan(low) or math.isnan(high) or low > high:

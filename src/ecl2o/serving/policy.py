@@ -16,7 +16,7 @@ import pydantic
 
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.forecasters import AbstractForecaster
-from ecl2o.problem import Mahalanobis, Problem
+from ecl2o.problem import CurvedTracking, Mahalanobis, Problem
 from ecl2o.serving import earlier, policy_file, policy_tree
 from ecl2o.serving.contract import Contract, PromiseTerms, in_words
 from ecl2o.serving.policy_file import Contents, PolicyFileError
@@ -179,7 +179,10 @@ def _completed(contract: Contract, agent: AbstractAgent, problem: Problem) -> Co
     if problem.is_bounded and dim is not None:
         low, high = (np.asarray(bound, float).tolist() for bound in problem.actions.bounds(dim, float))
         bounds = list(zip(low, high, strict=True))
-    return contract.model_copy(update={"promise": terms, "action_bounds": bounds})
+    hitting, weights = problem.hitting, None
+    if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
+        weights = float(np.asarray(hitting.minimum)), float(np.asarray(hitting.maximum))
+    return contract.model_copy(update={"promise": terms, "action_bounds": bounds, "weights": weights})
 
 
 def _checked_history(history: Any, contract: Contract) -> np.ndarray | None:

@@ -349,7 +349,7 @@ def test_an_impossible_ratio_that_is_traced_is_not_played_silently():
 
 
 def test_what_ends_a_promise_is_said():
-    """A context outside its bounds, one that is no number, a weight other than announced, a step beyond the horizon."""
+    """A context out of bounds, one that is no number, a weight out of range or other than announced, a step too many."""
     T, far = 6, ec.advisors.Fixed(np.full((6, 1), 30.0))
     contexts = np.full((T, 1), 0.5)
     tariff = ec.Problem(ec.CurvedTracking(0.1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -368,6 +368,10 @@ def test_what_ends_a_promise_is_said():
     assert steps_kept(ec.Competitive(far, 2.0, horizon=T, weights=weights), tariff, weighted) == T
     weighted[4, 1] = 2.1
     assert steps_kept(ec.Competitive(far, 2.0, horizon=T, weights=weights), tariff, weighted) == 4
+    between = ec.Problem(ec.CurvedTracking(1.0, 2.0), tariff.switching)
+    for weight, kept in ((2.0, T), (1.0, T), (2.0 + 1e-9, 4), (1.0 - 1e-9, 4)):
+        weighted[4, 1] = weight
+        assert steps_kept(ec.Competitive(far, 3.0), between, weighted) == kept
     broken = jnp.asarray(contexts).at[2, 0].set(jnp.nan)
 
     @jax.jit

@@ -58,8 +58,8 @@ class Competitive(AbstractGuard):
     are known to lie within the bounds; elsewhere use `Guarded`.
 
     The promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions
-    are not met: a context outside `contexts`, or not finite; a weight other than announced; more steps than `horizon`; a ratio
-    that turns out to be impossible inside a compiled program.
+    are not met: a context outside `contexts`, or not finite; a weight outside of its range, or other than announced; more steps
+    than `horizon`; a ratio that turns out to be impossible inside a compiled program.
 
     Args:
         agent: whose actions are played as far as possible.
@@ -230,7 +230,7 @@ class Competitive(AbstractGuard):
         growth = jnp.where(sound, prefix.growth, 0.0)
         last = state.future.shape[0] - 1
         place = step % (last + 1) if self.horizon is None else jnp.minimum(step, last)
-        kept = state.account.kept & sound & self._as_announced(A, target, place, step)
+        kept = state.account.kept & sound & self._as_announced(problem, context, A, target, place, step)
 
         here = GameStep(
             A,
@@ -255,9 +255,11 @@ class Competitive(AbstractGuard):
         details = account.details("optimum", "live_ratio", choice.active | ~kept)
         return after, action, Info(inner.converged & kept, advice, details, inner)
 
-    def _as_announced(self, A, target, place, step) -> Bool[Array, ""]:
+    def _as_announced(self, problem: Problem, context, A, target, place, step) -> Bool[Array, ""]:
         """Whether step, weight and context are such as the promise takes them to be."""
         announced = jnp.ones((), bool)
+        if isinstance(problem.hitting, CurvedTracking):
+            announced &= problem.hitting.has_in_range(context)
         if self.horizon is not None:
             announced &= step < self.horizon
         if self.weights is not None:

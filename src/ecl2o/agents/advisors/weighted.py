@@ -1,0 +1,80 @@
+"""Advice for changing weights, from an agent that knows only the usual one."""
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
+from ecl2o.problem import CurvedTracking, Mahalanobis, NotApplicable, Problem, SquaredTracking
+from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
+from ecl2o.solvers.positive_definite import apply, spd_solve
+from ecl2o.theory import limit_stiffness
+
+
+class WeightedState(eqx.Module):
+    """The agent's state, and K: how stiff its choice is, 2Q + usual I + S."""
+
+    inner: State
+    stiffness: Float[Array, "d d"]
+
+
+class AtUsualWeight(AbstractAgent):
+    """An agent for a constant weight, in a problem where weights change: the present one counts as it is, later ones as usual.
+
+    The agent inside lives in the problem with f = usual/2 |x - y|^2 and is told no weights. In that problem the cost of an action
+    is quadratic around the advice xbar, with curvature K = 2Q + usual I + S, S being the stiffness of a future without an end. A
+    present weight w adds (w - usual)/2 |x - y|^2, and the least of the sum is
+
+        x = (K + (w - usual) I)^-1 (K xbar + (w - usual) y).
+
+    Where the agent inside plans exactly and all later weights are the usual one, so does this one.
+
+    Args:
+        agent: who advises at the usual weight.
+        usual: that weight, positive: the mean of what has been seen.
+    """
+
+    agent: AbstractAgent
+    usual: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
+
+    def __check_init__(self):
+        refuse_unless_finite("usual", self.usual)
+        refuse_unless_positive("usual", self.usual)
+
+    @property
+    def lookahead(self) -> int:
+        return self.agent.lookahead
+
+    def check(self, problem: Problem, start: Start) -> None:
+        self.agent.check(self._usual_problem(problem), _without_weights(start))
+
+    def init(self, problem: Problem, start: Start) -> WeightedState:
+        usual = self._usual_problem(problem)
+        A, G = self.usual * jnp.eye(start.dim, dtype=start.x0.dtype), 2 * problem.Q
+        return WeightedState(self.agent.init(usual, _without_weights(start)), G + A + limit_stiffness(A, G))
+
+    def step(self, problem: Problem, state: WeightedState, observation: Observation):
+        forecast = observation.forecast
+        target = observation.context[:-1]
+        seen = dataclasses.replace(observation, context=target, forecast=None if forecast is None else forecast[:, :-1])
+        inner_state, advice, inner = self.agent.step(self._usual_problem(problem), state.inner, seen)
+        dim = target.shape[0]
+        more = problem.hitting.hessian(advice, observation.context) - self.usual * jnp.eye(dim, dtype=advice.dtype)
+        action = advice + spd_solve(state.stiffness + more, apply(more, target - advice))
+        return WeightedState(inner_state, state.stiffness), action, Info(inner.converged, advice, {}, inner)
+
+    def _usual_problem(self, problem: Problem) -> Problem:
+        """The same with the usual weight at every step."""
+        if not (isinstance(problem.hitting, CurvedTracking) and isinstance(problem.switching, Mahalanobis)):
+            raise NotApplicable(
+                "AtUsualWeight is for CurvedTracking with quadratic movement; got "
+                f"{type(problem.hitting).__name__} and {type(problem.switching).__name__}."
+            )
+        weight = self.usual.astype(problem.hitting.minimum.dtype)
+        return Problem(SquaredTracking(weight), problem.switching, problem.actions)
+
+
+def _without_weights(start: Start) -> Start:
+    return Start(start.x0, start.history[:, :-1], start.horizon)

@@ -1,0 +1,197 @@
+"""`--weight-column price`: misses that cost what a column of the file says, from fit to act."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.linalg
+
+import ecl2o as ec
+from ecl2o.data import Split, read_series
+from ecl2o.recipes.own_series import series_problem
+from ecl2o.recipes.reading import Reading
+from ecl2o.recipes.recipe import Recipe
+from ecl2o.recipes.terms import Terms
+from ecl2o.serving.beginning import begin
+
+from .conftest import SPLIT
+from .operator_files import STEPS, write_series
+
+ALPHA, PROMISE, ENDS = 5.0, 3.0, (0.4, 2.4)
+FOLLOWED = ("--column", "demand", "--weight-column", "price")
+TERMS = ("--alpha", ALPHA, "--promise", PROMISE, "--weights", f"{ENDS[0]}:{ENDS[1]}", "--advisor", "ridge")
+
+
+def bill(x0, actions, values, weights):
+    """1/2 w (x - y)^2 + alpha/2 (x - x')^2, in NumPy."""
+    return 0.5 * np.sum(weights * (actions - values) ** 2) + ALPHA / 2 * np.sum(np.diff(actions, prepend=x0) ** 2)
+
+
+def optimum(x0, values, weights):
+    """The least bill, by one tridiagonal system in NumPy."""
+    n, last = len(values), np.arange(len(values)) == len(values) - 1
+    bands = np.zeros((3, n))
+    bands[0, 1:] = bands[2, :-1] = -ALPHA
+    bands[1] = weights + np.where(last, 1, 2) * ALPHA
+    best = scipy.linalg.solve_banded((1, 1), bands, weights * values + ALPHA * x0 * (np.arange(n) == 0))
+    return bill(x0, best, values, weights)
+
+
+def write_priced(path, days=24, **changes):
+    """The operators' series with a price that rises with demand and wanders, before the columns that are followed."""
+    frame = pd.read_csv(write_series(path, days))
+    rng = np.random.default_rng(1)
+    demand = frame["demand"].to_numpy()
+    frame.insert(1, "price", np.clip(demand / demand.mean() * np.exp(rng.normal(0, 0.3, len(demand))), 0.5, 2.0))
+    for row, price in changes.get("prices", {}).items():
+        frame.loc[row, "price"] = price
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def priced(tmp_path_factory):
+    return write_priced(tmp_path_factory.mktemp("priced") / "priced.csv")
+
+
+@pytest.fixture(scope="module")
+def made(priced, tmp_path_factory):
+    from typer.testing import CliRunner
+
+    from ecl2o.cli import app
+
+    out = tmp_path_factory.mktemp("made") / "priced.ecl2o"
+    result = CliRunner().invoke(app, list(map(str, ["fit", priced, "--out", out, *FOLLOWED, *TERMS, *SPLIT, "--json"])))
+    assert result.exit_code == 0, result.stderr
+    return out, json.loads(result.stdout)
+
+
+def test_bills_are_those_of_numpy_and_the_contract_says_what_it_counts_on(made, priced, ecl2o):
+    out, report = made
+    policy = ec.load(out)
+    contract = policy.contract
+    assert (contract.columns, contract.weight_column, contract.weights) == (["demand", "price"], "price", ENDS)
+    assert report["recipe"]["weights"] == list(ENDS)
+    days, per_day = report["split"]["test_days"], STEPS
+    evaluated = ecl2o("evaluate", out, priced, "--days", days, "--json")
+    assert evaluated.exit_code == 0, evaluated.stderr
+    rows = json.loads(evaluated.stdout)["rows"]
+
+    values = read_series(priced, None, ["demand", "price"])[0].to_numpy(float)
+    first = len(values) - days * per_day
+    past, tested = values[:first], values[first:]
+    runner = begin(policy, None, past)
+    actions = np.array([runner.step(context)[0] for context in tested])
+    paid, best = bill(past[-1, 0], actions, *tested.T), optimum(past[-1, 0], *tested.T)
+    np.testing.assert_allclose(rows["policy"]["mean_bill"] * days, paid, rtol=1e-9)
+    np.testing.assert_allclose(rows["oracle"]["mean_bill"] * days, best, rtol=1e-9)
+    np.testing.assert_allclose(rows["policy"]["average_cost"], paid / best, rtol=1e-9)
+    assert rows["policy"]["promise_kept"] is True
+    assert report["test"]["policy"]["average_cost"] < report["test"]["r-obd"]["average_cost"]
+    assert report["test"]["policy"]["average_cost"] < report["test"]["greedy"]["average_cost"]
+
+
+def test_act_takes_two_numbers_and_compare_and_the_file_know_the_weights(made, priced, ecl2o):
+    out, _ = made
+    policy = ec.load(out)
+    acted = ecl2o("act", out, "--x0", "3", stdin='3.5,1.5\n{"price": 0.5, "demand": 3.25}\n')
+    assert acted.exit_code == 0, acted.stderr
+    plain, named = acted.stdout.splitlines()
+    runner = ec.Runner(policy, [3.0], policy.history)
+    assert [float(plain)] == runner.step([3.5, 1.5]).tolist()
+    assert json.loads(named)["action"] == runner.step([3.25, 0.5]).tolist()
+
+    asked = ("compare", priced, *FOLLOWED, "--alpha", ALPHA, "--agents", f"r-obd,greedy,{out}", "--days", 3, "--json")
+    compared = ecl2o(*asked, "--weights", "0.4:2.4")
+    assert compared.exit_code == 0, compared.stderr
+    assert json.loads(compared.stdout)["agents"]["priced.ecl2o"]["promise_kept"] is True
+    other = ecl2o(*asked)
+    assert "weights from 0.4 to 2.4, and this one: CurvedTracking" in " ".join(other.stderr.split())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_promise_holds_on_a_hostile_series(made, seed):
+    """Contexts jump between far ends, weights between theirs; the bill never exceeds the promise, at any step."""
+    policy, rng, steps = ec.load(made[0]), np.random.default_rng(seed), 60
+    values = np.where(rng.uniform(size=steps) < 0.5, 0.0, 10.0 ** rng.uniform(-2, 1, steps))
+    weights = np.where(rng.uniform(size=steps) < 0.5, *ENDS)
+    runner, actions = ec.Runner(policy, [0.0], policy.history), []
+    for t in range(steps):
+        runner_action = runner.step([values[t], weights[t]])
+        actions.append(float(runner_action[0]))
+        best = optimum(0.0, values[: t + 1], weights[: t + 1])
+        assert bill(0.0, np.array(actions), values[: t + 1], weights[: t + 1]) <= PROMISE * best * (1 + 1e-9) + 1e-12
+    assert float(runner.live_ratio) <= PROMISE
+
+
+def test_a_weight_outside_ends_the_promise_and_that_is_said(made, ecl2o, tmp_path):
+    out, _ = made
+    dear = write_priced(tmp_path / "dear.csv", prices={85: 2.9})  # plausible, but more than was declared
+    evaluated = ecl2o("evaluate", out, dear, "--days", 4)
+    said = " ".join(evaluated.stdout.split())
+    assert (
+        f"LOST from step {85 - 20 * STEPS + 1} on, where a context, or its weight, was not such as it counts on" in said
+    )
+    acted = ecl2o("act", out, stdin="3.5,1.5\n3.4,2.9\n3.3,1.0\n")
+    assert acted.exit_code == 0
+    assert len(acted.stdout.splitlines()) == 3
+    assert acted.stderr.count("a promise holds no longer") == 2
+
+
+def test_without_a_declaration_the_range_is_what_was_seen_a_quarter_wider(priced, ecl2o, tmp_path):
+    out = tmp_path / "plain.ecl2o"
+    fitted = ecl2o("fit", priced, "--out", out, *FOLLOWED, "--advisor", "r-obd", *SPLIT)
+    assert fitted.exit_code == 0, fitted.stderr
+    said = " ".join(fitted.stdout.split())
+    weights = Reading(priced, ["demand"], weight_column="price").rows()[0]["price"].iloc[: 14 * STEPS]
+    np.testing.assert_allclose(ec.load(out).contract.weights, (weights.min() / 1.25, weights.max() * 1.25))
+    assert "weights: of price, from 0.4 to 2.5" in said
+    assert "weight/2 miss² + alpha/2 change²" in said
+    assert "with --promise 2." in said  # the least that can be promised is above 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--weight-column", "nothing"], "'nothing' is missing; the file has"),
+        (["--weight-column", "demand"], "besides the weight 'demand' a column is needed to follow"),
+        (["--weights", "1:2"], "goes with --weight-column"),
+        (["--weight-column", "price", "--weights", "0:2"], "must be positive and finite, got '0:2'"),
+        (["--weight-column", "price", "--weights", "2"], "LOW:HIGH is expected"),
+        (["--weight-column", "price", "--advisor", "lstm"], "the advisor lstm knows no weights"),
+        (["--weight-column", "price", "--promise", "2"], "cannot be promised"),
+        (["--weight-column", "price", "--promise", "3", "--weights", "1:1.2"], "lie outside, the first"),
+        (
+            ["--weight-column", "price", "--alpha", "demand=1,price=2"],
+            "alpha is given for demand, price, but the columns",
+        ),
+    ],
+)
+def test_refusals(priced, ecl2o, tmp_path, arguments, message):
+    out = tmp_path / "none.ecl2o"
+    refused = ecl2o("fit", priced, "--out", out, "--column", "demand", *SPLIT, *arguments)
+    assert refused.exit_code in (1, 2)
+    assert message in " ".join(refused.stderr.replace("│", " ").split())
+    assert not out.exists()
+
+
+def test_prices_that_are_not_positive_need_a_declaration(ecl2o, tmp_path):
+    data, out = write_priced(tmp_path / "free.csv", prices={30: 0.0, 31: -0.5}), tmp_path / "free.ecl2o"
+    refused = ecl2o("fit", data, "--out", out, *FOLLOWED, *SPLIT)
+    assert "weights must be positive, but the least of them is -0.5" in " ".join(refused.stderr.split())
+    fitted = ecl2o("fit", data, "--out", out, *FOLLOWED, "--weights", "0.5:2.5", "--advisor", "r-obd", *SPLIT)
+    assert fitted.exit_code == 0, fitted.stderr
+
+
+def test_bounds_go_with_weights(priced):
+    """What fit --bounds makes of a weighted series: the promise then counts on contexts within the bounds, and is kept."""
+    contexts = Reading(priced, ["demand"], weight_column="price").contexts(Split(14, 4))
+    recipe = Recipe(ALPHA, promise=Terms(PROMISE), bounds=(2.0, 20.0), weights=ENDS)
+    problem = series_problem(contexts, recipe.alpha, recipe.bounds, recipe.weights)
+    values = np.column_stack([np.maximum(contexts.followed, 2.0), contexts.values[:, -1]])
+    guard = recipe.terms.guard(ec.advisors.Fixed(np.full((len(values), 1), -9.0)), STEPS)
+    run = ec.rollout(guard, problem, ec.Instance([3.0], values))
+    assert bool(run.info.details["kept"].all())
+    assert float(run.actions.min()) >= 2.0
+    assert float(run.cost) <= PROMISE * float(ec.oracle(problem, ec.Instance([3.0], values)).cost) * (1 + 1e-9)
