@@ -37,13 +37,22 @@ def for_baselines(env: gymnasium.Env) -> gymnasium.Env:
 
 
 def trained(env: gymnasium.Env, steps: int, seed: int):
-    """PPO with its default settings, but for shorter roll-outs."""
+    """PPO with its default settings, but for shorter roll-outs, a faster rate, and little noise: movement is dear."""
     import torch
     from stable_baselines3 import PPO
 
     torch.set_num_threads(1)  # the networks are small
     started = time.perf_counter()
-    agent = PPO("MlpPolicy", for_baselines(env), n_steps=1024, gamma=0.97, seed=seed, device="cpu")
+    agent = PPO(
+        "MlpPolicy",
+        for_baselines(env),
+        learning_rate=1e-3,
+        n_steps=1024,
+        gamma=0.97,
+        policy_kwargs={"log_std_init": -3.0},
+        seed=seed,
+        device="cpu",
+    )
     agent.learn(steps)
     print(f"trained on {steps} steps in {time.perf_counter() - started:.0f} s")
     return agent
@@ -89,9 +98,10 @@ def main() -> None:
         "PPO, guarded afterwards": bills(guarded(env()), alone, days),
         "PPO, trained behind the guard": bills(guarded(env()), through, days),
     }
-    print(f"{'':32}average cost   worst day   ({len(days)} days, in units of each day's optimum)")
+    costly = optima > 1e-9  # a day of one context costs nothing at its best
+    print(f"{'':32}average cost   worst of {costly.sum()} days, in units of the optimum")
     for name, cost in rows.items():
-        print(f"{name:32}{cost.sum() / optima.sum():12.3f}{np.max(cost / optima):12.2f}")
+        print(f"{name:32}{cost.sum() / optima.sum():12.3f}{np.max(cost[costly] / optima[costly]):12.2f}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
 from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import score_days
 from ecl2o.recipes import candidates
-from ecl2o.recipes.own_series import Recipe, default_split, fit_series, scaled_site, tracking_problem
+from ecl2o.recipes.own_series import Recipe, choose_each, default_split, fit_series, scaled_site, tracking_problem
 from ecl2o.recipes.progress import silent
 from ecl2o.recipes.terms import Terms
 
@@ -206,9 +206,9 @@ def test_a_week_is_learned_where_there_are_four_and_the_data_has_one():
     level = np.where(np.arange(days) % 7 < 5, 10.0, 4.0)  # five working days, two others
     noise = np.random.default_rng(0).normal(size=days * STEPS)
     values = (np.repeat(level, STEPS) + np.tile(np.sin(np.arange(STEPS)), days) + 0.1 * noise)[:, None]
-    found = fit_series(series(values, Split(42, 14)), RIDGE)
-    rows = {row.name: row.average_cost for row in found.entries}
-    assert found.chosen.name == "ridge, weekly"
-    assert rows["policy"] < 0.95 * rows["ridge"]
+    (choice,) = choose_each([series(values, Split(42, 14))], [RIDGE])
+    costs = {candidate.name: candidate.average_cost for candidate in choice.candidates}
+    assert choice.chosen.name == "ridge, weekly"
+    assert costs["ridge, weekly"] < 0.95 * costs["ridge"]
     (few,) = candidates.options([scaled_site(series(values, Split(27, 14)), RIDGE)], silent)
     assert "ridge, weekly" not in [option.name for option in few]
