@@ -101,7 +101,7 @@ def main() -> None:
     costly = optima > 1e-9  # a day of one context costs nothing at its best
     print(f"{'':32}average cost   worst of {costly.sum()} days, in units of the optimum")
     for name, cost in rows.items():
-        print(f"{name:32}{cost.sum() / optima.sum():12.3f}{np.max(cost[costly] / optima[costly]):12.2f}")
+        print(f"{name:32}{cost.sum() / optima.sum():12.3f}{np.max(cost[costly] / optima[costly]):12.3g}")
 
 
 if __name__ == "__main__":
