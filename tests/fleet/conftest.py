@@ -4,6 +4,8 @@ import csv
 import datetime
 import math
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,15 @@ def client():
     """Two processes."""
     with cluster(workers=2) as found:
         yield found
+
+
+@pytest.fixture
+def scheduler():
+    """The address of a scheduler in another process, with one worker."""
+    here = "processes=False, threads_per_worker=1, protocol='tcp', host='127.0.0.1', dashboard_address=None"
+    start = f"from distributed import LocalCluster; import sys\nwith LocalCluster(n_workers=1, {here}) as cluster:\n"
+    start += "    print(cluster.scheduler_address, flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", start], **pipes) as process:
+        yield process.stdout.readline().strip()
+        process.stdin.close()

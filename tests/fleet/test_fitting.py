@@ -12,10 +12,10 @@ import pytest
 
 from ecl2o.fleet import evaluate_sites, fit_sites
 from ecl2o.fleet.chunks import PROCESS_BYTES, Chunk, cut
-from ecl2o.fleet.cluster import Lost, each_done
+from ecl2o.fleet.cluster import Lost, cluster, each_done
 from ecl2o.fleet.evaluating import read_to_test
 from ecl2o.fleet.fitting import fit_chunk
-from ecl2o.fleet.folder import FITTED, evaluate_into, fit_into
+from ecl2o.fleet.folder import ERRORS, FITTED, evaluate_into, fit_into
 from ecl2o.fleet.sites import find_sites, read_sites
 from ecl2o.recipes.own_series import fit_series
 from ecl2o.recipes.reading import Reading
@@ -96,6 +96,8 @@ def test_broken_sites_are_rows_and_the_others_are_fitted(manifest, tmp_path, fit
         assert words in row["reason"]
     assert [row["policy"] for row in rows[-5:]] == [site.row["policy"] for site in fitted]
     assert len(list((tmp_path / "out" / "policies").iterdir())) == 5
+    log = (tmp_path / "out" / ERRORS).read_text()
+    assert all(f"{row['name']}: {row['reason']}\nTraceback" in log for row in rows[:-5])
 
 
 def test_a_run_that_goes_on_does_what_is_missing(manifest, tmp_path, fitted, monkeypatch):
@@ -151,6 +153,7 @@ def test_who_fails_in_a_chunk_fails_alone(manifest, monkeypatch):
     found = fit_chunk(Chunk(tuple(sites), 3))
     assert [site.row["status"] for site in found] == ["fitted", "failed", "fitted"]
     assert found[1].row["reason"] == "the loss became nan"
+    assert "in failing" in found[1].failure.trace
     assert made is not failing
 
 
@@ -167,5 +170,37 @@ def test_policies_are_tested_together_as_one_by_one(manifest, fitted, tmp_path):
     assert rows[0]["average_cost"] == pytest.approx(entry.average_cost, rel=1e-9)
     assert rows[0]["days"] == 6
     assert rows[0]["promise_kept"] is True
+    assert rows[0]["screened"] == 0
     sites = list(read_to_test(find_sites(manifest), policies, Reading(manifest), 6))
     assert evaluate_into(tmp_path / "tested", sites) == rows
+
+
+def test_fleets_are_tested_on_readings_as_the_policy_screens_them(manifest, fitted, tmp_path):
+    """A reading a thousand times too large: `read_to_test` replaces it by the one before, and says so in the row."""
+    from pathlib import Path
+
+    lines = (manifest.parent / "1.csv").read_text().splitlines()
+    time_of, value = lines[60].split(",")
+    (tmp_path / "bad.csv").write_text("\n".join([*lines[:60], f"{time_of},{1000 * float(value)}", *lines[61:]]) + "\n")
+    bad = write_manifest(tmp_path / "m.csv", [{"name": "site 1", "file": "bad.csv"}])
+    (site,) = read_to_test(find_sites(bad), {"site 1": fitted[1].policy}, Reading(Path()), 6)
+    assert site.screened == 1
+    assert site.contexts.values[59] == site.contexts.values[58]
+
+
+def test_the_cluster_of_another_process_gives_the_same_bits(manifest, fitted, scheduler):
+    with cluster(scheduler) as there:
+        found = fit_sites(manifest, RECIPE, there)
+    assert [site.row for site in found] == [site.row for site in fitted]
+
+
+def test_a_rehearsal_runs_the_programs_of_the_tests(manifest):
+    """What needs no training has the structure, the shapes and the days of what is chosen."""
+    import ecl2o.fleet.fitting as fitting
+
+    sites = read(manifest)
+    chosen = fitting.choose_each([site.contexts for site in sites], [site.recipe for site in sites])
+    untrained = fitting.Choice.untrained(sites[0].contexts, sites[0].recipe)
+    wanted = {fitting._structure((choice.entry, choice.test_bed())) for choice in chosen}
+    assert wanted <= {fitting._structure((choice.entry, choice.test_bed())) for choice in untrained}
+    fitting.rehearse_tests(Chunk(tuple(sites), 5))

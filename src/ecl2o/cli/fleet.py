@@ -53,7 +53,8 @@ def fit(
 ) -> None:
     """Learn a policy for every site; one that fails is a row with its reason. Started again, it does what is missing.
 
-    In DIR: policies/NAME.ecl2o; sites.parquet, a row for each site; report.html, the worst sites first.
+    In DIR: policies/NAME.ecl2o; sites.parquet, a row for each site; report.html, the worst sites first; errors.log, if
+    any failed.
     """
     if promise is None and per != "run":
         raise typer.BadParameter("--per goes with --promise.", param_hint="--per")
@@ -134,7 +135,7 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
     """Table, report, and what is printed."""
     import pandas as pd
 
-    from ecl2o.fleet.folder import PAGE, TABLE
+    from ecl2o.fleet.folder import ERRORS, PAGE, TABLE
     from ecl2o.report.fleet import fleet_page, summary, worst_first
 
     table = pd.DataFrame.from_records(rows)
@@ -145,6 +146,8 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
         output.print_json({"out": str(out), "seconds": seconds, **found})
     else:
         _print(found, worst_first(table)[:_WORST], table)
+        if found["failed"]:
+            output.messages().print(f"where they failed: {out / ERRORS}", soft_wrap=True, markup=False)
         output.messages().print(f"report: {out / PAGE}", soft_wrap=True, markup=False)
     if not found["sites"] - found["failed"]:
         raise ValueError(f"none of the {len(rows)} sites could be done; the first: {rows[0]['reason']}")

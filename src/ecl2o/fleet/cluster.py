@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import itertools
 import logging
 import os
@@ -51,12 +52,23 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> "Iterat
             yield client
         return
     here = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
+    # A worker computes in one thread: NPROC is what XLA makes as many threads as.
+    one = {"threads_per_worker": 1, "processes": True, "env": {"NPROC": "1"}}
     # Dask does not see what XLA allocates, and would end workers by a limit that is not theirs: `memory` is kept by the chunks.
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, memory_limit=0, **here) as local,
+        LocalCluster(n_workers=workers, memory_limit=0, **one, **here) as local,
         Client(local, set_as_default=False) as client,
     ):
+        _import_at_workers(client)
         yield client
+
+
+def _import_at_workers(client: "Client") -> None:
+    """Let every worker import what it will need while the driver still reads."""
+    from distributed import fire_and_forget
+
+    for worker in client.scheduler_info()["workers"]:
+        fire_and_forget(client.submit(importlib.import_module, "ecl2o.fleet", workers=[worker], pure=False))
 
 
 def _refuse_silence(scheduler: str) -> None:
@@ -89,6 +101,14 @@ def dashboard(client: "Client | None") -> str | None:
     return client.dashboard_link
 
 
+def threads(client: "Client | None") -> int:
+    """How many chunks are done at once."""
+    if client is None:
+        return 1
+    counted: Any = client.nthreads()
+    return max(sum(counted.values()), 1)
+
+
 def each_done(
     work: Callable[..., Any], pieces: Sequence[tuple[Any, ...]], client: "Client | None" = None
 ) -> Iterator[tuple[int, Any]]:
@@ -114,8 +134,7 @@ def each_done(
             places[future.key] = place
             running.add(future)
 
-    threads: Any = client.nthreads()
-    submit(_AHEAD * max(sum(threads.values()), 1))
+    submit(_AHEAD * threads(client))
     for future in running:
         submit(1)
         error = future.exception()
@@ -147,4 +166,6 @@ def keep_programs() -> None:
     if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         jax.config.update("jax_compilation_cache_dir", str(Path(base) / "ecl2o" / "programs"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -14,9 +14,10 @@ from ecl2o.data import Contexts
 from ecl2o.evaluation.comparison import Entry, streamed
 from ecl2o.fleet.chunks import DEFAULT_MEMORY, Chunk, cut
 from ecl2o.fleet.cluster import Lost, each_done
-from ecl2o.fleet.fitting import figures, score_alike
-from ecl2o.fleet.sites import FailedSite, Order, find_sites, in_one_line
+from ecl2o.fleet.fitting import failed_row, figures, score_alike
+from ecl2o.fleet.sites import FailedSite, Order, find_sites
 from ecl2o.recipes.beds import policy_bed, seen_days
+from ecl2o.recipes.believed import believed
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.recipes.reading import Reading
 from ecl2o.serving import Policy, load
@@ -25,16 +26,21 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _STEP_BYTES = 1000  # of a run
+Tested = dict[str, Any] | FailedSite  # a row of figures, or why there is none
 
 
 @dataclasses.dataclass(frozen=True)
 class SiteToTest:
-    """A site's policy, and the series it is tested on: its last `days`, None: all but what the policy begins on."""
+    """A site's policy, and the series it is tested on, as the policy's screen lets it through.
+
+    That is the last `days` of it, None: all but what the policy begins on.
+    """
 
     name: str
     policy: Policy
     contexts: Contexts
     days: int | None
+    screened: int = 0  # readings that were not plausible, and replaced
 
     @property
     def digest(self) -> str:
@@ -72,7 +78,8 @@ def evaluate_sites(
     chunks = cut_tests([site for site in read if isinstance(site, SiteToTest)], memory)
     rows: dict[str, dict[str, Any]] = {}
     for done, (_, found) in enumerate(evaluated_chunks(chunks, client), start=1):
-        rows |= {row["name"]: row for row in found}
+        for row in map(tested_row, found):
+            rows[row["name"]] = row
         progress("testing sites", done, len(chunks))
     return [failed_row(site) if isinstance(site, FailedSite) else rows[site.name] for site in read]
 
@@ -84,14 +91,12 @@ def cut_tests(sites: Sequence[SiteToTest], memory: int = DEFAULT_MEMORY) -> list
 
 def evaluated_chunks(
     chunks: Sequence[Chunk[SiteToTest]], client: "Client | None" = None
-) -> Iterator[tuple[Chunk[SiteToTest], list[dict[str, Any]]]]:
-    """Each chunk with its rows, as they are done."""
+) -> Iterator[tuple[Chunk[SiteToTest], list[Tested]]]:
+    """Each chunk with its rows, or why there are none, as they are done."""
     for place, found in each_done(evaluate_chunk, [(chunk,) for chunk in chunks], client):
         chunk = chunks[place]
         if isinstance(found, Lost):
-            found = [
-                failed_row(FailedSite(site.name, f"the cluster could not do it: {found}")) for site in chunk.wanted
-            ]
+            found = [FailedSite(site.name, f"the cluster could not do it: {found}") for site in chunk.wanted]
         yield chunk, found
 
 
@@ -110,23 +115,25 @@ def read_to_test(
                 else:
                     policy = load(Path(policies) / f"{order.name}.ecl2o")
             contexts = order.reading(reading).made_for(policy).whole()
+            with jax.enable_x64(True):
+                contexts, replaced = believed(contexts, policy.contract.screen)
             if days is not None and days > contexts.n_days - 1:
                 raise ValueError(
                     f"there are {contexts.n_days} whole days, and {days} cannot be tested with one before them."
                 )
-            yield SiteToTest(order.name, policy, contexts, days)
+            yield SiteToTest(order.name, policy, contexts, days, len(replaced))
         except (ValueError, OSError) as error:
-            yield FailedSite(order.name, in_one_line(error))
+            yield FailedSite.of(order.name, error)
 
 
-def evaluate_chunk(chunk: Chunk[SiteToTest]) -> list[dict[str, Any]]:
+def evaluate_chunk(chunk: Chunk[SiteToTest]) -> list[Tested]:
     """Test policies of one structure as one program; where that fails, one after the other."""
     with jax.enable_x64(True):
         try:
-            return _tested(chunk.items)[: chunk.count]
+            return [*_tested(chunk.items)[: chunk.count]]
         except Exception as error:
             if len(chunk.items) == 1:
-                return [failed_row(FailedSite(chunk.items[0].name, in_one_line(error)))]
+                return [FailedSite.of(chunk.items[0].name, error)]
             return [evaluate_chunk(Chunk((site,), 1))[0] for site in chunk.wanted]
 
 
@@ -145,6 +152,7 @@ def _tested(sites: Sequence[SiteToTest]) -> list[dict[str, Any]]:
                 "status": "tested",
                 "reason": None,
                 "days": bed.days.shape[0],
+                "screened": site.screened,
                 "days_seen": seen_days(site.policy, site.contexts, first),
                 **figures(entry),
                 "worst_day_starts": str(worst),
@@ -157,9 +165,9 @@ def _tested(sites: Sequence[SiteToTest]) -> list[dict[str, Any]]:
     return rows
 
 
-def failed_row(site: FailedSite) -> dict[str, Any]:
-    """The row of a site that could not be tested."""
-    return {"name": site.name, "status": "failed", "reason": site.reason}
+def tested_row(found: Tested) -> dict[str, Any]:
+    """A row, also of a site that could not be tested."""
+    return failed_row(found) if isinstance(found, FailedSite) else found
 
 
 def _shape(site: SiteToTest) -> tuple[Any, ...]:

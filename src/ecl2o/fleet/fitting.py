@@ -1,7 +1,7 @@
 """A policy for every site: sites of one shape together, each chunk a function of arrays and settings."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ from ecl2o.data import Contexts
 from ecl2o.evaluation import Bed
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, with_score
 from ecl2o.fleet.chunks import DEFAULT_MEMORY, Chunk, cut
-from ecl2o.fleet.cluster import Lost, each_done
-from ecl2o.fleet.sites import FailedSite, ReadSite, find_sites, in_one_line, read_sites
+from ecl2o.fleet.cluster import Lost, each_done, threads
+from ecl2o.fleet.sites import FailedSite, ReadSite, find_sites, read_sites
 from ecl2o.recipes.batches import score_each
 from ecl2o.recipes.candidates import planner, refuse_infeasible
 from ecl2o.recipes.own_series import Choice, choose_each, reference_entries, scaled_site, series_problem
@@ -32,16 +32,22 @@ _WINDOW_DAYS, _WINDOW_STEP_BYTES, _STEP_BYTES = 510, 800, 400
 
 @dataclasses.dataclass(frozen=True)
 class FittedSite:
-    """A site's policy and its row of figures; without a policy, the row has the reason."""
+    """A site's policy and its row of figures; without a policy, the row has the reason, and `failure` the traceback."""
 
     name: str
     row: dict[str, Any]
     policy: Policy | None = None
+    failure: FailedSite | None = None
 
     @classmethod
     def failed(cls, site: FailedSite) -> "FittedSite":
         """The row of a site without a policy."""
-        return cls(site.name, {"name": site.name, "status": "failed", "reason": site.reason})
+        return cls(site.name, failed_row(site), failure=site)
+
+
+def failed_row(site: FailedSite) -> dict[str, Any]:
+    """The row of a site that could not be done."""
+    return {"name": site.name, "status": "failed", "reason": site.reason}
 
 
 def fit_sites(
@@ -82,7 +88,7 @@ def checked_site(site: ReadSite | FailedSite) -> ReadSite | FailedSite:
         with jax.enable_x64(True):
             refuse_infeasible(scaled_site(site.contexts, site.recipe))
     except ValueError as error:
-        return FailedSite(site.name, in_one_line(error))
+        return FailedSite.of(site.name, error)
     return site
 
 
@@ -96,7 +102,7 @@ def _shape(site: ReadSite) -> tuple[Any, ...]:
     contexts, recipe = site.contexts, site.recipe
     terms = recipe.terms
     asked = None if terms is None else (terms.per, terms.contexts is None)
-    plan = planner(series_problem(contexts, recipe.alpha, recipe.bounds), contexts.steps_per_day)
+    plan = planner(series_problem(contexts, recipe.alpha, recipe.bounds, recipe.weights), contexts.steps_per_day)
     made = recipe.advisor, recipe.steps, recipe.seed, recipe.bounds is None, asked, plan.lookahead
     return contexts.values.shape, contexts.steps_per_day, contexts.split, made
 
@@ -111,15 +117,44 @@ def _bytes(site: ReadSite) -> int:
 def fitted_chunks(
     chunks: Sequence[Chunk[ReadSite]], client: "Client | None" = None
 ) -> Iterator[tuple[Chunk[ReadSite], list[FittedSite]]]:
-    """Each chunk with its policies, as they are done."""
-    for place, found in each_done(fit_chunk, [(chunk,) for chunk in chunks], client):
-        chunk = chunks[place]
+    """Each chunk with its policies, as they are done.
+
+    Where several workers begin on chunks of one shape, one of them compiles what chooses policies and another what tests them.
+    """
+    rehearsed = _first_of_several(chunks) if threads(client) > 1 else []
+    pieces = [(fit_chunk, chunk) for chunk in chunks]
+    for place in reversed(rehearsed):
+        pieces.insert(place + 1, (rehearse_tests, chunks[place]))
+    for place, found in each_done(_call, pieces, client):
+        work, chunk = pieces[place]
+        if work is rehearse_tests:
+            continue
         if isinstance(found, Lost):
             found = [
                 FittedSite.failed(FailedSite(site.name, f"the cluster could not do it: {found}"))
                 for site in chunk.wanted
             ]
         yield chunk, found
+
+
+def _call(work: Callable[[Chunk[ReadSite]], Any], chunk: Chunk[ReadSite]) -> Any:
+    return work(chunk)
+
+
+def _first_of_several(chunks: Sequence[Chunk[ReadSite]]) -> list[int]:
+    """The places of the chunks that are the first of their shape, and not the only one."""
+    places: dict[Any, list[int]] = {}
+    for place, chunk in enumerate(chunks):
+        places.setdefault((_shape(chunk.items[0]), len(chunk.items)), []).append(place)
+    return [alike[0] for alike in places.values() if len(alike) > 1]
+
+
+def rehearse_tests(chunk: Chunk[ReadSite]) -> None:
+    """Compile what will test this chunk's policies, by testing what needs no training, for the cache that workers share."""
+    with jax.enable_x64(True):
+        by_site = [Choice.untrained(site.contexts, site.recipe) for site in chunk.items]
+        for choices in zip(*by_site, strict=True):
+            _tested(choices)
 
 
 def fit_chunk(chunk: Chunk[ReadSite]) -> list[FittedSite]:
@@ -129,24 +164,30 @@ def fit_chunk(chunk: Chunk[ReadSite]) -> list[FittedSite]:
             return _fit_together(chunk.items)[: chunk.count]
         except Exception as error:
             if len(chunk.items) == 1:
-                return [FittedSite.failed(FailedSite(chunk.items[0].name, in_one_line(error)))]
+                return [FittedSite.failed(FailedSite.of(chunk.items[0].name, error))]
             return [fit_chunk(Chunk((site,), 1))[0] for site in chunk.wanted]
 
 
 def _fit_together(sites: Sequence[ReadSite]) -> list[FittedSite]:
     choices = choose_each([site.contexts for site in sites], [site.recipe for site in sites])
-    beds = [choice.test_bed() for choice in choices]
-    scored = {"policy": score_alike([choice.entry for choice in choices], beds)}
-    per_day = sites[0].contexts.steps_per_day
-    beside = [reference_entries(choice.problem, per_day) for choice in choices]
-    for name in ("r-obd", "rhc"):
-        scored[name] = score_alike([entries[name] for entries in beside], beds)
     found = []
-    for place, (site, choice) in enumerate(zip(sites, choices, strict=True)):
-        rows = [dataclasses.replace(tests[place], name=name) for name, tests in scored.items()]
+    for site, choice, rows in zip(sites, choices, _tested(choices), strict=True):
         policy = choice.policy(rows)
         found.append(FittedSite(site.name, _row(site, choice, rows, policy), policy))
     return found
+
+
+def _tested(choices: Sequence[Choice]) -> list[list[ScoredEntry]]:
+    """What was chosen for each site on its test days, beside R-OBD and RHC."""
+    beds = [choice.test_bed() for choice in choices]
+    beside = [reference_entries(choice.problem, choice.contexts.steps_per_day) for choice in choices]
+    scored = {"policy": score_alike([choice.entry for choice in choices], beds)}
+    for name in ("r-obd", "rhc"):
+        scored[name] = score_alike([entries[name] for entries in beside], beds)
+    return [
+        [dataclasses.replace(tests[place], name=name) for name, tests in scored.items()]
+        for place in range(len(choices))
+    ]
 
 
 def score_alike(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[ScoredEntry]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ecl2o.fleet.chunks import DEFAULT_MEMORY
-from ecl2o.fleet.evaluating import SiteToTest, cut_tests, evaluated_chunks, failed_row
-from ecl2o.fleet.fitting import FittedSite, checked_site, cut_sites, fitted_chunks
+from ecl2o.fleet.evaluating import SiteToTest, cut_tests, evaluated_chunks, tested_row
+from ecl2o.fleet.fitting import checked_site, cut_sites, failed_row, fitted_chunks
 from ecl2o.fleet.sites import FailedSite, ReadSite
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.serving import save
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 POLICIES, TABLE, PAGE = "policies", "sites.parquet", "report.html"
 FITTED, TESTED = "fitted.jsonl", "tested.jsonl"  # the ledgers
+ERRORS = "errors.log"  # of the last run: where in the program each failed site failed
 
 
 def refuse_foreign(folder: Path, ledger: str) -> None:
@@ -45,6 +46,7 @@ def fit_into(
     checked = [checked_site(site) for site in sites]
     good = [site for site in checked if isinstance(site, ReadSite)]
     ledger = Ledger(folder / FITTED)
+    _begin_log(folder, [site for site in checked if isinstance(site, FailedSite)])
 
     def done(site: ReadSite) -> bool:
         return ledger.has(site.name, site.digest) and _policy_file(folder, site.name).is_file()
@@ -56,10 +58,11 @@ def fit_into(
         for outcome in outcomes:  # policies first, then the lines that say they are there
             if outcome.policy is not None:
                 save(_policy_file(folder, outcome.name), outcome.policy)
+        _log(folder, [outcome.failure for outcome in outcomes if outcome.failure is not None])
         ledger.add([outcome.row for outcome in outcomes])
         finished += chunk.count
         progress("fitting sites", finished, len(good))
-    return [FittedSite.failed(site).row if isinstance(site, FailedSite) else ledger.rows[site.name] for site in checked]
+    return [failed_row(site) if isinstance(site, FailedSite) else ledger.rows[site.name] for site in checked]
 
 
 def evaluate_into(
@@ -74,15 +77,29 @@ def evaluate_into(
     folder.mkdir(parents=True, exist_ok=True)
     read, ledger = list(sites), Ledger(folder / TESTED)
     good = [site for site in read if isinstance(site, SiteToTest)]
+    _begin_log(folder, [site for site in read if isinstance(site, FailedSite)])
     chunks = cut_tests(good, memory)
     missing = [chunk for chunk in chunks if not all(ledger.has(site.name, site.digest) for site in chunk.wanted)]
     finished = len(good) - sum(chunk.count for chunk in missing)
     progress("testing sites", finished, len(good))
-    for chunk, rows in evaluated_chunks(missing, client):
-        ledger.add(rows)
+    for chunk, found in evaluated_chunks(missing, client):
+        _log(folder, [each for each in found if isinstance(each, FailedSite)])
+        ledger.add([tested_row(each) for each in found])
         finished += chunk.count
         progress("testing sites", finished, len(good))
-    return [failed_row(site) if isinstance(site, FailedSite) else ledger.rows[site.name] for site in read]
+    return [tested_row(site) if isinstance(site, FailedSite) else ledger.rows[site.name] for site in read]
+
+
+def _begin_log(folder: Path, failed: Sequence[FailedSite]) -> None:
+    """A new log of errors, beginning with these; none as long as nothing fails."""
+    (folder / ERRORS).unlink(missing_ok=True)
+    _log(folder, failed)
+
+
+def _log(folder: Path, failed: Sequence[FailedSite]) -> None:
+    if failed:
+        with (folder / ERRORS).open("a", encoding="utf-8") as file:
+            file.writelines(f"{site.name}: {site.reason}\n{site.trace}\n" for site in failed)
 
 
 def _policy_file(folder: Path, name: str) -> Path:

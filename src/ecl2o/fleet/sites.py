@@ -5,6 +5,7 @@ import dataclasses
 import glob
 import hashlib
 import re
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -135,10 +136,16 @@ class ReadSite:
 
 @dataclasses.dataclass(frozen=True)
 class FailedSite:
-    """A site without a policy, and why."""
+    """A site that could not be done, why, and where in the program that was noticed."""
 
     name: str
     reason: str
+    trace: str = dataclasses.field(default="", compare=False)
+
+    @classmethod
+    def of(cls, name: str, error: BaseException) -> "FailedSite":
+        """By what was raised."""
+        return cls(name, in_one_line(error), "".join(traceback.format_exception(error)))
 
 
 def find_sites(sites: str | Path) -> list[Order]:
@@ -208,7 +215,7 @@ def read_sites(
             own = order.recipe(recipe)
             yield ReadSite(order.name, order.reading(reading).contexts(order.split(split)), own)
         except (ValueError, OSError) as error:
-            yield FailedSite(order.name, in_one_line(error))
+            yield FailedSite.of(order.name, error)
 
 
 def in_one_line(error: BaseException) -> str:

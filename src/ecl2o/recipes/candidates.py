@@ -86,12 +86,12 @@ def options(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
     found: list[list[Option]] = [[] for _ in sites]
     like = sites[0].contexts
     for advisor in sites[0].recipe.advisors(like.steps_per_day, like.weighted):
+        for mine, site in zip(found, sites, strict=True):
+            mine += _untrained(advisor, site)
         if advisor == "ridge":
-            by_site = (
-                [_weighted_regression(site) for site in sites] if like.weighted else _by_regression(sites, progress)
-            )
+            by_site = _corrections(sites, progress)
         elif advisor in ("rhc", "r-obd"):
-            by_site = [_untrained(advisor, site) for site in sites]
+            by_site = [[] for _ in sites]
         else:
             by_site = [_by_gradient(advisor, site.contexts, site.problem, site.recipe, progress) for site in sites]
         for mine, more in zip(found, by_site, strict=True):
@@ -122,47 +122,56 @@ def references(problem: Problem, steps_per_day: int) -> list[Option]:
     ]
 
 
+def untrained_options(site: Site) -> list[Option]:
+    """Those of a site's options that need no training."""
+    advisors = site.recipe.advisors(site.contexts.steps_per_day, site.contexts.weighted)
+    return [option for advisor in advisors for option in _untrained(advisor, site)]
+
+
 def _untrained(advisor: Advisor, site: Site) -> list[Option]:
-    """Planner or expert; behind the promise where there is one, which makes a guard beside the expert superfluous."""
+    """What an advisor is good for without training; nothing where gradients train it."""
+    if advisor == "ridge":
+        return _weighted_regression(site) if site.contexts.weighted else _regression(site)
     terms, period = site.recipe.promise, site.contexts.steps_per_day
     found = [option for option in references(site.problem, period) if option.advisor == advisor]
     if terms is None:
         return found
-    return [
+    return [  # behind the promise, which makes a guard beside the expert superfluous
         dataclasses.replace(option, name=f"promised-{option.name}", agent=promising(option.agent, terms, period))
         for option in found
         if not isinstance(option.agent, Guarded)
     ]
 
 
-def _by_regression(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
-    """The regression calibrated with several trusts or played as it is; with a promise, as it is; if that is renewed, also
-    corrected and trained through it, which is the same where the validation days are not clear about the correction. Played as
-    it is, also with a weekly profile, where there are weeks enough to learn one from.
+def _regression(site: Site) -> list[Option]:
+    """The regression calibrated with several trusts or played as it is, with a promise only so.
+
+    Played as it is, also with a weekly profile, where there are weeks enough to learn one from.
+    """
+    terms, period = site.recipe.promise, site.contexts.steps_per_day
+    name = "ridge" if terms is None else "promised-ridge"
+    if terms is None:
+        found = _calibrated(OnlineRidge(period))
+    else:
+        found = [Option(name, "ridge", renewed(competitive_ridge(terms, period), terms.steps(period)))]
+    if site.contexts.split.training_days >= FEWEST_WEEKS * WEEK:
+        weekly = OnlineRidge(period, week=WEEK)
+        found.append(Option(f"{name}, weekly", "ridge", promising(weekly, terms, period)))
+    return found
+
+
+def _corrections(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
+    """The promised regression with a correction that is trained through the promise, where that is renewed and misses have no
+    weights; it is none where the validation days are not clear about it.
     """
     period, recipe = sites[0].contexts.steps_per_day, sites[0].recipe
-    found = _by_daily_regression(sites, progress)
-    if sites[0].contexts.split.training_days < FEWEST_WEEKS * WEEK:
-        return found
-    weekly = OnlineRidge(period, week=WEEK)
-    name = "ridge, weekly" if recipe.promise is None else "promised-ridge, weekly"
-    return [
-        [*mine, Option(name, "ridge", promising(weekly, site.recipe.promise, period))]
-        for mine, site in zip(found, sites, strict=True)
-    ]
-
-
-def _by_daily_regression(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
-    period, recipe = sites[0].contexts.steps_per_day, sites[0].recipe
-    if recipe.promise is None:
-        return [_calibrated(OnlineRidge(period)) for _ in sites]
-    renewal, steps = recipe.promise.steps(period), recipe.training_steps("ridge")
-    guards = [competitive_ridge(site.terms, period) for site in sites]
-    if renewal is None:  # then there is no correction
-        return [[Option("promised-ridge", "ridge", guard)] for guard in guards]
+    renewal = None if recipe.promise is None else recipe.promise.steps(period)
+    if renewal is None or sites[0].contexts.weighted:
+        return [[] for _ in sites]
+    steps = recipe.training_steps("ridge")
     progress("training the guarded regression", 0, 1)
     trained = train_through_sites(
-        [[guard] for guard in guards],
+        [[competitive_ridge(site.terms, period)] for site in sites],
         [site.problem for site in sites],
         [site.contexts for site in sites],
         period=renewal,
@@ -172,11 +181,8 @@ def _by_daily_regression(sites: Sequence[Site], progress: Progress) -> list[list
     )
     progress("training the guarded regression", 1, 1)
     return [
-        [
-            Option("promised-ridge", "ridge", renewed(guard, renewal)),
-            Option(CORRECTED, "ridge", renewed(corrected, renewal), trained=log.best_step > 0),
-        ]
-        for guard, ((corrected, log),) in zip(guards, trained, strict=True)
+        [Option(CORRECTED, "ridge", renewed(corrected, renewal), trained=log.best_step > 0)]
+        for ((corrected, log),) in trained
     ]
 
 

@@ -25,7 +25,7 @@ from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, streamed
 from ecl2o.problem import Box, CurvedTracking, Everywhere, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.batches import Site, refuse_unless_alike, score_each
 from ecl2o.recipes.believed import believed, in_words
-from ecl2o.recipes.candidates import CORRECTED, Option, Shape, in_units, options, references
+from ecl2o.recipes.candidates import CORRECTED, Option, Shape, in_units, options, references, untrained_options
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.recipes.recipe import Advisor, Alpha, Recipe, column_alphas
 from ecl2o.recipes.weights import weights_of
@@ -124,6 +124,13 @@ class Choice:
     best: int
     plausible: list[tuple[float, float]]
     screened: str | None  # what was replaced in the series, in words
+
+    @classmethod
+    def untrained(cls, contexts: Contexts, recipe: Recipe) -> "list[Choice]":
+        """Each of what needs no training as if it were chosen, untried: they run the programs of the choice to come."""
+        problem = series_problem(contexts, recipe.alpha, recipe.bounds, recipe.weights)
+        found = untrained_options(Site(contexts, problem, recipe.in_units(1.0)))
+        return [cls(contexts, recipe, problem, found, [], number, [], None) for number in range(len(found))]
 
     @property
     def chosen(self) -> Candidate:
