@@ -91,7 +91,7 @@ def cut_tests(sites: Sequence[SiteToTest], memory: int = DEFAULT_MEMORY) -> list
 
 def evaluated_chunks(
     chunks: Sequence[Chunk[SiteToTest]], client: "Client | None" = None
-) -> Iterator[tuple[Chunk[SiteToTest], list[Tested]]]:
+) -> Iterator[tuple[Chunk[SiteToTest], Sequence[Tested]]]:
     """Each chunk with its rows, or why there are none, as they are done."""
     for place, found in each_done(evaluate_chunk, [(chunk,) for chunk in chunks], client):
         chunk = chunks[place]
@@ -126,7 +126,7 @@ def read_to_test(
             yield FailedSite.of(order.name, error)
 
 
-def evaluate_chunk(chunk: Chunk[SiteToTest]) -> list[Tested]:
+def evaluate_chunk(chunk: Chunk[SiteToTest]) -> Sequence[Tested]:
     """Test policies of one structure as one program; where that fails, one after the other."""
     with jax.enable_x64(True):
         try:

@@ -122,7 +122,7 @@ def fitted_chunks(
     Where several workers begin on chunks of one shape, one of them compiles what chooses policies and another what tests them.
     """
     rehearsed = _first_of_several(chunks) if threads(client) > 1 else []
-    pieces = [(fit_chunk, chunk) for chunk in chunks]
+    pieces: list[tuple[Callable[[Chunk[ReadSite]], Any], Chunk[ReadSite]]] = [(fit_chunk, chunk) for chunk in chunks]
     for place in reversed(rehearsed):
         pieces.insert(place + 1, (rehearse_tests, chunks[place]))
     for place, found in each_done(_call, pieces, client):

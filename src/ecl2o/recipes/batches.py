@@ -53,7 +53,8 @@ def refuse_unless_alike(sites: Sequence[Contexts]) -> None:
 def score_each(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[DailyScore]:
     """One entry on one bed for each site, all of them in one program."""
     places = [(bed.problem, bed.x0, bed.days, bed.history) for bed in beds]
-    return score_runs_each(*_run_each(stacked(entries), *stacked(places)), beds)
+    runs, starts = _run_each(stacked(entries), *stacked(places))
+    return score_runs_each(runs, starts, beds)
 
 
 @eqx.filter_jit
