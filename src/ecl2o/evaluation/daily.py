@@ -7,7 +7,6 @@ Ratios are by day, against the oracle from the *same* x_0 (erratum E22).
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -190,9 +189,9 @@ def score_runs_each(runs: Trajectory, starts: Float[AnyArray, "k n d"], beds: Se
         beds: on which days, k of them.
     """
     places = [(bed.problem, bed.x0, bed.days, bed.unit) for bed in beds]
-    together: Any = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
+    problem, x0, days, unit = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
     runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where cutting an array costs nothing
-    measured = jax.tree.map(np.asarray, _measured_each(*together, runs.cost, runs.advice, starts))
+    measured = jax.tree.map(np.asarray, _measured_each(problem, x0, days, unit, runs.cost, runs.advice, starts))
     parts = (
         (jax.tree.map(lambda leaf, i=i: leaf[i], part) for part in (runs, starts, measured)) for i in range(len(beds))
     )
