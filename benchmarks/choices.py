@@ -61,14 +61,19 @@ def finer(contexts: Contexts, times: int, seed: int = 0) -> Contexts:
     return dataclasses.replace(contexts, values=values, time=time, steps_per_day=contexts.steps_per_day * times)
 
 
+def problem_of(contexts: Contexts) -> ec.Problem:
+    """The same price of moving by so much in an hour, whatever a step is: alpha is 10 for hours, and 40 for half of them."""
+    return ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(10.0 * (contexts.steps_per_day / HOURS) ** 2, dim=1))
+
+
 def validation_bed(contexts: Contexts, history: int) -> Bed:
     """The validation days with the daily oracle that runs through them."""
-    return Bed.of(PROBLEM, *contexts.validation_days(history))
+    return Bed.of(problem_of(contexts), *contexts.validation_days(history))
 
 
 def ridge(contexts: Contexts) -> Table:
     """`OnlineRidge`: how many lags and harmonics; half-life and penalty of each at once."""
-    bed = validation_bed(contexts, contexts.split.training_days * contexts.steps_per_day)
+    bed, problem = validation_bed(contexts, contexts.split.training_days * contexts.steps_per_day), problem_of(contexts)
     half_lives, penalties = (5.0, 7.0, 10.0, 14.0), (0.001, 0.01, 0.1, 1.0)
     numbers = list(itertools.product(half_lives, penalties))
 
@@ -76,7 +81,7 @@ def ridge(contexts: Contexts) -> Table:
     def costs(advisor: ec.advisors.OnlineRidge, half_life, penalty):
         def cost(numbers):
             with_numbers = eqx.tree_at(lambda a: (a.features.season.half_life, a.ridge), advisor, tuple(numbers))
-            return jnp.mean(stream_days(with_numbers, PROBLEM, bed.x0, bed.days, bed.history)[0].cost)
+            return jnp.mean(stream_days(with_numbers, problem, bed.x0, bed.days, bed.history)[0].cost)
 
         return jax.lax.map(cost, jnp.stack([half_life, penalty], axis=1)) / jnp.mean(bed.oracle_cost)
 
