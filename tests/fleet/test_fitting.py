@@ -17,7 +17,7 @@ from ecl2o.fleet.evaluating import read_to_test
 from ecl2o.fleet.fitting import fit_chunk
 from ecl2o.fleet.folder import ERRORS, FITTED, evaluate_into, fit_into
 from ecl2o.fleet.sites import find_sites, read_sites
-from ecl2o.recipes.own_series import fit_series
+from ecl2o.recipes.own_series import fit_contexts
 from ecl2o.recipes.reading import Reading
 
 from .conftest import RECIPE, SPLIT, write_manifest, write_series
@@ -39,9 +39,9 @@ def fitted(manifest):
 
 
 def test_many_sites_are_each_fitted_as_one_alone(manifest, fitted):
-    """Site 3 in a chunk of five, and by `fit_series`; the sizes of the five are 1 to 10,000."""
+    """Site 3 in a chunk of five, and by `fit_contexts`; the sizes of the five are 1 to 10,000."""
     site = read(manifest)[3]
-    alone = fit_series(site.contexts, site.recipe)
+    alone = fit_contexts(site.contexts, site.recipe)
     row, entries = fitted[3].row, {entry.name: entry for entry in alone.entries}
     assert row["validation_cost"] == pytest.approx(alone.chosen.average_cost, rel=1e-9)
     assert row["average_cost"] == pytest.approx(entries["policy"].average_cost, rel=1e-9)

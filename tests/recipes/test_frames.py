@@ -36,7 +36,7 @@ def test_it_is_the_recipe_of_the_command(frame, fitted, tmp_path):
     """A file of the same numbers gives the same figures, to the last bit."""
     frame.to_csv(tmp_path / "own.csv")
     contexts = series_contexts(*read_series(tmp_path / "own.csv"), Split(12, 4))
-    found = own_series.fit_series(contexts, Recipe(10.0, "lstm", Terms(2.0, "day"), 3))
+    found = own_series.fit_contexts(contexts, Recipe(10.0, "lstm", Terms(2.0, "day"), 3))
     mine, theirs = fitted.fitted_, found
     assert mine.candidates == theirs.candidates
     for a, b in zip(mine.entries, theirs.entries, strict=True):

@@ -10,7 +10,7 @@ from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
 from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import score_days
 from ecl2o.recipes import candidates
-from ecl2o.recipes.own_series import Recipe, choose_each, default_split, fit_series, scaled_site, tracking_problem
+from ecl2o.recipes.own_series import Recipe, choose_each, default_split, fit_contexts, scaled_site, tracking_problem
 from ecl2o.recipes.progress import silent
 from ecl2o.recipes.terms import Terms
 
@@ -39,7 +39,7 @@ def wavy() -> np.ndarray:
 def fitted(wavy):
     stages = []
     recipe = Recipe(advisor="lstm", promise=Terms(2.0, "day"), steps=3)
-    found = fit_series(series(wavy), recipe, lambda stage, done, total: stages.append(stage))
+    found = fit_contexts(series(wavy), recipe, lambda stage, done, total: stages.append(stage))
     assert list(dict.fromkeys(stages)) == [
         "training (lstm)",
         "choosing on validation days",
@@ -72,7 +72,7 @@ def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
 def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wavy):
     """Its days are not cut at midnight, its past is the whole series, and the units are the user's."""
     contexts = series(wavy)
-    found = fit_series(contexts, Recipe(advisor="ridge"))
+    found = fit_contexts(contexts, Recipe(advisor="ridge"))
     assert [(c.advisor, c.trust) for c in found.candidates] == [("ridge", trust) for trust in candidates.RIDGE_TRUSTS]
     assert not any(c.trained for c in found.candidates)
     assert found.chosen.average_cost == min(c.average_cost for c in found.candidates)
@@ -136,7 +136,7 @@ def test_a_promise_for_the_whole_run_within_bounds(wavy):
     """Actions stay within the bounds, the promise counts on contexts there, and holds in the units of the series."""
     low, high = float(wavy.min()) * 0.9, float(wavy.max()) * 1.01
     recipe = Recipe(advisor="ridge", promise=Terms(2.0), steps=2, bounds=(low, high))
-    found = fit_series(series(wavy), recipe)
+    found = fit_contexts(series(wavy), recipe)
     row = next(row for row in found.entries if row.name == "policy")
     assert row.promise.period is None
     assert [float(end) for end in row.promise.contexts] == pytest.approx([low, high], rel=1e-9)
@@ -158,7 +158,7 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
     noise = np.random.default_rng(5).normal(size=(len(steps), 1))
     values = 10 + 5 * (steps % STEPS == 2)[:, None] + 1e-3 * noise
     contexts = series(values)
-    found = fit_series(contexts, Recipe(advisor="rhc"))
+    found = fit_contexts(contexts, Recipe(advisor="rhc"))
     assert [c.name for c in found.candidates] == ["rhc", "guarded-rhc"]
     rows = {row.name: row for row in found.entries}
     assert rows["policy"].average_cost <= min(rows[name].average_cost for name in ("rhc", "r-obd", "greedy")) * (
@@ -170,7 +170,7 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
     cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(np.diff(actions, prepend=x0) ** 2)
     assert rows["policy"].mean_bill == pytest.approx(cost / len(days), rel=1e-9)
     behind = Recipe(advisor="rhc", promise=Terms(2.0, "day"))
-    promised = fit_series(contexts, behind)
+    promised = fit_contexts(contexts, behind)
     assert [c.name for c in promised.candidates] == ["promised-rhc"]
     assert promised.entries[2].promise_kept
 
@@ -178,7 +178,7 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
 def test_bounds_narrower_than_the_series(wavy):
     """What was asked lies outside of what can be done, before the first day too."""
     low, high = (float(np.quantile(wavy, share)) for share in (0.4, 0.6))
-    found = fit_series(series(wavy), Recipe(advisor="r-obd", bounds=(low, high)))
+    found = fit_contexts(series(wavy), Recipe(advisor="r-obd", bounds=(low, high)))
     rows = {row.name: row for row in found.entries}
     assert rows["policy"].average_cost == pytest.approx(rows["r-obd"].average_cost, rel=1e-9)
     assert all(row.average_cost >= 1 - 1e-9 and not row.unconverged for row in found.entries)
@@ -192,9 +192,9 @@ def test_default_split():
 
 def test_refusals(wavy):
     with pytest.raises(DataError, match="never change"):
-        fit_series(series(np.full((DAYS * STEPS, 2), 3.0)))
+        fit_contexts(series(np.full((DAYS * STEPS, 2), 3.0)))
     with pytest.raises(ValueError, match=r"ratio = 1.05 cannot be promised over 4 steps: it must exceed 1\.25697"):
-        fit_series(series(wavy), Recipe(promise=Terms(1.05, "day")))
+        fit_contexts(series(wavy), Recipe(promise=Terms(1.05, "day")))
     with pytest.raises(ValueError, match="alpha must be positive"):
         Recipe(alpha=-1.0)
     with pytest.raises(DataError, match="training days are too few"):

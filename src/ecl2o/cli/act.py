@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from ecl2o.cli import output, series
+from ecl2o.report import plain_json
 
 if TYPE_CHECKING:
     from ecl2o.recipes.reading import Reading
@@ -121,7 +122,7 @@ def _answer_all(
 
 def _write(answer: "Answer", as_json: bool) -> "Answer":
     """One line, out of our hands when this returns."""
-    line = json_text.dumps(output.as_json(answer.as_json())) if as_json else ",".join(map(repr, answer.action))
+    line = json_text.dumps(plain_json.as_json(answer.as_json())) if as_json else ",".join(map(repr, answer.action))
     try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

@@ -90,7 +90,7 @@ def fit(
 
     use_double_precision()
     _refuse_bad_place(out)
-    from ecl2o.recipes.own_series import Recipe, bad_day, fit_series
+    from ecl2o.recipes.own_series import Recipe, bad_day, fit_contexts
     from ecl2o.recipes.terms import Terms
     from ecl2o.serving import save
 
@@ -103,7 +103,7 @@ def fit(
         refuse_foreign(report)
     contexts = series.reading(data, column, time_column, fill, period, day_start, weight_column).contexts(split)
     with output.progress_bars(not json) as progress:
-        fitted = fit_series(contexts, recipe, progress)
+        fitted = fit_contexts(contexts, recipe, progress)
     searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
     found = bad_day(fitted.policy, contexts, seed) if searched else None
     save(out, fitted.policy)
@@ -111,7 +111,12 @@ def fit(
         output.messages().print(f"{data.name}: {fitted.screened}", soft_wrap=True)
     result = _as_json(fitted, out, found, unit_cost)
     if report is not None:
-        _write_report(fitted, contexts, result, report)
+        from ecl2o.report.folder import whole_folder, write_results
+        from ecl2o.report.policy_week import draw_policy_week
+
+        with whole_folder(report) as folder:
+            about = {"format": 1, "study": "own-series"}
+            write_results(folder, about | result, {"week": draw_policy_week(fitted, contexts)})
     if json:
         output.print_json(result)
         return
@@ -150,22 +155,6 @@ def _as_json(fitted: "FittedSeries", out: Path, found: Any, unit_cost: float | N
         "expert_ratio": _expert_ratio(fitted),
         "bad_day_ratio": None if found is None else found.ratio,
     }
-
-
-def _write_report(fitted: "FittedSeries", contexts: "Contexts", result: dict[str, Any], folder: Path) -> None:
-    import json
-
-    from ecl2o.report.folder import whole_folder
-    from ecl2o.report.policy_week import draw_policy_week
-    from ecl2o.report.style import save_as
-
-    with whole_folder(folder) as fresh:
-        (fresh / "figures").mkdir()
-        figure = draw_policy_week(fitted, contexts)
-        for kind in ("png", "svg"):
-            save_as(figure, fresh / "figures" / f"week.{kind}")
-        text = json.dumps(output.as_json({"format": 1, "study": "own-series"} | result), indent=2, ensure_ascii=False)
-        (fresh / "results.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _weights_in_words(fitted: "FittedSeries") -> str | None:

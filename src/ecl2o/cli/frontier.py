@@ -1,15 +1,14 @@
 """`ecl2o frontier`: what a promise costs, on weather or on one's own series."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ecl2o.cli import output, series, tables
-from ecl2o.cli.watts import watts
+from ecl2o.cli import weather as weather_options
 
 if TYPE_CHECKING:
-    from ecl2o.data import Contexts
     from ecl2o.studies.frontier import Frontier
 
 
@@ -22,18 +21,9 @@ def frontier(
         Path | None,
         typer.Argument(metavar="DATA", help="A CSV or Parquet file of your own; none: weather.", show_default=False),
     ] = None,
-    weather: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="NSRDB, TMY3, EPW or CSV weather; a built-in typical year unless given."),
-    ] = None,
-    preset: Annotated[
-        Literal["authors-code", "paper"] | None,
-        typer.Option(metavar="PRESET", help="Weather: authors-code (unless given) or paper."),
-    ] = None,
-    base_shortage: Annotated[
-        str | None,
-        typer.Option(metavar="WATTS|auto", help="Weather: shortage before renewables; the preset's unless given."),
-    ] = None,
+    weather: weather_options.Weather = None,
+    preset: weather_options.Preset = None,
+    base_shortage: weather_options.BaseShortage = None,
     alpha: series.Alpha = 10.0,
     column: series.Columns = None,
     time_column: series.TimeColumn = None,
@@ -57,7 +47,7 @@ def frontier(
 
     In DIR: figures/frontier.png and .svg, and results.json.
     """
-    shortage = None if base_shortage is None else watts(base_shortage)
+    shortage = None if base_shortage is None else weather_options.watts(base_shortage)
     split = series.split_of(training_days, validation_days)
     if data is not None:
         _refuse_given({"--weather": weather, "--preset": preset, "--base-shortage": base_shortage}, "for weather", data)
@@ -67,12 +57,14 @@ def frontier(
     from ecl2o.cli.numerics import use_double_precision
 
     use_double_precision()
-    from ecl2o.report.folder import whole_folder
+    from ecl2o.data import weather_contexts
+    from ecl2o.report.folder import whole_folder, write_results
+    from ecl2o.report.frontier import draw_frontier
     from ecl2o.studies.frontier import FrontierSettings, run
 
     with whole_folder(out) as folder, output.progress_bars() as progress:
         if data is None:
-            contexts = _weather(weather, preset or "authors-code", shortage, fill)
+            contexts = weather_contexts(weather, preset or weather_options.PRESET, shortage, fill)
         else:
             contexts = series.reading(data, column, time_column, fill, period, day_start).contexts(split)
         interval = _WEATHER_CONTEXTS.get(contexts.preset) if contexts_in is None else series.interval_of(contexts_in)
@@ -80,7 +72,7 @@ def frontier(
             alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick, contexts=interval
         )
         found = run(contexts, settings, progress)
-        _write(found, folder)
+        write_results(folder, found.as_json(), {"frontier": draw_frontier(found)})
     if json:
         output.print_json(found.as_json())
     else:
@@ -93,27 +85,6 @@ def _refuse_given(options: dict[str, Any], purpose: str, source: Any) -> None:
     given = [name for name, value in options.items() if value]
     if given:
         raise typer.BadParameter(f"{', '.join(given)} is {purpose}, but the contexts are those of {source}.")
-
-
-def _weather(path: Path | None, preset: str, base_shortage: Any, fill: str | None) -> "Contexts":
-    from ecl2o.data import weather_contexts
-
-    return weather_contexts(path, preset, base_shortage, fill)
-
-
-def _write(found: "Frontier", folder: Path) -> None:
-    import json
-
-    from ecl2o.report.frontier import draw_frontier
-    from ecl2o.report.style import save_as
-
-    figures = folder / "figures"
-    figures.mkdir()
-    figure = draw_frontier(found)
-    for kind in ("png", "svg"):
-        save_as(figure, figures / f"frontier.{kind}")
-    text = json.dumps(output.as_json(found.as_json()), indent=2, ensure_ascii=False, allow_nan=False)
-    (folder / "results.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _print_table(found: "Frontier") -> None:

@@ -5,8 +5,6 @@ could not be done (one line says why), 2 the command was not understood, 130 int
 """
 
 import contextlib
-import json
-import math
 import re
 import sys
 import tempfile
@@ -18,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from ecl2o.report.plain_json import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,24 +122,7 @@ def _console(stderr: bool) -> "Console":
 
 def print_json(value: Any) -> None:
     """A result for programs."""
-    typer.echo(json.dumps(as_json(value), indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def as_json(value: Any) -> Any:
-    """JSON's own types: arrays become lists, and what JSON cannot hold the strings "inf", "-inf" and "nan".
-
-    >>> as_json({"ratio": math.inf, "costs": (1, 2.5)})
-    {'ratio': 'inf', 'costs': [1, 2.5]}
-    """
-    if isinstance(value, dict):
-        return {str(key): as_json(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(entry) for entry in value]
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return as_json(value.tolist())  # NumPy's and JAX's
+    typer.echo(json_text(value))
 
 
 @contextlib.contextmanager

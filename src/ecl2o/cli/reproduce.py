@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ecl2o.cli import output, tables
-from ecl2o.cli.watts import watts
+from ecl2o.cli import weather as weather_options
 
 if TYPE_CHECKING:
     from ecl2o.recipes.progress import Progress
@@ -24,38 +24,21 @@ def reproduce(
         Literal["demand-response", "right-sizing"] | None,
         typer.Option(metavar="STUDY", help="demand-response (unless given) or right-sizing."),
     ] = None,
-    weather: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Demand response: NSRDB, TMY3, EPW or CSV weather; a built-in typical year unless given.",
-        ),
-    ] = None,
+    weather: weather_options.Weather = None,
     workload: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="Right-sizing: CSV or Parquet of requests; a built-in workload unless given."
         ),
     ] = None,
-    preset: Annotated[
-        Literal["authors-code", "paper"] | None,
-        typer.Option(
-            metavar="PRESET",
-            help="Demand response: authors-code (unless given), as in the published figures, or paper, as in the text.",
-        ),
-    ] = None,
+    preset: weather_options.Preset = None,
     network: Annotated[
         Literal["lstm", "mlp"] | None,
         typer.Option(
             metavar="KIND", help="Demand response: lstm or mlp; the preset's (lstm, paper: mlp) unless given."
         ),
     ] = None,
-    base_shortage: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WATTS|auto", help="Demand response: shortage before renewables; the preset's unless given."
-        ),
-    ] = None,
+    base_shortage: weather_options.BaseShortage = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="How many seeds the learned rows are trained with.")
     ] = None,
@@ -92,7 +75,7 @@ def reproduce(
         "workload": None if workload is None else str(workload),
         "preset": preset,
         "network": network,
-        "base_shortage": None if base_shortage is None else watts(base_shortage),
+        "base_shortage": None if base_shortage is None else weather_options.watts(base_shortage),
         "seeds": seeds,
         "quick": quick,
         "fill": fill,

@@ -2,35 +2,23 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from ecl2o.cli import clusters, output, tables
-from ecl2o.cli.watts import watts
+from ecl2o.cli import weather as weather_options
 
 if TYPE_CHECKING:
-    from ecl2o.data import Contexts
-    from ecl2o.studies.fronts import Record
     from ecl2o.studies.sweep_grid import Grid
 
-_FORMAT = 1
 _QUICK_STEPS, _STEPS = 300, 4000
 
 
 def sweep(
-    weather: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="NSRDB, TMY3, EPW or CSV weather; a built-in typical year unless given."),
-    ] = None,
-    preset: Annotated[
-        Literal["authors-code", "paper"],
-        typer.Option(metavar="PRESET", help="authors-code, as in the published figures, or paper, as in the text."),
-    ] = "authors-code",
-    base_shortage: Annotated[
-        str | None,
-        typer.Option(metavar="WATTS|auto", help="Shortage before renewables; the preset's unless given."),
-    ] = None,
+    weather: weather_options.Weather = None,
+    preset: weather_options.Preset = None,
+    base_shortage: weather_options.BaseShortage = None,
     network: Annotated[
         str | None,
         typer.Option(metavar="KINDS", help="lstm, mlp or lstm,mlp; the preset's (lstm, paper: mlp) unless given."),
@@ -73,7 +61,7 @@ def sweep(
     """
     axes = {"trusts": trust, "mus": mu, "kappas": kappa, "gammas": gamma, "ratios": ratio, "periods": period}
     names = {"rho_bars": rho_bar, "cost_scales": scale, "networks": network or ("mlp" if preset == "paper" else "lstm")}
-    shortage: Any = None if base_shortage is None else watts(base_shortage)
+    shortage: Any = None if base_shortage is None else weather_options.watts(base_shortage)
     if not 0 < alpha < float("inf"):
         raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
     clusters.refuse_without_parquet()
@@ -82,7 +70,9 @@ def sweep(
     from ecl2o.data import weather_contexts
     from ecl2o.fleet import sweep as run
     from ecl2o.report.folder import whole_folder
+    from ecl2o.report.sweep import write_sweep
     from ecl2o.studies.sweep import SweepData
+    from ecl2o.studies.sweep_results import sweep_results
 
     started = time.perf_counter()
     with (
@@ -90,11 +80,11 @@ def sweep(
         clusters.client(scheduler, workers) as client,
         output.progress_bars() as progress,
     ):
-        contexts = weather_contexts(weather, preset, shortage)
+        contexts = weather_contexts(weather, preset or weather_options.PRESET, shortage)
         steps = _QUICK_STEPS if quick else _STEPS
         records = run(SweepData.of(contexts, alpha, steps), grid, client, progress)
-        found = _results(records, grid, contexts, alpha, steps) | {"seconds": time.perf_counter() - started}
-        _write(records, found, grid, folder)
+        found = sweep_results(records, grid, contexts, alpha, steps) | {"seconds": time.perf_counter() - started}
+        write_sweep(records, found, grid.networks, folder)
     if json:
         output.print_json(found)
     else:
@@ -137,45 +127,6 @@ def _numbers(name: str, text: str) -> tuple[float | int, ...]:
         raise typer.BadParameter(
             f"must be numbers with commas between them, got {text!r}.", param_hint=_OPTIONS[name]
         ) from None
-
-
-def _results(records: "list[Record]", grid: "Grid", contexts: "Contexts", alpha: float, steps: int) -> dict[str, Any]:
-    """The content of results.json."""
-    import dataclasses
-
-    from ecl2o import theory
-    from ecl2o.studies.frontier import source_of
-    from ecl2o.studies.fronts import over_seeds, summary
-
-    return {
-        "format": _FORMAT,
-        "study": "sweep",
-        "source": source_of(contexts),
-        "problem": {"m": 1.0, "alpha": alpha, "beta": alpha},
-        "grid": dataclasses.asdict(grid),
-        "training_steps": steps,
-        **summary(over_seeds(records), grid.networks, float(theory.robd_ratio(1.0, alpha, alpha))),
-    }
-
-
-def _write(records: "list[Record]", found: dict[str, Any], grid: "Grid", folder: Path) -> None:
-    import json
-
-    import pandas as pd
-
-    from ecl2o.report.folder import FIGURES, RESULTS, TABLE
-    from ecl2o.report.fronts import draw_fronts
-    from ecl2o.report.style import save_as
-    from ecl2o.studies.fronts import over_seeds
-
-    pd.DataFrame.from_records([record.as_row() for record in records]).to_parquet(folder / TABLE, index=False)
-    (folder / FIGURES).mkdir()
-    for network in grid.networks:
-        figure = draw_fronts(over_seeds(records), network)
-        for kind in ("png", "svg"):
-            save_as(figure, folder / FIGURES / f"fronts-{network}.{kind}")
-    text = json.dumps(output.as_json(found), indent=2, ensure_ascii=False, allow_nan=False)
-    (folder / RESULTS).write_text(text + "\n", encoding="utf-8")
 
 
 def _print_table(found: dict[str, Any]) -> None:

@@ -7,39 +7,42 @@ from ecl2o.cli import output
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
 
 def print_table(table: "Table", console: "Console | None" = None) -> None:
     """Print a table whose columns of numbers are the right-justified ones.
 
-    Headings break between words, to the width of what stands below them. Where a terminal is narrow, lines between columns go
-    first, then words wrap. Where that is not enough the table is wider than the terminal: a figure that is cut is a wrong
-    figure. Without a terminal there is no limit.
+    Where a terminal is too narrow for it, lines between columns go first and headings break between words, then words wrap. Where
+    that is not enough the table is wider than the terminal: a figure that is cut is a wrong figure. Without a terminal nothing
+    wraps.
     """
     from rich import box
 
     console = console or output.results()
     for column in table.columns:
-        cells = [line for cell in column.cells for line in str(cell).splitlines()]
-        words = [word for line in str(column.header).splitlines() for word in line.split()]
-        if column.justify == "right":
-            column.no_wrap = True
-            column.min_width = max(map(len, [*cells, *words]), default=0)
-            column.header = "\n".join(
-                wrapped
-                for line in str(column.header).splitlines()
-                for wrapped in textwrap.wrap(line, column.min_width, break_long_words=False)
-            )
-        else:
-            column.no_wrap = False
-            column.min_width = max((len(word) for word in [*words, *" ".join(cells).split()]), default=0)
+        column.no_wrap = column.justify == "right"
+        column.min_width = _least(column)
     if console.is_terminal and _width(table, console, narrow=False) > console.width:
         table.box, table.padding = box.SIMPLE_HEAD, (0, 1, 0, 0)
+        for column in table.columns:
+            if column.justify == "right":
+                lines = str(column.header).splitlines()
+                column.header = "\n".join(part for line in lines for part in _broken(line, _least(column)))
     before = console.width
     console.width = max(before, _width(table, console, narrow=console.is_terminal))
     console.print(table)
     console.width = before
+
+
+def _least(column: "Column") -> int:
+    """How narrow a column may become: a cell that is a number stays whole, and so does a word."""
+    cells = " ".join(map(str, column.cells)).split() if column.justify != "right" else map(str, column.cells)
+    return max(map(len, [*cells, *str(column.header).split()]), default=0)
+
+
+def _broken(line: str, width: int) -> list[str]:
+    return textwrap.wrap(line, width, break_long_words=False)
 
 
 def _width(table: "Table", console: "Console", narrow: bool) -> int:

@@ -72,7 +72,7 @@ class SeriesPolicy:
         recipe = self._recipe()
         contexts = self._contexts(X)
         with jax.enable_x64(True):
-            self.fitted_ = own_series.fit_series(contexts, recipe)
+            self.fitted_ = own_series.fit_contexts(contexts, recipe)
         self.contexts_ = contexts
         self.table_ = _table(self.fitted_.entries)
         self.reset()

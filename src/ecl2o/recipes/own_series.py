@@ -166,7 +166,7 @@ class Choice:
         return dataclasses.replace(policy, contract=policy.contract.model_copy(update=contract))
 
 
-def fit_series(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress = silent) -> FittedSeries:
+def fit_contexts(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress = silent) -> FittedSeries:
     """Train all candidates, choose one on the validation days, and compare all on the test days.
 
     Readings that the bulk of the training days makes implausible are replaced, as they will be when the policy runs.

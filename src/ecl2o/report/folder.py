@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from matplotlib.figure import Figure
 
+from ecl2o.report import style
 from ecl2o.report.figures import FORMATS, plates, save_plate
 from ecl2o.report.page import page
+from ecl2o.report.plain_json import json_text
 from ecl2o.serving import save
 from ecl2o.studies.results import Study
 
@@ -95,6 +98,15 @@ def write_report(study: Study, config: dict[str, Any], folder: Path, progress: C
     _write(folder / CONFIG, _HEADER.format(CONFIG=CONFIG) + settings)
     _write(folder / PAGE, page(study, settings, {plate: figures / f"{plate.stem}.svg" for plate in shown}))
     progress("report", len(shown) + 1, len(shown) + 1)
+
+
+def write_results(folder: Path, results: dict[str, Any], figures: dict[str, Figure]) -> None:
+    """Figures by name, in every format, and results.json, into an empty folder."""
+    (folder / FIGURES).mkdir()
+    for name, figure in figures.items():
+        for kind in FORMATS:
+            style.save_as(figure, folder / FIGURES / f"{name}.{kind}")
+    _write(folder / RESULTS, json_text(results) + "\n")
 
 
 def _write(path: Path, text: str) -> None:
