@@ -57,11 +57,15 @@ def _days(dim):
     return contexts[HISTORY - 1], contexts[HISTORY:].reshape(DAYS, PERIOD, dim), contexts[:HISTORY]
 
 
+def _weighing_each_context_differently(advisor):
+    return jax.tree.map(lambda leaf: leaf + 0.1 * np.cos(np.arange(leaf.size)).reshape(leaf.shape), advisor)
+
+
 def _agents(dim):
     return [
         ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=PERIOD),
         ec.MLAROBD(ec.advisors.LSTM(dim, dim, key=jax.random.key(0)), trust=2.0),
-        ec.MLAROBD(ec.advisors.SeasonalLinear(dim, dim, period=PERIOD, days=2), trust=2.0),
+        ec.MLAROBD(_weighing_each_context_differently(ec.advisors.SeasonalLinear(dim, dim, PERIOD, days=2)), trust=2.0),
         ec.LAI(),
         ec.RHC(2, truncate=False),
     ]

@@ -78,6 +78,12 @@ def test_agrees_with_cvxpy_on_a_general_cost():
     np.testing.assert_allclose(best.actions, expected, atol=1e-5)  # as exact as the conic solver is
 
 
+def test_an_optimum_that_overflows_did_not_converge():
+    problem = ec.Problem(ec.Quadratic([[8.0]]), ec.Mahalanobis([[1.0]]))
+    assert bool(ec.oracle(problem, ec.Instance([0.0], [[1.0], [2.0]])).converged.all())
+    assert not bool(ec.oracle(problem, ec.Instance([0.0], [[1e308], [2.0]])).converged.any())
+
+
 def test_varying_curvature_equals_the_general_path():
     """CurvedTracking in closed form, and the same cost as an arbitrary function."""
     rng = np.random.default_rng(8)

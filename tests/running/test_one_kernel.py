@@ -100,6 +100,16 @@ def test_what_needs_the_runtime_is_not_let_in_not_even_in_a_branch(function):
     assert not fits_one_kernel(hidden.jaxpr)
 
 
+@pytest.fixture
+def nothing_kept():
+    """Programs are compiled here, not read from where runners keep them."""
+    folder = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    jax.config.update("jax_compilation_cache_dir", folder)
+
+
+@pytest.mark.usefixtures("nothing_kept")
 def test_the_step_that_fit_chooses_is_one_kernel():
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     advisor = ec.advisors.OnlineRidge(6, lags=4, harmonics=1)

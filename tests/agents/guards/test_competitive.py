@@ -26,6 +26,40 @@ def _problem(dim: int) -> ec.Problem:
 # --- the guard --------------------------------------------------------------------------------------------------------
 
 
+def test_a_context_that_is_no_number_is_passed_over_and_loses_the_promise():
+    agent, x0 = ec.Competitive(ec.advisors.Fixed([[5.0], [5.0]])), jnp.array([0.3])
+    step = jax.jit(lambda state, seen: agent.step(CASE_STUDY, state, seen))
+    begun = agent.init(CASE_STUDY, Start(x0, jnp.zeros((0, 1)), None))
+    after, action, info = step(begun, Observation(jnp.array([jnp.nan]), x0, jnp.asarray(0), None))
+    np.testing.assert_array_equal(action, x0)
+    assert float(info.details["cost"]) == float(info.details["optimum"]) == 0.0
+    late, _, late_info = step(after, Observation(jnp.ones(1), x0, jnp.asarray(1), None))
+    soon, _, soon_info = step(begun, Observation(jnp.ones(1), x0, jnp.asarray(0), None))
+    for said in (info, late_info):
+        assert not bool(said.details["kept"])
+        assert not bool(said.converged)
+    assert bool(soon_info.details["kept"])
+    # What is known of the optimum is what it was before.
+    jax.tree.map(np.testing.assert_array_equal, late.work, soon.work)
+    assert float(late_info.details["optimum"]) == float(soon_info.details["optimum"]) > 0
+
+
+def test_matrices_that_turn_out_not_to_be_diagonal_lose_a_promise_that_counts_on_bounded_contexts():
+    """Numbers that a compiled program is given cannot be refused when the guard is made."""
+    contexts, advice = np.random.default_rng(0).uniform(-1, 1, size=(2, 4, 2))
+
+    @jax.jit
+    @jax.vmap
+    def play(in_A, in_Q):
+        A, Q = (jnp.array([[1.0, beside], [beside, 1.0]]) for beside in (in_A, in_Q))
+        agent = ec.Competitive(ec.advisors.Fixed(advice), ratio=3.0, contexts=(-1.0, 1.0))
+        problem = ec.Problem(ec.Quadratic(A), ec.Mahalanobis(Q))
+        return ec.rollout(agent, problem, ec.Instance(jnp.zeros(2), contexts)).info.details["kept"]
+
+    kept = play(jnp.array([0.0, 0.1, 0.0]), jnp.array([0.0, 0.0, 0.1]))
+    np.testing.assert_array_equal(kept, [[True] * 4, [False] * 4, [False] * 4])
+
+
 @pytest.mark.parametrize("dim", [1, 3])
 def test_the_optimum_is_the_oracles_at_every_prefix(dim):
     rng, T = np.random.default_rng(dim), 7

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
+from ecl2o.agents import Observation, Start
 from ecl2o.agents.guards.allowance import Allowance, move_inside
 from ecl2o.theory import training_reservation
 from matrices import spd
@@ -156,6 +157,33 @@ def test_gradients_match_central_differences(kind, dim):
         for g, d in zip(jax.tree.leaves(slopes), jax.tree.leaves(directions), strict=True)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_reservation_that_turns_out_above_the_slack_loses_the_promise():
+    """A number that a compiled program is given cannot be refused when the guard is made."""
+    problem, (x0, contexts, advice) = _problem("open", 3), _data(3)
+    instance = ec.Instance(x0, contexts)
+
+    @jax.jit
+    @jax.vmap
+    def play(reservation):
+        agent = ec.Guarded(ec.advisors.Fixed(advice), slack=0.5, reservation=reservation)
+        return ec.rollout(agent, problem, instance)
+
+    runs = play(jnp.array([0.5, 0.6]))
+    np.testing.assert_array_equal(runs.info.details["kept"], [[True] * T, [False] * T])
+    np.testing.assert_array_equal(runs.converged, runs.info.details["kept"])
+    np.testing.assert_allclose(runs.actions[1], ec.rollout(ec.ROBD(), problem, instance).actions, atol=1e-12)
+
+
+def test_a_context_without_a_finite_bill_loses_the_promise_for_good():
+    problem, agent = _problem("open", 3), ec.Guarded(ec.advisors.Fixed(np.ones((3, 3))))
+    step = jax.jit(lambda state, seen: agent.step(problem, state, seen))
+    state, kept = agent.init(problem, Start(jnp.zeros(3), jnp.zeros((0, 3)), None)), []
+    for number, size in enumerate([0.1, 1e200, 0.1]):
+        state, _, info = step(state, Observation(jnp.full(3, size), jnp.zeros(3), jnp.asarray(number), None))
+        kept.append((bool(info.details["kept"]), bool(info.converged)))
+    assert kept == [(True, True), (False, False), (False, False)]
 
 
 def test_refusals():

@@ -93,8 +93,11 @@ def ratio_of_bills(cost: Float[Array, ""], reference: Float[Array, ""]) -> Float
     """Cost / reference; where the reference is 0, 1 for a cost of 0 and infinite for any other.
 
     >>> import jax.numpy as jnp
-    >>> float(ratio_of_bills(jnp.array(3.0), jnp.array(2.0)))
-    1.5
+    >>> [
+    ...     float(ratio_of_bills(jnp.array(cost), jnp.array(reference)))
+    ...     for cost, reference in ((3.0, 2.0), (0.0, 0.0), (3.0, 0.0))
+    ... ]
+    [1.5, 1.0, inf]
     """
     free = reference <= 0
     return jnp.where(free, jnp.where(cost <= 0, 1.0, jnp.inf), cost / jnp.where(free, 1.0, reference))
