@@ -63,7 +63,9 @@ def finer(contexts: Contexts, times: int, seed: int = 0) -> Contexts:
 
 def problem_of(contexts: Contexts) -> ec.Problem:
     """The same price of moving by so much in an hour, whatever a step is: alpha is 10 for hours, and 40 for half of them."""
-    return ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(10.0 * (contexts.steps_per_day / HOURS) ** 2, dim=1))
+    return ec.Problem(
+        ec.SquaredTracking(), ec.Mahalanobis.isotropic(10.0 * (contexts.steps_per_day / HOURS) ** 2, dim=1)
+    )
 
 
 def validation_bed(contexts: Contexts, history: int) -> Bed:

@@ -3,11 +3,14 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import ecl2o as ec
+from ecl2o.data import Contexts, Split
 from ecl2o.recipes.catalogue import NAMED_AGENTS
 from ecl2o.recipes.own_series import tracking_problem
+from ecl2o.running import plausible_range
 from ecl2o.studies.beds import BEDS
 from ecl2o.studies.entries import expert_entries, policies
 from ecl2o.studies.right_sizing_cost import Cluster
@@ -30,7 +33,11 @@ def right_sizing_policy(tmp_path_factory):
     """As the study writes it."""
     expert = {"r-obd": expert_entries()["r-obd"]}
     path = tmp_path_factory.mktemp("policies") / "r-obd.ecl2o"
-    ec.save(path, policies(expert, Cluster().problem(), 24, 1, {"study": "right-sizing"})["r-obd"])
+    values = np.random.default_rng(0).uniform(0, 10, size=(96, 1))
+    workload = Contexts(values, pd.date_range("2024", periods=96, freq="h"), split=Split(2, 0))
+    policy = policies(expert, Cluster().problem(), workload, {"study": "right-sizing"})["r-obd"]
+    assert policy.contract.plausible == plausible_range(workload.training)
+    ec.save(path, policy)
     return path
 
 

@@ -107,7 +107,11 @@ def _print_table(found: "Frontier") -> None:
         )
     tables.print_table(table)
     alpha, m = found.settings.alpha, 1
+    unit = f"average cost: in units of that of the {found.unit}"
+    if not found.source["preset"]:
+        unit += f", as in fit and evaluate; the daily oracle, the paper's unit, costs {found.daily_oracle:.3f}"
     notes = [
+        f"{unit}.",
         f"R-OBD's ratio is exact for constant curvature; where curvature varies it promises {found.varying_ratio:.2f}.",
         f"No online algorithm can promise less than {found.smallest_ratio:.6f} without an end (m = {m}, alpha = {alpha:g}).",
         "A promise holds for its period: the worst single day of a longer one is not bounded.",

@@ -14,8 +14,9 @@ import numpy as np
 
 from ecl2o.agents import ROBD, Competitive, Periodic
 from ecl2o.agents.advisors import OnlineRidge
-from ecl2o.data import weather_contexts
+from ecl2o.data import Contexts, weather_contexts
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
+from ecl2o.running import plausible_range
 from ecl2o.serving import Contract, Policy, save
 from ecl2o.serving.client import Client
 from ecl2o.serving.http import Access, serve
@@ -44,12 +45,13 @@ class Demo:
 
     def run(self, ready: Callable[[str], None]) -> None:
         """Serve until the weather ends or the process is interrupted; `ready` is told the page's address."""
-        contexts = weather_contexts().values
+        weather = weather_contexts()
+        contexts = weather.values
         bound = bind("127.0.0.1", self.port)
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
             files = {}
-            for name, policy in policies().items():
+            for name, policy in policies(weather).items():
                 save(Path(folder) / name, policy)
                 files[name] = (Path(folder) / name).read_bytes()
             feeder = threading.Thread(target=self._replay, args=(url, contexts), daemon=True)
@@ -79,11 +81,12 @@ class Demo:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def policies() -> dict[str, Policy]:
+def policies(weather: Contexts) -> dict[str, Policy]:
     """A regression that is fitted on the contexts before and goes on learning, behind a daily promise; and R-OBD."""
     problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=_ALPHA, dim=1))
     guard = Competitive(OnlineRidge(_HOURS), ratio=_PROMISE, horizon=_HOURS)
-    contract = Contract(columns=["shortage"], step_minutes=60.0, steps_per_day=_HOURS)
+    plausible = plausible_range(weather.training)
+    contract = Contract(columns=["shortage"], step_minutes=60.0, steps_per_day=_HOURS, plausible=plausible)
     site = {"site": "the built-in weather"}
     return {
         "promised": Policy(Periodic(guard, _HOURS), problem, None, site, contract),

@@ -44,7 +44,7 @@ def draw_frontier(frontier: Frontier) -> Figure:
         promised, seen = figure.subplots(1, 2, sharey=True, width_ratios=(1.25, 1))
         _draw_promises(promised, frontier)
         _draw_worst(seen, frontier)
-        promised.set_ylabel("average cost / daily oracle's average cost")
+        promised.set_ylabel(f"average cost / that of the {frontier.unit}")
         costs = [point.average_cost for point in frontier.points]
         low, high = min(*costs, 1.0), max(costs)
         promised.set_ylim(low - 0.04 * (high - low), high + _ROOM * (high - low))

@@ -7,10 +7,12 @@ from typing import Any
 import jax
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, Periodic, PureML, Switch
+from ecl2o.data import Contexts
 from ecl2o.evaluation import Bed, DailyScore, score_days
 from ecl2o.forecasters import RollingProfile
 from ecl2o.problem import NotApplicable, Problem
 from ecl2o.recipes.progress import Progress, silent
+from ecl2o.running import plausible_range
 from ecl2o.serving import Contract, Policy
 from ecl2o.studies.results import LeftOut, TestedEntry, TradeOffPoint
 from ecl2o.studies.training_jobs import Job, run_jobs
@@ -181,14 +183,19 @@ def trade_off_points(
 
 
 def policies(
-    entries: dict[str, StudyEntry], problem: Problem, period: int, context_dim: int, about: dict[str, Any]
+    entries: dict[str, StudyEntry], problem: Problem, contexts: Contexts, about: dict[str, Any]
 ) -> dict[str, Policy]:
-    """The content of a policy file for each entry: the first seed's agent, to be run as a stream of days of `period` steps."""
+    """The content of a policy file for each entry: the first seed's agent, to be run as a stream of days.
+
+    What is plausible is what the training days make so, as for a policy of `fit`.
+    """
+    period = contexts.steps_per_day
 
     def streamed(entry: StudyEntry) -> AbstractAgent:
         return Periodic(entry.agents[0], period, "history") if entry.daily else entry.agents[0]
 
-    contract = Contract(steps_per_day=period, context_dim=context_dim)
+    plausible = plausible_range(contexts.training)
+    contract = Contract(steps_per_day=period, context_dim=contexts.dim, plausible=plausible, accepted_after=period)
     return {
         name: Policy(streamed(entry), problem, entry.forecaster, {**about, "row": name}, contract)
         for name, entry in entries.items()

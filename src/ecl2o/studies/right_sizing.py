@@ -175,9 +175,7 @@ def run(settings: RightSizingSettings, progress: Progress = silent) -> Study:
         entries=rows,
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
-        policies=policies(
-            {name: entries[name] for name in scored}, study.problem, study.hours, study.contexts.dim, about
-        ),
+        policies=policies({name: entries[name] for name in scored}, study.problem, study.contexts, about),
         settings=settings.as_run(),
         weather=_source(study),
         seconds=laps.seconds,
