@@ -27,7 +27,7 @@ CHANGED_AFTER = (1, 3)  # steps whose future is changed by the causality check
 
 
 def _one(instances: ec.Instance, i: int) -> ec.Instance:
-    return jax.tree.map(lambda leaf: leaf[i], instances)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[i]), instances)
 
 
 @functools.cache
@@ -41,37 +41,37 @@ def player(case: Case, kind: str, dim: int):
 def evidence(case: Case, kind: str, dim: int) -> list[ec.Trajectory]:
     """Runs of the five instances, of the scaled and shifted ones, and of those whose future is changed."""
     base = instances_of(dim, case.history)
-    moved = jax.tree.map(lambda leaf: SCALE * leaf + SHIFT, base) if kind == "open" else base
+    moved = jax.tree.map(lambda leaf: SCALE * np.asarray(leaf) + SHIFT, base) if kind == "open" else base
     sees = case.make(dim).lookahead if isinstance(forecaster_of(case), AbstractClairvoyantForecaster) else 0
-    changed = [
-        eqx.tree_at(lambda s: s.contexts, base, base.contexts.at[:, t + sees :].multiply(-3.0) + _late_noise(t + sees))
-        for t in CHANGED_AFTER
-    ]
+    changed = [_changed_from(base, t + sees) for t in CHANGED_AFTER]
     run = player(case, kind, dim)
-    return [
-        run(instances) for instances in (base, moved, *changed)
-    ]  # not one batch: products round by place in a batch
+    # Not one batch: products round by place in a batch. Off the device, since what follows would compile every operator.
+    return [jax.device_get(run(instances)) for instances in (base, moved, *changed)]
 
 
-def _late_noise(first: int) -> jax.Array:
-    return jnp.where(jnp.arange(HORIZON) >= first, 1.0, 0.0)[None, :, None]
+def _changed_from(instances: ec.Instance, first: int) -> ec.Instance:
+    """The same with other contexts from step `first` on."""
+    contexts = np.array(instances.contexts)
+    contexts[:, first:] = 1.0 - 3.0 * contexts[:, first:]
+    return eqx.tree_at(lambda s: s.contexts, instances, jnp.asarray(contexts))
 
 
 @functools.cache
 def best_of(kind: str, dim: int, history: int = 0) -> ec.Trajectory:
     problem = problem_of(kind, dim)
-    return jax.jit(jax.vmap(lambda s: ec.oracle(problem, s)))(instances_of(dim, history))
+    return jax.device_get(jax.jit(jax.vmap(lambda s: ec.oracle(problem, s)))(instances_of(dim, history)))
 
 
 @functools.cache
 def greedy_of(kind: str, dim: int, history: int = 0) -> ec.Trajectory:
     problem = problem_of(kind, dim)
-    return jax.jit(jax.vmap(lambda s: ec.rollout(ec.Greedy(), problem, s)))(instances_of(dim, history))
+    run = jax.jit(jax.vmap(lambda s: ec.rollout(ec.Greedy(), problem, s)))
+    return jax.device_get(run(instances_of(dim, history)))
 
 
 def assert_close(found, expected, case: Case):
     """Equal up to the case's tolerance, relative to the largest number (the far jump makes some of them large)."""
-    np.testing.assert_allclose(found, expected, rtol=0, atol=case.tolerance * (1 + float(jnp.abs(expected).max())))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=case.tolerance * (1 + np.abs(expected).max()))
 
 
 # --- the list itself ------------------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ def test_names_of_cases_are_unique():
 def test_runs_are_finite_and_converge(case):
     for kind, dim in settings_of(case, *ANY):
         for runs in evidence(case, kind, dim):
-            assert bool(jnp.isfinite(runs.actions).all()), (kind, dim)
-            assert bool(runs.converged.all()), (kind, dim)
+            assert np.isfinite(runs.actions).all(), (kind, dim)
+            assert runs.converged.all(), (kind, dim)
 
 
 @of_cases(lambda case: case.box == "refuses" or not case.convex)
@@ -128,8 +128,8 @@ def test_refuses_what_it_does_not_support(case):
 
 @of_cases(lambda case: case.ema)
 def test_is_the_moving_average_of_contexts(case):
-    base = instances_of(1, case.history)
-    r, x = decay_root(1.0, 10.0), base.x0
+    base = jax.device_get(instances_of(1, case.history))
+    r, x = float(decay_root(1.0, 10.0)), base.x0
     runs = evidence(case, "open", 1)[0]
     for t in range(HORIZON):
         y = base.contexts[:, t]
@@ -189,7 +189,7 @@ def test_linear_as_it_says(case):
     """A combination of instances, some of it large, is played as the combination of what was played."""
 
     def combined(leaf):
-        return leaf - 700.0 * jnp.roll(leaf, 1, axis=0)
+        return np.asarray(leaf) - 700.0 * np.roll(leaf, 1, axis=0)
 
     for dim in case.linear:
         mixed = player(case, "open", dim)(jax.tree.map(combined, instances_of(dim, case.history)))
@@ -209,7 +209,7 @@ def test_costs_no_less_than_the_oracle(case):
     for kind, dim in settings_of(case, *(("open",) if case.box == "ignores" else ANY)):
         best = best_of(kind, dim, case.history)
         cost = evidence(case, kind, dim)[0].cost
-        assert bool((cost >= best.cost * (1 - 1e-9) - 1e-12).all()), (kind, dim, cost / best.cost)
+        assert (cost >= best.cost * (1 - 1e-9) - 1e-12).all(), (kind, dim, cost / best.cost)
 
 
 @of_cases(lambda case: case.bound is not None)
@@ -218,14 +218,14 @@ def test_never_exceeds_its_bound(case):
         runs, best = evidence(case, kind, dim)[0], best_of(kind, dim, case.history)
         largest = case.bound(problem_of(kind, dim), instances_of(dim, case.history), runs, best)
         assert largest.shape == (5,)
-        assert bool((runs.cost <= largest * (1 + 1e-9) + 1e-12).all()), (kind, dim, runs.cost / largest)
+        assert (runs.cost <= np.asarray(largest) * (1 + 1e-9) + 1e-12).all(), (kind, dim, runs.cost / largest)
 
 
 @of_cases(lambda case: case.box == "inside" and not case.variant)
 def test_stays_in_the_box(case):
     for kind, dim in settings_of(case, "box", "function"):
         for runs in evidence(case, kind, dim):
-            assert bool(((runs.actions >= -0.4) & (runs.actions <= 0.7)).all()), (kind, dim)
+            assert ((runs.actions >= -0.4) & (runs.actions <= 0.7)).all(), (kind, dim)
 
 
 @of_cases(lambda case: ("function", case.dims[0]) in kinds_of(case))
@@ -268,16 +268,16 @@ def test_gradient_with_respect_to_contexts(case):
         return jnp.sum(weights * run.actions) + run.cost
 
     values_and_slopes = jax.jit(jax.vmap(jax.value_and_grad(score)))
-    _, slopes = values_and_slopes(instances.contexts, instances)
-    assert bool(jnp.isfinite(slopes).all())
+    slopes = np.asarray(values_and_slopes(instances.contexts, instances)[1])
+    assert np.isfinite(slopes).all()
     if not case.smooth:
         return
-    directions = jnp.asarray(np.random.default_rng(4).normal(size=instances.contexts.shape))
+    directions, contexts = np.random.default_rng(4).normal(size=slopes.shape), np.asarray(instances.contexts)
     step = 1e-5
-    ahead, _ = values_and_slopes(instances.contexts + step * directions, instances)
-    behind, _ = values_and_slopes(instances.contexts - step * directions, instances)
-    expected = ((ahead - behind) / (2 * step))[:3]
-    np.testing.assert_allclose(jnp.sum(slopes * directions, axis=(1, 2))[:3], expected, rtol=2e-5, atol=2e-6)
+    ahead, _ = values_and_slopes(contexts + step * directions, instances)
+    behind, _ = values_and_slopes(contexts - step * directions, instances)
+    expected = (np.asarray(ahead) - np.asarray(behind))[:3] / (2 * step)
+    np.testing.assert_allclose(np.sum(slopes * directions, axis=(1, 2))[:3], expected, rtol=2e-5, atol=2e-6)
 
 
 @of_cases()
@@ -325,7 +325,7 @@ def test_stepping_by_hand_equals_rollout(case):
     for t in range(HORIZON):
         state, action, _ = step(state, observation(t, action))
         actions.append(action)
-    assert_close(jnp.stack(actions), evidence(case, "open", dim)[0].actions[0], case)
+    assert_close(np.stack(actions), evidence(case, "open", dim)[0].actions[0], case)
 
 
 @of_cases()
@@ -333,10 +333,14 @@ def test_state_is_arrays_of_stable_structure(case):
     dim = case.dims[-1]
     problem, agent = problem_of("open", dim), case.make(dim)
     start, observation = _known_from(case, _one(instances_of(dim, case.history), 0))
-    state = agent.init(problem, start)
-    assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(state))
-    after, action, info = jax.eval_shape(agent.step, problem, state, observation(0, start.x0))
-    before = jax.eval_shape(lambda: state)
+
+    def begin():
+        state = agent.init(problem, start)
+        assert all(eqx.is_array(leaf) for leaf in jax.tree.leaves(state))
+        return state
+
+    before = jax.eval_shape(begin)
+    after, action, info = jax.eval_shape(agent.step, problem, before, observation(0, start.x0))
     assert jax.tree.structure(after) == jax.tree.structure(before)
     for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         assert (old.shape, old.dtype) == (new.shape, new.dtype)

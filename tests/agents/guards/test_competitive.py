@@ -371,10 +371,14 @@ def test_an_impossible_ratio_that_is_traced_is_not_played_silently():
             instance = ec.Instance(jnp.zeros(1), contexts)
             far = ec.advisors.Fixed(-1e3 * contexts)
             run = ec.rollout(ec.Competitive(far, ratio=ratio, horizon=horizon), problem, instance)
-            return run.converged.all(), run.cost / ec.oracle(problem, instance).cost, jnp.isfinite(run.actions).all()
+            at_the_end = {name: run.info.details[name][-1] for name in ("left", "cost", "optimum")}
+            ratio_found = run.cost / ec.oracle(problem, instance).cost
+            return run.converged.all(), ratio_found, jnp.isfinite(run.actions).all(), at_the_end
 
-        converged, found, finite = outcome(contexts, ratio, alpha)
+        converged, found, finite, end = jax.device_get(outcome(contexts, ratio, alpha))
         assert bool(finite.all())
+        allowed = np.asarray(ratio) * end["optimum"]  # what was asked for, also where nobody can keep it
+        assert (np.abs(end["left"] - (allowed - end["cost"])) <= 1e-9 * (allowed + end["cost"])).all()
         assert bool((~converged | (found <= ratio * (1 + 1e-9))).all())
         smallest = np.asarray([ec.theory.smallest_feasible_ratio(float(a), horizon) for a in alpha[:100]])
         np.testing.assert_array_equal(converged[:100], np.asarray(ratio[:100]) > smallest)
