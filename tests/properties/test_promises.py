@@ -157,6 +157,11 @@ def test_guarded_by_distance_never_pays_more_than_promised(dim):
     assert bool((run.cost >= best * (1 - 1e-9)).all())
     assert float(used[slack > 0][:, -1].max()) >= 1 - 1e-9  # and some reach it
     assert 0.2 < float(run.info.details["active"].mean()) < 0.98
+    # No more is kept back than the way to the expert, which is where the contexts are.
+    reserved = np.asarray(jax.jit(jax.vmap(jax.vmap(problem.switching)))(run.actions, contexts))
+    held = run.info.details["active"][:, :-1] & (reserved > 0.01 * allowed)[:, :-1]
+    assert held.sum() > 100
+    np.testing.assert_allclose((bill + reserved)[:, :-1][held], allowed[:, :-1][held], rtol=1e-9)
 
 
 def diagonal(dim: int) -> ec.Problem:
