@@ -55,8 +55,8 @@ def _figures(rows: "list[ScoredEntry]", unit_cost: float | None) -> Columns:
     bills = [Bills.of(row, unit_cost) for row in rows]
     paid = {"mean bill": [bill.mean_day for bill in bills], "dearest bill": [bill.dearest_day for bill in bills]}
     columns = {heading: [_ratio(value) for value in values] for heading, values in ratios.items()}
+    magnitude = Magnitude.of(paid["mean bill"])  # one for both, so that they can be compared
     for heading, values in paid.items():
-        magnitude = Magnitude.of(values)
         columns[magnitude.heading(heading)] = [magnitude.text(value) for value in values]
     return columns
 
