@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
@@ -120,8 +120,9 @@ def _carried(place: Path, traced: Callable[[], Program]) -> tuple[Spec, ...]:
 
 def _place(stepper: Stepper, arrays: Sequence[Any], sizes: Sizes, dtype: np.dtype) -> Path | None:
     """Where its programs are kept; None where nothing is, or code is in it that is not this library's."""
-    folder = jax.config.jax_compilation_cache_dir
-    if not folder or not jax.config.jax_enable_compilation_cache:
+    settings: Any = jax.config
+    folder = settings.jax_compilation_cache_dir
+    if not folder or not settings.jax_enable_compilation_cache:
         return None
     encoder = Encoder()
     try:
@@ -144,7 +145,7 @@ def _surroundings() -> tuple[str, ...]:
     with contextlib.suppress(OSError):
         told += [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")][:1]
     told += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(("XLA_", "JAX_"))]
-    return (jax.__version__, jaxlib.__version__, jax.default_backend(), platform.platform(), *told)
+    return (jax.__version__, importlib.metadata.version("jaxlib"), jax.default_backend(), platform.platform(), *told)
 
 
 def _write(path: Path, parts: Sequence[bytes]) -> None:
