@@ -59,6 +59,7 @@ def test_the_demo_shows_steps_and_ends_when_it_is_told_to(tmp_path):
             with httpx.Client(base_url=url[0], timeout=60) as client:
                 page = client.get("/")
                 assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+                assert "No streams yet" not in page.text  # whoever follows the address at once sees the streams
                 seen = set()
                 for _ in range(600):
                     streams = client.get("/streams").json()["streams"]

@@ -31,5 +31,9 @@ def test_from_a_csv_to_a_running_service(tmp_path):
         timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    acted = re.search(r"^\d+\.\d+$", done.stdout, re.MULTILINE)
+    assert acted is not None
+    assert f'"action":[{acted[0]}]' in done.stdout.replace(" ", "")  # file and service decide alike
+    assert "were used to train" not in done.stdout + done.stderr
     assert '"step":1' in done.stdout.replace(" ", "")
     assert (tmp_path / "streams.db").is_file()

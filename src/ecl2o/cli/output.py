@@ -195,6 +195,8 @@ class _Stages:
     >>> stages.after("training", 3, 10, now=15.0)
     >>> stages.line(now=20.0)
     'training: 30 % after 20 s, about 34 s left'
+    >>> stages.line(now=60.0)  # slower than what went before: no guess is better than 0 s
+    'training: 30 % after 60 s'
     >>> stages.after("training", 10, 10, now=30.0)
     'training: done after 30 s'
     """
@@ -220,7 +222,6 @@ class _Stages:
             return None
         stage, done, total, told = self._present
         since, before = self._begun[stage]
-        left = ""
-        if done > before:
-            left = f", about {max((told - since) / (done - before) * (total - done) - (now - told), 0):.0f} s left"
+        rest = (told - since) / (done - before) * (total - done) - (now - told) if done > before else 0.0
+        left = f", about {rest:.0f} s left" if rest >= 1.0 else ""
         return f"{stage}: {100 * done / total:.0f} % after {now - self._started:.0f} s{left}"

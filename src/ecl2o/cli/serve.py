@@ -42,7 +42,8 @@ def serve(
     address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
 
     def ready() -> None:
-        typer.echo(f"ecl2o: serving {len(files)} policies at {address} from {_shown(store)}.", err=True)
+        served = "1 policy" if len(files) == 1 else f"{len(files)} policies"
+        typer.echo(f"ecl2o: serving {served} at {address} from {_shown(store)}.", err=True)
 
     run(store, files, bound, access, ready)
 

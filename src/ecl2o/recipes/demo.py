@@ -44,7 +44,7 @@ class Demo:
     steps: int | None = None
 
     def run(self, ready: Callable[[str], None]) -> None:
-        """Serve until the weather ends or the process is interrupted; `ready` is told the page's address."""
+        """Serve until the weather ends or the process is interrupted; `ready` is told the page's address when it has streams."""
         weather = weather_contexts()
         contexts = weather.values
         bound = bind("127.0.0.1", self.port)
@@ -54,16 +54,11 @@ class Demo:
             for name, policy in policies(weather).items():
                 save(Path(folder) / name, policy)
                 files[name] = (Path(folder) / name).read_bytes()
-            feeder = threading.Thread(target=self._replay, args=(url, contexts), daemon=True)
+            feeder = threading.Thread(target=self._replay, args=(url, contexts, ready), daemon=True)
             store = f"sqlite:///{Path(folder) / 'streams.db'}"
+            serve(store, files, bound, Access(), feeder.start)
 
-            def begin() -> None:
-                feeder.start()
-                ready(url)
-
-            serve(store, files, bound, Access(), begin)
-
-    def _replay(self, url: str, contexts: np.ndarray) -> None:
+    def _replay(self, url: str, contexts: np.ndarray, ready: Callable[[str], None]) -> None:
         with Client(url) as client:
             begun = {}
             for season, day in _SEASONS.items():
@@ -74,6 +69,7 @@ class Demo:
                 )
             begun["summer-r-obd"] = begun["site-summer"]
             client.put_stream("summer-r-obd", "r-obd", contexts[begun["site-summer"] - 1].tolist(), None)
+            ready(url)
             for step in range(self.steps or len(contexts)):
                 due = time.monotonic() + 1 / self.speed
                 client.steps({name: contexts[(first + step) % len(contexts)].tolist() for name, first in begun.items()})
