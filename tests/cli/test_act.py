@@ -13,6 +13,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.serving import policy_file
 from ecl2o.serving.pipe import holding
+from ecl2o.serving.pipe.lines import LineReader
 
 from .conftest import SPLIT
 from .operator_files import demands, write_series
@@ -103,6 +104,26 @@ def test_bad_lines_stop_or_are_skipped(fitted, ecl2o, expected, line, message):
     assert skipped.exit_code == 0
     assert "line 2 skipped: " in skipped.stderr
     assert [[float(answer)] for answer in skipped.stdout.splitlines()] == [action for action, _, _ in expected[:2]]
+
+
+@pytest.mark.parametrize("header", [(), ("time,demand",)])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('2024-01-01 06:00,"14,100"', "'14,100' is not a number. Write it without separators of thousands."),
+        ("2024-01-01 06:00,14,100", "is not a number|3 cells, but the first line named 2 columns"),
+    ],
+)
+def test_separators_of_thousands_are_refused_not_read_as_another_number(header, line, message):
+    """Of 14,100 the first cell is 14, which may well be plausible."""
+    reader = LineReader(["demand"], 1)
+    for names in header:
+        assert reader.read(names) is None
+    with pytest.raises(ValueError, match=message):
+        reader.read(line)
+    asked = reader.read('"2024-01-01 06:00", "14.5"')
+    assert asked.context == [14.5]
+    assert asked.time == datetime.datetime(2024, 1, 1, 6)
 
 
 def test_a_repeated_step_is_answered_again_and_not_played_twice(fitted, ecl2o, expected, tmp_path):
@@ -236,7 +257,7 @@ def test_a_missed_tick_is_noticed_and_filled(fitted, ecl2o, tmp_path):
     assert values(first) + [answer["action"][0] for answer in told] == [*whole[:4], *whole[5:]]
     assert [answer.get("filled", 0) for answer in told] == [1, 0, 0, 0, 0]
     assert [answer["step"] for answer in told] == [5, 6, 7, 8, 9]
-    assert f"1 steps are missing between {TIMES[3]} and {TIMES[5]}: 1 are filled in" in second.stderr
+    assert f"steps missing between {TIMES[3]} and {TIMES[5]}: 1; filled in: 1." in second.stderr
 
 
 def test_a_step_whose_time_was_answered_is_answered_again_and_an_earlier_one_refused(fitted, ecl2o, tmp_path):

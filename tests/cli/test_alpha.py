@@ -26,6 +26,26 @@ def test_the_table_and_the_figure_are_about_the_files_units(ecl2o, tmp_path):
     assert "2.5 <" in printed.stdout
 
 
+def test_readings_in_the_wrong_unit_say_nothing_about_alpha(ecl2o, tmp_path):
+    """As in `fit`: the last plausible one stands for them, and that is said."""
+    lines = write_series(tmp_path / "demand.csv", days=120).read_text(encoding="utf-8").splitlines()
+    as_used, damaged = list(lines), list(lines)
+    for row in (100, 300):
+        time, value, *rest = lines[row].split(",")
+        damaged[row] = ",".join([time, str(1000 * float(value)), *rest])
+        as_used[row] = ",".join([time, lines[row - 1].split(",")[1], *rest])
+    printed = {}
+    for name, content in (("damaged", damaged), ("used", as_used)):
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join(content) + "\n", encoding="utf-8")
+        printed[name] = ecl2o("alpha", path, "--column", "demand", "--alphas", "10,0.5", "--json")
+    rows = {name: json.loads(result.stdout)["rows"] for name, result in printed.items()}
+    assert rows["damaged"] == rows["used"]
+    told = f"damaged.csv: 2 readings were not plausible and replaced by the one before, the first at {lines[100][:19]}"
+    assert told in printed["damaged"].stderr
+    assert "plausible" not in printed["used"].stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from ecl2o.serving import load, save
+from ecl2o.serving.limits import within
 from ecl2o.theory import exact_robd_ratio
 
 from .operator_files import write_series
@@ -53,6 +55,7 @@ def test_a_study_that_comes_with_the_program(ecl2o):
         (("--study", "varying-curvature", "--agents", "magic"), 2, "no agent is called 'magic'; there are greedy"),
         (("--study", "varying-curvature", "--agents", ","), 2, "at least one agent"),
         (("--study", "varying-curvature", "--forecaster", "stars"), 2, "must be one of rolling-profile"),
+        (("--study", "varying-curvature", "--bounds", "0:1"), 2, "is for a file; a study has its own actions"),
         (("missing.csv",), 1, "missing.csv does not exist"),
     ],
 )
@@ -60,6 +63,18 @@ def test_refusals(ecl2o, arguments, code, message):
     result = ecl2o("compare", *arguments)
     assert result.exit_code == code
     assert message in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_policy_with_bounds_is_compared_within_them(fitted, ecl2o, tmp_path):
+    limited, limits = tmp_path / "limited.ecl2o", (2.5, 3.5)
+    save(limited, within(load(fitted.policy), *limits))
+    options = ("--column", "demand", "--alpha", "5", "--agents", f"r-obd,{limited}", "--days", "4")
+    refused = ecl2o("compare", fitted.data, *options)
+    assert refused.exit_code == 1
+    assert "bounds from [2.5] to [3.5], and this one" in refused.stderr
+    result = ecl2o("compare", fitted.data, *options, "--bounds", "2.5:3.5", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert set(json.loads(result.stdout)["agents"]) >= {"r-obd", "limited.ecl2o"}
 
 
 def test_a_policy_for_other_days_is_refused(fitted, ecl2o, tmp_path):

@@ -25,6 +25,7 @@ def test_the_whole_series_without_what_the_policy_remembers(fitted, ecl2o):
     words = " ".join(result.stdout.split())
     assert "promise: at most 2.2 times the optimum, over each 4 steps, at every step of it; kept" in words
     assert "live ratio" in words
+    assert "the first 7 days are what the policy begins on, and not counted; --days says otherwise." in words
     assert (
         f"note: 11 of these {DAYS - 7} days were used to train or choose the policy; --days 6 tests on the others."
         in words

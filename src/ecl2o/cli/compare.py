@@ -47,6 +47,10 @@ def compare(
     time_column: series.TimeColumn = None,
     fill: series.Fill = None,
     period: series.Period = None,
+    bounds: Annotated[
+        str | None,
+        typer.Option(metavar="LOW:HIGH", help="Keep actions there; needed for a policy that was fitted with bounds."),
+    ] = None,
     day_start: series.DayStart = None,
     unit_cost: series.UnitCost = None,
     json: output.Json = False,
@@ -62,6 +66,9 @@ def compare(
         raise typer.BadParameter("give either a file or --study, not both and not neither.", param_hint="DATA")
     if study is not None and weight_column is not None:
         raise typer.BadParameter("is for a file; a study has its own costs.", param_hint="--weight-column")
+    if study is not None and bounds is not None:
+        raise typer.BadParameter("is for a file; a study has its own actions.", param_hint="--bounds")
+    limits = None if bounds is None else series.interval_of(bounds, "--bounds")
     movement = None if alpha is None else series.alpha_of(alpha)
     ends = series.weights_of(weights, weight_column)
     if forecaster not in _FORECASTERS:
@@ -79,7 +86,7 @@ def compare(
     else:
         assert data is not None
         reading = series.reading(data, column, time_column, fill, period, day_start, weight_column)
-        bed = series_bed(reading.whole(), movement or 10.0, ends)
+        bed = series_bed(reading.whole(), movement or 10.0, ends, limits)
     bed = last_days(bed, days)
     asked = asked_entries(names, bed, forecaster)
     with output.progress_bars(not json) as progress:

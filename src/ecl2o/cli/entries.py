@@ -39,7 +39,7 @@ def print_entries(
         else:
             table.add_row(label, *(cells[place] for cells in columns.values()))
     tables.print_table(table)
-    _print_notes(rows, labels, problem, unit_cost)
+    _print_notes(rows, labels, problem, unit_cost, live="live ratio" in columns)
 
 
 def _figures(rows: "list[ScoredEntry]", unit_cost: float | None) -> Columns:
@@ -69,7 +69,7 @@ def live_columns(rows: "list[ScoredEntry]") -> Columns:
 
 
 def _print_notes(
-    rows: "list[ScoredEntry]", labels: dict[str, str], problem: "Problem", unit_cost: float | None
+    rows: "list[ScoredEntry]", labels: dict[str, str], problem: "Problem", unit_cost: float | None, live: bool
 ) -> None:
     """What a table of entries needs to be understood."""
     from ecl2o.recipes.bills import cost_in_words
@@ -87,7 +87,6 @@ def _print_notes(
     else:
         unit = "the daily oracle's, which knows each day in advance, but not tomorrow (so that below 1 is possible)"
     money = "in your money" if unit_cost is not None else cost_in_words(problem)
-    live = any(row.live_ratio is not None for row in rows)
     console.print(
         f"average cost: in units of {unit}. worst day, 99 % of days: cost over the least possible cost of that day, from the "
         f"same start. bills: of a day, {money}."

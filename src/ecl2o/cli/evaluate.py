@@ -81,20 +81,26 @@ def evaluate(
     else:
         _print(
             rows,
-            f"{tested} days of {data.name}, from {contexts.time[first * contexts.steps_per_day]}",
+            f"{tested} day{'s' if tested > 1 else ''} of {data.name}, from {contexts.time[first * contexts.steps_per_day]}",
             policy.name,
             worst[own.name],
             loaded.problem,
             unit_cost,
         )
         output.results().print(bills.in_words(loaded.contract.period_name, loaded.problem), soft_wrap=True)
+        if days is None and first:
+            output.results().print(
+                f"the first {first} day{'s are' if first > 1 else ' is'} what the policy begins on, and not counted; "
+                "--days says otherwise.",
+                soft_wrap=True,
+            )
         if seen:
             rest = tested - seen
             output.results().print(
                 f"note: {seen} of these {tested} days were used to train or choose the policy"
                 + (f"; --days {rest} tests on the others." if rest else ".")
             )
-    said = in_words(contexts, replaced)
+    said = in_words(contexts.time, replaced)
     if said is not None:
         output.messages().print(f"{data.name}: {said} All figures are of the contexts that were used.", soft_wrap=True)
     if own.promise_kept is False:

@@ -44,16 +44,20 @@ class Repairs:
         """What was done, None where nothing was.
 
         >>> Repairs("previous", values=3, longest=2, rows_added=1).in_words()
-        '3 numbers made up (at most 2 in a row), 1 missing times added'
+        '3 numbers made up (at most 2 in a row), 1 missing time added'
         """
         done = {
-            f"{self.values} numbers made up (at most {self.longest} in a row)": self.values,
-            f"{self.rows_added} missing times added": self.rows_added,
-            f"{self.rows_dropped} repeated or untimed rows left out": self.rows_dropped,
-            f"{self.rows_moved} rows put in order": self.rows_moved,
-            f"{self.negatives} small negatives set to 0": self.negatives,
+            f"{_counted(self.values, 'number')} made up (at most {self.longest} in a row)": self.values,
+            f"{_counted(self.rows_added, 'missing time')} added": self.rows_added,
+            f"{_counted(self.rows_dropped, 'repeated or untimed row')} left out": self.rows_dropped,
+            f"{_counted(self.rows_moved, 'row')} put in order": self.rows_moved,
+            f"{_counted(self.negatives, 'small negative')} set to 0": self.negatives,
         }
         return ", ".join(text for text, count in done.items() if count) or None
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 @dataclass(frozen=True)

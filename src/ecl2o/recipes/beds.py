@@ -16,15 +16,24 @@ MOST_HISTORY_DAYS = 365  # what agents that learn while they run may begin on
 _FEWEST_HISTORY_DAYS = 7
 
 
-def series_bed(contexts: Contexts, alpha: Alpha, weights: tuple[float, float] | None = None) -> Bed:
-    """The series as days, the first ones as history; weights, if it has any, are billed between these ends, or as they are."""
+def series_bed(
+    contexts: Contexts,
+    alpha: Alpha,
+    weights: tuple[float, float] | None = None,
+    bounds: tuple[float, float] | None = None,
+) -> Bed:
+    """The series as days, the first ones as history; weights, if it has any, are billed between these ends, or as they are.
+
+    With bounds actions stay within them, and begin as near to the last context before as they allow.
+    """
     if contexts.weighted and weights is None:
         weights = weight_range(contexts.values[:, -1])
     per_day = contexts.steps_per_day
     first = min(HISTORY_DAYS, contexts.n_days // 2)
     history = contexts.values[: first * per_day]
-    problem = series_problem(contexts, alpha, weights=weights)
-    return Bed.spanning(problem, history[-1, : contexts.action_dim], _days(contexts)[first:], history)
+    problem = series_problem(contexts, alpha, bounds, weights)
+    x0 = problem.actions.project(jnp.asarray(history[-1, : contexts.action_dim]))
+    return Bed.spanning(problem, x0, _days(contexts)[first:], history)
 
 
 def last_days(bed: Bed, days: int | None) -> Bed:
@@ -34,7 +43,8 @@ def last_days(bed: Bed, days: int | None) -> Bed:
     before, kept = bed.days[:-days], bed.days[-days:]
     past = before.reshape(-1, before.shape[-1])
     hitting, dim = bed.problem.hitting, bed.x0.shape[0]
-    x0 = hitting.centre(past[-1], dim) if isinstance(hitting, AbstractQuadraticCost) else bed.x0
+    quadratic = isinstance(hitting, AbstractQuadraticCost)
+    x0 = bed.problem.actions.project(hitting.centre(past[-1], dim)) if quadratic else bed.x0
     if bed.history is not None:
         past = jnp.concatenate([bed.history, past])[-MOST_HISTORY_DAYS * bed.days.shape[1] :]
     make = Bed.of if bed.span is None else Bed.spanning

@@ -3,12 +3,11 @@
 import dataclasses
 from collections.abc import Sequence
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, Start
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Competitive, Guarded, Periodic, Start
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.weighted import AtUsualWeight
 from ecl2o.data import Contexts, DataError
@@ -293,8 +292,11 @@ def windows_of(contexts: Contexts, steps: int, history_steps: int) -> Instance:
     return Instance(training[starts - 1], training[starts[:, None] + np.arange(steps)], history)
 
 
-def in_units(agent: AbstractAgent, factor: float) -> AbstractAgent:
-    """The agent for contexts `factor` times as large: networks and guards rescale, everything else is homogeneous."""
+def in_units(agent: AbstractAgent, factor: float, terms: Terms | None = None) -> AbstractAgent:
+    """The agent for contexts `factor` times as large: networks and guards rescale, everything else is homogeneous.
+
+    With the terms in these units a promise has exactly their numbers: a product that is rounded up would lie outside the bounds.
+    """
 
     def has_units(node):
         return isinstance(node, Scaling | AbstractGuard)
@@ -303,7 +305,10 @@ def in_units(agent: AbstractAgent, factor: float) -> AbstractAgent:
         if isinstance(node, Scaling):
             return Scaling(node.offset * factor, node.scale * factor)
         if isinstance(node, AbstractGuard):
-            return eqx.tree_at(lambda guard: guard.agent, node.in_units(factor), in_units(node.agent, factor))
+            guard = node.in_units(factor)
+            if isinstance(guard, Competitive) and terms is not None:
+                guard = dataclasses.replace(guard, allowance=terms.allowance, contexts=terms.contexts)
+            return dataclasses.replace(guard, agent=in_units(node.agent, factor, terms))
         return node
 
     return jax.tree.map(rescaled, agent, is_leaf=has_units)

@@ -105,7 +105,8 @@ def policy_entry(path: str | Path, bed: Bed) -> Entry:
     if not eqx.tree_equal(policy.problem, bed.problem, rtol=1e-6):
         raise ValueError(
             f"{path} was made for another problem than this one (other costs, bounds, weights or alpha); its own is: "
-            f"{_in_words(policy.problem)}, and this one: {_in_words(bed.problem)}."
+            f"{_in_words(policy.problem)}, and this one: {_in_words(bed.problem)}. Give alpha, bounds and weights as they were "
+            "when it was fitted."
         )
     return streamed(policy.agent, policy.problem, policy.forecaster)
 
@@ -117,4 +118,6 @@ def _in_words(problem: Problem) -> str:
         weights = f", weights from {float(hitting.minimum):g} to {float(hitting.maximum):g}"
     parts = [type(part).__name__ for part in (problem.hitting, problem.switching, problem.actions)]
     constants = f"m = {float(problem.m):g}, alpha = {float(problem.alpha):g}, beta = {float(problem.beta):g}"
-    return f"{', '.join(parts)}, {constants}{weights}"
+    low, high = problem.actions.bounds(problem.Q.shape[0], float) if problem.is_bounded else (None, None)
+    limits = "" if low is None else f", bounds from {low} to {high}"
+    return f"{', '.join(parts)}, {constants}{weights}{limits}"

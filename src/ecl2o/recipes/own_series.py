@@ -190,7 +190,7 @@ def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress:
         for contexts, plausible in zip(series, ranges, strict=True)
     ]
     series = [contexts for contexts, _ in screened]
-    said = [in_words(contexts, rows) for contexts, rows in screened]
+    said = [in_words(contexts.time, rows) for contexts, rows in screened]
     sites = [scaled_site(*each) for each in zip(series, recipes, strict=True)]
     tried = options(sites, progress)
     longest = max(option.kept_steps(sites[0].contexts) for option in tried[0])
@@ -225,7 +225,7 @@ def _choice(
     """The cheapest on the validation days; a correction that training did not keep is not counted twice."""
     kept = [i for i, option in enumerate(tried) if option.trained or option.name != CORRECTED]
     factor = contexts.scale / site.contexts.scale
-    found = [dataclasses.replace(tried[i], agent=in_units(tried[i].agent, factor)) for i in kept]
+    found = [dataclasses.replace(tried[i], agent=in_units(tried[i].agent, factor, recipe.terms)) for i in kept]
     candidates = _candidates(found, [scores[i] for i in kept], float(np.mean(np.asarray(bed.unit))))
     best = int(np.argmin([candidate.average_cost for candidate in candidates]))
     problem = series_problem(contexts, recipe.alpha, recipe.bounds, recipe.weights)

@@ -296,7 +296,10 @@ def _fingerprint(policies: list[Policy]) -> str:
 
 def _check_owner(contents: Contents, policies: list[Policy], path: str | os.PathLike[str]) -> None:
     if contents.header.get("policy") != _fingerprint(policies):
-        raise PolicyFileError(f"{os.fspath(path)} is the state of a runner of another policy.")
+        raise PolicyFileError(
+            f"{os.fspath(path)} is the state of a run of another policy, or under other bounds. Begin a new state, "
+            "or go on with the policy and the bounds that it was begun with."
+        )
 
 
 def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[Sizes, int | None]:

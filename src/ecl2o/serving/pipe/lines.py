@@ -1,5 +1,6 @@
 """From lines of text to contexts: numbers with commas, or JSON, with or without the time."""
 
+import csv
 import dataclasses
 import datetime
 import json
@@ -36,6 +37,7 @@ class LineReader:
         self._columns, self._size = columns, size
         self._places: list[int] | None = None
         self._time_place: int | None = None
+        self._width = 0  # columns that the first line names
         self._first = True
 
     def read(self, line: str) -> Asked | None:
@@ -48,9 +50,10 @@ class LineReader:
         self._first = False
         if text[0] in "{[" or text == "null":
             return self._json(text)
-        cells = [cell.strip().strip('"') for cell in text.split(",")]
+        cells = [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True))]
         if first and self._is_header(cells):
             self._places, self._time_place = self._header(cells)
+            self._width = len(cells)
             return None
         return self._cells(cells)
 
@@ -60,6 +63,8 @@ class LineReader:
             needed = max([*self._places, -1 if self._time_place is None else self._time_place])
             if len(cells) <= needed:
                 raise ValueError(f"{len(cells)} cells, but the first line named more columns.")
+            if len(cells) > self._width:
+                raise ValueError(f"{len(cells)} cells, but the first line named {self._width} columns.")
             time = None if self._time_place is None else _as_time(cells[self._time_place])
             cells = [cells[place] for place in self._places]
         elif len(cells) == self._size + 1 and _is_time(cells[0]):
@@ -148,4 +153,5 @@ def _as_number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise ValueError(f"{cell[:60]!r} is not a number.") from None
+        hint = " Write it without separators of thousands." if _is_number(cell.replace(",", "")) else ""
+        raise ValueError(f"{cell[:60]!r} is not a number.{hint}") from None

@@ -235,7 +235,7 @@ class PipedRun:
         missed = self._slot(time) - self._slot_of_last() - 1
         filled = missed % self._week
         if missed:
-            self._say(f"{missed} steps are missing between {self._notes.last} and {time}: {filled} are filled in.")
+            self._say(f"steps missing between {self._notes.last} and {time}: {missed}; filled in: {filled}.")
         for _ in range(filled):
             runner.step(None if runner.is_screened else self._notes.context)
         return filled
