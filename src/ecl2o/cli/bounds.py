@@ -76,14 +76,14 @@ def _rows(m: float, alpha: float, beta: float, trusts: list[float], rho: float) 
         return function(*values, form="tight", **named), function(*values, form="paper", **named)
 
     rows = [
-        row("R-OBD", "upper bound, the least if curvature varies", *forms(theory.robd_ratio, m, alpha, beta)),
+        row("R-OBD", "upper bound, least if curvature varies", *forms(theory.robd_ratio, m, alpha, beta)),
         row("Greedy", "upper bound", theory.greedy_ratio(m, beta)),
         row("HittingMinimizer", "upper bound", theory.hitting_minimizer_ratio(m, beta)),
         row(f"PureML at rho {rho:g}", "lower bound", *forms(theory.pure_ml_lower_bound, m, alpha, rho, beta=beta)),
     ]
     if alpha == beta:
         exact = theory.exact_robd_ratio(m, beta)
-        rows.insert(1, row("R-OBD, constant curvature", "exact ratio where curvature is m, as in fit", exact))
+        rows.insert(1, row("R-OBD, constant curvature", "exact where curvature is m, as in fit", exact))
     for trust in trusts:
         bound = forms(theory.mla_robd_bound, m, alpha, beta, trust, rho)
         rows.append(row(f"MLA-ROBD, trust {trust:g}, at rho {rho:g}", "upper bound", *bound))

@@ -35,6 +35,7 @@ _DIGEST = hashlib.sha256
 _LENGTH = 8  # bytes that say how long a part is
 _LIBRARY = Path(__file__).parents[1]
 
+_MOST_PROGRAMS = 64
 _programs: dict[Path, Program] = {}  # of this process, one for each structure and set of sizes
 
 
@@ -45,6 +46,8 @@ def pack_kept(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program,
     if place is None:
         return pack(stepper, sizes, dtype)
     if place not in _programs:
+        while len(_programs) >= _MOST_PROGRAMS:
+            del _programs[next(iter(_programs))]
         _programs[place] = _program(place, stepper, sizes, dtype)
     return _programs[place], arrays
 
