@@ -98,6 +98,17 @@ def test_a_damaged_file_is_made_again(folder, damage):
     assert all(kept._read(folder / name) is not None for name in kept_in(folder))
 
 
+def test_a_program_that_cannot_be_loaded_is_made_again(folder):
+    expected = played()
+    for name in kept_in(folder):
+        parts = kept._read(folder / name)
+        assert parts is not None
+        if len(parts) == 2:  # a program, not the sizes of what is carried
+            kept._write(folder / name, [parts[0], b"not a program"])
+    np.testing.assert_array_equal(played(), expected)
+    assert all(b"not a program" not in (folder / name).read_bytes() for name in kept_in(folder))
+
+
 def test_a_folder_that_takes_no_file_costs_nothing_but_time(folder, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")

@@ -81,8 +81,17 @@ class _Kept:
         self._path, self._find, self._run = path, find, None
 
     def __call__(self, *arguments: Any) -> Any:
-        if self._run is None:
-            self._run = self._read(arguments) or self._make(arguments)
+        if self._run is not None:
+            return self._run(*arguments)
+        try:
+            kept = self._read(arguments)
+            if kept is not None:
+                answer = kept(*arguments)
+                self._run = kept
+                return answer
+        except Exception:
+            pass
+        self._run = self._make(arguments)
         return self._run(*arguments)
 
     def _read(self, arguments: Any) -> Callable[..., Any] | None:
