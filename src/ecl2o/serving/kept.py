@@ -89,7 +89,7 @@ class _Kept:
                 answer = kept(*arguments)
                 self._run = kept
                 return answer
-        except Exception:
+        except Exception:  # whatever a program of another build leads to: it is made again, and fails again if it must
             pass
         self._run = self._make(arguments)
         return self._run(*arguments)
