@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -336,6 +337,21 @@ def test_closed_input_and_output_are_said_in_one_line(fitted):
         assert result.returncode == 1
         assert result.stderr.startswith(f"ecl2o: {words}")
         assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_process_that_is_started_for_one_step_compiles_nothing_of_the_run(tmp_path):
+    """Every later one finds the programs of the first, which is most of what a cold start takes."""
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=5.0, dim=1))
+    ec.save(tmp_path / "expert.ecl2o", ec.Policy(ec.ROBD(), problem))
+    command = [*COMMAND, tmp_path / "expert.ecl2o", "--x0", "1"]
+    settings = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "JAX_LOG_COMPILES": "1"}
+    told = [
+        subprocess.run(command, input="3.5\n", capture_output=True, text=True, env=os.environ | settings)
+        for _ in range(2)
+    ]
+    assert told[0].stdout == told[1].stdout != ""
+    first, second = (set(re.findall(r"Compiling jit\((\w+)\)", one.stderr)) for one in told)
+    assert first - second == {"packed_begin", "called"}
 
 
 def test_a_step_that_nobody_can_read_is_not_answered(fitted, tmp_path, ecl2o):

@@ -84,6 +84,14 @@ def test_a_policy_for_other_days_is_refused(fitted, ecl2o, tmp_path):
     assert "was made for days of 4 steps, but the days here have 24." in result.stderr
 
 
+def test_a_policy_for_another_alpha_is_refused(fitted, ecl2o):
+    result = ecl2o("compare", fitted.data, "--column", "demand", "--alpha", "1", "--agents", f"r-obd,{fitted.policy}")
+    assert (result.exit_code, result.stdout) == (1, "")
+    words = " ".join(result.stderr.split())
+    assert "was made for another problem than this one" in words
+    assert "alpha = 5" in words
+
+
 def test_agents_can_be_listed(ecl2o):
     assert "r-obd" in ecl2o("compare", "--agents", "list").stdout.splitlines()
 
