@@ -92,6 +92,26 @@ def test_a_policy_for_another_alpha_is_refused(fitted, ecl2o):
     assert "alpha = 5" in words
 
 
+def test_a_reading_in_the_wrong_unit_does_not_decide_the_comparison(ecl2o, tmp_path):
+    """The last plausible one stands for it, as in `evaluate`, and that is said."""
+    lines = write_series(tmp_path / "demand.csv", days=60).read_text(encoding="utf-8").splitlines()
+    time, value, *rest = lines[200].split(",")
+    changed = {"damaged": str(1000 * float(value)), "used": lines[199].split(",")[1]}
+    told = {}
+    for name, cell in changed.items():
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join([*lines[:200], ",".join([time, cell, *rest]), *lines[201:]]) + "\n", encoding="utf-8")
+        told[name] = ecl2o("compare", path, "--column", "demand", "--agents", "r-obd,greedy", "--json")
+    reports = {name: json.loads(result.stdout) for name, result in told.items()}
+    assert [report.pop("screened") for report in reports.values()] == [1, 0]
+    costs = [{name: row["mean_bill"] for name, row in report["agents"].items()} for report in reports.values()]
+    assert costs[0] == costs[1]
+    assert f"damaged.csv: 1 reading was not plausible and replaced by the one before, the first at {time}" in " ".join(
+        told["damaged"].stderr.split()
+    )
+    assert told["used"].stderr == ""
+
+
 def test_agents_can_be_listed(ecl2o):
     assert "r-obd" in ecl2o("compare", "--agents", "list").stdout.splitlines()
 

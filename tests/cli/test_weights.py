@@ -195,3 +195,30 @@ def test_bounds_go_with_weights(priced):
     assert bool(run.info.details["kept"].all())
     assert float(run.actions.min()) >= 2.0
     assert float(run.cost) <= PROMISE * float(ec.oracle(problem, ec.Instance([3.0], values)).cost) * (1 + 1e-9)
+
+
+def test_two_columns_with_one_price_a_promise_for_each_day_and_an_allowance(priced, ecl2o, tmp_path):
+    """On days as hostile as they come, by NumPy: at each step of each day at most ratio times its optimum, plus the allowance."""
+    out, allowance, ratio = tmp_path / "two.ecl2o", 2.0, 2.5
+    columns = ("--column", "demand", "--column", "supply", "--weight-column", "price")
+    terms = ("--alpha", ALPHA, "--promise", ratio, "--per", "day", "--allowance", allowance, "--weights", "0.4:2.4")
+    fitted = ecl2o("fit", priced, "--out", out, *columns, *terms, "--advisor", "r-obd", *SPLIT)
+    assert fitted.exit_code == 0, fitted.stderr
+    policy, rng = ec.load(out), np.random.default_rng(3)
+    assert policy.contract.columns == ["demand", "supply", "price"]
+    assert "at most 2.5 times the optimum plus 2, over each 4 steps" in " ".join(fitted.stdout.split())
+    evaluated = ecl2o("evaluate", out, priced, "--days", 4, "--json")
+    assert json.loads(evaluated.stdout)["rows"]["policy"]["promise_kept"] is True
+
+    x0, runner = np.zeros(2), ec.Runner(policy, [0.0, 0.0], policy.history)
+    for _ in range(12):
+        actions, used = [], []
+        for _ in range(STEPS):
+            actions.append(runner.step([*rng.choice([0.0, 3.0, 6.0], 2), rng.choice(ENDS)]))
+            used.append(runner.context)  # what is not plausible is screened before
+            done, (*values, weights) = np.transpose(actions), np.transpose(used)
+            paid = sum(bill(x0[i], done[i], values[i], weights) for i in range(2))
+            best = sum(optimum(x0[i], values[i], weights) for i in range(2))
+            assert paid <= (ratio * best + allowance) * (1 + 1e-9)
+        x0 = actions[-1]
+    assert float(runner.screened) < 12 * STEPS / 2

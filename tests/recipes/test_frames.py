@@ -134,3 +134,28 @@ def test_settings_that_do_not_go_together_are_refused(frame):
     with pytest.raises(DataError, match="columns must name"):
         ec.fit_series(frame, columns=["y1"])
     assert dataclasses.is_dataclass(ec.SeriesPolicy)
+
+
+def test_a_column_of_weights(frame):
+    """The price is not followed, and a row of the frame with it is what a step sees, and what a file of it would be fitted to."""
+    price = pd.Series(1 + 0.5 * np.cos(np.arange(len(frame))), frame.index)
+    priced = pd.DataFrame({"price": price, "y0": frame["y0"], "other": 1.0})
+    terms = {"columns": ["y0"], "weight_column": "price", "weights": (0.4, 2.0), "advisor": "r-obd"}
+    fitted = ec.fit_series(priced, promise=3.5, **terms, **SMALL)
+    contract = fitted.policy_.contract
+    assert (contract.columns, contract.weight_column, contract.weights) == (["y0", "price"], "price", (0.4, 2.0))
+    week = priced.iloc[-4:]
+    done = fitted.predict(week)
+    assert list(done.columns) == ["y0"]
+    dear = fitted.predict(week.assign(price=2.0))
+    missed, less = (np.abs(actions["y0"] - week["y0"]).sum() for actions in (done, dear))
+    assert less < missed  # what costs more is missed by less
+    before = priced.iloc[:4].set_axis(frame.index[:4] - pd.Timedelta("1D"))
+    assert fitted.predict(before).shape == (4, 1)  # nothing came before, so that it begins where the first context is
+    np.testing.assert_array_equal(fitted.step(week[["y0", "price"]].iloc[0]).shape, (1,))
+    assert len(fitted.plot()[0].get_lines()) == 2
+    matplotlib.pyplot.close("all")
+    with pytest.raises(DataError, match="no column is said to hold them"):
+        ec.fit_series(frame, weights=(0.4, 2.0), advisor="r-obd", **SMALL)
+    with pytest.raises(DataError, match="columns must name columns of the frame"):
+        ec.fit_series(frame, columns=["y0"], weight_column="price", advisor="r-obd", **SMALL)

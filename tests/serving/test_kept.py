@@ -1,6 +1,7 @@
 """Programs that are kept on disk: the same numbers, nothing traced again, and never a program that is not this one's."""
 
 import dataclasses
+import os
 
 import equinox as eqx
 import jax
@@ -119,6 +120,22 @@ def test_a_folder_that_takes_no_file_costs_nothing_but_time(folder, monkeypatch)
     monkeypatch.setattr(kept, "_write", full)
     np.testing.assert_array_equal(played(), expected)
     assert kept_in(folder) == []
+
+
+def test_what_nobody_uses_is_removed_after_a_month_and_what_is_used_stays(folder):
+    """A file of JAX's own cache is not ours to remove."""
+    played()
+    used = kept_in(folder)
+    strangers = [folder / name for name in ("ecl2o-run-stale", "ecl2o-run-stale-advance", "jit_advance-cache")]
+    for path in strangers:
+        path.write_bytes(b"of an earlier version")
+    for path in [*strangers, *(folder / name for name in used)]:
+        os.utime(path, (0, 0))
+    played()  # reads what it needs, and writes nothing
+    assert set(kept_in(folder)) > set(used)
+    kept._write(folder / "ecl2o-run-new", [b"a new one"])
+    assert kept_in(folder) == sorted([*used, "ecl2o-run-new"])
+    assert strangers[-1].exists()
 
 
 def test_code_of_the_users_is_never_kept(folder):

@@ -8,9 +8,6 @@ import typer
 from ecl2o.cli import output, series, tables
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from ecl2o.recipes.alphas import AlphaStudy
 
 
@@ -49,10 +46,12 @@ def alpha(
 
     use_double_precision()
     from ecl2o.recipes.alphas import ALPHAS, alpha_of_prices, study_alphas
+    from ecl2o.recipes.believed import plausible_rows
 
     yours = None if miss_price is None or ramp_price is None else alpha_of_prices(miss_price, ramp_price)
     frame, metadata = series.reading(data, column, time_column, fill).rows()
-    values = _plausible(frame, metadata.steps_per_day, data.name)
+    values, replaced = plausible_rows(frame.to_numpy(float), metadata.steps_per_day)
+    series.tell_replaced(data, frame.index, replaced)
     found = study_alphas(values, [*(wanted or ALPHAS), *([] if yours is None else [yours])])
     if figure is not None:
         import pandas as pd
@@ -66,17 +65,6 @@ def alpha(
         output.print_json({"data": str(data), "your_alpha": yours, "rows": _as_json(found)})
     else:
         _print(found, yours, data.name)
-
-
-def _plausible(frame: "pd.DataFrame", steps_per_day: int, name: str) -> "np.ndarray":
-    """The readings as `fit` would use them: one in the wrong unit says nothing about alpha."""
-    from ecl2o.recipes.believed import in_words, plausible_rows
-
-    values, replaced = plausible_rows(frame.to_numpy(float), steps_per_day)
-    said = in_words(frame.index, replaced)
-    if said is not None:
-        output.messages().print(f"{name}: {said}", soft_wrap=True)
-    return values
 
 
 def _numbers(text: str) -> list[float]:

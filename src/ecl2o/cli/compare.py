@@ -80,13 +80,14 @@ def compare(
     from ecl2o.recipes.beds import last_days, series_bed
     from ecl2o.recipes.catalogue import asked_entries
 
-    names = _names(agents)
+    names, replaced = _names(agents), ()
     if study is not None:
         bed = _study_bed(study, movement, seed)
     else:
         assert data is not None
         reading = series.reading(data, column, time_column, fill, period, day_start, weight_column)
-        bed = series_bed(reading.whole(), movement or 10.0, ends, limits)
+        contexts, replaced = series.screened(data, reading.whole())
+        bed = series_bed(contexts, movement or 10.0, ends, limits)
     bed = last_days(bed, days)
     asked = asked_entries(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
@@ -101,6 +102,7 @@ def compare(
             "days": bed.days.shape[0],
             "alpha": movement if isinstance(movement, dict) else float(bed.problem.alpha),
             "forecaster": forecaster,
+            "screened": len(replaced),
         }
         output.print_json(found | {"agents": entries.as_json(rows), "not_applicable": refused})
         return None

@@ -38,7 +38,7 @@ def evaluate(
     use_double_precision()
     from ecl2o.evaluation.comparison import compare, streamed
     from ecl2o.recipes.beds import policy_bed, seen_days
-    from ecl2o.recipes.believed import believed, in_words
+    from ecl2o.recipes.believed import believed
     from ecl2o.recipes.bills import Bills
     from ecl2o.recipes.own_series import reference_entries
     from ecl2o.serving import load
@@ -100,9 +100,7 @@ def evaluate(
                 f"note: {seen} of these {tested} days were used to train or choose the policy"
                 + (f"; --days {rest} tests on the others." if rest else ".")
             )
-    said = in_words(contexts.time, replaced)
-    if said is not None:
-        output.messages().print(f"{data.name}: {said} All figures are of the contexts that were used.", soft_wrap=True)
+    series.tell_replaced(data, contexts.time, replaced)
     if own.promise_kept is False:
         raise typer.Exit(1)
 

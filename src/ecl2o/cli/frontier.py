@@ -66,7 +66,8 @@ def frontier(
         if data is None:
             contexts = weather_contexts(weather, preset or weather_options.PRESET, shortage, fill)
         else:
-            contexts = series.reading(data, column, time_column, fill, period, day_start).contexts(split)
+            reading = series.reading(data, column, time_column, fill, period, day_start)
+            contexts, _ = series.screened(data, reading.contexts(split))
         interval = _WEATHER_CONTEXTS.get(contexts.preset) if contexts_in is None else series.interval_of(contexts_in)
         settings = FrontierSettings(
             alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick, contexts=interval

@@ -1,5 +1,6 @@
 """What the commands that read a series share: their options."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -7,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from ecl2o.data import Split
+    import numpy as np
+    import pandas as pd
+
+    from ecl2o.data import Contexts, Split
     from ecl2o.recipes.reading import Reading
 
 
@@ -163,6 +167,25 @@ def reading(
     return Reading(
         path, columns, time_column, fill, period, tell=tell, day_start_minutes=minutes, weight_column=weight_column
     )
+
+
+def screened(path: Path, contexts: "Contexts") -> tuple["Contexts", "np.ndarray"]:
+    """The contexts that the bulk of the file makes plausible, and the rows that were replaced, of which people are told."""
+    from ecl2o.recipes.believed import plausible_rows
+
+    values, rows = plausible_rows(contexts.values, contexts.steps_per_day)
+    tell_replaced(path, contexts.time, rows)
+    return dataclasses.replace(contexts, values=values), rows
+
+
+def tell_replaced(path: Path, time: "pd.Index", rows: "np.ndarray") -> None:
+    """Say on standard error which readings of a file were not believed, where there are any."""
+    from ecl2o.cli import output
+    from ecl2o.recipes.believed import in_words
+
+    said = in_words(time, rows)
+    if said is not None:
+        output.messages().print(f"{path.name}: {said} All figures are of the contexts that were used.", soft_wrap=True)
 
 
 def weights_of(text: str | None, weight_column: str | None) -> tuple[float, float] | None:

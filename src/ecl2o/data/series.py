@@ -120,6 +120,17 @@ def read_series(
     )
 
 
+def and_weight(columns: Sequence[str] | None, weight_column: str | None) -> list[str] | None:
+    """The columns by name, the weight among them; None for all.
+
+    >>> and_weight(["demand"], "price")
+    ['demand', 'price']
+    """
+    if not columns:
+        return None
+    return [*columns] if weight_column is None or weight_column in columns else [*columns, weight_column]
+
+
 def weight_last(
     frame: pd.DataFrame, metadata: SeriesMetadata, weight_column: str | None
 ) -> tuple[pd.DataFrame, SeriesMetadata]:

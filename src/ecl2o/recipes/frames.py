@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data import Contexts, DataError, Split, frame_series, series_contexts
+from ecl2o.data.series import and_weight, weight_last
 from ecl2o.data.whole_days import whole_days
 from ecl2o.evaluation.comparison import ScoredEntry
 from ecl2o.recipes import own_series
@@ -39,6 +40,8 @@ class SeriesPolicy:
         bounds: (low, high) of actions.
         advisor: "auto", "ridge", "seasonal", "rhc", "r-obd", "mlp" or "lstm".
         columns: which columns to follow; all that hold numbers unless given.
+        weight_column: a column that is not followed, but says what a miss costs, such as a price.
+        weights: (low, high) that weights are billed between; None: what was seen, a quarter wider.
         fill: how to repair gaps: "interpolate" or "previous"; None refuses them.
         period: steps in a day, where rows are a day or more apart.
         training_days: another split, together with `validation_days`.
@@ -60,6 +63,8 @@ class SeriesPolicy:
     bounds: tuple[float, float] | None = None
     advisor: Advisor | str = "auto"
     columns: Sequence[str] | None = None
+    weight_column: str | None = None
+    weights: tuple[float, float] | None = None
     fill: str | None = None
     period: int | None = None
     training_days: int | None = None
@@ -88,7 +93,7 @@ class SeriesPolicy:
         self._runner: Runner | None = None
 
     def step(self, context: Any) -> np.ndarray:
-        """See one context (a number, a row of a frame, a vector), choose an action (d,).
+        """See one context (a number, a row of a frame, a vector; with weights, its weight last), choose an action (d,).
 
         The first call goes on where the fitted series ended.
         """
@@ -114,14 +119,14 @@ class SeriesPolicy:
         It begins on those rows of the fitted series that lie before the frame's first.
         """
         policy, fitted = self.policy_, self.contexts_
-        names = list(policy.contract.columns or ())
-        frame, _ = frame_series(X, names, self.fill)
+        frame, _ = frame_series(X, policy.contract.columns, self.fill)
         values = frame.to_numpy(float)
         past = fitted.values[: int(np.searchsorted(fitted.time, frame.index[0]))]
+        followed = self._followed()
         with jax.enable_x64(True):
-            runner = begin(policy, None, past) if len(past) else begin(policy, values[0], past)
+            runner = begin(policy, None if len(past) else values[0, : len(followed)], past)
             actions = [runner.step(context) for context in values]
-        return pd.DataFrame(np.array(actions), frame.index, names)
+        return pd.DataFrame(np.array(actions), frame.index, followed)
 
     def plot(self) -> Any:
         """The last test week with what was done, and the comparison; gives the two axes."""
@@ -130,7 +135,7 @@ class SeriesPolicy:
         contexts = self.contexts_
         steps = min(7 * contexts.steps_per_day, len(contexts.test_time()))
         week = pd.DataFrame(contexts.values, contexts.time, list(self.policy_.contract.columns or ())).iloc[-steps:]
-        return draw_fitted(week, self.predict(week), self.table_)
+        return draw_fitted(week[self._followed()], self.predict(week), self.table_)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings, as scikit-learn asks for them."""
@@ -182,16 +187,23 @@ class SeriesPolicy:
             raise ValueError("this policy is not fitted yet: call fit with a frame first.")
         return self.fitted_
 
+    def _followed(self) -> list[str]:
+        """The columns without that of weights, one for each number of an action."""
+        contract = self.policy_.contract
+        return [name for name in contract.columns or () if name != contract.weight_column]
+
     def _recipe(self) -> Recipe:
         if self.promise is None and (self.allowance or self.contexts is not None or self.per != "run"):
             raise ValueError("per, allowance and contexts go with a promise.")
         terms = None if self.promise is None else Terms(self.promise, self.per, self.allowance, self.contexts)
-        return Recipe(self.alpha, self.advisor, terms, self.steps, self.seed, self.bounds)  # pyright: ignore[reportArgumentType]
+        settings = self.steps, self.seed, self.bounds, self.weights
+        return Recipe(self.alpha, self.advisor, terms, *settings)  # pyright: ignore[reportArgumentType]
 
     def _contexts(self, X: pd.DataFrame | pd.Series) -> Contexts:
         if (self.training_days is None) != (self.validation_days is None):
             raise ValueError("training_days and validation_days go together: give both or neither.")
-        frame, metadata = frame_series(X, self.columns, self.fill)
+        frame, metadata = frame_series(X, and_weight(self.columns, self.weight_column), self.fill)
+        frame, metadata = weight_last(frame, metadata, self.weight_column)
         if self.period is not None:
             metadata = dataclasses.replace(metadata, steps_per_day=self.period)
         if metadata.steps_per_day < 2:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data import Contexts, DataError, SeriesMetadata, Split, read_series, series_contexts, whole_days
-from ecl2o.data.series import weight_last
+from ecl2o.data.series import and_weight, weight_last
 from ecl2o.recipes.own_series import FEWEST_DAYS, default_split
 from ecl2o.serving import Policy
 
@@ -92,7 +92,9 @@ class Reading:
 
     def rows(self) -> tuple[pd.DataFrame, SeriesMetadata]:
         """The file as it is, with a word about what was repaired; refused where its step is not the one that is wanted."""
-        frame, metadata = read_series(self.path, self.time_column, self._wanted(), self.fill)
+        frame, metadata = read_series(
+            self.path, self.time_column, and_weight(self.columns, self.weight_column), self.fill
+        )
         frame, metadata = weight_last(frame, metadata, self.weight_column)
         if self.step_minutes is not None and metadata.step_minutes != self.step_minutes:
             raise DataError(
@@ -103,12 +105,6 @@ class Reading:
         if repaired is not None:
             self.tell(f"{metadata.file}: {repaired}.")
         return frame, metadata
-
-    def _wanted(self) -> list[str] | None:
-        """The columns by name, the weight among them; None for all."""
-        if not self.columns or self.weight_column is None or self.weight_column in self.columns:
-            return self.columns or None
-        return [*self.columns, self.weight_column]
 
     def _frame(self) -> tuple[pd.DataFrame, SeriesMetadata]:
         frame, metadata = self.rows()

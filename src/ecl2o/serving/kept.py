@@ -5,8 +5,9 @@ else it does. JAX's cache spares it the compilation alone. So where JAX is told 
 (`jax_compilation_cache_dir`), those that a run needs are kept beside them, ready to be called.
 
 A file is for one structure and one set of sizes, not for the numbers of a policy, and for the very library, versions and
-processor that made it: anything else has another name. It is checked when it is read; one that does not fit is made again. Like
-JAX's own cache it holds machine code, so whoever can write to that folder decides what is run.
+processor that made it: anything else has another name. It is checked when it is read; one that does not fit is made again. What
+nobody has read for a month, such as the programs of an earlier version, is removed when the next one is written. Like JAX's own
+cache it holds machine code, so whoever can write to that folder decides what is run.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import json
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,8 @@ from ecl2o.serving.policy_tree import Encoder
 _DIGEST = hashlib.sha256
 _LENGTH = 8  # bytes that say how long a part is
 _LIBRARY = Path(__file__).parents[1]
+_PREFIX = "ecl2o-run-"
+_UNUSED_SECONDS = 30 * 24 * 3600.0
 
 _MOST_PROGRAMS = 64
 _programs: dict[Path, Program] = {}  # of this process, one for each structure and set of sizes
@@ -146,7 +150,7 @@ def _place(stepper: Stepper, arrays: Sequence[Any], sizes: Sizes, dtype: np.dtyp
         return None
     shapes = json.dumps([[list(array.shape), str(array.dtype)] for array in arrays])
     name = _DIGEST("\0".join([described, shapes, *_surroundings()]).encode()).hexdigest()
-    return Path(folder) / f"ecl2o-run-{name}"
+    return Path(folder) / f"{_PREFIX}{name}"
 
 
 @functools.cache
@@ -171,14 +175,26 @@ def _write(path: Path, parts: Sequence[bytes]) -> None:
         except OSError:
             os.unlink(file.name)
             raise
+    _remove_unused(path.parent)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the files that have not been read for a month, and what a killed process left unfinished that long ago."""
+    before = time.time() - _UNUSED_SECONDS
+    for path in folder.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another process was faster
+            if path.stat().st_mtime < before:
+                path.unlink()
 
 
 def _read(path: Path) -> list[bytes] | None:
-    """What was written; None where there is nothing, or something else."""
+    """What was written; None where there is nothing, or something else. Its time becomes that of its last use."""
     try:
         content = path.read_bytes()
     except OSError:
         return None
+    with contextlib.suppress(OSError):  # of another user
+        os.utime(path)
     size = _DIGEST().digest_size
     checksum, body = content[:size], content[size:]
     if _DIGEST(body).digest() != checksum:
