@@ -94,24 +94,21 @@ def read_series(
     table = _parquet(source) if _is_parquet(source) else read_table(source, decoded(source))
     _refuse_unnamed(table)
     time_column = find_time_column(table) if time_column is None else _existing(table, time_column)
-    wanted, ignored = _numeric_columns(table, time_column, columns)
+    found, ignored = _numeric_columns(table, time_column, columns)
     parsed, cells = parse_times(table, time_column), table.column(time_column)
     faults = [
         Fault(int(table.rows[i]), time_column, f"{shown(str(cells[i]))} is not a date or time")
         for i in np.flatnonzero(parsed.times.isna())
     ]
-    values = {}
-    for name in wanted:
-        values[name], found = numbers(table, name)
-        faults += found
-    frame = pd.DataFrame(values, index=parsed.times)
+    faults += [fault for _, wrong in found.values() for fault in wrong]
+    frame = pd.DataFrame({name: values for name, (values, _) in found.items()}, index=parsed.times)
     whole = regular(table, time_column, frame, faults, fill)
     return whole.frame, SeriesMetadata(
         file=source.path.name,
         sha256=source.sha256,
         time_column=time_column,
         time_format=parsed.how,
-        columns=tuple(wanted),
+        columns=tuple(found),
         ignored_columns=tuple(ignored),
         step_minutes=whole.step.total_seconds() / 60,
         steps_per_day=steps_per_day(source.path, whole.step),
@@ -170,8 +167,7 @@ def _parquet(source: Source) -> Table:
     if frame.empty:
         raise DataError(f"{source.path} has no rows of data.")
     text = [_as_text(frame[name]) for name in frame.columns]
-    cells = [list(row) for row in zip(*text, strict=True)]
-    return Table(source.path, tuple(map(str, frame.columns)), cells, np.arange(1, len(cells) + 1), unit="row")
+    return Table(source.path, tuple(map(str, frame.columns)), text, np.arange(1, len(frame) + 1), unit="row")
 
 
 def _as_text(column: pd.Series) -> list[str]:
@@ -192,26 +188,25 @@ def _existing(table: Table, name: str) -> str:
     return name
 
 
-def _numeric_columns(table: Table, time_column: str, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """The columns to use, and those left out because not one of their cells is a number."""
+def _numeric_columns(
+    table: Table, time_column: str, columns: Sequence[str] | None
+) -> tuple[dict[str, tuple[np.ndarray, list[Fault]]], list[str]]:
+    """The columns to use, by name with their numbers, and those left out because not one of their cells is a number."""
     if columns is not None:
         wanted = [_existing(table, name) for name in columns]
         if not wanted or time_column in wanted:
             raise DataError(
                 f"{table.path}: columns must name one or more columns other than the time, got {list(columns)}."
             )
-        return wanted, []
-    wanted, ignored = [], []
-    for name in dict.fromkeys(table.columns):
-        if name != time_column and name:
-            holds_numbers = np.isfinite(numbers(table, name)[0]).any()
-            (wanted if holds_numbers else ignored).append(name)
-    if not wanted:
+        return {name: numbers(table, name) for name in wanted}, []
+    found = {name: numbers(table, name) for name in dict.fromkeys(table.columns) if name and name != time_column}
+    ignored = [name for name, (values, _) in found.items() if not np.isfinite(values).any()]
+    if len(ignored) == len(found):
         raise DataError(
             f"{table.path}: no column holds numbers besides the time column {shown(time_column)}; "
             f"the file has {listed(table.columns)}."
         )
-    return wanted, ignored
+    return {name: each for name, each in found.items() if name not in ignored}, ignored
 
 
 def steps_per_day(path: Path, step: pd.Timedelta) -> int:

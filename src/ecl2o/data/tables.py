@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ from ecl2o.data.errors import DataError
 FILLS = ("interpolate", "previous")
 _MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "-", "--", "#n/a", "?"))
 _DELIMITERS = ",;\t"
-_CONTROL = frozenset(range(32)) - frozenset(b"\t\r\n\f")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f]")
 LARGEST = 1e100  # squares, and their sums, must stay far from where doubles end
 _IN_GROUPS = {  # numbers with thousands separators, by the sign before the decimals
     ".": re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?"),
@@ -67,27 +67,26 @@ class Source:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under named columns. `rows` holds each row's number in the file, `unit` the word for it.
+    """Text under named columns, `cells` column by column. `rows` holds each row's number in the file, `unit` the word for it.
 
     `unfinished` says that the last row has no end of line, as where a file was cut off.
     """
 
     path: Path
     columns: tuple[str, ...]
-    cells: list[list[str]]
+    cells: Sequence[list[str]]
     rows: np.ndarray
     delimiter: str = ","
     unit: str = "line"
     unfinished: bool = False
 
     def column(self, name: str) -> pd.Series:
-        """The cells of one column; cells that a short row lacks are empty."""
+        """The cells of one column, without blanks around them."""
         if self.columns.count(name) > 1:
             raise DataError(
                 f"{self.path}: the column {shown(name)} appears more than once. Rename or remove one of them."
             )
-        place = self.columns.index(name)
-        return pd.Series([row[place].strip() if place < len(row) else "" for row in self.cells], dtype=object)
+        return pd.Series([*map(str.strip, self.cells[self.columns.index(name)])], dtype=object)
 
     def refuse(self, faults: list[Fault], advice: str) -> None:
         """Raise for the first fault, if there is any, and say how many more there are."""
@@ -142,45 +141,60 @@ def decoded(source: Source) -> str:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if not any(ord(letter) in _CONTROL for letter in set(text)):
+        if _CONTROL.search(text) is None:
             return text
     raise DataError(f"{source.path} is not a text file. Export the data as CSV (a spreadsheet can save as CSV).")
 
 
 def read_table(source: Source, text: str, skip: int = 0) -> Table:
     """A CSV table whose column names stand on line `skip` + 1; commas, semicolons or tabs between cells."""
-    lines = io.StringIO(text)
+    stream = io.StringIO(text)
     for _ in range(skip):
-        lines.readline()
-    start = lines.tell()
-    heading = lines.readline()
-    lines.seek(start)
+        stream.readline()
+    start = stream.tell()
+    heading = stream.readline()
+    stream.seek(start)
     delimiter = max(_DELIMITERS, key=heading.count)
-    reader = csv.reader(lines, delimiter=delimiter)
+    reader = csv.reader(stream, delimiter=delimiter)
     try:
         columns = [name.strip() for name in next(reader)]
-        numbered = [(reader.line_num + skip, row) for row in reader if "".join(row).strip()]
+        while columns and not columns[-1]:  # spreadsheets pad short lines with empty cells
+            columns.pop()
+        if not columns:
+            raise DataError(f"{source.path}, line {skip + 1}: the names of the columns are expected here.")
+        lines, cells = _rows(source, reader, len(columns), skip)
     except StopIteration:
         raise DataError(f"{source.path} has no line {skip + 1} with the names of the columns.") from None
     except csv.Error as error:
         raise DataError(
             f"{source.path}, line {reader.line_num + skip}: {error}. Export the file as CSV again."
         ) from error
-    while columns and not columns[-1]:  # spreadsheets pad short lines with empty cells
-        columns.pop()
-    if not columns:
-        raise DataError(f"{source.path}, line {skip + 1}: the names of the columns are expected here.")
-    for line, row in numbered:
-        if len(row) > len(columns) and "".join(row[len(columns) :]).strip():
-            raise DataError(
-                f"{source.path}, line {line}: {len(row)} cells under {len(columns)} columns. "
-                "Check for a stray separator, or a decimal comma in a comma-separated file."
-            )
-    if not numbered:
+    if not lines:
         raise DataError(f"{source.path} has a header but no rows of data below line {skip + 1}.")
-    rows = np.array([line for line, _ in numbered])
-    cells, unfinished = [row for _, row in numbered], text[-1] not in "\r\n"
-    return Table(source.path, tuple(columns), cells, rows, delimiter, unfinished=unfinished)
+    return Table(source.path, tuple(columns), cells, np.array(lines), delimiter, unfinished=text[-1] not in "\r\n")
+
+
+def _rows(source: Source, reader: Any, width: int, skip: int) -> tuple[list[int], list[list[str]]]:
+    """The lines on which rows stand, and their cells, column by column; cells that a short row lacks are empty.
+
+    One list takes all cells: a list for each row would keep the garbage collector busy for as long as the reading takes.
+    """
+    lines: list[int] = []
+    cells: list[str] = []
+    for row in reader:
+        if not "".join(row).strip():
+            continue
+        line = reader.line_num + skip
+        if len(row) != width:
+            if "".join(row[width:]).strip():
+                raise DataError(
+                    f"{source.path}, line {line}: {len(row)} cells under {width} columns. "
+                    "Check for a stray separator, or a decimal comma in a comma-separated file."
+                )
+            row = [*row[:width], *[""] * (width - len(row))]
+        lines.append(line)
+        cells += row
+    return lines, [cells[place::width] for place in range(width)]
 
 
 def as_numbers(cells: pd.Series) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Time columns as people write them: dates, dates with offsets, seconds since 1970, or a plain count of steps."""
 
+import collections
 import datetime
 import re
 from collections.abc import Callable
@@ -40,6 +41,7 @@ _COUNTERS = {
     "index": "h",
 }
 _OFFSET = re.compile(r":\d{2}(?:\.\d+)?\s*(?:Z|UTC|([+-])(\d{2}):?(\d{2}))$")
+_ISO = re.compile(r"\d{4}-?\d{2}-?\d{2}")
 _EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
 
 
@@ -76,11 +78,12 @@ def parse_times(table: Table, name: str) -> ParsedTimes:
     a regular series.
     """
     cells = table.column(name)
-    counts = as_numbers(cells)
-    if np.isfinite(counts).mean() > 0.5 and not cells.str.fullmatch(r"\d{8}").mean() > 0.5:
-        return _from_numbers(name, counts)
-    offsets = [_offset(cell) for cell in cells]
-    if np.mean([offset is not None for offset in offsets]) > 0.5:
+    if sum(":" in cell or "/" in cell for cell in cells) <= 0.5 * len(cells):  # otherwise they are no numbers
+        counts = as_numbers(cells)
+        if np.isfinite(counts).mean() > 0.5 and not cells.str.fullmatch(r"\d{8}").mean() > 0.5:
+            return _from_numbers(name, counts)
+    offsets = _offsets(cells)
+    if sum(offset is not None for offset in offsets) > 0.5 * len(offsets):
         smallest = min(offset for offset in offsets if offset is not None)
         zoned = pd.Series([cell if offset is not None else None for cell, offset in zip(cells, offsets, strict=True)])
         instants = pd.DatetimeIndex(pd.to_datetime(zoned, utc=True, errors="coerce", format="mixed"))
@@ -90,6 +93,13 @@ def parse_times(table: Table, name: str) -> ParsedTimes:
         _dates(cells), key=lambda times: (int(times.isna().sum()), _irregularities(times))
     )  # month first on a tie
     return ParsedTimes(best, "dates")
+
+
+def _offsets(cells: pd.Series) -> list[float | None]:
+    """Hours from UTC that each time ends with, None if it ends with none. Most of them end alike from the first colon on."""
+    ends = [cell.partition(":")[2] for cell in cells]
+    known = {end: _offset(f":{end}") for end in set(ends)}
+    return [known[end] for end in ends]
 
 
 def _offset(cell: str) -> float | None:
@@ -145,7 +155,8 @@ def _day_first(cells: pd.Series) -> pd.DatetimeIndex:
 
 
 def _iso(cells: pd.Series) -> bool:
-    return bool(cells.str.match(r"\d{4}-?\d{2}-?\d{2}").mean() > 0.5)
+    days = collections.Counter(cell[:10] for cell in cells)  # few, where a day has many rows
+    return sum(count for day, count in days.items() if _ISO.match(day)) > 0.5 * len(cells)
 
 
 def _in_one_style(cells: pd.Series, day_first: bool) -> pd.DatetimeIndex:
