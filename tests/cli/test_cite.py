@@ -85,6 +85,14 @@ def test_help_has_an_example_json_and_seed(command):
         assert "--seed" in words
 
 
+def test_help_wraps_where_the_terminal_does():
+    """A line that is much shorter than the page ends a paragraph."""
+    shown = runner.invoke(app, ["fit", "--help"], env={"COLUMNS": "80"}, terminal_width=80).stdout.splitlines()
+    described = [line.strip() for line in shown[: shown.index(next(line for line in shown if "Arguments" in line))]]
+    short = [line for line in described if 0 < len(line) < 60 and not line.startswith("Usage")]
+    assert all(line.endswith(".") for line in short), short
+
+
 def test_help_imports_nothing_heavy():
     """`--help` of every command in one fresh process; what it may not import makes commands slow to answer."""
     program = (

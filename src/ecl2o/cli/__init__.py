@@ -45,6 +45,7 @@ app.command(epilog="Example: ecl2o bounds --m 1 --alpha 10 --beta 10 --trust 0.3
 app.command(epilog="Example: ecl2o cite mla-robd")(cite)
 
 app.add_typer(fleet.app, name="fleet")
+output.in_paragraphs([app, fleet.app])
 
 
 @app.callback(invoke_without_command=True)

@@ -10,7 +10,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,6 +119,21 @@ def _console(stderr: bool) -> "Console":
 
     console = Console(stderr=stderr, highlight=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def in_paragraphs(apps: Iterable[typer.Typer]) -> None:
+    """Let the help of commands wrap where the terminal does, not where their docstrings do."""
+    for command in (command for app in apps for command in app.registered_commands):
+        command.help = paragraphs(getdoc(command.callback) or "")
+
+
+def paragraphs(text: str) -> str:
+    r"""Each paragraph as one line.
+
+    >>> paragraphs("What is\nmeant.\n\nAnd\nmore.")
+    'What is meant.\n\nAnd more.'
+    """
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def print_json(value: Any) -> None:

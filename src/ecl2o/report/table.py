@@ -36,8 +36,8 @@ def notes(study: Study) -> list[str]:
     unfinished = [row.label for row in study.entries.values() if _is_unfinished(study, row)]
     if unfinished:
         found.append(
-            f"A quick run: a look, not a result. Not in the table: {', '.join(unfinished)}, whose networks had a tenth of their "
-            "training or less, so that their figures (in results.json) say nothing about them."
+            f"A quick run: a look, not a result. Not in the table: {'; '.join(unfinished)}: their networks had a tenth of "
+            "their training or less, so that their figures (in results.json) say nothing about them."
         )
     return found
 
