@@ -27,7 +27,7 @@ for alpha, colour in ((1.0, "#56B4E9"), (10.0, "#0072B2"), (100.0, "#332288")):
     best = ec.oracle(problem, ec.Instance([0.5], contexts[:, None]))
     axes.plot(best.actions[:, 0], color=colour, label=f"best actions, α = {alpha:g}")
 axes.set(xlabel="step")
-_ = axes.legend(frameon=False, ncols=2, loc="upper right")
+_ = axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 # %% [markdown]
 # The *oracle* (above) knows all contexts in advance. What you pay over what it pays is a *ratio*; the largest ratio over all sequences of contexts is the *competitive ratio*.
@@ -48,7 +48,7 @@ for trust, style in ((0.3, "--"), (3.0, "-.")):
     run = ec.rollout(ec.MLAROBD(advice, trust), problem, day)
     axes.plot(run.actions, color="#009E73", linestyle=style, label=f"calibrated, trust {trust:g}")
 axes.set(xlabel="step")
-_ = axes.legend(frameon=False, ncols=2, loc="upper right")
+_ = axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 # %% [markdown]
 # ## Guards
@@ -63,11 +63,11 @@ figure, axes = plt.subplots(1, 2, figsize=(10, 3), layout="constrained")
 axes[0].plot(mad.actions, color="#D55E00", linestyle=":", label="advice")
 axes[0].plot(guarded.actions, color="#0072B2", label="played")
 axes[0].step(range(36), contexts, color="#767676", where="mid", label="context")
-axes[0].legend(frameon=False)
+axes[0].legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
 axes[1].plot(guarded.info.details["live_ratio"], color="#0072B2", label="cost over optimum, so far")
 axes[1].axhline(2.0, color="black", linestyle="--", label="promise")
 axes[1].set(ylim=(0.9, 2.2))
-axes[1].legend(frameon=False, loc="lower right")
+_ = axes[1].legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 # %% [markdown]
 # ## Promises

@@ -19,7 +19,7 @@ hours = 120 * 24
 frame = pd.DataFrame({"shortage": 40.0 * contexts.values[:hours, 0]}, index=contexts.time[:hours].rename("time"))
 path = Path(tempfile.mkdtemp()) / "shortage.csv"
 frame.to_csv(path)
-print(path.read_text()[:120])
+print(*path.read_text().splitlines()[:4], sep="\n")
 
 # %% [markdown]
 # Read it, with pandas or with the library's own reader, which says in which line something is wrong and repairs gaps on request.

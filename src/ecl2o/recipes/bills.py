@@ -37,7 +37,7 @@ class Bills:
 
         >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(10.0, dim=1))
         >>> Bills(mean_day=1.5e8, dearest_day=3.444e8, allowed=1.45379e10).in_words("run", problem)[56:]
-        'in millions): 150.0 on a mean day, 344.4 on the dearest; the promise would have allowed 14,537.9 for the dearest run.'
+        'in millions): 150.0 on a mean day, 344.4 on the dearest; the promise would have allowed 14,537.9 for the whole run.'
         """
         magnitude = Magnitude.of((self.mean_day, self.dearest_day))
         what = "in your money" if self.unit_cost is not None else cost_in_words(problem)
@@ -45,7 +45,8 @@ class Bills:
         said = f"bills ({what}): {magnitude.text(self.mean_day)} on a mean day, "
         said += f"{magnitude.text(self.dearest_day)} on the dearest"
         if self.allowed is not None:
-            said += f"; the promise would have allowed {magnitude.text(self.allowed)} for the dearest {period}"
+            billed = "whole run" if period == "run" else f"dearest {period}"
+            said += f"; the promise would have allowed {magnitude.text(self.allowed)} for the {billed}"
         return said + "."
 
 
