@@ -19,7 +19,7 @@ from ecl2o.report.shift import draw_shift
 from ecl2o.report.style import looks, save_as
 from ecl2o.report.table import HEADINGS, best, cells, notes, shown
 from ecl2o.report.tails import draw_highest_tails, draw_tails, tail_curve
-from ecl2o.report.trade_off import pareto
+from ecl2o.report.trade_off import draw_trade_off, pareto
 from ecl2o.report.units import units_of
 from ecl2o.report.week import draw_week
 from ecl2o.report.worst_day import draw_worst_day
@@ -262,6 +262,12 @@ def test_a_quick_run_leaves_networks_out_of_its_table_and_says_so():
     (note,) = notes(quick)
     assert "quick run" in note
     assert "EC-L2O" in note
+    labels = [row.label for row in shown(quick)]
+    assert [label.get_text() for label in draw_bars(quick).axes[0].get_yticklabels()] == labels
+    for draw in (draw_tails, draw_trade_off):
+        assert {line.get_label() for line in draw(quick).axes[0].get_lines()} <= set(labels)
+    stems = [[plate.stem for plate in plates(one)] for one in (quick, fake_study())]
+    assert set(stems[1]) - set(stems[0]) == {"highest-tails", "worst-day"}
     assert notes(fake_study()) == []
 
 

@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from ecl2o.report.style import house_style, looks, new_figure
+from ecl2o.report.table import shown
 from ecl2o.studies.results import Study, TestedEntry
 
 _ROOM = 1.22  # of the axis for the numbers at the ends of bars
@@ -12,7 +13,7 @@ _ROOM = 1.22  # of the axis for the numbers at the ends of bars
 
 def draw_bars(study: Study) -> Figure:
     """Two panels; error bars are one standard deviation over seeds."""
-    rows = list(study.entries.values())
+    rows = shown(study)
     with house_style():
         figure = new_figure(height=0.9 + 0.29 * len(rows))
         cost, ratio = figure.subplots(1, 2, sharey=True)

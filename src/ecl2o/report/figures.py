@@ -13,7 +13,7 @@ from ecl2o.report.bounds import draw_bounds
 from ecl2o.report.moved_days import draw_moved_days
 from ecl2o.report.shift import draw_shift
 from ecl2o.report.style import save_as
-from ecl2o.report.table import best
+from ecl2o.report.table import best, is_unfinished
 from ecl2o.report.tails import draw_highest_tails, draw_tails
 from ecl2o.report.trade_off import draw_trade_off
 from ecl2o.report.week import draw_week
@@ -22,6 +22,7 @@ from ecl2o.studies.results import Study
 
 TRUSTS = [0.1, 0.3, 0.5, 1.0]
 FORMATS = ("png", "svg")
+_OF_NETWORKS = ("highest-tails", "worst-day")  # which a quick run does not have
 _LITTLE = 0.1  # of the range of contexts: a day that moves through less has little in it
 
 
@@ -40,7 +41,8 @@ def plates(study: Study) -> list[Plate]:
     worst, rows = study.worst_day, study.entries
     label = rows[worst.row].label
     moved = [_MOVED_DAYS] if "shift" in study.extra else []
-    return [
+    unfinished = is_unfinished(study, rows[worst.row])
+    every = [
         Plate(
             "bars",
             "Average cost and worst day",
@@ -108,6 +110,7 @@ def plates(study: Study) -> list[Plate]:
             _draw_study_bounds,
         ),
     ]
+    return [plate for plate in every if not (unfinished and plate.stem in _OF_NETWORKS)]
 
 
 _MOVED_DAYS = Plate(

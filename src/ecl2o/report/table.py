@@ -26,23 +26,24 @@ def cells(row: TestedEntry) -> tuple[str, ...]:
 
 
 def shown(study: Study) -> list[TestedEntry]:
-    """The rows of the table: all, but not those of networks in a quick run, which say nothing about them."""
-    return [row for row in study.entries.values() if not _is_unfinished(study, row)]
+    """The rows of table and figures: all, but not those of networks in a quick run, which say nothing about them."""
+    return [row for row in study.entries.values() if not is_unfinished(study, row)]
 
 
 def notes(study: Study) -> list[str]:
     """What the marks in the table mean, and what is not in it."""
     found = [row.unconverged.note(row.label) for row in shown(study) if row.unconverged]
-    unfinished = [row.label for row in study.entries.values() if _is_unfinished(study, row)]
+    unfinished = [row.label for row in study.entries.values() if is_unfinished(study, row)]
     if unfinished:
         found.append(
-            f"A quick run: a look, not a result. Not in the table: {'; '.join(unfinished)}: their networks had a tenth of "
-            "their training or less, so that their figures (in results.json) say nothing about them."
+            f"A quick run: a look, not a result. Neither in the table nor in the figures: {'; '.join(unfinished)}. Their networks "
+            "had a tenth of their training or less, so that their figures (in results.json) say nothing about them."
         )
     return found
 
 
-def _is_unfinished(study: Study, row: TestedEntry) -> bool:
+def is_unfinished(study: Study, row: TestedEntry) -> bool:
+    """Whether it is a network's, and a quick run's."""
     return bool(study.settings.get("quick")) and row.parameters.get("advisor") in NETWORKS
 
 

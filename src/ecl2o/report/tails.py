@@ -5,6 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from ecl2o.report.style import house_style, line_style, looks, new_figure
+from ecl2o.report.table import shown
 from ecl2o.studies.results import Study, TestedEntry
 
 LOWEST = 90.0
@@ -20,7 +21,7 @@ _PANELS = (
 
 def draw_tails(study: Study) -> Figure:
     """Ratio against percentile, 90 to 100 (the competitive ratio), means over seeds."""
-    rows = [row for row in study.entries.values() if row.name != "oracle"]
+    rows = [row for row in shown(study) if row.name != "oracle"]
     with house_style():
         figure = new_figure(height=3.8)
         axes = figure.subplots()

@@ -8,12 +8,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from ecl2o.report.style import house_style, line_style, looks, new_figure
+from ecl2o.report.table import shown
 from ecl2o.studies.results import Study, TradeOffPoint
 
 
 def draw_trade_off(study: Study) -> Figure:
     """Every setting as a point; a line joins those of a family that are not dominated. Down and left is better."""
-    points = [point for point in study.trade_off if np.isfinite([point.average_cost, point.competitive_ratio]).all()]
+    hidden = set(study.entries) - {row.name for row in shown(study)}
+    points = [
+        point
+        for point in study.trade_off
+        if point.family not in hidden and np.isfinite([point.average_cost, point.competitive_ratio]).all()
+    ]
     families = list(dict.fromkeys(point.family for point in points))
     look = looks(families)
     with house_style():
