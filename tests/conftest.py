@@ -11,7 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-# Before JAX is imported: two workers share two cores, and compiled programs are kept between runs. Most of the time goes into
+# Before JAX is imported: two workers share two cores, and compiled programs are kept for each other, for the processes that tests
+# start, and for the next run. Most of the time goes into
 # compiling programs that run once: LLVM's optimisations and the newer code generator are two thirds of it and do them no good.
 os.environ.setdefault(
     "XLA_FLAGS",
@@ -19,7 +20,7 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(sys.prefix) / ".jax-cache"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "2")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import hypothesis
 import jax
@@ -77,13 +78,25 @@ def _mapped_regions() -> int:
     return maps.read_bytes().count(b"\n") if maps.exists() else 0
 
 
+# Of memory that compiled programs have mapped. Each of them maps nine and keeps 1.6 MB of its sources, which makes every further
+# one slower to compile: by a fifth at 10,000 regions. Linux ends a process that maps 65,530.
+_MANY_REGIONS, _FAR_TOO_MANY_REGIONS = 6_000, 15_000
 _TESTS_BETWEEN_LOOKS = 20  # counting the regions takes as long as a small test
 _tests_done = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
-def forget_compiled_programs():
-    """Every compiled program maps memory, and Linux ends a process that maps 65,530 regions: forget them well before."""
+def forget_far_too_many_programs():
+    """Forget compiled programs inside of a file only if there are far too many: its later tests may need them again."""
     yield
-    if next(_tests_done) % _TESTS_BETWEEN_LOOKS == 0 and _mapped_regions() > 25_000:
+    if next(_tests_done) % _TESTS_BETWEEN_LOOKS == 0 and _mapped_regions() > _FAR_TOO_MANY_REGIONS:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_the_programs_of_a_file():
+    """Forget compiled programs after a file that leaves many; what other files need as well is read from the disk."""
+    yield
+    if _mapped_regions() > _MANY_REGIONS:
+        jax.clear_caches()
+        gc.collect()

@@ -156,10 +156,10 @@ def test_advice_is_the_moving_average_of_predictions(streamed):
 
 
 @pytest.mark.parametrize(
-    ("problem", "lengths"), [(line(), range(3, 63, 3)), (plane(), (20, 61))], ids=["line", "plane"]
+    ("problem", "lengths"), [(line(), (3, 6, 9, 16, 30, 37, 59, 60)), (plane(), (20, 61))], ids=["line", "plane"]
 )
 def test_a_history_is_as_good_as_having_lived_it(problem, lengths):
-    """For twenty lengths, whole periods and others: the same actions and the same signals from there on."""
+    """For eight lengths, whole periods and others: the same actions and the same signals from there on."""
     dim = problem.Q.shape[0]
     contexts = demand(70, seed=8, dim=dim)
     whole = ec.rollout(SMALL, problem, ec.Instance(contexts[0], contexts))

@@ -51,9 +51,9 @@ def manifest(tmp_path_factory) -> Path:
     return write_manifest(folder / "manifest.csv", rows)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client():
-    """Two processes."""
+    """Two processes, which end with the last test of this folder: idle ones keep a core from the other tests."""
     with cluster(workers=2) as found:
         yield found
 
