@@ -36,8 +36,8 @@ def notes(study: Study) -> list[str]:
     unfinished = [row.label for row in study.entries.values() if is_unfinished(study, row)]
     if unfinished:
         found.append(
-            f"A quick run: a look, not a result. Neither in the table nor in the figures: {'; '.join(unfinished)}. Their networks "
-            "had a tenth of their training or less, so that their figures (in results.json) say nothing about them."
+            f"A quick run: a look, not a result. Neither in the table nor in the figures: {'; '.join(unfinished)}. Their "
+            "networks had a tenth of their training or less, so that their figures (in results.json) say nothing about them."
         )
     return found
 
