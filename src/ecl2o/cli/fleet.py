@@ -2,16 +2,19 @@
 
 import math
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from ecl2o.cli import clusters, output, series, tables
 
 if TYPE_CHECKING:
+    from ecl2o.recipes.progress import Progress
     from ecl2o.recipes.recipe import Recipe
 
+Site = TypeVar("Site")
 Sites = Annotated[
     str,
     typer.Argument(
@@ -71,11 +74,9 @@ def fit(
     recipe = Recipe(alpha, advisor, None if promise is None else Terms(promise, per), steps, seed)
     started = time.perf_counter()
     with clusters.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
-        read = []
-        for site in read_sites(orders, recipe, series.reading(Path(), column, time_column, fill, period), split):
-            read.append(site)
-            progress("reading sites", len(read), len(orders))
-        rows = fit_into(out, read, client, int(memory * 2**30), progress)
+        read = read_sites(orders, recipe, series.reading(Path(), column, time_column, fill, period), split)
+        told = _telling(read, "reading sites", len(orders), progress)
+        rows = fit_into(out, told, client, int(memory * 2**30), progress, len(orders))
     _finish(rows, out, {"sites": sites, "recipe": _words(recipe)}, time.perf_counter() - started, json)
 
 
@@ -111,11 +112,8 @@ def evaluate(
     started = time.perf_counter()
     with clusters.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
         reading = series.reading(Path(), column, time_column, fill, period)
-        read = []
-        for site in read_to_test(orders, kept, reading, days):
-            read.append(site)
-            progress("reading sites", len(read), len(orders))
-        rows = evaluate_into(out, read, client, int(memory * 2**30), progress)
+        told = _telling(read_to_test(orders, kept, reading, days), "reading sites", len(orders), progress)
+        rows = evaluate_into(out, told, client, int(memory * 2**30), progress)
     _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
     if any(row.get("promise_kept") is False for row in rows):
         raise typer.Exit(1)
@@ -123,6 +121,13 @@ def evaluate(
 
 app.command(epilog="Example: ecl2o fleet fit sites.csv --promise 2 --out fleet --workers 2")(fit)
 app.command(epilog="Example: ecl2o fleet evaluate sites.csv --policies fleet --days 30")(evaluate)
+
+
+def _telling(sites: "Iterable[Site]", what: str, total: int, progress: "Progress") -> "Iterator[Site]":
+    """The same sites, one after the other, with a word about how many there have been."""
+    for done, site in enumerate(sites, start=1):
+        yield site
+        progress(what, done, total)
 
 
 def _words(recipe: "Recipe") -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 ANSWER_SECONDS = 3.0  # to connect, to greet, and to let us in
 _AHEAD = (
@@ -128,9 +128,7 @@ def each_done(
 
     def submit(count: int) -> None:
         for place, piece in itertools.islice(waiting, count):
-            # As bytes: Dask would unpack arrays in the worker's precision, which need not be ours.
-            payload = pickle.dumps((jax.config.jax_enable_x64, work, piece))  # pyright: ignore[reportAttributeAccessIssue]
-            future = client.submit(_at_worker, payload, pure=False)
+            future = begun(work, piece, client)
             places[future.key] = place
             running.add(future)
 
@@ -140,6 +138,13 @@ def each_done(
         error = future.exception()
         found = Lost(f"{type(error).__name__}: {error}") if error is not None else None
         yield places.pop(future.key), _unpacked(future.result()) if found is None else found
+
+
+def begun(work: Callable[..., Any], piece: tuple[Any, ...], client: "Client") -> "Future":
+    """`work(*piece)`, handed to the cluster; it is done as long as somebody holds what this returns."""
+    # As bytes: Dask would unpack arrays in the worker's precision, which need not be ours.
+    payload = pickle.dumps((jax.config.jax_enable_x64, work, piece))  # pyright: ignore[reportAttributeAccessIssue]
+    return client.submit(_at_worker, payload, pure=False)
 
 
 def _unpacked(result: bytes) -> Any:

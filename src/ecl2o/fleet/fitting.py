@@ -1,7 +1,7 @@
 """A policy for every site: sites of one shape together, each chunk a function of arrays and settings."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from ecl2o.data import Contexts
 from ecl2o.evaluation import Bed
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, with_score
 from ecl2o.fleet.chunks import DEFAULT_MEMORY, Chunk, cut
-from ecl2o.fleet.cluster import Lost, each_done, threads
+from ecl2o.fleet.cluster import Lost, begun, each_done, threads
 from ecl2o.fleet.sites import FailedSite, ReadSite, find_sites, read_sites
 from ecl2o.recipes.batches import score_each
 from ecl2o.recipes.candidates import planner, refuse_infeasible
@@ -22,7 +22,7 @@ from ecl2o.recipes.recipe import Recipe
 from ecl2o.serving import Policy
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 FLEET_RECIPE = Recipe(advisor="ridge")  # everything else is trained site by site (docs/scale.md)
 
@@ -114,21 +114,39 @@ def _bytes(site: ReadSite) -> int:
     return steps + (trained * _WINDOW_STEP_BYTES if site.recipe.promise is not None else 0)
 
 
-def fitted_chunks(
-    chunks: Sequence[Chunk[ReadSite]], client: "Client | None" = None
-) -> Iterator[tuple[Chunk[ReadSite], list[FittedSite]]]:
-    """Each chunk with its policies, as they are done.
+@dataclasses.dataclass(frozen=True)
+class Rehearsal:
+    """What a cluster has begun to compile, for the chunks of one shape; it goes on as long as this is held."""
 
-    Where several workers begin on chunks of one shape, one of them compiles what chooses policies and another what tests them.
+    key: Any
+    work: "tuple[Future, ...]" = dataclasses.field(repr=False)
+
+    @classmethod
+    def of(cls, chunk: Chunk[ReadSite], client: "Client") -> "Rehearsal":
+        """One worker compiles what chooses policies, another what tests them, for the cache that they share."""
+        return cls(_program(chunk), tuple(begun(work, (chunk,), client) for work in (rehearse_choice, rehearse_tests)))
+
+
+def rehearsal(site: ReadSite, expected: int, client: "Client | None", memory: int) -> Rehearsal | None:
+    """Let workers compile while the driver still reads, as if all sites that are expected were like this one.
+
+    Where they are not, nothing is lost but time of workers that had nothing to do. None where there is one worker, or one chunk.
     """
-    rehearsed = _first_of_several(chunks) if threads(client) > 1 else []
-    pieces: list[tuple[Callable[[Chunk[ReadSite]], Any], Chunk[ReadSite]]] = [(fit_chunk, chunk) for chunk in chunks]
-    for place in reversed(rehearsed):
-        pieces.insert(place + 1, (rehearse_tests, chunks[place]))
-    for place, found in each_done(_call, pieces, client):
-        work, chunk = pieces[place]
-        if work is rehearse_tests:
-            continue
+    if client is None or threads(client) < 2:
+        return None
+    chunks = cut_sites([site] * expected, memory)
+    return Rehearsal.of(chunks[0], client) if len(chunks) > 1 else None
+
+
+def fitted_chunks(
+    chunks: Sequence[Chunk[ReadSite]], client: "Client | None" = None, rehearsed: Rehearsal | None = None
+) -> Iterator[tuple[Chunk[ReadSite], list[FittedSite]]]:
+    """Each chunk with its policies, as they are done; workers first compile what several chunks share."""
+    known = set() if rehearsed is None else {rehearsed.key}
+    several = _first_of_several(chunks) if client is not None and threads(client) > 1 else []
+    _held = [Rehearsal.of(chunk, client) for chunk in several if client is not None and _program(chunk) not in known]
+    for place, found in each_done(fit_chunk, [(chunk,) for chunk in chunks], client):
+        chunk = chunks[place]
         if isinstance(found, Lost):
             found = [
                 FittedSite.failed(FailedSite(site.name, f"the cluster could not do it: {found}"))
@@ -137,16 +155,24 @@ def fitted_chunks(
         yield chunk, found
 
 
-def _call(work: Callable[[Chunk[ReadSite]], Any], chunk: Chunk[ReadSite]) -> Any:
-    return work(chunk)
+def _program(chunk: Chunk[ReadSite]) -> Any:
+    """What chunks that run the same programs have in common."""
+    return _shape(chunk.items[0]), len(chunk.items)
 
 
-def _first_of_several(chunks: Sequence[Chunk[ReadSite]]) -> list[int]:
-    """The places of the chunks that are the first of their shape, and not the only one."""
-    places: dict[Any, list[int]] = {}
-    for place, chunk in enumerate(chunks):
-        places.setdefault((_shape(chunk.items[0]), len(chunk.items)), []).append(place)
-    return [alike[0] for alike in places.values() if len(alike) > 1]
+def _first_of_several(chunks: Sequence[Chunk[ReadSite]]) -> list[Chunk[ReadSite]]:
+    """The chunks that are the first of their shape, and not the only one."""
+    alike: dict[Any, list[Chunk[ReadSite]]] = {}
+    for chunk in chunks:
+        alike.setdefault(_program(chunk), []).append(chunk)
+    return [same[0] for same in alike.values() if len(same) > 1]
+
+
+def rehearse_choice(chunk: Chunk[ReadSite]) -> None:
+    """Compile what chooses this chunk's policies, by choosing them; unless it must be trained, which takes longer than that."""
+    if chunk.items[0].recipe.advisor == "ridge":
+        with jax.enable_x64(True):
+            choose_each([site.contexts for site in chunk.items], [site.recipe for site in chunk.items])
 
 
 def rehearse_tests(chunk: Chunk[ReadSite]) -> None:

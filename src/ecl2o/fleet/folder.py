@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ecl2o.fleet.chunks import DEFAULT_MEMORY
 from ecl2o.fleet.evaluating import SiteToTest, cut_tests, evaluated_chunks, tested_row
-from ecl2o.fleet.fitting import checked_site, cut_sites, failed_row, fitted_chunks
+from ecl2o.fleet.fitting import checked_site, cut_sites, failed_row, fitted_chunks, rehearsal
 from ecl2o.fleet.sites import FailedSite, ReadSite
 from ecl2o.recipes.progress import Progress, silent
 from ecl2o.serving import save
@@ -35,26 +35,36 @@ def fit_into(
     client: "Client | None" = None,
     memory: int = DEFAULT_MEMORY,
     progress: Progress = silent,
+    expected: int = 0,
 ) -> list[dict[str, Any]]:
     """Fit all sites that the folder does not have yet; a row for each site, in their order.
+
+    Sites may be read while they are asked for; with `expected`, how many there will be, workers compile meanwhile.
 
     A site is done if the ledger has it with the same series, recipe and version, and its policy is there. Chunks are cut from
     all sites, whatever is done, and done again whole: an interrupted run ends with the policies of one that was not.
     """
     refuse_foreign(folder, FITTED)
     (folder / POLICIES).mkdir(parents=True, exist_ok=True)
-    checked = [checked_site(site) for site in sites]
-    good = [site for site in checked if isinstance(site, ReadSite)]
     ledger = Ledger(folder / FITTED)
-    _begin_log(folder, [site for site in checked if isinstance(site, FailedSite)])
 
     def done(site: ReadSite) -> bool:
         return ledger.has(site.name, site.digest) and _policy_file(folder, site.name).is_file()
 
+    checked: list[ReadSite | FailedSite] = []
+    good: list[ReadSite] = []
+    rehearsed = None
+    for site in map(checked_site, sites):
+        checked.append(site)
+        if isinstance(site, ReadSite):
+            good.append(site)
+            if len(good) == 1 and not done(site):
+                rehearsed = rehearsal(site, expected, client, memory)
+    _begin_log(folder, [site for site in checked if isinstance(site, FailedSite)])
     missing = [chunk for chunk in cut_sites(good, memory) if not all(map(done, chunk.wanted))]
     finished = len(good) - sum(chunk.count for chunk in missing)
     progress("fitting sites", finished, len(good))
-    for chunk, outcomes in fitted_chunks(missing, client):
+    for chunk, outcomes in fitted_chunks(missing, client, rehearsed):
         for outcome in outcomes:  # policies first, then the lines that say they are there
             if outcome.policy is not None:
                 save(_policy_file(folder, outcome.name), outcome.policy)
