@@ -204,3 +204,28 @@ def test_a_rehearsal_runs_the_programs_of_the_tests(manifest):
     wanted = {fitting._structure((choice.entry, choice.test_bed())) for choice in chosen}
     assert wanted <= {fitting._structure((choice.entry, choice.test_bed())) for choice in untrained}
     fitting.rehearse_tests(Chunk(tuple(sites), 5))
+
+
+def test_workers_compile_while_the_driver_still_reads(manifest, tmp_path, fitted, client, monkeypatch):
+    """Twice as many sites are expected as there are, so that two chunks of five are; the first of them begins the rehearsal."""
+    import ecl2o.fleet.fitting as fitting
+    import ecl2o.fleet.folder as folder
+
+    sites, begun = read(manifest), []
+
+    def watched(site, *told):
+        begun.append(fitting.rehearsal(site, *told))
+        return begun[-1]
+
+    def asked_for():
+        for number, site in enumerate(sites):
+            assert len(begun) == min(number, 1)
+            yield site
+
+    monkeypatch.setattr(folder, "rehearsal", watched)
+    memory = PROCESS_BYTES + len(sites) * fitting._bytes(sites[0])
+    rows = fit_into(tmp_path / "out", asked_for(), client, memory, expected=2 * len(sites))
+    assert rows == [site.row for site in fitted]
+    assert [work.exception(timeout=120) for work in begun[0].work] == [None, None]
+    assert fitting.rehearsal(sites[0], len(sites), client, memory) is None  # one chunk is all
+    assert fitting.rehearsal(sites[0], 2 * len(sites), None, memory) is None
