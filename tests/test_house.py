@@ -25,3 +25,10 @@ def test_each_room_says_who_lives_there():
     assert rooms
     for path in rooms:
         assert path.read_text(encoding="utf-8").startswith('"""'), path
+
+
+def test_only_guards_ask_which_guard_it_is():
+    """Everybody else asks the protocol: `promise`, `in_units`, `on_terms`, `within`, `renewed`."""
+    asking = re.compile(r"isinstance\([^)]*\b(Competitive|Guarded)\b")
+    found = [path for path in FILES if asking.search(path.read_text(encoding="utf-8"))]
+    assert [path for path in found if "guards" not in path.parts] == []

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Competitive, Guarded, Periodic, Start
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, Start
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.weighted import AtUsualWeight
 from ecl2o.data import Contexts, DataError
@@ -135,10 +135,10 @@ def _untrained(advisor: Advisor, site: Site) -> list[Option]:
     found = [option for option in references(site.problem, period) if option.advisor == advisor]
     if terms is None:
         return found
-    return [  # behind the promise, which makes a guard beside the expert superfluous
+    return [  # behind the promise, which makes another guard superfluous
         dataclasses.replace(option, name=f"promised-{option.name}", agent=promising(option.agent, terms, period))
         for option in found
-        if not isinstance(option.agent, Guarded)
+        if not isinstance(option.agent, AbstractGuard)
     ]
 
 
@@ -306,8 +306,8 @@ def in_units(agent: AbstractAgent, factor: float, terms: Terms | None = None) ->
             return Scaling(node.offset * factor, node.scale * factor)
         if isinstance(node, AbstractGuard):
             guard = node.in_units(factor)
-            if isinstance(guard, Competitive) and terms is not None:
-                guard = dataclasses.replace(guard, allowance=terms.allowance, contexts=terms.contexts)
+            if terms is not None:
+                guard = guard.on_terms(terms.allowance, terms.contexts)
             return dataclasses.replace(guard, agent=in_units(node.agent, factor, terms))
         return node
 

@@ -3,9 +3,8 @@
 import dataclasses
 
 import jax
-import numpy as np
 
-from ecl2o.agents import Competitive
+from ecl2o.agents.guards import AbstractGuard
 from ecl2o.problem import Box
 from ecl2o.serving.policy import Policy
 
@@ -16,7 +15,7 @@ def within(policy: Policy, low: float, high: float) -> Policy:
     An advisor that leaves them is clipped. A promise relative to the optimum is then relative to the optimum within the limits,
     and counts on contexts within them, for which alone it is proven.
 
-    >>> from ecl2o.agents import ROBD
+    >>> from ecl2o.agents import ROBD, Competitive
     >>> from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
     >>> limited = within(Policy(Competitive(ROBD(), ratio=2.0), problem), 0.0, 5.0)
@@ -29,13 +28,15 @@ def within(policy: Policy, low: float, high: float) -> Policy:
     if not lower <= upper:
         raise ValueError(f"from {low:g} to {high:g} there is no action: the policy's own limits lie elsewhere.")
 
-    def limited(part):
-        if not isinstance(part, Competitive):
-            return part
-        counted_on = (-np.inf, np.inf) if part.contexts is None else (np.asarray(end) for end in part.contexts)
-        ends = [np.clip(end, lower, upper) for end in counted_on]
-        return dataclasses.replace(part, contexts=tuple(ends))
+    def is_guard(part):
+        return isinstance(part, AbstractGuard)
 
-    agent = jax.tree.map(limited, policy.agent, is_leaf=lambda part: isinstance(part, Competitive))
+    def limited(part):
+        if not is_guard(part):
+            return part
+        inside = jax.tree.map(limited, part.agent, is_leaf=is_guard)
+        return dataclasses.replace(part.within(lower, upper), agent=inside)
+
+    agent = jax.tree.map(limited, policy.agent, is_leaf=is_guard)
     problem = dataclasses.replace(policy.problem, actions=Box(lower, upper))
     return dataclasses.replace(policy, agent=agent, problem=problem)

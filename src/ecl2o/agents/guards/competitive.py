@@ -111,6 +111,13 @@ class Competitive(AbstractGuard):
         scaled = None if self.contexts is None else tuple(bound * factor for bound in self.contexts)
         return dataclasses.replace(self, allowance=self.allowance * factor**2, contexts=scaled)
 
+    def on_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "Competitive":
+        return dataclasses.replace(self, allowance=allowance, contexts=contexts)
+
+    def within(self, low: float, high: float) -> "Competitive":
+        counted_on = (-np.inf, np.inf) if self.contexts is None else map(np.asarray, self.contexts)
+        return dataclasses.replace(self, contexts=tuple(np.clip(end, low, high) for end in counted_on))
+
     def check(self, problem: Problem, start: Start) -> None:
         """Refuse problems that this guard is not for, and, where the numbers are known, a ratio that cannot be promised."""
         self._refuse_problem(problem, start)

@@ -29,6 +29,14 @@ class AbstractGuard(AbstractAgent):
     def in_units(self, factor: float) -> "AbstractGuard":
         """The same guard for contexts `factor` times as large, the wrapped agent left as it is."""
 
+    def on_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "AbstractGuard":
+        """The same guard with these numbers in its promise, where it has them; the wrapped agent left as it is."""
+        return self
+
+    def within(self, low: float, high: float) -> "AbstractGuard":
+        """The same guard where actions are kept from `low` to `high`: a promise may have to count on contexts there."""
+        return self
+
     @abc.abstractmethod
     def renewed(self, problem: Problem, state: Any, start: Start) -> State:
         """The state with account and reference begun anew at `start.x0`; the wrapped agent's is left as it is."""
