@@ -84,6 +84,8 @@ def test_the_figures_do_not_depend_on_the_row_that_the_file_starts_at(fitted, ec
         "days begin at 06:00; 1 row before the first whole day and 3 rows after the last are left out" in later.stderr
     )
     assert {row["worst_day_starts"][-8:] for row in json.loads(later.stdout)["rows"].values()} == {"06:00:00"}
+    # and so does the promise, which is for each of these days
+    assert json.loads(later.stdout)["rows"]["policy"]["competitive_ratio"] <= 2.2 * (1 + 1e-9)
 
 
 def test_what_was_repaired_is_said(fitted, ecl2o, tmp_path):
