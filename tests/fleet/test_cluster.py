@@ -3,6 +3,7 @@
 import socket
 import time
 
+import dask
 import jax
 import numpy as np
 import pandas as pd
@@ -42,6 +43,11 @@ def test_the_page_of_the_cluster_is_on_this_machine_only(client):
     page = dashboard(client)
     assert page is not None
     assert page.startswith("http://127.0.0.1:")
+
+
+def test_nobody_watches_the_workers(client):
+    watched = client.run(dask.config.get, "distributed.worker.profile.enabled")
+    assert list(watched.values()) == [False, False]
 
 
 def test_workers_compute_in_the_precision_of_the_driver(client):

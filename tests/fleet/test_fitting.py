@@ -227,5 +227,6 @@ def test_workers_compile_while_the_driver_still_reads(manifest, tmp_path, fitted
     rows = fit_into(tmp_path / "out", asked_for(), client, memory, expected=2 * len(sites))
     assert rows == [site.row for site in fitted]
     assert [work.exception(timeout=120) for work in begun[0].work] == [None, None]
+    assert len({place for places in client.who_has(begun[0].work).values() for place in places}) == 2
     assert fitting.rehearsal(sites[0], len(sites), client, memory) is None  # one chunk is all
     assert fitting.rehearsal(sites[0], 2 * len(sites), None, memory) is None

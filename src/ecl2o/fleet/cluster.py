@@ -40,6 +40,7 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> "Iterat
     if scheduler is not None:
         _refuse_silence(scheduler)
     try:
+        import dask
         from distributed import Client, LocalCluster
     except ModuleNotFoundError as error:
         raise ValueError(f"a cluster needs {error.name}; install it with: pip install 'ecl2o[fleet]'") from None
@@ -54,8 +55,11 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> "Iterat
     here = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
     # A worker computes in one thread: NPROC is what XLA makes as many threads as.
     one = {"threads_per_worker": 1, "processes": True, "env": {"NPROC": "1"}}
+    # Dask's profiler looks at a worker a hundred times a second, which takes a sixth of its time while JAX traces.
+    unwatched = {"distributed.worker.profile.enabled": False}
     # Dask does not see what XLA allocates, and would end workers by a limit that is not theirs: `memory` is kept by the chunks.
     with (
+        dask.config.set(unwatched),
         LocalCluster(n_workers=workers, memory_limit=0, **one, **here) as local,
         Client(local, set_as_default=False) as client,
     ):
@@ -140,11 +144,14 @@ def each_done(
         yield places.pop(future.key), _unpacked(future.result()) if found is None else found
 
 
-def begun(work: Callable[..., Any], piece: tuple[Any, ...], client: "Client") -> "Future":
-    """`work(*piece)`, handed to the cluster; it is done as long as somebody holds what this returns."""
+def begun(work: Callable[..., Any], piece: tuple[Any, ...], client: "Client", worker: str | None = None) -> "Future":
+    """`work(*piece)`, handed to the cluster; it is done as long as somebody holds what this returns.
+
+    By this worker, if one is named and not lost.
+    """
     # As bytes: Dask would unpack arrays in the worker's precision, which need not be ours.
     payload = pickle.dumps((jax.config.jax_enable_x64, work, piece))  # pyright: ignore[reportAttributeAccessIssue]
-    return client.submit(_at_worker, payload, pure=False)
+    return client.submit(_at_worker, payload, pure=False, workers=worker, allow_other_workers=worker is not None)
 
 
 def _unpacked(result: bytes) -> Any:

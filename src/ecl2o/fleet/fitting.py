@@ -1,6 +1,7 @@
 """A policy for every site: sites of one shape together, each chunk a function of arrays and settings."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,11 @@ class Rehearsal:
     @classmethod
     def of(cls, chunk: Chunk[ReadSite], client: "Client") -> "Rehearsal":
         """One worker compiles what chooses policies, another what tests them, for the cache that they share."""
-        return cls(_program(chunk), tuple(begun(work, (chunk,), client) for work in (rehearse_choice, rehearse_tests)))
+        workers = itertools.cycle(
+            client.scheduler_info()["workers"]
+        )  # Dask may give both to the one that is ready first
+        stages = (rehearse_choice, rehearse_tests)
+        return cls(_program(chunk), tuple(begun(stage, (chunk,), client, next(workers)) for stage in stages))
 
 
 def rehearsal(site: ReadSite, expected: int, client: "Client | None", memory: int) -> Rehearsal | None:
