@@ -9,6 +9,7 @@ process and its children), which other load on the machine hardly changes, and s
 """
 
 import argparse
+import contextlib
 import csv
 import os
 import resource
@@ -73,10 +74,31 @@ def run(folder: Path, *arguments: object, core: int | None = None) -> Run:
     }
     pinned = [] if core is None else ["taskset", "-c", str(core)]
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([*pinned, PROGRAM, *map(str, arguments)], check=True, env=environment, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Run(time.perf_counter() - started, processor, after.ru_maxrss / 1024)
+    command = [*pinned, PROGRAM, *map(str, arguments)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        processor, megabytes = watched(process)
+    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    ended = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Run(seconds, max(ended, processor), megabytes)
+
+
+def watched(process: subprocess.Popen[bytes]) -> tuple[float, float]:
+    """Processor seconds of a process and all that came of it, as last seen, and the most megabytes that one of them had.
+
+    Nobody waits for workers that were forked, so that they are in no account of the children's resources.
+    """
+    seconds: dict[int, float] = {}
+    most = 0
+    while process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            first = psutil.Process(process.pid)
+            for each in (first, *first.children(recursive=True)):
+                seconds[each.pid] = sum(each.cpu_times()[:2])
+                most = max(most, each.memory_info().rss)
+        time.sleep(0.2)
+    return sum(seconds.values()), most / 2**20
 
 
 def rows(folder: Path) -> pd.DataFrame:
@@ -92,7 +114,7 @@ def killed(folder: Path, manifest: Path, out: Path, options: Sequence[object]) -
     workers = [
         child
         for child in psutil.Process(process.pid).children(recursive=True)
-        if "spawn_main" in " ".join(child.cmdline()) and child.num_threads() > 4
+        if "multiprocessing" in " ".join(child.cmdline()) and child.num_threads() > 4
     ]
     victim = max(workers, key=lambda child: child.memory_info().rss)
     os.kill(victim.pid, signal.SIGKILL)

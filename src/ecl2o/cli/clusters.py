@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import multiprocessing
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,8 +28,16 @@ def refuse_without_parquet() -> None:
         raise ValueError("the table is a Parquet file, which needs pyarrow: pip install 'ecl2o[parquet]'.")
 
 
-def set_up() -> None:
-    """64 bits, and compiled programs that are kept from run to run."""
+def set_up(workers: int | None = None) -> None:
+    """64 bits, and compiled programs that are kept from run to run.
+
+    Workers of this machine are forked from a process that imports what they need while this one does.
+    """
+    if workers is not None and "forkserver" in multiprocessing.get_all_start_methods():
+        from multiprocessing import forkserver
+
+        forkserver.set_forkserver_preload(["distributed", "ecl2o.fleet"])
+        forkserver.ensure_running()
     from ecl2o.cli.numerics import use_double_precision
 
     use_double_precision()

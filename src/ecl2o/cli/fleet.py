@@ -63,7 +63,7 @@ def fit(
         raise typer.BadParameter("--per goes with --promise.", param_hint="--per")
     split = series.split_of(training_days, validation_days)
     clusters.refuse_without_parquet()
-    clusters.set_up()
+    clusters.set_up(workers)
     from ecl2o.fleet.folder import FITTED, fit_into, refuse_foreign
     from ecl2o.fleet.sites import find_sites, read_sites
     from ecl2o.recipes.recipe import Recipe
@@ -99,7 +99,7 @@ def evaluate(
 ) -> None:
     """Test every site's policy on its series, as one stream, beside R-OBD. Exit code 1 if a promise was broken."""
     clusters.refuse_without_parquet()
-    clusters.set_up()
+    clusters.set_up(workers)
     from ecl2o.fleet.evaluating import read_to_test
     from ecl2o.fleet.folder import POLICIES, TESTED, evaluate_into, refuse_foreign
     from ecl2o.fleet.sites import find_sites

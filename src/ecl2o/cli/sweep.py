@@ -66,7 +66,7 @@ def sweep(
         raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
     clusters.refuse_without_parquet()
     grid = _grid(axes, names, tuple(range(seed, seed + seeds)), everything)
-    clusters.set_up()
+    clusters.set_up(workers)
     from ecl2o.data import weather_contexts
     from ecl2o.fleet import sweep as run
     from ecl2o.report.folder import whole_folder

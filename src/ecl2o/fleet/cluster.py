@@ -5,6 +5,7 @@ import functools
 import importlib
 import itertools
 import logging
+import multiprocessing
 import os
 import pickle
 import socket
@@ -40,7 +41,7 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> "Iterat
     if scheduler is not None:
         _refuse_silence(scheduler)
     try:
-        import dask
+        import dask.config
         from distributed import Client, LocalCluster
     except ModuleNotFoundError as error:
         raise ValueError(f"a cluster needs {error.name}; install it with: pip install 'ecl2o[fleet]'") from None
@@ -54,12 +55,14 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> "Iterat
         return
     here = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
     # A worker computes in one thread: NPROC is what XLA makes as many threads as.
-    one = {"threads_per_worker": 1, "processes": True, "env": {"NPROC": "1"}}
+    one = {"threads_per_worker": 1, "processes": True, "env": os.environ | {"NPROC": "1"}}
     # Dask's profiler looks at a worker a hundred times a second, which takes a sixth of its time while JAX traces.
-    unwatched = {"distributed.worker.profile.enabled": False}
+    settings = {"distributed.worker.profile.enabled": False}
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        settings |= {"distributed.worker.multiprocessing-method": "forkserver"}
     # Dask does not see what XLA allocates, and would end workers by a limit that is not theirs: `memory` is kept by the chunks.
     with (
-        dask.config.set(unwatched),
+        dask.config.set(settings),
         LocalCluster(n_workers=workers, memory_limit=0, **one, **here) as local,
         Client(local, set_as_default=False) as client,
     ):
