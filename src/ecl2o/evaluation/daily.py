@@ -6,6 +6,7 @@ Ratios are by day, against the oracle from the *same* x_0 (erratum E22).
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -75,8 +76,7 @@ class Bed(eqx.Module):
         bed = cls.of(problem, x0, days, history)
         n, T, q = bed.days.shape
         whole = oracle(problem, Instance(bed.x0, bed.days.reshape(n * T, q)))
-        span = jax.tree.map(lambda leaf: leaf.reshape(n, T, *leaf.shape[1:]), whole)
-        return dataclasses.replace(bed, span=span)
+        return dataclasses.replace(bed, span=_by_day(whole, n))
 
     @property
     def unit(self) -> Float[Array, " n"]:
@@ -92,6 +92,14 @@ class Bed(eqx.Module):
     def starts_of(self, runs: Trajectory) -> Float[Array, "n d"]:
         """The x0 of each day of a run through the days."""
         return jnp.concatenate([self.x0[None], runs.actions[:-1, -1]])
+
+
+@functools.partial(jax.jit, static_argnames="days")
+def _by_day(run: Trajectory, days: int) -> Trajectory:
+    return jax.tree.map(lambda leaf: leaf.reshape(days, -1, *leaf.shape[1:]), run)
+
+
+_tail_ratios = jax.jit(metrics.tail_ratios)
 
 
 class DailyScore(eqx.Module):
@@ -126,8 +134,7 @@ class DailyScore(eqx.Module):
     def tail_ratio(self) -> dict[str, float]:
         """High percentiles of the daily ratio."""
         levels = metrics.TAIL_PERCENTILES
-        ratios = jnp.asarray(self.ratio)
-        values = metrics.tail_ratios(ratios, jnp.ones_like(ratios))
+        values = np.asarray(_tail_ratios(self.ratio, np.ones_like(self.ratio)))
         return {f"p{level:g}": float(value) for level, value in zip(levels, values, strict=True)}
 
 
