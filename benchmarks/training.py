@@ -69,11 +69,11 @@ def torch_loss(model, x0, contexts, best, best_cost, lambda2):
     return MU * torch.relu(error / best_cost).mean() + (1 - MU) * COST_SCALE * cost.mean()
 
 
-def torch_trainer(data: np.ndarray, best: np.ndarray, best_cost: np.ndarray):
+def torch_trainer(data: np.ndarray, best: np.ndarray, best_cost: np.ndarray, network=TorchOptimizer):
     """A function that runs some training steps in PyTorch and returns the seconds per step."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = TorchOptimizer()
+    model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=4e-4)
     tensors = [torch.tensor(array, dtype=torch.float32) for array in (data, best, best_cost)]
     lambda2 = float(ec.theory.optimal_lambda2(1.0, ALPHA, ALPHA, TRUST))
@@ -106,6 +106,15 @@ def jax_trainer(instances: ec.Instance, problem: ec.Problem):
     return run
 
 
+def the_case() -> tuple[np.ndarray, ec.Instance, ec.Problem, tuple[np.ndarray, np.ndarray]]:
+    """The windows, the same as instances of a problem, and their oracles: actions and cost."""
+    data = windows()
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(ALPHA, 1))
+    instances = ec.Instance(data[:, :1], data[:, 1:, None])
+    best = jax.vmap(lambda s: ec.oracle(problem, s))(instances)
+    return data, instances, problem, (np.asarray(best.actions[..., 0]), np.asarray(best.cost)[:, None])
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -114,12 +123,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if not arguments.all_cores:
         pin_to_one_core()
-    data = windows()
-    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(ALPHA, 1))
-    instances = ec.Instance(data[:, :1], data[:, 1:, None])
-    best = jax.vmap(lambda s: ec.oracle(problem, s))(instances)
+    data, instances, problem, best = the_case()
     ours = jax_trainer(instances, problem)
-    theirs = torch_trainer(data, np.asarray(best.actions[..., 0]), np.asarray(best.cost)[:, None])
+    theirs = torch_trainer(data, *best)
     start = time.process_time()
     ours(100)
     compiled = time.process_time() - start

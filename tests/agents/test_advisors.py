@@ -10,6 +10,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
+from ecl2o.agents.advisors.dense import affine
 from ecl2o.agents.advisors.lstm import remember
 
 
@@ -98,6 +99,22 @@ def test_the_derivative_of_the_lstm_cell_that_is_written_out():
     rng = np.random.default_rng(0)
     gates, cell = jnp.asarray(2 * rng.normal(size=12)), jnp.asarray(rng.normal(size=3))
     ours, theirs = (jax.jit(jax.jacrev(f, argnums=(0, 1)))(gates, cell) for f in (remember, plain))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), ours, theirs)
+
+
+@pytest.mark.parametrize("mode", [jax.jacrev, jax.jacfwd])
+def test_the_derivative_of_an_affine_map_that_is_written_out(mode):
+    """Against automatic differentiation of W x + b, forward and backward, with the instances on the last axis."""
+
+    def plain(weight, bias, x):
+        return weight @ x + bias
+
+    rng = np.random.default_rng(1)
+    given = [jnp.asarray(rng.normal(size=size)) for size in ((4, 3), (4,), (3, 5))]
+    ours, theirs = (
+        jax.jit(mode(jax.vmap(f, in_axes=(None, None, -1), out_axes=-1), argnums=(0, 1, 2)))(*given)
+        for f in (affine, plain)
+    )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), ours, theirs)
 
 
