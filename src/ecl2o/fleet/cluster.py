@@ -56,8 +56,9 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> "Iterat
     here = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
     # A worker computes in one thread: NPROC is what XLA makes as many threads as.
     one = {"threads_per_worker": 1, "processes": True, "env": os.environ | {"NPROC": "1"}}
-    # Dask's profiler looks at a worker a hundred times a second, which takes a sixth of its time while JAX traces.
-    settings = {"distributed.worker.profile.enabled": False}
+    # Dask's profiler looks at a worker a hundred times a second, which takes a sixth of its time while JAX traces; and the event
+    # loop of every process looks fifty times a second whether it is on time.
+    settings: dict[str, Any] = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1s"}
     if "forkserver" in multiprocessing.get_all_start_methods():
         settings |= {"distributed.worker.multiprocessing-method": "forkserver"}
     # Dask does not see what XLA allocates, and would end workers by a limit that is not theirs: `memory` is kept by the chunks.
