@@ -30,12 +30,13 @@ types: $(STAMP) ## static types (basedpyright); shapes are checked at run time b
 layers: $(STAMP) ## imports point one way
 	$(BIN)/lint-imports
 
-# Modules are kept compiled, whatever the environment says: pytest runs twice, and its tests start Python many times.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-unit: $(STAMP) ## the tests alone
-	$(PYTEST)
+# Modules are kept compiled, whatever the environment says: pytest runs twice, and its tests start Python many times. What
+# compiles needs much memory, which comes in large pages: a twentieth of the time.
+PYTEST := PYTHONDONTWRITEBYTECODE= GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+unit: $(STAMP) ## the tests alone, but for those that `optimised` runs
+	$(PYTEST) -m 'not optimised'
 
-optimised: $(STAMP) ## promises, oracle and training once more, compiled as users compile them
+optimised: $(STAMP) ## promises, oracle and training, compiled as users compile them
 	XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(PYTEST) -m optimised $$(grep --recursive --files-with-matches --include='test_*.py' mark.optimised tests)
 
 test: lint layers ## everything that CI runs; types are checked beside the tests, since they keep one core busy for a minute
@@ -45,7 +46,7 @@ test: lint layers ## everything that CI runs; types are checked beside the tests
 docs: $(STAMP) ## the site in ./site, its tutorials executed; strict
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
 	$(QUICK) NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	$(QUICK) ECL2O_README=1 $(BIN)/python -m pytest -n 0 -q tests/site
+	$(QUICK) ECL2O_DOCS=1 $(BIN)/python -m pytest -n 0 -q tests/site
 
 dist: $(STAMP) ## wheel and sdist, tried in a new environment without the repository
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt build

@@ -1,6 +1,6 @@
 """Settings that every test shares: double precision, a compilation cache, deterministic hypothesis runs.
 
-Tests marked `optimised` run a second time with the compiler as users have it (`make optimised`): XLA_FLAGS and
+In `make test`, tests marked `optimised` run with the compiler as users have it (`make optimised`): XLA_FLAGS and
 JAX_DISABLE_MOST_OPTIMIZATIONS are set there, and not changed here. Tests that read the folder of reference data take the
 fixture `shared`, and are marked `reference_data` by that.
 """

@@ -1,36 +1,13 @@
-"""The documentation is true: its Python blocks run, its links lead somewhere, and no erratum is missing."""
+"""The documentation is true: its links lead somewhere, and no erratum is missing. Its Python blocks run in tests/site."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
-FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+from pages import FENCE, PAGES, ROOT, named, runnable_blocks
+
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
-
-
-def named(pages: list[Path]) -> list:
-    return [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in pages]
-
-
-def runnable_blocks(page: Path) -> list[tuple[int, str]]:
-    """(number of lines above, source) of the blocks marked `python`; `python no-run` is only shown."""
-    text = page.read_text(encoding="utf-8")
-    return [
-        (text[: block.start("body")].count("\n"), block["body"])
-        for block in FENCE.finditer(text)
-        if block["info"].strip() == "python"
-    ]
-
-
-@pytest.mark.parametrize("page", named([page for page in PAGES if runnable_blocks(page)]))
-def test_python_blocks_run(page: Path):
-    """The blocks of a page share one namespace, in order; a traceback names the line of the page."""
-    namespace: dict = {"__name__": f"page_{page.stem}"}
-    for above, source in runnable_blocks(page):
-        exec(compile("\n" * above + source, str(page), "exec"), namespace)
 
 
 def test_the_pages_that_promise_examples_have_them():

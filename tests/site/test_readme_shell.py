@@ -11,7 +11,7 @@ import pytest
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-pytestmark = pytest.mark.skipif("ECL2O_README" not in os.environ, reason="takes a minute; make docs runs it")
+pytestmark = pytest.mark.skipif("ECL2O_DOCS" not in os.environ, reason="takes a minute; make docs runs it")
 
 
 def test_from_a_csv_to_a_running_service(tmp_path):

@@ -183,8 +183,7 @@ def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: Bed) -> Daily
         starts: (n, d), where each day began.
         bed: on which days.
     """
-    played = runs.cost, runs.advice, starts
-    return _score(runs, starts, _measured(bed.problem, bed.x0, bed.days, bed.unit, *played))
+    return _score(runs, starts, _measured(bed.problem, bed.x0, bed.days, bed.unit, runs.cost, starts))
 
 
 def score_runs_each(runs: Trajectory, starts: Float[AnyArray, "k n d"], beds: Sequence[Bed]) -> list[DailyScore]:
@@ -198,7 +197,7 @@ def score_runs_each(runs: Trajectory, starts: Float[AnyArray, "k n d"], beds: Se
     places = [(bed.problem, bed.x0, bed.days, bed.unit) for bed in beds]
     problem, x0, days, unit = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
     runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where cutting an array costs nothing
-    measured = jax.tree.map(np.asarray, _measured_each(problem, x0, days, unit, runs.cost, runs.advice, starts))
+    measured = jax.tree.map(np.asarray, _measured_each(problem, x0, days, unit, runs.cost, starts))
     parts = (
         (jax.tree.map(lambda leaf, i=i: leaf[i], part) for part in (runs, starts, measured)) for i in range(len(beds))
     )
@@ -206,31 +205,31 @@ def score_runs_each(runs: Trajectory, starts: Float[AnyArray, "k n d"], beds: Se
 
 
 class _Measured(eqx.Module):
-    """What the days' oracles say of a run: the cost and the convergence of each, ratios, average cost and prediction error."""
+    """What the days' oracles say of a run: what each plays and costs, whether it converged, ratios and average cost."""
 
+    best: Float[Array, "n T d"]
     optimum: Float[Array, " n"]
     converged: Bool[Array, "n T"]
     ratio: Float[Array, " n"]
     average_cost: Float[Array, ""]
-    prediction_error: Float[Array, ""] | None
 
 
 @eqx.filter_jit
-def _measured(problem: Problem, x0, days, unit, cost, advice, starts) -> _Measured:
+def _measured(problem: Problem, x0, days, unit, cost, starts) -> _Measured:
     best = jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
     cost, least, unit = (metrics.without_rounding(bill, problem, x0, days) for bill in (cost, best.cost, unit))
-    error = None
-    if advice is not None:
-        error = jnp.mean(jnp.sum((advice - best.actions) ** 2, (-2, -1))) / jnp.mean(best.cost)
     average = metrics.cost_ratios(jnp.mean(cost), jnp.mean(unit))
-    return _Measured(best.cost, best.converged, metrics.cost_ratios(cost, least), average, error)
+    return _Measured(best.actions, best.cost, best.converged, metrics.cost_ratios(cost, least), average)
 
 
 _measured_each = eqx.filter_jit(jax.vmap(_measured))
 
 
 def _score(runs: Trajectory, starts: Float[AnyArray, "n d"], measured: _Measured) -> DailyScore:
-    error = None if measured.prediction_error is None else float(measured.prediction_error)
+    error = None
+    if runs.advice is not None:  # here and not above, where runs with advice would need a program of their own
+        missed = np.sum((np.asarray(runs.advice) - np.asarray(measured.best)) ** 2, axis=(-2, -1))
+        error = float(np.mean(missed) / np.mean(np.asarray(measured.optimum)))
     figures = np.asarray(runs.cost), np.asarray(measured.ratio), float(measured.average_cost), error
     unconverged = Unconverged.count(runs.converged, measured.converged)
     return DailyScore(runs, np.asarray(starts), *figures, unconverged, np.asarray(measured.optimum))
