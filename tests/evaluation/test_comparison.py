@@ -41,6 +41,20 @@ def test_rows_hold_the_figures_of_the_daily_scores(bed):
     assert rows[2].competitive_ratio * (1 - 1e-9) <= rows[2].live_ratio <= 1.9 * (1 + 1e-9)
 
 
+def test_the_prediction_error_is_the_distance_of_the_advice_from_the_oracles_of_the_days(bed):
+    """In NumPy: the oracle is linear, (1 + 2 alpha) x_t - alpha x_{t-1} - alpha x_{t+1} = y_t but at the end; advice is 0.3."""
+    score = score_days(ec.MLAROBD(ec.advisors.Fixed(0.3 * jnp.ones((STEPS, 1))), trust=0.5), bed)
+    system = 21 * np.eye(STEPS) - 10 * np.eye(STEPS, k=1) - 10 * np.eye(STEPS, k=-1)
+    system[-1, -1] = 11
+    right = np.asarray(bed.days)[..., 0].copy()
+    right[:, 0] += 10 * score.x0[:, 0]
+    best = np.linalg.solve(system, right.T).T
+    moves = np.diff(np.concatenate([score.x0, best], axis=1))
+    costs = 0.5 * np.sum((best - np.asarray(bed.days)[..., 0]) ** 2, axis=1) + 5 * np.sum(moves**2, axis=1)
+    assert score.prediction_error == pytest.approx(np.mean(np.sum((0.3 - best) ** 2, axis=1)) / np.mean(costs))
+    assert score_days(ec.Greedy(), bed).prediction_error is None
+
+
 @pytest.mark.parametrize("unit", [1e-9, 1e9])
 def test_scores_do_not_depend_on_the_unit(bed, unit):
     """What counts as rounding is relative: nanowatts are not nothing."""
