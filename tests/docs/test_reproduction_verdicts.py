@@ -1,10 +1,11 @@
-"""Every verdict of docs/reproduction.md is what the stored figures say, for the code with its network and for the text with its own.
+"""Every verdict of docs/reproduction.md is what the stored figures say, for the code with its network and the text with its own.
 
-Verdicts are sentences, so each stands here a second time as an inequality. Whoever changes a figure or a verdict so that they part
+Verdicts are sentences, so each stands here a second time as an inequality. Who changes a figure or a verdict so that they part
 fails here.
 """
 
 import importlib.util
+import itertools
 from pathlib import Path
 
 import pytest
@@ -51,8 +52,7 @@ def extent(run: str, family: str) -> float:
 
 
 def rises(values) -> bool:
-    values = list(values)
-    return all(a < b for a, b in zip(values, values[1:], strict=False))
+    return all(a < b for a, b in itertools.pairwise(values))
 
 
 def least_promise(run: str) -> float:
