@@ -32,7 +32,7 @@ from ecl2o.studies.networks import Alone, Calibrated, NetworkTraining, Report, u
 from ecl2o.studies.sweep_grid import Grid, Network, Setting
 from ecl2o.studies.training_jobs import Job, run_jobs
 
-MOST_RUNS = 50  # trained together: more gain nothing, and a piece is what a lost worker must do again
+MOST_RUNS = 25  # trained together: what more remember fits no cache, and a piece is what a lost worker must do again
 LEARNING_RATES = {"lstm": 3e-3, "mlp": 2e-2}  # chosen on Riverside's validation month, docs/choices.md
 TWO_STAGE_TRUST = 0.3
 _KINDS = {"lstm": LSTM, "mlp": MLP}
