@@ -1,12 +1,14 @@
 """The paper's whole trade-off by `ecl2o sweep`, beside what the same would take the way the authors wrote it.
 
-    python benchmarks/trade_off.py                                                        a quarter of an hour on two idle cores
+    python benchmarks/trade_off.py                                                        15 to 20 minutes on two idle cores
     python benchmarks/trade_off.py --seeds 1 --network mlp --trust 0.5 --mu 0 --quick     a trial
 
 6 trusts x 5 mus x 10 seeds and both networks, with all else that the command does by default (PureML, two stages, guards,
 figures), by two workers that have compiled nothing before; any option of `ecl2o sweep` may be given instead. In the same run,
-before and after it, an epoch of the same training in eager PyTorch (`benchmarks/training.py`), on one core, in CPU seconds.
-What all trainings would take at that pace is extrapolated. Needs the extras `bench` and `fleet`: `make bench-install`.
+before and after it, an epoch in eager PyTorch (`benchmarks/training.py`), on one core, in CPU seconds. What all trainings
+would take at that pace is extrapolated, PureML's included. As in the authors' code, a step unrolls two trajectories there, where
+the sweep's loss needs one, to which up to a factor of two of the ratio is due.
+Needs the extras `bench` and `fleet`: `make bench-install`.
 """
 
 import json
