@@ -59,17 +59,6 @@ def test_two_processes_give_the_same_bits(manifest, fitted, client):
     assert [site.policy.fingerprint for site in there] == [site.row["policy"] for site in fitted]
 
 
-def test_a_killed_worker_loses_nothing(client):
-    """A worker is ended by the system in the middle of eight pieces: all eight are done."""
-    before = set(client.run(os.getpid).values())
-    victim = min(before)
-    threading.Timer(0.6, lambda: os.kill(victim, signal.SIGKILL)).start()
-    found = dict(each_done(time.sleep, [(0.5,)] * 8, client))
-    assert found == dict.fromkeys(range(8))
-    client.wait_for_workers(2, timeout=60)
-    assert victim not in client.run(os.getpid).values()
-
-
 def test_a_piece_that_fails_is_lost_alone(client):
     found = dict(each_done(operator.floordiv, [(1, 1), (1, 0)], client))
     assert found[0] == 1
@@ -230,3 +219,15 @@ def test_workers_compile_while_the_driver_still_reads(manifest, tmp_path, fitted
     assert len({place for places in client.who_has(begun[0].work).values() for place in places}) == 2
     assert fitting.rehearsal(sites[0], len(sites), client, memory) is None  # one chunk is all
     assert fitting.rehearsal(sites[0], 2 * len(sites), None, memory) is None
+
+
+# The last that uses the cluster: whoever takes the place of the killed one knows no programs.
+def test_a_killed_worker_loses_nothing(client):
+    """A worker is ended by the system in the middle of eight pieces: all eight are done."""
+    before = set(client.run(os.getpid).values())
+    victim = min(before)
+    threading.Timer(0.6, lambda: os.kill(victim, signal.SIGKILL)).start()
+    found = dict(each_done(time.sleep, [(0.5,)] * 8, client))
+    assert found == dict.fromkeys(range(8))
+    client.wait_for_workers(2, timeout=60)
+    assert victim not in client.run(os.getpid).values()
