@@ -1,6 +1,7 @@
 """The paper's whole trade-off by `ecl2o sweep`, beside what the same would take the way the authors wrote it.
 
     python benchmarks/trade_off.py                                                        17 minutes on two idle cores
+    python benchmarks/trade_off.py --kappa 0                                              15, without PureML's other weights
     python benchmarks/trade_off.py --seeds 1 --network mlp --trust 0.5 --mu 0 --quick     a trial
 
 6 trusts x 5 mus x 10 seeds and both networks, with all else that the command does by default (PureML, two stages, guards,
