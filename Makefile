@@ -31,7 +31,7 @@ layers: $(STAMP) ## imports point one way
 	$(BIN)/lint-imports
 
 # Modules are kept compiled, whatever the environment says: pytest runs twice, and its tests start Python many times. What
-# compiles needs much memory, which comes in large pages: a twentieth of the time.
+# compiles needs much memory, which comes in large pages where glibc gives it: a few per cent of the time.
 PYTEST := PYTHONDONTWRITEBYTECODE= GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 unit: $(STAMP) ## the tests alone, but for those that `optimised` runs
 	$(PYTEST) -m 'not optimised'

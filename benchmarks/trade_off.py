@@ -52,9 +52,8 @@ def main() -> None:
     epochs = {name: [epoch(train)] for name, train in theirs.items()}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "sweep"
-        took = run(
-            Path(folder), "sweep", *DEFAULTS, *sys.argv[1:], "--out", out
-        )  # of two options alike the last counts
+        # Of two options alike the last counts.
+        took = run(Path(folder), "sweep", *DEFAULTS, *sys.argv[1:], "--out", out)
         rows = pd.read_parquet(out / "sweep.parquet")
         steps = json.loads((out / "results.json").read_text())["training_steps"]
     trained = Counter(rows[rows["family"].isin(["ec-l2o", "pure-ml"])]["network"])

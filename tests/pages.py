@@ -1,7 +1,9 @@
-"""The pages of the documentation, and the code on them."""
+"""The pages of the documentation, the code on them, and the script that writes their tables."""
 
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -22,3 +24,13 @@ def runnable_blocks(page: Path) -> list[tuple[int, str]]:
         for block in FENCE.finditer(text)
         if block["info"].strip() == "python"
     ]
+
+
+def reproduction_tables() -> ModuleType:
+    """docs/results/tables.py, which is no module of a package."""
+    spec = importlib.util.spec_from_file_location("reproduction_tables", ROOT / "docs" / "results" / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,23 +1,19 @@
 """The tables of docs/reproduction.md are those of the stored results files, and each of these says which command made it."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from pages import reproduction_tables
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
 def tables():
-    spec = importlib.util.spec_from_file_location("reproduction_tables", DOCS / "results" / "tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return reproduction_tables()
 
 
 def test_every_table_is_what_the_results_say(tables):

@@ -1,15 +1,16 @@
 """Comparison tables: the figures of `score_days`, in one row each, for every agent that needs no training."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import ecl2o as ec
 from ecl2o.evaluation import Bed as Bed
-from ecl2o.evaluation import score_days
+from ecl2o.evaluation import score_days, score_runs_each
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, oracle_entries, score_entry
 from ecl2o.recipes.catalogue import NAMED_AGENTS, named_entry
-from ecl2o.running import stream_days
+from ecl2o.running import rollout_days, stream_days
 
 DAYS, STEPS = 4, 4
 
@@ -43,7 +44,8 @@ def test_rows_hold_the_figures_of_the_daily_scores(bed):
 
 def test_the_prediction_error_is_the_distance_of_the_advice_from_the_oracles_of_the_days(bed):
     """In NumPy: the oracle is linear, (1 + 2 alpha) x_t - alpha x_{t-1} - alpha x_{t+1} = y_t but at the end; advice is 0.3."""
-    score = score_days(ec.MLAROBD(ec.advisors.Fixed(0.3 * jnp.ones((STEPS, 1))), trust=0.5), bed)
+    agent = ec.MLAROBD(ec.advisors.Fixed(0.3 * jnp.ones((STEPS, 1))), trust=0.5)
+    score = score_days(agent, bed)
     system = 21 * np.eye(STEPS) - 10 * np.eye(STEPS, k=1) - 10 * np.eye(STEPS, k=-1)
     system[-1, -1] = 11
     right = np.asarray(bed.days)[..., 0].copy()
@@ -53,6 +55,15 @@ def test_the_prediction_error_is_the_distance_of_the_advice_from_the_oracles_of_
     costs = 0.5 * np.sum((best - np.asarray(bed.days)[..., 0]) ** 2, axis=1) + 5 * np.sum(moves**2, axis=1)
     assert score.prediction_error == pytest.approx(np.mean(np.sum((0.3 - best) ** 2, axis=1)) / np.mean(costs))
     assert score_days(ec.Greedy(), bed).prediction_error is None
+    # Two beds at once: each advice is held against the oracles of its own days.
+    other = Bed.of(bed.problem, bed.x0, bed.days[::-1], bed.history)
+    runs, starts = zip(*(rollout_days(agent, b.problem, b.x0, b.days, b.history) for b in (bed, other)), strict=True)
+    both = score_runs_each(
+        *jax.tree.map(lambda *leaves: np.stack(leaves), *zip(runs, starts, strict=True)), (bed, other)
+    )
+    expected = [score_days(agent, b).prediction_error for b in (bed, other)]
+    assert [score.prediction_error for score in both] == pytest.approx(expected)
+    assert expected[0] != pytest.approx(expected[1])
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1e9])

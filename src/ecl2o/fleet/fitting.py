@@ -125,9 +125,8 @@ class Rehearsal:
     @classmethod
     def of(cls, chunk: Chunk[ReadSite], client: "Client") -> "Rehearsal":
         """One worker compiles what chooses policies, another what tests them, for the cache that they share."""
-        workers = itertools.cycle(
-            client.scheduler_info()["workers"]
-        )  # Dask may give both to the one that is ready first
+        # Named, since Dask may give both to the worker that is ready first.
+        workers = itertools.cycle(client.scheduler_info()["workers"])
         stages = (rehearse_choice, rehearse_tests)
         return cls(_program(chunk), tuple(begun(stage, (chunk,), client, next(workers)) for stage in stages))
 
