@@ -25,7 +25,7 @@ from ecl2o.data import Contexts
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray
-from ecl2o.recipes.batches import refuse_unless_alike, stacked
+from ecl2o.recipes.batches import mapped, refuse_unless_alike, stacked
 from ecl2o.recipes.terms import Terms, renewed
 from ecl2o.running import rollout, rollout_set
 
@@ -168,7 +168,7 @@ def train_through_sites(
 
 @eqx.filter_jit
 def _outlooks(advisor: OnlineRidge, problems: Problem, values: Float[Array, "sites n q"]) -> Outlook:
-    return jax.vmap(lambda problem, contexts: record_outlook(advisor, problem, contexts))(problems, values)
+    return mapped(lambda problem, contexts: record_outlook(advisor, problem, contexts))(problems, values)
 
 
 def _window_days(period: int | None, steps_per_day: int, most: int) -> int:
@@ -244,7 +244,7 @@ def _daily_costs(
         runs = _runs(weights, frozen, problem, recording, period)
         return ((runs.hitting + runs.switching) / recording.unit).reshape(-1, steps_per_day).sum(axis=1)
 
-    return jax.vmap(jax.vmap(one, (0, 0, None, None)))(weights, frozen, problems, recordings)
+    return mapped(mapped(one, (0, 0, None, None)))(weights, frozen, problems, recordings)
 
 
 _ADAM = optax.scale_by_adam()
@@ -266,4 +266,4 @@ def _descend(
         (weights, adam), values = jax.lax.scan(step, (weights, adam), rates)
         return weights, adam, values
 
-    return jax.vmap(jax.vmap(one, (0, 0, 0, None, None)))(weights, adam, frozen, problems, training)
+    return mapped(mapped(one, (0, 0, 0, None, None)))(weights, adam, frozen, problems, training)
