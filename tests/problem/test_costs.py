@@ -70,3 +70,12 @@ def test_trajectory_cost_sums_over_steps_only():
     ones = jnp.ones((4, 3))
     runs = ec.Trajectory(jnp.ones((4, 3, 2)), ones, 2 * ones, None, jnp.ones((4, 3), bool))
     np.testing.assert_array_equal(runs.cost, [9.0] * 4)
+
+
+def test_what_was_given_may_be_changed_afterwards():
+    """A device that is the host could go on using the memory that it was given."""
+    contexts, Q = np.zeros((4096, 1)), np.eye(64)
+    instance, movement = ec.Instance(np.zeros(1), contexts), ec.Mahalanobis(Q)
+    contexts[:], Q[:] = 1.0, 2.0
+    assert not np.asarray(instance.contexts).any()
+    np.testing.assert_array_equal(movement.Q, np.eye(64))

@@ -6,8 +6,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Info, Periodic, Promise
 from ecl2o.evaluation import metrics
@@ -16,6 +16,7 @@ from ecl2o.evaluation.daily import Bed, DailyScore, score_runs
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, NotApplicable, Problem
+from ecl2o.problem.arrays import AnyArray
 from ecl2o.running import rollout_days, stream_days
 
 _TIMINGS = 3
@@ -201,7 +202,7 @@ def oracle_entries(bed: Bed) -> list[ScoredEntry]:
     daily = ScoredEntry(**_figures(name, score_runs(runs, starts, bed), seconds) | optimal)
     if bed.span is None:
         return [daily]
-    whole = Instance(bed.x0, bed.days.reshape(-1, bed.days.shape[-1]))
+    whole = Instance(bed.x0, np.asarray(bed.days).reshape(-1, bed.days.shape[-1]))
     oracle(bed.problem, whole)
     seconds = _per_step(_seconds(lambda: oracle(bed.problem, whole)), bed)
     return [ScoredEntry(**_figures("oracle", score_runs(bed.span, bed.starts_of(bed.span), bed), seconds)), daily]
@@ -232,18 +233,26 @@ def _allowed(promise: Promise, score: DailyScore, bed: Bed) -> float | None:
     n, T, q = bed.days.shape
     days = n if promise.period is None else min(max(promise.period // T, 1), n)
     if days == n and bed.span is not None:
-        return float(promise.ratio * np.sum(bed.span.cost) + promise.allowance)
-    periods = n // days
-    contexts = bed.days[: periods * days].reshape(periods, days * T, q)
-    starts = jnp.asarray(score.x0)[: periods * days : days]
-    best = jax.vmap(lambda x0, contexts: oracle(bed.problem, Instance(x0, contexts)).cost)(starts, contexts)
-    return float(promise.ratio * jnp.max(best) + promise.allowance)
+        return float(promise.ratio * np.sum(np.asarray(bed.span.cost)) + promise.allowance)
+    if days == 1 and score.optimum is not None:
+        best = score.optimum
+    else:
+        periods = n // days
+        contexts = np.asarray(bed.days)[: periods * days].reshape(periods, days * T, q)
+        best = _optima(bed.problem, score.x0[: periods * days : days], contexts)
+    return float(promise.ratio) * float(np.max(best)) + float(promise.allowance)
+
+
+@eqx.filter_jit
+def _optima(problem: Problem, starts: Float[AnyArray, "n d"], contexts: Float[AnyArray, "n T q"]) -> Float[Array, " n"]:
+    """What each of these stretches costs at least, from where it starts."""
+    return jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)).cost)(starts, contexts)
 
 
 def worst_live_ratio(score: DailyScore) -> float | None:
     """The largest ratio to the optimum so far that the agent reported of itself; a guard further in is not what was played."""
     info: Info = score.runs.info
-    return float(np.max(info.details["live_ratio"])) if "live_ratio" in info.details else None
+    return float(np.max(np.asarray(info.details["live_ratio"]))) if "live_ratio" in info.details else None
 
 
 def _least_left(score: DailyScore) -> float | None:

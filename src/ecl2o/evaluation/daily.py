@@ -6,7 +6,6 @@ Ratios are by day, against the oracle from the *same* x_0 (erratum E22).
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -21,8 +20,9 @@ from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, concrete_value
+from ecl2o.problem.arrays import AnyArray, concrete_value, on_device, on_host
 from ecl2o.running import rollout_days
+from ecl2o.running.days import by_day
 
 
 class Bed(eqx.Module):
@@ -51,14 +51,14 @@ class Bed(eqx.Module):
     @classmethod
     def of(cls, problem: Problem, x0, days, history=None) -> "Bed":
         """Run the daily oracle once."""
-        x0, days = jnp.asarray(x0), jnp.asarray(days)
+        x0, days = on_device(x0), on_device(days)
         runs, _ = oracle_days(problem, x0, days)
         cost = concrete_value(runs.cost)
         if cost is not None and not np.isfinite(cost).all():
             raise ValueError(
                 f"the bills of these days are not finite (contexts of up to {np.abs(days).max():g}); use another unit."
             )
-        past = None if history is None else jnp.asarray(history)
+        past = None if history is None else on_device(history)
         return cls(problem, x0, days, past, runs.cost, Unconverged.count(runs.converged, runs.converged))
 
     @classmethod
@@ -75,8 +75,8 @@ class Bed(eqx.Module):
         """
         bed = cls.of(problem, x0, days, history)
         n, T, q = bed.days.shape
-        whole = oracle(problem, Instance(bed.x0, bed.days.reshape(n * T, q)))
-        return dataclasses.replace(bed, span=_by_day(whole, n))
+        whole = oracle(problem, Instance(bed.x0, on_host(bed.days).reshape(n * T, q)))
+        return dataclasses.replace(bed, span=_by_day(whole, bed.x0, n)[0])
 
     @property
     def unit(self) -> Float[Array, " n"]:
@@ -89,14 +89,12 @@ class Bed(eqx.Module):
             return self
         return dataclasses.replace(self, history=self.history[len(self.history) - steps :])
 
-    def starts_of(self, runs: Trajectory) -> Float[Array, "n d"]:
+    def starts_of(self, runs: Trajectory) -> Float[np.ndarray, "n d"]:
         """The x0 of each day of a run through the days."""
-        return jnp.concatenate([self.x0[None], runs.actions[:-1, -1]])
+        return np.concatenate([np.asarray(self.x0)[None], np.asarray(runs.actions)[:-1, -1]])
 
 
-@functools.partial(jax.jit, static_argnames="days")
-def _by_day(run: Trajectory, days: int) -> Trajectory:
-    return jax.tree.map(lambda leaf: leaf.reshape(days, -1, *leaf.shape[1:]), run)
+_by_day = eqx.filter_jit(by_day)
 
 
 _tail_ratios = jax.jit(metrics.tail_ratios)
@@ -172,7 +170,7 @@ def _all_days(agents: AbstractAgent, bed: Bed) -> tuple[Trajectory, Float[Array,
     return jax.vmap(lambda agent: rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history))(agents)
 
 
-def score_runs(runs: Trajectory, starts: Float[Array, "n d"], bed: Bed) -> DailyScore:
+def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], bed: Bed) -> DailyScore:
     """The score of runs through the days of a bed, each from its x0.
 
     The prediction error is the mean squared distance of the advice from the day's oracle, over the oracle's mean cost (the

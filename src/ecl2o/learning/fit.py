@@ -246,4 +246,4 @@ def _stack(trees: list, name: str) -> Any:
     structures = {jax.tree.structure(tree) for tree in trees}
     if len(structures) > 1:
         raise ValueError(f"{name} must all have the same structure; they differ in more than their arrays.")
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)  # on the host: nothing to compile
+    return jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *trees)  # on the host: nothing to compile

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ecl2o.offline.linear import cheapest_linear_path
 from ecl2o.planning.path import Path, cheapest_path
 from ecl2o.problem import Instance, LinearSwitching, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, cast_floats, concrete_value
+from ecl2o.problem.arrays import AnyArray, cast_floats, concrete_value, on_device, on_host
 
 
 def oracle(problem: Problem, instance: Instance) -> Trajectory:
@@ -76,9 +76,9 @@ def oracle_days(
         x0: (d,), the action in force before the first day.
         days: (n, T, q), consecutive days.
     """
-    first = Instance(x0, days[0])
+    first = Instance(x0, on_host(days)[0])
     problem.check(first)
-    runs, starts = _oracle_days(problem, first.x0, jnp.asarray(days, first.x0.dtype))
+    runs, starts = _oracle_days(problem, first.x0, on_device(days).astype(first.x0.dtype))
     warn_unless_converged(problem, runs)
     return runs, starts
 

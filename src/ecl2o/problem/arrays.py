@@ -13,9 +13,16 @@ from jaxtyping import Array, Float, PyTree
 AnyArray = Array | np.ndarray  # where NumPy's arrays are welcome too
 
 
+def on_device(value: Any) -> Array:
+    """What `jnp.asarray` makes of a value, which compiles a program for each shape of NumPy's arrays; here none is."""
+    if isinstance(value, np.ndarray | np.generic):
+        return jax.device_put(np.array(value))  # a copy, since a device that is the host keeps what it is given
+    return jnp.asarray(value)
+
+
 def as_float(value: Any) -> Float[Array, "..."]:
     """A floating-point array of any shape; integers become floats of the default precision."""
-    array = jnp.asarray(value)
+    array = on_device(value)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"expected real numbers, got complex ones: {value!r}")
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
@@ -29,6 +36,11 @@ def as_optional_float(value: Any) -> Float[Array, "..."] | None:
 def concrete_value(array: Any) -> np.ndarray | None:
     """The values of an array as NumPy, or None while JAX is tracing and they are not known."""
     return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
+
+
+def on_host(array: Any) -> Any:
+    """The values of an array as NumPy, which is cut without compiling; the array itself while JAX is tracing."""
+    return array if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
 def refuse_unless_finite(name: str, array: Any) -> None:

@@ -3,10 +3,10 @@
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, as_optional_float, refuse_unless_finite
+from ecl2o.problem.arrays import as_float, as_optional_float, on_device, refuse_unless_finite
 
 
 class Instance(eqx.Module):
@@ -72,4 +72,4 @@ class Instance(eqx.Module):
         if self.history is not None:
             return self.history
         shape = (*self.contexts.shape[:-2], 0, self.contexts.shape[-1])
-        return jnp.zeros(shape, self.contexts.dtype)
+        return on_device(np.zeros(shape, self.contexts.dtype))

@@ -1,6 +1,7 @@
 """The record of one run."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
@@ -27,4 +28,9 @@ class Trajectory(eqx.Module):
     @property
     def cost(self) -> Float[Array, "*n"]:
         """The total bill, sum of f(x_t, y_t) + c(x_t, x_{t-1}) over t."""
-        return jnp.sum(self.hitting + self.switching, axis=-1)
+        return _total(self.hitting, self.switching)
+
+
+@jax.jit
+def _total(hitting, switching):
+    return jnp.sum(hitting + switching, axis=-1)

@@ -38,7 +38,7 @@ def stacked(trees: Sequence[Tree]) -> Tree:
     """Trees of one structure as one, with a leading axis on every array."""
     if len({jax.tree.structure(tree) for tree in trees}) > 1:
         raise ValueError("what runs as one program must differ in its arrays only, not in structure.")
-    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *trees)  # on the host: nothing to compile
+    return jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *trees)  # on the host: nothing to compile
 
 
 def refuse_unless_alike(sites: Sequence[Contexts]) -> None:

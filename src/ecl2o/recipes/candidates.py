@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, Start
@@ -14,6 +13,7 @@ from ecl2o.data import Contexts, DataError
 from ecl2o.forecasters import AbstractForecaster, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.problem import CurvedTracking, Instance, Mahalanobis, Problem
+from ecl2o.problem.arrays import on_device
 from ecl2o.recipes.batches import Site
 from ecl2o.recipes.guarded_training import competitive_ridge, train_through_sites
 from ecl2o.recipes.progress import Progress
@@ -211,7 +211,7 @@ def _weighted_regression(site: Site) -> list[Option]:
 def refuse_infeasible(site: Site) -> None:
     """Refuse a promise that nobody can keep, before anything is trained."""
     contexts, period = site.contexts, site.contexts.steps_per_day
-    start = Start(jnp.zeros(contexts.action_dim), jnp.zeros((0, contexts.dim)), period)
+    start = Start(on_device(np.zeros(contexts.action_dim)), on_device(np.zeros((0, contexts.dim))), period)
     promising(ROBD(), site.recipe.promise, period).check(site.problem, start)
 
 
@@ -272,7 +272,7 @@ def untrained_advisor(advisor: Advisor, contexts: Contexts, shape: Shape, key) -
     dim = contexts.dim
     if advisor == "seasonal":
         return SeasonalLinear(dim, dim, period=contexts.steps_per_day, days=shape.profile_days)
-    scaling = Scaling.of(jnp.asarray(contexts.training))
+    scaling = Scaling.of(on_device(contexts.training))
     network = MLP if advisor == "mlp" else LSTM
     return network(dim, dim, key=key, contexts=scaling, actions=scaling)
 

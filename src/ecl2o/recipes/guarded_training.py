@@ -24,7 +24,7 @@ from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.data import Contexts
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray
+from ecl2o.problem.arrays import AnyArray, on_device
 from ecl2o.recipes.batches import mapped, refuse_unless_alike, stacked
 from ecl2o.recipes.terms import Terms, renewed
 from ecl2o.running import rollout, rollout_set
@@ -134,21 +134,22 @@ def train_through_sites(
     costs_of = stacked(problems)
     if outlooks is None:
         known = (split.training_days + split.validation_days) * per_day
-        past = jnp.stack([jnp.asarray(contexts.values[:known]) for contexts in sites])
+        past = np.stack([contexts.values[:known] for contexts in sites])
         outlooks = _outlooks(corrected.advisor, costs_of, past)
-    by_site = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), outlooks) for i in range(len(sites))]
+    by_site = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], outlooks) for i in range(len(sites))]
     recorded = list(zip(problems, sites, by_site, strict=True))
     training = stacked([_windows(*each, window, skipped) for each in recorded])
     validation = stacked([_validation(*each) for each in recorded])
 
     every = stacked([stacked(group) for group in guards])
     weights, frozen = eqx.partition(every, trainable_mask(every))
-    adam = jax.vmap(jax.vmap(_ADAM.init))(weights)
+    begun = jax.eval_shape(jax.vmap(jax.vmap(_ADAM.init)), weights)
+    adam = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), begun)  # where Adam begins: at zero
     rates = learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
     losses, done = [np.zeros((len(sites), len(guards[0]), 0))], [0]
     kept, costs = [weights], [_daily_costs(weights, frozen, costs_of, validation, period, per_day)]
     for chunk in np.array_split(rates, checks) if period is not None else ():
-        weights, adam, values = _descend(weights, adam, frozen, costs_of, training, jnp.asarray(chunk), period)
+        weights, adam, values = _descend(weights, adam, frozen, costs_of, training, chunk, period)
         losses.append(np.asarray(values))
         done.append(done[-1] + len(chunk))
         kept.append(weights)
@@ -161,13 +162,13 @@ def train_through_sites(
         for j, guard in enumerate(group):
             best = _choice(cost[i, j])
             log = GuardedLog(loss[i, j], np.array(done), cost[i, j].sum(axis=1), done[best])
-            chosen = jax.tree.map(lambda leaf, i=i, j=j: jnp.asarray(leaf[i, j]), kept[best])
+            chosen = jax.tree.map(lambda leaf, i=i, j=j: on_device(leaf[i, j]), kept[best])
             results[i].append((eqx.combine(chosen, eqx.filter(guard, trainable_mask(guard), inverse=True)), log))
     return results
 
 
 @eqx.filter_jit
-def _outlooks(advisor: OnlineRidge, problems: Problem, values: Float[Array, "sites n q"]) -> Outlook:
+def _outlooks(advisor: OnlineRidge, problems: Problem, values: Float[AnyArray, "sites n q"]) -> Outlook:
     return mapped(lambda problem, contexts: record_outlook(advisor, problem, contexts))(problems, values)
 
 
@@ -202,8 +203,13 @@ def _windows(problem: Problem, contexts: Contexts, outlook: Outlook, days: int, 
         starts = starts[np.linspace(0, len(starts) - 1, most).astype(int)]
     steps = starts[:, None] + np.arange(days * per_day)
     instances = Instance(contexts.values[starts - 1], contexts.values[steps])
-    best = jax.vmap(lambda instance: oracle(problem, instance).cost)(instances)
-    return _Recording(instances, jax.tree.map(lambda leaf: leaf[steps], outlook), jnp.mean(best))
+    recorded = jax.tree.map(lambda leaf: leaf[steps], outlook)
+    return _Recording(instances, recorded, on_device(np.mean(np.asarray(_optima(problem, instances)))))
+
+
+@eqx.filter_jit
+def _optima(problem: Problem, instances: Instance) -> Float[Array, " n"]:
+    return jax.vmap(lambda instance: oracle(problem, instance).cost)(instances)
 
 
 def _validation(problem: Problem, contexts: Contexts, outlook: Outlook) -> _Recording:
@@ -211,9 +217,9 @@ def _validation(problem: Problem, contexts: Contexts, outlook: Outlook) -> _Reco
     x0, days, _ = contexts.validation_days()
     n, T, q = days.shape
     start = contexts.split.training_days * T
-    best, _ = oracle_days(problem, jnp.asarray(x0), jnp.asarray(days))
+    best, _ = oracle_days(problem, x0, days)
     recorded = jax.tree.map(lambda leaf: leaf[None, start : start + n * T], outlook)
-    return _Recording(Instance(x0[None], days.reshape(1, n * T, q)), recorded, jnp.sum(best.cost))
+    return _Recording(Instance(x0[None], days.reshape(1, n * T, q)), recorded, on_device(np.sum(np.asarray(best.cost))))
 
 
 def _runs(weights, frozen, problem: Problem, recording: _Recording, period: int | None) -> Trajectory:
@@ -252,7 +258,7 @@ _ADAM = optax.scale_by_adam()
 
 @eqx.filter_jit
 def _descend(
-    weights, adam, frozen, problems: Problem, training: _Recording, rates: Float[Array, " n"], period: int | None
+    weights, adam, frozen, problems: Problem, training: _Recording, rates: Float[AnyArray, " n"], period: int | None
 ):
     """Adam steps with these learning rates, compiled as one loop, for each site and guard."""
 

@@ -23,6 +23,7 @@ from ecl2o.data import Contexts, DataError, Days, SeriesMetadata, Split
 from ecl2o.evaluation import Bed, Certificate, DailyScore, certify
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, streamed
 from ecl2o.problem import Box, CurvedTracking, Everywhere, Mahalanobis, Problem, SquaredTracking
+from ecl2o.problem.arrays import on_device
 from ecl2o.recipes.batches import Site, refuse_unless_alike, score_each
 from ecl2o.recipes.believed import believed, in_words
 from ecl2o.recipes.candidates import CORRECTED, Option, Shape, in_units, options, references, untrained_options
@@ -209,7 +210,7 @@ def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress:
 
 def _bed(problem: Problem, known: Days) -> Bed:
     """Days to be judged on; they begin where the last context was, or as near to it as the bounds allow."""
-    return Bed.spanning(problem, problem.actions.project(jnp.asarray(known.x0)), known.days, known.history)
+    return Bed.spanning(problem, problem.actions.project(on_device(known.x0)), known.days, known.history)
 
 
 def _choice(

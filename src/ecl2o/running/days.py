@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ecl2o.agents import AbstractAgent, Start
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray
+from ecl2o.problem.arrays import AnyArray, on_device, on_host
 from ecl2o.running.rollout import rollout
 
 
@@ -37,11 +37,10 @@ def rollout_days(
     Returns:
         The runs with a leading day axis, and the x0 of each day (n, d).
     """
-    first = Instance(x0, days[0], history)
+    first = Instance(x0, on_host(days)[0], history)
     problem.check(first)
     agent.check(problem, Start(first.x0, first.past, first.horizon))
-    days = jnp.asarray(days, first.x0.dtype)
-    return _rollout_days(agent, problem, first, days, forecaster, key)
+    return _rollout_days(agent, problem, first, on_device(days).astype(first.x0.dtype), forecaster, key)
 
 
 @eqx.filter_jit
@@ -85,9 +84,19 @@ def stream_days(
     Returns:
         The runs with a leading day axis, and the x0 of each day (n, d).
     """
-    first = Instance(x0, days[0], history)
     n, T, q = days.shape
-    whole = Instance(first.x0, jnp.asarray(days, first.x0.dtype).reshape(n * T, q), first.history)
-    run = rollout(agent, problem, whole, forecaster, key)
-    runs = jax.tree.map(lambda leaf: leaf.reshape(n, T, *leaf.shape[1:]), run)
-    return runs, jnp.concatenate([first.x0[None], runs.actions[:-1, -1]])
+    whole = Instance(x0, on_host(days).reshape(n * T, q), history)
+    problem.check(whole)
+    agent.check(problem, Start(whole.x0, whole.past, whole.horizon))
+    return _stream_days(agent, problem, whole, n, forecaster, key)
+
+
+@eqx.filter_jit
+def _stream_days(agent, problem, whole, n, forecaster, key):
+    return by_day(rollout(agent, problem, whole, forecaster, key), whole.x0, n)
+
+
+def by_day(run: Trajectory, x0: Float[Array, " d"], days: int) -> tuple[Trajectory, Float[Array, "n d"]]:
+    """A run through so many days cut into them, and where each of them began."""
+    runs = jax.tree.map(lambda leaf: leaf.reshape(days, -1, *leaf.shape[1:]), run)
+    return runs, jnp.concatenate([x0[None], runs.actions[:-1, -1]])

@@ -25,8 +25,6 @@ from ecl2o.problem.arrays import (
 )
 from ecl2o.theory import future_stiffness, largest_share, limit_stiffness, recurring_stiffness
 
-_largest_share = eqx.filter_jit(largest_share)
-
 
 class CompetitiveState(eqx.Module):
     """The wrapped agent's state, the past, the future's stiffness by step, the ratio that is played, and the account."""
@@ -140,7 +138,7 @@ class Competitive(AbstractGuard):
             )
         if self.weights is not None and not isinstance(hitting, CurvedTracking):
             raise NotApplicable(f"weights are for CurvedTracking; the curvature of {type(hitting).__name__} is known.")
-        if self.weights is None and hitting.curvature_bounds(dim)[1] is None:
+        if self.weights is None and jax.eval_shape(lambda: hitting.curvature_bounds(dim))[1] is None:
             raise NotApplicable(
                 f"Competitive must know how large the curvature can become; give {type(hitting).__name__} a maximum, or "
                 f"announce the weights. {instead}"
@@ -151,8 +149,7 @@ class Competitive(AbstractGuard):
                 f"contexts=(low, high). {instead}"
             )
         if self.contexts is not None:
-            _, greatest, G = self.curvatures(problem, dim)
-            diagonal = concrete_value(_is_diagonal(G) & _is_diagonal(greatest))
+            diagonal = concrete_value(_are_diagonal(self.weights, problem, dim))
             if diagonal is not None and not diagonal:
                 raise NotApplicable(f"contexts=(low, high) needs diagonal matrices A and Q. {instead}")
         if problem.is_bounded and self.contexts is not None:
@@ -172,8 +169,7 @@ class Competitive(AbstractGuard):
 
     def _refuse_ratio(self, problem: Problem, dim: int) -> None:
         with jax.enable_x64(True), jax.ensure_compile_time_eval():  # inside a jit too, where the numbers are constants
-            least, greatest, G = cast_floats(self.curvatures(problem, dim), np.float64)
-            smallest = 1 + np.asarray(_largest_share(least, greatest, G, self.horizon))
+            smallest = np.asarray(_smallest_ratio(self.weights, problem, dim, self.horizon))
             ratio = np.asarray(concrete_value(self.ratio), np.float64)
         if not (ratio > np.maximum(smallest, 1.0)).all():
             many = "any number of" if self.horizon is None else self.horizon
@@ -184,13 +180,7 @@ class Competitive(AbstractGuard):
 
     def curvatures(self, problem: Problem, dim: int) -> tuple[Array, Array, Array]:
         """The least and the greatest curvature, of all steps or by step, and G = 2Q."""
-        if self.weights is not None:
-            announced = self.weights[:, None, None] * jnp.eye(dim, dtype=self.weights.dtype)
-            return announced, announced, 2 * problem.Q
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
-        least, greatest = problem.hitting.curvature_bounds(dim)
-        assert greatest is not None
-        return least, greatest, 2 * problem.Q
+        return _curvatures(self.weights, problem, dim)
 
     def init(self, problem: Problem, start: Start) -> CompetitiveState:
         self._refuse_problem(problem, start)
@@ -281,6 +271,31 @@ class Competitive(AbstractGuard):
         if box is None:
             return choose_anywhere(here, advice)
         return choose_within(here, box[0] - centre, box[1] - centre, advice)
+
+
+def _curvatures(weights: Float[Array, " n"] | None, problem: Problem, dim: int) -> tuple[Array, Array, Array]:
+    if weights is not None:
+        announced = weights[:, None, None] * jnp.eye(dim, dtype=weights.dtype)
+        return announced, announced, 2 * problem.Q
+    assert isinstance(problem.hitting, AbstractQuadraticCost)
+    least, greatest = problem.hitting.curvature_bounds(dim)
+    assert greatest is not None
+    return least, greatest, 2 * problem.Q
+
+
+@eqx.filter_jit
+def _smallest_ratio(
+    weights: Float[Array, " n"] | None, problem: Problem, dim: int, horizon: int | None
+) -> Float[Array, ""]:
+    """What every ratio that can be promised exceeds, in double precision."""
+    least, greatest, G = cast_floats(_curvatures(weights, problem, dim), np.float64)
+    return 1 + largest_share(least, greatest, G, horizon)
+
+
+@eqx.filter_jit
+def _are_diagonal(weights: Float[Array, " n"] | None, problem: Problem, dim: int) -> Bool[Array, ""]:
+    _, greatest, G = _curvatures(weights, problem, dim)
+    return _is_diagonal(G) & _is_diagonal(greatest)
 
 
 def _is_diagonal(matrices: Float[Array, "*n d d"]) -> Bool[Array, ""]:
