@@ -25,8 +25,12 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import hypothesis
 import jax
 import pytest
+from jax._src.config import abstract_mesh_context_manager
 
 jax.config.update("jax_enable_x64", True)
+# "No mesh" and "the mesh without axes" are the same to JAX but for its caches: what is called both outside and inside of a
+# derivative, say `jnp.where`, is traced twice. With this it is traced once.
+abstract_mesh_context_manager.set_global(jax.sharding.AbstractMesh((), ()))
 gc.set_threshold(
     100_000, 20, 100
 )  # traced programs are many small objects that live long; looking at them often is waste

@@ -13,9 +13,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-# Steps of the solve's loops that XLA sees at once; measured on CPU, see benchmarks/oracle.py.
-_UNROLL = 8
-
 
 class BlockTridiagonalFactor(eqx.Module):
     """Block LDL' of M: the inverses of the Schur complements S_t, and the coupling blocks L_t = B_t S_t^{-1}.
@@ -71,7 +68,7 @@ def factor(diagonal: Float[Array, "T d d"], lower: Float[Array, "T-1 d d"]) -> B
         schur_inverse = spd_inverse(block - coupling @ below.T)
         return schur_inverse, (schur_inverse, coupling)
 
-    _, (inverses, couplings) = jax.lax.scan(eliminate, first, (diagonal[1:], lower), unroll=_UNROLL)
+    _, (inverses, couplings) = jax.lax.scan(eliminate, first, (diagonal[1:], lower))
     return BlockTridiagonalFactor(jnp.concatenate([first[None], inverses]), couplings)
 
 
@@ -116,10 +113,10 @@ def solve(factored: BlockTridiagonalFactor | DenseInverse, right: Float[Array, "
         x = scaled - _apply(coupling.T, x)
         return x, x
 
-    _, rest = jax.lax.scan(forward, right[0], (factored.coupling, right[1:]), unroll=_UNROLL)
+    _, rest = jax.lax.scan(forward, right[0], (factored.coupling, right[1:]))
     swept = jnp.concatenate([right[:1], rest])  # L^{-1} right
     scaled = jax.vmap(_apply)(factored.inverse, swept)
-    _, rest = jax.lax.scan(backward, scaled[-1], (factored.coupling, scaled[:-1]), reverse=True, unroll=_UNROLL)
+    _, rest = jax.lax.scan(backward, scaled[-1], (factored.coupling, scaled[:-1]), reverse=True)
     return jnp.concatenate([rest, scaled[-1:]])
 
 

@@ -58,8 +58,9 @@ def _residual(x, gradient, scale, lower, upper):
     return x - jnp.clip(x - gradient / scale, lower, upper)
 
 
-def _projected_newton(value, gradient, curvature_of, start, lower, upper):
+def _projected_newton(value, curvature_of, start, lower, upper):
     """The iteration. `curvature_of(x)` gives the Hessian's diagonal and a solver (right, free) -> direction."""
+    value_and_gradient = jax.value_and_grad(value)
     dtype = start.dtype
     eps = jnp.finfo(dtype).eps
     tolerance = eps**0.75
@@ -70,8 +71,8 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
     def advance(carry):
         x, steps, _, _ = carry
         scale, newton = curvature_of(x)
-        g = gradient(x)
-        residual, f = _residual(x, g, scale, lower, upper), value(x)
+        f, g = value_and_gradient(x)
+        residual = _residual(x, g, scale, lower, upper)
         finite = jnp.isfinite(f) & jnp.isfinite(size(residual))
         done = finite & (size(residual) <= tolerance * (1 + size(x)))
         held = _held_at_bound(x, g, lower, upper, slack=jnp.minimum(size(residual), 1e-3 * (1 + size(x))))
@@ -93,29 +94,29 @@ def _projected_newton(value, gradient, curvature_of, start, lower, upper):
         def point(step):
             return jnp.clip(x - step * direction, lower, upper)
 
-        def too_long(search):
-            step, halvings = search
+        def attempt(search):
+            step, tries, *_ = search
             trial = point(step)
+            f_trial, g_trial = value_and_gradient(trial)
             descent = jnp.sum(g * (x - trial))
-            falls = value(trial) <= f - _SUFFICIENT_DECREASE * jnp.maximum(descent, 0.0) + blur
+            falls = f_trial <= f - _SUFFICIENT_DECREASE * jnp.maximum(descent, 0.0) + blur
             # Close to the minimum the difference of two values may be nothing but rounding (cosh(u) - 1 for a small u)
             # while gradients are still exact. A slope that has not turned round says that a convex function fell.
-            g_trial = gradient(trial)
             still_falling = (descent > 0) & (jnp.sum(g_trial * (x - trial)) >= -1e-3 * descent)
             shrinks = size(_residual(trial, g_trial, scale, lower, upper)) <= 0.5 * size(residual)
-            return ~(falls | (still_falling & shrinks)) & (halvings < _MAX_HALVINGS)
+            return step / 2, tries + 1, falls | (still_falling & shrinks), trial, f_trial
 
-        def halve(search):
-            step, halvings = search
-            return step / 2, halvings + 1
+        def too_long(search):
+            _, tries, short_enough, _, _ = search
+            return ~short_enough & (tries <= _MAX_HALVINGS)
 
-        step, _ = jax.lax.while_loop(too_long, halve, (jnp.ones((), dtype), jnp.zeros((), int)))
-        trial = point(step)
+        search = (jnp.ones((), dtype), jnp.zeros((), int), jnp.zeros((), bool), x, f)
+        *_, trial, f_trial = jax.lax.while_loop(too_long, attempt, search)
         # The arc bends where bounds are met, and may have to be cut short before the first of them. Going straight until
         # then falls too, and settles one more bound: without it ill-conditioned problems take hundreds of steps.
         to_bound = jnp.where(direction > 0, x - lower, jnp.where(direction < 0, upper - x, jnp.inf))
         straight = point(jnp.min(jnp.minimum(to_bound / jnp.where(direction == 0, 1.0, jnp.abs(direction)), 1.0)))
-        trial = jnp.where(value(straight) < value(trial) - blur, straight, trial)
+        trial = jnp.where(value(straight) < f_trial - blur, straight, trial)
         return jnp.where(done, x, trial), steps + ~done, done, finite
 
     def unfinished(carry):
@@ -187,15 +188,17 @@ def minimize(
     >>> [round(float(v), 3) for v in found.x], bool(found.converged)
     ([3.0, 0.0], True)
     """
-    gradient = jax.grad(objective)
+    return _minimize(objective, start, parameters, lower, upper)
 
+
+# A program of its own, so that JAX traces the loop once: not again for the derivative, nor for the next roll-out.
+@partial(jax.jit, static_argnums=0)
+def _minimize(objective, start, parameters, lower, upper):
     def curvature_of(x):
         hessian = jax.hessian(objective)(x, parameters)
         return jnp.diagonal(hessian), partial(_dense_free_solve, hessian)
 
-    return _projected_newton(
-        lambda x: objective(x, parameters), lambda x: gradient(x, parameters), curvature_of, start, lower, upper
-    )
+    return _projected_newton(lambda x: objective(x, parameters), curvature_of, start, lower, upper)
 
 
 @minimize.defjvp
@@ -238,15 +241,16 @@ def minimize_sequence(
         lower: (T, d), may be -inf.
         upper: (T, d), may be inf.
     """
-    gradient = jax.grad(objective)
+    return _minimize_sequence(objective, curvature, start, parameters, lower, upper)
 
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _minimize_sequence(objective, curvature, start, parameters, lower, upper):
     def curvature_of(x):
         diagonal, below = curvature(x, parameters)
         return jnp.diagonal(diagonal, axis1=1, axis2=2), partial(_path_free_solve, diagonal, below)
 
-    return _projected_newton(
-        lambda x: objective(x, parameters), lambda x: gradient(x, parameters), curvature_of, start, lower, upper
-    )
+    return _projected_newton(lambda x: objective(x, parameters), curvature_of, start, lower, upper)
 
 
 @minimize_sequence.defjvp

@@ -33,6 +33,12 @@ def project_on_ellipsoid(
     >>> [round(float(x), 6) for x in project_on_ellipsoid(jnp.array([3.0, 4.0]), *ball)]
     [0.6, 0.8]
     """
+    return _nearest(point, centre, shape, level)
+
+
+# A program of its own, so that JAX traces it once, and not again for the derivative.
+@jax.jit
+def _nearest(point, centre, shape, level):
     away = point - centre
     height = 0.5 * away @ shape @ away
     outside = height > level

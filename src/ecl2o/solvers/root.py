@@ -36,7 +36,12 @@ def decreasing_root(
     >>> round(float(decreasing_root(lambda s, p: p - s**3, jnp.array(0.0), jnp.array(9.0), jnp.array(8.0))), 5)
     2.0
     """
+    return _bisect(fn, lower, upper, parameters, halvings)
 
+
+# A program of its own, so that JAX traces the loop once, and not again for the derivative.
+@partial(jax.jit, static_argnums=(0, 4))
+def _bisect(fn, lower, upper, parameters, halvings):
     def halve(_, bracket):
         low, high = bracket
         middle = 0.5 * (low + high)
