@@ -277,7 +277,7 @@ class ConvexCost(AbstractHittingCost):
         return jax.grad(self.fn)(action, context)
 
     def hessian(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, "d d"]:
-        return jax.hessian(self.fn)(action, context)
+        return jax.jacfwd(jax.grad(self.fn))(action, context)
 
     def check(self, dim: int, context_dim: int) -> None:
         dtype = self.m.dtype

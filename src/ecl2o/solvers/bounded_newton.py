@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from ecl2o.solvers import block_tridiagonal
 
 _MAX_STEPS = 100
-_MAX_HALVINGS = 40
+_SHORTEST_STEP = 2.0**-40
 _SUFFICIENT_DECREASE = 0.1
 
 # objective(x, parameters) -> scalar
@@ -58,9 +58,11 @@ def _residual(x, gradient, scale, lower, upper):
     return x - jnp.clip(x - gradient / scale, lower, upper)
 
 
-def _projected_newton(value, curvature_of, start, lower, upper):
-    """The iteration. `curvature_of(x)` gives the Hessian's diagonal and a solver (right, free) -> direction."""
-    value_and_gradient = jax.value_and_grad(value)
+def _projected_newton(value, expansion_of, start, lower, upper):
+    """The iteration. `expansion_of(x)` gives value, gradient, the Hessian's diagonal and a solver (right, free) -> direction.
+
+    All that its loops carry begins as a function of `start`: under `jax.vmap` what begins as a constant has them traced twice.
+    """
     dtype = start.dtype
     eps = jnp.finfo(dtype).eps
     tolerance = eps**0.75
@@ -70,8 +72,7 @@ def _projected_newton(value, curvature_of, start, lower, upper):
 
     def advance(carry):
         x, steps, _, _ = carry
-        scale, newton = curvature_of(x)
-        f, g = value_and_gradient(x)
+        f, g, scale, newton = expansion_of(x)
         residual = _residual(x, g, scale, lower, upper)
         finite = jnp.isfinite(f) & jnp.isfinite(size(residual))
         done = finite & (size(residual) <= tolerance * (1 + size(x)))
@@ -86,7 +87,7 @@ def _projected_newton(value, curvature_of, start, lower, upper):
             blocked = free & (((x <= lower) & (direction > 0)) | ((x >= upper) & (direction < 0)))
             return free & ~blocked, direction, blocked.any()
 
-        search = (~held, jnp.zeros_like(x), jnp.ones((), bool))
+        search = (~held, residual, finite)
         _, direction, _ = jax.lax.while_loop(lambda search: search[2], hold_blocked, search)
         direction = jnp.where(held, residual, direction)
         blur = 8 * eps * jnp.abs(f)  # what rounding alone may add to f
@@ -94,24 +95,20 @@ def _projected_newton(value, curvature_of, start, lower, upper):
         def point(step):
             return jnp.clip(x - step * direction, lower, upper)
 
-        def attempt(search):
-            step, tries, *_ = search
+        def halve(search):
+            step = search[0] / 2
             trial = point(step)
-            f_trial, g_trial = value_and_gradient(trial)
+            f_trial, g_trial = jax.value_and_grad(value)(trial)
             descent = jnp.sum(g * (x - trial))
             falls = f_trial <= f - _SUFFICIENT_DECREASE * jnp.maximum(descent, 0.0) + blur
             # Close to the minimum the difference of two values may be nothing but rounding (cosh(u) - 1 for a small u)
             # while gradients are still exact. A slope that has not turned round says that a convex function fell.
             still_falling = (descent > 0) & (jnp.sum(g_trial * (x - trial)) >= -1e-3 * descent)
             shrinks = size(_residual(trial, g_trial, scale, lower, upper)) <= 0.5 * size(residual)
-            return step / 2, tries + 1, falls | (still_falling & shrinks), trial, f_trial
+            return step, f_trial, ~(falls | (still_falling & shrinks)) & (step > _SHORTEST_STEP)
 
-        def too_long(search):
-            _, tries, short_enough, _, _ = search
-            return ~short_enough & (tries <= _MAX_HALVINGS)
-
-        search = (jnp.ones((), dtype), jnp.zeros((), int), jnp.zeros((), bool), x, f)
-        *_, trial, f_trial = jax.lax.while_loop(too_long, attempt, search)
+        step, f_trial, _ = jax.lax.while_loop(lambda search: search[2], halve, (2 * finite.astype(dtype), f, finite))
+        trial = point(step)
         # The arc bends where bounds are met, and may have to be cut short before the first of them. Going straight until
         # then falls too, and settles one more bound: without it ill-conditioned problems take hundreds of steps.
         to_bound = jnp.where(direction > 0, x - lower, jnp.where(direction < 0, upper - x, jnp.inf))
@@ -123,7 +120,8 @@ def _projected_newton(value, curvature_of, start, lower, upper):
         _, steps, done, finite = carry
         return ~done & finite & (steps < _MAX_STEPS)
 
-    carry = (jnp.clip(start, lower, upper), jnp.zeros((), int), jnp.zeros((), bool), jnp.ones((), bool))
+    never = size(start) < 0  # false
+    carry = (jnp.clip(start, lower, upper), never.astype(int), never, ~never)
     x, steps, done, _ = jax.lax.while_loop(unfinished, advance, carry)
     return BoundedMinimum(x, done, steps)
 
@@ -194,11 +192,15 @@ def minimize(
 # A program of its own, so that JAX traces the loop once: not again for the derivative, nor for the next roll-out.
 @partial(jax.jit, static_argnums=0)
 def _minimize(objective, start, parameters, lower, upper):
-    def curvature_of(x):
-        hessian = jax.hessian(objective)(x, parameters)
-        return jnp.diagonal(hessian), partial(_dense_free_solve, hessian)
+    def slope(x):
+        f, g = jax.value_and_grad(objective)(x, parameters)
+        return g, (f, g)
 
-    return _projected_newton(lambda x: objective(x, parameters), curvature_of, start, lower, upper)
+    def expansion_of(x):
+        hessian, (f, g) = jax.jacfwd(slope, has_aux=True)(x)
+        return f, g, jnp.diagonal(hessian), partial(_dense_free_solve, hessian)
+
+    return _projected_newton(lambda x: objective(x, parameters), expansion_of, start, lower, upper)
 
 
 @minimize.defjvp
@@ -206,7 +208,7 @@ def _minimize_jvp(objective, primals, tangents):
     start, parameters, lower, upper = primals
     minimum = minimize(objective, start, parameters, lower, upper)
     held, g_dot, bound_dot = _tangents_at_minimum(objective, minimum.x, parameters, lower, upper, tangents[1:])
-    hessian = jax.hessian(objective)(minimum.x, parameters)
+    hessian = jax.jacfwd(jax.grad(objective))(minimum.x, parameters)
     x_dot = _implicit_tangent(g_dot, partial(_dense_free_solve, hessian), lambda v: hessian @ v, held, bound_dot)
     return minimum, _tangent(minimum, x_dot)
 
@@ -246,11 +248,12 @@ def minimize_sequence(
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _minimize_sequence(objective, curvature, start, parameters, lower, upper):
-    def curvature_of(x):
+    def expansion_of(x):
         diagonal, below = curvature(x, parameters)
-        return jnp.diagonal(diagonal, axis1=1, axis2=2), partial(_path_free_solve, diagonal, below)
+        solver = partial(_path_free_solve, diagonal, below)
+        return *jax.value_and_grad(objective)(x, parameters), jnp.diagonal(diagonal, axis1=1, axis2=2), solver
 
-    return _projected_newton(lambda x: objective(x, parameters), curvature_of, start, lower, upper)
+    return _projected_newton(lambda x: objective(x, parameters), expansion_of, start, lower, upper)
 
 
 @minimize_sequence.defjvp
