@@ -261,6 +261,19 @@ def test_schedules_of_every_kind_are_the_same_rates():
 # --- what the caller hears ------------------------------------------------------------------------------------------
 
 
+def test_oracles_that_are_known_are_not_solved_again():
+    """They give the same bits; those of instances that cost twice as much are taken as they are, and others are refused."""
+    data = instances()
+    known = ec.offline.oracle_set(PROBLEM, data)
+    train = functools.partial(fit_many, [agent()], instances=data, keys=[jax.random.key(0)])
+    (own,), (given,) = train(), train(oracles=known)
+    assert_equal(own, given)
+    (other,) = train(oracles=jax.tree.map(lambda leaf: 2 * leaf, known))
+    assert other.log.cost_factor == pytest.approx(own.log.cost_factor / 2)
+    with pytest.raises(ValueError, match=r"oracles must be those of the instances, \(12, 4\) steps, got \(12, 3\)"):
+        train(oracles=jax.tree.map(lambda leaf: leaf[:, :3], known))
+
+
 def test_progress_is_told_after_each_chunk():
     told = []
     result = fit(

@@ -14,7 +14,7 @@ from ecl2o.learning.descent import Report, Runs, Solved, train
 from ecl2o.learning.gradients import AbstractGradient, Backpropagation
 from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, with_fixed_scale
 from ecl2o.learning.plan import Plan, Schedule
-from ecl2o.offline import oracle
+from ecl2o.offline import oracle_set
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
 
@@ -134,6 +134,7 @@ def fit_many(
     dtype: Any = "float32",
     validation: Instance | None = None,
     progress: Report | None = None,
+    oracles: Trajectory | None = None,
 ) -> list[FitResult[Fitted]]:
     """`fit` for many seeds and settings at once: one compilation, one program under `vmap`.
 
@@ -154,6 +155,7 @@ def fit_many(
         dtype: the precision of training.
         validation: instances that choose the weights to return, in each run by itself.
         progress: called with (step, steps, mean of the latest losses).
+        oracles: of the instances, where they are known (`offline.oracle_set`). Default: they are solved here.
 
     Returns:
         One result per agent, in their order.
@@ -162,7 +164,7 @@ def fit_many(
     losses = _one_each("losses", CalibratedLoss() if losses is None else losses, count)
     rates = _one_each("learning_rates", learning_rates, count)
     _refuse_bad_settings(agents, keys, rates, steps, batch, dtype)
-    solved = _with_oracles(problem, instances)
+    solved = _with_oracles(problem, instances, oracles)
     training = cast_floats(solved, dtype)
     checked = None if validation is None else cast_floats(_with_oracles(problem, validation), dtype)
     losses = [cast_floats(with_fixed_scale(loss, training.oracles), dtype) for loss in losses]
@@ -199,16 +201,15 @@ def fit_many(
     return results
 
 
-@eqx.filter_jit
-def _oracle_set(problem: Problem, instances: Instance) -> Trajectory:
-    return jax.vmap(lambda instance: oracle(problem, instance))(instances)
-
-
-def _with_oracles(problem: Problem, instances: Instance) -> Solved:
-    """Instances with their oracles, solved in the precision they come in."""
+def _with_oracles(problem: Problem, instances: Instance, oracles: Trajectory | None = None) -> Solved:
+    """Instances with their oracles, solved in the precision they come in unless they are known."""
     if instances.x0.ndim != 2:
         raise ValueError(f"fit takes a set of instances with a leading axis, got x0 of shape {instances.x0.shape}.")
-    oracles = _oracle_set(problem, instances)
+    oracles = oracle_set(problem, instances) if oracles is None else oracles
+    if oracles.hitting.shape != instances.contexts.shape[:2]:
+        raise ValueError(
+            f"oracles must be those of the instances, {instances.contexts.shape[:2]} steps, got {oracles.hitting.shape}."
+        )
     failed = ~np.asarray(oracles.converged).all(axis=-1)
     if failed.any():
         raise ValueError(f"the oracle did not converge on {failed.sum()} instances.")

@@ -57,6 +57,17 @@ def _oracle(problem: Problem, instance: Instance) -> Trajectory:
     return as_trajectory(problem, instance, solve(problem, instance.x0, instance.contexts))
 
 
+@eqx.filter_jit
+def oracle_set(problem: Problem, instances: Instance) -> Trajectory:
+    """The oracle of every instance of a set; says nothing where one did not converge.
+
+    Args:
+        problem: what is decided.
+        instances: with a leading axis: x0 (n, d), contexts (n, T, q).
+    """
+    return jax.vmap(lambda instance: oracle(problem, instance))(instances)
+
+
 def as_trajectory(problem: Problem, instance: Instance, path: Path) -> Trajectory:
     """A planned path as the record of a run."""
     hitting, switching = problem.costs(instance.x0, path.actions, instance.contexts)

@@ -5,6 +5,7 @@ validation and test days, and how they are scored, are described in docs/reprodu
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -87,7 +88,7 @@ class DemandResponse:
         preset = "lstm" if self.settings.preset == "authors-code" else "mlp"
         return {"lstm": LSTM, "mlp": MLP}[self.settings.network or preset]
 
-    @property
+    @functools.cached_property
     def networks(self) -> NetworkTraining:
         """How the networks are trained."""
         return self._training(self.windows)

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float
@@ -21,7 +20,7 @@ from ecl2o.learning import (
 )
 from ecl2o.learning.descent import Report
 from ecl2o.learning.losses import CostScale, scale_of
-from ecl2o.offline import oracle
+from ecl2o.offline import oracle_set
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
 
@@ -75,7 +74,7 @@ class NetworkTraining:
         """Train networks through the calibrator (EC-L2O); one program for all scales of the cost, since they are fixed here."""
         agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
         kinds: dict[CostScale, None] = dict.fromkeys(s.cost_scale for s in settings)
-        scales = {scale: scale_of(scale, self._oracles) for scale in kinds}
+        scales = {scale: scale_of(scale, cast_floats(self._oracles, _DTYPE)) for scale in kinds}
         losses = [CalibratedLoss(mu=s.mu, rho_bar=s.rho_bar, scale=scales[s.cost_scale]) for s in settings]
         return self._fit(agents, losses, settings, report)
 
@@ -88,8 +87,8 @@ class NetworkTraining:
 
     @functools.cached_property
     def _oracles(self) -> Trajectory:
-        """The optimum of every window, in the precision of training."""
-        return cast_floats(_oracle_set(self.problem, self.windows), _DTYPE)
+        """The optimum of every window, solved once for all kinds of training."""
+        return oracle_set(self.problem, self.windows)
 
     def _fit(
         self,
@@ -110,13 +109,9 @@ class NetworkTraining:
             schedule="cosine" if rates is None else rates,
             dtype=_DTYPE,
             progress=report,
+            oracles=self._oracles,
         )
         return {setting: result.agent for setting, result in zip(settings, fitted, strict=True)}
-
-
-@eqx.filter_jit
-def _oracle_set(problem: Problem, windows: Instance) -> Trajectory:
-    return jax.vmap(lambda window: oracle(problem, window))(windows)
 
 
 def untrained_key(seed: int) -> jax.Array:

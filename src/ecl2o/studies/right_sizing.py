@@ -6,6 +6,7 @@ them. Costs and units are in `problem.cluster_cost` and `right_sizing_cost`, wor
 and results are those of the demand-response study.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -107,7 +108,7 @@ class RightSizing:
         """The number of kinds."""
         return len(self.cluster.kinds)
 
-    @property
+    @functools.cached_property
     def networks(self) -> NetworkTraining:
         """How the paper's network on (workload, racks) is trained, through Newton's solves."""
         contexts, actions = self.network_scale
