@@ -141,10 +141,13 @@ def _exact_certificate(
 
 
 def _bill_form(problem: Problem, x0: Float[Array, " d"], horizon: int, play: Play) -> Float[np.ndarray, "n n"]:
-    """M with cost = y' M y for actions K y: 1/2 (K - I)' A (K - I) + (D K)' Q (D K), D the difference in time."""
+    """M with cost = y' M y for actions K y: 1/2 (K - I)' A (K - I) + (D K)' Q (D K), D the difference in time.
+
+    The columns of K are what is played on contexts that are 1 in one place and 0 elsewhere.
+    """
     T, d = horizon, x0.shape[0]
-    still = jnp.zeros((T, d), jnp.float64)
-    K = np.asarray(jax.jacobian(lambda contexts: play(Instance(x0, contexts)).actions)(still)).reshape(T, d, T * d)
+    units = jnp.eye(T * d, dtype=jnp.float64).reshape(T * d, T, d)
+    K = np.moveaxis(jax.vmap(lambda contexts: play(Instance(x0, contexts)).actions)(units), 0, -1)
     hitting = problem.hitting
     assert isinstance(hitting, AbstractQuadraticCost)
     A, Q = (np.asarray(matrix, np.float64) for matrix in (hitting.curvature(None, d), problem.Q))
