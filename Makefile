@@ -32,16 +32,16 @@ layers: $(STAMP) ## imports point one way
 
 # Modules are kept compiled, whatever the environment says: pytest runs twice, and its tests start Python many times. What
 # compiles needs much memory, which comes in large pages where glibc gives it: a few per cent of the time.
-PYTEST := PYTHONDONTWRITEBYTECODE= GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(BIN)/python -m pytest --dist worksteal
 unit: $(STAMP) ## the tests alone, but for those that `optimised` runs
-	$(PYTEST) -m 'not optimised'
+	$(PYTEST) -n $(WORKERS) -m 'not optimised'
 
 optimised: $(STAMP) ## promises, oracle and training, compiled as users compile them
-	XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(PYTEST) -m optimised $$(grep --recursive --files-with-matches --include='test_*.py' mark.optimised tests)
+	XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(PYTEST) -n 0 -m optimised $$(grep --recursive --files-with-matches --include='test_*.py' mark.optimised tests)
 
-test: lint layers ## everything that CI runs; types are checked beside the tests, since they keep one core busy for a minute
-	$(MAKE) --no-print-directory --jobs=2 types unit
-	$(MAKE) --no-print-directory optimised
+# Two at a time, in this order: beside the tests' two workers runs what keeps one core busy, and they wait now and then.
+test: $(STAMP) ## everything that CI runs
+	$(MAKE) --no-print-directory --jobs=2 lint layers types unit optimised
 
 docs: $(STAMP) ## the site in ./site, its tutorials executed; strict
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'

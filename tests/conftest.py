@@ -47,15 +47,21 @@ hypothesis.settings.load_profile("ecl2o")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs reference data, and put whole studies and recipes first.
+_FIRST = (("tests/serving/durable/", "tests/serving/http/", "tests/fleet/"), ("tests/studies/", "tests/recipes/"))
 
-    An idle worker steals from the end of the list, and a study cut in two is run twice.
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs reference data, and put first what others wait for: services and clusters, then whole studies and recipes.
+
+    An idle worker steals from the end of the list, and a study cut in two is run twice. What waits for other processes leaves
+    a core to `make test`'s other jobs, which run at the beginning.
     """
     for item in items:
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker("reference_data")
-    items.sort(key=lambda item: not item.nodeid.startswith(("tests/studies/", "tests/recipes/")))
+    items.sort(
+        key=lambda item: next((i for i, begins in enumerate(_FIRST) if item.nodeid.startswith(begins)), len(_FIRST))
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
