@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from ecl2o.cli import app
 
-from .operator_files import write_series
+from .operator_files import DAYS, write_series
 
 TRAINED_WITH = ("--column", "demand", "--promise", "2.2", "--per", "day", "--alpha", "5", "--steps", "2", "--seed", "3")
 SPLIT = ("--training-days", "14", "--validation-days", "4")
+TESTED = DAYS - 14 - 4  # days; what is asked about as many of them runs the programs of `fit`
 
 
 class Fitted(NamedTuple):

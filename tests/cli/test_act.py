@@ -16,8 +16,8 @@ from ecl2o.serving import policy_file
 from ecl2o.serving.pipe import holding
 from ecl2o.serving.pipe.lines import LineReader
 
-from .conftest import SPLIT
-from .operator_files import demands, write_series
+from .conftest import TESTED
+from .operator_files import demands
 
 COMMAND = [sys.executable, "-c", "from ecl2o.cli import main; main()", "act"]
 CONTEXTS = [3.5, 2.0, 4.25, -1.0, 3.0, 3.0, 2.5, 0.0, 1.5, 2.0]
@@ -184,15 +184,12 @@ def test_a_killed_process_goes_on_where_it_was(fitted, expected, tmp_path):
     assert answers == [action for action, _, _ in expected]
 
 
-def test_a_regression_begins_on_all_that_it_can_learn_from(ecl2o, tmp_path):
+def test_a_regression_begins_on_all_that_it_can_learn_from(fitted, ecl2o):
     """Not only on what evaluation sets aside: what `fit` reported is what production gets."""
-    data, out = write_series(tmp_path / "demand.csv"), tmp_path / "ridge.ecl2o"
-    fitting = ecl2o("fit", data, "--out", out, "--column", "demand", "--advisor", "ridge", *SPLIT, "--json")
-    assert fitting.exit_code == 0, fitting.stderr
-    policy, past = ec.load(out), np.array(demands(data))[:, None]
-    assert json.loads(fitting.stdout)["recipe"]["steps"] == 0
-    for given in ((), ("--history", data)):
-        result = ecl2o("act", out, "--x0", "7", *given, stdin="3.5\n")
+    policy, past = ec.load(fitted.policy), np.array(demands(fitted.data))[:, None]
+    assert policy.metadata["validation"]["advisor"] == "ridge"
+    for given in ((), ("--history", fitted.data)):
+        result = ecl2o("act", fitted.policy, "--x0", "7", *given, stdin="3.5\n")
         assert float(result.stdout) == ec.Runner(policy, [7.0], past).step([3.5])[0]
     assert float(result.stdout) != ec.Runner(policy, [7.0], past[-policy.contract.history_steps :]).step([3.5])[0]
 
@@ -401,7 +398,7 @@ def test_limits_and_a_promise_together(fitted, ecl2o, tmp_path):
     assert held.exit_code == 0, held.stderr
     assert all(1 <= answer["action"][0] <= 3 for answer in told)
     assert max(answer["live_ratio"] for answer in told) <= 2.2 * (1 + 1e-9)
-    tested = ecl2o("evaluate", fitted.policy, fitted.data, "--bounds", "-2:9", "--json")
+    tested = ecl2o("evaluate", fitted.policy, fitted.data, "--bounds", "-2:9", "--days", TESTED, "--json")
     assert tested.exit_code == 0, tested.stderr
     assert policy.contract.action_bounds is None
     for given, message in (("3:1", "LOW must be less than HIGH"), ("x", "LOW:HIGH is expected")):

@@ -9,7 +9,7 @@ import ecl2o as ec
 from ecl2o.recipes.recipe import Recipe
 from ecl2o.serving import describe
 
-from .conftest import SPLIT
+from .conftest import SPLIT, TESTED
 from .operator_files import write_series
 
 BOTH = ("--column", "demand", "--column", "supply")
@@ -24,7 +24,11 @@ def test_each_column_has_its_alpha_from_fit_to_act(ecl2o, data, tmp_path):
     out, alpha = tmp_path / "both.ecl2o", "supply=3,demand=10"  # in another order than the file's
     fitting = ecl2o("fit", data, "--out", out, *BOTH, "--alpha", alpha, "--advisor", "ridge", *SPLIT, "--json")
     assert fitting.exit_code == 0, fitting.stderr
-    assert json.loads(fitting.stdout)["recipe"]["alpha"] == {"supply": 3.0, "demand": 10.0}
+    recipe = json.loads(fitting.stdout)["recipe"]
+    assert (recipe["alpha"], recipe["steps"]) == (
+        {"supply": 3.0, "demand": 10.0},
+        0,
+    )  # nothing is trained without a promise
     policy = ec.load(out)
     assert policy.contract.columns == ["demand", "supply"]
     np.testing.assert_array_equal(2 * policy.problem.Q, np.diag([10.0, 3.0]))
@@ -34,12 +38,12 @@ def test_each_column_has_its_alpha_from_fit_to_act(ecl2o, data, tmp_path):
     runner = ec.Runner(policy, [3.0, 2.0], policy.history)
     np.testing.assert_array_equal([float(x) for x in acted.stdout.split(",")], runner.step([3.5, 1.5]))
 
-    evaluated = ecl2o("evaluate", out, data, *BOTH, "--days", "3", "--json")
+    evaluated = ecl2o("evaluate", out, data, *BOTH, "--days", TESTED, "--json")
     assert evaluated.exit_code == 0, evaluated.stderr
-    compared = ecl2o("compare", data, *BOTH, "--alpha", alpha, "--agents", f"r-obd,{out}", "--days", "3", "--json")
+    compared = ecl2o("compare", data, *BOTH, "--alpha", alpha, "--agents", f"r-obd,{out}", "--days", TESTED, "--json")
     assert compared.exit_code == 0, compared.stderr
     assert json.loads(compared.stdout)["alpha"] == {"supply": 3.0, "demand": 10.0}
-    other = ecl2o("compare", data, *BOTH, "--alpha", "10", "--agents", str(out), "--days", "3")
+    other = ecl2o("compare", data, *BOTH, "--alpha", "10", "--agents", str(out), "--days", TESTED)
     assert "made for another problem" in " ".join(other.stderr.split())
 
 

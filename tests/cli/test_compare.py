@@ -10,6 +10,7 @@ from ecl2o.serving import load, save
 from ecl2o.serving.limits import within
 from ecl2o.theory import exact_robd_ratio
 
+from .conftest import TESTED
 from .operator_files import write_series
 
 
@@ -68,7 +69,7 @@ def test_refusals(ecl2o, arguments, code, message):
 def test_a_policy_with_bounds_is_compared_within_them(fitted, ecl2o, tmp_path):
     limited, limits = tmp_path / "limited.ecl2o", (2.5, 3.5)
     save(limited, within(load(fitted.policy), *limits))
-    options = ("--column", "demand", "--alpha", "5", "--agents", f"r-obd,{limited}", "--days", "4")
+    options = ("--column", "demand", "--alpha", "5", "--agents", f"r-obd,{limited}", "--days", TESTED)
     refused = ecl2o("compare", fitted.data, *options)
     assert refused.exit_code == 1
     assert "bounds from [2.5] to [3.5], and this one" in refused.stderr

@@ -6,11 +6,12 @@ import pytest
 
 import ecl2o as ec
 
+from .conftest import TESTED
 from .operator_files import DAYS, write_series
 
 
 def test_the_test_days_give_the_figures_of_fit(fitted, ecl2o):
-    result = ecl2o("evaluate", fitted.policy, fitted.data, "--days", DAYS - 18, "--json")
+    result = ecl2o("evaluate", fitted.policy, fitted.data, "--days", TESTED, "--json")
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
     for name, row in ((name, row) for name, row in fitted.report["test"].items() if name in rows):
@@ -79,7 +80,7 @@ def test_the_figures_do_not_depend_on_the_row_that_the_file_starts_at(fitted, ec
         assert ("1 row before the first whole day is left out" in result.stderr) == (less == 3)
     assert costs[3] == pytest.approx(costs[0], rel=0.01)
     assert min(costs[0].values()) == costs[0]["oracle"] == 1.0
-    later = ecl2o("evaluate", fitted.policy, fitted.data, "--days", "5", "--day-start", "06:00", "--json")
+    later = ecl2o("evaluate", fitted.policy, fitted.data, "--days", "6", "--day-start", "06:00", "--json")
     assert (
         "days begin at 06:00; 1 row before the first whole day and 3 rows after the last are left out" in later.stderr
     )
@@ -100,11 +101,11 @@ def test_what_was_repaired_is_said(fitted, ecl2o, tmp_path):
 def test_a_policy_without_a_promise_says_so(ecl2o, tmp_path):
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=5.0, dim=1))
     ec.save(tmp_path / "expert.ecl2o", ec.Policy(ec.ROBD(), problem))
-    data = write_series(tmp_path / "demand.csv", days=10)
+    data = write_series(tmp_path / "demand.csv", days=7 + TESTED)
     result = ecl2o("evaluate", tmp_path / "expert.ecl2o", data, "--column", "demand")
     assert result.exit_code == 0, result.stderr
     assert "promise: none." in result.stdout
-    assert "3 days of demand.csv" in result.stdout
+    assert f"{TESTED} days of demand.csv" in result.stdout
     refused = ecl2o("evaluate", tmp_path / "expert.ecl2o", data)  # two columns of numbers
     assert refused.exit_code == 1
     assert refused.stderr.count("\n") == 1

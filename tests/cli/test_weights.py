@@ -15,8 +15,8 @@ from ecl2o.recipes.recipe import Recipe
 from ecl2o.recipes.terms import Terms
 from ecl2o.serving.beginning import begin
 
-from .conftest import SPLIT
-from .operator_files import STEPS, write_series
+from .conftest import SPLIT, TESTED
+from .operator_files import DAYS, STEPS, write_series
 
 ALPHA, PROMISE, ENDS = 5.0, 3.0, (0.4, 2.4)
 FOLLOWED = ("--column", "demand", "--weight-column", "price")
@@ -102,7 +102,18 @@ def test_act_takes_two_numbers_and_compare_and_the_file_know_the_weights(made, p
     assert [float(plain)] == runner.step([3.5, 1.5]).tolist()
     assert json.loads(named)["action"] == runner.step([3.25, 0.5]).tolist()
 
-    asked = ("compare", priced, *FOLLOWED, "--alpha", ALPHA, "--agents", f"r-obd,greedy,{out}", "--days", 3, "--json")
+    asked = (
+        "compare",
+        "--days",
+        TESTED,
+        priced,
+        *FOLLOWED,
+        "--alpha",
+        ALPHA,
+        "--agents",
+        f"r-obd,greedy,{out}",
+        "--json",
+    )
     compared = ecl2o(*asked, "--weights", "0.4:2.4")
     assert compared.exit_code == 0, compared.stderr
     assert json.loads(compared.stdout)["agents"]["priced.ecl2o"]["promise_kept"] is True
@@ -128,10 +139,11 @@ def test_the_promise_holds_on_a_hostile_series(made, seed):
 def test_a_weight_outside_ends_the_promise_and_that_is_said(made, ecl2o, tmp_path):
     out, _ = made
     dear = write_priced(tmp_path / "dear.csv", prices={85: 2.9})  # plausible, but more than was declared
-    evaluated = ecl2o("evaluate", out, dear, "--days", 4)
+    evaluated = ecl2o("evaluate", out, dear, "--days", TESTED)
     said = " ".join(evaluated.stdout.split())
     assert (
-        f"LOST from step {85 - 20 * STEPS + 1} on, where a context, or its weight, was not such as it counts on" in said
+        f"LOST from step {85 - (DAYS - TESTED) * STEPS + 1} on, where a context, or its weight, was not such as it counts on"
+        in said
     )
     acted = ecl2o("act", out, stdin="3.5,1.5\n3.4,2.9\n3.3,1.0\n")
     assert acted.exit_code == 0
@@ -207,7 +219,7 @@ def test_two_columns_with_one_price_a_promise_for_each_day_and_an_allowance(pric
     policy, rng = ec.load(out), np.random.default_rng(3)
     assert policy.contract.columns == ["demand", "supply", "price"]
     assert "at most 2.5 times the optimum plus 2, over each 4 steps" in " ".join(fitted.stdout.split())
-    evaluated = ecl2o("evaluate", out, priced, "--days", 4, "--json")
+    evaluated = ecl2o("evaluate", out, priced, "--days", TESTED, "--json")
     assert json.loads(evaluated.stdout)["rows"]["policy"]["promise_kept"] is True
 
     x0, runner = np.zeros(2), ec.Runner(policy, [0.0, 0.0], policy.history)

@@ -1,5 +1,6 @@
 """Comparison tables: the figures of `score_days`, in one row each, for every agent that needs no training."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -171,3 +172,19 @@ def test_several_columns_are_compared_too():
     bed = Bed.of(problem, jnp.zeros(2), np.random.default_rng(1).normal(size=(DAYS, STEPS, 2)))
     row = score_entry("r-obd", named_entry("r-obd", bed), bed)
     assert 1 <= row.competitive_ratio <= 1.7299
+
+
+def test_what_was_saved_runs_as_one_program_with_what_was_made(tmp_path):
+    """Numbers of Python are weakly typed until they have been in a file; those of entries and beds never are."""
+    made = ec.Policy(ec.Guarded(ec.ROBD(), slack=0.5), ec.Problem(ec.SquaredTracking(2.0), ec.LinearSwitching(3.0)))
+    ec.save(tmp_path / "policy.ecl2o", made)
+    loaded = ec.load(tmp_path / "policy.ecl2o")
+    days = np.zeros((1, STEPS, 1))
+    beds, entries = (
+        [of(policy) for policy in (made, loaded)]
+        for of in (lambda policy: Bed.of(policy.problem, [0.0], days).problem, lambda policy: Entry(policy.agent))
+    )
+    for one, other in (beds, entries):
+        assert jax.tree.leaves(jax.tree.map(jax.typeof, one)) == jax.tree.leaves(jax.tree.map(jax.typeof, other))
+        assert eqx.tree_equal(one, other)
+    assert any(leaf.weak_type for leaf in jax.tree.leaves(made.agent))

@@ -82,13 +82,12 @@ def compare(
 
     names, replaced = _names(agents), ()
     if study is not None:
-        bed = _study_bed(study, movement, seed)
+        bed = last_days(_study_bed(study, movement, seed), days)
     else:
         assert data is not None
         reading = series.reading(data, column, time_column, fill, period, day_start, weight_column)
         contexts, replaced = series.screened(data, reading.whole())
-        bed = series_bed(contexts, movement or 10.0, ends, limits)
-    bed = last_days(bed, days)
+        bed = series_bed(contexts, movement or 10.0, ends, limits, days)
     asked = asked_entries(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
         rows = compare_days(asked, bed, lambda done, total: progress("comparing", done, total))

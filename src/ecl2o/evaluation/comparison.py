@@ -16,7 +16,7 @@ from ecl2o.evaluation.daily import Bed, DailyScore, score_runs
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, NotApplicable, Problem
-from ecl2o.problem.arrays import AnyArray
+from ecl2o.problem.arrays import AnyArray, in_own_precision
 from ecl2o.running import rollout_days, stream_days
 
 _TIMINGS = 3
@@ -32,8 +32,8 @@ class Entry(eqx.Module):
     on the last `history_steps` contexts before the days; None: on all that are known.
     """
 
-    agent: AbstractAgent
-    forecaster: AbstractForecaster | None = None
+    agent: AbstractAgent = eqx.field(converter=in_own_precision)
+    forecaster: AbstractForecaster | None = eqx.field(converter=in_own_precision, default=None)
     run: Callable = eqx.field(static=True, default=rollout_days)
     history_steps: int | None = eqx.field(static=True, default=None)
 

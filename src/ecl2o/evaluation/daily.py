@@ -20,7 +20,7 @@ from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, concrete_value, on_device, on_host
+from ecl2o.problem.arrays import AnyArray, concrete_value, in_own_precision, on_device, on_host
 from ecl2o.running import rollout_days
 from ecl2o.running.days import by_day
 
@@ -51,7 +51,7 @@ class Bed(eqx.Module):
     @classmethod
     def of(cls, problem: Problem, x0, days, history=None) -> "Bed":
         """Run the daily oracle once."""
-        x0, days = on_device(x0), on_device(days)
+        problem, x0, days = in_own_precision(problem), on_device(x0), on_device(days)
         runs, _ = oracle_days(problem, x0, days)
         cost = concrete_value(runs.cost)
         if cost is not None and not np.isfinite(cost).all():
@@ -75,7 +75,7 @@ class Bed(eqx.Module):
         """
         bed = cls.of(problem, x0, days, history)
         n, T, q = bed.days.shape
-        whole = oracle(problem, Instance(bed.x0, on_host(bed.days).reshape(n * T, q)))
+        whole = oracle(bed.problem, Instance(bed.x0, on_host(bed.days).reshape(n * T, q)))
         return dataclasses.replace(bed, span=_by_day(whole, bed.x0, n)[0])
 
     @property

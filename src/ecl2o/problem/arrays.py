@@ -87,6 +87,16 @@ def cast_floats(tree: PyTree, dtype: Any) -> PyTree:
     return jax.tree.map(cast, tree)
 
 
+def in_own_precision(tree: PyTree) -> PyTree:
+    """The same tree without weak types, which Python's numbers leave behind: so it runs as one program with what was loaded."""
+
+    def own(leaf):
+        weak = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.weak_type
+        return on_device(np.asarray(leaf)) if weak else leaf
+
+    return jax.tree.map(own, tree)
+
+
 def refuse_unless_count(name: str, value: Any) -> None:
     """Refuse anything but a whole number from 1 on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

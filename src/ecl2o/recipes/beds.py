@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from ecl2o.data import Contexts, DataError
 from ecl2o.evaluation import Bed
 from ecl2o.problem import AbstractQuadraticCost, Mahalanobis
+from ecl2o.problem.arrays import on_device
 from ecl2o.recipes.own_series import series_problem
 from ecl2o.recipes.recipe import Alpha
 from ecl2o.recipes.weights import weight_range
@@ -21,8 +22,11 @@ def series_bed(
     alpha: Alpha,
     weights: tuple[float, float] | None = None,
     bounds: tuple[float, float] | None = None,
+    days: int | None = None,
 ) -> Bed:
     """The series as days, the first ones as history; weights, if it has any, are billed between these ends, or as they are.
+
+    Of the days only the last so many, if that is said; what comes before them is history, up to a year.
 
     With bounds actions stay within them, and begin as near to the last context before as they allow.
     """
@@ -30,9 +34,11 @@ def series_bed(
         weights = weight_range(contexts.values[:, -1])
     per_day = contexts.steps_per_day
     first = min(HISTORY_DAYS, contexts.n_days // 2)
-    history = contexts.values[: first * per_day]
+    if days is not None:
+        first = max(first, contexts.n_days - days)
+    history = contexts.values[max(first - MOST_HISTORY_DAYS, 0) * per_day : first * per_day]
     problem = series_problem(contexts, alpha, bounds, weights)
-    x0 = problem.actions.project(jnp.asarray(history[-1, : contexts.action_dim]))
+    x0 = problem.actions.project(on_device(history[-1, : contexts.action_dim]))
     return Bed.spanning(problem, x0, _days(contexts)[first:], history)
 
 

@@ -23,7 +23,7 @@ from ecl2o.data import Contexts, DataError, Days, SeriesMetadata, Split
 from ecl2o.evaluation import Bed, Certificate, DailyScore, certify
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, streamed
 from ecl2o.problem import Box, CurvedTracking, Everywhere, Mahalanobis, Problem, SquaredTracking
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import in_own_precision, on_device
 from ecl2o.recipes.batches import Site, refuse_unless_alike, score_each
 from ecl2o.recipes.believed import believed, in_words
 from ecl2o.recipes.candidates import CORRECTED, Option, Shape, in_units, options, references, untrained_options
@@ -98,7 +98,7 @@ def tracking_problem(
     """
     actions = Everywhere() if bounds is None else Box(*bounds)
     hitting = SquaredTracking() if weights is None else CurvedTracking(*weights)
-    return Problem(hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions)
+    return in_own_precision(Problem(hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions))
 
 
 def series_problem(
