@@ -133,7 +133,7 @@ def test_guarded_never_pays_more_than_promised(kind, dim, horizons, runs):
 @pytest.mark.parametrize("dim", [1, 3])
 def test_guarded_by_distance_never_pays_more_than_promised(dim):
     """Movement billed by distance: the triangle inequality alone, slack 0 among the slacks; scored against the oracle too."""
-    steps, runs = 24, 800
+    steps, runs, scored = 24, 800, 200
     problem = ec.Problem(ec.Quadratic(np.diag(np.linspace(1.0, 3.0, dim))), ec.LinearSwitching(0.7))
     x0, contexts, advice = hostile("quadratic", dim, steps, runs, seed=40 + dim)
     slack = np.where(np.arange(runs) % 4 == 0, 0.0, 10.0 ** np.random.default_rng(1).uniform(-2, 1, runs))
@@ -143,10 +143,11 @@ def test_guarded_by_distance_never_pays_more_than_promised(dim):
     def outcome(x0, contexts, advice, slack):
         instance = ec.Instance(x0, contexts)
         guard = ec.Guarded(ec.advisors.Fixed(advice), expert=ec.HittingMinimizer(), slack=slack)
-        run = ec.rollout(guard, problem, instance)
-        return run, ec.rollout(ec.HittingMinimizer(), problem, instance).cost, ec.oracle(problem, instance).cost
+        return ec.rollout(guard, problem, instance), ec.rollout(ec.HittingMinimizer(), problem, instance).cost
 
-    run, expert, best = jax.device_get(outcome(x0, contexts, advice, slack))
+    run, expert = jax.device_get(outcome(x0, contexts, advice, slack))
+    oracles = jax.jit(jax.vmap(lambda x0, contexts: ec.oracle(problem, ec.Instance(x0, contexts)).cost))
+    best = np.asarray(oracles(x0[:scored], contexts[:scored]))  # each takes O(T^2)
     bill = np.cumsum(run.hitting + run.switching, axis=1)
     allowed = (1 + slack[:, None]) * run.info.details["expert_cost"]
     used = bill / np.where(allowed > ROUNDING, allowed, np.inf)
@@ -154,7 +155,7 @@ def test_guarded_by_distance_never_pays_more_than_promised(dim):
     assert float(used.max()) <= 1 + PROMISE
     assert bool((np.where(allowed > ROUNDING, 0.0, bill) <= 1e-12).all())
     np.testing.assert_allclose(run.info.details["expert_cost"][:, -1], expert, rtol=1e-12)
-    assert bool((run.cost >= best * (1 - 1e-9)).all())
+    assert bool((run.cost[:scored] >= best * (1 - 1e-9)).all())
     assert float(used[slack > 0][:, -1].max()) >= 1 - 1e-9  # and some reach it
     assert 0.2 < float(run.info.details["active"].mean()) < 0.98
     # No more is kept back than the way to the expert, which is where the contexts are.
@@ -181,11 +182,11 @@ def graded(dim: int) -> ec.Problem:
 
 TARIFF = 10.0 ** np.random.default_rng(8).uniform(-1, 1, size=24)
 
-# Every setting of the guard: (problem, what is known of the run, contexts that fit, the smallest ratio).
+# Every setting of the guard: (problem, what is known of the run, how many runs). As many runs, as few programs.
 COMPETITIVE = {
     "line": (problem_of("quadratic", 1), {}, 1200),
     "matrices": (problem_of("quadratic", 3), {}, 1200),
-    "condition 1e8": (graded(3), {}, 1000),
+    "condition 1e8": (graded(3), {}, 1200),
     "varying": (
         ec.Problem(ec.CurvedTracking(0.5, 20.0), ec.Mahalanobis.isotropic(alpha=10.0, dim=1)),
         {},
@@ -197,7 +198,7 @@ COMPETITIVE = {
         {"weights": TARIFF},
         1200,
     ),
-    "allowance": (problem_of("quadratic", 1), {"allowance": 0.3}, 800),
+    "allowance": (problem_of("quadratic", 1), {"allowance": 0.3}, 1200),
     "interval": (problem_of("quadratic", 1), {"contexts": (-0.5, 0.8)}, 1200),
     "box": (diagonal(3), {"contexts": (-0.5, 0.8)}, 800),
     "varying in an interval": (
@@ -228,6 +229,20 @@ def fitting(name: str, steps: int, runs: int, seed: int):
     return x0, contexts, advice
 
 
+share_of = eqx.filter_jit(largest_share)
+
+
+@eqx.filter_jit
+def competitive_bills(problem, known, horizon, *runs):
+    """What `play` gives for each run, and its optimum. Settings that differ in numbers only share a program."""
+
+    def bills(x0, contexts, advice, ratio):
+        agent = ec.Competitive(ec.advisors.Fixed(advice), ratio=ratio, horizon=horizon, **known)
+        return play(agent, problem, x0, contexts, jnp.asarray(0)), ec.oracle(problem, ec.Instance(x0, contexts)).cost
+
+    return jax.vmap(bills)(*map(jnp.asarray, runs))
+
+
 @pytest.mark.parametrize("name", COMPETITIVE)
 @pytest.mark.parametrize("horizon", [None, pytest.param(24, marks=pytest.mark.optimised)])
 def test_competitive_never_pays_more_than_promised(name, horizon):
@@ -235,16 +250,10 @@ def test_competitive_never_pays_more_than_promised(name, horizon):
     steps, dim = horizon or 120, problem.Q.shape[0]
     x0, contexts, advice = fitting(name, steps, runs, seed=len(name) + (horizon or 0))
     least, greatest, G = ec.Competitive(ec.ROBD(), horizon=horizon, **options).curvatures(problem, dim)
-    smallest = 1 + float(largest_share(least, greatest, G, horizon))
+    smallest = 1 + float(share_of(least, greatest, G, horizon))
     ratio = smallest + 10.0 ** np.random.default_rng(2).uniform(-3, 0.7, size=runs)
-
-    @jax.jit
-    @jax.vmap
-    def bills(x0, contexts, advice, ratio):
-        agent = ec.Competitive(ec.advisors.Fixed(advice), ratio=ratio, horizon=horizon, **options)
-        return play(agent, problem, x0, contexts, jnp.asarray(0)), ec.oracle(problem, ec.Instance(x0, contexts)).cost
-
-    (bill, details), best = jax.device_get(bills(x0, contexts, advice, ratio))
+    known = jax.tree.map(jnp.asarray, {"allowance": 0.0, **options})
+    (bill, details), best = jax.device_get(competitive_bills(problem, known, horizon, x0, contexts, advice, ratio))
     assert details["kept"].all()
     allowed = ratio[:, None] * details["optimum"] + options.get("allowance", 0.0)
     paid = allowed > ROUNDING
@@ -259,6 +268,14 @@ def test_competitive_never_pays_more_than_promised(name, horizon):
     assert np.abs(left / (np.abs(allowed) + bill + 1e-300)).max() < 1e-9
 
 
+@jax.jit
+def worst_after_ones(first, A, G, ratio):
+    """The n that hurts most who, after a context of ones from x0 = 0, stands at `first`."""
+    P, S, ones = A + G, limit_stiffness(A, G), jnp.ones(first.shape)
+    m = jnp.linalg.solve(P, A @ ones)
+    return m + worst_future(first - m, P, S, ratio)
+
+
 @pytest.mark.parametrize("dim", [1, 3])
 @pytest.mark.parametrize("ratio", [1.8, 2.5, 6.0])
 def test_competitive_without_end_is_driven_to_its_promise(dim, ratio):
@@ -270,14 +287,13 @@ def test_competitive_without_end_is_driven_to_its_promise(dim, ratio):
     far = ec.advisors.Fixed(jnp.full((steps, dim), 1e3))
     agent = ec.Competitive(far, ratio=ratio)
     x0, A, G = jnp.zeros(dim), problem.hitting.A, 2 * problem.Q
-    first = ec.rollout(agent, problem, ec.Instance(x0, jnp.ones((1, dim)))).actions[0]
-    P, S = A + G, limit_stiffness(A, G)
-    m = jnp.linalg.solve(P, A @ jnp.ones(dim))
-    n = m + worst_future(first - m, P, S, jnp.array(ratio))
-    instance = ec.Instance(x0, jnp.concatenate([jnp.ones((1, dim)), jnp.broadcast_to(n, (steps - 1, dim))]))
+    first = ec.rollout(agent, problem, ec.Instance(x0, jnp.ones((steps, dim)))).actions[0]
+    n = worst_after_ones(first, A, G, ratio)
+    instance = ec.Instance(x0, jnp.ones((steps, dim)).at[1:].set(n))
     best = ec.oracle(problem, instance)
-    answered = ec.oracle(problem, ec.Instance(first, instance.contexts[1:]))  # the best that can be done about it
-    agent = ec.Competitive(ec.advisors.Fixed(jnp.concatenate([far.actions[:1], answered.actions])), ratio=ratio)
+    # The best that can be done about it; so far from the end, one step more is nothing.
+    answered = ec.oracle(problem, ec.Instance(first, jnp.ones((steps, dim)) * n)).actions[:-1]
+    agent = ec.Competitive(ec.advisors.Fixed(jnp.concatenate([far.actions[:1], answered])), ratio=ratio)
     run = ec.rollout(agent, problem, instance)
     assert float(run.info.details["live_ratio"].max()) <= ratio * (1 + PROMISE)
     np.testing.assert_allclose(run.cost, ratio * best.cost, rtol=1e-8)

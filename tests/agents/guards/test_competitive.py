@@ -1,8 +1,8 @@
 """`Competitive`: the exact optimum, what it allows, maximality in every setting, gradients, refusals."""
 
+import functools
 from dataclasses import dataclass
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -208,17 +208,7 @@ def test_actions_just_outside_are_defeated_and_those_inside_are_not_forbidden(na
     assert bool(boundary.converged.all())
     assert bool(boundary.info.details["active"].all())
     edge, safest = boundary.actions[-1], numb.actions[-1]
-    spent = jnp.sum(boundary.hitting[:-1] + boundary.switching[:-1])
-
-    def excess(action):
-        """Bill less promise, if the worst future for this action comes and is answered as well as can be."""
-        after = _worst_contexts(setting, x0, contexts, action)
-        whole = ec.oracle(problem, ec.Instance(x0, jnp.concatenate([contexts, after]))).cost
-        step = problem.hitting(action, contexts[-1]) + problem.switching(action, boundary.actions[-2])
-        rest = ec.oracle(problem, ec.Instance(action, after)).cost
-        return spent + step + rest - ratio * whole - setting.options.get("allowance", 0.0)
-
-    excess = eqx.filter_jit(excess)
+    excess = functools.partial(_excess_of(name), x0, contexts, boundary)
     np.testing.assert_allclose(excess(edge), 0.0, atol=2e-8)
     for outside in (1e-3, 0.2):
         assert float(excess(edge + outside * (edge - safest))) > 1e-7
@@ -227,6 +217,24 @@ def test_actions_just_outside_are_defeated_and_those_inside_are_not_forbidden(na
     allowed = play(far.at[-1].set(inside))
     assert not bool(allowed.info.details["active"][-1])
     np.testing.assert_array_equal(allowed.actions[-1], inside)
+
+
+@functools.cache
+def _excess_of(name):
+    """Bill less promise, if the worst future for this action comes and is answered as well as can be."""
+    setting = SETTINGS[name]
+    problem = setting.problem
+
+    @jax.jit
+    def excess(x0, contexts, boundary, action):
+        after = _worst_contexts(setting, x0, contexts, action)
+        whole = ec.oracle(problem, ec.Instance(x0, jnp.concatenate([contexts, after]))).cost
+        spent = jnp.sum(boundary.hitting[:-1] + boundary.switching[:-1])
+        step = problem.hitting(action, contexts[-1]) + problem.switching(action, boundary.actions[-2])
+        rest = ec.oracle(problem, ec.Instance(action, after)).cost
+        return spent + step + rest - setting.ratio * whole - setting.options.get("allowance", 0.0)
+
+    return excess
 
 
 def _worst_contexts(setting, x0, contexts, action):
@@ -422,9 +430,10 @@ def test_what_ends_a_promise_is_said():
 
     short = ec.Competitive(ec.Greedy(), 2.0, horizon=3)
     state, action, kept = short.init(CASE_STUDY, Start(jnp.array([0.5]), jnp.zeros((0, 1)), 3)), jnp.array([0.5]), []
+    play_one = jax.jit(lambda state, seen: short.step(CASE_STUDY, state, seen))
     for step in range(5):  # whoever steps an agent by hand may go on
         seen = Observation(jnp.array([0.7]), action, jnp.asarray(step), jnp.asarray(4 - step))
-        state, action, info = short.step(CASE_STUDY, state, seen)
+        state, action, info = play_one(state, seen)
         kept.append(bool(info.details["kept"]))
     assert kept == [True, True, True, False, False]
     np.testing.assert_array_equal(result.converged, np.arange(T) < 2)
