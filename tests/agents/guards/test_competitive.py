@@ -326,7 +326,7 @@ def test_gradients_match_central_differences(dim, horizon):
     values = (rng.normal(size=(runs, dim)), contexts, advice, np.linspace(2.0, 6.0, runs))
     values = jax.tree.map(jnp.asarray, values)
     directions = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), values)
-    evaluate = jax.jit(jax.vmap(jax.value_and_grad(score, has_aux=True)))
+    evaluate = jax.jit(lambda many: jax.lax.map(jax.value_and_grad(score, has_aux=True), many))
     (_, active), slopes = evaluate(values)
     assert 0.1 < float(active.mean()) < 0.9
     step = 3e-6
