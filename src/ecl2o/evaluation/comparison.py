@@ -15,7 +15,7 @@ from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.evaluation.daily import Bed, DailyScore, score_runs
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
-from ecl2o.problem import Instance, NotApplicable, Problem
+from ecl2o.problem import Instance, NotApplicable, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, in_own_precision
 from ecl2o.running import rollout_days, stream_days
 
@@ -164,16 +164,20 @@ def compare(
 
 def score_entry(name: str, entry: Entry, bed: Bed) -> ScoredEntry:
     """One entry with its score."""
-    agent, forecaster = entry.agent, entry.forecaster if entry.agent.lookahead else None
+    score = score_days_of(entry, bed)
+    return with_score(name, entry, bed, score, _per_step(_seconds(lambda: _run(entry, bed)), bed))
 
+
+def score_days_of(entry: Entry, bed: Bed) -> DailyScore:
+    """How an entry does on the days of a bed."""
+    return score_runs(*_run(entry, bed), bed)
+
+
+def _run(entry: Entry, bed: Bed) -> tuple[Trajectory, Float[Array, "n d"]]:
+    """An entry through the days of a bed, and where each of them began."""
+    forecaster = entry.forecaster if entry.agent.lookahead else None
     history = bed.history if entry.history_steps is None else bed.with_history(entry.history_steps).history
-
-    def run():
-        return entry.run(agent, bed.problem, bed.x0, bed.days, history, forecaster)
-
-    runs, starts = run()
-    score = score_runs(runs, starts, bed)
-    return with_score(name, entry, bed, score, _per_step(_seconds(run), bed))
+    return entry.run(entry.agent, bed.problem, bed.x0, bed.days, history, forecaster)
 
 
 def with_score(name: str, entry: Entry, bed: Bed, score: DailyScore, microseconds: float = float("nan")) -> ScoredEntry:

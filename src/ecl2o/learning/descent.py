@@ -6,6 +6,7 @@ at the losses, runs the validation, and reports.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -19,6 +20,7 @@ from ecl2o.learning.losses import AbstractLoss
 from ecl2o.learning.losses import runs as runs_of
 from ecl2o.learning.plan import CHUNK, Plan
 from ecl2o.problem import Instance, Trajectory
+from ecl2o.running.mapped import mapped
 
 # report(step, steps, latest loss)
 Report = Callable[[int, int, float], None]
@@ -88,7 +90,7 @@ def _train_chunk(states, runs: Runs, problem, training, indices, rates, first, c
 
         return jax.lax.fori_loop(0, count, step, (state, jnp.zeros_like(rates)))
 
-    return _over_runs(one)(states, runs, indices, rates)
+    return mapped(one)(states, runs, indices, rates)
 
 
 @eqx.filter_jit
@@ -98,24 +100,17 @@ def _validate(weights, frozen, problem, checked: Solved):
     def one(weights, frozen):
         return jnp.mean(runs_of(eqx.combine(weights, frozen), problem, checked.instances).cost)
 
-    return _over_runs(one)(weights, frozen) / jnp.mean(checked.oracles.cost)
+    return mapped(one)(weights, frozen) / jnp.mean(checked.oracles.cost)
 
 
-def _over_runs(one: Callable) -> Callable:
-    """Map over the run axis, which is squeezed away where there is one run."""
-
-    def over(*trees):
-        if jax.tree.leaves(trees)[0].shape[0] > 1:
-            return jax.vmap(one)(*trees)
-        single = one(*jax.tree.map(lambda leaf: leaf[0], trees))
-        return jax.tree.map(lambda leaf: leaf[None], single)
-
-    return over
+def begun_at_zero(init: Callable, weights) -> Any:
+    """The state of an optimiser that begins at zero, as Adam does: nothing is compiled for it."""
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(init, weights))
 
 
 def train(weights, runs: Runs, problem, training, checked, plan: Plan, report: Report | None):
     """The loop over chunks on the host. Returns the weights to keep, and what happened."""
-    state = Descent(weights, jax.vmap(_ADAM.init)(weights))
+    state = Descent(weights, begun_at_zero(jax.vmap(_ADAM.init), weights))
     count = plan.rates.shape[1]
     losses, checks, check_steps = [], [], []
     best, best_cost, best_step = weights, np.full(count, np.inf), np.full(count, plan.steps)

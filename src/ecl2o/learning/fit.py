@@ -16,7 +16,7 @@ from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, with_fixed_scale
 from ecl2o.learning.plan import Plan, Schedule
 from ecl2o.offline import oracle_set
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import cast_floats
+from ecl2o.problem.arrays import cast_floats, on_device
 
 
 class FitLog(eqx.Module):
@@ -187,7 +187,7 @@ def fit_many(
     for i, agent in enumerate(agents):
         _, kept = eqx.partition(agent, trainable_mask(agent))
         finished = eqx.combine(jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], trained), kept)
-        finished = jax.tree.map(lambda new, old: jnp.asarray(np.asarray(new), old.dtype), finished, agent)
+        finished = jax.tree.map(lambda new, old: on_device(np.asarray(new, old.dtype)), finished, agent)
         log = FitLog(
             history.loss[i],
             history.validation_steps,

@@ -82,7 +82,9 @@ def cast_floats(tree: PyTree, dtype: Any) -> PyTree:
     """The same tree with every floating array in this precision."""
 
     def cast(leaf):
-        return leaf.astype(dtype) if eqx.is_inexact_array(leaf) and leaf.dtype != dtype else leaf
+        if not eqx.is_inexact_array(leaf) or leaf.dtype == dtype:
+            return leaf
+        return leaf.astype(dtype) if isinstance(leaf, jax.core.Tracer) else on_device(np.asarray(leaf).astype(dtype))
 
     return jax.tree.map(cast, tree)
 

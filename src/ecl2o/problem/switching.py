@@ -5,9 +5,10 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, on_host, refuse_unless_finite, refuse_unless_positive
 from ecl2o.problem.hitting import extreme_eigenvalues, refuse_unless_spd
 
 
@@ -47,7 +48,7 @@ class Mahalanobis(AbstractSwitchingCost):
         """Q = alpha/2 I, so that alpha = beta and c = alpha/2 |x - z|^2 (the case study)."""
         alpha = as_float(alpha)
         refuse_unless_positive("alpha", alpha)
-        return cls(alpha / 2 * jnp.eye(dim, dtype=alpha.dtype))
+        return cls(on_host(alpha) / 2 * np.eye(dim, dtype=alpha.dtype))
 
     @property
     def alpha(self) -> Float[Array, ""]:

@@ -1,17 +1,16 @@
 """Sites of one shape, run as one program: what differs from site to site is on a leading axis of every array."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ecl2o.data import Contexts
 from ecl2o.evaluation import Bed, DailyScore, score_runs_each
-from ecl2o.evaluation.comparison import Entry
+from ecl2o.evaluation.comparison import Entry, score_days_of
 from ecl2o.problem import Problem
 from ecl2o.recipes.recipe import Recipe
 from ecl2o.recipes.terms import Terms
@@ -51,32 +50,12 @@ def refuse_unless_alike(sites: Sequence[Contexts]) -> None:
 
 
 def score_each(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[DailyScore]:
-    """One entry on one bed for each site, all of them in one program."""
+    """One entry on one bed for each site, all of them in one program; that of a comparison where there is one site."""
+    if len(beds) == 1:
+        return [score_days_of(entries[0], beds[0])]
     places = [(bed.problem, bed.x0, bed.days, bed.history) for bed in beds]
     runs, starts = _run_each(stacked(entries), *stacked(places))
     return score_runs_each(runs, starts, beds)
-
-
-def mapped(function: Callable[..., Any], in_axes: tuple[int | None, ...] | None = None) -> Callable[..., Any]:
-    """`jax.vmap` over leading axes, which leaves out an axis of one: a map around a loop takes as long to trace as the loop.
-
-    Args:
-        function: of trees of arrays.
-        in_axes: 0 for each argument with the axis, None for those without it. Default: all have it.
-    """
-
-    def run(*arguments: Any) -> Any:
-        axes = (0,) * len(arguments) if in_axes is None else in_axes
-        along = [tree for tree, axis in zip(arguments, axes, strict=True) if axis is not None]
-        if {leaf.shape[0] for leaf in jax.tree.leaves(along)} != {1}:
-            return jax.vmap(function, axes)(*arguments)
-        alone = [
-            tree if axis is None else jax.tree.map(lambda leaf: leaf[0], tree)
-            for tree, axis in zip(arguments, axes, strict=True)
-        ]
-        return jax.tree.map(lambda leaf: jnp.expand_dims(leaf, 0), function(*alone))
-
-    return run
 
 
 @eqx.filter_jit
@@ -84,4 +63,4 @@ def _run_each(entries: Entry, problems: Problem, x0: Any, days: Any, history: An
     def one(entry, problem, *place):
         return entry.run(entry.agent, problem, *place, entry.forecaster if entry.agent.lookahead else None)
 
-    return mapped(one)(entries, problems, x0, days, history)
+    return jax.vmap(one)(entries, problems, x0, days, history)

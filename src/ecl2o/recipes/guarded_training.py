@@ -22,12 +22,14 @@ from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.agents.advisors.correction import Corrected
 from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.data import Contexts
+from ecl2o.learning.descent import begun_at_zero
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, on_device
-from ecl2o.recipes.batches import mapped, refuse_unless_alike, stacked
+from ecl2o.recipes.batches import refuse_unless_alike, stacked
 from ecl2o.recipes.terms import Terms, renewed
 from ecl2o.running import rollout, rollout_set
+from ecl2o.running.mapped import mapped
 
 Guard = TypeVar("Guard", Competitive, Guarded)
 
@@ -143,8 +145,7 @@ def train_through_sites(
 
     every = stacked([stacked(group) for group in guards])
     weights, frozen = eqx.partition(every, trainable_mask(every))
-    begun = jax.eval_shape(jax.vmap(jax.vmap(_ADAM.init)), weights)
-    adam = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), begun)  # where Adam begins: at zero
+    adam = begun_at_zero(jax.vmap(jax.vmap(_ADAM.init)), weights)
     rates = learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
     losses, done = [np.zeros((len(sites), len(guards[0]), 0))], [0]
     kept, costs = [weights], [_daily_costs(weights, frozen, costs_of, validation, period, per_day)]

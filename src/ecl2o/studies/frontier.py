@@ -236,15 +236,11 @@ class _Setup:
         trained = {}
         for done, (per, box) in enumerate(kinds, start=1):
             terms = [Terms(ratio, per, contexts=box) for ratio in ratios]
-            found = train_through_each(
-                [competitive_ridge(each, self.period) for each in terms],
-                self.problem,
-                self.contexts,
-                period=terms[0].steps(self.period),
-                steps=self.settings.guarded_steps,
-                outlook=outlook,
-            )
-            trained |= {each: guard for each, (guard, _) in zip(terms, found, strict=True)}
+            guards, period = [competitive_ridge(each, self.period) for each in terms], terms[0].steps(self.period)
+            if period is not None:  # a promise without an end is not trained
+                options = {"period": period, "steps": self.settings.guarded_steps, "outlook": outlook}
+                guards = [guard for guard, _ in train_through_each(guards, self.problem, self.contexts, **options)]
+            trained |= dict(zip(terms, guards, strict=True))
             report(done, len(kinds), 0.0)
         return trained
 

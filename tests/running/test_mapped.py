@@ -1,11 +1,11 @@
-"""Sites as one program: a map that leaves out an axis of one gives what `jax.vmap` gives."""
+"""A map over sites or runs that leaves out an axis of one gives what `jax.vmap` gives."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ecl2o.recipes.batches import mapped
+from ecl2o.running.mapped import mapped
 
 
 def _paths(start, steps):
