@@ -5,10 +5,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 import ecl2o as ec
 from ecl2o.evaluation import metrics
+from ecl2o.evaluation.revelation import _direction
 from ecl2o.problem import LinearSwitching
+from matrices import spd
 
 LINE = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
@@ -125,6 +128,17 @@ def test_weights_and_intervals_of_a_promise_are_searched_too():
     certificate = ec.certify(kept, LINE, 24, starts=1, steps=1)
     assert 2.0 * (1 - 1e-12) <= certificate.ratio <= 2.0 * (1 + 1e-9)
     assert bool(((certificate.instance.contexts >= -0.1) & (certificate.instance.contexts <= 0.8)).all())
+
+
+def test_the_adversary_leads_away_where_the_future_outweighs_the_past_most():
+    """The direction of the largest u'Su / u'Pu, by SciPy; its largest entry is 1 or -1."""
+    S, P = spd(3, 1, 0.5, 4.0), spd(3, 2, 0.3, 5.0)
+    expected = scipy.linalg.eigh(S, P)[1][:, -1]
+    found = np.asarray(jax.jit(_direction)(S, P))
+    np.testing.assert_allclose(np.abs(found).max(), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(
+        np.outer(found, found), np.outer(expected, expected) / np.abs(expected).max() ** 2, atol=1e-12
+    )
 
 
 def test_advice_that_does_not_listen_has_an_infinite_ratio():

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
@@ -20,8 +21,13 @@ _REACHED = 1e-12  # a promise is taken to be reached, relative
 
 def played_ratio(agent: AbstractAgent, problem: Problem, instance: Instance) -> float:
     """Cost over the oracle's cost, both played."""
-    bills = jnp.stack([rollout(agent, problem, instance).cost, oracle(problem, instance).cost])
-    return float(cost_ratios(*without_rounding(bills, problem, instance.x0, instance.contexts)))
+    bills = rollout(agent, problem, instance).cost, oracle(problem, instance).cost
+    return float(_ratio_of(bills, problem, instance))
+
+
+@eqx.filter_jit
+def _ratio_of(bills: tuple[Float[Array, ""], Float[Array, ""]], problem: Problem, instance: Instance):
+    return cost_ratios(*without_rounding(jnp.stack(bills), problem, instance.x0, instance.contexts))
 
 
 def worst_found(
@@ -39,20 +45,21 @@ def worst_found(
     Before that, contexts equal to x0, where the oracle pays nothing: whoever moves there has an infinite ratio. Where a start has
     the largest ratio that there can be, the `ceiling`, there is nothing to search for.
     """
-    if x0.shape[0] == low.shape[1] and bool(((low <= x0) & (x0 <= high)).all()):
-        still = Instance(x0, jnp.broadcast_to(x0, low.shape))
-        if played_ratio(agent, problem, still) == jnp.inf:
-            return float(jnp.inf), still
+    here = np.asarray(x0)
+    if x0.shape[0] == low.shape[1] and ((np.asarray(low) <= here) & (here <= np.asarray(high))).all():
+        still = Instance(x0, np.broadcast_to(here, low.shape))
+        if played_ratio(agent, problem, still) == np.inf:
+            return float(np.inf), still
 
-    for contexts in starts if ceiling < jnp.inf else ():
+    for contexts in np.asarray(starts) if ceiling < np.inf else ():
         ratio = played_ratio(agent, problem, Instance(x0, contexts))
         if ratio >= ceiling * (1 - _REACHED):
             return ratio, Instance(x0, contexts)
 
-    found, scores = _ascend_from_all(agent, problem, x0, low, high, starts, steps)
-    if not bool((scores > -jnp.inf).any()):
+    found, scores = map(np.asarray, _ascend_from_all(agent, problem, x0, low, high, starts, steps))
+    if not (scores > -np.inf).any():
         raise ValueError(f"{type(agent).__name__} has no finite bill on any of the {len(starts)} instances tried.")
-    instance = Instance(x0, found[jnp.argmax(scores)])
+    instance = Instance(x0, found[np.argmax(scores)])
     return played_ratio(agent, problem, instance), instance
 
 

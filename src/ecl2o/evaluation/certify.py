@@ -1,6 +1,7 @@
 """How bad can it get: the worst-case ratio of an agent, exactly where it is linear, from below elsewhere."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -95,14 +96,19 @@ def certify(
             if certificate is not None:
                 return certificate
         shape, promise = (horizon, dim if context_dim is None else context_dim), agent.promise(problem)
-        low, high = _region(contexts, promise)
-        low, high = (jnp.broadcast_to(jnp.asarray(bound, jnp.float64), shape) for bound in (low, high))
-        draws = jax.random.uniform(jax.random.key(0) if key is None else key, (starts, *shape), jnp.float64)
-        first = low + draws * (high - low)
+        bounds = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in _region(contexts, promise))
+        low, high = map(jnp.asarray, bounds)
+        first = _drawn(jax.random.key(0) if key is None else key, starts, low, high)
         if promise is not None and concerns(promise, problem):
-            first = jnp.stack([*revealed_futures(agent, problem, x0, promise, low, high), *first])
+            ratio = jnp.asarray(promise.ratio, jnp.float64)
+            first = jnp.concatenate([revealed_futures(agent, problem, x0, ratio, low, high), first])
         ratio, instance = worst_found(agent, problem, x0, low, high, first, steps, _ceiling(promise, horizon))
         return Certificate(ratio, instance, exact=False, promise=promise)
+
+
+@partial(jax.jit, static_argnames="starts")
+def _drawn(key: PRNGKeyArray, starts: int, low: Float[Array, "T q"], high: Float[Array, "T q"]):
+    return low + jax.random.uniform(key, (starts, *low.shape), low.dtype) * (high - low)
 
 
 def _region(contexts: Region | None, promise: Promise | None) -> Region:
@@ -146,8 +152,8 @@ def _bill_form(problem: Problem, x0: Float[Array, " d"], horizon: int, play: Pla
     The columns of K are what is played on contexts that are 1 in one place and 0 elsewhere.
     """
     T, d = horizon, x0.shape[0]
-    units = jnp.eye(T * d, dtype=jnp.float64).reshape(T * d, T, d)
-    K = np.moveaxis(jax.vmap(lambda contexts: play(Instance(x0, contexts)).actions)(units), 0, -1)
+    units = np.eye(T * d).reshape(T * d, T, d)
+    K = np.moveaxis(np.asarray(jax.vmap(lambda contexts: play(Instance(x0, contexts)).actions)(units)), 0, -1)
     hitting = problem.hitting
     assert isinstance(hitting, AbstractQuadraticCost)
     A, Q = (np.asarray(matrix, np.float64) for matrix in (hitting.curvature(None, d), problem.Q))

@@ -4,9 +4,9 @@ First come contexts that lead the optimum away from x0. Then, all at once, the o
 stands: every later context is n, which maximises 1/2 |x - n|^2_S - L/2 |n - m|^2_H.
 """
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
-import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Promise
@@ -30,38 +30,58 @@ def revealed_futures(
     agent: AbstractAgent,
     problem: Problem,
     x0: Float[Array, " d"],
-    promise: Promise,
+    ratio: Float[Array, ""],
     low: Contexts,
     high: Contexts,
-) -> list[Contexts]:
-    """The adversary's contexts against this agent, kept between `low` and `high`.
+) -> Float[Array, "n T q"]:
+    """The adversary's contexts against this agent, who promises this ratio, kept between `low` and `high`.
 
     The optimum is led away both ways, in the direction in which the future outweighs the past most. What follows the centre in
     a context, its curvature, is as small as allowed until then and as large as allowed from then on.
     """
-    T, d = low.shape[0], x0.shape[0]
-    G, ratio = (2 * problem.Q).astype(x0.dtype), jnp.asarray(promise.ratio, x0.dtype)
+    both_ways, S = _led_away(problem, x0, low, high)
+    actions = [rollout(agent, problem, Instance(x0, early)).actions for early in both_ways]
+    return _revealed(problem, x0, both_ways, actions, S, ratio, low, high)
 
-    def contexts(centre, rest):
-        return jnp.clip(jnp.concatenate([jnp.broadcast_to(centre, (T, d)), rest[:, d:]], axis=1), low, high)
 
-    A_early, A_late = (hitting_form(problem, contexts(x0, rest)[0], d)[0] for rest in (low, high))
+def _around(centre: Float[Array, " d"], rest: Contexts, low: Contexts, high: Contexts) -> Contexts:
+    """Contexts with this centre, the other numbers from `rest`."""
+    d = centre.shape[0]
+    return jnp.clip(rest.at[:, :d].set(centre), low, high)
+
+
+@eqx.filter_jit
+def _led_away(problem, x0, low, high) -> tuple[list[Contexts], Float[Array, "T d d"]]:
+    """Contexts away from x0 either way; S_1..S_T."""
+    T, d, G = low.shape[0], x0.shape[0], (2 * problem.Q).astype(x0.dtype)
+    A_early, A_late = (hitting_form(problem, _around(x0, rest, low, high)[0], d)[0] for rest in (low, high))
     S = future_stiffness(A_late, G, T)
     away = _direction(S[0], A_early + G) * jnp.max(high[:, :d] - low[:, :d]) / 4
-    found = []
-    for early in (contexts(x0 + away, low), contexts(x0 - away, low)):
-        actions = rollout(agent, problem, Instance(x0, early)).actions
-        for steps in (steps for steps in _STEPS_AWAY if steps < T):
+    return [_around(x0 + away, low, low, high), _around(x0 - away, low, low, high)], S
+
+
+@eqx.filter_jit
+def _revealed(problem, x0, both_ways, actions, S, ratio, low, high) -> Float[Array, "n T q"]:
+    """Each of these, cut off after some steps by the future that is worst for who has played these actions."""
+    found = [jnp.zeros((0, *low.shape), low.dtype)]
+    for early, played in zip(both_ways, actions, strict=True):
+        for steps in (steps for steps in _STEPS_AWAY if steps < low.shape[0]):
             P, centre = _past(problem, x0, early[:steps])
-            n = centre + worst_future(actions[steps - 1] - centre, P, S[steps - 1], ratio)
-            found.append(jnp.concatenate([early[:steps], contexts(n, high)[steps:]]))
-    return found
+            n = centre + worst_future(played[steps - 1] - centre, P, S[steps - 1], ratio)
+            found.append(jnp.concatenate([early[:steps], _around(n, high, low, high)[steps:]])[None])
+    return jnp.concatenate(found)
 
 
 def _direction(S: Float[Array, "d d"], P: Float[Array, "d d"]) -> Float[Array, " d"]:
-    """Where S outweighs P most, the largest entry being 1."""
-    direction = scipy.linalg.eigh(np.asarray(S), np.asarray(P))[1][:, -1]
-    return jnp.asarray(direction / np.abs(direction).max())
+    """Where S outweighs P most, the largest entry being 1 or -1."""
+    if S.shape[0] == 1:
+        return jnp.ones((1,), S.dtype)
+    root = jnp.linalg.cholesky(P)
+    half = jax.scipy.linalg.solve_triangular(root, S, lower=True)
+    whole = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
+    longest = jnp.linalg.eigh(0.5 * (whole + whole.T))[1][:, -1]
+    direction = jax.scipy.linalg.solve_triangular(root.T, longest)
+    return direction / jnp.abs(direction).max()
 
 
 def _past(
