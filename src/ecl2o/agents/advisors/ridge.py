@@ -143,7 +143,11 @@ class OnlineRidge(AbstractAgent):
         state = OnlineRidgeState(Modes.of(problem, start.dim), jnp.zeros((), int), lines)
         if start.history.shape[0] == 0:
             return state
-        return jax.lax.scan(lambda s, y: (self._seeing(problem, s, y)[0], None), state, start.history)[0]
+        return jax.lax.scan(lambda s, y: (self._remembering(problem, s, y), None), state, start.history)[0]
+
+    @eqx.filter_jit  # so that JAX traces it once for pasts of any length
+    def _remembering(self, problem: Problem, state: OnlineRidgeState, context: Float[Array, " q"]) -> OnlineRidgeState:
+        return self._seeing(problem, state, context)[0]
 
     def step(self, problem: Problem, state: OnlineRidgeState, observation: Observation):
         state, (predicted, signals) = self._seeing(problem, state, observation.context)
