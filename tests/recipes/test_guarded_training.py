@@ -26,6 +26,8 @@ from ecl2o.running import stream_days
 
 PROBLEM = ec.Problem(ec.SquaredTracking(1.0), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 DAILY = Terms(1.9, "day")
+OPTIONS = {"period": 24, "window_days": 2, "skipped_days": 5}
+CHUNK = 12  # steps in a row, which are one program
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +41,10 @@ def made_up() -> Contexts:
 
 def test_training_lowers_the_loss_and_what_is_not_kept_changes_nothing(made_up):
     """Four days of validation are not clear about a correction learned in five."""
-    guard, log = train_through(
-        competitive_ridge(DAILY), PROBLEM, made_up, period=24, steps=60, window_days=2, skipped_days=5, checks=2
-    )
+    guard, log = train_through(competitive_ridge(DAILY), PROBLEM, made_up, steps=5 * CHUNK, checks=5, **OPTIONS)
     assert log.loss[-1] < log.loss[0] - 0.005
-    assert log.loss.shape == (60,)
-    np.testing.assert_array_equal(log.validation_steps, [0, 30, 60])
+    assert log.loss.shape == (5 * CHUNK,)
+    np.testing.assert_array_equal(log.validation_steps, CHUNK * np.arange(6))
     assert log.best_step == 0
     assert eqx.tree_equal(guard, competitive_ridge(DAILY))
 
@@ -59,7 +59,7 @@ def test_a_promise_without_an_end_is_not_trained(made_up):
 
 def test_guards_trained_together_are_trained_each_by_itself(made_up):
     terms = [Terms(ratio, "day") for ratio in (1.9, 2.6)]
-    options = {"period": 24, "steps": 12, "window_days": 2, "skipped_days": 5, "checks": 1}
+    options = OPTIONS | {"steps": CHUNK, "checks": 1}
     together = train_through_each([competitive_ridge(each) for each in terms], PROBLEM, made_up, **options)
     for each, (_, log) in zip(terms, together, strict=True):
         _, alone = train_through(competitive_ridge(each), PROBLEM, made_up, **options)

@@ -87,7 +87,7 @@ class Bed(eqx.Module):
         """The same days with only the last so many contexts before them."""
         if self.history is None or len(self.history) <= steps:
             return self
-        return dataclasses.replace(self, history=self.history[len(self.history) - steps :])
+        return dataclasses.replace(self, history=on_device(on_host(self.history)[len(self.history) - steps :]))
 
     def starts_of(self, runs: Trajectory) -> Float[np.ndarray, "n d"]:
         """The x0 of each day of a run through the days."""

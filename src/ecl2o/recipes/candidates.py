@@ -3,8 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 
+import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import Array, Float
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, Start
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
@@ -102,8 +104,14 @@ def planner(problem: Problem, steps_per_day: int) -> RHC:
     """Model-predictive control over a day, or over less where what comes later does not matter to eight digits."""
     if not isinstance(problem.switching, Mahalanobis):
         return RHC(steps_per_day - 1, truncate=False)
-    reach = np.log(_NEGLIGIBLE) / np.log(float(decay_root(problem.m, problem.beta)))
+    reach = np.log(_NEGLIGIBLE) / np.log(float(_fading(problem)))
     return RHC(min(steps_per_day - 1, int(np.ceil(reach))), truncate=False)
+
+
+@eqx.filter_jit
+def _fading(problem: Problem) -> Float[Array, ""]:
+    """What each step leaves of the influence of the one before."""
+    return decay_root(problem.m, problem.beta)
 
 
 def profile(steps_per_day: int) -> RollingProfile:

@@ -2,12 +2,14 @@
 
 from typing import Any
 
-import jax.numpy as jnp
+import equinox as eqx
 import numpy as np
 
 from ecl2o.agents.calibration import cheapest_action
 from ecl2o.serving.policy import Policy
 from ecl2o.serving.runner import Runner
+
+_cheapest_action = eqx.filter_jit(cheapest_action)
 
 
 def begin(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
@@ -33,7 +35,7 @@ def begin(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
 def start_after(policy: Policy, context: np.ndarray) -> np.ndarray:
     """(d,), the action that a run begins with after a context (q,) if no other is known: the cheapest one for it."""
     refuse_other_width(policy, len(context))
-    return np.asarray(cheapest_action(policy.problem, jnp.asarray(context)))
+    return np.asarray(_cheapest_action(policy.problem, context))
 
 
 def refuse_other_width(policy: Policy, width: int) -> None:

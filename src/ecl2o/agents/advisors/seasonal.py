@@ -2,13 +2,14 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ecl2o.agents.advisors.mlp import refuse_unless_fitting
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.trainable import Trainable
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import refuse_unless_count
+from ecl2o.problem.arrays import on_device, refuse_unless_count
 from ecl2o.problem.memory import RecentContexts
 
 
@@ -52,11 +53,10 @@ class SeasonalLinear(AbstractAgent):
         self.period, self.days, self.recent = period, days, recent
         self.ahead = period if ahead is None else ahead
         features = dim + context_dim * (recent + self.ahead + 1)
-        weight = jnp.zeros((features, dim))
+        weight = np.zeros((features, dim))
         if dim == context_dim:  # start as an exponential moving average
-            eye = jnp.eye(dim)
-            weight = weight.at[:dim].set(0.7 * eye).at[dim : 2 * dim].set(0.3 * eye)
-        self.weights = LinearWeights(weight)
+            weight[:dim], weight[dim : 2 * dim] = 0.7 * np.eye(dim), 0.3 * np.eye(dim)
+        self.weights = LinearWeights(on_device(weight))
 
     def __check_init__(self):
         if self.ahead < 0 or self.recent - 1 > self.days * self.period:
