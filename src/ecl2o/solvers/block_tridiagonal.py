@@ -68,7 +68,8 @@ def factor(diagonal: Float[Array, "T d d"], lower: Float[Array, "T-1 d d"]) -> B
         schur_inverse = spd_inverse(block - coupling @ below.T)
         return schur_inverse, (schur_inverse, coupling)
 
-    _, (inverses, couplings) = jax.lax.scan(eliminate, first, (diagonal[1:], lower))
+    # Two steps at once: where many matrices of 8 numbers are factored, that takes half the time (benchmarks/oracle.py).
+    _, (inverses, couplings) = jax.lax.scan(eliminate, first, (diagonal[1:], lower), unroll=2)
     return BlockTridiagonalFactor(jnp.concatenate([first[None], inverses]), couplings)
 
 
