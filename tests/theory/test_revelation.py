@@ -1,7 +1,5 @@
 """The revelation theorem: Bellman's equation, golden values, and what follows for weights, horizons and dynamics."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +41,7 @@ def _game_one_step_earlier(V, A, G, K, ratio):
 def test_bellmans_equation_for_matrices_that_vary_and_do_not_commute():
     """200 problems, A_t and G_t new at every step: the value one step back is the formula's."""
     rng = np.random.default_rng(0)
-    value = jax.jit(promise_value)
+    value, together, share = jax.jit(promise_value), jax.jit(parallel_sum), jax.jit(largest_ratio)
     for case in range(200):
         d, T = (1, 2, 3)[case % 3], 4
         A = [spd(d, 10 * case + t, *np.sort(10 ** rng.uniform(-1, 1, 2))) for t in range(T)]
@@ -51,13 +49,13 @@ def test_bellmans_equation_for_matrices_that_vary_and_do_not_commute():
         K, P = [G[0]], []
         for t in range(T):
             P.append(A[t] + K[t])
-            K.append(np.asarray(parallel_sum(jnp.asarray(P[t]), jnp.asarray(G[t + 1]))))
+            K.append(np.asarray(together(P[t], G[t + 1])))
         S = [np.zeros((d, d))]
         for t in reversed(range(1, T)):  # S after step t, from the step after it
-            S.insert(0, np.asarray(parallel_sum(jnp.asarray(S[0] + A[t]), jnp.asarray(G[t]))))
-        smallest = 1 + max(float(largest_ratio(jnp.asarray(S[t]), jnp.asarray(P[t]))) for t in range(T))
+            S.insert(0, np.asarray(together(S[0] + A[t], G[t])))
+        smallest = 1 + max(float(share(S[t], P[t])) for t in range(T))
         ratio = smallest + 10 ** rng.uniform(-1, 0.7)
-        V = [np.asarray(value(jnp.asarray(P[t]), jnp.asarray(S[t]), ratio)) for t in range(T)]
+        V = [np.asarray(value(P[t], S[t], ratio)) for t in range(T)]
         for t in range(1, T):
             earlier = _game_one_step_earlier(V[t], A[t], G[t], K[t], ratio)
             np.testing.assert_allclose(earlier, V[t - 1], rtol=1e-10, atol=1e-10 * np.abs(V[t - 1]).max())
@@ -66,18 +64,20 @@ def test_bellmans_equation_for_matrices_that_vary_and_do_not_commute():
 @pytest.mark.parametrize("dim", [1, 3])
 def test_the_value_is_the_worst_futures(dim):
     """V and n: what the future takes from x when it is revealed to lie at n for ever, less L times what the optimum grows by."""
-    A, G = jnp.asarray(spd(dim, 1, 0.5, 4.0)), jnp.asarray(spd(dim, 2, 1.0, 9.0))
-    P, S, ratio = A + limit_stiffness(A, G), limit_stiffness(A, G), jnp.array(2.6)
-    H = parallel_sum(P, S)
-    away = jnp.asarray(np.random.default_rng(3).normal(size=dim))
+    ratio, away = 2.6, jnp.asarray(np.random.default_rng(3).normal(size=dim))
 
-    def taken(n):
-        return 0.5 * (away - n) @ S @ (away - n) - 0.5 * ratio * n @ H @ n
+    @jax.jit
+    def stiffness_and_worst(A, G):
+        S = limit_stiffness(A, G)
+        P = A + S
+        return S, parallel_sum(P, S), promise_value(P, S, ratio), worst_future(away, P, S, ratio)
 
-    n = worst_future(away, P, S, ratio)
-    np.testing.assert_allclose(taken(n), 0.5 * away @ promise_value(P, S, ratio) @ away, rtol=1e-12)
-    np.testing.assert_allclose(jax.grad(taken)(n), 0.0, atol=1e-11)
-    assert float(jnp.linalg.eigvalsh(jax.hessian(taken)(n))[-1]) < 0
+    matrices = spd(dim, 1, 0.5, 4.0), spd(dim, 2, 1.0, 9.0)
+    away, S, H, V, n = jax.device_get((away, *stiffness_and_worst(*matrices)))
+    taken = 0.5 * (away - n) @ S @ (away - n) - 0.5 * ratio * n @ H @ n
+    np.testing.assert_allclose(taken, 0.5 * away @ V @ away, rtol=1e-12)
+    np.testing.assert_allclose(-S @ (away - n) - ratio * H @ n, 0.0, atol=1e-11)  # the slope there, and the curvature:
+    assert np.linalg.eigvalsh(S - ratio * H)[-1] < 0
 
 
 GOLDEN = [
@@ -141,48 +141,59 @@ def test_matrices_are_as_bad_as_their_worst_direction():
 def test_more_weight_to_come_costs_more():
     """V grows with S, and S with every weight: the greatest weight is the worst."""
     rng = np.random.default_rng(5)
-    for seed in range(20):
-        A, G = jnp.asarray(spd(3, seed, 0.5, 3.0)), jnp.asarray(spd(3, 50 + seed, 1.0, 9.0))
+
+    @jax.jit
+    def values(A, G, weights):
         K, after = limit_stiffness(A, G), limit_stiffness(4 * A, G)
-        weights = np.sort(rng.uniform(1, 4, size=6))
-        S = [parallel_sum(after + w * A, G) for w in (*weights, 4.0)]
-        V = [promise_value(A + K, s, jnp.array(6.0)) for s in S]
-        rises = [float(jnp.linalg.eigvalsh(high - low)[0]) for low, high in itertools.pairwise(V)]
-        assert min(rises) > -1e-11
+        return jax.lax.map(lambda w: promise_value(A + K, parallel_sum(after + w * A, G), 6.0), weights)
+
+    for seed in range(20):
+        weights = np.append(np.sort(rng.uniform(1, 4, size=6)), 4.0)
+        V = np.asarray(values(spd(3, seed, 0.5, 3.0), spd(3, 50 + seed, 1.0, 9.0), weights))
+        assert np.linalg.eigvalsh(np.diff(V, axis=0))[:, 0].min() > -1e-11
 
 
 @pytest.mark.parametrize("dim", [1, 4])
 def test_the_limit_reproduces_itself(dim):
-    A, G = jnp.asarray(spd(dim, 3, 0.2, 1.0)), jnp.asarray(spd(dim, 4, 1.0, 1e2))
-    K = limit_stiffness(A, G)
-    np.testing.assert_allclose(parallel_sum(K + A, G), K, rtol=1e-10, atol=1e-12)
-    long = future_stiffness(A, G, 400)
-    np.testing.assert_allclose(long[0], K, rtol=1e-9)
-    np.testing.assert_allclose(past_stiffness(A, G, 400)[-1], A + K, rtol=1e-9)
+    @jax.jit
+    def stiffnesses(A, G):
+        K = limit_stiffness(A, G)
+        return K, parallel_sum(K + A, G), future_stiffness(A, G, 400)[0], past_stiffness(A, G, 400)[-1]
+
+    A, G = spd(dim, 3, 0.2, 1.0), spd(dim, 4, 1.0, 1e2)
+    K, again, long, past = jax.device_get(stiffnesses(A, G))
+    np.testing.assert_allclose(again, K, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(long, K, rtol=1e-9)
+    np.testing.assert_allclose(past, A + K, rtol=1e-9)
 
 
 def test_derivatives_are_finite_for_equal_modes():
-    def score(A, G):
+    def score(matrices):
+        A, G = matrices
         K = limit_stiffness(A, G)
-        return jnp.sum(promise_value(A + K, K, jnp.array(2.5)) * jnp.arange(9.0).reshape(3, 3))
+        return jnp.sum(promise_value(A + K, K, 2.5) * np.arange(9.0).reshape(3, 3))
 
-    A, G = jnp.eye(3), 10 * jnp.eye(3)
+    evaluate, at = jax.jit(jax.value_and_grad(score)), np.stack([np.eye(3), 10 * np.eye(3)])
+    slopes, turn = np.asarray(evaluate(at)[1]), spd(3, 8, -1.0, 1.0)
+    assert np.isfinite(slopes).all()
     for place in (0, 1):
-        slope = jax.grad(score, argnums=place)(A, G)
-        assert bool(jnp.isfinite(slope).all())
-        turn = jnp.asarray(spd(3, 8, -1.0, 1.0))
-        moved = [score(A + s * turn, G) if place == 0 else score(A, G + s * turn) for s in (1e-6, -1e-6)]
-        np.testing.assert_allclose(jnp.sum(slope * turn), (moved[0] - moved[1]) / 2e-6, rtol=1e-6)
+        move = 1e-6 * turn * (np.arange(2) == place)[:, None, None]
+        difference = float(evaluate(at + move)[0]) - float(evaluate(at - move)[0])
+        np.testing.assert_allclose(np.sum(slopes[place] * turn), difference / 2e-6, rtol=1e-6)
 
 
 def test_a_tariff_that_recurs_is_a_long_tariff():
     G, tariff = jnp.array([[10.0]]), jnp.array([1.0, 4.0, 2.0])[:, None, None]
-    P, S = recurring_stiffness(tariff, G)
     rounds = jnp.tile(tariff, (200, 1, 1))
-    np.testing.assert_allclose(S, future_stiffness(rounds, G, 600)[:3], rtol=1e-10)
-    np.testing.assert_allclose(P, past_stiffness(rounds, G, 600)[-3:], rtol=1e-10)
-    long = largest_share(rounds, rounds, G, 600)
-    np.testing.assert_allclose(largest_share(tariff, tariff, G, None), long, rtol=1e-10)
+
+    @jax.jit
+    def both():
+        short = *recurring_stiffness(tariff, G), largest_share(tariff, tariff, G, None)
+        P, S = past_stiffness(rounds, G, 600)[-3:], future_stiffness(rounds, G, 600)[:3]
+        return short, (P, S, largest_share(rounds, rounds, G, 600))
+
+    for short, long in zip(*both(), strict=True):
+        np.testing.assert_allclose(short, long, rtol=1e-10)
     constant = jnp.ones((4, 1, 1))
     np.testing.assert_allclose(
         1 + largest_share(constant, constant, G, None), smallest_feasible_ratio(10.0), rtol=1e-10

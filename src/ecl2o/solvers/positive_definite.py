@@ -90,7 +90,11 @@ def reproduced(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, "
     """
     if a.shape[-1] == 1:
         return 2 * a * b / (a + jnp.sqrt(a * a + 4 * a * b))
+    return _doubled(a, b)
 
+
+@jax.jit  # a loop outside of a compiled function would be compiled at every call
+def _doubled(a, b):
     def double(steps, _):
         H, F, E = steps
         D = between(E, H + F, E)

@@ -144,7 +144,8 @@ def test_gradients_match_central_differences(kind, dim):
         return jnp.sum(weights * run.actions) + run.cost, run.info.details["active"]
 
     values = jax.tree.map(
-        lambda *leaves: jnp.stack(leaves), *[(*_data(dim, seed), jnp.array(0.3 * 3.0**seed)) for seed in range(5)]
+        lambda *leaves: jnp.stack(leaves),
+        *[(*_data(dim, seed), jnp.array(0.3 * 3.0**seed, float)) for seed in range(5)],
     )
     rng = np.random.default_rng(4)
     directions = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), values)
