@@ -64,7 +64,7 @@ def _weighing_each_context_differently(advisor):
 def _agents(dim):
     return [
         ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=PERIOD),
-        ec.MLAROBD(ec.advisors.LSTM(dim, dim, key=jax.random.key(0)), trust=2.0),
+        ec.MLAROBD(ec.advisors.LSTM(dim, dim, width=3, depth=1, key=jax.random.key(0)), trust=2.0),
         ec.MLAROBD(_weighing_each_context_differently(ec.advisors.SeasonalLinear(dim, dim, PERIOD, days=2)), trust=2.0),
         ec.LAI(),
         ec.RHC(2, truncate=False),

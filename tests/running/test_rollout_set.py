@@ -100,4 +100,4 @@ def test_an_agent_may_differ_by_instance(advisor):
 
 def test_a_set_works_in_the_precision_of_x0():
     instances = jax.tree.map(lambda leaf: leaf.astype("float32"), instances_of(1, 0))
-    assert rollout_set(ec.MLAROBD(mlp(1)), problem_of(1), instances).actions.dtype == np.float32
+    assert eqx.filter_jit(rollout_set)(ec.MLAROBD(mlp(1)), problem_of(1), instances).actions.dtype == np.float32
