@@ -65,9 +65,9 @@ def test_movement_balances_the_hitting_cost(name):
         spare = gamma * problem.hitting(v, context) - problem.switching(v, previous)
         return gap, spare, jnp.abs(x - v).max(), converged
 
-    gap, spare, to_minimizer, converged = jax.jit(jax.vmap(one))(*_draws(dim))
+    gap, spare, to_minimizer, converged = jax.device_get(jax.jit(jax.vmap(one))(*_draws(dim)))
     assert bool(converged.all())
-    arrives = np.asarray(spare) >= 0
+    arrives = spare >= 0
     assert (np.abs(gap[~arrives]) < 1e-8).all()
     assert (to_minimizer[arrives] == 0).all()
     assert (~arrives).sum() > 5

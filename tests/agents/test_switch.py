@@ -48,8 +48,8 @@ def _by_hand(ml, expert, gamma, first=None):
 
 def test_follows_the_rule_on_virtual_trajectories_and_pays_the_real_movement():
     instances, advice = _random(60, 1)
-    runs = jax.vmap(_runs)(instances, advice)
-    levels = np.asarray(runs[0].info.details["level"])
+    instances, runs = jax.device_get((instances, jax.vmap(_runs)(instances, advice)))
+    levels = runs[0].info.details["level"]
     for i in range(60):
         run, ml, expert = (jax.tree.map(lambda leaf, i=i: leaf[i], r) for r in runs)
         expected = _by_hand(ml, expert, GAMMA)

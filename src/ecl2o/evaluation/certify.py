@@ -1,6 +1,5 @@
 """How bad can it get: the worst-case ratio of an agent, exactly where it is linear, from below elsewhere."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,12 +14,12 @@ from ecl2o.agents import AbstractAgent, Promise
 from ecl2o.evaluation.adversary import played_ratio, worst_found
 from ecl2o.evaluation.revelation import concerns, revealed_futures
 from ecl2o.offline import oracle
-from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem, Trajectory
+from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
+from ecl2o.problem.arrays import AnyArray
 from ecl2o.running import rollout
 
 _EXACT = 1e-8  # how well an exact ratio is realised and bounded, relative
 
-Play = Callable[[Instance], Trajectory]
 Region = tuple[Any, Any]  # numbers or arrays that broadcast to (T, q)
 
 
@@ -132,8 +131,9 @@ def _exact_certificate(
     From below it is shown by playing the eigenvector, from above by a Cholesky factor of (1 + 1e-8) ratio times the oracle's
     form less the agent's, which would not be there if some contexts had a larger ratio.
     """
-    agent_bill = _bill_form(problem, x0, horizon, lambda instance: rollout(agent, problem, instance))
-    oracle_bill = _bill_form(problem, x0, horizon, lambda instance: oracle(problem, instance))
+    units = np.eye(horizon * x0.shape[0]).reshape(-1, horizon, x0.shape[0])
+    agent_bill = _bill_form(problem, np.asarray(_actions_of(agent, problem, x0, units)))
+    oracle_bill = _bill_form(problem, np.asarray(_best_actions(problem, x0, units)))
     last = agent_bill.shape[0] - 1
     try:
         (ratio,), direction = scipy.linalg.eigh(agent_bill, oracle_bill, subset_by_index=(last, last))
@@ -146,14 +146,23 @@ def _exact_certificate(
     return Certificate(float(ratio), instance, exact=True) if abs(realised / ratio - 1) <= _EXACT else None
 
 
-def _bill_form(problem: Problem, x0: Float[Array, " d"], horizon: int, play: Play) -> Float[np.ndarray, "n n"]:
+@eqx.filter_jit
+def _actions_of(agent: AbstractAgent, problem: Problem, x0: Float[Array, " d"], sets: Float[AnyArray, "n T d"]):
+    return jax.vmap(lambda contexts: rollout(agent, problem, Instance(x0, contexts)).actions)(sets)
+
+
+@eqx.filter_jit
+def _best_actions(problem: Problem, x0: Float[Array, " d"], sets: Float[AnyArray, "n T d"]):
+    return jax.vmap(lambda contexts: oracle(problem, Instance(x0, contexts)).actions)(sets)
+
+
+def _bill_form(problem: Problem, responses: Float[np.ndarray, "n T d"]) -> Float[np.ndarray, "n n"]:
     """M with cost = y' M y for actions K y: 1/2 (K - I)' A (K - I) + (D K)' Q (D K), D the difference in time.
 
-    The columns of K are what is played on contexts that are 1 in one place and 0 elsewhere.
+    The columns of K are the responses, what is played on contexts that are 1 in one place and 0 elsewhere.
     """
-    T, d = horizon, x0.shape[0]
-    units = np.eye(T * d).reshape(T * d, T, d)
-    K = np.moveaxis(np.asarray(jax.vmap(lambda contexts: play(Instance(x0, contexts)).actions)(units)), 0, -1)
+    _, T, d = responses.shape
+    K = np.moveaxis(responses, 0, -1)
     hitting = problem.hitting
     assert isinstance(hitting, AbstractQuadraticCost)
     A, Q = (np.asarray(matrix, np.float64) for matrix in (hitting.curvature(None, d), problem.Q))
