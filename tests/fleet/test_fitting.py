@@ -150,9 +150,12 @@ def test_policies_are_tested_together_as_one_by_one(manifest, fitted, tmp_path):
     from ecl2o.evaluation.comparison import score_entry, streamed
     from ecl2o.recipes.beds import policy_bed
 
-    policies = {site.name: site.policy for site in fitted[:4]}
+    policies = {site.name: site.policy for site in fitted}
+    told = [{"name": f"site {i}", "file": str(manifest.parent / f"{min(i, 4)}.csv")} for i in range(6)]
+    manifest = write_manifest(tmp_path / "six.csv", told)
     rows = evaluate_sites(manifest, policies, days=6)
-    assert rows[4] == {"name": "site 4", "status": "failed", "reason": "site 4 has no policy."}
+    assert rows[5] == {"name": "site 5", "status": "failed", "reason": "site 5 has no policy."}
+    assert [row["status"] for row in rows[:5]] == ["tested"] * 5
     (site, *_) = read_to_test(find_sites(manifest), policies, Reading(manifest), 6)
     bed, _ = policy_bed(site.policy, site.contexts, 6)
     entry = score_entry("policy", streamed(site.policy.agent, site.policy.problem), bed)

@@ -1,7 +1,7 @@
 """Sites of one shape, run as one program: what differs from site to site is on a leading axis of every array."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -53,14 +53,18 @@ def score_each(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[DailyScore
     """One entry on one bed for each site, all of them in one program; that of a comparison where there is one site."""
     if len(beds) == 1:
         return [score_days_of(entries[0], beds[0])]
-    places = [(bed.problem, bed.x0, bed.days, bed.history) for bed in beds]
-    runs, starts = _run_each(stacked(entries), *stacked(places))
-    return score_runs_each(runs, starts, beds)
+    if len({entry.run for entry in entries}) != 1:
+        raise ValueError("entries that run as one program must go through the days in one way.")
+    made = [
+        (entry.agent, entry.forecaster if entry.agent.lookahead else None, bed.problem, bed.x0, bed.days, bed.history)
+        for entry, bed in zip(entries, beds, strict=True)
+    ]
+    return score_runs_each(*_run_each(entries[0].run, stacked(made)), beds)
 
 
 @eqx.filter_jit
-def _run_each(entries: Entry, problems: Problem, x0: Any, days: Any, history: Any) -> Any:
-    def one(entry, problem, *place):
-        return entry.run(entry.agent, problem, *place, entry.forecaster if entry.agent.lookahead else None)
+def _run_each(run: Callable, made: Any) -> Any:
+    def one(agent, forecaster, problem, *place):
+        return run(agent, problem, *place, forecaster)
 
-    return jax.vmap(one)(entries, problems, x0, days, history)
+    return jax.vmap(one)(*made)
