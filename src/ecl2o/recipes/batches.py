@@ -59,7 +59,8 @@ def score_each(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[DailyScore
         (entry.agent, entry.forecaster if entry.agent.lookahead else None, bed.problem, bed.x0, bed.days, bed.history)
         for entry, bed in zip(entries, beds, strict=True)
     ]
-    return score_runs_each(*_run_each(entries[0].run, stacked(made)), beds)
+    runs, starts = _run_each(entries[0].run, stacked(made))
+    return score_runs_each(runs, starts, beds)
 
 
 @eqx.filter_jit

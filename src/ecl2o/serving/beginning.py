@@ -6,6 +6,7 @@ import equinox as eqx
 import numpy as np
 
 from ecl2o.agents.calibration import cheapest_action
+from ecl2o.problem.arrays import on_device
 from ecl2o.serving.policy import Policy
 from ecl2o.serving.runner import Runner
 
@@ -35,7 +36,7 @@ def begin(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
 def start_after(policy: Policy, context: np.ndarray) -> np.ndarray:
     """(d,), the action that a run begins with after a context (q,) if no other is known: the cheapest one for it."""
     refuse_other_width(policy, len(context))
-    return np.asarray(_cheapest_action(policy.problem, context))
+    return np.asarray(_cheapest_action(policy.problem, on_device(context)))
 
 
 def refuse_other_width(policy: Policy, width: int) -> None:
