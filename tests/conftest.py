@@ -47,6 +47,9 @@ hypothesis.settings.load_profile("ecl2o")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+# Without examples of their own; looking for them stumbles over their common name where folders are given one by one.
+collect_ignore_glob = ["**/conftest.py"]
+
 _FIRST = (("tests/serving/durable/", "tests/serving/http/", "tests/fleet/"), ("tests/studies/", "tests/recipes/"))
 
 
