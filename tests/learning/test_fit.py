@@ -226,7 +226,7 @@ def test_each_of_many_keeps_its_own_best():
 # --- many at once ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["MLP", pytest.param("LSTM", marks=pytest.mark.optimised)])
+@pytest.mark.parametrize("kind", ["MLP", "LSTM"])
 def test_many_fits_are_single_fits(kind):
     """Differing in seed, trust, mu and learning rate at once."""
     rates, data = [3e-3, 1e-2, 1e-3], instances()
