@@ -143,11 +143,7 @@ class OnlineRidge(AbstractAgent):
         state = OnlineRidgeState(Modes.of(problem, start.dim), jnp.zeros((), int), lines)
         if start.history.shape[0] == 0:
             return state
-        return jax.lax.scan(lambda s, y: (self._remembering(problem, s, y), None), state, start.history)[0]
-
-    @eqx.filter_jit  # so that JAX traces it once for pasts of any length
-    def _remembering(self, problem: Problem, state: OnlineRidgeState, context: Float[Array, " q"]) -> OnlineRidgeState:
-        return self._seeing(problem, state, context)[0]
+        return jax.lax.scan(lambda s, y: (self._seeing(problem, s, y)[0], None), state, start.history)[0]
 
     def step(self, problem: Problem, state: OnlineRidgeState, observation: Observation):
         state, (predicted, signals) = self._seeing(problem, state, observation.context)
@@ -169,6 +165,7 @@ class OnlineRidge(AbstractAgent):
             residual_power=jnp.zeros((), dtype),
         )
 
+    @eqx.filter_jit  # so that JAX traces it once, for pasts and runs of any length
     def _seeing(self, problem: Problem, state: OnlineRidgeState, context: Float[Array, " q"]):
         """The state after one more context; zhat (d,) and signals (d, 3) in modes."""
         assert isinstance(problem.hitting, AbstractQuadraticCost)
@@ -182,17 +179,20 @@ class OnlineRidge(AbstractAgent):
         """One coordinate sees a context: the features of this step, a prediction, and the row that matures."""
         features, late = self.features, self.maturity - 1
         row_step = step - late
-        is_real, row_is_real = step >= features.needed, row_step >= features.needed
+        is_real = step >= features.needed
         now = jnp.where(is_real, line.range.plausible(now), now)
         seen_range = line.range.then(now, self._shrinking(now.dtype))
         sums = jnp.concatenate([now[None], line.sums[:-1] + now])
         row_now = sums[late] - sums[late - 1]
 
-        present = features.at(sums, line.profiles, step, now)
-        row = features.at(sums[late:], line.late_profiles, row_step, row_now)
-        power = self._power(line.power, present, step)
+        # Of this step and of the one whose row matures, at once.
+        steps, nows = jnp.stack([step, row_step]), jnp.stack([now, row_now])
+        before = jax.tree.map(lambda *both: jnp.stack(both), line.profiles, line.late_profiles)
+        recent = jnp.stack([sums[: features.period + 1], sums[late:]])
+        rows, signals = jax.vmap(features.at)(recent, before, steps, nows)
+        power = self._power(line.power, rows[0], step)
         size = jnp.sqrt(jnp.where(power > 0, power, 1.0))[np.repeat(np.arange(len(features.sizes)), features.sizes)]
-        present, row = jnp.where(is_real, present / size, 0.0), jnp.where(row_is_real, row / size, 0.0)
+        present, row = jnp.where((steps >= features.needed)[:, None], rows / size, 0.0)
 
         image = line.regression.image(present)
         forecast = jnp.sum(line.regression.weights * present) / (1 + jnp.sum(image * image))
@@ -200,19 +200,18 @@ class OnlineRidge(AbstractAgent):
         target = _discounted_mean(sums[: self.maturity], rho, predicted) - row_now
         regression, residual_power = self._learned(line, row, target, row_step)
 
-        late_profiles = features.profiles_with(line.late_profiles, row_step, row_now)
+        profiles = jax.vmap(features.profiles_with)(before, steps, nows)
+        profiles = jax.tree.map(lambda new, old: jnp.where((steps >= 0)[:, None], new, old), profiles, before)
         after = LineState(
             sums=sums,
-            profiles=features.profiles_with(line.profiles, step, now),
-            late_profiles=jax.tree.map(
-                lambda new, old: jnp.where(row_step >= 0, new, old), late_profiles, line.late_profiles
-            ),
+            profiles=jax.tree.map(lambda both: both[0], profiles),
+            late_profiles=jax.tree.map(lambda both: both[1], profiles),
             range=seen_range,
             power=power,
             regression=regression,
             residual_power=residual_power,
         )
-        return after, (predicted, features.signals(sums, line.profiles, step, now))
+        return after, (predicted, signals[0])
 
     def _shrinking(self, dtype) -> Float[Array, ""]:
         """What the range of contexts loses of its width in a step."""

@@ -96,28 +96,23 @@ class RidgeFeatures(eqx.Module):
 
     def at(
         self, sums: Float[Array, " n"], profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]
-    ) -> Float[Array, " k"]:
-        """The features of a step, the first of all being step 0.
+    ) -> tuple[Float[Array, " k"], Float[Array, " 3"]]:
+        """The features of a step, the first of all being step 0, and the signals that go with an outlook.
 
         sums[i] are sums of the contexts of this step and the i before it, up to a constant; the profiles are of what came before.
+        The signals are the last change, and the profile an eighth and a quarter of a period ahead, less the present context.
         """
-        ends = np.array(self.ends)
+        ends, leads = np.array(self.ends), self.leads
         means = jnp.diff(sums[ends]) / np.diff(ends)
         changes = -jnp.diff(jnp.concatenate([now[None], means]))
-        ahead = step + np.array(self.leads)
-        usual = self.season.at(profiles.period, ahead % self.period, now)
+        ahead = step + np.array([*leads, max(self.period // 8, 1), self.period // 4])
+        usual, soon = jnp.split(self.season.at(profiles.period, ahead % self.period, now), [len(leads)])
         parts = [changes, usual - now]
         if self.weekly is not None and profiles.week is not None:
-            parts.append(self.weekly.at(profiles.week, ahead % self.weekly.period, usual) - usual)
-        return jnp.concatenate([*parts, self._waves(now.dtype)[step % self.period] * (now - usual[0])])
-
-    def signals(
-        self, sums: Float[Array, " n"], profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]
-    ) -> Float[Array, " 3"]:
-        """The last change, and the profile an eighth and a quarter of a period ahead, less the present context."""
-        ahead = step + np.array([max(self.period // 8, 1), self.period // 4])
-        usual = self.season.at(profiles.period, ahead % self.period, now)
-        return jnp.concatenate([(now - (sums[1] - sums[0]))[None], usual - now])
+            ahead = ahead[: len(leads)] % self.weekly.period
+            parts.append(self.weekly.at(profiles.week, ahead, usual) - usual)
+        features = jnp.concatenate([*parts, self._waves(now.dtype)[step % self.period] * (now - usual[0])])
+        return features, jnp.concatenate([(now - (sums[1] - sums[0]))[None], soon - now])
 
     def _waves(self, dtype) -> Float[Array, "p h"]:
         """Cosines and sines of every phase."""

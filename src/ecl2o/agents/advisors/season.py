@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_positive
@@ -29,17 +30,21 @@ class Season(eqx.Module):
         refuse_unless_count("period", self.period)
         refuse_unless_count("nodes", self.nodes)
 
+    @property
+    def _beside(self) -> tuple[Int[np.ndarray, "2 p"], Float[np.ndarray, "2 p"]]:
+        """The nodes before and after each phase, and the share of each of them."""
+        left, rest = np.divmod(np.arange(self.period) * self.nodes, self.period)
+        return np.stack([left, (left + 1) % self.nodes]), np.stack([self.period - rest, rest]) / self.period
+
     def empty(self, dtype) -> Profile:
         """Nothing seen."""
         return Profile(jnp.zeros((self.nodes,), dtype), jnp.zeros((self.nodes,), dtype))
 
     def at(self, profile: Profile, phases: Int[Array, " n"], otherwise: Float[Array, "*n"]) -> Float[Array, " n"]:
         """What is usual at these phases; `otherwise` where neither node beside a phase has seen anything."""
-        position = phases * self.nodes
-        share = (position % self.period).astype(profile.means.dtype) / self.period
-        left = position // self.period % self.nodes
-        sides = jnp.stack([left, (left + 1) % self.nodes])
-        weight = jnp.stack([1 - share, share]) * (profile.weights[sides] > 0)
+        sides, shares = self._beside
+        sides, shares = jnp.asarray(sides)[:, phases], jnp.asarray(shares, profile.means.dtype)[:, phases]
+        weight = shares * (profile.weights[sides] > 0)
         total = jnp.sum(weight, axis=0)
         mean = jnp.sum(weight * profile.means[sides], axis=0)
         return jnp.where(total > 0, mean / jnp.where(total > 0, total, 1.0), otherwise)
