@@ -12,11 +12,12 @@ import sys
 from pathlib import Path
 
 # Before JAX is imported: two workers share two cores, and compiled programs are kept for each other, for the processes that tests
-# start, and for the next run. Most of the time goes into
-# compiling programs that run once: LLVM's optimisations and the newer code generator are two thirds of it and do them no good.
+# start, and for the next run. Most of the time goes into compiling programs that run once: LLVM's optimisations, the newer code
+# generator and what XLA does to make loops faster are more than two thirds of it, and do them no good.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+    "--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
+    "--xla_disable_hlo_passes=while-loop-invariant-code-motion,while-loop-constant-sinking,simplify-while-loops",
 )
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Of each operator its own line is kept, not the whole stack down to pytest: what it takes is 3 % of the time.
