@@ -15,7 +15,7 @@ from ecl2o.evaluation.adversary import played_ratio, worst_found
 from ecl2o.evaluation.revelation import concerns, revealed_futures
 from ecl2o.offline import oracle
 from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
-from ecl2o.problem.arrays import AnyArray
+from ecl2o.problem.arrays import AnyArray, on_device
 from ecl2o.running import rollout
 
 _EXACT = 1e-8  # how well an exact ratio is realised and bounded, relative
@@ -89,14 +89,14 @@ def certify(
         raise ValueError(f"horizon must be at least 1, got {horizon}.")
     dim = problem.Q.shape[0] if isinstance(problem.switching, Mahalanobis) else 1  # movement by distance: on a line
     with jax.enable_x64(True):
-        x0 = problem.actions.project(jnp.zeros((dim,), jnp.float64)).astype(jnp.float64)
+        x0 = problem.actions.project(on_device(np.zeros(dim))).astype(jnp.float64)
         if contexts is None and problem.is_linear_quadratic and agent.is_linear(problem):
             certificate = _exact_certificate(agent, problem, x0, horizon)
             if certificate is not None:
                 return certificate
         shape, promise = (horizon, dim if context_dim is None else context_dim), agent.promise(problem)
         bounds = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in _region(contexts, promise))
-        low, high = map(jnp.asarray, bounds)
+        low, high = map(on_device, bounds)
         first = _drawn(jax.random.key(0) if key is None else key, starts, low, high)
         if promise is not None and concerns(promise, problem):
             ratio = jnp.asarray(promise.ratio, jnp.float64)

@@ -97,9 +97,6 @@ class Bed(eqx.Module):
 _by_day = eqx.filter_jit(by_day)
 
 
-_tail_ratios = jax.jit(metrics.tail_ratios)
-
-
 class DailyScore(eqx.Module):
     """How an agent did: day by day, and in the figures that tables show.
 
@@ -131,8 +128,8 @@ class DailyScore(eqx.Module):
     @property
     def tail_ratio(self) -> dict[str, float]:
         """High percentiles of the daily ratio."""
-        levels = metrics.TAIL_PERCENTILES
-        values = np.asarray(_tail_ratios(self.ratio, np.ones_like(self.ratio)))
+        levels, ones = metrics.TAIL_PERCENTILES, np.ones_like(self.ratio)
+        values = np.asarray(metrics.tail_ratios(on_device(self.ratio), on_device(ones)))
         return {f"p{level:g}": float(value) for level, value in zip(levels, values, strict=True)}
 
 
@@ -160,9 +157,10 @@ def score_all(agents: Sequence[AbstractAgent], bed: Bed) -> list[DailyScore]:
         agents: who is tested.
         bed: on which days.
     """
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *agents)
-    runs, starts = _all_days(stacked, bed)
-    return [score_runs(jax.tree.map(lambda leaf, i=i: leaf[i], runs), starts[i], bed) for i in range(len(agents))]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *agents)
+    together = jax.device_get(_all_days(stacked, bed))  # on the host, where cutting an array costs nothing
+    apart = (jax.tree.map(lambda leaf, i=i: on_device(leaf[i]), together) for i in range(len(agents)))
+    return [score_runs(runs, starts, bed) for runs, starts in apart]
 
 
 @eqx.filter_jit

@@ -1,5 +1,7 @@
 """Figures of merit, as the paper defines them (section 2); how they are taken over days is in docs/reproduction.md."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -8,6 +10,7 @@ from ecl2o.problem import Problem, Trajectory
 TAIL_PERCENTILES = (90.0, 95.0, 99.0, 99.5)
 
 
+@jax.jit
 def cost_ratios(cost: Float[Array, "*n"], oracle_cost: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """Cost / cost* per instance; where cost* is 0, a cost of 0 counts as 1 and any other as infinite. What is NaN stays NaN.
 
@@ -53,6 +56,7 @@ def competitive_ratio(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"])
     return jnp.max(cost_ratios(cost, oracle_cost))
 
 
+@eqx.filter_jit
 def tail_ratios(
     cost: Float[Array, " n"],
     oracle_cost: Float[Array, " n"],
@@ -70,8 +74,13 @@ def prediction_error(advice: Float[Array, "*n T d"], best: Trajectory) -> Float[
     Where that cost is 0: 0 if the advice is exact, else infinite (erratum E14).
     """
     error = constrained_prediction_error(advice, best)  # an oracle with a budget that never binds
-    free = best.cost <= 0
-    return jnp.where(free, jnp.where(error <= 0, 0.0, jnp.inf), error / jnp.where(free, 1.0, best.cost))
+    return _share_of_cost(error, best.cost)
+
+
+@jax.jit
+def _share_of_cost(error, cost):
+    free = cost <= 0
+    return jnp.where(free, jnp.where(error <= 0, 0.0, jnp.inf), error / jnp.where(free, 1.0, cost))
 
 
 def constrained_prediction_error(advice: Float[Array, "*n T d"], comparator: Trajectory) -> Float[Array, "*n"]:
@@ -79,7 +88,12 @@ def constrained_prediction_error(advice: Float[Array, "*n T d"], comparator: Tra
 
     Advice is (L, L_rho)-constrained if this is at most L_rho beside `constrained_oracle` with budget L.
     """
-    return jnp.sum((advice - comparator.actions) ** 2, axis=(-2, -1))
+    return _squared_distance(advice, comparator.actions)
+
+
+@jax.jit
+def _squared_distance(advice, actions):
+    return jnp.sum((advice - actions) ** 2, axis=(-2, -1))
 
 
 def regret(run: Trajectory, comparator: Trajectory) -> Float[Array, "*n"]:

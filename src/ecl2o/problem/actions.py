@@ -75,10 +75,7 @@ class Box(AbstractActionSet):
             )
 
     def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        return (
-            jnp.broadcast_to(self.lower, (dim,)).astype(dtype),
-            jnp.broadcast_to(self.upper, (dim,)).astype(dtype),
-        )
+        return jnp.full((dim,), self.lower, dtype), jnp.full((dim,), self.upper, dtype)
 
     def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
         return jnp.clip(action, self.lower, self.upper)

@@ -43,6 +43,11 @@ def on_host(array: Any) -> Any:
     return array if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
+def times_identity(weights: Float[Array, "*n"], dim: int) -> Float[Array, "*n d d"]:
+    """The identity times each weight; nothing is compiled where the weights are known."""
+    return on_device(on_host(weights)[..., None, None] * np.eye(dim, dtype=weights.dtype))
+
+
 def refuse_unless_finite(name: str, array: Any) -> None:
     """Refuse NaN and infinity, saying where the first one is."""
     values = concrete_value(array)

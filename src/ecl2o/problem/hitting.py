@@ -21,6 +21,7 @@ from ecl2o.problem.arrays import (
     concrete_value,
     refuse_unless_finite,
     refuse_unless_positive,
+    times_identity,
 )
 
 
@@ -121,7 +122,7 @@ class SquaredTracking(AbstractQuadraticCost):
         return context
 
     def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
-        return self.weight * jnp.eye(dim, dtype=self.weight.dtype)
+        return times_identity(self.weight, dim)
 
     def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
         A = self.curvature(None, dim)
@@ -216,7 +217,7 @@ class CurvedTracking(AbstractQuadraticCost):
         weight = jnp.maximum(context[-1], self.minimum)
         if self.maximum is not None:
             weight = jnp.minimum(weight, self.maximum)
-        return weight * jnp.eye(dim, dtype=context.dtype)
+        return weight * np.eye(dim, dtype=context.dtype)
 
     def has_in_range(self, context: Float[Array, " q"]) -> Bool[Array, ""]:
         """Whether the curvature of a context is what is billed, to rounding, and not one that the nearer end stands for."""
@@ -225,8 +226,8 @@ class CurvedTracking(AbstractQuadraticCost):
         return inside if self.maximum is None else inside & (weight <= (1 + rounding) * self.maximum)
 
     def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
-        one = jnp.eye(dim, dtype=self.minimum.dtype)
-        return self.minimum * one, None if self.maximum is None else self.maximum * one
+        greatest = None if self.maximum is None else times_identity(self.maximum, dim)
+        return times_identity(self.minimum, dim), greatest
 
     def check(self, dim: int, context_dim: int) -> None:
         if context_dim != dim + 1:
@@ -312,6 +313,7 @@ def _refuse_reading_past_the_end(name: str, fn: Callable[..., Any], *sizes: int)
         return
 
 
+@jax.jit
 def extreme_eigenvalues(matrix: Float[Array, "d d"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Smallest and largest eigenvalue of a symmetric matrix."""
     if matrix.shape == (1, 1):

@@ -1,6 +1,9 @@
 """Memory made of contexts: the last few, in order of time."""
 
+from functools import partial
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -21,8 +24,7 @@ class RecentContexts(eqx.Module):
     def of(cls, history: Float[Array, "H q"], size: int) -> "RecentContexts":
         """The last `size` contexts of a history that may be shorter."""
         kept = min(history.shape[0], size)
-        missing = jnp.zeros((size - kept, history.shape[1]), history.dtype)
-        return cls(jnp.concatenate([missing, history[history.shape[0] - kept :]]), jnp.array(kept))
+        return cls(_last(history, kept, size), jnp.array(kept))
 
     @property
     def was_seen(self) -> Bool[Array, " n"]:
@@ -45,3 +47,8 @@ class RecentContexts(eqx.Module):
         count = (size // period - jnp.clip(-(-missing // period), 0, size // period))[:, None]
         total = self.contexts.reshape(-1, period, q).sum(0)  # what was not seen is zero
         return jnp.where(count > 0, total / jnp.maximum(count, 1), otherwise)
+
+
+@partial(jax.jit, static_argnames=("kept", "size"))
+def _last(history, kept, size):
+    return jnp.pad(history[history.shape[0] - kept :], ((size - kept, 0), (0, 0)))

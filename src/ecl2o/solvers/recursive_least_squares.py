@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 
@@ -22,7 +23,7 @@ class RecursiveLeastSquares(eqx.Module):
     @classmethod
     def begun(cls, count: int, ridge: Float[Array, ""], dtype) -> "RecursiveLeastSquares":
         """No rows yet: w = 0 and P = I / ridge."""
-        return cls(jnp.eye(count, dtype=dtype) / jnp.sqrt(ridge), jnp.zeros((count,), dtype))
+        return cls(jnp.divide(np.eye(count, dtype=dtype), jnp.sqrt(ridge)), jnp.zeros((count,), dtype))
 
     def image(self, features: Float[Array, " k"]) -> Float[Array, " k"]:
         """root'f; its squared length is the leverage f'Pf, which says how unlike the rows so far f is."""

@@ -2,9 +2,10 @@
 
 import jax.numpy as jnp
 
-from ecl2o.theory.forms import Form, Result, Scalar, effective_beta
+from ecl2o.theory.forms import Form, Result, Scalar, compiled, effective_beta
 
 
+@compiled
 def robd_ratio(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> Result:
     """R-OBD's competitive ratio, (1 + sqrt(1 + 4k/m)) / 2 with k = beta (tight) or beta^2/alpha (the paper).
 
@@ -23,6 +24,7 @@ def robd_ratio(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> 
     return (1 + jnp.sqrt(1 + 4 * effective_beta(alpha, beta, form) / m)) / 2
 
 
+@compiled
 def decay_root(m: Scalar, beta: Scalar) -> Result:
     """r in (0, 1) with r + 1/r = 2 + m/beta: how fast the influence of the past fades under constant curvature m.
 
@@ -36,6 +38,7 @@ def decay_root(m: Scalar, beta: Scalar) -> Result:
     return 1 - 2 / (1 + jnp.sqrt(1 + 4 * jnp.asarray(beta) / m))
 
 
+@compiled
 def exact_robd_ratio(m: Scalar, beta: Scalar) -> Result:
     """R-OBD's exact ratio 1 + r where the Hessian is constantly m I and Q isotropic, for T >= 2 (erratum E21).
 
@@ -49,6 +52,7 @@ def exact_robd_ratio(m: Scalar, beta: Scalar) -> Result:
     return 1 + decay_root(m, beta)
 
 
+@compiled
 def greedy_ratio(m: Scalar, beta: Scalar) -> Result:
     """Greedy (R with lambda = (1, 0, 0)) is at most 1 + beta/m competitive; derived for this project.
 
@@ -62,6 +66,7 @@ def greedy_ratio(m: Scalar, beta: Scalar) -> Result:
     return 1 + jnp.asarray(beta) / m
 
 
+@compiled
 def hitting_minimizer_ratio(m: Scalar, beta: Scalar) -> Result:
     """Following the minimiser of the hitting cost is at most 1 + 4 beta/m competitive (Zhang et al. 2021).
 

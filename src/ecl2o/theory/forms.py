@@ -1,13 +1,25 @@
 """The two forms of a statement: as the paper prints it, and as corrected here."""
 
-from typing import Literal
+import inspect
+from collections.abc import Callable
+from typing import Literal, ParamSpec, TypeVar
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
 Form = Literal["tight", "paper"]
 Result = Float[Array, "..."]
-Scalar = Float[Array, "..."] | float | int
+Scalar = Num[Array, "..."] | float | int
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+def compiled(formula: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """The formula as one program, not one for each of its operators; inside another program nothing changes."""
+    static = [name for name in inspect.signature(formula).parameters if name == "form"]
+    return jax.jit(formula, static_argnames=static, inline=True)
 
 
 def check_form(form: str) -> None:

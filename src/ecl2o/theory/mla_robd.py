@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from ecl2o.theory.forms import Form, Result, Scalar, effective_beta
+from ecl2o.theory.forms import Form, Result, Scalar, compiled, effective_beta
 
 
 def _root(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, form: Form) -> tuple[Result, Result, Result]:
@@ -12,6 +12,7 @@ def _root(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, form: Form) -> 
     return b, k, jnp.sqrt((1 + b) ** 2 + 4 * k / m)
 
 
+@compiled
 def smallest_lambda1(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, form: Form = "tight") -> Result:
     """The smallest lambda1 for which the optimal lambda2 is not negative, 2 / (S + 1 - b) (erratum E4).
 
@@ -30,6 +31,7 @@ def smallest_lambda1(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, form
     return 2 / (1 + (1 + 2 * b + 4 * k / m) / (S + b))
 
 
+@compiled
 def optimal_lambda2(
     m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, lambda1: Scalar = 1.0, form: Form = "tight"
 ) -> Result:
@@ -56,6 +58,7 @@ def optimal_lambda2(
     return jnp.maximum(m * lambda1 / (2 * jnp.asarray(beta)) * bracket, 0.0)
 
 
+@compiled
 def mla_robd_bound(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, rho: Scalar, form: Form = "tight") -> Result:
     """Theorem 4.1 at the optimal lambda2: 1 + (S - 1 - b)/2 + beta theta rho / 2, for rho-accurate advice.
 
@@ -74,6 +77,7 @@ def mla_robd_bound(m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, rho: S
     return 1 + (2 * k / m) / (S + 1 + b) + jnp.asarray(beta) * trust * rho / 2
 
 
+@compiled
 def mla_robd_bound_at(
     m: Scalar,
     alpha: Scalar,
@@ -107,6 +111,7 @@ def mla_robd_bound_at(
     return jnp.maximum(hitting, switching) + lambda3 * beta * rho / (2 * lambda1)
 
 
+@compiled
 def useful_prediction_error(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> Result:
     """The prediction error below which some trust lowers the bound below R-OBD's: (1 - 1/sqrt(1 + 4k/m)) / m.
 
@@ -123,6 +128,7 @@ def useful_prediction_error(m: Scalar, alpha: Scalar, beta: Scalar, form: Form =
     return (1 - 1 / jnp.sqrt(1 + 4 * k / m)) / m
 
 
+@compiled
 def optimal_trust(m: Scalar, alpha: Scalar, beta: Scalar, rho: Scalar, form: Form = "tight") -> Result:
     """The trust that minimises `mla_robd_bound` for a known prediction error rho (derived for this project).
 

@@ -149,6 +149,7 @@ def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Ar
     return -spd_solve((ratio - 1) * P - S, apply(P + S, away))
 
 
+@eqx.filter_jit
 def largest_share(
     past: Matrix | Matrices,
     future: Matrix | Matrices,
@@ -215,17 +216,16 @@ def smallest_feasible_ratio(
         raise ValueError(f"horizon must be at least 1, got {horizon}.")
     if not 0 < low <= high:
         raise ValueError(f"weights must be (m, M) with 0 < m <= M, got {weights}.")
+
+    def share(A, G):
+        past, future, G = jax.device_put((low * A, high * A, G))
+        return largest_share(past, future, G, horizon, before_context)
+
     with jax.enable_x64(True):
-        A = jnp.asarray(curvature, jnp.float64)
+        A = np.asarray(curvature, np.float64)
         if G.ndim == 2:
-            A = A if A.ndim else A * jnp.eye(len(G))
-            return np.asarray(1 + _largest_share(low * A, high * A, jnp.asarray(G), horizon, before_context))
-        A, lines = A.reshape(1, 1), jnp.asarray(G).reshape(-1, 1, 1)
-        shares = [_largest_share(low * A, high * A, line, horizon, before_context) for line in lines]
-        return np.asarray(1 + np.reshape(shares, G.shape))
-
-
-_largest_share = eqx.filter_jit(largest_share)
+            return np.asarray(1 + share(A if A.ndim else A * np.eye(len(G)), G))
+        return np.asarray(1 + np.reshape([share(A.reshape(1, 1), line) for line in G.reshape(-1, 1, 1)], G.shape))
 
 
 def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:

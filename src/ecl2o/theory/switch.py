@@ -2,9 +2,10 @@
 
 import jax.numpy as jnp
 
-from ecl2o.theory.forms import Result, Scalar
+from ecl2o.theory.forms import Result, Scalar, compiled
 
 
+@compiled
 def switch_bound(m: Scalar, beta: Scalar, gamma: Scalar) -> Result:
     """K with cost(Switch) <= K min(cost of ML, cost of the expert), derived for squared costs for this project:
     gamma^2/(gamma - 1) (2 gamma + 4 (1 + gamma) beta/m).

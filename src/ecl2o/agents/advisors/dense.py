@@ -5,6 +5,8 @@ where vectors are concatenated or where something mapped meets something that is
 works on rows. Padding and products leave it in place, which takes 0.6 of the time of a training step (docs/benchmarks.md).
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -49,6 +51,17 @@ def _and_one(x: Float[Array, " i"]) -> Float[Array, " i+1"]:
     return jax.lax.pad(x, jnp.ones((), x.dtype), [(0, 1, 0)])
 
 
+@partial(jax.jit, static_argnames=("shape", "other_shape"))
+def uniform_pair(
+    key: PRNGKeyArray, shape: tuple[int, ...], other_shape: tuple[int, ...], reach: Float[Array, ""] | float
+):
+    """Two arrays of these shapes, uniform in +-reach."""
+    keys, shapes = jax.random.split(key), (shape, other_shape)
+    return [
+        jax.random.uniform(key, shape, minval=-reach, maxval=reach) for key, shape in zip(keys, shapes, strict=True)
+    ]
+
+
 class Affine(Trainable):
     """x -> W x + b."""
 
@@ -58,12 +71,7 @@ class Affine(Trainable):
     @classmethod
     def random(cls, inputs: int, outputs: int, key: PRNGKeyArray) -> "Affine":
         """Uniform in +-1/sqrt(inputs), the default of PyTorch's linear layer, which the authors used."""
-        reach = inputs**-0.5
-        of_weight, of_bias = jax.random.split(key)
-        return cls(
-            jax.random.uniform(of_weight, (outputs, inputs), minval=-reach, maxval=reach),
-            jax.random.uniform(of_bias, (outputs,), minval=-reach, maxval=reach),
-        )
+        return cls(*uniform_pair(key, (outputs, inputs), (outputs,), inputs**-0.5))
 
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
         return affine(self.weight, self.bias, x)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ecl2o.agents.advisors.dense import Affine, Scaling, affine, joined
+from ecl2o.agents.advisors.dense import Affine, Scaling, affine, joined, uniform_pair
 from ecl2o.agents.advisors.mlp import refuse_unless_fitting
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.trainable import Trainable
@@ -62,11 +62,8 @@ class LSTMCell(Trainable):
     @classmethod
     def random(cls, inputs: int, width: int, key: PRNGKeyArray) -> "LSTMCell":
         """Uniform in +-1/sqrt(width), the default of PyTorch's LSTM; its two biases are one here."""
-        reach = width**-0.5
-        of_weight, of_bias = jax.random.split(key)
-        bias = jax.random.uniform(of_bias, (2, 4 * width), minval=-reach, maxval=reach)
-        weight = jax.random.uniform(of_weight, (4 * width, inputs + width), minval=-reach, maxval=reach)
-        return cls(weight, bias.sum(0))
+        weight, biases = uniform_pair(key, (4 * width, inputs + width), (2, 4 * width), width**-0.5)
+        return cls(weight, biases.sum(0))
 
     @property
     def width(self) -> int:
@@ -116,9 +113,9 @@ class LSTM(AbstractAgent):
         for name, value in (("dim", dim), ("context_dim", context_dim), ("width", width), ("depth", depth)):
             refuse_unless_count(name, value)
         inputs = [context_dim + dim, *[width] * (depth - 1)]
-        keys = jax.random.split(key, depth + 1)
-        self.cells = tuple(LSTMCell.random(i, width, k) for i, k in zip(inputs, keys[:-1], strict=True))
-        self.readout = Affine.random(width, dim, keys[-1])
+        *keys, last = jax.random.split(key, depth + 1)
+        self.cells = tuple(LSTMCell.random(i, width, k) for i, k in zip(inputs, keys, strict=True))
+        self.readout = Affine.random(width, dim, last)
         self.contexts = Scaling() if contexts is None else contexts
         self.actions = Scaling() if actions is None else actions
 

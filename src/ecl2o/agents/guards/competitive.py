@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -19,9 +20,12 @@ from ecl2o.problem.arrays import (
     as_optional_float,
     cast_floats,
     concrete_value,
+    on_device,
+    on_host,
     refuse_if_negative,
     refuse_unless_finite,
     refuse_unless_positive,
+    times_identity,
 )
 from ecl2o.theory import future_stiffness, largest_share, limit_stiffness, recurring_stiffness
 
@@ -149,12 +153,12 @@ class Competitive(AbstractGuard):
                 f"contexts=(low, high). {instead}"
             )
         if self.contexts is not None:
-            diagonal = concrete_value(_are_diagonal(self.weights, problem, dim))
+            _, *matrices = self.curvatures(problem, dim)
+            diagonal = concrete_value(_are_diagonal(matrices))
             if diagonal is not None and not diagonal:
                 raise NotApplicable(f"contexts=(low, high) needs diagonal matrices A and Q. {instead}")
         if problem.is_bounded and self.contexts is not None:
-            ends = zip(problem.actions.bounds(dim, start.x0.dtype), self.contexts, strict=True)
-            (lower, low), (upper, high) = ends
+            lower, upper, low, high = map(on_host, (*problem.actions.bounds(dim, start.x0.dtype), *self.contexts))
             outside = concrete_value(((low < lower) | (high > upper)).any())
             if outside is not None and outside:
                 raise NotApplicable(
@@ -168,8 +172,9 @@ class Competitive(AbstractGuard):
             )
 
     def _refuse_ratio(self, problem: Problem, dim: int) -> None:
-        with jax.enable_x64(True), jax.ensure_compile_time_eval():  # inside a jit too, where the numbers are constants
-            smallest = np.asarray(_smallest_ratio(self.weights, problem, dim, self.horizon))
+        with jax.enable_x64(True), jax.core.eval_context():  # inside a jit too, where the numbers are constants
+            least, greatest, G = cast_floats(self.curvatures(problem, dim), np.float64)
+            smallest = 1 + np.asarray(largest_share(least, greatest, G, self.horizon))
             ratio = np.asarray(concrete_value(self.ratio), np.float64)
         if not (ratio > np.maximum(smallest, 1.0)).all():
             many = "any number of" if self.horizon is None else self.horizon
@@ -180,7 +185,14 @@ class Competitive(AbstractGuard):
 
     def curvatures(self, problem: Problem, dim: int) -> tuple[Array, Array, Array]:
         """The least and the greatest curvature, of all steps or by step, and G = 2Q."""
-        return _curvatures(self.weights, problem, dim)
+        G = on_device(2 * on_host(problem.Q))
+        if self.weights is not None:
+            announced = times_identity(self.weights, dim)
+            return announced, announced, G
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        least, greatest = problem.hitting.curvature_bounds(dim)
+        assert greatest is not None
+        return least, greatest, G
 
     def init(self, problem: Problem, start: Start) -> CompetitiveState:
         self._refuse_problem(problem, start)
@@ -204,7 +216,7 @@ class Competitive(AbstractGuard):
         if self.contexts is not None:
             low, high = (jnp.broadcast_to(bound, x0.shape).astype(dtype) for bound in self.contexts)
             lower, upper = problem.actions.bounds(start.dim, dtype)
-            feasible &= ((lower <= low) & (high <= upper)).all() & _is_diagonal(G) & _is_diagonal(greatest)
+            feasible &= ((lower <= low) & (high <= upper)).all() & _are_diagonal([greatest, G])
             # With x_0 inside, m never leaves the box: the value is not negative, and grows with every weight to come.
             box = jnp.minimum(low, x0), jnp.maximum(high, x0)
         return CompetitiveState(
@@ -273,30 +285,6 @@ class Competitive(AbstractGuard):
         return choose_within(here, box[0] - centre, box[1] - centre, advice)
 
 
-def _curvatures(weights: Float[Array, " n"] | None, problem: Problem, dim: int) -> tuple[Array, Array, Array]:
-    if weights is not None:
-        announced = weights[:, None, None] * jnp.eye(dim, dtype=weights.dtype)
-        return announced, announced, 2 * problem.Q
-    assert isinstance(problem.hitting, AbstractQuadraticCost)
-    least, greatest = problem.hitting.curvature_bounds(dim)
-    assert greatest is not None
-    return least, greatest, 2 * problem.Q
-
-
-@eqx.filter_jit
-def _smallest_ratio(
-    weights: Float[Array, " n"] | None, problem: Problem, dim: int, horizon: int | None
-) -> Float[Array, ""]:
-    """What every ratio that can be promised exceeds, in double precision."""
-    least, greatest, G = cast_floats(_curvatures(weights, problem, dim), np.float64)
-    return 1 + largest_share(least, greatest, G, horizon)
-
-
-@eqx.filter_jit
-def _are_diagonal(weights: Float[Array, " n"] | None, problem: Problem, dim: int) -> Bool[Array, ""]:
-    _, greatest, G = _curvatures(weights, problem, dim)
-    return _is_diagonal(G) & _is_diagonal(greatest)
-
-
-def _is_diagonal(matrices: Float[Array, "*n d d"]) -> Bool[Array, ""]:
-    return (matrices * (1 - jnp.eye(matrices.shape[-1], dtype=matrices.dtype)) == 0).all()
+@jax.jit
+def _are_diagonal(matrices: list[Float[Array, "... d d"]]) -> Bool[Array, ""]:
+    return jnp.array([(each * (1 - np.eye(each.shape[-1], dtype=each.dtype)) == 0).all() for each in matrices]).all()
