@@ -13,6 +13,7 @@ from ecl2o.agents import Observation, Start
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.planning.modes import Modes
+from ecl2o.problem.arrays import on_device
 from ecl2o.solvers import RecursiveLeastSquares
 from ecl2o.theory import decay_root
 
@@ -132,7 +133,8 @@ def compiled_run():
 def played(contexts):
     """Actions and outlooks from x0 = 0.2; one program for all lengths, since nothing depends on what comes later."""
     after = np.repeat(contexts[-1:], LONGEST - len(contexts), axis=0)
-    return jax.tree.map(lambda leaf: leaf[: len(contexts)], compiled_run()(np.concatenate([contexts, after])))
+    whole = jax.device_get(compiled_run()(np.concatenate([contexts, after])))
+    return jax.tree.map(lambda leaf: leaf[: len(contexts)], whole)
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +152,8 @@ def test_predictions_are_those_of_the_definition(streamed):
 
 def test_advice_is_the_moving_average_of_predictions(streamed):
     _, actions, outlook = streamed
-    r = decay_root(1.0, 10.0)
-    before = jnp.concatenate([jnp.array([[0.2]]), actions[:-1]])
+    r = np.asarray(decay_root(1.0, 10.0))
+    before = np.concatenate([[[0.2]], actions[:-1]])
     np.testing.assert_allclose(actions, r * before + (1 - r) * outlook.mean, atol=1e-14)
 
 
@@ -162,7 +164,7 @@ def test_a_history_is_as_good_as_having_lived_it(problem, lengths):
     """For eight lengths, whole periods and others: the same actions and the same signals from there on."""
     dim = problem.Q.shape[0]
     contexts = demand(70, seed=8, dim=dim)
-    whole = ec.rollout(SMALL, problem, ec.Instance(contexts[0], contexts))
+    whole = jax.device_get(ec.rollout(SMALL, problem, ec.Instance(contexts[0], contexts)))
     learned = jax.jit(lambda past: SMALL.init(problem, Start(jnp.zeros(dim), past)))
     step = jax.jit(
         lambda state, context, before: SMALL.step(problem, state, Observation(context, before, jnp.asarray(0)))
@@ -227,17 +229,22 @@ def test_a_lasting_change_of_level_is_followed():
 
 def test_the_weights_survive_a_million_rows():
     """Ten years of five-minute rows, nearly collinear: P stays what it is, which a subtraction of squares would not."""
-    drawn = jax.random.normal(jax.random.key(0), (1000, 4))
-    rows = jnp.concatenate([drawn, drawn[:, :1] + 1e-4 * drawn[:, 1:2]], axis=1)
-    start = RecursiveLeastSquares.begun(5, jnp.asarray(RIDGE), float)
+    drawn = np.random.default_rng(0).normal(size=(1000, 4))
+    rows = np.concatenate([drawn, drawn[:, :1] + 1e-4 * drawn[:, 1:2]], axis=1)
+    given = on_device(rows)
 
     def learn(regression, i):
-        f = rows[i % 1000]
+        f = given[i % 1000]
         return regression.with_row(f, f[0] - f[3] - f @ regression.weights, jnp.asarray(1.0)), None
 
-    after = jax.jit(lambda: jax.lax.scan(learn, start, jnp.arange(1_000_000))[0])()
-    gram = RIDGE * np.eye(5) + 1000 * np.asarray(rows.T @ rows)
-    covariance = np.asarray(after.root @ after.root.T)
+    @jax.jit
+    def learned():
+        start = RecursiveLeastSquares.begun(5, jnp.asarray(RIDGE), float)
+        return jax.lax.scan(learn, start, jnp.arange(1_000_000))[0]
+
+    after = jax.device_get(learned())
+    gram = RIDGE * np.eye(5) + 1000 * rows.T @ rows
+    covariance = after.root @ after.root.T
     np.testing.assert_allclose(covariance @ gram, np.eye(5), atol=1e-5)
     np.testing.assert_allclose(
         after.weights, np.linalg.solve(gram, 1000 * rows.T @ (rows[:, 0] - rows[:, 3])), atol=1e-6
@@ -269,7 +276,7 @@ def test_learns_what_can_be_learned():
 
 
 def test_refusals():
-    start = Start(jnp.zeros(1), jnp.zeros((0, 1)))
+    start = Start(on_device(np.zeros(1)), on_device(np.zeros((0, 1))))
     curved = ec.ConvexCost(lambda x, y: jnp.sum(jnp.cosh(x - y) - 1), strong_convexity=1.0)
     with pytest.raises(ValueError, match=r"constant curvature.*ConvexCost"):
         OnlineRidge().init(ec.Problem(curved, line().switching), start)

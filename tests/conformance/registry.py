@@ -38,15 +38,14 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 import ecl2o as ec
 from ecl2o.agents.advisors.correction import Corrected
 from ecl2o.agents.advisors.outlook import Outlook, Recorded
 from ecl2o.evaluation import metrics
 from ecl2o.forecasters import Persistence
+from ecl2o.problem.arrays import on_device
 from ecl2o.theory import (
     decay_root,
     greedy_ratio,
@@ -71,7 +70,7 @@ class Case:
     equals_oracle: bool = False
     equivariant: bool = True
     linear: tuple[int, ...] = ()
-    bound: Callable[[Any, Any, Any, Any], Array] | None = None
+    bound: Callable[[Any, Any, Any, Any], np.ndarray] | None = None
     box: Literal["inside", "ignores", "refuses"] = "inside"
     convex: bool = True
     smooth: bool = True
@@ -97,35 +96,39 @@ def small_ridge() -> ec.advisors.OnlineRidge:
 def corrected_ridge(dim: int) -> Corrected:
     """With weights that matter."""
     weight = np.random.default_rng(9).normal(size=(7, 10))
-    return eqx.tree_at(lambda c: c.weights.weight, Corrected(small_ridge(), period=4), jnp.asarray(weight))
+    return eqx.tree_at(lambda c: c.weights.weight, Corrected(small_ridge(), period=4), on_device(weight))
 
 
 def given_outlook(dim: int) -> Recorded:
     """Predictions that have nothing to do with the instance."""
     draws = np.random.default_rng(dim).normal(size=(HORIZON, 4, dim))
-    return Recorded(Outlook(jnp.asarray(draws[:, 0]), jnp.asarray(draws[:, 1:])))
+    return Recorded(Outlook(on_device(draws[:, 0]), on_device(draws[:, 1:])))
 
 
-def _times_optimum(ratio: Callable[[Any], Array]) -> Callable[[Any, Any, Any, Any], Array]:
-    return lambda problem, instances, runs, bests: ratio(problem) * bests.cost
+def _times_optimum(ratio: Callable[[Any], Any]) -> Callable[[Any, Any, Any, Any], np.ndarray]:
+    return lambda problem, instances, runs, bests: np.asarray(ratio(problem)) * np.asarray(bests.cost)
 
 
-def _theorem_4_1(trust: float) -> Callable[[Any, Any, Any, Any], Array]:
+_prediction_errors = jax.jit(jax.vmap(metrics.prediction_error))
+
+
+def _theorem_4_1(trust: float) -> Callable[[Any, Any, Any, Any], np.ndarray]:
     def largest_cost(problem, instances, runs, bests):
-        rho = jax.vmap(metrics.prediction_error)(runs.advice, bests)
-        bound = mla_robd_bound(problem.m, problem.alpha, problem.beta, trust, jax.numpy.where(rho < 1e12, rho, 0.0))
-        return jax.numpy.where(rho < 1e12, bound * bests.cost, jax.numpy.inf)
+        rho = np.asarray(_prediction_errors(runs.advice, bests))
+        bound = mla_robd_bound(problem.m, problem.alpha, problem.beta, trust, on_device(np.where(rho < 1e12, rho, 0.0)))
+        return np.where(rho < 1e12, np.asarray(bound) * np.asarray(bests.cost), np.inf)
 
     return largest_cost
 
 
 def _times_the_cheaper_leg(problem, instances, runs, bests):
-    return switch_bound(problem.m, problem.beta, 1.5) * runs.info.details["costs"][:, -1].min(axis=-1)
+    bills = np.asarray(runs.info.details["costs"])
+    return np.asarray(switch_bound(problem.m, problem.beta, 1.5)) * bills[:, -1].min(axis=-1)
 
 
-def _balance_of_the_moving_average() -> Array:
+def _balance_of_the_moving_average() -> np.ndarray:
     """The gamma with which OBD is the moving average at m = 1, beta = 10."""
-    r = decay_root(1.0, 10.0)
+    r = np.asarray(decay_root(1.0, 10.0))
     return 10.0 * ((1 - r) / r) ** 2
 
 

@@ -13,7 +13,7 @@ import ecl2o as ec
 from ecl2o import agents
 from ecl2o.agents import AbstractAgent, Observation, Start
 from ecl2o.forecasters import AbstractClairvoyantForecaster
-from ecl2o.problem.arrays import cast_floats
+from ecl2o.problem.arrays import cast_floats, on_device
 from ecl2o.theory import decay_root
 
 from .registry import CASES, HORIZON, Case
@@ -27,7 +27,7 @@ CHANGED_AFTER = (1, 3)  # steps whose future is changed by the causality check
 
 
 def _one(instances: ec.Instance, i: int) -> ec.Instance:
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[i]), instances)
+    return jax.tree.map(lambda leaf: on_device(np.asarray(leaf)[i]), instances)
 
 
 def differentiated(case: Case) -> tuple[str, int]:
@@ -40,7 +40,7 @@ def runs_and_slopes(case: Case):
     """A function from contexts and five instances to ((scores, runs), slopes of the scores in the contexts)."""
     kind, dim = differentiated(case)
     problem, agent, forecaster = problem_of(kind, dim), case.make(dim), forecaster_of(case)
-    weights = jnp.asarray(np.random.default_rng(3).normal(size=(HORIZON, dim)))
+    weights = np.random.default_rng(3).normal(size=(HORIZON, dim))
 
     def score(contexts, instance):
         run = ec.rollout(agent, problem, eqx.tree_at(lambda s: s.contexts, instance, contexts), forecaster)
@@ -74,7 +74,7 @@ def _changed_from(instances: ec.Instance, first: int) -> ec.Instance:
     """The same with other contexts from step `first` on."""
     contexts = np.array(instances.contexts)
     contexts[:, first:] = 1.0 - 3.0 * contexts[:, first:]
-    return eqx.tree_at(lambda s: s.contexts, instances, jnp.asarray(contexts))
+    return eqx.tree_at(lambda s: s.contexts, instances, on_device(contexts))
 
 
 @functools.cache
@@ -144,7 +144,9 @@ def test_refuses_what_it_does_not_support(case):
     unsupported = [("box", case.dims[0])] * (case.box == "refuses") + [("function", case.dims[0])] * (not case.convex)
     for kind, dim in unsupported:
         with pytest.raises(ec.NotApplicable):
-            case.make(dim).init(problem_of(kind, dim), Start(jnp.zeros(dim), jnp.zeros((0, dim)), HORIZON))
+            case.make(dim).init(
+                problem_of(kind, dim), Start(on_device(np.zeros(dim)), on_device(np.zeros((0, dim))), HORIZON)
+            )
 
 
 @of_cases(lambda case: case.ema)
@@ -175,7 +177,8 @@ def test_equivariant_under_shift_and_scale(case):
     for _, dim in settings_of(case, "open"):
         base, moved, *_ = evidence(case, "open", dim)
         assert_close(moved.actions, SCALE * base.actions + SHIFT, case)
-        np.testing.assert_allclose(moved.cost, SCALE**2 * base.cost, rtol=1e3 * case.tolerance, atol=1e-9)
+        expected = SCALE**2 * np.asarray(base.cost)
+        np.testing.assert_allclose(moved.cost, expected, rtol=1e3 * case.tolerance, atol=1e-9)
 
 
 IDENTITIES = {
@@ -228,9 +231,9 @@ def test_causal(case):
 @of_cases()
 def test_costs_no_less_than_the_oracle(case):
     for kind, dim in settings_of(case, *(("open",) if case.box == "ignores" else ANY)):
-        best = best_of(kind, dim, case.history)
-        cost = evidence(case, kind, dim)[0].cost
-        assert (cost >= best.cost * (1 - 1e-9) - 1e-12).all(), (kind, dim, cost / best.cost)
+        runs, best = evidence(case, kind, dim)[0], best_of(kind, dim, case.history)
+        cost, least = np.asarray(runs.cost), np.asarray(best.cost)
+        assert (cost >= least * (1 - 1e-9) - 1e-12).all(), (kind, dim, cost / least)
 
 
 @of_cases(lambda case: case.bound is not None)
@@ -239,7 +242,8 @@ def test_never_exceeds_its_bound(case):
         runs, best = evidence(case, kind, dim)[0], best_of(kind, dim, case.history)
         largest = case.bound(problem_of(kind, dim), instances_of(dim, case.history), runs, best)
         assert largest.shape == (5,)
-        assert (runs.cost <= np.asarray(largest) * (1 + 1e-9) + 1e-12).all(), (kind, dim, runs.cost / largest)
+        cost = np.asarray(runs.cost)
+        assert (cost <= largest * (1 + 1e-9) + 1e-12).all(), (kind, dim, cost / largest)
 
 
 @of_cases(lambda case: case.box == "inside" and not case.variant)
@@ -271,10 +275,11 @@ def test_vmap_equals_a_loop_with_one_trace(case):
     problem, instances, forecaster = problem_of("open", dim), instances_of(dim, case.history), forecaster_of(case)
     run = eqx.filter_jit(eqx.debug.assert_max_traces(ec.rollout, max_traces=1))
     batch = evidence(case, "open", dim)[0]
+    cost = np.asarray(batch.cost)
     for i in range(5):
         alone = run(case.make(dim), problem, _one(instances, i), forecaster)
         assert_close(alone.actions, batch.actions[i], case)
-        np.testing.assert_allclose(alone.cost, batch.cost[i], rtol=1e3 * case.tolerance, atol=1e-9)
+        np.testing.assert_allclose(alone.cost, cost[i], rtol=1e3 * case.tolerance, atol=1e-9)
 
 
 @of_cases()
@@ -303,34 +308,42 @@ def test_single_precision_stays_single(case):
     np.testing.assert_allclose(run.actions, evidence(case, "open", dim)[0].actions[0], rtol=0, atol=2e-3)
 
 
-def _known_from(case: Case, instance: ec.Instance):
-    """(start, observation of step t) as a streaming runner makes them."""
+@functools.cache
+def _known_from(case: Case, dim: int):
+    """(start, observation of step t) of the first instance, as a streaming runner makes them."""
+    instance = _one(instances_of(dim, case.history), 0)
     horizon = HORIZON if case.uses_horizon else None
-    window = case.make(instance.dim).lookahead
-    forecaster = forecaster_of(case)
+    window = case.make(dim).lookahead
     start = Start(instance.x0, instance.past, horizon)
-    if window == 0:
-        forecasts = [None] * HORIZON
-    elif isinstance(forecaster, AbstractClairvoyantForecaster):
-        forecasts = [forecaster.prepare(instance.contexts, window, None).at(jnp.asarray(t)) for t in range(HORIZON)]
-    else:
-        memory, forecasts = forecaster.init(instance.past, window), []
-        for context in instance.contexts:
-            memory, forecast = forecaster.step(memory, context, window)
-            forecasts.append(forecast)
+    forecasts = _forecasts(forecaster_of(case), instance, window) if window else [None] * HORIZON
+    contexts = np.asarray(instance.contexts)
 
     def observation(t, previous):
-        remaining = None if horizon is None else jnp.asarray(horizon - 1 - t)
-        return Observation(instance.contexts[t], previous, jnp.asarray(t), remaining, forecasts[t])
+        remaining = None if horizon is None else on_device(np.asarray(horizon - 1 - t))
+        return Observation(on_device(contexts[t]), previous, on_device(np.asarray(t)), remaining, forecasts[t])
 
     return start, observation
+
+
+def _forecasts(forecaster, instance: ec.Instance, window: int) -> list:
+    """What is foreseen at each step, asked for one by one."""
+    steps, contexts = range(HORIZON), np.asarray(instance.contexts)
+    if isinstance(forecaster, AbstractClairvoyantForecaster):
+        ask = jax.jit(lambda contexts, t: forecaster.prepare(contexts, window, None).at(t))
+        return [ask(contexts, np.asarray(t)) for t in steps]
+    memory, forecasts = forecaster.init(instance.past, window), []
+    step = jax.jit(lambda memory, context: forecaster.step(memory, context, window))
+    for t in steps:
+        memory, forecast = step(memory, contexts[t])
+        forecasts.append(forecast)
+    return forecasts
 
 
 @of_cases()
 def test_stepping_by_hand_equals_rollout(case):
     dim = case.dims[-1]
     problem, agent = problem_of("open", dim), case.make(dim)
-    start, observation = _known_from(case, _one(instances_of(dim, case.history), 0))
+    start, observation = _known_from(case, dim)
     step = jax.jit(lambda state, seen: agent.step(problem, state, seen))
     begin = jax.jit(lambda x0, history: agent.init(problem, Start(x0, history, start.horizon)))
     state, action, actions = begin(start.x0, start.history), start.x0, []
@@ -344,7 +357,7 @@ def test_stepping_by_hand_equals_rollout(case):
 def test_state_is_arrays_of_stable_structure(case):
     dim = case.dims[-1]
     problem, agent = problem_of("open", dim), case.make(dim)
-    start, observation = _known_from(case, _one(instances_of(dim, case.history), 0))
+    start, observation = _known_from(case, dim)
 
     def begin():
         state = agent.init(problem, start)

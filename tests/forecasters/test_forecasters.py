@@ -64,9 +64,9 @@ CAUSAL = {
 def test_offline_equals_online(name, seen):
     forecaster, contexts, history = CAUSAL[name], draws(T), draws(seen, seed=1)
     step = jax.jit(lambda memory, context: forecaster.step(memory, context, WINDOW))
-    memory, online = forecaster.init(jnp.asarray(history), WINDOW), []
+    memory, online = jax.jit(lambda history: forecaster.init(history, WINDOW))(history), []
     for context in contexts:
-        memory, forecast = step(memory, jnp.asarray(context))
+        memory, forecast = step(memory, context)
         online.append(forecast)
     np.testing.assert_allclose(told(forecaster, contexts, history if seen else None), online, rtol=1e-14, atol=1e-14)
 
@@ -230,7 +230,8 @@ def test_vmapped_instances_have_their_own_noise():
     instances = ec.Instance(np.zeros((2, Q)), np.zeros((2, T, Q)))
     keys = jax.random.split(jax.random.key(0))
     run = jax.vmap(lambda s, key: ec.rollout(ec.RHC(3), PROBLEM, s, NoisyExact(0.3), key))(instances, keys)
-    assert float(jnp.abs(run.actions[0] - run.actions[1]).max()) > 0.01
+    one, other = np.asarray(run.actions)
+    assert np.abs(one - other).max() > 0.01
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

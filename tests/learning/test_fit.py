@@ -14,6 +14,7 @@ import ecl2o as ec
 from ecl2o.agents import trainable_mask
 from ecl2o.learning import AbstractLoss
 from ecl2o.learning.losses import FixedScale
+from ecl2o.problem.arrays import on_device
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
@@ -70,8 +71,8 @@ def test_training_lowers_the_loss_and_is_logged():
     log = fit(far_off(), loss=ec.StandaloneLoss(), **setting).log
     assert log.loss.shape == (150,)
     assert log.loss[-1] < 0.1 * log.loss[0]
-    oracles = jax.vmap(lambda s: ec.oracle(PROBLEM, s))(instances())
-    np.testing.assert_allclose(log.cost_factor, 1 / float(oracles.cost.mean()), rtol=1e-12)
+    oracles = jax.device_get(jax.vmap(lambda s: ec.oracle(PROBLEM, s))(instances()))
+    np.testing.assert_allclose(log.cost_factor, 1 / np.mean(oracles.cost), rtol=1e-12)
     assert log.validation_steps.size == 0
     assert log.best_step == 150
     assert log.loss_evaluations == 450
@@ -91,12 +92,13 @@ def test_a_step_is_adams():
     oracles = jax.vmap(lambda s: ec.oracle(PROBLEM, s))(data)
     weights, frozen = eqx.partition(agent(), trainable_mask(agent()))
     slope = jax.jit(jax.grad(lambda w: loss(eqx.combine(w, frozen), PROBLEM, data, oracles)))
-    m = v = jax.tree.map(jnp.zeros_like, weights)
+    weights = jax.device_get(weights)
+    m = v = jax.tree.map(np.zeros_like, weights)
     for step, rate in enumerate((0.1, 0.02), start=1):
-        g = slope(weights)
+        g = jax.device_get(slope(weights))
         m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, g)
         v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, v, g)
-        move = jax.tree.map(lambda m, v, s=step: m / (1 - 0.9**s) / (jnp.sqrt(v / (1 - 0.999**s)) + 1e-8), m, v)
+        move = jax.tree.map(lambda m, v, s=step: m / (1 - 0.9**s) / (np.sqrt(v / (1 - 0.999**s)) + 1e-8), m, v)
         weights = jax.tree.map(lambda w, u, rate=rate: w - rate * u, weights, move)
     rates = np.array([0.1, 0.02])
     result = fit(agent(), instances=data, loss=loss, key=jax.random.key(0), steps=2, batch=3, schedule=rates)
@@ -265,13 +267,17 @@ def test_oracles_that_are_known_are_not_solved_again():
     """They give the same bits; those of instances that cost twice as much are taken as they are, and others are refused."""
     data = instances()
     known = ec.offline.oracle_set(PROBLEM, data)
+    doubled, shorter = (
+        jax.tree.map(lambda leaf, change=change: on_device(change(np.asarray(leaf))), known)
+        for change in (lambda leaf: 2 * leaf, lambda leaf: leaf[:, :3])
+    )
     train = functools.partial(fit_many, [agent()], instances=data, keys=[jax.random.key(0)])
     (own,), (given,) = train(), train(oracles=known)
     assert_equal(own, given)
-    (other,) = train(oracles=jax.tree.map(lambda leaf: 2 * leaf, known))
+    (other,) = train(oracles=doubled)
     assert other.log.cost_factor == pytest.approx(own.log.cost_factor / 2)
     with pytest.raises(ValueError, match=r"oracles must be those of the instances, \(12, 4\) steps, got \(12, 3\)"):
-        train(oracles=jax.tree.map(lambda leaf: leaf[:, :3], known))
+        train(oracles=shorter)
 
 
 def test_progress_is_told_after_each_chunk():

@@ -15,6 +15,7 @@ from ecl2o.agents.advisors.dense import Affine
 from ecl2o.learning import gradients
 from ecl2o.learning.gradients import Surrogate
 from ecl2o.learning.losses import with_fixed_scale
+from ecl2o.problem.arrays import on_device
 from matrices import spd
 
 
@@ -46,7 +47,7 @@ class GradientCase:
 
     def __init__(self, problem, agent, loss=None):
         self.problem, self.agent, self.instances = problem, agent, instances_of(agent_dim(problem))
-        self.oracles = jax.vmap(lambda s: ec.oracle(problem, s))(self.instances)
+        self.oracles = jax.jit(jax.vmap(lambda s: ec.oracle(problem, s)))(self.instances)
         self._loss = with_fixed_scale(ec.CalibratedLoss(mu=0.3) if loss is None else loss, self.oracles)
         self.weights, self.frozen = eqx.partition(agent, trainable_mask(agent))
 
@@ -110,17 +111,18 @@ def test_moves_are_measured_by_the_size_of_the_weights():
     def bowl(agent):
         return jnp.sum(ravel_pytree(eqx.filter(agent, trainable_mask(agent)))[0] ** 2)
 
+    @eqx.filter_jit
     def estimate(gradient, weights):
         value, slope = gradient.value_and_slope(bowl, weights, setting.frozen, jax.random.key(0))
         return value, ravel_pytree(slope)[0]
 
     (_, small), (value, large) = (estimate(ec.ZeroOrder(4, sigma=s), setting.weights) for s in (1e-4, 0.5))
     np.testing.assert_allclose(small, large, rtol=1e-8)
-    flat = ravel_pytree(setting.weights)[0]
-    draws = jax.random.normal(jax.random.key(0), (4, flat.size), flat.dtype)
-    expected = jnp.sum(flat**2) + jnp.mean(flat**2) * 0.25 * jnp.mean(jnp.sum(draws**2, axis=1))
+    flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(setting.weights)])
+    draws = np.asarray(jax.random.normal(jax.random.key(0), (4, flat.size), flat.dtype))
+    expected = np.sum(flat**2) + np.mean(flat**2) * 0.25 * np.mean(np.sum(draws**2, axis=1))
     np.testing.assert_allclose(value, expected, rtol=1e-10)
-    nothing = jax.tree.map(jnp.zeros_like, setting.weights)
+    nothing = jax.tree.map(lambda leaf: on_device(np.zeros_like(leaf)), setting.weights)
     assert np.isfinite(estimate(ec.ZeroOrder(4), nothing)[1]).all()
 
 
@@ -174,13 +176,13 @@ def test_errors_of_a_surrogate_are_measured_rightly():
     true = np.array([[0.2, 0.5, 0.3]])  # context, previous action, advice
     wrong = true + np.array([[9.0, 0.06, -0.08]])
     plain = ec.advisors.Scaling()
-    surrogate = Surrogate((Affine(jnp.asarray(wrong), jnp.zeros(1)),), plain, plain)
+    surrogate = Surrogate((Affine(on_device(wrong), on_device(np.zeros(1))),), plain, plain)
     triples = np.random.default_rng(0).normal(size=(50, 3))
 
     def rule(context, previous, advice):
         return jnp.asarray(true) @ jnp.concatenate([context, previous, advice])
 
-    fitted = gradients.checked_surrogate(surrogate, rule, jnp.asarray(triples), 1)
+    fitted = gradients.checked_surrogate(surrogate, rule, on_device(triples), 1)
     np.testing.assert_allclose(fitted.jacobian_error, 0.1 / np.hypot(0.5, 0.3), rtol=1e-12)
     actions, off = triples @ true[0], triples @ (wrong - true)[0]
     np.testing.assert_allclose(fitted.value_error, np.sqrt(np.mean(off**2)) / actions.std(), rtol=1e-12)

@@ -1,6 +1,7 @@
 """The work function: its optimum is the oracle's at every prefix, and its centre is where that path ends."""
 
-import jax.numpy as jnp
+import equinox as eqx
+import jax
 import numpy as np
 import pytest
 
@@ -15,37 +16,45 @@ PROBLEMS = {
 }
 
 
+def _of(problem):
+    """(x0 -> the work function before the first context, (it, a context) -> (it with that context, moved on))."""
+
+    def advance(work, context):
+        prefix = work.with_context(*hitting_form(problem, context, 2))
+        return prefix, prefix.moved(2 * problem.Q)
+
+    return jax.jit(lambda x0: WorkFunction.at(x0, 2 * problem.Q)), jax.jit(advance)
+
+
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_every_prefix(kind):
     problem, q = PROBLEMS[kind]
-    contexts = jnp.asarray(np.random.default_rng(3).normal(size=(4, q))).at[:, -1].add(3.0)
-    x0 = jnp.array([0.3, -0.2])
-    work, optimum = WorkFunction.at(x0, 2 * problem.Q), 0.0
+    contexts = np.random.default_rng(3).normal(size=(4, q))
+    contexts[:, -1] += 3.0
+    x0 = np.array([0.3, -0.2])
+    begin, advance = _of(problem)
+    work, optimum = begin(x0), 0.0
     for t, context in enumerate(contexts):
-        prefix = work.with_context(*hitting_form(problem, context, 2))
-        work, optimum = prefix.moved(2 * problem.Q), optimum + float(prefix.growth)
+        prefix, work = advance(work, context)
+        optimum += float(prefix.growth)
         best = ec.oracle(problem, ec.Instance(x0, contexts[: t + 1]))
-        np.testing.assert_allclose(prefix.centre, best.actions[-1], atol=1e-12)
+        np.testing.assert_allclose(prefix.centre, np.asarray(best.actions)[-1], atol=1e-12)
         assert optimum == pytest.approx(float(best.cost), rel=1e-12)
 
 
 def test_its_value_away_from_the_centre():
     """W(z): the oracle of the prefix that must end in z, by one more context that weighs much."""
     problem, _ = PROBLEMS["varying"]
-    contexts, x0 = jnp.asarray([[0.4, 1.0, 2.0], [-0.3, 0.2, 5.0]]), jnp.zeros(2)
-    work = WorkFunction.at(x0, 2 * problem.Q)
-    optimum = 0.0
+    contexts, x0 = np.array([[0.4, 1.0, 2.0], [-0.3, 0.2, 5.0]]), np.zeros(2)
+    begin, advance = _of(problem)
+    work, optimum = begin(x0), 0.0
     for context in contexts:
-        prefix = work.with_context(*hitting_form(problem, context, 2))
-        work, optimum = prefix.moved(2 * problem.Q), optimum + prefix.growth
-    z = jnp.array([0.7, -0.9])
+        prefix, work = advance(work, context)
+        optimum += float(prefix.growth)
+    z, Q, prefix = np.array([0.7, -0.9]), np.asarray(problem.Q), jax.device_get(prefix)
     expected = optimum + 0.5 * (z - prefix.centre) @ prefix.P @ (z - prefix.centre)
     free = ec.Problem(ec.CurvedTracking(0.1), MOVEMENT)
-
-    def cost(first):
-        hitting, switching = free.costs(x0, jnp.stack([first, z]), contexts)
-        return jnp.sum(hitting + switching)
-
-    H = 2 * problem.Q * 2 + 2.0 * jnp.eye(2)  # of the first action: two moves and the first context
-    best = jnp.linalg.solve(H, 2 * problem.Q @ (x0 + z) + 2.0 * contexts[0, :2])
-    np.testing.assert_allclose(cost(best), expected, rtol=1e-12)
+    H = 2 * Q * 2 + 2.0 * np.eye(2)  # of the first action: two moves and the first context
+    best = np.linalg.solve(H, 2 * Q @ (x0 + z) + 2.0 * contexts[0, :2])
+    hitting, switching = eqx.filter_jit(free.costs)(x0, np.stack([best, z]), contexts)
+    np.testing.assert_allclose(np.sum(hitting) + np.sum(switching), expected, rtol=1e-12)

@@ -1,11 +1,13 @@
 """Costs, constants and action sets against their definitions."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import ecl2o as ec
+from ecl2o.problem.arrays import on_device
 
 RNG = np.random.default_rng(0)
 FACTOR = RNG.normal(size=(3, 3))
@@ -30,27 +32,32 @@ X, Y, Z = RNG.normal(size=(3, 3))
     ],
 )
 def test_hitting_costs(cost, context, expected, strong_convexity):
-    x, y = jnp.asarray(X), jnp.asarray(context)
-    np.testing.assert_allclose(cost(x, y), expected, rtol=1e-12)
+    @jax.jit
+    def evaluated(x, y):
+        own = cost(x, y), cost.gradient(x, y), cost.hessian(x, y)
+        return own, (jax.grad(cost)(x, y), jax.hessian(cost)(x, y))
+
+    (value, gradient, hessian), derivatives = evaluated(X, context)
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
     np.testing.assert_allclose(cost.strong_convexity, strong_convexity, rtol=1e-12)
-    np.testing.assert_allclose(cost.gradient(x, y), jax.grad(lambda x: cost(x, y))(x), rtol=1e-10)
-    np.testing.assert_allclose(cost.hessian(x, y), jax.hessian(lambda x: cost(x, y))(x), rtol=1e-10, atol=1e-12)
-    assert np.linalg.eigvalsh(cost.hessian(x, y))[0] >= strong_convexity * (1 - 1e-12)
+    np.testing.assert_allclose(gradient, derivatives[0], rtol=1e-10)
+    np.testing.assert_allclose(hessian, derivatives[1], rtol=1e-10, atol=1e-12)
+    assert np.linalg.eigvalsh(hessian)[0] >= strong_convexity * (1 - 1e-12)
 
 
 def test_switching_cost_and_its_constants():
     cost = ec.Mahalanobis(Q)
-    np.testing.assert_allclose(cost(jnp.asarray(X), jnp.asarray(Z)), (X - Z) @ Q @ (X - Z), rtol=1e-12)
+    np.testing.assert_allclose(cost(on_device(X), on_device(Z)), (X - Z) @ Q @ (X - Z), rtol=1e-12)
     np.testing.assert_allclose((cost.alpha, cost.beta), (1.0, 6.0), rtol=1e-12)  # *twice* the extreme eigenvalues
     isotropic = ec.Mahalanobis.isotropic(alpha=10.0, dim=3)
-    np.testing.assert_allclose(isotropic(jnp.asarray(X), jnp.asarray(Z)), 5.0 * np.sum((X - Z) ** 2), rtol=1e-12)
+    np.testing.assert_allclose(isotropic(on_device(X), on_device(Z)), 5.0 * np.sum((X - Z) ** 2), rtol=1e-12)
     np.testing.assert_allclose((isotropic.alpha, isotropic.beta), (10.0, 10.0), rtol=1e-12)
 
 
 def test_costs_of_a_path_start_from_x0():
     problem = ec.Problem(ec.Quadratic(A), ec.Mahalanobis(Q))
     x0, contexts, actions = X, RNG.normal(size=(4, 3)), RNG.normal(size=(4, 3))
-    hitting, switching = problem.costs(*map(jnp.asarray, (x0, actions, contexts)))
+    hitting, switching = jax.device_get(eqx.filter_jit(problem.costs)(x0, actions, contexts))
     previous = x0
     for t in range(4):
         np.testing.assert_allclose(hitting[t], 0.5 * (actions[t] - contexts[t]) @ A @ (actions[t] - contexts[t]))
@@ -67,8 +74,10 @@ def test_box():
 
 
 def test_trajectory_cost_sums_over_steps_only():
-    ones = jnp.ones((4, 3))
-    runs = ec.Trajectory(jnp.ones((4, 3, 2)), ones, 2 * ones, None, jnp.ones((4, 3), bool))
+    ones = on_device(np.ones((4, 3)))
+    runs = ec.Trajectory(
+        on_device(np.ones((4, 3, 2))), ones, on_device(2 * np.ones((4, 3))), None, on_device(np.ones((4, 3), bool))
+    )
     np.testing.assert_array_equal(runs.cost, [9.0] * 4)
 
 
