@@ -243,8 +243,26 @@ def competitive_bills(problem, known, horizon, *runs):
     return jax.vmap(bills)(*map(jnp.asarray, runs))
 
 
-@pytest.mark.parametrize("name", COMPETITIVE)
-@pytest.mark.parametrize("horizon", [None, pytest.param(24, marks=pytest.mark.optimised)])
+# With an end, and compiled as users compile it: of each kind of program one. The other kinds are mixtures of these.
+AS_USERS_COMPILE = (
+    "line",
+    "matrices",
+    "condition 1e8",
+    "tariff",
+    "allowance",
+    "varying in an interval",
+    "bounded actions",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "horizon"),
+    [(name, None) for name in COMPETITIVE]
+    + [
+        pytest.param(name, 24, marks=[pytest.mark.optimised] if name in AS_USERS_COMPILE else [])
+        for name in COMPETITIVE
+    ],
+)
 def test_competitive_never_pays_more_than_promised(name, horizon):
     problem, options, runs = COMPETITIVE[name]
     steps, dim = horizon or 120, problem.Q.shape[0]
