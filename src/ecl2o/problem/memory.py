@@ -5,6 +5,7 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 
@@ -30,7 +31,7 @@ class RecentContexts(eqx.Module):
     def was_seen(self) -> Bool[Array, " n"]:
         """Which of them are real."""
         size = self.contexts.shape[0]
-        return jnp.arange(size) >= size - self.seen
+        return size - self.seen <= np.arange(size)
 
     def after(self, context: Float[Array, " q"]) -> "RecentContexts":
         """The same one context later; the oldest is forgotten."""
@@ -43,7 +44,7 @@ class RecentContexts(eqx.Module):
         The size of the memory is a multiple of the period.
         """
         size, q = self.contexts.shape
-        missing = size - self.seen - jnp.arange(period)  # entries at or after each phase's first that were not seen
+        missing = size - self.seen - np.arange(period)  # entries at or after each phase's first that were not seen
         count = (size // period - jnp.clip(-(-missing // period), 0, size // period))[:, None]
         total = self.contexts.reshape(-1, period, q).sum(0)  # what was not seen is zero
         return jnp.where(count > 0, total / jnp.maximum(count, 1), otherwise)

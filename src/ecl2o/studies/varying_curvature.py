@@ -15,6 +15,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent
@@ -39,11 +40,11 @@ def late_demand(problem: Problem, horizon: int, curvature: float = LARGEST_CURVA
     """Calm at 0, then one severe demand at `sign` in the first coordinate: R-OBD's worst instance as the horizon grows."""
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1, got {horizon}.")
-    dim = problem.Q.shape[0]
-    m = problem.m
-    centres = jnp.zeros((horizon, dim), m.dtype).at[-1, 0].set(sign)
-    curvatures = jnp.full((horizon, 1), m, m.dtype).at[-1, 0].set(curvature)
-    return Instance(jnp.zeros((dim,), m.dtype), jnp.concatenate([centres, curvatures], axis=1))
+    dim, m = problem.Q.shape[0], np.asarray(problem.m)
+    contexts = np.zeros((horizon, dim + 1), m.dtype)
+    contexts[:, -1] = m
+    contexts[-1, 0], contexts[-1, -1] = sign, curvature
+    return Instance(np.zeros(dim, m.dtype), contexts)
 
 
 def late_demand_optimum(m: float, beta: float, horizon: int, curvature: float = LARGEST_CURVATURE) -> float:

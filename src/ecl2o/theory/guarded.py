@@ -3,9 +3,10 @@
 import jax.numpy as jnp
 
 from ecl2o.theory.experts import robd_ratio
-from ecl2o.theory.forms import Form, Result, Scalar
+from ecl2o.theory.forms import Form, Result, Scalar, compiled
 
 
+@compiled
 def training_reservation(slack: Scalar) -> Result:
     """sqrt(1 + slack) - 1, the reservation of `Guarded` with which there is always some room: for training.
 
@@ -21,6 +22,7 @@ def training_reservation(slack: Scalar) -> Result:
     return slack / (jnp.sqrt(1 + slack) + 1)
 
 
+@compiled
 def guarded_ratio(m: Scalar, alpha: Scalar, beta: Scalar, slack: Scalar, form: Form = "tight") -> Result:
     """The competitive ratio of any agent inside `Guarded` around R-OBD: (1 + slack) times R-OBD's.
 
@@ -37,6 +39,7 @@ def guarded_ratio(m: Scalar, alpha: Scalar, beta: Scalar, slack: Scalar, form: F
     return (1 + jnp.asarray(slack)) * robd_ratio(m, alpha, beta, form)
 
 
+@compiled
 def clipped_prediction_error(m: Scalar, alpha: Scalar, beta: Scalar, delta: Scalar, form: Form = "tight") -> Result:
     """The largest prediction error rho of any advice behind `ClippedAdvice` around R-OBD: (4/m)((1 + delta) CR0 + 1).
 

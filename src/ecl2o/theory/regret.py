@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from ecl2o.theory.forms import Form, Result, Scalar, check_form
+from ecl2o.theory.forms import Form, Result, Scalar, check_form, compiled
 
 
 def path_strong_convexity(m: Scalar, alpha: Scalar, horizon: int, form: Form = "tight") -> Result:
@@ -26,6 +26,7 @@ def path_strong_convexity(m: Scalar, alpha: Scalar, horizon: int, form: Form = "
     return m + 4 * jnp.asarray(alpha) * jnp.sin(jnp.pi / (4 * horizon + 2)) ** 2
 
 
+@compiled
 def regret_bound(
     m: Scalar,
     alpha: Scalar,
@@ -93,6 +94,7 @@ def regret_bound(
     return jnp.where(trusted, small, large)
 
 
+@compiled
 def sublinear_weights(
     *, horizon: Scalar, budget: Scalar, gradient_bound: Scalar, diameter: Scalar, share: Scalar = 1.0
 ) -> Result:
@@ -116,6 +118,7 @@ def sublinear_weights(
     return share * jnp.asarray(gradient_bound) / jnp.asarray(diameter) ** 2 * jnp.sqrt(jnp.asarray(budget) / horizon)
 
 
+@compiled
 def sublinear_regret_bound(
     m: Scalar,
     alpha: Scalar,

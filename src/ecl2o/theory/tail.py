@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from ecl2o.theory.forms import Form, Result, Scalar, check_form
+from ecl2o.theory.forms import Form, Result, Scalar, check_form, compiled
 from ecl2o.theory.mla_robd import mla_robd_bound
 
 
@@ -35,6 +35,7 @@ def mixing_norm(horizon: int, epsilon: float | None, form: Form = "tight") -> fl
     return float(np.linalg.norm(gamma, 2 if form == "tight" else "fro"))
 
 
+@compiled
 def tail_prediction_error(
     *,
     rho_bar: Scalar,

@@ -7,6 +7,7 @@ not used up leaves room. The correction sees how the period's account stands and
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ecl2o.agents.advisors.outlook import Outlook, Recorded
@@ -85,7 +86,7 @@ class Corrected(AbstractAgent):
 
     def __init__(self, advisor: OnlineRidge | Recorded, period: int = 24, scale: float = 0.1):
         self.advisor = advisor
-        self.weights = CorrectionWeights(jnp.zeros((HARMONICS, FEATURES)))
+        self.weights = CorrectionWeights(as_float(np.zeros((HARMONICS, FEATURES))))
         self.scale = as_float(scale)
         self.period = period
 
