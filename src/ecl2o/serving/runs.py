@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from ecl2o.agents import Info, Start
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import cast_floats, on_device
+from ecl2o.problem.arrays import cast_floats, on_device, on_host
 from ecl2o.running import Stepper
 from ecl2o.running.packed import Compiled, Front, Program, Sizes, Vectors, pack
 from ecl2o.serving import policy_file
@@ -57,7 +57,7 @@ class AbstractRunner(abc.ABC):
 
     def _begin(self, policies: Sequence[Policy], sizes: Sizes, x0: Any, history: Any) -> None:
         """A run from its beginning, where the numbers are known that an agent may refuse."""
-        first, past = (x0, history) if x0.ndim == 1 else (x0[0], history[0])
+        first, past = (x0, history) if x0.ndim == 1 else (on_host(x0)[0], on_host(history)[0])
         for policy in policies:
             policy.agent.check(policy.problem, Start(on_device(first), on_device(past), sizes.horizon))
         arrays, _ = self._assemble(policies, sizes, x0.shape[:-1])
