@@ -1,10 +1,14 @@
 """The revelation theorem: Bellman's equation, golden values, and what follows for weights, horizons and dynamics."""
 
+import decimal
+from decimal import Decimal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ecl2o.problem.arrays import on_device
 from ecl2o.solvers import largest_ratio, parallel_sum, reproduced
 from ecl2o.theory import (
     competitive_control_ratio,
@@ -198,6 +202,42 @@ def test_a_tariff_that_recurs_is_a_long_tariff():
     np.testing.assert_allclose(
         1 + largest_share(constant, constant, G, None), smallest_feasible_ratio(10.0), rtol=1e-10
     )
+
+
+def _led_back_to(weights: list[float], movement: float) -> Decimal:
+    """The positive s that the steps s -> (s + w) a / (s + w + a) lead back to, in sixty digits: a round is a Moebius map."""
+    decimal.getcontext().prec, a = 60, Decimal(movement)
+    (p, q), (r, s) = (Decimal(1), Decimal(0)), (Decimal(0), Decimal(1))
+    for w in map(Decimal, weights):
+        (p, q), (r, s) = (a * (p + w * r), a * (q + w * s)), (p + (w + a) * r, q + (w + a) * s)
+    return ((p - s) + ((p - s) ** 2 + 4 * q * r).sqrt()) / (2 * r)
+
+
+@pytest.mark.parametrize("movement", [10.0, 1e7, 1e16])
+def test_what_recurs_is_found_however_slowly_it_settles(movement):
+    """At 1e7 it takes ten thousand steps to come within a percent."""
+    tariff = np.array([1.0, 4.0, 0.5, 2.0])
+    P, S = recurring_stiffness(on_device(tariff[:, None, None]), jnp.array([[movement]]))
+    expected = _led_back_to(tariff.tolist(), movement), _led_back_to(tariff[::-1].tolist(), movement)
+    np.testing.assert_allclose(float(P[0, 0, 0]), tariff[0] + float(expected[0]), rtol=4e-15)
+    np.testing.assert_allclose(float(S[-1, 0, 0]), float(expected[1]), rtol=4e-15)
+
+
+def test_matrices_that_recur_lead_back_to_themselves():
+    """Matrices that do not commute, in an order that matters."""
+    A, G = np.stack([spd(3, seed, 0.3, 4.0) for seed in range(3)]), on_device(spd(3, 9, 1.0, 50.0))
+
+    @jax.jit
+    def both(A):
+        P, S = recurring_stiffness(A, G)
+        long = jnp.tile(A, (60, 1, 1))
+        return (P, S), (past_stiffness(long, G, 180)[-3:], future_stiffness(long, G, 180)[:3])
+
+    for short, long in zip(*both(A), strict=True):
+        np.testing.assert_allclose(short, long, rtol=1e-11, atol=1e-12)
+        assert np.abs(short[0] - short[2]).max() > 0.1
+    other, _ = both(A[::-1])
+    assert np.abs(other[0][::-1] - both(A)[0][0]).max() > 0.1
 
 
 def test_reproduced_on_a_line_is_what_doubling_finds():

@@ -1,14 +1,16 @@
-"""Small symmetric positive definite matrices: products, solves, parallel sums, and the one that reproduces itself.
+"""Small symmetric positive definite matrices: products, solves, parallel sums, and the one that a round of them
+reproduces.
 
 Products are written as sums, because a batched matrix product rounds differently by place in a batch. One-by-one matrices, the
 commonest ones here, become divisions.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-# Doublings until the fixed point of `reproduced`: 2^32 steps, which settles ratios of matrices up to 1e16.
+# Doublings until the fixed point of `reproduced`: 2^32 rounds, which settles ratios of matrices up to 1e16.
 _DOUBLINGS = 32
 
 
@@ -72,36 +74,60 @@ def parallel_sum(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array,
     return between(a, a + b, b)
 
 
-def reproduced(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """The X with X = parallel_sum(X + A, B), to which repeating that step leads from anywhere.
+def reproduced(a: Float[Array, "d d"] | Float[Array, "T d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The X to which a round of steps X -> parallel_sum(X + A_t, B), t = 1..T, leads back, and repeated leads from anywhere.
 
-    On a line it is the positive root of x^2 + a x - a b. In general one step is X -> H - E (X + F)^-1 E with H = E = B and
-    F = A + B, and two such steps are one of the same kind: with D = E (H + F)^-1 E subtract D from H and F, and put it in the
-    place of E. The steps double each time and E vanishes, so that H is the answer. No eigenvalues are needed, and derivatives
+    On a line and for one step it is the positive root of x^2 + a x - a b. In general a round is the `_Ladder` of its steps; two
+    rounds are a ladder again, and so the rounds double until the far end is not felt. No eigenvalues are needed, and derivatives
     are finite for equal ones too.
 
     Args:
-        a: (d, d), A, symmetric and positive definite.
+        a: (d, d), A, symmetric and positive definite; or one for each step of a round, (T, d, d), the first one applied first.
         b: (d, d), B, likewise.
 
     >>> import jax.numpy as jnp
     >>> float(reproduced(jnp.array([[1.0]]), jnp.array([[2.0]]))[0, 0])
     1.0
     """
+    if a.ndim == 3:
+        return _doubled(a, b)
     if a.shape[-1] == 1:
         return 2 * a * b / (a + jnp.sqrt(a * a + 4 * a * b))
-    return _doubled(a, b)
+    return _doubled(a[None], b)
+
+
+class _Ladder(eqx.Module):
+    """Steps X -> parallel_sum(X + A_t, B), composed: X -> H - E' (X + F)^-1 E with F = near + E and H = far + E'.
+
+    Springs, with X at the near end. Of F and H the differences from E are carried: they only grow, and nothing cancels, however
+    soft A is beside B.
+    """
+
+    near: Float[Array, "d d"]
+    E: Float[Array, "d d"]
+    far: Float[Array, "d d"]
+
+    @classmethod
+    def of_step(cls, a: Float[Array, "d d"], b: Float[Array, "d d"]) -> "_Ladder":
+        return cls(a, b, jnp.zeros_like(b))
+
+    def then(self, later: "_Ladder") -> "_Ladder":
+        """The ladder of both, this one first: what stands between them, held by M = H + F, is eliminated."""
+        held = self.far + later.near
+        M = held + self.E.T + later.E
+        onward = spd_solve(0.5 * (M + M.T), jnp.concatenate([later.E, held], axis=-1))
+        through, kept = jnp.split(onward, 2, axis=-1)  # M^-1 E, M^-1 held
+        return _Ladder(self.near + self.E @ kept, self.E @ through, later.far + later.E.T @ kept)
 
 
 @jax.jit  # a loop outside of a compiled function would be compiled at every call
 def _doubled(a, b):
-    def double(steps, _):
-        H, F, E = steps
-        D = between(E, H + F, E)
-        return (H - D, F - D, D), None
+    def add(ladder, a_t):
+        return ladder.then(_Ladder.of_step(a_t, b)), None
 
-    (H, _, _), _ = jax.lax.scan(double, (b, a + b, b), None, length=_DOUBLINGS)
-    return H
+    one_round, _ = jax.lax.scan(add, _Ladder.of_step(a[0], b), a[1:])
+    rounds, _ = jax.lax.scan(lambda ladder, _: (ladder.then(ladder), None), one_round, None, length=_DOUBLINGS)
+    return 0.5 * (rounds.far + rounds.far.T)
 
 
 def largest_ratio(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, ""]:

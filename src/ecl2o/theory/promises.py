@@ -8,8 +8,9 @@ optimum of the prefix. K_0 = G, P_t = A_t + K_{t-1}, K_t = (P_t^-1 + G^-1)^-1.
 *The future.* From x, through contexts that all lie in n, the least cost is 1/2 |x - n|^2_{S_t}. S_T = 0,
 S_{t-1} = ((S_t + A_t)^-1 + G^-1)^-1.
 
-*The theorem.* cost <= L * optimum can be kept from t on, whatever comes, if and only if (L - 1) P_t > S_t from t on. What must
-then be kept back is 1/2 |x_t - m_t|^2_{V_t} with V_t = L S_t ((L - 1) I - P_t^-1 S_t)^-1.
+*The theorem.* cost <= L * optimum can be kept from t on, whatever comes, if (L - 1) P_s > S_s for every s from t on; it cannot if
+some (L - 1) P_s - S_s has a negative direction. What must be kept back is 1/2 |x_t - m_t|^2_{V_t} with
+V_t = L S_t ((L - 1) I - P_t^-1 S_t)^-1.
 """
 
 from typing import Any
@@ -24,8 +25,6 @@ from ecl2o.solvers import apply, between, largest_ratio, parallel_sum, reproduce
 
 Matrix = Float[Array, "d d"]
 Matrices = Float[Array, "T d d"]
-
-_SETTLING_STEPS = 4096  # after which a recurring tariff has forgotten where it began
 
 
 def past_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, before: Matrix | None = None) -> Matrices:
@@ -88,27 +87,19 @@ def limit_stiffness(A: Matrix, G: Matrix) -> Matrix:
 def recurring_stiffness(A: Matrices, G: Matrix) -> tuple[Matrices, Matrices]:
     """(P_1..P_T, S_1..S_T) in the long run of T curvatures that recur for ever, as those of a daily tariff do.
 
-    Both recursions begin at G, the stiffest there is, and go through as many rounds as it takes to forget that: 1e-11 of it is
-    left for G/A up to 1e5. What is left of it in S errs on the safe side.
+    P_t falls to these from above, whatever came before, and S is that of an end infinitely far away.
 
     Args:
         A: (T, d, d), the curvatures of one round.
         G: (d, d), 2 Q.
+
+    >>> import jax.numpy as jnp
+    >>> P, S = recurring_stiffness(jnp.ones((3, 1, 1)), 2 * jnp.eye(1))
+    >>> P.ravel().tolist(), S.ravel().tolist()
+    ([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
     """
     horizon = A.shape[0]
-
-    def earlier(after, _):
-        S = future_stiffness(A, G, horizon, after)
-        return parallel_sum(S[0] + A[0], G), S
-
-    def later(K, _):
-        P = past_stiffness(A, G, horizon, K)
-        return parallel_sum(P[-1], G), P
-
-    rounds = max(2, -(-_SETTLING_STEPS // horizon))
-    first = jnp.broadcast_to(G, G.shape)
-    (_, P), (_, S) = (jax.lax.scan(one_round, first, None, length=rounds) for one_round in (later, earlier))
-    return P[-1], S[-1]
+    return past_stiffness(A, G, horizon, reproduced(A, G)), future_stiffness(A, G, horizon, reproduced(A[::-1], G))
 
 
 def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matrix:
