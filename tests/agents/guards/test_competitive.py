@@ -10,6 +10,8 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
+from ecl2o.agents.guards.allowed import GameStep, choose_anywhere, choose_within
+from ecl2o.agents.guards.protocol import Account
 from ecl2o.problem.arrays import on_device
 from ecl2o.theory import future_stiffness, limit_stiffness, past_stiffness, promise_value, worst_future
 from matrices import spd
@@ -405,6 +407,59 @@ def test_an_impossible_ratio_that_is_traced_is_not_played_silently():
         assert float(found[~converged].max()) < 4.0  # the safest action of the nearest promise that exists
 
 
+def test_an_impossible_allowance_that_is_traced_is_not_played_silently():
+    instance, far = ec.Instance([0.0], np.sin(np.arange(8.0))[:, None]), ec.advisors.Fixed(np.full((8, 1), 50.0))
+
+    @jax.jit
+    @jax.vmap
+    def play(allowance):
+        return ec.rollout(ec.Competitive(far, 2.0, allowance=allowance), CASE_STUDY, instance)
+
+    allowances = np.array([-0.5, -1e-300, np.nan, np.inf, 0.0, 1.5])
+    runs, best = jax.device_get(play(allowances)), float(ec.oracle(CASE_STUDY, instance).cost)
+    np.testing.assert_array_equal(runs.converged.all(axis=1), [False] * 4 + [True] * 2)
+    assert np.isfinite(runs.actions).all()
+    assert (runs.cost[4:] <= (2 * best + allowances[4:]) * (1 + 1e-9)).all()
+
+
+def test_a_promise_of_announced_weights_holds_where_the_past_takes_long_to_settle():
+    T = 6000
+    contexts = np.stack([np.cumsum(np.random.default_rng(0).normal(size=T)), np.ones(T)], axis=1)
+    problem = ec.Problem(ec.CurvedTracking(1.0, 1.0), ec.Mahalanobis.isotropic(alpha=1e7, dim=1))
+    guard = ec.Competitive(ec.advisors.Fixed(1e3 * (-1.0) ** np.arange(T)[:, None]), 2.0, weights=[1.0])
+    instance = ec.Instance([0.0], contexts)
+    run = ec.rollout(guard, problem, instance)
+    assert bool(run.converged.all())
+    assert float(run.cost) <= 2.0 * float(ec.oracle(problem, instance).cost) * (1 + 1e-9)
+    assert bool(run.info.details["active"].any())
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+@pytest.mark.parametrize("box", [False, True])
+def test_a_past_that_does_not_outweigh_the_future_is_noticed(dim, box):
+    """(L - 1) P > S is what the theorem rests on: without it there is no value to keep back, and no promise."""
+
+    @jax.jit
+    def choose(S):
+        one, near, far = jnp.eye(dim), jnp.ones(dim), jnp.full(dim, 9.0)
+        here = GameStep(one, one, one, S, jnp.array(2.0), near, -near, jnp.array(5.0))
+        return choose_within(here, -far, far, far) if box else choose_anywhere(here, far)
+
+    for share, sound in ((0.0, True), (0.9, True), (1.1, False)):
+        choice = choose(np.diag(np.r_[share, np.full(dim - 1, 0.5)]))
+        assert bool(choice.sound) == sound
+        assert np.isfinite(choice.safest).all()
+
+
+def test_an_account_does_not_say_of_a_broken_promise_that_it_was_kept():
+    for dtype, rounding, too_much in ((np.float64, 1e-10, 1e-8), (np.float32, 1e-5, 1e-3)):
+        account = Account.opened(jnp.zeros(()), jnp.array(True), dtype)
+        two, growth, excess = jax.device_put((np.array(2.0, dtype), np.array(3.0, dtype), np.array(6.0, dtype)))
+        assert bool(account.after(two, growth, excess * (1 + rounding), jnp.array(True)).kept)
+        assert not bool(account.after(two, growth, excess * (1 + too_much), jnp.array(True)).kept)
+        assert not bool(account.after(two, growth, excess * np.nan, jnp.array(True)).kept)
+
+
 def test_what_ends_a_promise_is_said():
     """A context out of bounds, one that is no number, a weight out of range or other than announced, a step too many."""
     T, far = 6, ec.advisors.Fixed(np.full((6, 1), 30.0))
@@ -430,15 +485,16 @@ def test_what_ends_a_promise_is_said():
         weighted[4, 1] = weight
         assert steps_kept(ec.Competitive(far, 3.0), between, weighted) == kept
     broken = contexts.copy()
-    broken[2, 0] = np.nan
 
     @jax.jit
     def run(contexts):
         return ec.rollout(ec.Competitive(far, 2.0), CASE_STUDY, ec.Instance(jnp.array([0.5]), contexts))
 
-    result = jax.device_get(run(broken))
-    assert int(result.info.details["kept_steps"][-1]) == 2
-    assert np.isfinite(result.actions).all()
+    for broken[2, 0] in (1e155, np.nan):  # the cost of the first is not finite
+        result = jax.device_get(run(broken))
+        assert int(result.info.details["kept_steps"][-1]) == 2
+        assert np.isfinite(result.actions).all()
+        assert np.isfinite(result.info.details["live_ratio"]).all()
 
     short = ec.Competitive(ec.Greedy(), 2.0, horizon=3)
     state, action, kept = short.init(CASE_STUDY, Start(jnp.array([0.5]), jnp.zeros((0, 1)), 3)), jnp.array([0.5]), []

@@ -205,6 +205,28 @@ def test_a_context_without_a_finite_bill_loses_the_promise_for_good():
     assert kept == [(True, True), (False, False), (False, False)]
 
 
+def test_costs_below_zero_lose_the_promise():
+    """The proof needs f >= 0: with less, what the expert saves is not enough for the way back to it."""
+    x0, contexts, _ = _data(1)
+    far = ec.Guarded(ec.advisors.Fixed(np.full((T, 1), 50.0)))
+    for offset, kept in ((0.0, True), (5.0, False)):
+        hitting = ec.ConvexCost(lambda x, y, o=offset: 0.5 * jnp.sum((x - y) ** 2) - o, strong_convexity=1.0)
+        run = ec.rollout(far, ec.Problem(hitting, ec.Mahalanobis.isotropic(10.0, 1)), ec.Instance(x0, contexts))
+        assert bool(run.converged.all()) == kept
+
+
+def test_a_slack_that_turns_out_to_be_no_number_loses_the_promise():
+    problem, (x0, contexts, advice) = _problem("open", 1), _data(1)
+
+    @jax.jit
+    @jax.vmap
+    def kept(slack):
+        run = ec.rollout(ec.Guarded(ec.advisors.Fixed(advice), slack=slack), problem, ec.Instance(x0, contexts))
+        return run.converged.all() & jnp.isfinite(run.actions).all()
+
+    np.testing.assert_array_equal(kept(np.array([0.5, np.inf, np.nan, -0.5])), [True, False, False, False])
+
+
 def test_refusals():
     advisor = ec.advisors.Fixed([[0.0]])
     with pytest.raises(ValueError, match="slack must not be negative"):

@@ -35,16 +35,20 @@ class GameStep(eqx.Module):
 
 
 class Choice(eqx.Module):
-    """The safest action, the advice brought inside, and whether it had to be."""
+    """The safest action, the advice brought inside, whether it had to be, and whether (L - 1) P > S, on which all this rests."""
 
     safest: Float[Array, " d"]
     action: Float[Array, " d"]
     active: Bool[Array, ""]
+    sound: Bool[Array, ""]
 
 
 def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> Choice:
     """Contexts may lie anywhere: an ellipsoid around x_m = (A + G + V)^-1 (A y + G x_{t-1} + V m)."""
     V = promise_value(step.P, step.S, step.ratio)
+    # Where (L - 1) P - S is not definite, V is negative on a line, and no number elsewhere: there is no Cholesky factor.
+    sound = jnp.isfinite(V).all() & (V.shape[0] > 1 or (V >= 0).all())
+    V = jnp.where(sound, V, 0.0)
     shape = step.A + step.G + V
     safest = spd_solve(shape, apply(step.A, step.context) + apply(step.G, step.previous))
     room = step.level - step.spent(safest) - energy(V, safest)
@@ -55,7 +59,7 @@ def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> Choice:
     pulled = ~allowed & (room > 0)
     share = jnp.sqrt(jnp.where(pulled, room, 1.0) / jnp.where(pulled, height, 1.0))
     inward = jnp.where(pulled, safest + share * way, safest)
-    return Choice(safest, jnp.where(allowed & usable, advice, inward), ~(allowed & usable))
+    return Choice(safest, jnp.where(allowed & usable, advice, inward), ~(allowed & usable), sound)
 
 
 class Lines(eqx.Module):
@@ -107,7 +111,7 @@ def choose_within(
     fits = _spare(jnp.ones(()), (lines, step.level, safest, wish - safest)) >= 0
     inward = _clipped if safest.shape[0] == 1 else _along_segment
     action = jnp.where(fits, wish, inward(lines, step.level, safest, wish))
-    return Choice(safest, action, ~(fits & usable))
+    return Choice(safest, action, ~(fits & usable), (jnp.isfinite(lines.value) & (lines.value >= 0)).all())
 
 
 def _clipped(lines: Lines, level, safest, advice):

@@ -61,7 +61,8 @@ class Competitive(AbstractGuard):
 
     The promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions
     are not met: a context outside `contexts`, or not finite; a weight outside of its range, or other than announced; more steps
-    than `horizon`; a ratio that turns out to be impossible inside a compiled program.
+    than `horizon`; a context so far away that its cost is not finite; a ratio or an allowance that turns out to be impossible
+    inside a compiled program.
 
     Args:
         agent: whose actions are played as far as possible.
@@ -211,7 +212,8 @@ class Competitive(AbstractGuard):
         else:
             future = limit_stiffness(greatest, G)[None]
         smallest = 1 + jax.lax.stop_gradient(largest_share(least, greatest, G, self.horizon))
-        feasible = (self.ratio > smallest) & (self.ratio > 1)
+        feasible = (self.ratio > smallest) & (self.ratio > 1) & jnp.isfinite(self.ratio)
+        feasible &= jnp.isfinite(self.allowance) & (self.allowance >= 0)
         box = None
         if self.contexts is not None:
             low, high = (jnp.broadcast_to(bound, x0.shape).astype(dtype) for bound in self.contexts)
@@ -232,10 +234,11 @@ class Competitive(AbstractGuard):
         inner_state, advice, inner = self.agent.step(problem, state.inner, observation)
         previous, step = observation.previous_action, observation.step
         dim, G = previous.shape[0], 2 * problem.Q
-        sound = jnp.isfinite(observation.context).all()
-        context = jnp.where(sound, observation.context, 0.0)
+        finite = jnp.isfinite(observation.context).all()
+        context = jnp.where(finite, observation.context, 0.0)
         A, target = hitting_form(problem, context, dim)
         prefix = state.work.with_context(A, target)
+        sound = finite & jnp.isfinite(state.ratio * prefix.growth)
         growth = jnp.where(sound, prefix.growth, 0.0)
         last = state.future.shape[0] - 1
         place = step % (last + 1) if self.horizon is None else jnp.minimum(step, last)
@@ -252,6 +255,7 @@ class Competitive(AbstractGuard):
             state.account.left + state.ratio * growth,
         )
         choice = self._choose(here, state.box, prefix.centre, problem.actions.project(advice) - prefix.centre)
+        kept &= choice.sound
         action = prefix.centre + jnp.where(kept, choice.action, choice.safest)
         # An allowed action is played to the last bit.
         action = jnp.where(kept & ~choice.active, problem.actions.project(advice), problem.actions.project(action))
@@ -261,8 +265,8 @@ class Competitive(AbstractGuard):
         account = state.account.after(self.ratio, growth, cost, kept)
         work = jax.tree.map(lambda new, old: jnp.where(sound, new, old), prefix.moved(G), state.work)
         after = CompetitiveState(inner_state, work, state.future, state.ratio, state.box, account)
-        details = account.details("optimum", "live_ratio", choice.active | ~kept)
-        return after, action, Info(inner.converged & kept, advice, details, inner)
+        details = account.details("optimum", "live_ratio", choice.active | ~account.kept)
+        return after, action, Info(inner.converged & account.kept, advice, details, inner)
 
     def _as_announced(self, problem: Problem, context, A, target, place, step) -> Bool[Array, ""]:
         """Whether step, weight and context are such as the promise takes them to be."""

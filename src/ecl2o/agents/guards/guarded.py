@@ -48,7 +48,7 @@ class Guarded(AbstractGuard):
     else by the last one that does on the way from the expert's action.
 
     The promise is lost (`kept` turns false, the expert is followed, and steps count as not converged) where a compiled program
-    turns out to have a reservation above the slack, or where a context is not finite.
+    turns out to have a reservation above the slack, where a context is not finite, or where f < 0 and the bill exceeds it.
 
     Args:
         agent: whose actions are played as far as possible.
@@ -113,10 +113,10 @@ class Guarded(AbstractGuard):
         return self._state(problem, start, state.inner)
 
     def _state(self, problem: Problem, start: Start, inner: State) -> GuardedState:
-        valid = self.slack >= 0
+        valid = jnp.isfinite(self.slack) & (self.slack >= 0)
         if not isinstance(problem.switching, LinearSwitching):
             reserved = self.slack if self.reservation is None else self.reservation
-            valid = (reserved > 0) & (reserved <= self.slack)
+            valid &= (reserved > 0) & (reserved <= self.slack)
         expert = on_its_own(self.expert).init(problem, start)
         return GuardedState(inner, expert, Account.opened(jnp.zeros(()), valid, start.x0.dtype))
 
@@ -137,8 +137,8 @@ class Guarded(AbstractGuard):
 
         cost = problem.hitting(action, context) + problem.switching(action, previous)
         account = state.account.after(1 + self.slack, growth, cost, kept)
-        details = account.details("expert_cost", "expert_ratio", active | ~kept)
-        info = Info(inner.converged & expert_info.converged & kept, advice, details, inner)
+        details = account.details("expert_cost", "expert_ratio", active | ~account.kept)
+        info = Info(inner.converged & expert_info.converged & account.kept, advice, details, inner)
         return GuardedState(inner_state, expert_state, account), action, info
 
     def _kappa(self, problem: Problem) -> Float[Array, ""] | float:

@@ -42,6 +42,10 @@ class AbstractGuard(AbstractAgent):
         """The state with account and reference begun anew at `start.x0`; the wrapped agent's is left as it is."""
 
 
+# Of the bill and of what was promised, relative: by how much rounding may exceed a promise (docs/guarantees.md).
+_ROUNDING = {"float64": 1e-9, "float32": 1e-4}
+
+
 class Account(eqx.Module):
     """How a promise stands.
 
@@ -52,7 +56,8 @@ class Account(eqx.Module):
         left: what the promise leaves to be spent.
         cost: what was paid.
         reference: what the promise is relative to, so far.
-        kept: whether the promise has held at every step.
+        kept: whether the promise has held at every step. A bill that exceeds it by more than rounding explains ends it, so that
+            no account says of a broken promise that it was kept.
         steps: for how many steps it held.
     """
 
@@ -76,13 +81,10 @@ class Account(eqx.Module):
         kept: Bool[Array, ""],
     ) -> "Account":
         """A step later: the reference has grown by `growth`, the bill by `cost`."""
-        return Account(
-            self.left + ratio * growth - cost,
-            self.cost + cost,
-            self.reference + growth,
-            kept,
-            self.steps + kept,
-        )
+        left, paid, reference = self.left + ratio * growth - cost, self.cost + cost, self.reference + growth
+        tolerance = _ROUNDING[left.dtype.name] * (jnp.abs(paid) + jnp.abs(ratio * reference))
+        kept &= left >= -tolerance  # false for NaN
+        return Account(left, paid, reference, kept, self.steps + kept)
 
     def details(self, reference: str, ratio: str, active: Bool[Array, ""]) -> dict[str, Array]:
         """For `Info.details`: `cost`, reference and ratio by their names, `left`, `active`, `kept` and `kept_steps`."""
