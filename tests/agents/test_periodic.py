@@ -139,6 +139,11 @@ def test_promises_are_found_behind_what_renews_them():
     assert told(ec.Periodic(guard, 5, "history")) == (2.0, "the optimum", 5)
     assert told(ec.Guarded(ec.Greedy(), slack=0.5)) == (1.5, "ROBD", None)
     assert told(ec.Periodic(ec.Greedy(), 5, "history")) is None
+    # One inside the other: what begins anew more often is what is promised, where the ends fall together.
+    daily = ec.Periodic(ec.Competitive(ec.Greedy(), ratio=2.0), 6)
+    assert told(ec.Periodic(daily, 24, "history")) == (2.0, "the optimum", 6)
+    assert told(ec.Periodic(daily, 4, "history")) == (2.0, "the optimum", 4)
+    assert told(ec.Periodic(daily, 15, "history")) is None
     assert told(ec.MLAROBD(guard)) is None  # what the calibrator plays is not what was promised
     assert str(ec.Periodic(guard, 6).promise(PROBLEM)) == "cost <= 2 x the optimum + 0.5, in every 6 steps"
 

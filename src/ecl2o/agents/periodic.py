@@ -1,5 +1,6 @@
 """What begins anew at regular times: a promise for each day or week, or an agent for each of its days."""
 
+import dataclasses
 import warnings
 from typing import Literal
 
@@ -68,10 +69,12 @@ class Periodic(AbstractAgent):
         self.agent.check(problem, self._beginning(start.x0, start.history))
 
     def promise(self, problem: Problem) -> Promise | None:
+        """That of the agent, for one period: for its own, if that is shorter; nothing where the two do not fit together."""
         promise = self.agent.promise(problem)
         if promise is None:
             return None
-        return Promise(promise.ratio, promise.reference, promise.allowance, self.period, promise.contexts)
+        period = self.period if promise.period is None else min(promise.period, self.period)
+        return dataclasses.replace(promise, period=period) if self.period % period == 0 else None
 
     def init(self, problem: Problem, start: Start) -> PeriodicState:
         kept = start.history[:0] if self.keeps == "memory" else start.history
