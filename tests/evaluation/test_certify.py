@@ -124,6 +124,16 @@ def test_weights_and_intervals_of_a_promise_are_searched_too():
         steps=1,
     )
     assert 2.4 * (1 - 1e-12) <= certificate.ratio <= 2.4 * (1 + 1e-9)
+    # By default curvatures are searched where the costs say that they lie, and centres where the promise does.
+    certificate = ec.certify(ec.Competitive(hostile, 2.4, 24, contexts=(0.0, 2.0)), curved, 24, starts=1, steps=1)
+    assert 2.4 * (1 - 1e-12) <= certificate.ratio <= 2.4 * (1 + 1e-9)
+    centres, weights = np.asarray(certificate.instance.contexts).T
+    assert 0.0 <= centres.min() <= centres.max() <= 2.0
+    assert (weights.min(), weights.max()) == (1.0, 3.0)
+    unbounded = ec.Problem(ec.CurvedTracking(minimum=2.0), curved.switching)
+    certificate = ec.certify(ec.ROBD(), unbounded, 6, starts=2, steps=200)
+    assert 2.3 < certificate.ratio <= float(ec.theory.robd_ratio(2.0, 10.0, 10.0))
+    assert np.ptp(certificate.instance.contexts[:, 1]) > 2.0
     kept = ec.Competitive(hostile, 2.0, 24, contexts=(-0.1, 0.8))
     certificate = ec.certify(kept, LINE, 24, starts=1, steps=1)
     assert 2.0 * (1 - 1e-12) <= certificate.ratio <= 2.0 * (1 + 1e-9)
@@ -162,7 +172,9 @@ def test_where_standing_still_is_not_in_the_region_it_is_searched():
 
 
 class Boastful(ec.AbstractAgent):
-    """Says that it is linear, and is Greedy on contexts up to 1/2 only."""
+    """Says that it is linear, and is Greedy on contexts up to a limit only."""
+
+    limit: float = eqx.field(static=True)
 
     @property
     def lookahead(self):
@@ -175,14 +187,23 @@ class Boastful(ec.AbstractAgent):
         return ec.Greedy().init(problem, start)
 
     def step(self, problem, state, observation):
-        clipped = jnp.clip(observation.context, -0.5, 0.5)
+        clipped = jnp.clip(observation.context, -self.limit, self.limit)
         return ec.Greedy().step(problem, state, eqx.tree_at(lambda o: o.context, observation, clipped))
 
 
-def test_nothing_is_called_exact_that_its_own_instance_does_not_have():
-    certificate = ec.certify(Boastful(), LINE, 4, starts=3, steps=100)
+@pytest.mark.parametrize("limit", [0.5, 100.0])
+def test_nothing_is_called_exact_that_its_own_instance_does_not_have(limit):
+    """Small or large: what clips far away is not linear either."""
+    agent = Boastful(limit)
+    certificate = ec.certify(agent, LINE, 4, starts=3, steps=100)
     assert not certificate.exact
-    np.testing.assert_allclose(_realised(Boastful(), LINE, certificate.instance), certificate.ratio, rtol=1e-8)
+    np.testing.assert_allclose(_realised(agent, LINE, certificate.instance), certificate.ratio, rtol=1e-8)
+
+
+def test_what_an_agent_says_of_itself_is_not_inherited():
+    for agent in (ec.Greedy, ec.Competitive, ec.Guarded):
+        with pytest.raises(TypeError, match=f"{agent.__name__} is final.*need not hold for a Changed: wrap it"):
+            type("Changed", (agent,), {})
 
 
 @pytest.mark.parametrize(("slow", "fast", "exact"), [(1e-2, 1e2, True), (1e-10, 1e6, False)])

@@ -6,11 +6,13 @@ inner agent proposed.
 
 import abc
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecl2o.problem import NotApplicable, Problem
@@ -107,6 +109,8 @@ class Promise(eqx.Module):
 
     >>> print(Promise(2.0, "the optimum", period=24))
     cost <= 2 x the optimum, in every 24 steps
+    >>> print(Promise(2.0, "the optimum", contexts=(0.0, 0.8)))
+    cost <= 2 x the optimum, over the whole run, while contexts stay from 0 to 0.8
     """
 
     ratio: Float[Array, ""] | float
@@ -118,15 +122,34 @@ class Promise(eqx.Module):
     def __str__(self) -> str:
         extra = f" + {float(self.allowance):g}" if float(self.allowance) else ""
         span = "over the whole run" if self.period is None else f"in every {self.period} steps"
-        return f"cost <= {float(self.ratio):g} x {self.reference}{extra}, {span}"
+        bounds = (
+            "" if self.contexts is None else f", while contexts stay from {' to '.join(map(_in_words, self.contexts))}"
+        )
+        return f"cost <= {float(self.ratio):g} x {self.reference}{extra}, {span}{bounds}"
+
+
+def _in_words(bound: Any) -> str:
+    """A number, or one for each coordinate."""
+    numbers = [f"{number:g}" for number in np.atleast_1d(np.asarray(bound))]
+    return numbers[0] if len(set(numbers)) == 1 else f"({', '.join(numbers)})"
 
 
 class AbstractAgent(eqx.Module):
     """Anything that acts.
 
     Besides what must be written, `check`, `promise` and `is_linear` may be: they are asked of every agent, and answer for one
-    that has nothing to say.
+    that has nothing to say. A class with nothing left to write is final: what it promises, and that it is linear, would be said
+    of a subclass too, and need not be so.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for parent in cls.__mro__[1:]:
+            if issubclass(parent, AbstractAgent) and not inspect.isabstract(parent):
+                raise TypeError(
+                    f"{parent.__name__} is final, since what it says of itself need not hold for a {cls.__name__}: wrap it "
+                    "(hold it in a field and call its init and step), or begin from AbstractAgent."
+                )
 
     @property
     @abc.abstractmethod

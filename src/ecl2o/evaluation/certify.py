@@ -14,11 +14,13 @@ from ecl2o.agents import AbstractAgent, Promise
 from ecl2o.evaluation.adversary import played_ratio, worst_found
 from ecl2o.evaluation.revelation import concerns, revealed_futures
 from ecl2o.offline import oracle
-from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
+from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import AnyArray, on_device
 from ecl2o.running import rollout
 
 _EXACT = 1e-8  # how well an exact ratio is realised and bounded, relative
+_SCALES = 1.0, 1e6  # at which it is played: what is linear has the same ratio at any
+_MANY_TIMES = 100.0  # the least curvature: how far curvatures without an end are searched
 
 Region = tuple[Any, Any]  # numbers or arrays that broadcast to (T, q)
 
@@ -62,20 +64,21 @@ def certify(
     answer is exact: both bills are quadratic forms of the contexts, and the ratio is their largest generalized eigenvalue. It
     is said only if its instance, played, has that ratio, and if the forms confirm that none has more. In any other case it is
     the worst found by projected gradient ascent, `steps` steps from each of `starts` places, over contexts between the two
-    bounds `contexts` (by default -1 and 1, or those within which the agent's promise holds): a lower bound, as the instance
-    shows. Against a promise relative to the optimum, ascent starts from the adversary of the theorem behind it as well. An
-    agent that moves where standing still is free has an infinite ratio.
+    bounds `contexts`: a lower bound, as the instance shows. By default these are -1 and 1, or those within which the agent's
+    promise holds; the curvatures of `CurvedTracking` lie in its range, up to 100 times the least one where it has no end.
+    Against a promise relative to the optimum, ascent starts from the adversary of the theorem behind it as well. An agent that
+    moves where standing still is free has an infinite ratio.
 
     Agents that ask for forecasts get exact ones. Runs in double precision whatever the global setting. The action x0 = 0 is
-    moved into the action set if need be. `context_dim` is the number q of numbers in a context where that is not the
-    dimension of actions.
+    moved into the action set if need be. `context_dim` is the number q of numbers in a context where it is not known from the
+    costs.
 
     Args:
         agent: whose worst case is wanted.
         problem: what is decided.
         horizon: T, the number of steps.
         contexts: (low, high), each (q,) or one number, between which the search looks. Default: see above.
-        context_dim: q, how many numbers a context has. Default: as many as an action.
+        context_dim: q, how many numbers a context has. Default: as many as an action; for `CurvedTracking` one more.
         key: for the places where the search starts. Default: a fixed one.
         starts: how many places. Default: 8.
         steps: of gradient ascent from each. Default: 400.
@@ -94,9 +97,11 @@ def certify(
             certificate = _exact_certificate(agent, problem, x0, horizon)
             if certificate is not None:
                 return certificate
-        shape, promise = (horizon, dim if context_dim is None else context_dim), agent.promise(problem)
-        bounds = (np.broadcast_to(np.asarray(bound, np.float64), shape) for bound in _region(contexts, promise))
-        low, high = map(on_device, bounds)
+        promise = agent.promise(problem)
+        if context_dim is None:
+            context_dim = dim + isinstance(problem.hitting, CurvedTracking)
+        region = _default_region(problem, promise, dim, context_dim) if contexts is None else contexts
+        low, high = (on_device(np.broadcast_to(np.asarray(end, np.float64), (horizon, context_dim))) for end in region)
         first = _drawn(jax.random.key(0) if key is None else key, starts, low, high)
         if promise is not None and concerns(promise, problem):
             ratio = jnp.asarray(promise.ratio, jnp.float64)
@@ -110,10 +115,14 @@ def _drawn(key: PRNGKeyArray, starts: int, low: Float[Array, "T q"], high: Float
     return low + jax.random.uniform(key, (starts, *low.shape), low.dtype) * (high - low)
 
 
-def _region(contexts: Region | None, promise: Promise | None) -> Region:
-    if contexts is not None:
-        return contexts
-    return (-1.0, 1.0) if promise is None or promise.contexts is None else promise.contexts
+def _default_region(problem: Problem, promise: Promise | None, dim: int, context_dim: int) -> Region:
+    low, high = np.full(context_dim, -1.0), np.full(context_dim, 1.0)
+    if promise is not None and promise.contexts is not None:
+        low[:dim], high[:dim] = promise.contexts
+    if isinstance(problem.hitting, CurvedTracking):
+        least, greatest = problem.hitting.minimum, problem.hitting.maximum
+        low[-1], high[-1] = least, _MANY_TIMES * least if greatest is None else greatest
+    return low, high
 
 
 def _ceiling(promise: Promise | None, horizon: int) -> float:
@@ -128,8 +137,8 @@ def _exact_certificate(
 ) -> Certificate | None:
     """The largest eigenvalue of a linear agent's bill relative to the oracle's; None where rounding stands in the way.
 
-    From below it is shown by playing the eigenvector, from above by a Cholesky factor of (1 + 1e-8) ratio times the oracle's
-    form less the agent's, which would not be there if some contexts had a larger ratio.
+    From below it is shown by playing the eigenvector, small and large, from above by a Cholesky factor of (1 + 1e-8) ratio times
+    the oracle's form less the agent's, which would not be there if some contexts had a larger ratio.
     """
     units = np.eye(horizon * x0.shape[0]).reshape(-1, horizon, x0.shape[0])
     agent_bill = _bill_form(problem, np.asarray(_actions_of(agent, problem, x0, units)))
@@ -141,9 +150,11 @@ def _exact_certificate(
     except (np.linalg.LinAlgError, ValueError):  # not positive definite, not finite
         return None
     contexts = direction.reshape(horizon, x0.shape[0])
-    instance = Instance(x0, contexts / np.abs(contexts).max())
-    realised = played_ratio(agent, problem, instance)
-    return Certificate(float(ratio), instance, exact=True) if abs(realised / ratio - 1) <= _EXACT else None
+    contexts /= np.abs(contexts).max()
+    realised = [played_ratio(agent, problem, Instance(x0, scale * contexts)) for scale in _SCALES]
+    if max(abs(np.array(realised) / ratio - 1)) > _EXACT:
+        return None
+    return Certificate(float(ratio), Instance(x0, contexts), exact=True)
 
 
 @eqx.filter_jit
