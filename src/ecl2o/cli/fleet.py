@@ -161,13 +161,15 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
 def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> None:
     from rich.table import Table
 
+    from ecl2o.report.fleet import marked_name, note
+
     shown = Table(title=f"The worst of {found['sites'] - found['failed']} sites", title_justify="left")
     shown.add_column("")
     for heading in ("average cost", "worst day", "live ratio", "R-OBD's cost"):
         shown.add_column(heading, justify="right")
     for row in worst:
         cells = (row.get(name) for name in ("average_cost", "competitive_ratio", "live_ratio", "r_obd_cost"))
-        shown.add_row(row["name"], *("" if cell is None or math.isnan(cell) else f"{cell:.3f}" for cell in cells))
+        shown.add_row(marked_name(row), *("" if cell is None or math.isnan(cell) else f"{cell:.3f}" for cell in cells))
     say = output.results().print
     if worst:
         tables.print_table(shown)
@@ -176,6 +178,8 @@ def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> No
         say(f"worst day: median {ratio['median']:.3f}, 90 % below {ratio['p90']:.3f}, largest {ratio['largest']:.3f}.")
         if found["promised"]:
             say(f"promises: {found['promised']} made, {found['kept']} kept.")
+        if found["no_result"]:
+            say(note(found), soft_wrap=True)
     if found["failed"]:
         say(f"{found['failed']} of {found['sites']} sites failed:")
         for row in table[table.status == "failed"].to_dict("records"):

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ecl2o.evaluation.convergence import MARK
 from ecl2o.report.page_style import STYLE
 from ecl2o.report.style import GREY, house_style, looks, new_figure
 
@@ -32,6 +33,7 @@ def summary(table: pd.DataFrame) -> dict[str, Any]:
     kept = [row.get("promise_kept") for row in done]
     found: dict[str, Any] = {"sites": len(table), "failed": len(table) - len(done)}
     found |= {"promised": sum(value in (True, False) for value in kept), "kept": sum(value is True for value in kept)}
+    found["no_result"] = sum(map(is_no_result, done))
     for name in ("average_cost", "competitive_ratio"):
         quantiles = zip(
             ("smallest", "median", "p90", "largest"), np.quantile(_column(done, name), [0, 0.5, 0.9, 1]), strict=True
@@ -50,11 +52,29 @@ def _column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
     return np.array([row[name] for row in rows], float) if rows else np.array([np.nan])
 
 
-def worst_first(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The sites that are done: broken promises, then what costs most beside R-OBD."""
+def is_no_result(row: Mapping[str, Any]) -> bool:
+    """Whether a step behind this site's figures did not converge, or its promise was lost."""
+    return row.get("promise_kept") is False or row.get("unconverged", 0) > 0
 
-    def badness(row: dict[str, Any]) -> tuple[bool, float]:
-        return row.get("promise_kept") is False, row["average_cost"] / row["r_obd_cost"]
+
+def marked_name(row: Mapping[str, Any]) -> str:
+    """The name of a site, with a mark where its figures are no result."""
+    return row["name"] + MARK if is_no_result(row) else row["name"]
+
+
+def note(found: Mapping[str, Any]) -> str:
+    """What the mark means, for how many sites; nothing where there are none."""
+    count = found["no_result"]
+    sites = "1 site" if count == 1 else f"{count} sites"
+    told = f"{MARK.strip()} {sites}: a solve did not converge, or a promise was lost. These figures are no result."
+    return told if count else ""
+
+
+def worst_first(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The sites that are done: broken promises, then other figures that are no result, then what costs most beside R-OBD."""
+
+    def badness(row: dict[str, Any]) -> tuple[bool, bool, float]:
+        return row.get("promise_kept") is False, is_no_result(row), row["average_cost"] / row["r_obd_cost"]
 
     return sorted(_done(table), key=badness, reverse=True)
 
@@ -130,6 +150,7 @@ def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
         for key, label in (("average_cost", "average cost"), ("competitive_ratio", "worst day"))
     )
     promises = f"<p>{found['promised']} promises made, {found['kept']} kept.</p>" if found["promised"] else ""
+    promises += f"<p>{escape(note(found))}</p>" if found["no_result"] else ""
     return (
         f'<figure>\n<img src="data:image/svg+xml;base64,{data}" alt="Distribution of costs and ratios over sites">\n'
         "<figcaption>Average cost in units of the oracle's; the worst day's cost over its optimum.</figcaption>\n</figure>"
@@ -142,7 +163,8 @@ def _sites(table: pd.DataFrame) -> str:
     columns = {name: label for name, label in _COLUMNS.items() if any(_cell(row.get(name)) for row in rows)}
     head = "".join(f'<th scope="col">{escape(label)}</th>' for label in columns.values())
     lines = [
-        f'<tr><th scope="row">{escape(row["name"])}</th>{"".join(f"<td>{_cell(row[name])}</td>" for name in columns)}</tr>'
+        f'<tr><th scope="row">{escape(marked_name(row))}</th>'
+        f"{''.join(f'<td>{_cell(row[name])}</td>' for name in columns)}</tr>"
         for row in rows[:_MOST_ROWS]
     ]
     more = "" if len(rows) <= _MOST_ROWS else f"<p>{len(rows) - _MOST_ROWS} more are in the Parquet file.</p>"
