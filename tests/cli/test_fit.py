@@ -89,7 +89,8 @@ def test_refusals_are_one_line_and_write_nothing(ecl2o, tmp_path, arguments, mes
         (("--unit-cost", "-1"), "must be positive and finite, got -1."),
         (("--fill", "zeros"), "'zeros' is not one of 'interpolate', 'previous'"),
         (("--day-start", "25"), "a day must start at an hour from 0 to 23"),
-        (("--out", "."), "is a folder"),
+        (("--out", "."), "is not a file, and is not overwritten"),
+        (("--out", "/dev/null"), "is not a file, and is not overwritten"),
         (("--out", "nowhere/policy.ecl2o"), "does not exist"),
     ],
 )
@@ -97,6 +98,20 @@ def test_misunderstandings_have_their_own_exit_code(ecl2o, tmp_path, arguments, 
     result = ecl2o("fit", write_series(tmp_path / "demand.csv"), *arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_what_is_no_policy_is_not_overwritten(ecl2o, tmp_path):
+    data = write_series(tmp_path / "demand.csv")
+    before = data.read_bytes()
+    for place, code, message in (
+        (("--out", data), 2, "is not a policy, and is not overwritten"),
+        (("--out", tmp_path / "new.ecl2o", "--report", data), 1, "choose another one with --report"),
+    ):
+        refused = ecl2o("fit", data, "--column", "demand", *SPLIT, *place)
+        assert refused.exit_code == code
+        assert message in " ".join(refused.stderr.replace("│", " ").split())
+        assert data.read_bytes() == before
+        assert [entry.name for entry in tmp_path.iterdir()] == ["demand.csv"]
 
 
 def test_daily_rows_need_a_period(ecl2o, tmp_path):

@@ -19,7 +19,8 @@ from .conftest import SPLIT, TESTED
 from .operator_files import DAYS, STEPS, write_series
 
 ALPHA, PROMISE, ENDS = 5.0, 3.0, (0.4, 2.4)
-FOLLOWED = ("--column", "demand", "--weight-column", "price")
+PRICE = "price [/MWh]"  # a name that would be markup where markup is read
+FOLLOWED = ("--column", "demand", "--weight-column", PRICE)
 TERMS = ("--alpha", ALPHA, "--promise", PROMISE, "--weights", f"{ENDS[0]}:{ENDS[1]}", "--advisor", "ridge")
 
 
@@ -43,9 +44,9 @@ def write_priced(path, days=24, **changes):
     frame = pd.read_csv(write_series(path, days))
     rng = np.random.default_rng(1)
     demand = frame["demand"].to_numpy()
-    frame.insert(1, "price", np.clip(demand / demand.mean() * np.exp(rng.normal(0, 0.3, len(demand))), 0.5, 2.0))
+    frame.insert(1, PRICE, np.clip(demand / demand.mean() * np.exp(rng.normal(0, 0.3, len(demand))), 0.5, 2.0))
     for row, price in changes.get("prices", {}).items():
-        frame.loc[row, "price"] = price
+        frame.loc[row, PRICE] = price
     frame.to_csv(path, index=False)
     return path
 
@@ -71,14 +72,14 @@ def test_bills_are_those_of_numpy_and_the_contract_says_what_it_counts_on(made, 
     out, report = made
     policy = ec.load(out)
     contract = policy.contract
-    assert (contract.columns, contract.weight_column, contract.weights) == (["demand", "price"], "price", ENDS)
+    assert (contract.columns, contract.weight_column, contract.weights) == (["demand", PRICE], PRICE, ENDS)
     assert report["recipe"]["weights"] == list(ENDS)
     days, per_day = report["split"]["test_days"], STEPS
     evaluated = ecl2o("evaluate", out, priced, "--days", days, "--json")
     assert evaluated.exit_code == 0, evaluated.stderr
     rows = json.loads(evaluated.stdout)["rows"]
 
-    values = read_series(priced, None, ["demand", "price"])[0].to_numpy(float)
+    values = read_series(priced, None, ["demand", PRICE])[0].to_numpy(float)
     first = len(values) - days * per_day
     past, tested = values[:first], values[first:]
     runner = begin(policy, None, past)
@@ -95,7 +96,7 @@ def test_bills_are_those_of_numpy_and_the_contract_says_what_it_counts_on(made, 
 def test_act_takes_two_numbers_and_compare_and_the_file_know_the_weights(made, priced, ecl2o):
     out, _ = made
     policy = ec.load(out)
-    acted = ecl2o("act", out, "--x0", "3", stdin='3.5,1.5\n{"price": 0.5, "demand": 3.25}\n')
+    acted = ecl2o("act", out, "--x0", "3", stdin=f'3.5,1.5\n{{"{PRICE}": 0.5, "demand": 3.25}}\n')
     assert acted.exit_code == 0, acted.stderr
     plain, named = acted.stdout.splitlines()
     runner = ec.Runner(policy, [3.0], policy.history)
@@ -156,9 +157,9 @@ def test_without_a_declaration_the_range_is_what_was_seen_a_quarter_wider(priced
     fitted = ecl2o("fit", priced, "--out", out, *FOLLOWED, "--advisor", "r-obd", *SPLIT)
     assert fitted.exit_code == 0, fitted.stderr
     said = " ".join(fitted.stdout.split())
-    weights = Reading(priced, ["demand"], weight_column="price").rows()[0]["price"].iloc[: 14 * STEPS]
+    weights = Reading(priced, ["demand"], weight_column=PRICE).rows()[0][PRICE].iloc[: 14 * STEPS]
     np.testing.assert_allclose(ec.load(out).contract.weights, (weights.min() / 1.25, weights.max() * 1.25))
-    assert "weights: of price, from 0.4 to 2.5" in said
+    assert f"weights: of {PRICE}, from 0.4 to 2.5" in said
     assert "weight/2 miss² + alpha/2 change²" in said
     assert "with --promise 2." in said  # the least that can be promised is above 2
 
@@ -169,14 +170,14 @@ def test_without_a_declaration_the_range_is_what_was_seen_a_quarter_wider(priced
         (["--weight-column", "nothing"], "'nothing' is missing; the file has"),
         (["--weight-column", "demand"], "besides the weight 'demand' a column is needed to follow"),
         (["--weights", "1:2"], "goes with --weight-column"),
-        (["--weight-column", "price", "--weights", "0:2"], "must be positive and finite, got '0:2'"),
-        (["--weight-column", "price", "--weights", "2"], "LOW:HIGH is expected"),
-        (["--weight-column", "price", "--advisor", "lstm"], "the advisor lstm knows no weights"),
-        (["--weight-column", "price", "--promise", "2"], "cannot be promised"),
-        (["--weight-column", "price", "--promise", "3", "--weights", "1:1.2"], "lie outside, the first"),
+        (["--weight-column", PRICE, "--weights", "0:2"], "must be positive and finite, got '0:2'"),
+        (["--weight-column", PRICE, "--weights", "2"], "LOW:HIGH is expected"),
+        (["--weight-column", PRICE, "--advisor", "lstm"], "the advisor lstm knows no weights"),
+        (["--weight-column", PRICE, "--promise", "2"], "cannot be promised"),
+        (["--weight-column", PRICE, "--promise", "3", "--weights", "1:1.2"], "lie outside, the first"),
         (
-            ["--weight-column", "price", "--alpha", "demand=1,price=2"],
-            "alpha is given for demand, price, but the columns",
+            ["--weight-column", PRICE, "--alpha", f"demand=1,{PRICE}=2"],
+            f"alpha is given for demand, {PRICE}, but the columns",
         ),
     ],
 )
@@ -198,7 +199,7 @@ def test_prices_that_are_not_positive_need_a_declaration(ecl2o, tmp_path):
 
 def test_bounds_go_with_weights(priced):
     """What fit --bounds makes of a weighted series: the promise then counts on contexts within the bounds, and is kept."""
-    contexts = Reading(priced, ["demand"], weight_column="price").contexts(Split(14, 4))
+    contexts = Reading(priced, ["demand"], weight_column=PRICE).contexts(Split(14, 4))
     recipe = Recipe(ALPHA, promise=Terms(PROMISE), bounds=(2.0, 20.0), weights=ENDS)
     problem = series_problem(contexts, recipe.alpha, recipe.bounds, recipe.weights)
     values = np.column_stack([np.maximum(contexts.followed, 2.0), contexts.values[:, -1]])
@@ -212,12 +213,12 @@ def test_bounds_go_with_weights(priced):
 def test_two_columns_with_one_price_a_promise_for_each_day_and_an_allowance(priced, ecl2o, tmp_path):
     """On days as hostile as they come, by NumPy: at each step of each day at most ratio times its optimum, plus the allowance."""
     out, allowance, ratio = tmp_path / "two.ecl2o", 2.0, 2.5
-    columns = ("--column", "demand", "--column", "supply", "--weight-column", "price")
+    columns = ("--column", "demand", "--column", "supply", "--weight-column", PRICE)
     terms = ("--alpha", ALPHA, "--promise", ratio, "--per", "day", "--allowance", allowance, "--weights", "0.4:2.4")
     fitted = ecl2o("fit", priced, "--out", out, *columns, *terms, "--advisor", "r-obd", *SPLIT)
     assert fitted.exit_code == 0, fitted.stderr
     policy, rng = ec.load(out), np.random.default_rng(3)
-    assert policy.contract.columns == ["demand", "supply", "price"]
+    assert policy.contract.columns == ["demand", "supply", PRICE]
     assert "at most 2.5 times the optimum plus 2, over each 4 steps" in " ".join(fitted.stdout.split())
     evaluated = ecl2o("evaluate", out, priced, "--days", TESTED, "--json")
     assert json.loads(evaluated.stdout)["rows"]["policy"]["promise_kept"] is True

@@ -56,5 +56,5 @@ def client(scheduler: str | None, workers: int | None) -> "Iterator[Client | Non
     with cluster(scheduler, workers) as found:
         page = dashboard(found)
         if page is not None:
-            output.messages().print(f"Dask's page: {page}", soft_wrap=True, markup=False)
+            output.messages().print(f"Dask's page: {page}", soft_wrap=True)
         yield found

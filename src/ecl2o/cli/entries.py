@@ -77,7 +77,7 @@ def _print_notes(
     console = output.results()
     left_out = [row for row in rows if row.not_applicable is not None]
     for number, row in enumerate(left_out, start=1):
-        console.print(f"({number}) {row.name} does not apply: {row.not_applicable}", soft_wrap=True, markup=False)
+        console.print(f"({number}) {row.name} does not apply: {row.not_applicable}", soft_wrap=True)
     for row in rows:
         if row.unconverged:
             console.print(row.unconverged.note(labels.get(row.name, row.name)), soft_wrap=True)

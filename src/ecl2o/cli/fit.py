@@ -100,23 +100,25 @@ def fit(
     if report is not None:
         from ecl2o.report.folder import refuse_foreign
 
-        refuse_foreign(report)
+        refuse_foreign(report, "--report")
     contexts = series.reading(data, column, time_column, fill, period, day_start, weight_column).contexts(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, recipe, progress)
     searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
     found = bad_day(fitted.policy, contexts, seed) if searched else None
-    save(out, fitted.policy)
-    if fitted.screened is not None:
-        output.messages().print(f"{data.name}: {fitted.screened}", soft_wrap=True)
     result = _as_json(fitted, out, found, unit_cost)
-    if report is not None:
+    if report is None:
+        save(out, fitted.policy)
+    else:
         from ecl2o.report.folder import whole_folder, write_results
         from ecl2o.report.policy_week import draw_policy_week
 
-        with whole_folder(report) as folder:
+        with whole_folder(report, "--report") as folder:  # both are written, or neither
             about = {"format": 1, "study": "own-series"}
             write_results(folder, about | result, {"week": draw_policy_week(fitted, contexts)})
+            save(out, fitted.policy)
+    if fitted.screened is not None:
+        output.messages().print(f"{data.name}: {fitted.screened}", soft_wrap=True)
     if json:
         output.print_json(result)
         return
@@ -127,14 +129,18 @@ def fit(
             "anything."
         )
     if report is not None:
-        output.messages().print(f"figure: {report / 'figures' / 'week.png'}", soft_wrap=True, markup=False)
+        output.messages().print(f"figure: {report / 'figures' / 'week.png'}", soft_wrap=True)
 
 
 def _refuse_bad_place(out: Path) -> None:
-    """Before the training, not after it."""
-    if out.is_dir():
-        raise typer.BadParameter(f"{out} is a folder.", param_hint="--out")
+    """Before the training, not after it; a file that is no policy, the series itself among them, is not overwritten."""
+    from ecl2o.serving.policy_file import is_ours
+
     output.refuse_unless_writable(out, "--out")
+    if out.exists() and not is_ours(out):
+        raise typer.BadParameter(
+            f"{out} is not a policy, and is not overwritten; choose another name, or move it away.", param_hint="--out"
+        )
 
 
 def _as_json(fitted: "FittedSeries", out: Path, found: Any, unit_cost: float | None) -> dict[str, Any]:

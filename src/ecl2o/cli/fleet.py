@@ -152,8 +152,8 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
     else:
         _print(found, worst_first(table)[:_WORST], table)
         if found["failed"]:
-            output.messages().print(f"where they failed: {out / ERRORS}", soft_wrap=True, markup=False)
-        output.messages().print(f"report: {out / PAGE}", soft_wrap=True, markup=False)
+            output.messages().print(f"where they failed: {out / ERRORS}", soft_wrap=True)
+        output.messages().print(f"report: {out / PAGE}", soft_wrap=True)
     if not found["sites"] - found["failed"]:
         raise ValueError(f"none of the {len(rows)} sites could be done; the first: {rows[0]['reason']}")
 
@@ -183,4 +183,4 @@ def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> No
     if found["failed"]:
         say(f"{found['failed']} of {found['sites']} sites failed:")
         for row in table[table.status == "failed"].to_dict("records"):
-            say(f"  {row['name']}: {row['reason']}", soft_wrap=True, markup=False)
+            say(f"  {row['name']}: {row['reason']}", soft_wrap=True)

@@ -78,7 +78,7 @@ def frontier(
         output.print_json(found.as_json())
     else:
         _print_table(found)
-    output.messages().print(f"figure: {out / 'figures' / 'frontier.png'}", soft_wrap=True, markup=False)
+    output.messages().print(f"figure: {out / 'figures' / 'frontier.png'}", soft_wrap=True)
 
 
 def _refuse_given(options: dict[str, Any], purpose: str, source: Any) -> None:

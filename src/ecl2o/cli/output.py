@@ -77,7 +77,9 @@ def in_options(message: str, options: dict[str, str]) -> str:
 
 
 def refuse_unless_writable(path: Path, option: str) -> None:
-    """Before the work, not after it: the folder must exist and take a new file."""
+    """Before the work, not after it: the folder must exist and take a new file, and what is there now must be a file."""
+    if path.exists() and not path.is_file():
+        raise typer.BadParameter(f"{path} is not a file, and is not overwritten.", param_hint=option)
     folder = path.resolve().parent
     if not folder.is_dir():
         raise typer.BadParameter(f"the folder {folder} does not exist.", param_hint=option)
@@ -117,8 +119,12 @@ def messages() -> "Console":
 def _console(stderr: bool) -> "Console":
     from rich.console import Console
 
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+    console = Console(
+        stderr=stderr, highlight=False, markup=False
+    )  # brackets in names of files and columns are brackets
+    if not console.is_terminal:
+        console.width = WIDTH
+    return console
 
 
 def in_paragraphs(apps: Iterable[typer.Typer]) -> None:
@@ -158,7 +164,7 @@ def progress_bars(shown: bool = True) -> "Iterator[Progress]":
         from rich import progress as bars
 
         columns = (
-            bars.TextColumn("{task.description}"),
+            bars.TextColumn("{task.description}", markup=False),
             bars.BarColumn(bar_width=30),
             bars.TaskProgressColumn(),
             bars.TimeElapsedColumn(),

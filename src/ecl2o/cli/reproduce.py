@@ -98,7 +98,7 @@ def reproduce(
         output.print_json(found.as_json())
     else:
         _print_table(found)
-    output.messages().print(f"report: {out / PAGE}", soft_wrap=True, markup=False)
+    output.messages().print(f"report: {out / PAGE}", soft_wrap=True)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -158,6 +158,6 @@ def _print_table(study: "Study") -> None:
     tables.print_table(table)
     for place, entry in enumerate(study.left_out.values(), start=1):
         words = f"({place}) {entry.label} does not apply: {entry.reason}"
-        output.results().print(words, soft_wrap=True, markup=False)
+        output.results().print(words, soft_wrap=True)
     for note in notes(study):
-        output.results().print(note, markup=False, highlight=False)
+        output.results().print(note)

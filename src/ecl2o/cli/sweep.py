@@ -89,7 +89,7 @@ def sweep(
         output.print_json(found)
     else:
         _print_table(found)
-    output.messages().print(f"table: {out / 'sweep.parquet'}", soft_wrap=True, markup=False)
+    output.messages().print(f"table: {out / 'sweep.parquet'}", soft_wrap=True)
 
 
 _OPTIONS = {"trusts": "--trust", "mus": "--mu", "kappas": "--kappa", "gammas": "--gamma", "ratios": "--ratio"}
@@ -150,8 +150,8 @@ def _print_table(found: dict[str, Any]) -> None:
             setting = ", ".join(f"{k} {v}" for k, v in choice["setting"].items() if k not in ("family", "network"))
             cost, ratio = choice["test_cost"], choice["test_ratio"]
             note = f"{network}, {choice['rule']}: {setting}; cost {cost:.3f}, ratio {ratio:.2f} on the test days."
-            output.results().print(note, soft_wrap=True, markup=False)
-        output.results().print(_below(network, found["below_pure_ml"][network]), soft_wrap=True, markup=False)
+            output.results().print(note, soft_wrap=True)
+        output.results().print(_below(network, found["below_pure_ml"][network]), soft_wrap=True)
 
 
 def _below(network: str, below: dict[str, Any]) -> str:

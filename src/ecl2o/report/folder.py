@@ -25,19 +25,20 @@ _HEADER = "# Settings of this run. To repeat it: ecl2o reproduce --config {CONFI
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def whole_folder(path: Path, option: str = "--out") -> Iterator[Path]:
     """A temporary folder that takes the place of `path` when the block ends well, and vanishes when it does not.
 
     A folder that holds anything but a report of ours is not replaced. This is refused before the block runs, and again after.
+    `option` is what chooses the path.
     """
     path = Path(os.path.abspath(path))
-    refuse_foreign(path)
+    refuse_foreign(path, option)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as spare:
         fresh, old = Path(spare, "new"), Path(spare, "old")
         fresh.mkdir()
         yield fresh
-        refuse_foreign(path)
+        refuse_foreign(path, option)
         if path.exists():
             path.rename(old)
         try:
@@ -48,15 +49,15 @@ def whole_folder(path: Path) -> Iterator[Path]:
             raise
 
 
-def refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path, option: str = "--out") -> None:
     """Refuse a path that exists and is neither an empty folder nor a report of ours and nothing else."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise ValueError(f"{path} is not a folder; choose another one with --out.")
+        raise ValueError(f"{path} is not a folder; choose another one with {option}.")
     stranger = _stranger(path) if path.exists() else None
     if stranger is not None:
         raise ValueError(
             f"{path} holds {stranger.relative_to(path)}, which no report of ours has, and is not overwritten; choose another "
-            "folder with --out, or move that away."
+            f"folder with {option}, or move that away."
         )
 
 

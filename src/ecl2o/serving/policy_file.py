@@ -71,6 +71,12 @@ def pack(contents: Contents) -> bytes:
     return body + hashlib.sha256(body).digest()
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a file begins as those of this program do."""
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
 def unpack(data: bytes, kind: str, name: str) -> Contents:
     """Judge the bytes of a file and read them; `name` is what messages call it."""
     number, header_bytes = _check_frame(data, name)
