@@ -1,7 +1,8 @@
-"""An API reference needs every argument of every public function and class by name."""
+"""An API reference needs every argument of every public function and class by name, and its defaults as they are."""
 
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Callable
 from types import ModuleType
@@ -37,10 +38,18 @@ def arguments(value: Callable) -> list[str]:
     return [argument.name for argument in given]
 
 
-def documented(value: Callable) -> set[str]:
-    """The names in the list below `Args:`."""
+def documented(value: Callable) -> dict[str, str]:
+    """What the list below `Args:` says, by name."""
     block = re.search(r"^Args:\n((?:    .*\n?)+)", inspect.getdoc(value) or "", re.M)
-    return set() if block is None else set(re.findall(r"^    (\w+): \S", block.group(1), re.M))
+    return {} if block is None else dict(re.findall(r"^    (\w+): (\S.*(?:\n        .*)*)", block.group(1), re.M))
+
+
+def stated_defaults(value: Callable) -> dict[str, Any]:
+    """The defaults that are a number, a word in quotation marks, true or false; others are said in other words."""
+    ends = {
+        name: re.search(r'Default: ("[^"]+"|true|false|[\d.,]+)\.$', text) for name, text in documented(value).items()
+    }
+    return {name: json.loads(end[1].replace(",", "")) for name, end in ends.items() if end is not None}
 
 
 PUBLIC = public_names()
@@ -50,4 +59,11 @@ PUBLIC = public_names()
 def test_the_docstring_lists_the_arguments_and_no_others(name):
     value = PUBLIC[name]
     assert inspect.getdoc(value)
-    assert documented(value) == set(arguments(value))
+    assert set(documented(value)) == set(arguments(value))
+
+
+@pytest.mark.parametrize("name", sorted(name for name, value in PUBLIC.items() if stated_defaults(value)))
+def test_defaults_are_those_that_the_docstring_states(name):
+    given = inspect.signature(PUBLIC[name]).parameters
+    stated = stated_defaults(PUBLIC[name])
+    assert {argument: given[argument].default for argument in stated} == stated

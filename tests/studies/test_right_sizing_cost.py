@@ -1,5 +1,7 @@
 """The cluster's cost against its definition, and the oracle against the same model in cvxpy."""
 
+from pathlib import Path
+
 import cvxpy as cp
 import equinox as eqx
 import jax
@@ -82,6 +84,18 @@ def test_movement_couples_the_kinds():
     swap, both = np.array([1.5, -1.0, 0.0]), np.array([1.5, 1.0, 0.0])  # 1.5 krps one way and the other
     separate, move = 1.5**2 * Q[0, 0] + Q[1, 1], eqx.filter_jit(PROBLEM.switching)
     assert float(move(swap, np.zeros(3))) < separate < float(move(both, np.zeros(3)))
+
+
+def test_the_figures_are_those_of_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "right-sizing.md").read_text(encoding="utf-8")
+    for names in (["capacity", "standby"], *[[name] for name in ("speed", "idle", "dynamic", "losses", "start_up")]):
+        start = "| " + ", ".join(f"`{name}`" for name in names)
+        (row,) = [line.split("|")[2:5] for line in page.splitlines() if line.startswith(start)]
+        told = np.array([[float(number) for number in cell.split(",")] for cell in row])
+        np.testing.assert_array_equal(told.T, [CLUSTER.of_kinds(name) for name in names])
+    for name in ("energy_price", "delay_price", "overload_price", "softness", "migration"):
+        assert f"`{name}` {getattr(CLUSTER, name):g} " in page
+    assert f"`headroom` of {100 * CLUSTER.headroom:g} %" in page
 
 
 def test_bad_figures_are_refused_by_name():
