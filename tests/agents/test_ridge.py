@@ -150,6 +150,15 @@ def test_predictions_are_those_of_the_definition(streamed):
     np.testing.assert_allclose(outlook.mean[:, 0], expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize(("seed", "when", "size"), [(30, NEEDED + PERIOD, 0.5), (13, 200, 1.7)])
+def test_outlying_rows_count_less(seed, when, size):
+    """The first row that can, and one so late that the mean square of the residuals has begun to forget."""
+    contexts = demand(LONGEST, seed)
+    contexts[when] += size
+    expected = slow_predictions(contexts[:, 0], float(decay_root(1.0, 10.0)))
+    np.testing.assert_allclose(played(contexts)[1].mean[:, 0], expected, rtol=0, atol=1e-10)
+
+
 def test_advice_is_the_moving_average_of_predictions(streamed):
     _, actions, outlook = streamed
     r = np.asarray(decay_root(1.0, 10.0))
@@ -211,11 +220,11 @@ def test_the_first_row_is_used_as_soon_as_it_has_matured():
 def test_one_bad_context_does_little_harm():
     """A million times too large, or a billion: the same, and two periods later predictions are those of a run without it."""
     clean = demand(LONGEST, seed=5)
-    expected = played(clean)[1].mean
-    bad = [played(clean + size * (np.arange(LONGEST) == 120)[:, None])[1].mean for size in (1e6, 1e9)]
-    np.testing.assert_allclose(bad[0], bad[1], atol=1e-6)
-    extent = float(clean.max() - clean.min())
-    assert float(np.abs(bad[1][120:]).max()) < 3 * extent
+    expected, extent = played(clean)[1].mean, float(clean.max() - clean.min())
+    for when in (NEEDED, 120):  # the first that is judged, and a later one
+        bad = [played(clean + size * (np.arange(LONGEST) == when)[:, None])[1].mean for size in (1e6, 1e9)]
+        np.testing.assert_allclose(bad[0], bad[1], atol=1e-6)
+        assert float(np.abs(bad[1][when:]).max()) < 3 * extent
     assert float(np.abs(bad[1] - expected)[120 + 3 * PERIOD :].mean()) < 0.03 * extent
 
 
