@@ -142,7 +142,7 @@ def profile_referee(everything, seen, now, ahead, *, days, decay, period):
     return profile(now + ahead) + (everything[now] - profile(now)) * decay**ahead
 
 
-@pytest.mark.parametrize("seen", [0, 3, 6, 8, 12])
+@pytest.mark.parametrize("seen", [0, 3, 4, 6, 8, 12])
 def test_rolling_profile_is_the_profile_plus_a_fading_error(seen):
     settings = {"days": 2, "decay": 0.7, "period": 4}
     contexts, history = draws(T), draws(seen, seed=1)
