@@ -1,11 +1,13 @@
 """Splits, windows, days and histories: every index checked on contexts that are their own position."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pandas as pd
 import pytest
 
-from ecl2o.data import Contexts, DataError, Split
+from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
 
 
 def counting(hours=100 * 24 + 5, q=1, **options) -> Contexts:
@@ -66,6 +68,20 @@ def test_scaling_is_remembered_and_looks_at_training_only():
     assert contexts.values.max() > 0.5
     assert contexts.scale == pytest.approx(0.5 / 1439.5)
     assert contexts.scaled(2.0).scale == pytest.approx(1 / 1439.5)
+    below = dataclasses.replace(counting(), values=-counting().values)
+    assert below.scaled_to(0.5).training.min() == -0.5
+
+
+def test_weights_are_not_scaled_and_do_not_say_by_how_much():
+    """Here they are larger than what is followed."""
+    told = SeriesMetadata(
+        "a.csv", "", "time", "ISO 8601", ("y", "w"), (), 60.0, 24, False, Repairs(), weight_column="w"
+    )
+    contexts = counting(q=2, metadata=told)
+    scaled = contexts.scaled_to(1.0)
+    assert scaled.training[:, 0].max() == 1
+    assert np.array_equal(scaled.values[:, 1], contexts.values[:, 1])
+    assert scaled.scale == pytest.approx(1 / 1439)
 
 
 def test_refusals():
@@ -81,5 +97,7 @@ def test_refusals():
         Contexts(np.full((2400, 1), np.nan), pd.date_range("2015", periods=2400, freq="h"))
     with pytest.raises(DataError, match="factor must be positive"):
         counting().scaled(0.0)
-    with pytest.raises(DataError, match="training_days"):
-        Split(0)
+    with pytest.raises(DataError, match="the split of the series has no days here"):
+        counting(split=Split(10, 0)).validation_days()
+    with pytest.raises(DataError, match=r"training_days must be at least 2 .* got 1 and 30"):
+        Split(1)

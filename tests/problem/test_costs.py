@@ -23,6 +23,7 @@ X, Y, Z = RNG.normal(size=(3, 3))
         (ec.Quadratic(A), Y, 0.5 * (X - Y) @ A @ (X - Y), np.linalg.eigvalsh(A)[0]),
         (ec.CurvedTracking(2.0), np.append(Y, 5.0), 2.5 * np.sum((X - Y) ** 2), 2.0),
         (ec.CurvedTracking(2.0), np.append(Y, 0.1), 1.0 * np.sum((X - Y) ** 2), 2.0),
+        (ec.CurvedTracking(2.0, 2.0), np.append(Y, 5.0), 1.0 * np.sum((X - Y) ** 2), 2.0),
         (
             ec.ConvexCost(lambda x, y: jnp.sum((x - y) ** 4 + (x - y) ** 2), 2.0),
             Y,
@@ -71,6 +72,13 @@ def test_box():
     lower, upper = ec.Box(0.0, 1.0).bounds(2, jnp.float32)
     assert lower.dtype == upper.dtype == jnp.float32
     np.testing.assert_array_equal((lower, upper), [[0.0, 0.0], [1.0, 1.0]])
+
+
+def test_x0_may_leave_the_box_by_its_rounding_and_no_further():
+    box = ec.Box(0.0, 0.1)
+    box.check(on_device(np.array([0.1], np.float32)))  # a little more than the 0.1 of double precision
+    with pytest.raises(ValueError, match="outside the box"):
+        box.check(on_device(np.array([0.1001])))
 
 
 def test_trajectory_cost_sums_over_steps_only():
