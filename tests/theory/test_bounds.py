@@ -84,6 +84,23 @@ def test_tight_is_never_above_paper():
     np.testing.assert_allclose(theory.robd_ratio(1.0, 2.0, 2.0), theory.robd_ratio(1.0, 2.0, 2.0, form="paper"))
 
 
+@pytest.mark.parametrize("form", ["tight", "paper"])
+def test_what_is_built_on_a_bound_has_its_form(form):
+    """Where Q is not isotropic, the two differ."""
+    constants, expert = (1.0, 2.0, 10.0), float(theory.robd_ratio(1.0, 2.0, 10.0, form=form))
+    np.testing.assert_allclose(theory.guarded_ratio(*constants, slack=0.5, form=form), 1.5 * expert)
+    np.testing.assert_allclose(
+        theory.clipped_prediction_error(*constants, delta=0.5, form=form), 4 * (1.5 * expert + 1)
+    )
+    np.testing.assert_allclose(
+        theory.tail_ratio_bound(*constants, 0.3, 0.7, form=form), theory.mla_robd_bound(*constants, 0.3, 0.7, form=form)
+    )
+    useful = float(theory.useful_prediction_error(*constants, form=form))
+    below, above = (float(theory.optimal_trust(*constants, rho, form=form)) for rho in (0.999 * useful, 1.001 * useful))
+    assert below > 0
+    assert above == 0
+
+
 @given(m=st.floats(0.1, 5.0), beta=st.floats(0.5, 40.0), error=st.floats(0.02, 1.3))
 def test_optimal_trust_minimises_the_bound(m, beta, error):
     rho = error / m
@@ -137,9 +154,24 @@ def test_regret_bound_of_the_paper_changes_branch_at_alpha_over_beta():
     np.testing.assert_allclose(below, 4.0 / (4.0 - 2.0) * (anchored + 0.25 * 8.0 * 6.0 / 2), rtol=1e-12)
     above = theory.regret_bound(1.0, 4.0, 8.0, lambda3=0.75, advice_error=6.0, form="paper", **values)
     np.testing.assert_allclose(above, anchored + 0.75 * 8.0 * 10 * 1.5**2 / 2, rtol=1e-12)
-    tight = theory.regret_bound(1.0, 4.0, 8.0, lambda3=0.75, advice_error=6.0, **values)
-    slope = (1.0 + 1.0 / 16.0) * min(4 * 2.0, 8.0 * 1.5) * np.sqrt(2 * 10 * 3.0 / 4.0)
-    np.testing.assert_allclose(tight, slope + 0.2 * 8.0 * 10 * 1.5**2 / 2 + 0.75 * 4.0 * 6.0, rtol=1e-12)
+    for bound, error in ((2.0, 6.0), (20.0, np.inf)):  # the one or the other is the smaller, of slopes and of errors
+        tight = theory.regret_bound(
+            1.0, 4.0, 8.0, lambda3=0.75, advice_error=error, **(values | {"gradient_bound": bound})
+        )
+        slope = (1.0 + 1.0 / 16.0) * min(4 * bound, 8.0 * 1.5) * np.sqrt(2 * 10 * 3.0 / 4.0)
+        expected = slope + 0.2 * 8.0 * 10 * 1.5**2 / 2 + 0.75 * 4.0 * min(error, 10 * 1.5**2)
+        np.testing.assert_allclose(tight, expected, rtol=1e-12)
+
+
+def test_sublinear_regret_bound_is_that_of_its_weights():
+    """Each weight with a share of its own."""
+    game = {"horizon": 10, "budget": 3.0, "gradient_bound": 2.0}
+    weights = {
+        f"lambda{i}": theory.sublinear_weights(diameter=1.5, share=share, **game) for i, share in ((2, 0.5), (3, 2.0))
+    }
+    expected = theory.regret_bound(1.0, 4.0, 8.0, lambda1=0.9, diameter=1.5, **weights, **game)
+    found = theory.sublinear_regret_bound(1.0, 4.0, 8.0, lambda1=0.9, share2=0.5, share3=2.0, **game)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_tail_bound_is_theorem_4_1_at_the_tail_error():
@@ -164,6 +196,8 @@ def test_tail_bound_is_theorem_4_1_at_the_tail_error():
     np.testing.assert_allclose(theory.tail_prediction_error(form="paper", **terms), printed, rtol=1e-12)
     tight = average + 0.25 / 0.4 * np.sqrt(24) * np.sqrt(24 * np.log(10) / 2)
     np.testing.assert_allclose(theory.tail_prediction_error(**terms), tight, rtol=1e-12)
+    wider = average + 2 * (tight - average)  # b3 stands under the root
+    np.testing.assert_allclose(theory.tail_prediction_error(partition=4.0, **terms), wider, rtol=1e-12)
 
 
 @pytest.mark.parametrize("T", [1, 2, 30])
