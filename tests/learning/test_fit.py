@@ -278,6 +278,9 @@ def test_oracles_that_are_known_are_not_solved_again():
     assert other.log.cost_factor == pytest.approx(own.log.cost_factor / 2)
     with pytest.raises(ValueError, match=r"oracles must be those of the instances, \(12, 4\) steps, got \(12, 3\)"):
         train(oracles=shorter)
+    failed = on_device(np.arange(48).reshape(12, 4) != 7)  # one step of one of them
+    with pytest.raises(ValueError, match="the oracle did not converge on 1 instances"):
+        train(oracles=eqx.tree_at(lambda run: run.converged, known, failed))
 
 
 def test_progress_is_told_after_each_chunk():
@@ -291,6 +294,17 @@ def test_progress_is_told_after_each_chunk():
     )
     assert [(step, steps) for step, steps, _ in told] == [(100, 230), (200, 230), (230, 230)]
     assert [loss for _, _, loss in told] == [result.log.loss[step - 1] for step, _, _ in told]
+
+
+def test_progress_of_many_is_told_their_mean_loss():
+    told = []
+    many = fit_many(
+        [agent(), agent(trust=2.0)],
+        instances=instances(),
+        keys=[jax.random.key(0)] * 2,
+        progress=lambda step, steps, loss: told.append(loss),
+    )
+    assert told == [pytest.approx(np.mean([result.log.loss[-1] for result in many]))]
 
 
 @pytest.mark.parametrize("wild", [7, 121])

@@ -153,6 +153,36 @@ def test_with_active_bounds_it_is_not_and_says_so():
         assert np.linalg.norm(setting.slope(surrogate)[1] - true) > 1e-3 * np.linalg.norm(true)
 
 
+def test_triples_are_drawn_around_the_oracle_of_the_same_step():
+    """Previous action and advice each by its own draw, one standard deviation of the coordinate wide, and within bounds."""
+    place = np.arange(20.0).reshape(5, 4)
+    best, steps = np.stack([place, 100 * place], axis=-1), on_device(np.zeros((5, 4)))
+    oracles = ec.Trajectory(on_device(best), steps, steps, None, on_device(np.ones((5, 4), bool)))
+    instances = ec.Instance(np.zeros((5, 2)), np.stack([place, -place], axis=-1))
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=1.0, dim=2), ec.Box(-np.inf, 1000.0))
+
+    def rule(context, previous, advice):
+        return advice
+
+    drawn = gradients._examples(rule, problem, instances, oracles, 5000, jax.random.key(0))
+    triples, actions = jax.device_get(drawn)
+    context, previous, advice = np.split(triples, 3, axis=1)
+    np.testing.assert_array_equal(actions, advice)
+    np.testing.assert_array_equal(context[:, 0], -context[:, 1])
+    assert set(context[:, 0]) == set(place.ravel())
+    away = (np.stack([previous, advice])[..., 0] - context[:, 0]) / place.std()
+    np.testing.assert_allclose(np.cov(away), np.eye(2), atol=0.05)
+    assert max(previous[:, 1].max(), advice[:, 1].max()) == 1000
+
+
+def test_a_surrogate_that_is_played_stays_within_bounds():
+    plain = ec.advisors.Scaling()
+    far = Surrogate((Affine(on_device(np.zeros((1, 3))), on_device(np.array([9.0]))),), plain, plain)
+    through = gradients.ThroughSurrogate(ec.MLAROBD(ec.HittingMinimizer()), far, straight_through=False)
+    run = ec.rollout(through, problem_of(1, ec.Box(0.0, 0.5)), ec.Instance([0.2], np.ones((3, 1))))
+    assert run.actions.tolist() == [[0.5]] * 3
+
+
 def test_errors_are_those_on_triples_it_has_not_seen():
     """A map with as many numbers as there are triples to fit makes no error on them, bounds or not."""
     setting = GradientCase(problem_of(1, ec.Box(0.3, 0.5)), agent_of(1))
@@ -226,13 +256,28 @@ def test_each_step_draws_anew():
         problem_of(1),
         instances_of(1),
         key=jax.random.key(0),
-        steps=5,
+        steps=105,
         batch=8,
         learning_rate=1e-300,
         gradient=ec.ZeroOrder(2, sigma=0.1),
         dtype="float64",
     )
-    assert len(np.unique(result.log.loss)) == 5
+    assert len(np.unique(result.log.loss)) == 105  # in the second chunk too
+
+
+def test_each_run_fits_a_surrogate_of_its_own():
+    gradient, _, _ = GRADIENTS["surrogate"]
+    keys, common = [jax.random.key(seed) for seed in (5, 6)], {"steps": 12, "batch": 4, "dtype": "float64"}
+    one, other = ec.fit_many(
+        [agent_of(1)] * 2,
+        problem_of(1),
+        instances_of(1),
+        losses=ec.CalibratedLoss(mu=0.2),
+        keys=keys,
+        gradient=gradient,
+        **common,
+    )
+    assert one.log.gradient_report != other.log.gradient_report
 
 
 @pytest.mark.parametrize(
