@@ -220,6 +220,13 @@ def test_half_of_a_column_is_filled_and_more_is_not(write):
     assert "25 of 48 values are missing" in refusal(write(table.to_csv(index=False)), fill="interpolate")
 
 
+def test_as_many_times_as_there_are_may_be_missing(write):
+    times = pd.date_range("2021-05-01", periods=2402, freq="h")
+    gap = series(times[:1201].append(times[-1:]))
+    repairs = read_series(write(gap.to_csv(index=False)), fill="previous")[1].repairs
+    assert (repairs.rows_added, repairs.longest) == (1200, 1200)
+
+
 def test_only_a_series_of_whole_days_may_leave_out_29_february(write):
     """A day that a calendar lacks is a day; two days that end on it are a gap."""
     for step, missing in (("6h", False), ("1D", False), ("2D", True)):
@@ -310,6 +317,12 @@ def test_days_begin_at_midnight_whatever_row_the_file_starts_at(write, rows_less
     later, cut, _ = whole_days(frame, metadata, minutes_of("06:30"))
     assert {time.hour for time in later.index[::24]} == {7}
     assert cut.day_start_minutes == 390
+
+
+def test_rows_that_end_before_a_day_begins_are_all_left_out(write):
+    frame, metadata = read_series(write(series(HOURS[1:4]).to_csv(index=False)))
+    days, _, left_out = whole_days(frame, metadata)
+    assert (len(days), left_out) == (0, PartDays(before=3))
 
 
 def test_midnight_is_that_of_the_files_clock(write):

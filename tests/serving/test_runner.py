@@ -295,9 +295,34 @@ def test_no_answer_is_said_and_changes_nothing():
     runner = ec.Runner(ec.Policy(Broken(), problem_of(1)), [0.5])
     runner.step([4.0])
     before = bits(runner.state_dict())
-    with pytest.raises(FloatingPointError, match="no finite answer"):
-        runner.step([-1.0])
-    assert bits(runner.state_dict()) == before
+    for context in (-1.0, 1e200):  # to the one there is no action, and the bill of the other overflows
+        with pytest.raises(FloatingPointError, match="no finite answer"):
+            runner.step([context])
+        assert bits(runner.state_dict()) == before
+
+
+class Unsure(AbstractAgent):
+    """Plays contexts, and does not converge on negative ones."""
+
+    @property
+    def lookahead(self):
+        return 0
+
+    def init(self, problem, start):
+        return None
+
+    def step(self, problem, state, observation):
+        return state, observation.context, Info(observation.context[0] >= 0)
+
+
+def test_a_step_that_did_not_converge_is_told_of_that_step_and_counted():
+    runner = ec.Runner(ec.Policy(Unsure(), problem_of(1)), [0.5])
+    told = []
+    for context in (1.0, -1.0, 2.0):
+        runner.step([context])
+        told.append(runner.is_unconverged)
+    assert told == [False, True, False]
+    assert runner.unconverged == 1
 
 
 def test_the_given_and_the_returned_arrays_belong_to_the_caller():
@@ -322,6 +347,7 @@ def test_starts_that_do_not_fit_are_refused():
         (lambda: ec.Runner(policy, [np.nan]), "x0 must be finite"),
         (lambda: ec.Runner(boxed, [3.0]), "outside the box"),
         (lambda: ec.Runner.many(boxed, [[0.0], [3.0]]), "outside the box"),
+        (lambda: ec.Runner.many(boxed, [[0.0], [-3.0]]), "outside the box"),
         (lambda: ec.Runner(policy, [0.1], [[np.inf]]), "history must be finite"),
         (lambda: ec.Runner(policy, [0.1], np.zeros((3, 2))), "same dimension"),
         (lambda: ec.Runner(policy, [0.1], horizon=0), "horizon"),

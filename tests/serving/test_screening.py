@@ -132,6 +132,7 @@ def test_a_bad_history_and_a_first_reading_that_is_missing():
     with pytest.raises(FloatingPointError, match="not plausible, and none before it was"):
         nobody.step([float("nan")])
     assert nobody.steps == 0
+    assert nobody.context is None
     for bad, message in ((["x"], "must be numbers"), ([1.0, 2.0], "shape")):
         with pytest.raises(ValueError, match=message):
             nobody.step(bad)
