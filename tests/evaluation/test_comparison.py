@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
+from ecl2o.agents import AbstractAgent, Info
 from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import score_days, score_runs_each
-from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, oracle_entries, score_entry
+from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, oracle_entries, score_days_of, score_entry
 from ecl2o.recipes.catalogue import NAMED_AGENTS, named_entry
 from ecl2o.running import rollout_days, stream_days
 
@@ -139,6 +140,15 @@ def test_bills_are_in_units_of_cost(bed):
     assert score_entry("it", Entry(ec.Guarded(ec.ROBD())), bed).allowed is None  # relative to an expert
 
 
+def test_what_a_promise_for_two_days_allows_is_of_the_dearest_two_days(bed):
+    guard = ec.Competitive(ec.ROBD(), ratio=1.9, horizon=2 * STEPS, allowance=0.5)
+    entry = Entry(ec.Periodic(guard, 2 * STEPS), run=stream_days)
+    starts = score_days_of(entry, bed).x0[::2]
+    pairs = np.asarray(bed.days).reshape(2, 2 * STEPS, 1)
+    optima = [float(ec.oracle(bed.problem, ec.Instance(*pair)).cost) for pair in zip(starts, pairs, strict=True)]
+    assert score_entry("it", entry, bed).allowed == pytest.approx(1.9 * max(optima) + 0.5, rel=1e-9)
+
+
 def test_the_forecaster_matters_only_to_those_who_ask(bed):
     persistence = ec.forecasters.Persistence()
     assert score_entry("r-obd", Entry(ec.ROBD(), persistence), bed).forecaster is None
@@ -160,6 +170,31 @@ def test_a_broken_promise_is_seen():
     row = ScoredEntry("it", 1.0, 2.6, {}, 0, 1.0, promise=ec.Promise(2.5, "the optimum", period=24), left=-1e-6)
     assert row.promise_kept is False
     assert row.as_json()["promise_kept"] is False
+
+
+class _Overdrawn(AbstractAgent):
+    """Has paid where nothing may be paid."""
+
+    @property
+    def lookahead(self) -> int:
+        return 0
+
+    def promise(self, problem):
+        return ec.Promise(2.0, "the optimum")
+
+    def init(self, problem, start):
+        return None
+
+    def step(self, problem, state, observation):
+        one = jnp.ones(())
+        told = {"left": -one, "cost": one, "kept": jnp.ones((), bool)}
+        return state, observation.context, Info(jnp.ones((), bool), details=told)
+
+
+def test_paying_where_the_optimum_is_free_breaks_a_promise(bed):
+    row = score_entry("it", Entry(_Overdrawn()), bed)
+    assert row.left == -np.inf
+    assert row.promise_kept is False
 
 
 def test_unknown_names_are_refused_with_the_known_ones(bed):

@@ -64,3 +64,8 @@ def test_known_distances(repeated):
     assert transport(days, again).distance == pytest.approx(0.0, abs=1e-9)
     assert transport(days, again + 0.1).distance == pytest.approx(0.1 * np.sqrt(24), rel=1e-9)
     assert transport(days, 1.3 * again).distance <= 0.3 * np.linalg.norm(days, axis=1).mean() * (1 + 1e-9)
+
+
+def test_the_slope_is_the_steepest_along_the_plan_and_not_between_any_days():
+    found = transport(np.array([[0.0], [10.0]]), np.array([[1.0], [11.0]]))
+    assert found.slope(np.array([0.0, 100.0]), np.array([1.0, 103.0])) == 3.0

@@ -9,10 +9,12 @@ import ecl2o as ec
 from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
 from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import score_days
+from ecl2o.evaluation.comparison import Entry, score_days_of
 from ecl2o.recipes import candidates
 from ecl2o.recipes.own_series import Recipe, choose_each, default_split, fit_contexts, scaled_site, tracking_problem
 from ecl2o.recipes.progress import silent
 from ecl2o.recipes.terms import Terms
+from ecl2o.running import stream_days
 
 STEPS, DAYS = 4, 20
 SPLIT = Split(12, 4)
@@ -180,6 +182,25 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
     promised = fit_contexts(contexts, behind)
     assert [c.name for c in promised.candidates] == ["promised-rhc"]
     assert promised.entries[2].promise_kept
+
+
+def test_candidates_are_compared_day_by_day(wavy):
+    """Standard errors are those of means over the validation days: of each cost, and of its distance from the best."""
+    (choice,) = choose_each([series(wavy)], [Recipe(advisor="rhc")])
+    contexts = choice.contexts
+    kept = [option.kept_steps(contexts) for option in choice.options]
+    bed = Bed.spanning(choice.problem, *contexts.validation_days(max(kept)))
+    scores = [
+        score_days_of(Entry(option.agent, option.forecaster, stream_days, steps), bed)
+        for option, steps in zip(choice.options, kept, strict=True)
+    ]
+    costs = np.stack([score.cost for score in scores]) / np.mean(np.asarray(bed.unit))
+    behind = costs - costs[choice.best]
+    assert len(costs) == 2
+    for name, daily in (("standard_error", costs), ("behind_error", behind)):
+        expected = daily.std(axis=1, ddof=1) / np.sqrt(daily.shape[1])
+        np.testing.assert_allclose([getattr(c, name) for c in choice.candidates], expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose([c.behind for c in choice.candidates], behind.mean(axis=1), rtol=1e-6, atol=1e-9)
 
 
 def test_bounds_narrower_than_the_series(wavy):
