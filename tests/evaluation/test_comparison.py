@@ -10,7 +10,15 @@ import ecl2o as ec
 from ecl2o.agents import AbstractAgent, Info
 from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import score_days, score_runs_each
-from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, oracle_entries, score_days_of, score_entry
+from ecl2o.evaluation.comparison import (
+    Entry,
+    ScoredEntry,
+    compare,
+    oracle_entries,
+    score_days_of,
+    score_entry,
+    streamed,
+)
 from ecl2o.recipes.catalogue import NAMED_AGENTS, named_entry
 from ecl2o.running import rollout_days, stream_days
 
@@ -147,6 +155,12 @@ def test_what_a_promise_for_two_days_allows_is_of_the_dearest_two_days(bed):
     pairs = np.asarray(bed.days).reshape(2, 2 * STEPS, 1)
     optima = [float(ec.oracle(bed.problem, ec.Instance(*pair)).cost) for pair in zip(starts, pairs, strict=True)]
     assert score_entry("it", entry, bed).allowed == pytest.approx(1.9 * max(optima) + 0.5, rel=1e-9)
+
+
+def test_only_a_guard_whose_promise_ends_begins_anew_every_day(bed):
+    daily = ec.Competitive(ec.ROBD(), ratio=1.9, horizon=STEPS)
+    agents = daily, ec.Periodic(daily, STEPS), ec.Competitive(ec.ROBD(), ratio=1.9), ec.ROBD()
+    assert [streamed(agent, bed.problem).run for agent in agents] == [rollout_days, *[stream_days] * 3]
 
 
 def test_the_forecaster_matters_only_to_those_who_ask(bed):

@@ -1,11 +1,14 @@
 """From a folder, a glob or a manifest to sites; what is wrong with one of them is its own matter."""
 
+import dataclasses
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from ecl2o.data import Split
-from ecl2o.fleet.sites import FailedSite, find_sites, read_sites
+from ecl2o.data import Contexts, Split
+from ecl2o.fleet.sites import FailedSite, ReadSite, find_sites, read_sites
 from ecl2o.recipes.reading import Reading
 from ecl2o.recipes.recipe import Recipe
 from ecl2o.recipes.terms import Terms
@@ -91,3 +94,13 @@ def test_each_broken_site_says_what_is_wrong_with_it(tmp_path):
         assert "\n" not in site.reason
     assert good.name == "good"
     assert again == FailedSite("good", "another site is called 'good' too.")
+
+
+def test_a_digest_is_of_all_that_a_policy_depends_on():
+    time = pd.date_range("2021-01-01", periods=100 * 24, freq="h")
+    contexts = Contexts(np.arange(100.0 * 24)[:, None], time)
+    others = {"split": Split(50, 30)}, {"steps_per_day": 12}, {"values": contexts.values + 1}
+    sites = [ReadSite("a", dataclasses.replace(contexts, **other), Recipe()) for other in ({}, *others)]
+    sites.append(ReadSite("a", contexts, Recipe(alpha=3.0)))
+    assert len({site.digest for site in sites}) == 5
+    assert ReadSite("renamed", contexts, Recipe()).digest == sites[0].digest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ecl2o.data import DataError
-from ecl2o.recipes.alphas import alpha_of_prices, study_alphas
+from ecl2o.recipes.alphas import Following, alpha_of_prices, study_alphas
 
 SERIES = 40 + np.cumsum(np.random.default_rng(0).normal(size=(120, 1)), axis=0)
 
@@ -29,6 +29,11 @@ def test_nobody_beats_hindsight_and_the_units_are_those_of_the_series():
         for one, other in ((row.hindsight, large.hindsight), (row.expert, large.expert)):
             assert other.miss == pytest.approx(1000 * one.miss, rel=1e-9)
             assert other.largest_move == pytest.approx(1000 * one.largest_move, rel=1e-9)
+
+
+def test_distances_of_several_columns_are_euclidean():
+    found = Following.of(np.zeros(2), np.array([[3.0, 4.0], [3.0, 4.0]]), np.array([[3.0, 4.0], [8.0, 16.0]]))
+    assert found == Following(miss=6.5, move=2.5, largest_move=5.0, squared_miss=169.0, squared_move=25.0)
 
 
 def test_prices_and_refusals():

@@ -9,12 +9,15 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
+from ecl2o.agents.advisors.outlook import Outlook
 from ecl2o.data import Contexts, Split, weather_contexts
 from ecl2o.evaluation import metrics
 from ecl2o.recipes.guarded_training import (
     _choice,
     _daily_costs,
     _validation,
+    _window_days,
+    _windows,
     competitive_ridge,
     guarded_ridge,
     record_outlook,
@@ -95,6 +98,23 @@ def test_a_correction_is_kept_only_if_the_validation_days_are_clear_about_it():
     assert _choice(np.stack([none, hardly])) == 0  # cheaper on average, but by one day alone
     assert _choice(np.stack([none, none])) == 0
     assert _choice(np.stack([none, better])[:, :1]) == 0  # one day tells nothing
+
+
+def test_windows_begin_on_each_day_that_leaves_room_for_one(made_up):
+    """From the context before, and with the outlook of their own steps, which here is the number of the step."""
+    numbered = Outlook(jnp.arange(14.0 * 24)[:, None], jnp.zeros((14 * 24, 3, 1)))
+    found = jax.device_get(_windows(PROBLEM, made_up, numbered, days=2, skipped=5))
+    starts = 24 * np.arange(5, 9)  # of ten training days
+    steps = starts[:, None] + np.arange(48)
+    np.testing.assert_array_equal(found.instances.x0, made_up.values[starts - 1])
+    np.testing.assert_array_equal(found.instances.contexts, made_up.values[steps])
+    np.testing.assert_array_equal(found.outlook.mean[..., 0], steps)
+
+
+def test_windows_hold_two_short_periods_or_a_long_one():
+    assert [_window_days(24 * days, 24, 60) for days in (1, 3, 7, 14, 90)] == [5, 6, 14, 14, 30]
+    assert _window_days(None, 24, 60) == 30
+    assert _window_days(24, 24, 3) == 3  # there are no more
 
 
 def test_refusals(made_up):

@@ -1,5 +1,7 @@
 """The recipe for a user's series: units do not matter, and what is tested is what is streamed."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from ecl2o.recipes import candidates
 from ecl2o.recipes.own_series import Recipe, choose_each, default_split, fit_contexts, scaled_site, tracking_problem
 from ecl2o.recipes.progress import silent
 from ecl2o.recipes.terms import Terms
+from ecl2o.recipes.weights import usual_weight
 from ecl2o.running import stream_days
 
 STEPS, DAYS = 4, 20
@@ -210,6 +213,12 @@ def test_bounds_narrower_than_the_series(wavy):
     rows = {row.name: row for row in found.entries}
     assert rows["policy"].average_cost == pytest.approx(rows["r-obd"].average_cost, rel=1e-9)
     assert all(row.average_cost >= 1 - 1e-9 and not row.unconverged for row in found.entries)
+
+
+def test_the_usual_weight_is_the_mean_of_those_that_are_billed(wavy):
+    told = series(np.hstack([wavy, np.tile([[0.1], [1.0], [1.0], [9.0]], (DAYS, 1))]))
+    weighted = dataclasses.replace(told, metadata=dataclasses.replace(told.metadata, weight_column="y1"))
+    assert usual_weight(weighted, (0.5, 2.0)) == pytest.approx((0.5 + 1 + 1 + 2) / 4)
 
 
 def test_default_split():

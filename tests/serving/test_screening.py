@@ -63,6 +63,12 @@ def test_each_number_of_a_context_is_judged_by_itself():
     np.testing.assert_array_equal(stood_in, [[False, False], [True, False], [False, True], [False, False]])
 
 
+def test_for_a_first_reading_that_is_implausible_stands_the_nearest_plausible_one():
+    used, stood_in = Screen([1.0, 1.0], [10.0, 10.0], 3).through(np.array([[99.0, np.nan], [5.0, 6.0]]))
+    np.testing.assert_array_equal(used, [[10.0, 1.0], [5.0, 6.0]])
+    np.testing.assert_array_equal(stood_in, [[True, True], [False, False]])
+
+
 def test_a_few_outliers_do_not_say_what_is_plausible():
     values = load(2000)
     clean = plausible_range(values)
@@ -175,6 +181,10 @@ def test_without_a_declared_range_a_bad_reading_leaves_its_stream_as_it_was():
     assert actions[1] == [20.0]
     assert together.report.refused.tolist() == [False, True]
     assert together.cost[1] == 0
+    together.step([[22.0], [22.0]])
+    before = together.cost
+    together.step([[30.0], [30.0]], mask=[True, False])
+    assert (together.cost > before).tolist() == [True, False]
     with pytest.raises(ValueError, match="mask must be 2 truth values"):
         together.step([[22.0], [22.0]], mask=[1, 0, 1])
     with pytest.raises(ValueError, match="must be finite"):
