@@ -247,3 +247,18 @@ def test_a_step_has_converged_if_both_legs_have():
     for ml, expert in ((True, True), (True, False), (False, True)):
         run = ec.rollout(ec.Switch(_Doubtful(ml), expert=_Doubtful(expert)), PROBLEM, instance)
         assert run.converged.tolist() == [ml and expert] * 2
+
+
+def test_limits_that_do_not_grow_end_the_climb_and_are_said():
+    """Both legs are above a limit that stays what it is: a climb without an end."""
+    agent, instance = ec.advisors.Fixed([[2.0]]), ec.Instance([0.0], [[1.0]])
+
+    @jax.jit
+    @jax.vmap
+    def converged(gamma):
+        return ec.rollout(ec.Switch(agent, expert=agent, gamma=gamma, threshold=1e-3), PROBLEM, instance).converged
+
+    np.testing.assert_array_equal(converged(np.array([1.5, 1.0, 0.5, np.nan])).ravel(), [True, False, False, False])
+    single = ec.Instance(np.zeros(1, np.float32), np.ones((1, 1), np.float32))
+    run = ec.rollout(ec.Switch(agent, expert=agent, gamma=1 + 1e-8, threshold=1e-3), PROBLEM, single)
+    assert not bool(run.converged.any())

@@ -38,7 +38,9 @@ class Switch(AbstractAgent):
     At level l = 0, 1, ... leg l mod 2 is played. `mode="threshold"` goes up a level while C^(l mod 2) > Gamma gamma^l, where
     Gamma is `threshold`, by default the expert's bill of the first step (which needs no units); `mode="ratio"` does so while
     the leg's bill exceeds gamma^(l + 1) times the other's. In mode threshold the cost is at most `theory.switch_bound` times
-    the smaller bill, if that is at least Gamma; with the default Gamma > 0 always. `Info.details` has `level` and `costs`.
+    the smaller bill, if that is at least Gamma; with the default Gamma > 0 always. Where a compiled program turns out to have a
+    gamma of no more than 1, as one of 1 + 1e-8 is in single precision, steps count as not converged. `Info.details` has `level`
+    and `costs`.
 
     Args:
         advisor: one leg, the first that is followed.
@@ -89,7 +91,7 @@ class Switch(AbstractAgent):
         level, limit = _climb(_TOO_EXPENSIVE[self.mode], costs, state.level, limit, self.gamma)
         action = jnp.where(level % 2 == 0, ml_action, expert_action)
         info = Info(
-            ml_info.converged & expert_info.converged,
+            ml_info.converged & expert_info.converged & (self.gamma > 1),
             advice=ml_action,
             details={"level": level, "costs": costs, "expert": expert_info},
             inner=ml_info,
@@ -119,11 +121,12 @@ _TOO_EXPENSIVE: dict[str, Callable[..., Bool[Array, ""]]] = {
 
 
 def _climb(too_expensive, costs: Costs, level, limit, gamma):
-    """Go up while the leg of the level is too expensive. The level is a count and has no derivative."""
+    """Go up while the leg of the level is too expensive, and its limit grows. The level is a count and has no derivative."""
     costs, limit, gamma = jax.lax.stop_gradient((costs, limit, gamma))
 
     def over(carry):
-        return too_expensive(costs, *carry)
+        _, limit = carry
+        return too_expensive(costs, *carry) & (limit * gamma > limit)
 
     def up(carry):
         level, limit = carry
