@@ -66,7 +66,7 @@ def note(found: Mapping[str, Any]) -> str:
     """What the mark means, for how many sites; nothing where there are none."""
     count = found["no_result"]
     sites = "1 site" if count == 1 else f"{count} sites"
-    told = f"{MARK.strip()} {sites}: a solve did not converge, or a promise was lost. These figures are no result."
+    told = f"{MARK.strip()} {sites}: a solve did not converge, or a promise was lost. Such figures are no result."
     return told if count else ""
 
 
@@ -117,7 +117,7 @@ def fleet_page(table: pd.DataFrame, about: Mapping[str, str], seconds: float) ->
     if done:
         parts += [
             _section("Distribution over sites", _distribution(table, found)),
-            _section("Sites, the worst first", _sites(table)),
+            _section("Sites, the worst first", _sites(table, note(found))),
         ]
     parts.append(f"<p>Made on {escape(made)}.</p>")
     return (
@@ -150,7 +150,6 @@ def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
         for key, label in (("average_cost", "average cost"), ("competitive_ratio", "worst day"))
     )
     promises = f"<p>{found['promised']} promises made, {found['kept']} kept.</p>" if found["promised"] else ""
-    promises += f"<p>{escape(note(found))}</p>" if found["no_result"] else ""
     return (
         f'<figure>\n<img src="data:image/svg+xml;base64,{data}" alt="Distribution of costs and ratios over sites">\n'
         "<figcaption>Average cost in units of the oracle's; the worst day's cost over its optimum.</figcaption>\n</figure>"
@@ -158,7 +157,7 @@ def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
     )
 
 
-def _sites(table: pd.DataFrame) -> str:
+def _sites(table: pd.DataFrame, about_marks: str) -> str:
     rows = worst_first(table)
     columns = {name: label for name, label in _COLUMNS.items() if any(_cell(row.get(name)) for row in rows)}
     head = "".join(f'<th scope="col">{escape(label)}</th>' for label in columns.values())
@@ -167,11 +166,12 @@ def _sites(table: pd.DataFrame) -> str:
         f"{''.join(f'<td>{_cell(row[name])}</td>' for name in columns)}</tr>"
         for row in rows[:_MOST_ROWS]
     ]
+    marks = f"<p>{escape(about_marks)}</p>" if about_marks else ""
     more = "" if len(rows) <= _MOST_ROWS else f"<p>{len(rows) - _MOST_ROWS} more are in the Parquet file.</p>"
     return (
         f'<div class="wide"><table class="results">\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n'
         + "\n".join(lines)
-        + f"\n</tbody>\n</table></div>{more}"
+        + f"\n</tbody>\n</table></div>{marks}{more}"
     )
 
 

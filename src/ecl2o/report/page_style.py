@@ -1,9 +1,14 @@
-"""The look of report.html."""
+"""The look of report.html, light and dark; figures keep their white ground."""
 
 STYLE = """
-:root { --ink: #1a1a1a; --soft: #595959; --rule: #d0d0d0; --tint: #f5f5f5; --mark: #0072B2; }
+:root { color-scheme: light dark; --ground: #fff; --ink: #1a1a1a; --soft: #595959; --rule: #d0d0d0; --tint: #f5f5f5;
+  --mark: #0072B2; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --ground: #16181b; --ink: #e8e8e8; --soft: #a9adb2; --rule: #3a3e43; --tint: #202428; --mark: #56B4E9; }
+  figure img { background: #fff; border-radius: 4px; padding: .5rem; }
+}
 * { box-sizing: border-box; }
-body { margin: 0; background: #fff; color: var(--ink);
+body { margin: 0; background: var(--ground); color: var(--ink);
   font: 16px/1.55 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 main { max-width: 60rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: .1rem 0 .5rem; }
@@ -34,7 +39,7 @@ dd { margin: 0; }
 .parameters::after { content: ")"; }
 figure { margin: 0 0 2.6rem; }
 figure img { display: block; width: 100%; max-width: 50rem; height: auto; }
-figcaption { margin-top: .5rem; font-size: .92rem; max-width: 50rem; color: #333; }
+figcaption { margin-top: .5rem; font-size: .92rem; max-width: 50rem; color: var(--soft); }
 pre { background: var(--tint); border: 1px solid var(--rule); padding: .8rem 1rem; overflow-x: auto;
   font-size: .82rem; line-height: 1.45; }
 code { font-size: .92em; }
