@@ -42,8 +42,9 @@ class AbstractGuard(AbstractAgent):
         """The state with account and reference begun anew at `start.x0`; the wrapped agent's is left as it is."""
 
 
-# Of the bill and of what was promised, relative: by how much rounding may exceed a promise (docs/guarantees.md).
-_ROUNDING = {"float64": 1e-9, "float32": 1e-4}
+# By how much of the bill rounding may exceed a promise (docs/guarantees.md), as a power of a format's epsilon: 1e-9 in 64 bits,
+# 1e-4 in 32.
+_ROUNDING_POWER = 0.575
 
 
 class Account(eqx.Module):
@@ -82,8 +83,8 @@ class Account(eqx.Module):
     ) -> "Account":
         """A step later: the reference has grown by `growth`, the bill by `cost`."""
         left, paid, reference = self.left + ratio * growth - cost, self.cost + cost, self.reference + growth
-        tolerance = _ROUNDING[left.dtype.name] * (jnp.abs(paid) + jnp.abs(ratio * reference))
-        kept &= left >= -tolerance  # false for NaN
+        rounding = jnp.finfo(left.dtype).eps ** _ROUNDING_POWER
+        kept &= left >= -rounding * (jnp.abs(paid) + jnp.abs(ratio * reference))  # false for NaN
         return Account(left, paid, reference, kept, self.steps + kept)
 
     def details(self, reference: str, ratio: str, active: Bool[Array, ""]) -> dict[str, Array]:
