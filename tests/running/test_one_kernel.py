@@ -68,7 +68,7 @@ def _everything(x, n):
 
 def _names(program) -> set[str]:
     """The operations of a traced program."""
-    inner = [one_kernel._inner_programs(equation.params) for equation in program.eqns]
+    inner = [one_kernel.inner_programs(equation.params) for equation in program.eqns]
     return {equation.primitive.name for equation in program.eqns}.union(*(_names(p) for ps in inner for p in ps))
 
 
@@ -117,3 +117,29 @@ def test_the_step_that_fit_chooses_is_one_kernel():
     entry = _entry(runner._compiled.advance.lower(runner._shared, runner._carried, np.zeros(1)).compile())
     assert entry.count(" call(") == 1
     assert " fusion(" not in entry
+
+
+@pytest.mark.parametrize("size", [4095, 4096, 20_000, 200_000])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.sum(jnp.exp(x)),
+        lambda x: x @ x,
+        lambda x: jnp.sum(x.reshape(-1, 5), axis=0) if x.size % 5 == 0 else jnp.max(x),
+        lambda x: jnp.concatenate([x[1:], x[:1]]),
+        lambda x: jnp.broadcast_to(x, (3, x.size)) @ x,
+    ],
+)
+def test_what_is_let_in_compiles_whatever_its_size(size, function):
+    x = jax.ShapeDtypeStruct((size,), float)
+    fits = fits_one_kernel(jax.make_jaxpr(function)(x).jaxpr)
+    assert fits or size > 4095
+    if fits:
+        jit_as_one_kernel(function).lower(x).compile()
+
+
+def test_a_regression_of_long_days_runs():
+    """8640 steps: ten seconds each. Its sums are longer than what one kernel can reduce."""
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
+    runner = ec.Runner(ec.Policy(ec.advisors.OnlineRidge(period=8640), problem), [3.0])
+    assert runner.step([3.0]).tolist() == [3.0]

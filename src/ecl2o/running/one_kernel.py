@@ -9,6 +9,7 @@ XLA uses them itself for small loops; they are not documented, and change no res
 runs as it otherwise would.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -32,10 +33,16 @@ _REDUCTION = (
 )
 _CONTROL = "closed_call cond custom_jvp_call custom_vjp_call jit pjit scan while"
 _POSSIBLE = frozenset(f"{_ARITHMETIC} {_ARRANGEMENT} {_REDUCTION} {_CONTROL}".split())
+# XLA has other kernels for what is larger, and cannot put those into one.
+_MOST_MADE = 1 << 17  # bytes that an operation makes
+_MOST_REDUCED = 1 << 12  # numbers, less one, that become fewer; but a matrix times a vector may be large
 
 
 def fits_one_kernel(program: jex.Jaxpr) -> bool:
     """Whether all of a traced program can be compiled to one kernel, and this is a CPU.
+
+    >>> fits_one_kernel(jax.make_jaxpr(jax.numpy.sum)(jax.numpy.ones(5000)).jaxpr)
+    False
 
     >>> import jax.numpy as jnp
     >>> fits_one_kernel(jax.make_jaxpr(lambda x: x / jnp.sum(x))(jnp.ones(3)).jaxpr)
@@ -59,12 +66,26 @@ def jit_as_one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_possible(program: jex.Jaxpr) -> bool:
     return all(
-        equation.primitive.name in _POSSIBLE and all(map(_is_possible, _inner_programs(equation.params)))
+        equation.primitive.name in _POSSIBLE
+        and _is_small(equation)
+        and all(map(_is_possible, inner_programs(equation.params)))
         for equation in program.eqns
     )
 
 
-def _inner_programs(parameters: dict[str, Any]) -> list[jex.Jaxpr]:
+def _is_small(equation: jex.JaxprEqn) -> bool:
+    name: str = equation.primitive.name
+    given: list[Any] = [each.aval for each in equation.invars]
+    made: list[Any] = [each.aval for each in equation.outvars]
+    if name in _CONTROL.split():
+        return True  # what is inside is asked by itself
+    if any(math.prod(out.shape) * out.dtype.itemsize > _MOST_MADE for out in made):
+        return False
+    reduces = name in _REDUCTION.split() and (name != "dot_general" or made[0].shape == ())
+    return not reduces or all(math.prod(each.shape) < _MOST_REDUCED for each in given)
+
+
+def inner_programs(parameters: dict[str, Any]) -> list[jex.Jaxpr]:
     """The programs that an operation runs: branches, bodies, called functions."""
     leaves = jax.tree.leaves(
         list(parameters.values()), is_leaf=lambda leaf: isinstance(leaf, jex.Jaxpr | jex.ClosedJaxpr)
