@@ -206,6 +206,13 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_number_that_no_file_may_hold_is_not_saved(tmp_path):
+    policy = ec.Policy(ec.RHC(10**9, truncate=False), tracking(), ec.forecasters.Persistence())
+    with pytest.raises(ValueError, match=r"agent\.window cannot be saved: it is 1000000000"):
+        ec.save(tmp_path / "policy", policy)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatch, saved):
     def full_disk(*_):
         raise OSError(errno.ENOSPC, "no space left on device")
@@ -297,6 +304,16 @@ HOSTILE = [
     (_set(["agent", "module"], ["agents.ROBD"]), "not a description of a module"),
     (_set(["metadata"], [1]), "no metadata"),
     (_set(["kind"], "runner"), "does not hold a policy"),
+    # numbers that no policy has
+    *(
+        (
+            _set(["agent"], _module("agents.RHC", window=many, truncate=False)),
+            f"agent.window of .* {said}, and whole numbers",
+        )
+        for many, said in ((10**9, 10**9), (-(10**12), -(10**12)), (10**30, "a number of 31 digits"))
+    ),
+    (_set(["contract", "steps_per_day"], 10**12), "steps_per_day: Input should be less than or equal to 10000000"),
+    (_set(["contract", "context_dim"], 10**30), "contract that cannot be understood: context_dim"),
     # contracts that are none
     (_set(["contract"], None), "contract that cannot be understood"),
     (_set(["contract", "version"], 2), "contract that cannot be understood: version"),

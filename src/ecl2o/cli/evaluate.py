@@ -43,8 +43,10 @@ def evaluate(
     from ecl2o.recipes.own_series import reference_entries
     from ecl2o.serving import load
     from ecl2o.serving.limits import within
+    from ecl2o.serving.memory import refuse_unless_fitting
 
     loaded = load(policy) if limits is None else within(load(policy), *limits)
+    refuse_unless_fitting(loaded, str(policy))
     contexts = (
         series.reading(data, column, time_column, fill, period, day_start, weight_column).made_for(loaded).whole()
     )

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecl2o.agents import Info, Start
+from ecl2o.running.footprint import bytes_of, largest_made, refuse_too_large
 from ecl2o.running.one_kernel import fits_one_kernel, jit_as_one_kernel
 from ecl2o.running.stepper import Stepper, StepperState
 
@@ -93,12 +94,14 @@ class Front(NamedTuple):
 class Program:
     """A policy's step for one stream, whose vectors are `carried`; and for many at once, where every argument but the shared ones
     has a leading axis: `streams(None)` for streams of one policy; `streams(0)` for streams that have a policy each, where shared
-    ones and the stepper's arrays have it too.
+    ones and the stepper's arrays have it too. `step_bytes` is the most that one operation of a step makes; 0 where it was not
+    traced, but was when the program was first made.
     """
 
     one: Compiled
     carried: tuple[Spec, ...]
     streams: Callable[[int | None], Compiled]
+    step_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +174,10 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
     x0, history = Spec((sizes.dim,), dtype), Spec((sizes.seen, sizes.context_dim), dtype)
     context = Spec((sizes.context_dim,), dtype)
     begin, state = _traced(to_begin, specs, x0, history)
+    refuse_too_large(bytes_of(jax.tree.leaves(state)))  # before the step is traced, which may make tables as long
     step, outputs = _traced(to_step, specs, state, context)
+    step_bytes = largest_made(step.jaxpr)
+    refuse_too_large(step_bytes)
     state_specs, state_structure = jax.tree.flatten(state)
     _refuse_change(state, outputs[0])
     roles = _roles(begin.jaxpr, step.jaxpr, len(specs), len(state_specs))
@@ -247,7 +253,7 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
 
     jit = jit_as_one_kernel if fits_one_kernel(step.jaxpr) else jax.jit
     one = Compiled(jax.jit(packed_begin), jax.jit(share), jit(advance), jit(inspect), jit(packed_step), jit(figures))
-    return Program(one, carried_packing.vector_specs, of_streams)
+    return Program(one, carried_packing.vector_specs, of_streams, step_bytes)
 
 
 class _Traced:

@@ -8,6 +8,7 @@ import pydantic
 
 from ecl2o.agents import Promise
 from ecl2o.running import Screen
+from ecl2o.serving.policy_tree import LARGEST
 
 VERSION = 1
 _PATIENCE = 24  # steps, where nobody says how many a day has
@@ -96,18 +97,18 @@ class Contract(_Frozen):
     version: Literal[1] = VERSION
     columns: list[str] | None = None
     units: list[str] | None = None
-    context_dim: int | None = pydantic.Field(default=None, ge=1)
-    step_minutes: float | None = pydantic.Field(default=None, gt=0)
-    steps_per_day: int | None = pydantic.Field(default=None, ge=1)
+    context_dim: int | None = pydantic.Field(default=None, ge=1, le=LARGEST)
+    step_minutes: float | None = pydantic.Field(default=None, gt=0, le=LARGEST)
+    steps_per_day: int | None = pydantic.Field(default=None, ge=1, le=LARGEST)
     day_start_minutes: int | None = pydantic.Field(default=None, ge=0, lt=24 * 60)
     period_name: str = "day"
-    history_steps: int | None = pydantic.Field(default=None, ge=0)
+    history_steps: int | None = pydantic.Field(default=None, ge=0, le=LARGEST)
     history_until: str | None = None
     seen_until: str | None = None
     source: Source | None = None
     promise: PromiseTerms | None = None
     plausible: list[tuple[float, float]] | None = None
-    accepted_after: int | None = pydantic.Field(default=None, ge=1)
+    accepted_after: int | None = pydantic.Field(default=None, ge=1, le=LARGEST)
     action_bounds: list[tuple[float, float]] | None = None
     weight_column: str | None = None
     weights: tuple[float, float] | None = None

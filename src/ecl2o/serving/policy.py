@@ -16,7 +16,7 @@ import pydantic
 
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.forecasters import AbstractForecaster
-from ecl2o.problem import CurvedTracking, Mahalanobis, Problem
+from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, Problem
 from ecl2o.serving import earlier, policy_file, policy_tree
 from ecl2o.serving.contract import Contract, PromiseTerms, in_words
 from ecl2o.serving.policy_file import Contents, PolicyFileError
@@ -61,6 +61,11 @@ class Policy:
         metadata = {"version": importlib.metadata.version("ecl2o"), "created": now, **self.metadata}
         object.__setattr__(self, "metadata", _as_json(metadata, "metadata"))
 
+    @property
+    def dim(self) -> int | None:
+        """d, how many numbers an action has; None where neither the problem nor the contract tells."""
+        return action_dim(self.problem, self.contract.context_dim)
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of agent, problem and forecaster, by structure and every bit of their arrays; not of the metadata.
@@ -90,7 +95,7 @@ def save(path: str | os.PathLike[str], policy: Policy) -> None:
         "metadata": policy.metadata,
         "contract": policy.contract.model_dump(),
         "history": policy.history is not None,
-        "dim": _action_dim(policy.problem),
+        "dim": policy.dim,
     }
     policy_file.write(path, Contents(_KIND, header, arrays))
 
@@ -151,7 +156,7 @@ def describe(policy: Policy) -> dict[str, Any]:
     """
     problem, arrays = policy.problem, jax.tree.leaves(eqx.filter(policy.agent, eqx.is_array))
     weights = jax.tree.leaves(eqx.filter(policy.agent, trainable_mask(policy.agent)))
-    about = {"hitting": type(problem.hitting).__name__, "m": float(problem.m), "dim": _action_dim(problem)}
+    about = {"hitting": type(problem.hitting).__name__, "m": float(problem.m), "dim": policy.dim}
     about |= {"switching": type(problem.switching).__name__, "actions": type(problem.actions).__name__}
     if isinstance(problem.switching, Mahalanobis):
         about |= {"alpha": float(problem.alpha), "beta": float(problem.beta)}
@@ -173,7 +178,7 @@ def describe(policy: Policy) -> dict[str, Any]:
 
 def _completed(contract: Contract, agent: AbstractAgent, problem: Problem) -> Contract:
     """The contract with what agent and problem say themselves."""
-    promise, dim = agent.promise(problem), _action_dim(problem)
+    promise, dim = agent.promise(problem), action_dim(problem, contract.context_dim)
     terms = None if promise is None else PromiseTerms.of(promise, contract.period_name)
     bounds = None
     if problem.is_bounded and dim is not None:
@@ -220,9 +225,19 @@ def _describe_parts(policy: Policy) -> tuple[dict[str, Any], list[np.ndarray]]:
     return described, encoder.arrays
 
 
-def _action_dim(problem: Problem) -> int | None:
-    """d, where the problem itself knows it."""
-    return problem.Q.shape[0] if isinstance(problem.switching, Mahalanobis) else None
+def action_dim(problem: Problem, context_dim: int | None) -> int | None:
+    """d, as the movement knows it, or contexts of q numbers tell it where the cost compares actions with them; else None."""
+    if isinstance(problem.switching, Mahalanobis):
+        return problem.Q.shape[0]
+    if context_dim is None or not isinstance(problem.hitting, AbstractQuadraticCost):
+        return None
+    for dim in (context_dim, context_dim - 1):
+        try:
+            problem.hitting.check(dim, context_dim)
+        except ValueError:
+            continue
+        return dim
+    return None
 
 
 def _check_fit(problem: Problem, dim: Any, name: str) -> None:

@@ -25,6 +25,7 @@ from ecl2o.problem.arrays import on_device
 from ecl2o.serving.policy_file import PolicyFileError
 
 _DEEPEST = 40
+LARGEST = 10_000_000  # whole number: a window or a period of more steps than that is a mistake, or means no good
 
 # Classes that have another name now: that name, their fields' new names, and fields that say what the old name said.
 _RENAMED: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
@@ -95,8 +96,10 @@ class Encoder:
     def encode(self, value: Any, where: str) -> Any:
         """The description of a value, or a `TypeError` that says what cannot be saved."""
         if isinstance(value, np.generic):
-            return value.item()
+            value = value.item()
         if value is None or isinstance(value, bool | int | float | str):
+            if (wrong := _oversize(value)) is not None:
+                raise ValueError(f"{where} cannot be saved: {wrong}.")
             return value
         if isinstance(value, jax.Array | np.ndarray):
             self.arrays.append(_stored_array(value, where))
@@ -139,6 +142,8 @@ class Decoder:
         if depth > _DEEPEST:
             raise PolicyFileError(f"{where} of {self.name} is nested too deeply.")
         if described is None or isinstance(described, bool | int | float | str):
+            if (wrong := _oversize(described)) is not None:
+                raise PolicyFileError(f"{where} of {self.name} cannot be right: {wrong}.")
             return described
         if isinstance(described, dict) and set(described) == {"module", "fields"}:
             return self._module(described["module"], described["fields"], where, depth)
@@ -183,6 +188,15 @@ class Decoder:
             return _rebuild(cls, values)
         except _BAD_VALUE as error:
             raise PolicyFileError(f"{where} of {self.name} is not a valid {cls.__name__}: {error}") from None
+
+
+def _oversize(value: Any) -> str | None:
+    """What is wrong with a whole number that no policy has; None of anything else."""
+    if not isinstance(value, int) or abs(value) <= LARGEST:
+        return None
+    digits = len(str(abs(value)))
+    size = value if digits <= 20 else f"a number of {digits} digits"
+    return f"it is {size}, and whole numbers in policies are at most {LARGEST}"
 
 
 def warn_of_rounding(arrays: Sequence[np.ndarray], name: str) -> None:

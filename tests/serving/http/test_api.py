@@ -31,6 +31,19 @@ def test_policies_are_brought_and_described(url, policy_bytes):
     assert httpx.get(f"{url}/policies/none").status_code == 404
 
 
+def test_a_policy_that_would_fill_the_machine_is_not_accepted(url, tmp_path):
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
+    profile = ec.forecasters.RollingProfile(days=1000, period=100_000)
+    ec.save(tmp_path / "huge", ec.Policy(ec.RHC(3, truncate=False), problem, profile))
+    answer = httpx.put(f"{url}/policies/huge", content=(tmp_path / "huge").read_bytes())
+    assert answer.status_code == 422
+    assert (
+        "the file cannot be used: one stream would take 764 MiB of memory, and at most 32 MiB"
+        in answer.json()["detail"]
+    )
+    assert httpx.get(f"{url}/policies/huge").status_code == 404
+
+
 def test_a_step_its_repetition_and_what_is_refused(url):
     first = step(url, "a", [1.5], 1)
     assert first.status_code == 200

@@ -14,6 +14,8 @@ from ecl2o.problem.arrays import as_float, refuse_unless_count
 _NODES = 48  # of the profile of a period
 _WEEK_NODES = 24  # of that of a week, for each period in it
 _WEEKS = 2.0  # its half-life
+_MOST = 4096  # features, about
+_LONGEST_TABLE = 10_000_000
 
 
 class Profiles(eqx.Module):
@@ -50,6 +52,16 @@ class RidgeFeatures(eqx.Module):
     def __check_init__(self):
         refuse_unless_count("lags", self.lags)
         refuse_unless_count("harmonics", self.harmonics)
+        if self.lags + 2 * self.harmonics > _MOST:
+            raise ValueError(
+                f"lags + 2 harmonics must be at most {_MOST}, since the regression holds the square of its features, got "
+                f"{self.lags} lags and {self.harmonics} harmonics."
+            )
+        if self.period * self.harmonics > _LONGEST_TABLE:
+            raise ValueError(
+                f"period times harmonics must be at most {_LONGEST_TABLE}, for so long is the table of sines, got "
+                f"{self.period} and {self.harmonics}."
+            )
 
     @property
     def period(self) -> int:

@@ -16,12 +16,13 @@ import numpy as np
 from ecl2o.agents import Start
 from ecl2o.problem import Instance, NotApplicable
 from ecl2o.problem.arrays import cast_floats
-from ecl2o.running import Stepper
+from ecl2o.running import Stepper, footprint
 from ecl2o.running.packed import Front, Sizes, pack
 from ecl2o.serving.durable.watched import Report, Watched
 from ecl2o.serving.policy import Policy
 
 LANES = 64
+MOST_BYTES = 2 * footprint.MOST_BYTES // LANES  # for each of the streams that are stepped at once
 
 Reading = Sequence[float | None]
 
@@ -61,6 +62,7 @@ class Lanes:
         sizes, policy = self._sizes, self._policy
         stepper = cast_floats(Stepper(agent, policy.problem, policy.forecaster, policy.contract.screen), self._dtype)
         program, self._arrays = pack(stepper, sizes, self._dtype)
+        footprint.refuse_too_large(program.step_bytes, MOST_BYTES)
         self._begin, of_many = program.one.begin, program.streams(None)
 
         def play(shared, carried, contexts):

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ecl2o.problem import Mahalanobis
+from ecl2o.serving.durable.lanes import MOST_BYTES
 from ecl2o.serving.durable.refused import Refused
+from ecl2o.serving.memory import refuse_unless_fitting
 from ecl2o.serving.policy import Policy, describe, load
 
 
@@ -37,9 +38,8 @@ class Offer:
 
     @property
     def dim(self) -> int | None:
-        """d, where the problem itself knows it."""
-        switching = self.policy.problem.switching
-        return self.policy.problem.Q.shape[0] if isinstance(switching, Mahalanobis) else None
+        """d, where the policy itself tells it."""
+        return self.policy.dim
 
     @property
     def units(self) -> str:
@@ -99,6 +99,8 @@ def read(name: str, file: bytes) -> Offer:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of rounding to 32 bits: the service works in 64
-                return Offer(name, load(path))
+                loaded = load(path)
+            refuse_unless_fitting(loaded, str(path), MOST_BYTES)
+            return Offer(name, loaded)
         except (ValueError, TypeError, OSError) as error:
             raise Refused(422, f"not a sound policy: {str(error).replace(str(path), 'the file')}") from None
