@@ -47,7 +47,10 @@ class LCP(AbstractAgent):
         if start.dim != 1:
             raise NotApplicable(f"LCP lives on a line, but x0 has dimension {start.dim}.")
         if start.horizon is None:
-            raise NotApplicable("LCP keeps the contexts of the whole run and needs to know the horizon.")
+            raise NotApplicable(
+                "LCP keeps the contexts of the whole run and needs to know the horizon; for runs without an end there is "
+                "Periodic(LCP(), period, keeps='history'), which begins anew every period."
+            )
         if not isinstance(problem.switching, LinearSwitching):
             _ = problem.quadratic_movement  # refuses any third kind
             if not self.heuristic:

@@ -77,13 +77,18 @@ def act(
     keep_compiled_programs()
     use_synchronous_dispatch()
     use_double_precision()
+    from ecl2o.problem import NotApplicable
+    from ecl2o.running.footprint import TooLarge
     from ecl2o.serving import load
     from ecl2o.serving.limits import within
     from ecl2o.serving.pipe import holding
 
     with contextlib.nullcontext() if state is None else holding(state):
         loaded = load(policy) if limits is None else within(load(policy), *limits)
-        run = _run(loaded, state, _numbers_of(x0), history and series.reading(history, column, time_column, fill))
+        try:
+            run = _run(loaded, state, _numbers_of(x0), history and series.reading(history, column, time_column, fill))
+        except (NotApplicable, TooLarge) as error:
+            raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
         _answer_all(run, loaded, lines, skip_bad, from_beginning, json)
 
@@ -168,8 +173,8 @@ def _run(policy: "Policy", state: Path | None, x0: list[float] | None, reading: 
 
     if state is not None and state.exists():
         return PipedRun(policy, state, say=_say)
-    dim = policy.problem.Q.shape[0]
-    if x0 is not None and len(x0) != dim:
+    dim = policy.dim
+    if x0 is not None and dim is not None and len(x0) != dim:
         raise typer.BadParameter(f"the policy's actions have {dim} numbers, got {len(x0)}.", param_hint="--x0")
     past, until = (None, None) if reading is None else reading.made_for(policy).past()
     if x0 is None and past is None and policy.history is None:

@@ -133,7 +133,7 @@ class ScoredEntry(eqx.Module):
 
 
 def compare(
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, Entry | NotApplicable],
     bed: Bed,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[ScoredEntry]:
@@ -142,7 +142,7 @@ def compare(
     That is "oracle", the optimum of the whole span, with "daily-oracle" after it, or the latter alone, as "oracle", in beds whose
     unit it is.
 
-    An agent that does not apply to the problem gets an entry that says why.
+    An agent that does not apply to the problem gets an entry that says why; so does a reason that stands in its place.
 
     >>> import jax.numpy as jnp
     >>> from ecl2o.agents import ROBD
@@ -155,6 +155,8 @@ def compare(
     rows = oracle_entries(bed)
     for done, (name, entry) in enumerate(entries.items(), start=1):
         try:
+            if isinstance(entry, NotApplicable):
+                raise entry
             rows.append(score_entry(name, entry, bed))
         except NotApplicable as reason:
             rows.append(ScoredEntry.left_out(name, str(reason)))

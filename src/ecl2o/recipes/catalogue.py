@@ -30,9 +30,10 @@ from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.evaluation import Bed
 from ecl2o.evaluation.comparison import Entry, streamed
 from ecl2o.forecasters import AbstractForecaster, Exact, Persistence, RollingProfile, SeasonalNaive
-from ecl2o.problem import CurvedTracking, Problem
+from ecl2o.problem import CurvedTracking, LinearSwitching, Mahalanobis, NotApplicable, Problem, SquaredTracking
 from ecl2o.recipes.tariff import under_tariff
 from ecl2o.serving import load
+from ecl2o.serving.memory import refuse_unless_fitting
 
 # Agents that need no training, by the names that tables and commands use: made for days of so many steps.
 NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
@@ -65,6 +66,7 @@ NAMED_FORECASTERS: dict[str, Callable[[int], AbstractForecaster]] = {
     "exact": lambda steps: Exact(),
 }
 _POLICY = ".ecl2o"
+_OF_SERIES = {(SquaredTracking, Mahalanobis), (CurvedTracking, Mahalanobis)}  # what the costs of a series are
 _LEARN_ON = ("ridge", "competitive-ridge")  # what they have learned is not forgotten at midnight
 
 
@@ -84,13 +86,19 @@ def is_policy(name: str) -> bool:
     return name.endswith(_POLICY) or Path(name).is_file()
 
 
-def asked_entries(names: Sequence[str], bed: Bed, forecaster: str) -> dict[str, Entry]:
-    """Agents and policy files by name for the days of a bed; planners ask the named forecaster, policies their own."""
+def asked_entries(names: Sequence[str], bed: Bed, forecaster: str) -> dict[str, Entry | NotApplicable]:
+    """Agents and policy files by name for the days of a bed; planners ask the named forecaster, policies their own.
+
+    In the place of a policy whose bill is of another kind stands why it cannot be compared.
+    """
     asked = NAMED_FORECASTERS[forecaster](bed.days.shape[1])
-    entries = {}
+    entries: dict[str, Entry | NotApplicable] = {}
     for name in names:
         if is_policy(name):
-            entries[Path(name).name] = policy_entry(name, bed)
+            try:
+                entries[Path(name).name] = policy_entry(name, bed)
+            except NotApplicable as reason:
+                entries[Path(name).name] = reason
         else:
             entries[name] = named_entry(name, bed, asked)
     return entries
@@ -99,6 +107,12 @@ def asked_entries(names: Sequence[str], bed: Bed, forecaster: str) -> dict[str, 
 def policy_entry(path: str | Path, bed: Bed) -> Entry:
     """A policy file for the days of a bed, whose problem and length of day must be those that it was made for."""
     policy = load(path)
+    refuse_unless_fitting(policy, str(path))
+    if not _can_be_alike(policy.problem, bed.problem):
+        raise NotApplicable(
+            f"it was made for costs of another kind; its own are: {_in_words(policy.problem)}, and here: "
+            f"{_in_words(bed.problem)}. ecl2o evaluate tests it by its own."
+        )
     made_for = policy.contract.steps_per_day
     if made_for is not None and made_for != bed.days.shape[1]:
         raise ValueError(f"{path} was made for days of {made_for} steps, but the days here have {bed.days.shape[1]}.")
@@ -111,13 +125,24 @@ def policy_entry(path: str | Path, bed: Bed) -> Entry:
     return streamed(policy.agent, policy.problem, policy.forecaster)
 
 
+def _can_be_alike(problem: Problem, other: Problem) -> bool:
+    """Whether options could make one of these problems the other: their costs are of one kind, or both those of a series."""
+    one, another = ((type(each.hitting), type(each.switching)) for each in (problem, other))
+    return one == another or {one, another} <= _OF_SERIES
+
+
 def _in_words(problem: Problem) -> str:
-    hitting = problem.hitting
+    hitting, movement = problem.hitting, problem.switching
     weights = ""
     if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
         weights = f", weights from {float(hitting.minimum):g} to {float(hitting.maximum):g}"
     parts = [type(part).__name__ for part in (problem.hitting, problem.switching, problem.actions)]
-    constants = f"m = {float(problem.m):g}, alpha = {float(problem.alpha):g}, beta = {float(problem.beta):g}"
-    low, high = problem.actions.bounds(problem.Q.shape[0], float) if problem.is_bounded else (None, None)
+    constants = f"m = {float(problem.m):g}"
+    if isinstance(movement, Mahalanobis):
+        constants += f", alpha = {float(movement.alpha):g}, beta = {float(movement.beta):g}"
+    if isinstance(movement, LinearSwitching):
+        constants += f", rate = {float(movement.rate):g}"
+    dim = movement.Q.shape[0] if isinstance(movement, Mahalanobis) else 1
+    low, high = problem.actions.bounds(dim, float) if problem.is_bounded else (None, None)
     limits = "" if low is None else f", bounds from {low} to {high}"
     return f"{', '.join(parts)}, {constants}{weights}{limits}"

@@ -7,7 +7,7 @@ import numpy as np
 
 from ecl2o.agents.calibration import cheapest_action
 from ecl2o.problem.arrays import on_device
-from ecl2o.serving.policy import Policy
+from ecl2o.serving.policy import Policy, action_dim
 from ecl2o.serving.runner import Runner
 
 _cheapest_action = eqx.filter_jit(cheapest_action)
@@ -36,7 +36,7 @@ def begin(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
 def start_after(policy: Policy, context: np.ndarray) -> np.ndarray:
     """(d,), the action that a run begins with after a context (q,) if no other is known: the cheapest one for it."""
     refuse_other_width(policy, len(context))
-    return np.asarray(_cheapest_action(policy.problem, on_device(context)))
+    return np.asarray(_cheapest_action(policy.problem, on_device(context), _dim(policy, len(context))))
 
 
 def refuse_other_width(policy: Policy, width: int) -> None:
@@ -44,7 +44,12 @@ def refuse_other_width(policy: Policy, width: int) -> None:
     made_for = policy.contract.context_dim
     if made_for is not None and width != made_for:
         raise ValueError(f"the policy takes contexts of {made_for} numbers, but these have {width}; name the columns.")
-    policy.problem.hitting.check(policy.problem.Q.shape[0], width)
+    policy.problem.hitting.check(_dim(policy, width), width)
+
+
+def _dim(policy: Policy, width: int) -> int:
+    """d; 1 where contexts of this width do not tell either, since movement that is billed by distance is solved on a line."""
+    return action_dim(policy.problem, width) or 1
 
 
 def wanted(policy: Policy, past: np.ndarray) -> np.ndarray | None:
