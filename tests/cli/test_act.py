@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.serving import policy_file
+from ecl2o.serving import Contract, policy_file
 from ecl2o.serving.pipe import holding
 from ecl2o.serving.pipe.lines import LineReader
+from ecl2o.studies.right_sizing_cost import Cluster
 
 from .conftest import TESTED
 from .operator_files import demands
@@ -218,6 +219,26 @@ def test_a_reading_that_is_not_believed_is_answered_as_the_last_plausible_one(fi
     assert [t.get("context_used") for t in told] == [None, None, [2.0], None]
     assert "line 3 is missing or implausible; answered as if it were 2," in result.stderr
     assert "missing or implausible: 1." in result.stderr
+
+
+def test_a_first_reading_that_is_not_plausible_is_refused_in_plain_numbers(ecl2o, tmp_path):
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=5.0, dim=1))
+    contract = Contract(columns=["demand"], plausible=[(0.0, 10.0)])
+    ec.save(tmp_path / "site.ecl2o", ec.Policy(ec.ROBD(), problem, contract=contract))
+    result = ecl2o("act", tmp_path / "site.ecl2o", "--x0", "4", stdin="100\n")
+    assert result.exit_code == 1
+    assert (
+        "line 1: the context (100) is not plausible, which would be from 0 to 10, and none came before" in result.stderr
+    )
+    assert "--history" in result.stderr
+    assert "array" not in result.stderr
+
+
+def test_a_policy_that_does_not_say_how_long_a_context_is_asks_for_a_history_in_words(ecl2o, tmp_path):
+    ec.save(tmp_path / "site.ecl2o", ec.Policy(ec.Greedy(), Cluster().problem()))
+    result = ecl2o("act", tmp_path / "site.ecl2o", "--x0", "4,0,0", stdin="100\n")
+    assert result.exit_code == 1
+    assert "how many numbers a context has; give a history of contexts (act: --history)" in result.stderr
 
 
 def test_a_policy_that_says_nothing_of_what_is_plausible_refuses_what_is_missing(ecl2o, tmp_path):

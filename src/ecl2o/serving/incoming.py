@@ -1,11 +1,15 @@
 """Contexts as they come in from outside: judged before a policy sees them."""
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 _FEW = 32
+_TOLD = 8  # numbers of a context in a message
+
+Ranges = Sequence[tuple[float, float]]
 
 
 def accepted(context: Any, shape: tuple[int, ...], dtype: np.dtype, gaps: bool = False) -> np.ndarray:
@@ -45,6 +49,36 @@ def shown(value: Any) -> str:
     """A value in a message, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
+
+
+def in_numbers(context: Iterable[float | None]) -> str:
+    """A context in a message: plain numbers, cut where there are many.
+
+    >>> in_numbers(np.array([100.0, 0.25, np.nan]))
+    '100, 0.25, missing'
+    """
+    told = ["missing" if entry is None or math.isnan(entry) else f"{float(entry):.6g}" for entry in context]
+    return ", ".join(told[:_TOLD]) + (", ..." if len(told) > _TOLD else "")
+
+
+def no_answer(context: Sequence[float | None] | np.ndarray, used: Any, plausible: Ranges | None) -> str:
+    """Why a context has no answer, in words.
+
+    Args:
+        context: (q,), what was given.
+        used: (q,), what stood in for it, which is not finite where nothing plausible was known; None where all is believed.
+        plausible: (lowest, highest) of each number, of a policy that says so.
+
+    >>> no_answer([100.0], [math.nan], [(0.0, 45.0)])[:88]
+    'the context (100) is not plausible, which would be from 0 to 45, and none came before it'
+    """
+    if plausible is None or used is None or np.isfinite(np.asarray(used, float)).all():
+        return f"the policy has no finite answer to the context ({in_numbers(context)}); nothing was changed."
+    ranges = ", ".join(f"from {low:g} to {high:g}" for low, high in plausible[:_TOLD])
+    return (
+        f"the context ({in_numbers(context)}) is not plausible, which would be {ranges}, and none came before it that could "
+        "stand in; nothing was changed. Begin on a history of contexts (act: --history), or send a plausible one first."
+    )
 
 
 def _with_gaps(context: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

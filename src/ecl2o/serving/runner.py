@@ -10,7 +10,7 @@ from jaxtyping import Float
 from ecl2o.problem import Instance
 from ecl2o.running import Stepper
 from ecl2o.running.packed import Compiled, Front, Program, Sizes
-from ecl2o.serving.incoming import accepted, is_finite, shown
+from ecl2o.serving.incoming import accepted, is_finite, no_answer
 from ecl2o.serving.kept import pack_kept
 from ecl2o.serving.policy import Policy
 from ecl2o.serving.runs import AbstractRunner, context_dim_of, refuse_bad_horizon, working_dtype
@@ -79,9 +79,7 @@ class Runner(AbstractRunner):
         return Streams(policy, x0, history, horizon)
 
     def _no_answer(self, front: Front, given: np.ndarray) -> str:
-        if front.context is not None and not is_finite(front.context):
-            return f"the context {shown(given)} is not plausible, and none before it was; nothing was changed."
-        return f"the policy has no finite answer to the context {shown(given)}; nothing was changed."
+        return no_answer(given, front.context, self.policy.contract.plausible)
 
     @staticmethod
     def _check_axes(x0: np.ndarray) -> None:

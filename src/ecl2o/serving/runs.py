@@ -272,8 +272,8 @@ def context_dim_of(problem: Problem, dim: int, history: Any) -> int:
             return context_dim
         return dim
     raise ValueError(
-        f"{type(problem.hitting).__name__} does not tell how many numbers a context has; "
-        "give a history, if need be an empty one of shape (0, q)."
+        f"neither the policy nor its cost ({type(problem.hitting).__name__}) tells how many numbers a context has; give a "
+        "history of contexts (act: --history), from which it is seen, or a policy whose contract says it (context_dim)."
     )
 
 

@@ -172,7 +172,7 @@ def test_a_service_for_other_machines_needs_a_token():
 def test_a_reading_that_is_not_believed_is_answered_said_to_be_so_and_counted(url, tmp_path):
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
     contract = Contract(context_dim=1, plausible=[(0.0, 10.0)], accepted_after=9)
-    ec.save(tmp_path / "site", ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=1.6), problem, contract=contract))
+    ec.save(tmp_path / "site", ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=1.7), problem, contract=contract))
     with Client(url) as client:
         client.put_policy("screened", tmp_path / "site")
         client.put_stream("s", "screened", [4.0], [[4.0]] * 4)
@@ -180,9 +180,13 @@ def test_a_reading_that_is_not_believed_is_answered_said_to_be_so_and_counted(ur
     assert [answer["screened"] for answer in answers] == [False, True, True, True, False]
     assert [answer["context"] for answer in answers] == [[5.0], [5000.0], [None], [None], [6.0]]
     assert [answer["context_used"] for answer in answers] == [[5.0], [5.0], [5.0], [5.0], [6.0]]
-    assert max(answer["live_ratio"] for answer in answers) <= 1.6 * (1 + 1e-9)
+    assert max(answer["live_ratio"] for answer in answers) <= 1.7 * (1 + 1e-9)
     assert step(url, "s", [6.0], 5).json() == answers[-1]
     assert step(url, "s", [None], 5).status_code == 409
+    httpx.put(f"{url}/streams/new", json={"policy": "screened", "x0": [4.0]}, timeout=60).raise_for_status()
+    refused = step(url, "new", [5000.0])
+    assert refused.status_code == 422
+    assert "the context (5000) is not plausible, which would be from 0 to 10" in refused.json()["detail"]
     together = httpx.post(f"{url}/steps", json={"s": None, "b": [None]}).json()
     assert together["answered"]["s"]["context_used"] == [6.0]
     assert "missing" in together["refused"]["b"]["detail"]

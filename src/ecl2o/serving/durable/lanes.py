@@ -52,7 +52,8 @@ class Lanes:
         self._policy = policy
         self._dtype = np.dtype(jnp.result_type(float))
         self._lock = threading.Lock()
-        self.is_screened = policy.contract.screen is not None
+        self.plausible = policy.contract.plausible
+        self.is_screened = self.plausible is not None
         try:
             self._prepare(Watched(policy.agent))
         except (NotApplicable, ValueError, TypeError):

@@ -15,6 +15,7 @@ from ecl2o.serving.durable import rows
 from ecl2o.serving.durable.lanes import Lanes, Played
 from ecl2o.serving.durable.refused import Refused
 from ecl2o.serving.durable.rows import Place
+from ecl2o.serving.incoming import no_answer
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _REMEMBERED = 100_000  # streams whose states are kept at hand
@@ -141,8 +142,7 @@ class Player:
         for (number, place), step in zip(members, played, strict=True):
             ask = asks[number]
             if step.action is None:
-                detail = f"the policy has no finite answer to the context {_ENCODE(ask.context)}; nothing was changed."
-                group.answers[number] = Refused(422, detail)
+                group.answers[number] = Refused(422, no_answer(ask.context, step.used, course.lanes.plausible))
                 continue
             row = _row(place.steps + 1, group.latest, ask.context, step)
             text = _text(row, course.promise)
