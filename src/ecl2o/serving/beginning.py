@@ -7,6 +7,7 @@ import numpy as np
 
 from ecl2o.agents.calibration import cheapest_action
 from ecl2o.problem.arrays import on_device
+from ecl2o.serving.incoming import refuse_unless_billable
 from ecl2o.serving.policy import Policy, action_dim
 from ecl2o.serving.runner import Runner
 
@@ -26,6 +27,7 @@ def begin(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
         if past is None or not len(past):
             raise ValueError("where does the run start? Give x0 (the action in force) or a history (contexts).")
         x0 = start_after(policy, past[-1])
+    refuse_unless_billable("x0", np.asarray(x0, float))
     if past is None:
         width = policy.contract.context_dim
         return Runner(policy, x0, None if width is None else np.zeros((0, width)))

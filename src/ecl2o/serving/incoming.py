@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+LARGEST = 1e100  # squares, and their sums, must stay far from where doubles end
 _FEW = 32
 _TOLD = 8  # numbers of a context in a message
 
@@ -49,6 +50,15 @@ def shown(value: Any) -> str:
     """A value in a message, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
+
+
+def refuse_unless_billable(name: str, numbers: np.ndarray) -> None:
+    """Refuse numbers so large that no cost of them is finite, and nothing that follows is."""
+    largest = np.max(np.abs(numbers), initial=0.0)
+    if not largest <= LARGEST:
+        raise ValueError(
+            f"{name} has a number of the size {largest:g}; up to {LARGEST:g} the costs of actions can be worked out."
+        )
 
 
 def in_numbers(context: Iterable[float | None]) -> str:

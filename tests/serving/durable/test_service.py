@@ -244,6 +244,19 @@ def test_what_databases_say_is_told_without_the_machine():
     assert said == "the database does not answer"
 
 
+def test_a_store_that_lacks_a_new_column_is_given_it_and_keeps_its_steps(tmp_path, policy_file):
+    service = opened(tmp_path, policy_file)
+    before = answered(service, Ask("a", [1.5]))
+    with service.store.writing() as connection:
+        connection.execute(sa.text("ALTER TABLE steps DROP COLUMN unconverged"))
+    service.close()
+    again = Service(Store(f"sqlite:///{tmp_path / 'streams.db'}"))
+    assert again.unready() == []
+    assert again.steps("a") == before
+    assert answered(again, Ask("a", [2.5]))[0]["unconverged"] is False
+    again.close()
+
+
 def test_a_store_of_another_version_is_refused_and_left_alone(tmp_path, policy_file):
     service = opened(tmp_path, policy_file)
     answered(service, Ask("a", [1.5]))

@@ -55,14 +55,41 @@ def test_a_step_its_repetition_and_what_is_refused(url):
     other = step(url, "a", [2.0], 1)
     assert (other.status_code, other.json()["context_answered"], other.json()["context_sent"]) == (409, [1.5], [2.0])
     assert step(url, "a", [2.0], 3).status_code == 409
-    for bad in ([1.0, 2.0], [], ["x"], "x", None, [[1.0]]):
+    for bad in ([1.0, 2.0], [], ["x"], "x", None, [[1.0]], [True], True, ["18"], "18"):
         assert step(url, "a", bad).status_code == 422
+    assert httpx.post(f"{url}/steps", json={"a": True}).status_code == 422
     for raw in (b'{"context": [NaN]}', b'{"context": [1e999]}', b"{", b"[]", b"\xff"):
         answer = httpx.post(f"{url}/streams/a/steps", content=raw, headers={"content-type": "application/json"})
         assert answer.status_code in (400, 422)
         json.loads(answer.content, parse_constant=pytest.fail)  # the answer itself is sound JSON
     assert step(url, "none", [1.0]).status_code == 404
     assert httpx.get(f"{url}/streams/a/action").json() == {"step": 1, "action": first.json()["action"]}
+
+
+def test_a_stream_that_could_never_answer_is_not_made(url):
+    for x0, words in (
+        ([1e308], "x0 has a number of the size 1e+308; up to 1e+100"),
+        (["1"], "valid number"),
+        ([True], ""),
+    ):
+        answer = httpx.put(f"{url}/streams/far", json={"policy": "small", "x0": x0})
+        assert (answer.status_code, words in answer.json()["detail"]) == (422, True)
+    answer = httpx.put(f"{url}/streams/far", json={"policy": "small", "x0": [0], "history": [[-1e200]]})
+    assert (answer.status_code, "history has a number" in answer.json()["detail"]) == (422, True)
+    assert httpx.get(f"{url}/streams/far").status_code == 404
+
+
+def test_a_step_of_which_nothing_is_guaranteed_says_so_and_is_counted(url, tmp_path):
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
+    guard = ec.Competitive(ec.HittingMinimizer(), ratio=1.8, contexts=(-1.0, 1.0))
+    ec.save(tmp_path / "guard", ec.Policy(guard, problem))
+    with Client(url) as client:
+        client.put_policy("bounded", tmp_path / "guard")
+        client.put_stream("lost", "bounded", [0.0])
+    answers = [step(url, "lost", [context]).json() for context in (0, 0.5, 50.0)]  # a whole number is a number
+    assert [answer["unconverged"] for answer in answers] == [False, False, True]
+    assert httpx.get(f"{url}/streams/lost/steps").json() == answers
+    assert 'ecl2o_unconverged_steps_total{policy="bounded"} 1.0' in httpx.get(f"{url}/metrics").text
 
 
 def test_many_streams_in_one_call_each_for_itself(url):

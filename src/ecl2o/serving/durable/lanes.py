@@ -30,7 +30,8 @@ Reading = Sequence[float | None]
 class Played(NamedTuple):
     """A step of one stream: the state after it, and what it did; `action` is None where there is no finite answer.
 
-    `used` is the context that stood in for the one that was given; None where that was believed.
+    `used` is the context that stood in for the one that was given; None where that was believed. `unconverged` says that a solve
+    did not converge, or that a promise holds no longer.
     """
 
     state: bytes
@@ -39,6 +40,7 @@ class Played(NamedTuple):
     switching: float
     report: Report
     used: list[float] | None = None
+    unconverged: bool = False
 
 
 class Lanes:
@@ -125,6 +127,7 @@ class Lanes:
                 bills[lane][1],
                 Report(*figures[lane]),
                 used[lane] if self.is_screened and bills[lane][3] else None,
+                bool(bills[lane][2]),
             )
             for lane in range(len(states))
         ]

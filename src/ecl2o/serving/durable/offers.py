@@ -11,6 +11,7 @@ import numpy as np
 
 from ecl2o.serving.durable.lanes import MOST_BYTES
 from ecl2o.serving.durable.refused import Refused
+from ecl2o.serving.incoming import refuse_unless_billable
 from ecl2o.serving.memory import refuse_unless_fitting
 from ecl2o.serving.policy import Policy, describe, load
 
@@ -57,6 +58,12 @@ class Offer:
         first = np.asarray(x0, float)
         if self.dim is not None and len(first) != self.dim:
             raise Refused(422, f"x0 must be {self.dim} numbers, the policy's actions, got {len(first)}.")
+        try:
+            refuse_unless_billable("x0", first)
+            if past is not None and self.policy.contract.plausible is None:
+                refuse_unless_billable("history", past)
+        except ValueError as error:
+            raise Refused(422, str(error)) from None
         return first, past
 
     def _past(self, history: list[list[float]] | None) -> np.ndarray | None:

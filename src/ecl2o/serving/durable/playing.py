@@ -39,6 +39,7 @@ class Answer(NamedTuple):
     fresh: bool
     active: bool
     screened: bool = False
+    unconverged: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +165,13 @@ class Player:
             group.states[place.key] = (place.steps + 1, step.state)
             group.made.append((place.key, place.steps + 1))
             group.answers[number] = Answer(
-                ask.stream, place.policy, text, True, bool(row["guard_active"]), step.used is not None
+                ask.stream,
+                place.policy,
+                text,
+                True,
+                bool(row["guard_active"]),
+                step.used is not None,
+                step.unconverged,
             )
         if made:
             rows.append(connection, made, moved)
@@ -232,6 +239,7 @@ def _row(step: int, at: float, context: list[float | None], played: Played) -> d
         "promise_left": _known(report.left),
         "guard_active": None if math.isnan(report.active) else report.active > 0,
         "used": played.used,
+        "unconverged": played.unconverged,
     }
 
 
@@ -256,6 +264,7 @@ def answer(row: dict[str, Any], promise: float | None) -> dict[str, Any]:
         "context": row["context"],
         "screened": row["used"] is not None,
         "context_used": row["context"] if row["used"] is None else row["used"],
+        "unconverged": bool(row["unconverged"]),
         "at": row["at"],
     }
 

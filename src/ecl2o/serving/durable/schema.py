@@ -59,5 +59,6 @@ steps = sa.Table(
     sa.Column("promise_left", sa.Double),
     sa.Column("guard_active", sa.Boolean),
     sa.Column("used", sa.Text),  # the context that stood in for one that was not believed
+    sa.Column("unconverged", sa.Boolean),  # null in steps of older services, which did not write it
     sqlite_with_rowid=False,
 )

@@ -108,6 +108,7 @@ class Store:
             connection.execute(sa.insert(schema.about).values(version=schema.VERSION, probed=time.time()))
         elif version != schema.VERSION:
             raise exc.InvalidRequestError(f"the store has version {version}, this service {schema.VERSION}")
+        _add_new_columns(connection)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
@@ -200,6 +201,15 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def _add_new_columns(connection: sa.Connection) -> None:
+    """Columns of steps that the store is too old to have. They may be null, so that an older service can go on writing."""
+    known = {column["name"] for column in sa.inspect(connection).get_columns(schema.steps.name)}
+    for column in schema.steps.c:
+        if column.name not in known:
+            kind = column.type.compile(connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {schema.steps.name} ADD COLUMN {column.name} {kind}")
 
 
 def _is_conflict(error: exc.DBAPIError) -> bool:

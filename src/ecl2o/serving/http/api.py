@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import FiniteFloat
 
 from ecl2o.serving.durable.playing import Answer, Ask
 from ecl2o.serving.durable.refused import Refused
@@ -131,7 +130,7 @@ def _add_steps(api: APIRouter, service: Service, events: Events, measures: Measu
         return Response(answer.text, media_type="application/json")
 
     @api.post("/steps", tags=["steps"], response_model=models.Steps, responses=refusals())
-    async def post_steps(asked: dict[str, FiniteFloat | models.Reading | models.StepAsked | None]):
+    async def post_steps(asked: dict[str, models.Figure | models.Reading | models.StepAsked | None]):
         """Contexts for many streams, by their ids; a value is a context or {"step": 7, "context": [1.5]}.
 
         Each stream is answered or refused by itself, all in one transaction.

@@ -32,6 +32,12 @@ class Measures:
             ["policy"],
             registry=self._registry,
         )
+        self._unconverged = Counter(
+            "ecl2o_unconverged_steps",
+            "Steps in which a solve did not converge, or a promise held no longer",
+            ["policy"],
+            registry=self._registry,
+        )
         self._refusals = Counter("ecl2o_refusals", "Requests or steps refused", ["status"], registry=self._registry)
         self.latency = Histogram(
             "ecl2o_step_seconds", "From a request for steps to its answer", buckets=_SECONDS, registry=self._registry
@@ -46,6 +52,8 @@ class Measures:
             self._guarded.labels(policy).inc(number)
         for policy, number in collections.Counter(answer.policy for answer in answers if answer.screened).items():
             self._screened.labels(policy).inc(number)
+        for policy, number in collections.Counter(answer.policy for answer in answers if answer.unconverged).items():
+            self._unconverged.labels(policy).inc(number)
 
     def refused(self, status: int) -> None:
         """A refusal."""

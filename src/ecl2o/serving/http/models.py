@@ -3,14 +3,15 @@
 from typing import Annotated, Any
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, Strict, StrictInt
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
 Name = Annotated[str, Path(pattern=_NAME, max_length=128, description="letters, digits and . _ : - , at most 128")]
 Number = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
-Context = Annotated[list[FiniteFloat], Field(max_length=4096)]
-Reading = Annotated[list[FiniteFloat | None], Field(max_length=4096)]  # null: a number that is missing
+Figure = Annotated[float, Strict(), AllowInfNan(False)]  # neither "18" nor true is a number
+Context = Annotated[list[Figure], Field(max_length=4096)]
+Reading = Annotated[list[Figure | None], Field(max_length=4096)]  # null: a number that is missing
 
 
 class _Given(BaseModel):
@@ -22,8 +23,8 @@ class StreamAsked(_Given):
 
     Args:
         policy: the name of a policy.
-        x0: the action in force before the first step; the last context of the history if it is left out.
-        history: contexts seen before the first step; the policy's own if it is left out.
+        x0: the action in force before the first step; the last context of the history if it is left out. Up to 1e100.
+        history: contexts seen before the first step; the policy's own if it is left out. Up to 1e100, unless they are screened.
     """
 
     policy: str = Field(pattern=_NAME, max_length=128)
@@ -34,7 +35,7 @@ class StreamAsked(_Given):
 class StepAsked(_Given):
     """A context, null where a number is missing, and the step's number (1, 2, ...), which makes it safe to send again."""
 
-    context: FiniteFloat | Reading | None
+    context: Figure | Reading | None
     step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = None
 
     @property
@@ -69,6 +70,7 @@ class Step(BaseModel):
         context: what was sent.
         screened: whether that was missing or implausible, so that another one stood in.
         context_used: what was answered; the bill is about this.
+        unconverged: whether a solve did not converge, or a promise holds no longer: nothing is guaranteed of this action.
         at: when, in seconds since 1970.
     """
 
@@ -86,6 +88,7 @@ class Step(BaseModel):
     context: list[float | None]
     screened: bool = False
     context_used: list[float] | None = None
+    unconverged: bool = False
     at: float
 
 
