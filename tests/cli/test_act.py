@@ -320,6 +320,16 @@ def test_a_second_process_on_a_state_is_told_who_holds_it(fitted, ecl2o, tmp_pat
     assert len(values(ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n"))) == 1
 
 
+def test_a_state_is_a_regular_file_or_not_there_yet(fitted, ecl2o, tmp_path):
+    """A pipe would be read for ever, and so would a device."""
+    os.mkfifo(tmp_path / "pipe")
+    for state in (tmp_path, tmp_path / "pipe"):
+        result = ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "is no regular file" in re.sub(r"[│\s]+", " ", result.stderr)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
 def test_what_a_killed_process_left_unfinished_is_removed(fitted, ecl2o, tmp_path):
     for name in (".run.state.0a1b2c3d.unfinished", ".other.state.0a1b2c3d.unfinished"):
         (tmp_path / name).write_bytes(b"half")

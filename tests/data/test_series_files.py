@@ -3,6 +3,8 @@
 import builtins
 import dataclasses
 import gzip
+import os
+import threading
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,7 @@ import pytest
 
 from ecl2o.data import DataError, PartDays, minutes_of, read_series, series_contexts, whole_days
 from ecl2o.data.contexts import Split
+from ecl2o.serving import PolicyFileError, load
 
 HOURS = pd.date_range("2021-05-01", periods=48, freq="h")
 
@@ -346,3 +349,17 @@ def test_weeks_of_daily_rows_begin_on_mondays(write, first):
 def test_times_of_day_that_are_none(wrong):
     with pytest.raises(DataError, match="a day must start at an hour"):
         minutes_of(wrong)
+
+
+def test_a_pipe_is_read_once_and_a_device_is_refused(tmp_path):
+    """`cat demand.csv | ecl2o alpha /dev/stdin`; a device such as /dev/zero has no end, and is not begun."""
+    pipe, text = tmp_path / "pipe", series().to_csv(index=False)
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    frame, _ = read_series(pipe)
+    writer.join()
+    assert np.array_equal(frame["demand"], np.arange(48) + 0.5)
+    assert "is a device, which may have no end" in refusal(os.devnull)
+    with pytest.raises(PolicyFileError, match="is a device, which may have no end"):
+        load(os.devnull)

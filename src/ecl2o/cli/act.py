@@ -72,6 +72,10 @@ def act(
     from ecl2o.cli.numerics import keep_compiled_programs, use_double_precision, use_synchronous_dispatch
 
     if state is not None:
+        if state.exists() and not state.is_file():
+            raise typer.BadParameter(
+                f"{state} is no regular file; name one, or one that does not exist yet.", param_hint="--state"
+            )
         output.refuse_unless_writable(state, "--state")
     _look_for_garbage_later()
     keep_compiled_programs()

@@ -113,6 +113,8 @@ def read_source(path: str | Path) -> Source:
     path = Path(path)
     if path.is_dir():
         raise DataError(f"{path} is a folder. Give the path of one file in it.")
+    if path.is_char_device() or path.is_block_device():
+        raise DataError(f"{path} is a device, which may have no end. Give a file, or the data in a pipe.")
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -176,6 +176,8 @@ def _shown(value: Any) -> str:
 def read(path: str | os.PathLike[str], kind: str) -> Contents:
     """Read and judge a file."""
     path = Path(path)
+    if path.is_char_device() or path.is_block_device():
+        raise PolicyFileError(f"{path} is a device, which may have no end; give a file.")
     return unpack(path.read_bytes(), kind, str(path))
 
 
