@@ -169,3 +169,15 @@ def test_a_bad_configuration_is_explained(text, complaint, runs, tmp_path):
     assert complaint in result.stderr
     assert result.stderr.count("\n") == 1
     assert runs == []
+
+
+@pytest.mark.parametrize(
+    "setting", ["alpha = inf", "alpha = nan", "base_shortage = inf", "seeds = 1000000000", "seed = -1"]
+)
+def test_a_setting_that_means_nothing_is_refused_by_its_name(runs, tmp_path, setting):
+    (tmp_path / "config.toml").write_text(setting)
+    result = runner.invoke(app, ["reproduce", "--config", "config.toml"])
+    assert result.exit_code == 1
+    name = setting.split()[0].replace("base_shortage", "--base-shortage")
+    assert f"the settings do not fit the study demand-response: {name}: Input should be" in result.stderr
+    assert runs == []

@@ -11,6 +11,7 @@ from ecl2o.cli import app
 from ecl2o.studies.fronts import Record
 
 runner = CliRunner()
+_BAD = ("-1", "nan", "inf")
 
 
 @pytest.fixture
@@ -70,6 +71,14 @@ def test_everything_that_the_text_leaves_open(grids):
         ("--kappa 0.5", "kappas must have 0"),
         ("--mu 0.1,0.1", "mus must not repeat a value"),
         ("--alpha -1", "must be positive and finite"),
+        ("--seeds 1000000000", "'--seeds': Input should be less than or equal to 1000"),
+        ("--seed 99999999999999999999", "'--seed': Input should be less than or equal to 4294967295"),
+        *(("--trust " + number, f"--trust: trusts must be finite and not negative, got {number}") for number in _BAD),
+        *(("--mu " + number, "--mu: mus must lie between 0 and 1") for number in (*_BAD, "1.5")),
+        *(("--kappa 0," + number, "--kappa: kappas must lie between 0 and 1") for number in (*_BAD, "2")),
+        *(("--gamma " + number, "--gamma: gammas must be finite and exceed 1") for number in (*_BAD, "0", "1")),
+        *(("--ratio " + number, "--ratio: ratios must be finite and exceed 1") for number in (*_BAD, "0", "1")),
+        *(("--period " + number, "--period: periods must be days") for number in ("-1", "1000000000")),
     ],
 )
 def test_bad_options_are_refused_and_leave_nothing(grids, tmp_path, options, message):
@@ -77,4 +86,28 @@ def test_bad_options_are_refused_and_leave_nothing(grids, tmp_path, options, mes
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.replace("│", " ").split())
     assert grids == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_alpha_beside_which_a_miss_costs_nothing_is_refused_before_training(grids, tmp_path):
+    result = runner.invoke(app, ["sweep", "--quick", "--alpha", "1e300"])
+    assert result.exit_code == 1
+    assert "ecl2o: alpha must lie between 1e-12 and 1e+12" in result.stderr
+    assert grids == list(tmp_path.iterdir()) == []
+
+
+def test_promises_that_were_asked_for_and_have_no_row_are_named(grids):
+    result = runner.invoke(app, ["sweep", "--quick", "--ratio", "1.2", "--period", "7,0"])
+    assert result.exit_code == 0, result.output
+    assert "left out because nobody can promise them: 1.2 per 7 days, 1.2 for good." in result.stderr
+
+
+def test_a_training_that_leaves_the_numbers_is_a_line_and_not_a_traceback(grids, monkeypatch, tmp_path):
+    def diverge(*_):
+        raise FloatingPointError("the loss became inf at step 3.")
+
+    monkeypatch.setattr(fleet, "sweep", diverge)
+    result = runner.invoke(app, ["sweep", "--quick"])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "ecl2o: the loss became inf at step 3."
     assert list(tmp_path.iterdir()) == []

@@ -234,6 +234,9 @@ def test_refusals(wavy):
         fit_contexts(series(wavy), Recipe(promise=Terms(1.05, "day")))
     with pytest.raises(ValueError, match="alpha must be positive"):
         Recipe(alpha=-1.0)
+    for alpha in (1e300, {"demand": 1e-300}):
+        with pytest.raises(ValueError, match=r"alpha must lie between 1e-12 and 1e\+12"):
+            Recipe(alpha=alpha)
     with pytest.raises(DataError, match="training days are too few"):
         candidates.windows_of(series(wavy), steps=48, history_steps=4)
 

@@ -108,6 +108,10 @@ def test_the_figures_do_not_depend_on_who_does_the_work(data, records):
         ({"trusts": (0.3, 0.3)}, "trusts must not repeat a value"),
         ({"seeds": ()}, "at least one seed"),
         ({"kappas": (0.5,)}, "kappas must have 0"),
+        ({"trusts": (0.3, float("nan"))}, "trusts must be finite and not negative, got nan"),
+        ({"two_stage_trusts": (-1.0,)}, "two_stage_trusts must be finite and not negative, got -1"),
+        ({"ratios": (1.0,)}, "ratios must be finite and exceed 1, got 1"),
+        ({"seeds": (-1,)}, "seeds must be finite and not negative, got -1"),
     ],
 )
 def test_impossible_grids_are_refused(axes, message):

@@ -21,7 +21,7 @@ Sites = Annotated[
         metavar="SITES", help="A folder of series, a glob in quotes, or a manifest: CSV with the columns name and file."
     ),
 ]
-Memory = Annotated[float, typer.Option(min=1.0, metavar="GB", help="What one process may take.")]
+Memory = Annotated[float, typer.Option(min=1.0, max=1e6, metavar="GB", help="What one process may take.")]
 _WORST = 10  # sites in the printed table
 
 app = typer.Typer(help="Many sites at once, here or on a Dask cluster.", no_args_is_help=True)
@@ -30,9 +30,14 @@ app = typer.Typer(help="Many sites at once, here or on a Dask cluster.", no_args
 def fit(
     sites: Sites,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for policies, table and report.")] = Path("fleet"),
-    alpha: Annotated[float, typer.Option(help="What moving costs, where the manifest does not say.")] = 10.0,
+    alpha: Annotated[
+        float, typer.Option(callback=series.positive, help="What moving costs, where the manifest does not say.")
+    ] = 10.0,
     promise: Annotated[
-        float | None, typer.Option(help="Promise to pay at most this many times the optimum, where it does not say.")
+        float | None,
+        typer.Option(
+            callback=series.promised, help="Promise to pay at most this many times the optimum, where it does not say."
+        ),
     ] = None,
     per: Annotated[
         Literal["day", "week", "month", "run"], typer.Option(help="What the promise is for, where it does not say.")

@@ -25,9 +25,18 @@ if TYPE_CHECKING:
 
     from ecl2o.recipes.progress import Progress
 
+MOST_SEEDS, LARGEST_SEED = 1000, 2**32 - 1  # how many may be trained with, and what a random key is made of
+
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, metavar="S", help="The same seed gives the same figures on the same machine.")
+    int,
+    typer.Option(
+        "--seed",
+        min=0,
+        max=LARGEST_SEED,
+        metavar="S",
+        help="The same seed gives the same figures on the same machine.",
+    ),
 ]
 UnusedSeed = Annotated[
     int, typer.Option("--seed", min=0, metavar="S", help="Accepted as by every command; nothing here is random.")
@@ -43,7 +52,8 @@ class Program(TyperGroup):
         """Run the command.
 
         Bad input is a ValueError everywhere in the library (`DataError` and `PolicyFileError` are), a file that cannot be read
-        or written an OSError. Anything else is a bug and ends in a traceback.
+        or written an OSError, a training or a run that leaves the numbers a FloatingPointError. Anything else is a bug and ends
+        in a traceback.
         """
         try:
             return super().invoke(ctx)
@@ -52,7 +62,7 @@ class Program(TyperGroup):
         except KeyboardInterrupt:
             print("ecl2o: interrupted.", file=sys.stderr)
             raise typer.Exit(130) from None
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, FloatingPointError) as error:
             if ctx.params.get("debug"):
                 raise
             command = self.get_command(ctx, ctx.invoked_subcommand or "")

@@ -40,7 +40,10 @@ def reproduce(
     ] = None,
     base_shortage: weather_options.BaseShortage = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many seeds the learned rows are trained with.")
+        int | None,
+        typer.Option(
+            min=1, max=output.MOST_SEEDS, metavar="N", help="How many seeds the learned rows are trained with."
+        ),
     ] = None,
     quick: Annotated[bool | None, typer.Option("--quick/--full", help="Little training: a look, not a result.")] = None,
     fill: Annotated[
@@ -60,7 +63,10 @@ def reproduce(
     seed: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="S", help="The first seed. The same one gives the same figures on the same machine."
+            min=0,
+            max=output.LARGEST_SEED,
+            metavar="S",
+            help="The first seed. The same one gives the same figures on the same machine.",
         ),
     ] = None,
     json: output.Json = False,
@@ -116,7 +122,7 @@ def _prepared(name: str, values: dict[str, Any]) -> "Callable[[Progress], Study]
     try:
         settings = kind(**values)
     except pydantic.ValidationError as error:
-        problems = (f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors())
+        problems = (f"{entry['loc'][0] if entry['loc'] else name}: {entry['msg']}" for entry in error.errors())
         raise ValueError(f"the settings do not fit the study {name}: {'; '.join(dict.fromkeys(problems))}") from None
     return lambda progress: run(settings, progress)
 

@@ -22,6 +22,13 @@ def positive(value: float | None) -> float | None:
     return value
 
 
+def promised(ratio: float | None) -> float | None:
+    """Refuse what nobody could promise, whatever the costs are."""
+    if ratio is not None and not 1 < ratio < math.inf:
+        raise typer.BadParameter(f"must be finite and exceed 1, got {ratio:g}.")
+    return ratio
+
+
 def _minutes(text: str | None) -> str | None:
     """Refuse what is no time of the day; it is read again when it is needed, because reading it needs the library."""
     if text is not None:

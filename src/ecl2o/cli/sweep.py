@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from ecl2o.cli import clusters, output, tables
+from ecl2o.cli import clusters, output, series, tables
 from ecl2o.cli import weather as weather_options
 
 if TYPE_CHECKING:
-    from ecl2o.studies.sweep_grid import Grid
+    from ecl2o.studies.sweep_grid import Grid, Setting
 
 _QUICK_STEPS, _STEPS = 300, 4000
 
@@ -43,8 +43,11 @@ def sweep(
     everything: Annotated[
         bool, typer.Option("--open", help="All that the paper's text leaves open: every threshold and every scale.")
     ] = False,
-    alpha: Annotated[float, typer.Option(help="What moving costs: alpha/2 times the squared change.")] = 10.0,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="How many seeds each setting is trained with.")] = 2,
+    alpha: series.Alpha = 10.0,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, max=output.MOST_SEEDS, metavar="N", help="How many seeds each setting is trained with."),
+    ] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="Little training: a look, not a result.")] = False,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for table, figure and results.json; earlier ones are replaced.")
@@ -62,8 +65,6 @@ def sweep(
     axes = {"trusts": trust, "mus": mu, "kappas": kappa, "gammas": gamma, "ratios": ratio, "periods": period}
     names = {"rho_bars": rho_bar, "cost_scales": scale, "networks": network or ("mlp" if preset == "paper" else "lstm")}
     shortage: Any = None if base_shortage is None else weather_options.watts(base_shortage)
-    if not 0 < alpha < float("inf"):
-        raise typer.BadParameter(f"must be positive and finite, got {alpha:g}.", param_hint="--alpha")
     clusters.refuse_without_parquet()
     grid = _grid(axes, names, tuple(range(seed, seed + seeds)), everything)
     clusters.set_up(workers)
@@ -89,7 +90,16 @@ def sweep(
         output.print_json(found)
     else:
         _print_table(found)
+    _tell_left_out(grid, {record.setting for record in records})
     output.messages().print(f"table: {out / 'sweep.parquet'}", soft_wrap=True)
+
+
+def _tell_left_out(grid: "Grid", scored: "set[Setting]") -> None:
+    """Say which promises were asked for and have no row."""
+    missing = [setting for setting in grid.guarded() if setting not in scored]
+    if missing:
+        said = ", ".join(f"{s.ratio:g} {f'per {s.period} days' if s.period else 'for good'}" for s in missing)
+        output.messages().print(f"left out because nobody can promise them: {said}.", soft_wrap=True)
 
 
 _OPTIONS = {"trusts": "--trust", "mus": "--mu", "kappas": "--kappa", "gammas": "--gamma", "ratios": "--ratio"}
@@ -115,8 +125,8 @@ def _grid(
     base = Grid(seeds=seeds).everything_open() if everything else Grid(seeds=seeds)
     try:
         return base.changed(**values)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    except ValueError as error:  # which begins with the name of an axis, where it is about one
+        raise typer.BadParameter(str(error), param_hint=_OPTIONS.get(str(error).split()[0])) from None
 
 
 def _numbers(name: str, text: str) -> tuple[float | int, ...]:

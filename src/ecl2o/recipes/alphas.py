@@ -17,6 +17,7 @@ from ecl2o.agents import ROBD
 from ecl2o.data import DataError
 from ecl2o.offline import oracle
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
+from ecl2o.recipes.recipe import refuse_bad_alpha
 from ecl2o.running import rollout
 
 ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -72,8 +73,10 @@ def study_alphas(contexts: Float[np.ndarray, "n q"], alphas: Sequence[float] = A
     True
     """
     wanted = sorted({float(alpha) for alpha in alphas})
-    if not wanted or not all(np.isfinite(alpha) and alpha > 0 for alpha in wanted):
-        raise ValueError(f"alphas must be positive and finite, got {list(alphas)}.")
+    if not wanted:
+        raise ValueError("alphas must name at least one number.")
+    for alpha in wanted:
+        refuse_bad_alpha(alpha)
     if len(contexts) < 2 or (contexts == contexts[0]).all():
         raise DataError("the series never changes, so that no alpha makes a difference.")
     unit = float(np.abs(contexts).max())  # the answers scale with the series

@@ -25,6 +25,7 @@ TRAINING: dict[Advisor, tuple[int, float]] = {
 }
 AUTOMATIC: tuple[Advisor, ...] = ("ridge", "seasonal", "rhc", "r-obd")  # what is tried where nobody says which
 UNWEIGHTED: tuple[Advisor, ...] = ("seasonal", "mlp", "lstm")  # trained where every miss weighs the same
+LEAST_ALPHA, MOST_ALPHA = 1e-12, 1e12  # beyond, rounding leaves nothing of what moving costs, or of what a miss does
 MOST_SEASONAL_STEPS = 96  # a day; beyond, training the structured advisor takes many times as long as the regression
 
 
@@ -55,8 +56,9 @@ class Recipe:
         if self.advisor not in ("auto", *TRAINING):
             raise ValueError(f"advisor must be one of auto, {', '.join(TRAINING)}, got {self.advisor!r}.")
         for alpha in self.alpha.values() if isinstance(self.alpha, Mapping) else [self.alpha]:
-            if not (np.isfinite(alpha) and alpha > 0):
-                raise ValueError(f"alpha must be positive and finite, got {alpha}.")
+            refuse_bad_alpha(alpha)
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be a whole number from 0 to {2**32 - 1}, got {self.seed}.")
         if self.weights is not None and not 0 < self.weights[0] <= self.weights[1] < float("inf"):
             raise ValueError(f"weights must be (low, high), positive and finite, got {self.weights}.")
 
@@ -110,6 +112,23 @@ class Recipe:
         return most if self.steps is None else self.steps
 
 
+def refuse_bad_alpha(alpha: float) -> None:
+    """Refuse what is no positive number, and what makes one of the two costs vanish beside the other.
+
+    >>> refuse_bad_alpha(1e300)
+    Traceback (most recent call last):
+    ...
+    ValueError: alpha must lie between 1e-12 and 1e+12, beyond which one cost is lost in rounding beside the other, got 1e+300.
+    """
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise ValueError(f"alpha must be positive and finite, got {alpha}.")
+    if not LEAST_ALPHA <= alpha <= MOST_ALPHA:
+        raise ValueError(
+            f"alpha must lie between {LEAST_ALPHA:g} and {MOST_ALPHA:g}, beyond which one cost is lost in rounding beside the "
+            f"other, got {alpha:g}."
+        )
+
+
 def column_alphas(alpha: Alpha, columns: Sequence[str]) -> Float[np.ndarray, " d"]:
     """What moving costs in each of these columns. Names must be those of the columns, all of them.
 
@@ -117,10 +136,13 @@ def column_alphas(alpha: Alpha, columns: Sequence[str]) -> Float[np.ndarray, " d
     [3.0, 10.0]
     """
     if not isinstance(alpha, Mapping):
+        refuse_bad_alpha(alpha)
         return np.full(len(columns), float(alpha))
     if set(alpha) != set(columns):
         raise DataError(
             f"alpha is given for {', '.join(sorted(alpha))}, but the columns are {', '.join(columns)}: give one for each of "
             "them, or one number for all."
         )
+    for each in alpha.values():
+        refuse_bad_alpha(each)
     return np.array([float(alpha[column]) for column in columns])

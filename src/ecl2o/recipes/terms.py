@@ -1,6 +1,7 @@
 """The terms of a promise: how much, for what period, with what known of the contexts; and the guard that keeps them."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from ecl2o.agents import AbstractAgent, Competitive, Periodic
@@ -35,6 +36,8 @@ class Terms:
     def __post_init__(self):
         if self.per not in DAYS:
             raise ValueError(f"per must be one of {', '.join(DAYS)}, got {self.per!r}.")
+        if not math.isfinite(self.ratio):
+            raise ValueError(f"the ratio that is promised must be finite, got {self.ratio}.")
 
     def in_units(self, factor: float) -> "Terms":
         """The same for contexts `factor` times as large, whose costs are its square times as large."""

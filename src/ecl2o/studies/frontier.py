@@ -26,6 +26,7 @@ from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through_each
 from ecl2o.recipes.progress import Progress, silent
+from ecl2o.recipes.recipe import refuse_bad_alpha
 from ecl2o.recipes.terms import Per, Terms, renewed
 from ecl2o.running import stream_days
 from ecl2o.studies.demand_response import LEARNING_RATES, TUNING
@@ -55,8 +56,7 @@ class FrontierSettings:
     contexts: tuple[float, float] | None = None
 
     def __post_init__(self):
-        if not (np.isfinite(self.alpha) and self.alpha > 0):
-            raise ValueError(f"alpha must be positive and finite, got {self.alpha}.")
+        refuse_bad_alpha(self.alpha)
 
     @property
     def training_steps(self) -> int:

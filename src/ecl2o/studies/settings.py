@@ -1,8 +1,12 @@
 """Settings of the studies: checked, with defaults, and written to config.toml so that a run can be repeated."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
+
+from ecl2o.recipes.recipe import LEAST_ALPHA, MOST_ALPHA
+
+PositiveNumber = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
 
 class StudySettings(pydantic.BaseModel):
@@ -11,8 +15,8 @@ class StudySettings(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     fill: Literal["interpolate", "previous"] | None = None
-    seeds: int = pydantic.Field(default=5, ge=1)
-    seed: int = 0  # the first of them
+    seeds: int = pydantic.Field(default=5, ge=1, le=1000)
+    seed: int = pydantic.Field(default=0, ge=0, lt=2**32)  # the first of them
     quick: bool = False  # fewer seeds, steps and settings: a look, not a result
 
     @property
@@ -34,8 +38,10 @@ class DemandResponseSettings(StudySettings):
     network: Literal["lstm", "mlp"] | None = (
         None  # None: the preset's, an LSTM in the authors' code, an MLP in the paper
     )
-    base_shortage: float | Literal["auto"] | None = None  # W; None: the preset's, "auto" for the built-in weather
-    alpha: float = pydantic.Field(default=10.0, gt=0)
+    base_shortage: PositiveNumber | Literal["auto"] | None = (
+        None  # W; None: the preset's, "auto" for the built-in weather
+    )
+    alpha: float = pydantic.Field(default=10.0, ge=LEAST_ALPHA, le=MOST_ALPHA)
 
     @property
     def training_steps(self) -> int:
@@ -59,7 +65,7 @@ class RightSizingSettings(StudySettings):
     workload: str | None = None  # a CSV or Parquet file of one number per step; None: the built-in one
     time_column: str | None = None
     column: str | None = None  # which number, where the file has several
-    peak: float = pydantic.Field(default=25.0, gt=0)  # krps, what the largest training value of a file is scaled to
+    peak: PositiveNumber = 25.0  # krps, what the largest training value of a file is scaled to
     training_days: int = pydantic.Field(default=60, ge=2)
     validation_days: int = pydantic.Field(default=30, ge=1)
 

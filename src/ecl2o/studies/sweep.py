@@ -26,6 +26,7 @@ from ecl2o.learning.losses import runs as rolled_out
 from ecl2o.offline import oracle
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
 from ecl2o.recipes.progress import Progress, silent
+from ecl2o.recipes.recipe import refuse_bad_alpha
 from ecl2o.running import stream_days
 from ecl2o.studies.fronts import Record
 from ecl2o.studies.networks import Alone, Calibrated, NetworkTraining, Report, untrained_key
@@ -56,6 +57,7 @@ class SweepData(eqx.Module):
     @classmethod
     def of(cls, contexts: Contexts, alpha: float = 10.0, steps: int = 4000) -> "SweepData":
         """The study's own problem and split of days."""
+        refuse_bad_alpha(alpha)
         problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha, dim=contexts.dim))
         known = contexts.split.training_days * contexts.steps_per_day
         validation, test = (

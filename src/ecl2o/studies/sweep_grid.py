@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 Network = Literal["lstm", "mlp"]
@@ -10,6 +11,22 @@ RhoBar = Literal[
     "zero", "half", "mean"
 ]  # of the mean prediction error of the two-stage advisor on the training windows
 CostScale = Literal["raw", "oracle", "window"]
+LONGEST = 3650  # days of a period, over which the allowances of a promise are laid out step by step
+
+_Rule = tuple[Callable[[float], bool], str]
+_NOT_NEGATIVE: _Rule = (lambda value: 0 <= value < math.inf, "be finite and not negative")
+_FRACTION: _Rule = (lambda value: 0 <= value <= 1, "lie between 0 and 1")
+_ABOVE_ONE: _Rule = (lambda value: 1 < value < math.inf, "be finite and exceed 1")
+_RULES: dict[str, _Rule] = {  # which values an axis takes, and how that is said
+    "trusts": _NOT_NEGATIVE,
+    "two_stage_trusts": _NOT_NEGATIVE,
+    "mus": _FRACTION,
+    "kappas": _FRACTION,
+    "gammas": _ABOVE_ONE,
+    "ratios": _ABOVE_ONE,
+    "periods": (lambda value: 0 <= value <= LONGEST, f"be days, from 0 (never) to {LONGEST}"),
+    "seeds": _NOT_NEGATIVE,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +77,10 @@ class Grid:
             values = getattr(self, axis.name)
             if len(set(values)) < len(values):
                 raise ValueError(f"{axis.name} must not repeat a value, got {values}.")
+        for name, (allowed, rule) in _RULES.items():
+            wrong = [value for value in getattr(self, name) if not allowed(value)]
+            if wrong:
+                raise ValueError(f"{name} must {rule}, got {wrong[0]:g}.")
         if not self.seeds or not self.networks:
             raise ValueError("a sweep needs at least one seed and one network.")
         if 0.0 not in self.kappas:
