@@ -66,6 +66,8 @@ def test_the_policy_knows_its_columns_its_day_and_the_end_of_the_series(fitted):
     [
         ((), "24 whole days (96 rows, 4 a day), but 91 are needed"),
         ((*SPLIT, "--promise", "1.1"), "ratio = 1.1 cannot be promised over any number of steps: it must exceed 1."),
+        ((*SPLIT, "--alpha", "1e300"), "alpha must lie between 1e-12 and 1e+12"),
+        ((*SPLIT, "--alpha", "1e-300"), "alpha must lie between 1e-12 and 1e+12"),
         ((*SPLIT, "--column", "price"), "the column 'price' is missing"),
         (("--training-days", "20", "--validation-days", "10"), "31 are needed"),
     ],
@@ -86,6 +88,8 @@ def test_refusals_are_one_line_and_write_nothing(ecl2o, tmp_path, arguments, mes
         (("--training-days", "14"), "give both or neither"),
         (("--advisor", "oracle"), "'oracle' is not one of 'auto', 'ridge', 'seasonal', 'rhc', 'r-obd', 'mlp', 'lstm'"),
         (("--alpha", "0"), "must be positive and finite, got 0."),
+        (("--promise", "nan"), "'--promise': must be finite and exceed 1, got nan."),
+        (("--promise", "-1"), "'--promise': must be finite and exceed 1, got -1."),
         (("--unit-cost", "-1"), "must be positive and finite, got -1."),
         (("--fill", "zeros"), "'zeros' is not one of 'interpolate', 'previous'"),
         (("--day-start", "25"), "a day must start at an hour from 0 to 23"),

@@ -25,7 +25,10 @@ def fit(
     ] = "10",
     promise: Annotated[
         float | None,
-        typer.Option(help="Promise to pay at most this many times the optimum, whatever happens (for example 2)."),
+        typer.Option(
+            callback=series.promised,
+            help="Promise to pay at most this many times the optimum, whatever happens (for example 2).",
+        ),
     ] = None,
     per: Annotated[
         Literal["day", "week", "month", "run"],

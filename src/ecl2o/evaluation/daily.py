@@ -225,7 +225,18 @@ def _score(runs: Trajectory, starts: Float[AnyArray, "n d"], measured: _Measured
     error = None
     if runs.advice is not None:  # here and not above, where runs with advice would need a program of their own
         missed = np.sum((np.asarray(runs.advice) - np.asarray(measured.best)) ** 2, axis=(-2, -1))
-        error = float(np.mean(missed) / np.mean(np.asarray(measured.optimum)))
+        error = _over(float(np.mean(missed)), float(np.mean(np.asarray(measured.optimum))))
     figures = np.asarray(runs.cost), np.asarray(measured.ratio), float(measured.average_cost), error
     unconverged = Unconverged.count(runs.converged, measured.converged)
     return DailyScore(runs, np.asarray(starts), *figures, unconverged, np.asarray(measured.optimum))
+
+
+def _over(missed: float, optimum: float) -> float:
+    """The one over the other; where the optimum of all days is free, 0 for advice that misses nothing, else infinite.
+
+    >>> _over(3.0, 2.0), _over(0.0, 0.0), _over(1.0, 0.0)
+    (1.5, 0.0, inf)
+    """
+    if optimum > 0:
+        return missed / optimum
+    return np.inf if missed > 0 else 0.0

@@ -104,8 +104,18 @@ def planner(problem: Problem, steps_per_day: int) -> RHC:
     """Model-predictive control over a day, or over less where what comes later does not matter to eight digits."""
     if not isinstance(problem.switching, Mahalanobis):
         return RHC(steps_per_day - 1, truncate=False)
-    reach = np.log(_NEGLIGIBLE) / np.log(float(_fading(problem)))
-    return RHC(min(steps_per_day - 1, int(np.ceil(reach))), truncate=False)
+    return RHC(min(steps_per_day - 1, _reach(float(_fading(problem)), steps_per_day)), truncate=False)
+
+
+def _reach(fading: float, most: int) -> int:
+    """After how many steps less than a negligible part is left; at most so many, as where rounding leaves nothing to fade.
+
+    >>> _reach(0.2, 24), _reach(0.0, 24), _reach(1.0, 24)
+    (12, 1, 24)
+    """
+    if fading <= _NEGLIGIBLE:
+        return 1
+    return most if fading >= 1 else min(most, int(np.ceil(np.log(_NEGLIGIBLE) / np.log(fading))))
 
 
 @eqx.filter_jit
