@@ -69,6 +69,7 @@ def act(
     lines, limits = _lines(), None if bounds is None else series.interval_of(bounds, "--bounds")
     if sys.stdout is None:
         raise ValueError("standard output is closed, so that nobody can be answered.")
+    from ecl2o.cli.interrupts import leave_termination_to_the_system
     from ecl2o.cli.numerics import keep_compiled_programs, use_double_precision, use_synchronous_dispatch
 
     if state is not None:
@@ -77,6 +78,7 @@ def act(
                 f"{state} is no regular file; name one, or one that does not exist yet.", param_hint="--state"
             )
         output.refuse_unless_writable(state, "--state")
+    leave_termination_to_the_system()
     _look_for_garbage_later()
     keep_compiled_programs()
     use_synchronous_dispatch()

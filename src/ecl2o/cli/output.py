@@ -1,7 +1,7 @@
 """What all commands share: options, where things are printed, progress bars, and how failures end.
 
 Results go to standard output, everything else to standard error, so that a pipe carries results only. Exit codes: 0 done, 1 it
-could not be done (one line says why), 2 the command was not understood, 130 interrupted.
+could not be done (one line says why), 2 the command was not understood, 130 interrupted by Ctrl-C or SIGTERM.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ecl2o.cli.interrupts import INTERRUPTED
 from ecl2o.report.plain_json import json_text
 
 if TYPE_CHECKING:
@@ -60,8 +61,7 @@ class Program(TyperGroup):
         except BrokenPipeError:
             raise  # the reader of our output has left: the command line framework ends quietly
         except KeyboardInterrupt:
-            print("ecl2o: interrupted.", file=sys.stderr)
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None  # which `interrupts` tells
         except (ValueError, OSError, FloatingPointError) as error:
             if ctx.params.get("debug"):
                 raise

@@ -24,8 +24,10 @@ def serve(
     ECL2O_TOKEN (for everything) and ECL2O_READ_TOKEN (for looking) are bearer tokens. See docs/service.md.
     """
     from ecl2o.cli.extras import need_serve
+    from ecl2o.cli.interrupts import leave_termination_to_the_system
     from ecl2o.cli.numerics import use_double_precision, use_synchronous_dispatch
 
+    leave_termination_to_the_system()
     need_serve()
     use_synchronous_dispatch()
     use_double_precision()

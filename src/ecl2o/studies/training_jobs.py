@@ -16,7 +16,10 @@ class Job:
 
 
 def run_jobs(jobs: Sequence[Job], progress: Progress, workers: int = 2) -> dict[str, Any]:
-    """Run all jobs, at most `workers` at a time; the results by name. The first failure is raised."""
+    """Run all jobs, at most `workers` at a time; the results by name. The first failure is raised.
+
+    After it no other job begins; an interrupt does not wait for those that have.
+    """
     lock = threading.Lock()
 
     def one(job: Job) -> Any:
@@ -26,6 +29,12 @@ def run_jobs(jobs: Sequence[Job], progress: Progress, workers: int = 2) -> dict[
 
         return job.work(report)
 
-    with ThreadPoolExecutor(workers) as pool:
+    pool, patient = ThreadPoolExecutor(workers), True
+    try:
         futures = {job.name: pool.submit(one, job) for job in jobs}
         return {name: future.result() for name, future in futures.items()}
+    except KeyboardInterrupt:
+        patient = False
+        raise
+    finally:
+        pool.shutdown(patient, cancel_futures=True)
