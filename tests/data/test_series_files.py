@@ -363,3 +363,47 @@ def test_a_pipe_is_read_once_and_a_device_is_refused(tmp_path):
     assert "is a device, which may have no end" in refusal(os.devnull)
     with pytest.raises(PolicyFileError, match="is a device, which may have no end"):
         load(os.devnull)
+
+
+def test_numbers_that_are_too_large_are_numbers(write):
+    huge = series(demand=["1e308"] * 48)
+    assert "line 2, column 'demand': '1e308' is too large to be squared" in refusal(write(huge.to_csv(index=False)))
+    beside = series(demand=["1e308"] * 48, load=np.arange(48))
+    assert "column 'demand': '1e308' is too large" in refusal(write(beside.to_csv(index=False)))
+
+
+@pytest.mark.parametrize(
+    ("most", "one", "said"),
+    [
+        ("Z", "", "'2021-05-01T04:00:00' has no offset from UTC, such as Z, while other times have one"),
+        ("", "Z", "'2021-05-01T04:00:00Z' has an offset from UTC, while other times have none"),
+        ("+02:00", "", "'2021-05-01T04:00:00' has no offset from UTC"),
+    ],
+)
+def test_times_of_two_clocks_are_told_apart(write, most, one, said):
+    times = [f"{time.isoformat()}{one if row == 4 else most}" for row, time in enumerate(HOURS)]
+    message = refusal(write(pd.DataFrame({"time": times, "x": 1.0}).to_csv(index=False)))
+    assert f"line 6, column 'time': {said}" in message
+    rubbish = [time if row != 7 else "soon" for row, time in enumerate(times) if row != 4]
+    assert "'soon' is not a date or time" in refusal(
+        write(pd.DataFrame({"time": rubbish, "x": 1.0}).to_csv(index=False))
+    )
+
+
+@pytest.mark.parametrize("rows", [48, 20000])
+def test_a_quotation_mark_that_is_not_closed_is_found_where_it_opens(write, rows):
+    """In a long file the cell that it makes of the rest is longer than cells may be."""
+    lines = series(pd.date_range("2021-05-01", periods=rows, freq="h")).to_csv(index=False).splitlines()
+    lines[4] = lines[4].replace(",", ',"')
+    message = refusal(write("\n".join(lines) + "\n"))
+    assert ", line 5: " in message
+    assert "quotation mark" in message
+
+
+def test_cells_of_several_lines_are_counted_from_their_first(write):
+    lines = series(pd.date_range("2021-05-01", periods=6, freq="h"), note=["a"] * 6, x=[1] * 6).to_csv(index=False)
+    two = lines.replace(",a,", ',"a\nb",', 1).replace("05:00:00,a,1", "05:00:00,a,none")
+    assert "line 8, column 'x'" in refusal(write(two))
+    last = lines.splitlines()
+    last[-1] = last[-1].replace(",a,", ',"a\nb",')
+    assert len(read_series(write("\n".join(last) + "\n\n\n"))[0]) == 6

@@ -97,7 +97,7 @@ def read_series(
     found, ignored = _numeric_columns(table, time_column, columns)
     parsed, cells = parse_times(table, time_column), table.column(time_column)
     faults = [
-        Fault(int(table.rows[i]), time_column, f"{shown(str(cells[i]))} is not a date or time")
+        Fault(int(table.rows[i]), time_column, f"{shown(str(cells[i]))} {parsed.fault(str(cells[i]))}")
         for i in np.flatnonzero(parsed.times.isna())
     ]
     faults += [fault for _, wrong in found.values() for fault in wrong]
@@ -200,13 +200,20 @@ def _numeric_columns(
             )
         return {name: numbers(table, name) for name in wanted}, []
     found = {name: numbers(table, name) for name in dict.fromkeys(table.columns) if name and name != time_column}
-    ignored = [name for name, (values, _) in found.items() if not np.isfinite(values).any()]
+    ignored = [
+        name for name, (values, _) in found.items() if not (np.isfinite(values).any() or _too_large(table, name))
+    ]
     if len(ignored) == len(found):
         raise DataError(
             f"{table.path}: no column holds numbers besides the time column {shown(time_column)}; "
             f"the file has {listed(table.columns)}."
         )
     return {name: each for name, each in found.items() if name not in ignored}, ignored
+
+
+def _too_large(table: Table, name: str) -> bool:
+    """Whether a column without a usable number has numbers all the same, which are refused and not left out."""
+    return bool(np.isfinite(as_numbers(table.column(name))).any())
 
 
 def steps_per_day(path: Path, step: pd.Timedelta) -> int:

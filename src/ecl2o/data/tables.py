@@ -171,31 +171,47 @@ def read_table(source: Source, text: str, skip: int = 0) -> Table:
         raise DataError(
             f"{source.path}, line {reader.line_num + skip}: {error}. Export the file as CSV again."
         ) from error
+    _refuse_open_quote(source, text, lines, reader.line_num + skip)
     if not lines:
         raise DataError(f"{source.path} has a header but no rows of data below line {skip + 1}.")
     return Table(source.path, tuple(columns), cells, np.array(lines), delimiter, unfinished=text[-1] not in "\r\n")
 
 
+def _refuse_open_quote(source: Source, text: str, lines: Sequence[int], last: int) -> None:
+    """Refuse a last row that goes on to the end of the file because nothing closes a quotation mark of its first line."""
+    if lines and lines[-1] < last and "".join(text.split("\n")[lines[-1] - 1 :]).count('"') % 2:
+        raise DataError(
+            f"{source.path}, line {lines[-1]}: a quotation mark is opened here and never closed, so that the rest of the file, "
+            f"to line {last}, is one cell. Remove it, or close it."
+        )
+
+
 def _rows(source: Source, reader: Any, width: int, skip: int) -> tuple[list[int], list[list[str]]]:
-    """The lines on which rows stand, and their cells, column by column; cells that a short row lacks are empty.
+    """The lines on which rows begin, and their cells, column by column; cells that a short row lacks are empty.
 
     One list takes all cells: a list for each row would keep the garbage collector busy for as long as the reading takes.
     """
     lines: list[int] = []
     cells: list[str] = []
-    for row in reader:
-        if not "".join(row).strip():
-            continue
-        line = reader.line_num + skip
-        if len(row) != width:
-            if "".join(row[width:]).strip():
-                raise DataError(
-                    f"{source.path}, line {line}: {len(row)} cells under {width} columns. "
-                    "Check for a stray separator, or a decimal comma in a comma-separated file."
-                )
-            row = [*row[:width], *[""] * (width - len(row))]
-        lines.append(line)
-        cells += row
+    begins = reader.line_num + skip + 1
+    try:
+        for row in reader:
+            line, begins = begins, reader.line_num + skip + 1
+            if not "".join(row).strip():
+                continue
+            if len(row) != width:
+                if "".join(row[width:]).strip():
+                    raise DataError(
+                        f"{source.path}, line {line}: {len(row)} cells under {width} columns. "
+                        "Check for a stray separator, or a decimal comma in a comma-separated file."
+                    )
+                row = [*row[:width], *[""] * (width - len(row))]
+            lines.append(line)
+            cells += row
+    except csv.Error as error:  # of a cell without an end, for one, that is longer than any cell may be
+        raise DataError(
+            f"{source.path}, line {begins}: {error}. Look for a quotation mark that is not closed, or export the file again."
+        ) from error
     return lines, [cells[place::width] for place in range(width)]
 
 

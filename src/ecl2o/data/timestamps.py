@@ -47,10 +47,26 @@ _EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
 
 @dataclass(frozen=True)
 class ParsedTimes:
-    """Times, NaT where unreadable, with the offset the file gives (none if it gives none); and how they were read."""
+    """Times, NaT where unreadable, with the offset the file gives (none if it gives none); and how they were read.
+
+    `zoned` says whether most of them have an offset, where some have and some have not: the others are then of another clock.
+    """
 
     times: pd.DatetimeIndex
     how: str
+    zoned: bool | None = None
+
+    def fault(self, cell: str) -> str:
+        """What is wrong with a cell that is no time.
+
+        >>> ParsedTimes(pd.DatetimeIndex([]), "dates", zoned=True).fault("2021-05-01 03:00")
+        'has no offset from UTC, such as Z, while other times have one; write all of them in the same way'
+        """
+        if self.zoned is None or (_offset(cell) is not None) == self.zoned or not (_ISO.match(cell) or ":" in cell):
+            return "is not a date or time"
+        if self.zoned:
+            return "has no offset from UTC, such as Z, while other times have one; write all of them in the same way"
+        return "has an offset from UTC, while other times have none; write all of them in the same way"
 
 
 def find_time_column(table: Table) -> str:
@@ -83,16 +99,20 @@ def parse_times(table: Table, name: str) -> ParsedTimes:
         if np.isfinite(counts).mean() > 0.5 and not cells.str.fullmatch(r"\d{8}").mean() > 0.5:
             return _from_numbers(name, counts)
     offsets = _offsets(cells)
-    if sum(offset is not None for offset in offsets) > 0.5 * len(offsets):
+    with_offset = sum(offset is not None for offset in offsets)
+    mixed = 0 < with_offset < len(cells)
+    if with_offset > 0.5 * len(offsets):
         smallest = min(offset for offset in offsets if offset is not None)
         zoned = pd.Series([cell if offset is not None else None for cell, offset in zip(cells, offsets, strict=True)])
         instants = pd.DatetimeIndex(pd.to_datetime(zoned, utc=True, errors="coerce", format="mixed"))
         zone = datetime.timezone(datetime.timedelta(hours=smallest))
-        return ParsedTimes(instants.tz_convert(zone), f"dates, UTC{smallest:+g}")
+        return ParsedTimes(instants.tz_convert(zone), f"dates, UTC{smallest:+g}", True if mixed else None)
+    if mixed:
+        cells = pd.Series(["" if offset is not None else cell for cell, offset in zip(cells, offsets, strict=True)])
     best = min(
         _dates(cells), key=lambda times: (int(times.isna().sum()), _irregularities(times))
     )  # month first on a tie
-    return ParsedTimes(best, "dates")
+    return ParsedTimes(best, "dates", False if mixed else None)
 
 
 def _offsets(cells: pd.Series) -> list[float | None]:
