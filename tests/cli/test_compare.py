@@ -117,6 +117,13 @@ def test_agents_can_be_listed(ecl2o):
     assert "r-obd" in ecl2o("compare", "--agents", "list").stdout.splitlines()
 
 
+def test_help_names_every_study(ecl2o):
+    from ecl2o.studies.beds import BEDS
+
+    words = ecl2o("compare", "--help").stdout.replace("│", " ").split()
+    assert not [name for name in BEDS if not {name, f"{name},", f"{name}."} & set(words)]
+
+
 def test_help_of_every_command_is_lazy_and_has_an_example():
     script = """
 import sys

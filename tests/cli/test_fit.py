@@ -118,6 +118,16 @@ def test_what_is_no_policy_is_not_overwritten(ecl2o, tmp_path):
         assert [entry.name for entry in tmp_path.iterdir()] == ["demand.csv"]
 
 
+@pytest.mark.parametrize("command", [("alpha",), ("fit", *SPLIT), ("frontier", *SPLIT)])
+def test_a_series_that_never_changes_is_refused_by_its_name(ecl2o, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    data = write_series(tmp_path / "flat.csv", scale=0.0)
+    result = ecl2o(*command, data, "--column", "demand")
+    assert result.exit_code == 1
+    assert "flat.csv never change" in result.stderr
+    assert list(tmp_path.iterdir()) == [data]
+
+
 def test_daily_rows_need_a_period(ecl2o, tmp_path):
     data = write_series(tmp_path / "daily.csv", days=100, hours=24)
     result = ecl2o("fit", data, "--out", tmp_path / "policy.ecl2o")

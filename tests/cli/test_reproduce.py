@@ -1,11 +1,13 @@
 """`ecl2o reproduce` around a made-up study: options become settings, a folder is left or nothing is."""
 
+import errno
 import json
 import tomllib
 
 import pytest
 from typer.testing import CliRunner
 
+from data.weather_texts import psm_text, weather_table
 from ecl2o.cli import app
 from ecl2o.studies import demand_response, right_sizing
 from ecl2o.studies.settings import RightSizingSettings
@@ -181,3 +183,26 @@ def test_a_setting_that_means_nothing_is_refused_by_its_name(runs, tmp_path, set
     name = setting.split()[0].replace("base_shortage", "--base-shortage")
     assert f"the settings do not fit the study demand-response: {name}: Input should be" in result.stderr
     assert runs == []
+
+
+@pytest.mark.parametrize("command", ["reproduce", "sweep"])
+def test_too_little_weather_brings_no_advice_about_options_that_are_not_there(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.csv").write_text(psm_text(weather_table(days=20)))
+    result = runner.invoke(app, [command, "--weather", "short.csv", "--quick", "--base-shortage", "auto"])
+    assert result.exit_code == 1
+    assert "short.csv has 20 whole days" in result.stderr
+    assert "Use a file that covers more days" in result.stderr
+    assert "training_days" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["short.csv"]
+
+
+def test_a_full_disk_is_told_with_what_was_being_written(runs, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ecl2o.report.folder.page", full)
+    result = runner.invoke(app, ["reproduce", "--quick", "--out", "report"])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"ecl2o: {tmp_path / 'report'}: No space left on device"
+    assert list(tmp_path.iterdir()) == []

@@ -52,7 +52,7 @@ def alpha(
     frame, metadata = series.reading(data, column, time_column, fill).rows()
     values, replaced = plausible_rows(frame.to_numpy(float), metadata.steps_per_day)
     series.tell_replaced(data, frame.index, replaced)
-    found = study_alphas(values, [*(wanted or ALPHAS), *([] if yours is None else [yours])])
+    found = study_alphas(values, [*(wanted or ALPHAS), *([] if yours is None else [yours])], data.name)
     if figure is not None:
         import pandas as pd
 

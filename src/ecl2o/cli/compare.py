@@ -21,7 +21,10 @@ def compare(
     ] = None,
     study: Annotated[
         str | None,
-        typer.Option(help="Problems that come with the program: demand-response, right-sizing or varying-curvature."),
+        typer.Option(
+            help="Problems that come with the program: demand-response, right-sizing, varying-curvature, prices or "
+            "prices-tariff."
+        ),
     ] = None,
     agents: Annotated[
         str,

@@ -73,12 +73,13 @@ def fit(
     from ecl2o.fleet.sites import find_sites, read_sites
     from ecl2o.recipes.recipe import Recipe
     from ecl2o.recipes.terms import Terms
+    from ecl2o.report.folder import naming
 
     refuse_foreign(out, FITTED)
     orders = find_sites(sites)
     recipe = Recipe(alpha, advisor, None if promise is None else Terms(promise, per), steps, seed)
     started = time.perf_counter()
-    with clusters.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
+    with naming(out), clusters.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
         read = read_sites(orders, recipe, series.reading(Path(), column, time_column, fill, period), split)
         told = _telling(read, "reading sites", len(orders), progress)
         rows = fit_into(out, told, client, int(memory * 2**30), progress, len(orders))
@@ -108,6 +109,7 @@ def evaluate(
     from ecl2o.fleet.evaluating import read_to_test
     from ecl2o.fleet.folder import POLICIES, TESTED, evaluate_into, refuse_foreign
     from ecl2o.fleet.sites import find_sites
+    from ecl2o.report.folder import naming
 
     refuse_foreign(out, TESTED)
     orders = find_sites(sites)
@@ -115,7 +117,7 @@ def evaluate(
     if not kept.is_dir():
         raise typer.BadParameter(f"{policies} is not a folder.", param_hint="--policies")
     started = time.perf_counter()
-    with clusters.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
+    with naming(out), clusters.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
         reading = series.reading(Path(), column, time_column, fill, period)
         told = _telling(read_to_test(orders, kept, reading, days), "reading sites", len(orders), progress)
         rows = evaluate_into(out, told, client, int(memory * 2**30), progress)
@@ -147,10 +149,12 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
 
     from ecl2o.fleet.folder import ERRORS, PAGE, TABLE
     from ecl2o.report.fleet import fleet_page, summary, worst_first
+    from ecl2o.report.folder import naming
 
     table = pd.DataFrame.from_records(rows)
-    table.drop(columns="digest", errors="ignore").to_parquet(out / TABLE, index=False)
-    (out / PAGE).write_text(fleet_page(table, about, seconds), encoding="utf-8")
+    with naming(out):
+        table.drop(columns="digest", errors="ignore").to_parquet(out / TABLE, index=False)
+        (out / PAGE).write_text(fleet_page(table, about, seconds), encoding="utf-8")
     found = summary(table)
     if json:
         output.print_json({"out": str(out), "seconds": seconds, **found})

@@ -5,6 +5,7 @@ could not be done (one line says why), 2 the command was not understood, 130 int
 """
 
 import contextlib
+import errno
 import re
 import sys
 import tempfile
@@ -110,10 +111,18 @@ def one_line(error: BaseException) -> str:
     'rho must not be negative, got -1.'
     >>> one_line(FileNotFoundError(2, "No such file or directory", "days.csv"))
     'days.csv: No such file or directory'
+    >>> one_line(OSError(28, "No space left on device")).endswith(": No space left on device")
+    True
     """
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or _unnamed(error)}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _unnamed(error: OSError) -> str:
+    """What was used, where the system does not say: files of ours say so themselves."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"standard output, or the temporary folder {tempfile.gettempdir()}" if full else "the system says"
 
 
 def results() -> "Console":

@@ -83,15 +83,15 @@ class Contexts:
         greatest = np.abs(self.values).max(initial=0.0)
         if greatest > LARGEST or 0 < greatest < 1 / LARGEST:
             raise DataError(
-                f"the largest of the values of {self._name()} is {greatest:g}, and its square is lost in rounding; use another "
+                f"the largest of the values of {self.name} is {greatest:g}, and its square is lost in rounding; use another "
                 f"unit, so that it lies between {1 / LARGEST:g} and {LARGEST:g}."
             )
         needed = self.split.training_days + self.split.validation_days + 1
         if self.n_days < needed:
             raise DataError(
-                f"{self._name()} has {self.n_days} whole days ({len(self.values)} steps, {self.steps_per_day} a day), but "
+                f"{self.name} has {self.n_days} whole days ({len(self.values)} steps, {self.steps_per_day} a day), but "
                 f"{needed} are needed: {self.split.training_days} for training, {self.split.validation_days} for validation, "
-                "and at least 1 for testing. Use a longer series, or a shorter split (training_days, validation_days)."
+                f"and at least 1 for testing. {self._advice}"
             )
 
     @property
@@ -138,7 +138,7 @@ class Contexts:
         if steps < 1 or history_steps < 0 or not len(starts):
             raise DataError(
                 f"no window of {steps} steps with {history_steps} before it fits in the {len(training)} training steps of "
-                f"{self._name()}. Ask for shorter windows or less history, or use more training days."
+                f"{self.name}. Ask for shorter windows or less history, or use more training days."
             )
         contexts = training[starts[:, None] + np.arange(steps)]
         history = training[starts[:, None] + np.arange(-history_steps, 0)] if history_steps else None
@@ -173,22 +173,31 @@ class Contexts:
         """
         greatest = float(np.abs(self.training[:, : self.action_dim]).max())
         if greatest == 0:
-            raise DataError(f"the training contexts of {self._name()} are all 0 and cannot be scaled.")
+            raise DataError(f"the training contexts of {self.name} are all 0 and cannot be scaled.")
         return self.scaled(largest / greatest)
 
     def _days(self, first: int, last: int, history_steps: int) -> Days:
         start = first * self.steps_per_day
         if not 0 <= history_steps <= start:
             raise DataError(
-                f"history_steps must be from 0 to {start}, the steps of {self._name()} before these days, got {history_steps}."
+                f"history_steps must be from 0 to {start}, the steps of {self.name} before these days, got {history_steps}."
             )
         if first == last:
-            raise DataError(f"the split of {self._name()} has no days here; see split.")
+            raise DataError(f"the split of {self.name} has no days here; see split.")
         days = self.values[start : last * self.steps_per_day].reshape(last - first, self.steps_per_day, self.dim)
         history = self.values[start - history_steps : start] if history_steps else None
         return Days(self.followed[start - 1], days, history)
 
-    def _name(self) -> str:
+    @property
+    def _advice(self) -> str:
+        """What to do about too few days; the demand-response study has a split of its own."""
+        if self.preset is not None:
+            return "Use a file that covers more days, such as a year."
+        return "Use a longer series, or a shorter split (training_days, validation_days)."
+
+    @property
+    def name(self) -> str:
+        """The file that they come from, as messages have it."""
         return "the series" if self.metadata is None else self.metadata.file
 
 

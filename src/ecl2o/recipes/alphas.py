@@ -64,8 +64,10 @@ class AlphaStudy:
     expert: np.ndarray
 
 
-def study_alphas(contexts: Float[np.ndarray, "n q"], alphas: Sequence[float] = ALPHAS) -> AlphaStudy:
-    """Follow the contexts after the first one, where both begin, with every alpha.
+def study_alphas(
+    contexts: Float[np.ndarray, "n q"], alphas: Sequence[float] = ALPHAS, name: str = "the series"
+) -> AlphaStudy:
+    """Follow the contexts after the first one, where both begin, with every alpha; `name` is theirs in messages.
 
     >>> steps = np.sin(np.arange(48.0))[:, None]
     >>> calm, nervous = study_alphas(steps, [100.0, 1.0]).rows[::-1]
@@ -78,7 +80,7 @@ def study_alphas(contexts: Float[np.ndarray, "n q"], alphas: Sequence[float] = A
     for alpha in wanted:
         refuse_bad_alpha(alpha)
     if len(contexts) < 2 or (contexts == contexts[0]).all():
-        raise DataError("the series never changes, so that no alpha makes a difference.")
+        raise DataError(f"{name} never changes, so that no alpha makes a difference.")
     unit = float(np.abs(contexts).max())  # the answers scale with the series
     x0, rest = contexts[0], contexts[1:]
     scaled = Instance(jnp.asarray(x0 / unit), jnp.asarray(rest / unit))

@@ -261,7 +261,8 @@ def _refuse_constant(contexts: Contexts) -> None:
     training = contexts.training[:, : contexts.action_dim]
     if (training == training[0]).all():
         raise DataError(
-            f"the training days never change (every context is {training[0].tolist()}), so that there is nothing to learn."
+            f"the training days of {contexts.name} never change (every context is {training[0].tolist()}), so that there is "
+            "nothing to learn."
         )
 
 

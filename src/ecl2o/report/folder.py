@@ -1,6 +1,7 @@
 """The folder that a run leaves behind: complete or not there at all."""
 
 import contextlib
+import errno
 import json
 import os
 import tempfile
@@ -24,6 +25,9 @@ _SUFFIXES = {FIGURES: {f".{kind}" for kind in FORMATS}, POLICIES: {".ecl2o"}}
 _HEADER = "# Settings of this run. To repeat it: ecl2o reproduce --config {CONFIG} --out ANOTHER_FOLDER\n"
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what only writing, or reading, can fail by
+
+
 @contextlib.contextmanager
 def whole_folder(path: Path, option: str = "--out") -> Iterator[Path]:
     """A temporary folder that takes the place of `path` when the block ends well, and vanishes when it does not.
@@ -37,7 +41,8 @@ def whole_folder(path: Path, option: str = "--out") -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as spare:
         fresh, old = Path(spare, "new"), Path(spare, "old")
         fresh.mkdir()
-        yield fresh
+        with naming(path):
+            yield fresh
         refuse_foreign(path, option)
         if path.exists():
             path.rename(old)
@@ -47,6 +52,17 @@ def whole_folder(path: Path, option: str = "--out") -> Iterator[Path]:
             if old.exists():
                 old.rename(path)
             raise
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Say what was being written, where the system does not: on a full disk it names no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def refuse_foreign(path: Path, option: str = "--out") -> None:

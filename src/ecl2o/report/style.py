@@ -124,6 +124,8 @@ def save_as(figure: Figure, path: Path) -> None:
             figure.savefig(name, format=kind, dpi=_DPI, metadata=_UNDATED[kind])
         os.chmod(name, 0o644)
         os.replace(name, path)
+    except OSError as error:  # a full disk names no file by itself
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         Path(name).unlink(missing_ok=True)
 

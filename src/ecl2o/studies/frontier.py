@@ -148,7 +148,7 @@ def run(contexts: Contexts, settings: FrontierSettings = FrontierSettings(), pro
             "the frontier is between days of several steps, but this series has one row a day. Use an hourly series."
         )
     if (contexts.training == contexts.training[0]).all():
-        raise DataError("the training days never change, so that there is nothing to learn.")
+        raise DataError(f"the training days of {contexts.name} never change, so that there is nothing to learn.")
     used = contexts if contexts.preset else contexts.scaled_to(1.0)
     setup = _Setup(used, settings, used.scale / contexts.scale)
     smallest = float(theory.smallest_feasible_ratio(settings.alpha))
