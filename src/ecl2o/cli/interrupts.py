@@ -7,23 +7,33 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
 
 INTERRUPTED = 130  # what shells call a command that was interrupted
 _UNWINDING = 2.0  # seconds in which a second signal does not disturb the cleaning up that the first began
+_MOMENT = 0.05
 
 
 class _Interrupt:
-    """The handler of both signals: it raises KeyboardInterrupt in the main thread, and remembers that it did."""
+    """The handler of both signals: it raises KeyboardInterrupt in the main thread, and remembers that it did.
+
+    While a module is imported it waits: modules in C that are interrupted on their way end the process, or are left half made.
+    Where somebody swallows what it raises, and the process goes on, it is raised again.
+    """
 
     def __init__(self):
         self.met = False
         self._quiet_until = 0.0
 
-    def __call__(self, number: int, frame: Any) -> None:
+    def __call__(self, number: int, frame: FrameType | None) -> None:
         if time.monotonic() < self._quiet_until:
             return
+        if _is_importing(frame):
+            _again(_MOMENT)
+            return
         self.met, self._quiet_until = True, time.monotonic() + _UNWINDING
+        _again(_UNWINDING + _MOMENT)
         raise KeyboardInterrupt
 
     def look_after(self) -> None:
@@ -31,30 +41,39 @@ class _Interrupt:
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self)
-        shown, told = sys.unraisablehook, sys.excepthook
+        shown = sys.unraisablehook
 
         def lost(unraisable: Any) -> None:
             """Nobody hears what is raised while garbage is collected, where JAX has a word too: it is raised again."""
             if not issubclass(unraisable.exc_type, KeyboardInterrupt):
                 return shown(unraisable)
             self._quiet_until = 0.0
-            again = threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT])
-            again.daemon = True
-            return again.start()
+            return _again(_MOMENT)
 
-        def printed(kind: Any, error: Any, trace: Any) -> None:
-            """Modules in C print what ended their import, and raise something else."""
-            if not issubclass(kind, KeyboardInterrupt):
-                told(kind, error, trace)
+        sys.unraisablehook = lost
 
-        sys.unraisablehook, sys.excepthook = lost, printed
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether what is interrupted is on its way through an import."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _again(seconds: float) -> None:
+    """An interrupt after so many seconds, if the process is still there."""
+    timer = threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGINT])
+    timer.daemon = True
+    timer.start()
 
 
 def ending_well(command: Callable[[], None]) -> None:
     """Run a command as the only thing that its process does.
 
-    An interrupt may surface as another error: modules that are half imported raise ImportError. After it the process is left at
-    once: threads of XLA that outlive the interpreter crash, and nobody waits for a training of which nothing is kept.
+    An interrupt may surface as another error, where a library has caught it. After it the process is left at once: threads of XLA
+    that outlive the interpreter crash, and nobody waits for a training of which nothing is kept.
     """
     interrupt = _Interrupt()
     interrupt.look_after()
