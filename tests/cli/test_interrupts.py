@@ -27,12 +27,13 @@ ending_well(command)
 """
 LONG = "time.sleep(30)"
 THREADS = "threading.Thread(target=time.sleep, args=(30,)).start(); time.sleep(30)"
-IMPORTING = """
+TURNED = """
         try: time.sleep(30)
         except KeyboardInterrupt as error: raise ImportError("initialization failed") from error"""
-PRINTED_BY_C = """
+SWALLOWED = """
         try: time.sleep(30)
-        except KeyboardInterrupt: sys.excepthook(*sys.exc_info()); raise ImportError("initialization failed")"""
+        except KeyboardInterrupt: pass
+        time.sleep(30)"""
 COLLECTING = """
         class Rubbish:
             def __del__(self): time.sleep(1)
@@ -50,13 +51,23 @@ def ended(what: str, folder, name: str = "SIGINT") -> subprocess.CompletedProces
 
 @pytest.mark.parametrize(
     "what",
-    [LONG, THREADS, IMPORTING, PRINTED_BY_C, COLLECTING, TWICE],
-    ids=["long", "threads", "importing", "printed-by-c", "collecting", "twice"],
+    [LONG, THREADS, TURNED, SWALLOWED, COLLECTING, TWICE],
+    ids=["long", "threads", "turned into another", "swallowed", "collecting", "twice"],
 )
 def test_an_interrupt_is_a_line_and_leaves_nothing(tmp_path, what):
     found = ended(what, tmp_path)
     assert (found.returncode, found.stdout, found.stderr) == (130, "", "ecl2o: interrupted.\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_import_is_finished_first(tmp_path):
+    """A module in C that is interrupted on its way may end the process, or be left half made."""
+    modules, place = tmp_path / "modules", tmp_path / "place"
+    modules.mkdir(), place.mkdir()
+    (modules / "slow.py").write_text("import time; time.sleep(1); print('made', flush=True)")
+    found = ended(f"sys.path.insert(0, {str(modules)!r}); import slow; time.sleep(30)", place)
+    assert (found.returncode, found.stdout, found.stderr) == (130, "made\n", "ecl2o: interrupted.\n")
+    assert list(place.iterdir()) == []
 
 
 def test_termination_is_an_interrupt(tmp_path):
