@@ -9,6 +9,9 @@ import pytest
 
 from ecl2o.studies.training_jobs import Job, run_jobs
 
+# Who runs tests in the background of a script ignores interrupts, and so would every process below it.
+LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
 # A process that sends itself a signal while it does what a command may be doing; `{what}` is that.
 PROCESS = """
 import os, signal, sys, tempfile, threading, time
@@ -45,7 +48,7 @@ TWICE = """
 
 
 def ended(what: str, folder, name: str = "SIGINT") -> subprocess.CompletedProcess[str]:
-    script = PROCESS.replace("{what}", what).replace("{name}", name)
+    script = LISTENING + PROCESS.replace("{what}", what).replace("{name}", name)
     return subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, timeout=20)
 
 
@@ -103,7 +106,8 @@ threading.Timer({moment}, os.kill, [os.getpid(), signal.SIGINT]).start()
 main()
 """
     options = ["reproduce", "--quick", "--out", str(tmp_path / "report")]
-    found = subprocess.run([sys.executable, "-c", script, *options], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", LISTENING + script, *options]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (found.returncode, found.stderr.splitlines()[-1]) == (130, "ecl2o: interrupted.")
     assert "Traceback" not in found.stderr
     assert list(tmp_path.iterdir()) == []
