@@ -57,7 +57,10 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 # Without examples of their own; looking for them stumbles over their common name where folders are given one by one.
 collect_ignore_glob = ["**/conftest.py"]
 
-_FIRST = (("tests/serving/durable/", "tests/serving/http/", "tests/fleet/"), ("tests/studies/", "tests/recipes/"))
+_FIRST = (
+    ("tests/serving/durable/", "tests/serving/http/", "tests/fleet/", "tests/cli/test_interrupts.py"),
+    ("tests/studies/", "tests/recipes/"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
