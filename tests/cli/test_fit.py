@@ -149,6 +149,19 @@ def test_messages_speak_of_options_not_of_arguments(ecl2o, tmp_path):
     assert "(--training-days, --validation-days)" in short.stderr
 
 
+def test_where_the_report_fails_no_policy_is_written(ecl2o, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ecl2o.report.policy_week.draw_policy_week", fail)
+    data = write_series(tmp_path / "demand.csv")
+    places = ("--out", tmp_path / "rhc.ecl2o", "--report", tmp_path / "report")
+    result = ecl2o("fit", data, "--column", "demand", "--advisor", "rhc", *SPLIT, *places)
+    assert result.exit_code == 1
+    assert "report: No space left on device" in result.stderr
+    assert list(tmp_path.iterdir()) == [data]
+
+
 def test_a_planner_is_written_to_a_file_and_played(ecl2o, tmp_path):
     data, out = write_series(tmp_path / "demand.csv"), tmp_path / "rhc.ecl2o"
     report = tmp_path / "report"

@@ -3,6 +3,7 @@
 import functools
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -449,6 +450,19 @@ def test_a_past_that_does_not_outweigh_the_future_is_noticed(dim, box):
         choice = choose(np.diag(np.r_[share, np.full(dim - 1, 0.5)]))
         assert bool(choice.sound) == sound
         assert np.isfinite(choice.safest).all()
+
+
+def test_a_state_that_cannot_be_right_loses_the_promise_at_once():
+    """A future that outweighs the past, though with money to spare; a debt that no step can pay back."""
+    agent, x0 = ec.Competitive(ec.Greedy(), 2.0), jnp.array([0.3])
+    step = jax.jit(lambda state, seen: agent.step(CASE_STUDY, state, seen)[2])
+    begun = agent.init(CASE_STUDY, Start(x0, jnp.zeros((0, 1)), None))
+    rich = eqx.tree_at(lambda state: state.account.left, begun, jnp.array(1e6))
+    outweighed = eqx.tree_at(lambda state: state.future, rich, 100 * begun.future)
+    indebted = eqx.tree_at(lambda state: state.account.left, begun, jnp.array(-1e6))
+    for state, kept in ((begun, True), (rich, True), (outweighed, False), (indebted, False)):
+        said = step(state, Observation(jnp.ones(1), x0, jnp.asarray(0), None))
+        assert bool(said.converged) == bool(said.details["kept"]) == kept
 
 
 def test_an_account_does_not_say_of_a_broken_promise_that_it_was_kept():

@@ -213,6 +213,7 @@ def test_costs_below_zero_lose_the_promise():
         hitting = ec.ConvexCost(lambda x, y, o=offset: 0.5 * jnp.sum((x - y) ** 2) - o, strong_convexity=1.0)
         run = ec.rollout(far, ec.Problem(hitting, ec.Mahalanobis.isotropic(10.0, 1)), ec.Instance(x0, contexts))
         assert bool(run.converged.all()) == kept
+        np.testing.assert_array_equal(run.converged, run.info.details["kept"])  # from the step that broke it on
 
 
 def test_a_slack_that_turns_out_to_be_no_number_loses_the_promise():
