@@ -23,10 +23,10 @@ from scipy.signal import lfilter
 import ecl2o as ec
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.evaluation import Bed
-from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook, train_through_each
-from ecl2o.recipes.terms import Per, Terms
+from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook, train_through_each
+from ecl2o.fitting.promise_spec import Per, Terms
+from ecl2o.paper.networks import Alone, Calibrated, NetworkTraining, untrained_key
 from ecl2o.running import rollout_days, stream_days
-from ecl2o.studies.networks import Alone, Calibrated, NetworkTraining, untrained_key
 
 HOURS = 24
 PROMISES = (2.0, 2.5, 3.0)

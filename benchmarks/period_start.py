@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import ecl2o as ec
-from ecl2o.agents.advisors.outlook import Outlook, Recorded
+from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
 from ecl2o.data import Contexts, weather_contexts
-from ecl2o.recipes.guarded_training import competitive_ridge, record_outlook
-from ecl2o.recipes.terms import Per, Terms, renewed
+from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook
+from ecl2o.fitting.promise_spec import Per, Terms, renewed
 
 HOURS = 24
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))

@@ -30,9 +30,8 @@ from timing import pin_to_one_core
 
 import ecl2o as ec
 from ecl2o.agents.advisors import Scaling
-from ecl2o.studies.right_sizing import cheapest_actions
-from ecl2o.studies.right_sizing_cost import Cluster
-from ecl2o.studies.right_sizing_workload import synthetic_workload
+from ecl2o.paper.right_sizing import cheapest_actions, synthetic_workload
+from ecl2o.paper.right_sizing_cost import Cluster
 
 BATCH, TRUST, MU = 50, 0.5, 0.6
 CLUSTER = Cluster()

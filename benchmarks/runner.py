@@ -28,7 +28,7 @@ import jax
 import numpy as np
 
 import ecl2o as ec
-from ecl2o.agents.advisors.correction import Corrected
+from ecl2o.agents.advisors.guard_aware_correction import Corrected
 from ecl2o.theory import optimal_lambda2
 
 ALPHA, TRUST, STREAMS = 10.0, 0.5, 10_000

@@ -104,18 +104,18 @@ def fill(store: str, policy: Path, streams: int) -> None:
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from ecl2o.serving.durable import Service, Store, rows
+    from ecl2o.service import Service, Store, queries
 
     service = Service(Store(store))
     service.put_policy("policy", policy.read_bytes())
     service.put_stream("s0", "policy", [0.0], None)
     with service.store.writing() as connection:
-        first = rows.stream(connection, "s0")
+        first = queries.stream(connection, "s0")
         assert first is not None
-        state = rows.states(connection, [first["key"]])[first["key"]]
+        state = queries.states(connection, [first["key"]])[first["key"]]
         made = {name: first[name] for name in ("policy", "asked", "seen", "created", "touched", "steps")}
         for number in range(1, streams):
-            rows.add_stream(connection, made | {"name": f"s{number}", "x0": "[0.0]", "state": state})
+            queries.add_stream(connection, made | {"name": f"s{number}", "x0": "[0.0]", "state": state})
     service.close()
 
 

@@ -5,7 +5,6 @@ JAX_DISABLE_MOST_OPTIMIZATIONS are set there, and not changed here. Tests that r
 fixture `shared`, and are marked `reference_data` by that.
 """
 
-import functools
 import gc
 import itertools
 import os
@@ -29,16 +28,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import hypothesis
 import jax
 import pytest
-from jax._src.config import abstract_mesh_context_manager
-from jax._src.interpreters import mlir
 
 jax.config.update("jax_enable_x64", True)
-# "No mesh" and "the mesh without axes" are the same to JAX but for its caches: what is called both outside and inside of a
-# derivative, say `jnp.where`, is traced twice. With this it is traced once.
-abstract_mesh_context_manager.set_global(jax.sharding.AbstractMesh((), ()))
-# Programs are lowered in MLIR contexts, each in a new one, which takes longer to make than a small program takes to lower: here
-# one serves a file of tests.
-mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 # Traced programs are many small objects that live long: looking at them often is waste.
 gc.set_threshold(2_000_000, 50, 1_000)
 
@@ -58,8 +49,8 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 collect_ignore_glob = ["**/conftest.py"]
 
 _FIRST = (
-    ("tests/serving/durable/", "tests/serving/http/", "tests/fleet/", "tests/cli/test_interrupts.py"),
-    ("tests/studies/", "tests/recipes/"),
+    ("tests/service/", "tests/fleet/", "tests/cli/test_interrupts.py"),
+    ("tests/paper/", "tests/fitting/"),
 )
 
 
@@ -126,7 +117,6 @@ def forget_far_too_many_programs():
 def forget_the_programs_of_a_file():
     """Forget compiled programs after a file that leaves many; what other files need as well is read from the disk."""
     yield
-    mlir.make_ir_context.cache_clear()
     if _mapped_regions() > _MANY_REGIONS:
         jax.clear_caches()
         gc.collect()

@@ -30,9 +30,10 @@ ROOMS = {
     "evaluation": "Evaluation",
     "learning": "Learning",
     "theory": "Theory",
-    "serving": "Serving",
+    "policy": "Policies and runners",
+    "service": "The service",
     "data": "Data",
-    "recipes": "Recipes",
+    "fitting": "Fitting one's own series",
     "gym": "Gymnasium",
     "fleet": "Fleets",
 }

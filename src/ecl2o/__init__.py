@@ -80,8 +80,8 @@ _PUBLIC = {
     ),
     "running": ("rollout", "rollout_days", "stream_days"),
     "evaluation": ("Certificate", "certify", "metrics"),
-    "serving": ("Policy", "PolicyFileError", "Runner", "load", "save"),
-    "recipes": ("SeriesPolicy", "fit_series"),
+    "policy": ("Policy", "PolicyFileError", "Runner", "load", "save"),
+    "fitting": ("SeriesPolicy", "fit_series"),
 }
 _HOME = {name: package for package, names in _PUBLIC.items() for name in names}
 _SUBPACKAGES = ("data", "fleet", "forecasters", "gym", "theory")
@@ -109,9 +109,9 @@ if TYPE_CHECKING:
     from ecl2o import theory as theory
     from ecl2o.agents import *  # noqa: F403
     from ecl2o.evaluation import *  # noqa: F403
+    from ecl2o.fitting import *  # noqa: F403
     from ecl2o.learning import *  # noqa: F403
     from ecl2o.offline import *  # noqa: F403
+    from ecl2o.policy import *  # noqa: F403
     from ecl2o.problem import *  # noqa: F403
-    from ecl2o.recipes import *  # noqa: F403
     from ecl2o.running import *  # noqa: F403
-    from ecl2o.serving import *  # noqa: F403

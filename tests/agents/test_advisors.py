@@ -10,7 +10,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
-from ecl2o.agents.advisors.dense import affine
+from ecl2o.agents.advisors.layers import affine
 from ecl2o.agents.advisors.lstm import remember
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import Start
-from ecl2o.planning.path import cheapest_path
+from ecl2o.planning.optimal_path import cheapest_path
 from matrices import spd
 
 HORIZON = 7

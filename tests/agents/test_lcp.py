@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ecl2o as ec
 from ecl2o.agents import Start
-from ecl2o.planning.line import prefix_bounds
+from ecl2o.planning.linear_switching import prefix_bounds
 
 HORIZON = 8
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.serving import Contract, policy_file
-from ecl2o.serving.pipe import holding
-from ecl2o.serving.pipe.lines import LineReader
-from ecl2o.studies.right_sizing_cost import Cluster
+from ecl2o.act import holding
+from ecl2o.act.lines import LineReader
+from ecl2o.paper.right_sizing_cost import Cluster
+from ecl2o.policy import Contract, policy_file
 
 from .conftest import TESTED
 from .operator_files import demands

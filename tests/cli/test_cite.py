@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from ecl2o.agents import RHC, Guarded
 from ecl2o.cli import app
+from ecl2o.policy import Policy, save
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
-from ecl2o.serving import Policy, save
 
 runner = CliRunner()
 

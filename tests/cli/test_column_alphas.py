@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.recipes.recipe import Recipe
-from ecl2o.serving import describe
+from ecl2o.fitting.settings import Recipe
+from ecl2o.policy import describe
 
 from .conftest import SPLIT, TESTED
 from .operator_files import write_series

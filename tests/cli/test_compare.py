@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from ecl2o.serving import load, save
-from ecl2o.serving.limits import within
+from ecl2o.policy import load, save
+from ecl2o.policy.limits import within
 from ecl2o.theory import exact_robd_ratio
 
 from .conftest import TESTED
@@ -118,7 +118,7 @@ def test_agents_can_be_listed(ecl2o):
 
 
 def test_help_names_every_study(ecl2o):
-    from ecl2o.studies.beds import BEDS
+    from ecl2o.paper.test_days import BEDS
 
     words = ecl2o("compare", "--help").stdout.replace("│", " ").split()
     assert not [name for name in BEDS if not {name, f"{name},", f"{name}."} & set(words)]

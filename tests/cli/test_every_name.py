@@ -8,12 +8,12 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.data import Contexts, Split
-from ecl2o.recipes.catalogue import NAMED_AGENTS
-from ecl2o.recipes.own_series import tracking_problem
+from ecl2o.fitting.named_agents import NAMED_AGENTS
+from ecl2o.fitting.pipeline import tracking_problem
+from ecl2o.paper.contenders import expert_entries, policies
+from ecl2o.paper.right_sizing_cost import Cluster
+from ecl2o.paper.test_days import BEDS
 from ecl2o.running import plausible_range
-from ecl2o.studies.beds import BEDS
-from ecl2o.studies.entries import expert_entries, policies
-from ecl2o.studies.right_sizing_cost import Cluster
 
 from .operator_files import STEPS, write_series
 

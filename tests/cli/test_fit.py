@@ -3,7 +3,7 @@
 import pytest
 
 import ecl2o as ec
-from ecl2o.recipes.candidates import GRID
+from ecl2o.fitting.candidates import GRID
 
 from .conftest import SPLIT
 from .operator_files import DAYS, STEPS, demands, write_series
@@ -153,7 +153,7 @@ def test_where_the_report_fails_no_policy_is_written(ecl2o, tmp_path, monkeypatc
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ecl2o.report.policy_week.draw_policy_week", fail)
+    monkeypatch.setattr("ecl2o.plots.policy_week.draw_policy_week", fail)
     data = write_series(tmp_path / "demand.csv")
     places = ("--out", tmp_path / "rhc.ecl2o", "--report", tmp_path / "report")
     result = ecl2o("fit", data, "--column", "demand", "--advisor", "rhc", *SPLIT, *places)

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ecl2o.cli import app
-from ecl2o.studies import frontier as study
-from report.fake_frontier import fake_frontier
+from ecl2o.paper import frontier
+from paper.fake_frontier import fake_frontier
 
 runner = CliRunner()
 
@@ -25,8 +25,8 @@ def runs(monkeypatch, tmp_path):
         progress("testing", 1, 1)
         return fake_frontier(settings=settings)
 
-    monkeypatch.setattr(study, "run", run)
-    monkeypatch.setattr("ecl2o.report.style.save_as", lambda figure, path: path.write_text("<svg/>"))
+    monkeypatch.setattr(frontier, "run", run)
+    monkeypatch.setattr("ecl2o.plots.style.save_as", lambda figure, path: path.write_text("<svg/>"))
     return seen
 
 
@@ -135,7 +135,7 @@ def test_a_failure_leaves_no_folder(runs, tmp_path, monkeypatch):
     def fails(contexts, settings, progress):
         raise ValueError("no such luck")
 
-    monkeypatch.setattr(study, "run", fails)
+    monkeypatch.setattr(frontier, "run", fails)
     result = invoke("--out", "nothing")
     assert (result.exit_code, "no such luck" in result.stderr) == (1, True)
     assert not list(tmp_path.iterdir())

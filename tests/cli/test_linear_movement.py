@@ -5,7 +5,7 @@ import json
 import pytest
 
 import ecl2o as ec
-from ecl2o.serving import Contract
+from ecl2o.policy import Contract
 
 from .operator_files import STEPS, write_series
 

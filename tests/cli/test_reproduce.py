@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from data.weather_texts import psm_text, weather_table
 from ecl2o.cli import app
-from ecl2o.studies import demand_response, right_sizing
-from ecl2o.studies.settings import RightSizingSettings
-from report.fake_study import fake_study
+from ecl2o.paper import demand_response, right_sizing
+from ecl2o.paper.settings import RightSizingSettings
+from paper.fake_study import fake_study
 
 runner = CliRunner()
 
@@ -32,7 +32,7 @@ def runs(monkeypatch, tmp_path):
         return study
 
     monkeypatch.setattr(demand_response, "run", run)
-    monkeypatch.setattr("ecl2o.report.folder.save_plate", _stub_plate)
+    monkeypatch.setattr("ecl2o.paper.report.save_plate", _stub_plate)
     return seen
 
 
@@ -201,7 +201,7 @@ def test_a_full_disk_is_told_with_what_was_being_written(runs, tmp_path, monkeyp
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ecl2o.report.folder.page", full)
+    monkeypatch.setattr("ecl2o.paper.report.page", full)
     result = runner.invoke(app, ["reproduce", "--quick", "--out", "report"])
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == f"ecl2o: {tmp_path / 'report'}: No space left on device"

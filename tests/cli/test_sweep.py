@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from ecl2o import fleet
 from ecl2o.cli import app
-from ecl2o.studies.fronts import Record
+from ecl2o.paper.pareto import Record
 
 runner = CliRunner()
 _BAD = ("-1", "nan", "inf")

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 import ecl2o as ec
-from ecl2o.cli import entries, output
+from ecl2o.cli import comparison_table, output
 from ecl2o.cli.tables import print_table
 from ecl2o.evaluation.comparison import ScoredEntry
-from ecl2o.recipes.magnitude import Magnitude
+from ecl2o.fitting.cost_summary import Magnitude
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 _WORDS = ["RHC, rolling profile", "ridge, promised, corrected", "not trained"]
@@ -77,8 +77,8 @@ def test_entries_of_any_magnitude_at_80_columns(monkeypatch, bill, unit_cost):
         ScoredEntry("r-obd", 1e9, 612.4, tails, 0, 99.0, mean_bill=bill / 7e5, dearest_bill=bill / 3),
     ]
     extra = {"": ["trained", "not trained"], "validation": ["1.087 ± 0.060", "12.500 ± 1.123"]}
-    entries.print_entries(rows, "title", {}, PROBLEM, unit_cost, before=extra)
-    entries.print_entries(rows, "title", {}, PROBLEM, unit_cost, after=entries.live_columns(rows))
+    comparison_table.print_entries(rows, "title", {}, PROBLEM, unit_cost, before=extra)
+    comparison_table.print_entries(rows, "title", {}, PROBLEM, unit_cost, after=comparison_table.live_columns(rows))
     table = file.getvalue()
     assert "…" not in table
     assert max(map(len, table.splitlines())) <= 80

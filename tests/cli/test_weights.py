@@ -9,11 +9,11 @@ import scipy.linalg
 
 import ecl2o as ec
 from ecl2o.data import Split, read_series
-from ecl2o.recipes.own_series import series_problem
-from ecl2o.recipes.reading import Reading
-from ecl2o.recipes.recipe import Recipe
-from ecl2o.recipes.terms import Terms
-from ecl2o.serving.beginning import begin
+from ecl2o.fitting.pipeline import series_problem
+from ecl2o.fitting.promise_spec import Terms
+from ecl2o.fitting.read import Reading
+from ecl2o.fitting.settings import Recipe
+from ecl2o.policy.start_run import begin
 
 from .conftest import SPLIT, TESTED
 from .operator_files import DAYS, STEPS, write_series

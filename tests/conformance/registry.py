@@ -41,19 +41,12 @@ import jax
 import numpy as np
 
 import ecl2o as ec
-from ecl2o.agents.advisors.correction import Corrected
-from ecl2o.agents.advisors.outlook import Outlook, Recorded
+from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
+from ecl2o.agents.advisors.guard_aware_correction import Corrected
 from ecl2o.evaluation import metrics
 from ecl2o.forecasters import Persistence
 from ecl2o.problem.arrays import on_device
-from ecl2o.theory import (
-    decay_root,
-    greedy_ratio,
-    hitting_minimizer_ratio,
-    mla_robd_bound,
-    robd_ratio,
-    switch_bound,
-)
+from ecl2o.theory import decay_root, greedy_ratio, hitting_minimizer_ratio, mla_robd_bound, robd_ratio, switch_bound
 
 HORIZON = 6
 

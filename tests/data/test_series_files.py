@@ -12,7 +12,7 @@ import pytest
 
 from ecl2o.data import DataError, PartDays, minutes_of, read_series, series_contexts, whole_days
 from ecl2o.data.contexts import Split
-from ecl2o.serving import PolicyFileError, load
+from ecl2o.policy import PolicyFileError, load
 
 HOURS = pd.date_range("2021-05-01", periods=48, freq="h")
 

@@ -14,7 +14,7 @@ import ecl2o
 
 ROOMS = (
     *("problem", "offline", "agents", "agents.advisors", "agents.guards", "running", "evaluation", "learning"),
-    *("serving", "data", "data.weather", "forecasters", "theory", "solvers", "planning", "recipes"),
+    *("policy", "service", "data", "forecasters", "theory", "solvers", "planning", "fitting"),
 )
 
 

@@ -19,7 +19,7 @@ from ecl2o.evaluation.comparison import (
     score_entry,
     streamed,
 )
-from ecl2o.recipes.catalogue import NAMED_AGENTS, named_entry
+from ecl2o.fitting.named_agents import NAMED_AGENTS, named_entry
 from ecl2o.running import rollout_days, stream_days
 
 DAYS, STEPS = 4, 4

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.cli.entries import print_entries
+from ecl2o.cli.comparison_table import print_entries
 from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import Unconverged
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare
 from ecl2o.offline import oracle_days
+from ecl2o.paper.report import results_table
+from ecl2o.paper.results import best, cells, notes
 from ecl2o.problem import LinearSwitching
-from ecl2o.report.page import results_table
-from ecl2o.report.table import best, cells, notes
-from report.fake_study import fake_study
+from paper.fake_study import fake_study
 
 DAYS, STEPS = 3, 4
 

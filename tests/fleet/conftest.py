@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ecl2o.fitting.promise_spec import Terms
+from ecl2o.fitting.settings import Recipe
 from ecl2o.fleet.cluster import cluster
-from ecl2o.recipes.recipe import Recipe
-from ecl2o.recipes.terms import Terms
 
 RECIPE = Recipe(5.0, "ridge", Terms(2.2, "day"), steps=2)
 SPLIT = {"training_days": "14", "validation_days": "4"}

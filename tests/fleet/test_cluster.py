@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 
 from ecl2o.data import Contexts, Split
-from ecl2o.fleet import sweep
 from ecl2o.fleet.cluster import cluster, dashboard, each_done
-from ecl2o.studies.sweep import SweepData
-from ecl2o.studies.sweep_grid import Grid
+from ecl2o.paper.sweep import SweepData, sweep
+from ecl2o.paper.sweep_grid import Grid
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "127.0.0.1:9", "nowhere.invalid:8786", "tcp://:x"])

@@ -10,15 +10,14 @@ import time
 import numpy as np
 import pytest
 
+from ecl2o.fitting.pipeline import fit_contexts
+from ecl2o.fitting.read import Reading
 from ecl2o.fleet import evaluate_sites, fit_sites
-from ecl2o.fleet.chunks import PROCESS_BYTES, Chunk, cut
-from ecl2o.fleet.cluster import Lost, cluster, each_done
+from ecl2o.fleet.cluster import PROCESS_BYTES, Chunk, Lost, cluster, cut, each_done
 from ecl2o.fleet.evaluating import read_to_test
 from ecl2o.fleet.fitting import fit_chunk
 from ecl2o.fleet.folder import ERRORS, FITTED, evaluate_into, fit_into
 from ecl2o.fleet.sites import find_sites, read_sites
-from ecl2o.recipes.own_series import fit_contexts
-from ecl2o.recipes.reading import Reading
 
 from .conftest import RECIPE, SPLIT, write_manifest, write_series
 from .test_sites import broken_sites
@@ -148,7 +147,7 @@ def test_who_fails_in_a_chunk_fails_alone(manifest, monkeypatch):
 
 def test_policies_are_tested_together_as_one_by_one(manifest, fitted, tmp_path):
     from ecl2o.evaluation.comparison import score_entry, streamed
-    from ecl2o.recipes.beds import policy_bed
+    from ecl2o.fitting.test_days import policy_bed
 
     policies = {site.name: site.policy for site in fitted}
     told = [{"name": f"site {i}", "file": str(manifest.parent / f"{min(i, 4)}.csv")} for i in range(6)]

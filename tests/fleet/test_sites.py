@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from ecl2o.data import Contexts, Split
+from ecl2o.fitting.promise_spec import Terms
+from ecl2o.fitting.read import Reading
+from ecl2o.fitting.settings import Recipe
 from ecl2o.fleet.sites import FailedSite, ReadSite, find_sites, read_sites
-from ecl2o.recipes.reading import Reading
-from ecl2o.recipes.recipe import Recipe
-from ecl2o.recipes.terms import Terms
 
 from .conftest import RECIPE, SPLIT, write_manifest, write_series
 

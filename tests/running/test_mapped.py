@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ecl2o.running.mapped import mapped
+from ecl2o.running.rollout import mapped
 
 
 def _paths(start, steps):

@@ -1,4 +1,8 @@
-"""What every agent is: a PyTree with `init` and `step`.
+"""Which leaves of an agent are trained: those inside a `Trainable`, by type, never by dtype.
+
+Trust, slack, scales and problem constants are arrays too, so that they can be vmapped; they are not weights.
+
+What every agent is: a PyTree with `init` and `step`.
 
 The played action is in the observation, never in an agent's state, so that a wrapper can play something else than its
 inner agent proposed.
@@ -11,11 +15,30 @@ from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ecl2o.problem import NotApplicable, Problem
+
+
+class Trainable(eqx.Module):
+    """A part of an advisor whose every array is a weight."""
+
+
+def trainable_mask(agent: PyTree) -> PyTree:
+    """The agent's tree with True at weights and False elsewhere; for `equinox.partition`.
+
+    Args:
+        agent: any tree of modules.
+    """
+
+    def mark(node):
+        return jax.tree.map(lambda _: isinstance(node, Trainable), node)
+
+    return jax.tree.map(mark, agent, is_leaf=lambda node: isinstance(node, Trainable))
+
 
 State = Any
 

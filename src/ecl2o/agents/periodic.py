@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Observation, Promise, Start, State
-from ecl2o.agents.guards.protocol import AbstractGuard
+from ecl2o.agents.guards.base import AbstractGuard
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import refuse_unless_count
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.agents.calibrated import ROBD
-from ecl2o.agents.combined import Independent, PureML
+from ecl2o.agents.calibrated_agents import ROBD
+from ecl2o.agents.wrappers import Independent, PureML
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import (
     as_float,

@@ -3,7 +3,7 @@
 import atexit
 import contextlib
 import gc
-import json as json_text
+import json as json_library
 import os
 import sys
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ecl2o.cli import output, series
-from ecl2o.report import plain_json
+from ecl2o import json_text
+from ecl2o.cli import options, output
 
 if TYPE_CHECKING:
-    from ecl2o.recipes.reading import Reading
-    from ecl2o.serving import Policy
-    from ecl2o.serving.pipe import Answer, PipedRun
+    from ecl2o.act import Answer, PipedRun
+    from ecl2o.fitting.read import Reading
+    from ecl2o.policy import Policy
 
 
 def act(
-    policy: series.PolicyFile,
+    policy: options.PolicyFile,
     state: Annotated[
         Path | None,
         typer.Option(help="Keep the state here, saved before each answer; if the file exists, go on from it."),
@@ -46,10 +46,10 @@ def act(
             "--from-beginning", help="The input starts with the run's first context: pass over answered ones."
         ),
     ] = False,
-    bounds: series.Limits = None,
-    column: series.Columns = None,
-    time_column: series.TimeColumn = None,
-    fill: series.Fill = None,
+    bounds: options.Limits = None,
+    column: options.Columns = None,
+    time_column: options.TimeColumn = None,
+    fill: options.Fill = None,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
@@ -66,11 +66,11 @@ def act(
     With --state a killed process goes on where it was: an answer that you have read is always in the state. One process at a
     time holds a state.
     """
-    lines, limits = _lines(), None if bounds is None else series.interval_of(bounds, "--bounds")
+    lines, limits = _lines(), None if bounds is None else options.interval_of(bounds, "--bounds")
     if sys.stdout is None:
         raise ValueError("standard output is closed, so that nobody can be answered.")
     from ecl2o.cli.interrupts import leave_termination_to_the_system
-    from ecl2o.cli.numerics import keep_compiled_programs, use_double_precision, use_synchronous_dispatch
+    from ecl2o.cli.jax_setup import keep_compiled_programs, use_double_precision, use_synchronous_dispatch
 
     if state is not None:
         if state.exists() and not state.is_file():
@@ -83,16 +83,16 @@ def act(
     keep_compiled_programs()
     use_synchronous_dispatch()
     use_double_precision()
+    from ecl2o.act import holding
+    from ecl2o.policy import load
+    from ecl2o.policy.limits import within
     from ecl2o.problem import NotApplicable
-    from ecl2o.running.footprint import TooLarge
-    from ecl2o.serving import load
-    from ecl2o.serving.limits import within
-    from ecl2o.serving.pipe import holding
+    from ecl2o.running.compiled_step import TooLarge
 
     with contextlib.nullcontext() if state is None else holding(state):
         loaded = load(policy) if limits is None else within(load(policy), *limits)
         try:
-            run = _run(loaded, state, _numbers_of(x0), history and series.reading(history, column, time_column, fill))
+            run = _run(loaded, state, _numbers_of(x0), history and options.reading(history, column, time_column, fill))
         except (NotApplicable, TooLarge) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
@@ -113,7 +113,7 @@ def _answer_all(
     from_beginning: bool,
     json: bool,
 ) -> None:
-    from ecl2o.serving.pipe import LineReader
+    from ecl2o.act import LineReader
 
     reader = LineReader(policy.contract.columns, run.context_dim)
     to_pass = run.steps if from_beginning else 0
@@ -143,7 +143,7 @@ def _answer_all(
 
 def _write(answer: "Answer", as_json: bool) -> "Answer":
     """One line, out of our hands when this returns."""
-    line = json_text.dumps(plain_json.as_json(answer.as_json())) if as_json else ",".join(map(repr, answer.action))
+    line = json_library.dumps(json_text.as_json(answer.as_json())) if as_json else ",".join(map(repr, answer.action))
     try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
@@ -154,7 +154,7 @@ def _write(answer: "Answer", as_json: bool) -> "Answer":
 
 def _give_up_output(error: Exception) -> NoReturn:
     """Nothing more is written, not even when the interpreter ends and flushes what is left."""
-    from ecl2o.serving.pipe import NotAnsweredError
+    from ecl2o.act import NotAnsweredError
 
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -175,7 +175,7 @@ def _warn(number: int, answer: "Answer") -> None:
 
 def _run(policy: "Policy", state: Path | None, x0: list[float] | None, reading: "Reading | None") -> "PipedRun":
     """A run where the last one was, or a new one."""
-    from ecl2o.serving.pipe import PipedRun
+    from ecl2o.act import PipedRun
 
     if state is not None and state.exists():
         return PipedRun(policy, state, say=_say)

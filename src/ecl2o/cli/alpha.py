@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ecl2o.cli import output, series, tables
+from ecl2o.cli import options, output, tables
 
 if TYPE_CHECKING:
-    from ecl2o.recipes.alphas import AlphaStudy
+    from ecl2o.fitting.alpha_study import AlphaStudy
 
 
 def alpha(
-    data: series.Series,
+    data: options.Series,
     alphas: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Alphas to try, with commas. (default: 0.1 to 1000)")
     ] = None,
@@ -25,9 +25,9 @@ def alpha(
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also draw it: a file that ends in .png, .svg or .pdf.")
     ] = None,
-    column: series.Columns = None,
-    time_column: series.TimeColumn = None,
-    fill: series.Fill = None,
+    column: options.Columns = None,
+    time_column: options.TimeColumn = None,
+    fill: options.Fill = None,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
@@ -42,22 +42,22 @@ def alpha(
     wanted = None if alphas is None else _numbers(alphas)
     if figure is not None:
         output.refuse_unless_writable(figure, "--figure")
-    from ecl2o.cli.numerics import use_double_precision
+    from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
-    from ecl2o.recipes.alphas import ALPHAS, alpha_of_prices, study_alphas
-    from ecl2o.recipes.believed import plausible_rows
+    from ecl2o.fitting.alpha_study import ALPHAS, alpha_of_prices, study_alphas
+    from ecl2o.fitting.screen import plausible_rows
 
     yours = None if miss_price is None or ramp_price is None else alpha_of_prices(miss_price, ramp_price)
-    frame, metadata = series.reading(data, column, time_column, fill).rows()
+    frame, metadata = options.reading(data, column, time_column, fill).rows()
     values, replaced = plausible_rows(frame.to_numpy(float), metadata.steps_per_day)
-    series.tell_replaced(data, frame.index, replaced)
+    options.tell_replaced(data, frame.index, replaced)
     found = study_alphas(values, [*(wanted or ALPHAS), *([] if yours is None else [yours])], data.name)
     if figure is not None:
         import pandas as pd
 
-        from ecl2o.report.alphas import draw_alphas
-        from ecl2o.report.style import save_as
+        from ecl2o.plots.alphas import draw_alphas
+        from ecl2o.plots.style import save_as
 
         unit = metadata.columns[0] if len(metadata.columns) == 1 else "units of the file"
         save_as(draw_alphas(found, pd.DatetimeIndex(frame.index[1:]), metadata.steps_per_day, unit), figure)
@@ -83,7 +83,7 @@ def _as_json(found: "AlphaStudy") -> list[dict[str, Any]]:
 def _print(found: "AlphaStudy", yours: float | None, name: str) -> None:
     from rich.table import Table
 
-    from ecl2o.recipes.magnitude import Magnitude
+    from ecl2o.fitting.cost_summary import Magnitude
 
     figures = [
         [

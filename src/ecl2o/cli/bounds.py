@@ -28,7 +28,7 @@ def bounds(
     beta = alpha if beta is None else beta
     trusts = trust or [0.3]
     _refuse_bad_constants(m, alpha, beta, trusts, rho)
-    from ecl2o.cli.numerics import use_double_precision
+    from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
     found = {
@@ -40,8 +40,8 @@ def bounds(
         "bounds": _rows(m, alpha, beta, trusts, rho),
     }
     if figure is not None:
-        from ecl2o.report.bounds import draw_bounds
-        from ecl2o.report.style import save_as
+        from ecl2o.paper.figures import draw_bounds
+        from ecl2o.plots.style import save_as
 
         save_as(draw_bounds(m, alpha, beta, trusts), figure)
         found["figure"] = str(figure)

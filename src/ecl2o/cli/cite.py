@@ -34,11 +34,11 @@ def cite(
 
 def _entries(agent: str | None) -> list[str]:
     from ecl2o.agents.citations import citation, named_citation
-    from ecl2o.recipes.catalogue import NAMED_AGENTS
+    from ecl2o.fitting.named_agents import NAMED_AGENTS
 
     if agent is not None and (agent.endswith(_SUFFIX) or Path(agent).is_file()):
-        from ecl2o.cli.numerics import use_double_precision
-        from ecl2o.serving import load
+        from ecl2o.cli.jax_setup import use_double_precision
+        from ecl2o.policy import load
 
         use_double_precision()
         return citation(load(agent).agent).split("\n\n")

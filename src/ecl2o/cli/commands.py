@@ -13,12 +13,11 @@ from ecl2o.cli.alpha import alpha
 from ecl2o.cli.bounds import bounds
 from ecl2o.cli.cite import cite
 from ecl2o.cli.compare import compare
-from ecl2o.cli.demo import demo
 from ecl2o.cli.evaluate import evaluate
 from ecl2o.cli.fit import fit
 from ecl2o.cli.frontier import frontier
 from ecl2o.cli.reproduce import reproduce
-from ecl2o.cli.serve import serve
+from ecl2o.cli.serve import demo, serve
 from ecl2o.cli.sweep import sweep
 
 app = typer.Typer(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ecl2o.cli import entries, output, series
+from ecl2o.cli import comparison_table, options, output
 
 if TYPE_CHECKING:
     from ecl2o.evaluation import Bed
@@ -35,7 +35,7 @@ def compare(
     alpha: Annotated[
         str | None,
         typer.Option(
-            metavar=series.ALPHA,
+            metavar=options.ALPHA,
             help="What moving costs: alpha/2 times the squared change; one number, or one for each column of a file: "
             "demand=10,price=3. (default: 10, or the study's own)",
         ),
@@ -44,18 +44,18 @@ def compare(
         str, typer.Option(help=f"What planners ask: {', '.join(_FORECASTERS)} (which knows the future).")
     ] = _FORECASTERS[0],
     days: Annotated[int | None, typer.Option(min=1, help="Only the last so many days. (default: all)")] = None,
-    column: series.Columns = None,
-    weight_column: series.WeightColumn = None,
-    weights: series.Weights = None,
-    time_column: series.TimeColumn = None,
-    fill: series.Fill = None,
-    period: series.Period = None,
+    column: options.Columns = None,
+    weight_column: options.WeightColumn = None,
+    weights: options.Weights = None,
+    time_column: options.TimeColumn = None,
+    fill: options.Fill = None,
+    period: options.Period = None,
     bounds: Annotated[
         str | None,
         typer.Option(metavar="LOW:HIGH", help="Keep actions there; needed for a policy that was fitted with bounds."),
     ] = None,
-    day_start: series.DayStart = None,
-    unit_cost: series.UnitCost = None,
+    day_start: options.DayStart = None,
+    unit_cost: options.UnitCost = None,
     json: output.Json = False,
     seed: output.Seed = 0,
 ) -> None:
@@ -71,25 +71,25 @@ def compare(
         raise typer.BadParameter("is for a file; a study has its own costs.", param_hint="--weight-column")
     if study is not None and bounds is not None:
         raise typer.BadParameter("is for a file; a study has its own actions.", param_hint="--bounds")
-    limits = None if bounds is None else series.interval_of(bounds, "--bounds")
-    movement = None if alpha is None else series.alpha_of(alpha)
-    ends = series.weights_of(weights, weight_column)
+    limits = None if bounds is None else options.interval_of(bounds, "--bounds")
+    movement = None if alpha is None else options.alpha_of(alpha)
+    ends = options.weights_of(weights, weight_column)
     if forecaster not in _FORECASTERS:
         raise typer.BadParameter(f"must be one of {', '.join(_FORECASTERS)}.", param_hint="--forecaster")
-    from ecl2o.cli.numerics import use_double_precision
+    from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
     from ecl2o.evaluation.comparison import compare as compare_days
-    from ecl2o.recipes.beds import last_days, series_bed
-    from ecl2o.recipes.catalogue import asked_entries
+    from ecl2o.fitting.named_agents import asked_entries
+    from ecl2o.fitting.test_days import last_days, series_bed
 
     names, replaced = _names(agents), ()
     if study is not None:
         bed = last_days(_study_bed(study, movement, seed), days)
     else:
         assert data is not None
-        reading = series.reading(data, column, time_column, fill, period, day_start, weight_column)
-        contexts, replaced = series.screened(data, reading.whole())
+        reading = options.reading(data, column, time_column, fill, period, day_start, weight_column)
+        contexts, replaced = options.screened(data, reading.whole())
         bed = series_bed(contexts, movement or 10.0, ends, limits, days)
     asked = asked_entries(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
@@ -106,22 +106,22 @@ def compare(
             "forecaster": forecaster,
             "screened": len(replaced),
         }
-        output.print_json(found | {"agents": entries.as_json(rows), "not_applicable": refused})
+        output.print_json(found | {"agents": comparison_table.as_json(rows), "not_applicable": refused})
         return None
     said = alpha if isinstance(movement, dict) else f"{float(bed.problem.alpha):.3g}"
-    entries.print_entries(
+    comparison_table.print_entries(
         rows,
         f"{bed.days.shape[0]} days of {study or data}, alpha = {said}, forecaster: {forecaster}",
         {"daily-oracle": "daily oracle"},
         bed.problem,
         unit_cost,
-        after=entries.live_columns(rows),
+        after=comparison_table.live_columns(rows),
     )
     return None
 
 
 def _list(as_json: bool) -> None:
-    from ecl2o.recipes.catalogue import NAMED_AGENTS
+    from ecl2o.fitting.named_agents import NAMED_AGENTS
 
     if as_json:
         output.print_json(list(NAMED_AGENTS))
@@ -130,8 +130,8 @@ def _list(as_json: bool) -> None:
 
 
 def _study_bed(name: str, alpha: float | dict[str, float] | None, seed: int) -> "Bed":
+    from ecl2o.paper.test_days import BEDS
     from ecl2o.problem import NotApplicable
-    from ecl2o.studies.beds import BEDS
 
     if name not in BEDS:
         raise typer.BadParameter(f"no study is called {name!r}; there are {', '.join(BEDS)}.", param_hint="--study")
@@ -145,7 +145,7 @@ def _study_bed(name: str, alpha: float | dict[str, float] | None, seed: int) -> 
 
 def _names(agents: str) -> list[str]:
     """The agents and policy files that are meant, refusing what is neither before anything is computed."""
-    from ecl2o.recipes.catalogue import NAMED_AGENTS, is_policy
+    from ecl2o.fitting.named_agents import NAMED_AGENTS, is_policy
 
     names = list(NAMED_AGENTS) if agents == "all" else [name.strip() for name in agents.split(",") if name.strip()]
     unknown = [name for name in names if name not in NAMED_AGENTS and not is_policy(name)]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ecl2o.cli import entries, output, series
+from ecl2o.cli import comparison_table, options, output
 
 if TYPE_CHECKING:
     from ecl2o.evaluation.comparison import ScoredEntry
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    policy: series.PolicyFile,
-    data: series.Series,
+    policy: options.PolicyFile,
+    data: options.Series,
     days: Annotated[int | None, typer.Option(min=1, help="Only the last so many days. (default: all)")] = None,
-    column: series.Columns = None,
-    weight_column: series.WeightColumn = None,
-    time_column: series.TimeColumn = None,
-    fill: series.Fill = None,
-    period: series.Period = None,
-    bounds: series.Limits = None,
-    day_start: series.DayStart = None,
-    unit_cost: series.UnitCost = None,
+    column: options.Columns = None,
+    weight_column: options.WeightColumn = None,
+    time_column: options.TimeColumn = None,
+    fill: options.Fill = None,
+    period: options.Period = None,
+    bounds: options.Limits = None,
+    day_start: options.DayStart = None,
+    unit_cost: options.UnitCost = None,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
@@ -32,23 +32,22 @@ def evaluate(
     The policy runs as `act` would run it, as one stream; ratios are by day. The first days, as many as the policy remembers, are
     its history and are not counted.
     """
-    limits = None if bounds is None else series.interval_of(bounds, "--bounds")
-    from ecl2o.cli.numerics import use_double_precision
+    limits = None if bounds is None else options.interval_of(bounds, "--bounds")
+    from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
     from ecl2o.evaluation.comparison import compare, streamed
-    from ecl2o.recipes.beds import policy_bed, seen_days
-    from ecl2o.recipes.believed import believed
-    from ecl2o.recipes.bills import Bills
-    from ecl2o.recipes.own_series import reference_entries
-    from ecl2o.serving import load
-    from ecl2o.serving.limits import within
-    from ecl2o.serving.memory import refuse_unless_fitting
+    from ecl2o.fitting.cost_summary import Bills
+    from ecl2o.fitting.pipeline import reference_entries
+    from ecl2o.fitting.screen import believed
+    from ecl2o.fitting.test_days import policy_bed, seen_days
+    from ecl2o.policy import load
+    from ecl2o.policy.limits import refuse_unless_fitting, within
 
     loaded = load(policy) if limits is None else within(load(policy), *limits)
     refuse_unless_fitting(loaded, str(policy))
     contexts = (
-        series.reading(data, column, time_column, fill, period, day_start, weight_column).made_for(loaded).whole()
+        options.reading(data, column, time_column, fill, period, day_start, weight_column).made_for(loaded).whole()
     )
     contexts, replaced = believed(contexts, loaded.contract.screen)
     bed, first = policy_bed(loaded, contexts, days)
@@ -77,7 +76,10 @@ def evaluate(
                 "days_the_policy_has_seen": seen,
                 "screened": len(replaced),
                 "bills": dataclasses.asdict(bills),
-                "rows": {name: row | {"worst_day_starts": worst[name]} for name, row in entries.as_json(rows).items()},
+                "rows": {
+                    name: row | {"worst_day_starts": worst[name]}
+                    for name, row in comparison_table.as_json(rows).items()
+                },
             }
         )
     else:
@@ -102,7 +104,7 @@ def evaluate(
                 f"note: {seen} of these {tested} days were used to train or choose the policy"
                 + (f"; --days {rest} tests on the others." if rest else ".")
             )
-    series.tell_replaced(data, contexts.time, replaced)
+    options.tell_replaced(data, contexts.time, replaced)
     if own.promise_kept is False:
         raise typer.Exit(1)
 
@@ -112,8 +114,8 @@ def _print(
 ) -> None:
     labels = {"policy": name, "daily-oracle": "daily oracle", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
     labels |= {"guarded-rhc": "RHC, guarded"}
-    entries.print_entries(rows, title, labels, problem, unit_cost, after=entries.live_columns(rows))
+    comparison_table.print_entries(rows, title, labels, problem, unit_cost, after=comparison_table.live_columns(rows))
     say, own = output.results().print, next(row for row in rows if row.name == "policy")
     say(f"worst day: the one that begins at {worst}, {own.competitive_ratio:.3f} times its optimum.")
-    promised = entries.promise_line(own)
+    promised = comparison_table.promise_line(own)
     say("promise: none." if promised is None else promised)

@@ -5,20 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ecl2o.cli import entries, output, series
+from ecl2o.cli import comparison_table, options, output
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
-    from ecl2o.recipes.own_series import FittedSeries
+    from ecl2o.fitting.pipeline import FittedSeries
 
 
 def fit(
-    data: series.Series,
+    data: options.Series,
     out: Annotated[Path, typer.Option(help="Where to write the policy.")] = Path("policy.ecl2o"),
     alpha: Annotated[
         str,
         typer.Option(
-            metavar=series.ALPHA,
+            metavar=options.ALPHA,
             help="What moving costs: alpha/2 times the squared change, beside 1/2 the squared miss. One number for all columns, "
             "or one for each: demand=10,price=3.",
         ),
@@ -26,7 +26,7 @@ def fit(
     promise: Annotated[
         float | None,
         typer.Option(
-            callback=series.promised,
+            callback=options.promised,
             help="Promise to pay at most this many times the optimum, whatever happens (for example 2).",
         ),
     ] = None,
@@ -58,16 +58,16 @@ def fit(
             "validation days."
         ),
     ] = "auto",
-    column: series.Columns = None,
-    weight_column: series.WeightColumn = None,
-    weights: series.Weights = None,
-    time_column: series.TimeColumn = None,
-    fill: series.Fill = None,
-    period: series.Period = None,
-    day_start: series.DayStart = None,
-    unit_cost: series.UnitCost = None,
-    training_days: series.TrainingDays = None,
-    validation_days: series.ValidationDays = None,
+    column: options.Columns = None,
+    weight_column: options.WeightColumn = None,
+    weights: options.Weights = None,
+    time_column: options.TimeColumn = None,
+    fill: options.Fill = None,
+    period: options.Period = None,
+    day_start: options.DayStart = None,
+    unit_cost: options.UnitCost = None,
+    training_days: options.TrainingDays = None,
+    validation_days: options.ValidationDays = None,
     search_worst_day: Annotated[
         bool, typer.Option("--search-worst-day", help="Also search for a day on which the policy does badly.")
     ] = False,
@@ -83,28 +83,28 @@ def fit(
     Training takes a minute or two for a year of hourly rows. What is cheapest on the validation days is taken, be it trained or
     not; the table is about the days after them. Costs are 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the units of the file.
     """
-    movement = series.alpha_of(alpha)
-    interval = None if contexts_in is None else series.interval_of(contexts_in)
-    limits = None if bounds is None else series.interval_of(bounds, "--bounds")
-    ends = series.weights_of(weights, weight_column)
+    movement = options.alpha_of(alpha)
+    interval = None if contexts_in is None else options.interval_of(contexts_in)
+    limits = None if bounds is None else options.interval_of(bounds, "--bounds")
+    ends = options.weights_of(weights, weight_column)
     if promise is None and (allowance or interval or per != "run"):
         raise typer.BadParameter("--per, --allowance and --contexts go with --promise.", param_hint="--promise")
-    from ecl2o.cli.numerics import use_double_precision
+    from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
     _refuse_bad_place(out)
-    from ecl2o.recipes.own_series import Recipe, bad_day, fit_contexts
-    from ecl2o.recipes.terms import Terms
-    from ecl2o.serving import save
+    from ecl2o.fitting.pipeline import Recipe, bad_day, fit_contexts
+    from ecl2o.fitting.promise_spec import Terms
+    from ecl2o.policy import save
 
     terms = None if promise is None else Terms(promise, per, allowance, interval)
     recipe = Recipe(movement, advisor, terms, steps, seed, limits, ends)
-    split = series.split_of(training_days, validation_days)
+    split = options.split_of(training_days, validation_days)
     if report is not None:
-        from ecl2o.report.folder import refuse_foreign
+        from ecl2o.plots.folder import refuse_foreign
 
         refuse_foreign(report, "--report")
-    contexts = series.reading(data, column, time_column, fill, period, day_start, weight_column).contexts(split)
+    contexts = options.reading(data, column, time_column, fill, period, day_start, weight_column).contexts(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, recipe, progress)
     searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
@@ -113,8 +113,8 @@ def fit(
     if report is None:
         save(out, fitted.policy)
     else:
-        from ecl2o.report.folder import whole_folder, write_results
-        from ecl2o.report.policy_week import draw_policy_week
+        from ecl2o.plots.folder import whole_folder, write_results
+        from ecl2o.plots.policy_week import draw_policy_week
 
         with whole_folder(report, "--report") as folder:  # both are written, or neither
             about = {"format": 1, "study": "own-series"}
@@ -137,7 +137,7 @@ def fit(
 
 def _refuse_bad_place(out: Path) -> None:
     """Before the training, not after it; a file that is no policy, the series itself among them, is not overwritten."""
-    from ecl2o.serving.policy_file import is_ours
+    from ecl2o.policy.policy_file import is_ours
 
     output.refuse_unless_writable(out, "--out")
     if out.exists() and not is_ours(out):
@@ -149,7 +149,7 @@ def _refuse_bad_place(out: Path) -> None:
 def _as_json(fitted: "FittedSeries", out: Path, found: Any, unit_cost: float | None) -> dict[str, Any]:
     import dataclasses
 
-    from ecl2o.recipes.bills import Bills
+    from ecl2o.fitting.cost_summary import Bills
 
     rows = {row.name: row for row in fitted.entries}
     return {
@@ -159,7 +159,7 @@ def _as_json(fitted: "FittedSeries", out: Path, found: Any, unit_cost: float | N
         "chosen": dataclasses.asdict(fitted.chosen),
         "candidates": [dataclasses.asdict(candidate) for candidate in fitted.candidates],
         "left_out": fitted.left_out,
-        "test": entries.as_json(fitted.entries),
+        "test": comparison_table.as_json(fitted.entries),
         "bills": dataclasses.asdict(Bills.of(rows["policy"], unit_cost)),
         "expert_ratio": _expert_ratio(fitted),
         "bad_day_ratio": None if found is None else found.ratio,
@@ -201,7 +201,7 @@ def _possible_promise(fitted: "FittedSeries") -> str:
 
 
 def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any, unit_cost: float | None) -> None:
-    from ecl2o.recipes.bills import Bills
+    from ecl2o.fitting.cost_summary import Bills
 
     split = contexts.split
     rows = {row.name: row for row in fitted.entries}
@@ -211,7 +211,7 @@ def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any, 
     say, policy = output.results().print, rows["policy"]
     say(_choice_in_words(fitted), soft_wrap=True)
     say(Bills.of(policy, unit_cost).in_words(fitted.policy.contract.period_name, fitted.policy.problem), soft_wrap=True)
-    promised, weighted = entries.promise_line(policy), _weights_in_words(fitted)
+    promised, weighted = comparison_table.promise_line(policy), _weights_in_words(fitted)
     if weighted is not None:
         say(weighted, soft_wrap=True)
     if promised is None:
@@ -254,7 +254,7 @@ def _print_table(fitted: "FittedSeries", title: str, unit_cost: float | None) ->
         error = "" if candidate is None else f"{candidate.average_cost:.3f} ± {candidate.standard_error:.3f}"
         validation.append(error)
     before = {"": trained, "validation": validation}
-    entries.print_entries(fitted.entries, title, LABELS, fitted.policy.problem, unit_cost, before)
+    comparison_table.print_entries(fitted.entries, title, LABELS, fitted.policy.problem, unit_cost, before)
 
 
 def _choice_in_words(fitted: "FittedSeries") -> str:

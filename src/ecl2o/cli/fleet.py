@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from ecl2o.cli import clusters, output, series, tables
+from ecl2o.cli import options, output, tables
 
 if TYPE_CHECKING:
-    from ecl2o.recipes.progress import Progress
-    from ecl2o.recipes.recipe import Recipe
+    from ecl2o.fitting.progress import Progress
+    from ecl2o.fitting.settings import Recipe
 
 Site = TypeVar("Site")
 Sites = Annotated[
@@ -31,12 +31,12 @@ def fit(
     sites: Sites,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for policies, table and report.")] = Path("fleet"),
     alpha: Annotated[
-        float, typer.Option(callback=series.positive, help="What moving costs, where the manifest does not say.")
+        float, typer.Option(callback=options.positive, help="What moving costs, where the manifest does not say.")
     ] = 10.0,
     promise: Annotated[
         float | None,
         typer.Option(
-            callback=series.promised, help="Promise to pay at most this many times the optimum, where it does not say."
+            callback=options.promised, help="Promise to pay at most this many times the optimum, where it does not say."
         ),
     ] = None,
     per: Annotated[
@@ -46,15 +46,15 @@ def fit(
         Literal["auto", "ridge", "seasonal", "mlp", "lstm"],
         typer.Option(help="What learns. All but the regression are trained one site after the other."),
     ] = "ridge",
-    column: series.Columns = None,
-    time_column: series.TimeColumn = None,
-    fill: series.Fill = None,
-    period: series.Period = None,
-    training_days: series.TrainingDays = None,
-    validation_days: series.ValidationDays = None,
+    column: options.Columns = None,
+    time_column: options.TimeColumn = None,
+    fill: options.Fill = None,
+    period: options.Period = None,
+    training_days: options.TrainingDays = None,
+    validation_days: options.ValidationDays = None,
     memory: Memory = 4.0,
-    scheduler: clusters.Scheduler = None,
-    workers: clusters.Workers = None,
+    scheduler: options.Scheduler = None,
+    workers: options.Workers = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Training steps. (default: enough)", hidden=True)] = None,
     json: output.Json = False,
     seed: output.Seed = 0,
@@ -66,21 +66,21 @@ def fit(
     """
     if promise is None and per != "run":
         raise typer.BadParameter("--per goes with --promise.", param_hint="--per")
-    split = series.split_of(training_days, validation_days)
-    clusters.refuse_without_parquet()
-    clusters.set_up(workers)
+    split = options.split_of(training_days, validation_days)
+    options.refuse_without_parquet()
+    options.set_up(workers)
+    from ecl2o.fitting.promise_spec import Terms
+    from ecl2o.fitting.settings import Recipe
     from ecl2o.fleet.folder import FITTED, fit_into, refuse_foreign
     from ecl2o.fleet.sites import find_sites, read_sites
-    from ecl2o.recipes.recipe import Recipe
-    from ecl2o.recipes.terms import Terms
-    from ecl2o.report.folder import naming
+    from ecl2o.plots.folder import naming
 
     refuse_foreign(out, FITTED)
     orders = find_sites(sites)
     recipe = Recipe(alpha, advisor, None if promise is None else Terms(promise, per), steps, seed)
     started = time.perf_counter()
-    with naming(out), clusters.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
-        read = read_sites(orders, recipe, series.reading(Path(), column, time_column, fill, period), split)
+    with naming(out), options.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
+        read = read_sites(orders, recipe, options.reading(Path(), column, time_column, fill, period), split)
         told = _telling(read, "reading sites", len(orders), progress)
         rows = fit_into(out, told, client, int(memory * 2**30), progress, len(orders))
     _finish(rows, out, {"sites": sites, "recipe": _words(recipe)}, time.perf_counter() - started, json)
@@ -93,23 +93,23 @@ def evaluate(
     ] = Path("fleet"),
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for table and report.")] = Path("fleet-tested"),
     days: Annotated[int | None, typer.Option(min=1, help="Only the last so many days. (default: all)")] = None,
-    column: series.Columns = None,
-    time_column: series.TimeColumn = None,
-    fill: series.Fill = None,
-    period: series.Period = None,
+    column: options.Columns = None,
+    time_column: options.TimeColumn = None,
+    fill: options.Fill = None,
+    period: options.Period = None,
     memory: Memory = 4.0,
-    scheduler: clusters.Scheduler = None,
-    workers: clusters.Workers = None,
+    scheduler: options.Scheduler = None,
+    workers: options.Workers = None,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
     """Test every site's policy on its series, as one stream, beside R-OBD. Exit code 1 if a promise was broken."""
-    clusters.refuse_without_parquet()
-    clusters.set_up(workers)
+    options.refuse_without_parquet()
+    options.set_up(workers)
     from ecl2o.fleet.evaluating import read_to_test
     from ecl2o.fleet.folder import POLICIES, TESTED, evaluate_into, refuse_foreign
     from ecl2o.fleet.sites import find_sites
-    from ecl2o.report.folder import naming
+    from ecl2o.plots.folder import naming
 
     refuse_foreign(out, TESTED)
     orders = find_sites(sites)
@@ -117,8 +117,8 @@ def evaluate(
     if not kept.is_dir():
         raise typer.BadParameter(f"{policies} is not a folder.", param_hint="--policies")
     started = time.perf_counter()
-    with naming(out), clusters.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
-        reading = series.reading(Path(), column, time_column, fill, period)
+    with naming(out), options.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
+        reading = options.reading(Path(), column, time_column, fill, period)
         told = _telling(read_to_test(orders, kept, reading, days), "reading sites", len(orders), progress)
         rows = evaluate_into(out, told, client, int(memory * 2**30), progress)
     _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
@@ -148,8 +148,8 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
     import pandas as pd
 
     from ecl2o.fleet.folder import ERRORS, PAGE, TABLE
-    from ecl2o.report.fleet import fleet_page, summary, worst_first
-    from ecl2o.report.folder import naming
+    from ecl2o.plots.fleet import fleet_page, summary, worst_first
+    from ecl2o.plots.folder import naming
 
     table = pd.DataFrame.from_records(rows)
     with naming(out):
@@ -170,7 +170,7 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
 def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> None:
     from rich.table import Table
 
-    from ecl2o.report.fleet import marked_name, note
+    from ecl2o.plots.fleet import marked_name, note
 
     shown = Table(title=f"The worst of {found['sites'] - found['failed']} sites", title_justify="left")
     shown.add_column("")

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ecl2o.cli import output, series, tables
-from ecl2o.cli import weather as weather_options
+from ecl2o.cli import options, output, tables
 
 if TYPE_CHECKING:
-    from ecl2o.studies.frontier import Frontier
+    from ecl2o.paper.frontier import Frontier
 
 
 # A shortage is at least 0 and at most that without renewables, in the units of each pipeline.
@@ -21,17 +20,17 @@ def frontier(
         Path | None,
         typer.Argument(metavar="DATA", help="A CSV or Parquet file of your own; none: weather.", show_default=False),
     ] = None,
-    weather: weather_options.Weather = None,
-    preset: weather_options.Preset = None,
-    base_shortage: weather_options.BaseShortage = None,
-    alpha: series.Alpha = 10.0,
-    column: series.Columns = None,
-    time_column: series.TimeColumn = None,
-    fill: series.Fill = None,
-    period: series.Period = None,
-    day_start: series.DayStart = None,
-    training_days: series.TrainingDays = None,
-    validation_days: series.ValidationDays = None,
+    weather: options.Weather = None,
+    preset: options.Preset = None,
+    base_shortage: options.BaseShortage = None,
+    alpha: options.Alpha = 10.0,
+    column: options.Columns = None,
+    time_column: options.TimeColumn = None,
+    fill: options.Fill = None,
+    period: options.Period = None,
+    day_start: options.DayStart = None,
+    training_days: options.TrainingDays = None,
+    validation_days: options.ValidationDays = None,
     contexts_in: Annotated[
         str | None,
         typer.Option("--contexts", metavar="LOW:HIGH", help="All contexts are known to lie there; known for weather."),
@@ -47,28 +46,28 @@ def frontier(
 
     In DIR: figures/frontier.png and .svg, and results.json.
     """
-    shortage = None if base_shortage is None else weather_options.watts(base_shortage)
-    split = series.split_of(training_days, validation_days)
+    shortage = None if base_shortage is None else options.watts(base_shortage)
+    split = options.split_of(training_days, validation_days)
     if data is not None:
         _refuse_given({"--weather": weather, "--preset": preset, "--base-shortage": base_shortage}, "for weather", data)
     else:
         of_series = {"--column": column, "--time-column": time_column, "--period": period, "--training-days": split}
         _refuse_given(of_series, "for a series", weather or "the built-in weather")
-    from ecl2o.cli.numerics import use_double_precision
+    from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
     from ecl2o.data import weather_contexts
-    from ecl2o.report.folder import whole_folder, write_results
-    from ecl2o.report.frontier import draw_frontier
-    from ecl2o.studies.frontier import FrontierSettings, run
+    from ecl2o.paper.frontier import FrontierSettings, run
+    from ecl2o.paper.frontier_figures import draw_frontier
+    from ecl2o.plots.folder import whole_folder, write_results
 
     with whole_folder(out) as folder, output.progress_bars() as progress:
         if data is None:
-            contexts = weather_contexts(weather, preset or weather_options.PRESET, shortage, fill)
+            contexts = weather_contexts(weather, preset or options.PRESET, shortage, fill)
         else:
-            reading = series.reading(data, column, time_column, fill, period, day_start)
-            contexts, _ = series.screened(data, reading.contexts(split))
-        interval = _WEATHER_CONTEXTS.get(contexts.preset) if contexts_in is None else series.interval_of(contexts_in)
+            reading = options.reading(data, column, time_column, fill, period, day_start)
+            contexts, _ = options.screened(data, reading.contexts(split))
+        interval = _WEATHER_CONTEXTS.get(contexts.preset) if contexts_in is None else options.interval_of(contexts_in)
         settings = FrontierSettings(
             alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick, contexts=interval
         )

@@ -20,12 +20,12 @@ import typer
 from typer.core import TyperGroup
 
 from ecl2o.cli.interrupts import INTERRUPTED
-from ecl2o.report.plain_json import json_text
+from ecl2o.json_text import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ecl2o.recipes.progress import Progress
+    from ecl2o.fitting.progress import Progress
 
 MOST_SEEDS, LARGEST_SEED = 1000, 2**32 - 1  # how many may be trained with, and what a random key is made of
 

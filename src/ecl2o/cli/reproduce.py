@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ecl2o.cli import output, tables
-from ecl2o.cli import weather as weather_options
+from ecl2o.cli import options, output, tables
 
 if TYPE_CHECKING:
-    from ecl2o.recipes.progress import Progress
-    from ecl2o.studies.results import Study
+    from ecl2o.fitting.progress import Progress
+    from ecl2o.paper.results import Study
 
 _STUDY_KEY = "study"
 _FILE_KEYS = ("weather", "workload")
@@ -24,21 +23,21 @@ def reproduce(
         Literal["demand-response", "right-sizing"] | None,
         typer.Option(metavar="STUDY", help="demand-response (unless given) or right-sizing."),
     ] = None,
-    weather: weather_options.Weather = None,
+    weather: options.Weather = None,
     workload: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="Right-sizing: CSV or Parquet of requests; a built-in workload unless given."
         ),
     ] = None,
-    preset: weather_options.Preset = None,
+    preset: options.Preset = None,
     network: Annotated[
         Literal["lstm", "mlp"] | None,
         typer.Option(
             metavar="KIND", help="Demand response: lstm or mlp; the preset's (lstm, paper: mlp) unless given."
         ),
     ] = None,
-    base_shortage: weather_options.BaseShortage = None,
+    base_shortage: options.BaseShortage = None,
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -81,7 +80,7 @@ def reproduce(
         "workload": None if workload is None else str(workload),
         "preset": preset,
         "network": network,
-        "base_shortage": None if base_shortage is None else weather_options.watts(base_shortage),
+        "base_shortage": None if base_shortage is None else options.watts(base_shortage),
         "seeds": seeds,
         "quick": quick,
         "fill": fill,
@@ -91,11 +90,12 @@ def reproduce(
         key: value for key, value in given.items() if value is not None
     }
     name = values.pop(_STUDY_KEY, _DEFAULT_STUDY)
-    from ecl2o.cli.numerics import use_double_precision
+    from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
     run = _prepared(name, values)
-    from ecl2o.report.folder import PAGE, whole_folder, write_report
+    from ecl2o.paper.report import write_report
+    from ecl2o.plots.folder import PAGE, whole_folder
 
     with whole_folder(out) as folder, output.progress_bars() as progress:
         found = run(progress)
@@ -129,14 +129,14 @@ def _prepared(name: str, values: dict[str, Any]) -> "Callable[[Progress], Study]
 
 def _settings_and_run(name: str) -> tuple[Any, Any]:
     """A study's class of settings, and the function that runs it."""
-    from ecl2o.studies.settings import DemandResponseSettings, RightSizingSettings
+    from ecl2o.paper.settings import DemandResponseSettings, RightSizingSettings
 
     if name == "demand-response":
-        from ecl2o.studies import demand_response
+        from ecl2o.paper import demand_response
 
         return DemandResponseSettings, demand_response.run
     if name == "right-sizing":
-        from ecl2o.studies import right_sizing
+        from ecl2o.paper import right_sizing
 
         return RightSizingSettings, right_sizing.run
     raise ValueError(f"{_STUDY_KEY} must be demand-response or right-sizing, got {name!r}.")
@@ -152,7 +152,7 @@ def _repeatable(study: "Study") -> dict[str, Any]:
 def _print_table(study: "Study") -> None:
     from rich.table import Table
 
-    from ecl2o.report.table import HEADINGS, cells, notes, shown
+    from ecl2o.paper.results import HEADINGS, cells, notes, shown
 
     table = Table(title=f"{study.title}: {study.test_days} test days, seeds {len(study.seeds)}", title_justify="left")
     for heading in HEADINGS[:-1]:

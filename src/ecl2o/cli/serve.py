@@ -1,4 +1,7 @@
-"""`ecl2o serve`: a durable service for many streams, over HTTP."""
+"""`ecl2o serve`: a durable service for many streams, over HTTP.
+
+`ecl2o demo`: the service with a fitted policy on the built-in weather, to be looked at.
+"""
 
 import os
 from pathlib import Path
@@ -23,17 +26,17 @@ def serve(
 
     ECL2O_TOKEN (for everything) and ECL2O_READ_TOKEN (for looking) are bearer tokens. See docs/service.md.
     """
-    from ecl2o.cli.extras import need_serve
     from ecl2o.cli.interrupts import leave_termination_to_the_system
-    from ecl2o.cli.numerics import use_double_precision, use_synchronous_dispatch
+    from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
+    from ecl2o.cli.options import need_serve
 
     leave_termination_to_the_system()
     need_serve()
     use_synchronous_dispatch()
     use_double_precision()
-    from ecl2o.serving.http import Access
-    from ecl2o.serving.http import serve as run
-    from ecl2o.serving.http.server import bind
+    from ecl2o.service.http import Access
+    from ecl2o.service.http import serve as run
+    from ecl2o.service.http.app import bind
 
     access = Access(os.environ.get("ECL2O_TOKEN") or None, os.environ.get("ECL2O_READ_TOKEN") or None)
     access.check_host(host)
@@ -55,3 +58,30 @@ def _shown(store: str) -> str:
     import sqlalchemy as sa
 
     return sa.make_url(store).render_as_string(hide_password=True)
+
+
+def demo(
+    speed: Annotated[float, typer.Option(min=0.1, max=200.0, help="Hours of weather in a second.")] = 4.0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 finds a free one.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Stop after this many steps. (default: go on)")] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Start the service at a free port and replay the built-in weather: see the page live within a minute of installing.
+
+    Everything is in a temporary folder, which is removed in the end.
+    """
+    from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
+    from ecl2o.cli.options import need_serve
+
+    need_serve()
+    use_synchronous_dispatch()
+    use_double_precision()
+    from ecl2o.service.demo import Demo
+
+    def ready(url: str) -> None:
+        typer.echo(f"ecl2o: the page is at {url} . Ctrl-C ends it.")
+        if open_page:
+            typer.launch(url)
+
+    typer.echo("ecl2o: preparing the weather and a policy (a few seconds).", err=True)
+    Demo(speed, port, steps).run(ready)

@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from ecl2o.cli import clusters, output, series, tables
-from ecl2o.cli import weather as weather_options
+from ecl2o.cli import options, output, tables
 
 if TYPE_CHECKING:
-    from ecl2o.studies.sweep_grid import Grid, Setting
+    from ecl2o.paper.sweep_grid import Grid, Setting
 
 _QUICK_STEPS, _STEPS = 300, 4000
 
 
 def sweep(
-    weather: weather_options.Weather = None,
-    preset: weather_options.Preset = None,
-    base_shortage: weather_options.BaseShortage = None,
+    weather: options.Weather = None,
+    preset: options.Preset = None,
+    base_shortage: options.BaseShortage = None,
     network: Annotated[
         str | None,
         typer.Option(metavar="KINDS", help="lstm, mlp or lstm,mlp; the preset's (lstm, paper: mlp) unless given."),
@@ -43,7 +42,7 @@ def sweep(
     everything: Annotated[
         bool, typer.Option("--open", help="All that the paper's text leaves open: every threshold and every scale.")
     ] = False,
-    alpha: series.Alpha = 10.0,
+    alpha: options.Alpha = 10.0,
     seeds: Annotated[
         int,
         typer.Option(min=1, max=output.MOST_SEEDS, metavar="N", help="How many seeds each setting is trained with."),
@@ -52,8 +51,8 @@ def sweep(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for table, figure and results.json; earlier ones are replaced.")
     ] = Path("sweep"),
-    scheduler: clusters.Scheduler = None,
-    workers: clusters.Workers = None,
+    scheduler: options.Scheduler = None,
+    workers: options.Workers = None,
     seed: output.Seed = 0,
     json: output.Json = False,
 ) -> None:
@@ -64,24 +63,23 @@ def sweep(
     """
     axes = {"trusts": trust, "mus": mu, "kappas": kappa, "gammas": gamma, "ratios": ratio, "periods": period}
     names = {"rho_bars": rho_bar, "cost_scales": scale, "networks": network or ("mlp" if preset == "paper" else "lstm")}
-    shortage: Any = None if base_shortage is None else weather_options.watts(base_shortage)
-    clusters.refuse_without_parquet()
+    shortage: Any = None if base_shortage is None else options.watts(base_shortage)
+    options.refuse_without_parquet()
     grid = _grid(axes, names, tuple(range(seed, seed + seeds)), everything)
-    clusters.set_up(workers)
+    options.set_up(workers)
     from ecl2o.data import weather_contexts
-    from ecl2o.fleet import sweep as run
-    from ecl2o.report.folder import whole_folder
-    from ecl2o.report.sweep import write_sweep
-    from ecl2o.studies.sweep import SweepData
-    from ecl2o.studies.sweep_results import sweep_results
+    from ecl2o.paper.report import write_sweep
+    from ecl2o.paper.sweep import SweepData, sweep_results
+    from ecl2o.paper.sweep import sweep as run
+    from ecl2o.plots.folder import whole_folder
 
     started = time.perf_counter()
     with (
         whole_folder(out) as folder,
-        clusters.client(scheduler, workers) as client,
+        options.client(scheduler, workers) as client,
         output.progress_bars() as progress,
     ):
-        contexts = weather_contexts(weather, preset or weather_options.PRESET, shortage)
+        contexts = weather_contexts(weather, preset or options.PRESET, shortage)
         steps = _QUICK_STEPS if quick else _STEPS
         records = run(SweepData.of(contexts, alpha, steps), grid, client, progress)
         found = sweep_results(records, grid, contexts, alpha, steps) | {"seconds": time.perf_counter() - started}
@@ -110,9 +108,9 @@ def _grid(
     axes: dict[str, str | None], names: dict[str, str | None], seeds: tuple[int, ...], everything: bool
 ) -> "Grid":
     """The grid that was asked for."""
-    from ecl2o.studies.sweep_grid import CostScale, Grid, Network, RhoBar
+    from ecl2o.paper.sweep_grid import Grid, Network, RhoBar, ScaleName
 
-    known = {"rho_bars": get_args(RhoBar), "cost_scales": get_args(CostScale), "networks": get_args(Network)}
+    known = {"rho_bars": get_args(RhoBar), "cost_scales": get_args(ScaleName), "networks": get_args(Network)}
     values: dict[str, Any] = {name: _numbers(name, text) for name, text in axes.items() if text is not None}
     for name, text in names.items():
         if text is not None:

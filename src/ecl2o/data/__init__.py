@@ -3,25 +3,27 @@
 Imports `problem` only; imported from `recipes` on.
 """
 
-from ecl2o.data.contexts import Contexts, Days, Split, series_contexts
-from ecl2o.data.errors import DataError
+from ecl2o.data.contexts import Contexts, Days, PartDays, Split, minutes_of, series_contexts, whole_days
 from ecl2o.data.frames import frame_series
-from ecl2o.data.power import (
+from ecl2o.data.series import SeriesMetadata, read_series
+from ecl2o.data.shortage import (
     AUTHORS_SOLAR,
     AUTHORS_WIND,
     PAPER_SOLAR,
     PAPER_WIND,
+    PRESETS,
     SolarArray,
     WindTurbines,
+    authors_contexts,
+    hann_smoothed,
+    paper_contexts,
     solar_power,
+    weather_contexts,
     wind_power,
 )
-from ecl2o.data.series import SeriesMetadata, read_series
-from ecl2o.data.shortage import PRESETS, authors_contexts, paper_contexts, weather_contexts
-from ecl2o.data.smoothing import hann_smoothed
 from ecl2o.data.timeline import Repairs
-from ecl2o.data.weather import WeatherMetadata, built_in_weather, read_weather
-from ecl2o.data.whole_days import PartDays, minutes_of, whole_days
+from ecl2o.data.weather_files import WeatherMetadata, built_in_weather, read_weather
+from ecl2o.exceptions import DataError
 
 __all__ = [
     "AUTHORS_SOLAR",

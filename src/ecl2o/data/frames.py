@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ecl2o.data.errors import DataError
 from ecl2o.data.series import SeriesMetadata, steps_per_day
 from ecl2o.data.tables import Fault, Table, listed, refuse_unknown_fill, shown
 from ecl2o.data.timeline import regular
+from ecl2o.exceptions import DataError
 
 _NAME = Path("the frame")
 

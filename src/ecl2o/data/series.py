@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ecl2o.data.errors import DataError
 from ecl2o.data.tables import (
     Fault,
     Source,
@@ -24,6 +23,7 @@ from ecl2o.data.tables import (
 )
 from ecl2o.data.timeline import DAY, Repairs, regular
 from ecl2o.data.timestamps import find_time_column, parse_times
+from ecl2o.exceptions import DataError
 
 
 @dataclass(frozen=True)

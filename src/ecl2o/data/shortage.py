@@ -1,9 +1,14 @@
-"""From weather to the shortage a datacenter is asked to shed: the two pipelines of the demand-response study.
+"""Wind and solar power from the weather: the models of the paper's section 6.1, in SI units.
+
+Smoothing as in the authors' code: a Hann window over a series mirrored at both ends.
+
+From weather to the shortage a datacenter is asked to shed: the two pipelines of the demand-response study.
 
 Both are described in docs/reproduction.md. `paper` follows the paper's text (section 6.1), `authors-code` the program that
 made its figures: smaller turbines and panels, half-hourly data, smoothing, and a scale that looks at the whole year.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,19 +16,113 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data.contexts import Contexts, Split
-from ecl2o.data.errors import DataError
-from ecl2o.data.power import (
-    AUTHORS_SOLAR,
-    AUTHORS_WIND,
-    PAPER_SOLAR,
-    PAPER_WIND,
-    SolarArray,
-    WindTurbines,
-    solar_power,
-    wind_power,
-)
-from ecl2o.data.smoothing import hann_smoothed
-from ecl2o.data.weather import WeatherMetadata, built_in_weather, read_weather
+from ecl2o.data.weather_files import WeatherMetadata, built_in_weather, read_weather
+from ecl2o.exceptions import DataError
+
+
+@dataclass(frozen=True)
+class WindTurbines:
+    """Conversion efficiency (1), air density (kg/m3) and swept area (m2).
+
+    Args:
+        efficiency: a share of the wind's power.
+        air_density: in kg/m3.
+        swept_area: in m2.
+    """
+
+    efficiency: float
+    air_density: float
+    swept_area: float
+
+
+@dataclass(frozen=True)
+class SolarArray:
+    """Power = `factor` * efficiency * area * GHI * (1 - loss_per_degree (T - 25 C)).
+
+    `factor` is 1/2 in the paper and 1 in its authors' code; `clipped` says that the bracket is not let below 0, as
+    physics demands above 45 C. `efficiency` is a share, `area` in m2.
+
+    Args:
+        efficiency: a share of the irradiance.
+        area: in m2.
+        factor: 1/2 in the paper, 1 in its authors' code.
+        clipped: whether the bracket is kept from falling below 0.
+        loss_per_degree: a share, for each degree above 25 C. Default: 0.05.
+    """
+
+    efficiency: float
+    area: float
+    factor: float
+    clipped: bool
+    loss_per_degree: float = 0.05
+
+
+PAPER_WIND = WindTurbines(efficiency=0.30, air_density=1.23, swept_area=500_000.0)
+PAPER_SOLAR = SolarArray(efficiency=0.10, area=10_000.0, factor=0.5, clipped=True)
+AUTHORS_WIND = WindTurbines(efficiency=0.30, air_density=1.23, swept_area=5_000.0)
+AUTHORS_SOLAR = SolarArray(efficiency=0.10, area=100.0, factor=1.0, clipped=False)
+
+
+def wind_power(turbines: WindTurbines, wind_speed: np.ndarray) -> np.ndarray:
+    """Watts from wind speeds in m/s: 1/2 * efficiency * density * area * v^3.
+
+    Args:
+        turbines: the turbines.
+        wind_speed: (n,), in m/s.
+
+    Returns:
+        (n,), in W.
+
+    >>> float(wind_power(AUTHORS_WIND, np.array([2.0]))[0])
+    7380.0
+    """
+    return 0.5 * turbines.efficiency * turbines.air_density * turbines.swept_area * np.asarray(wind_speed) ** 3
+
+
+def solar_power(array: SolarArray, ghi: np.ndarray, temperature: np.ndarray) -> np.ndarray:
+    """Watts from irradiance in W/m2 and air temperature in C.
+
+    Args:
+        array: the panels.
+        ghi: (n,), global horizontal irradiance in W/m2.
+        temperature: (n,), air temperature in C.
+
+    Returns:
+        (n,), in W.
+
+    >>> hot, mild = solar_power(PAPER_SOLAR, np.array([800.0, 800.0]), np.array([50.0, 25.0]))
+    >>> float(hot), float(mild)
+    (0.0, 400000.0)
+    """
+    derating = 1.0 - array.loss_per_degree * (np.asarray(temperature) - 25.0)
+    if array.clipped:
+        derating = np.maximum(derating, 0.0)
+    return array.factor * array.efficiency * array.area * np.asarray(ghi) * derating
+
+
+def hann_smoothed(values: np.ndarray, length: int) -> np.ndarray:
+    """A moving average with a Hann window of `length` samples that sums to 1; as long as the input.
+
+    The ends are mirrored without repeating the end samples, `x[length-1:0:-1]` before and `x[-2:-length-1:-1]` after, and
+    the half window of overhang on each side is cut off.
+
+    Args:
+        values: (n,), what to smooth.
+        length: of the window, in samples; odd, at least 3.
+
+    Returns:
+        (n,), the smoothed values.
+
+    >>> [round(float(x), 3) for x in hann_smoothed(np.array([0.0, 0.0, 0.0, 4.0, 0.0, 0.0, 0.0]), 5)]
+    [0.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0]
+    """
+    if length < 3 or length % 2 == 0 or len(values) < length:
+        raise ValueError(f"length must be odd, at least 3, and at most the {len(values)} values given, got {length}.")
+    window = np.hanning(length)
+    mirrored = np.concatenate([values[length - 1 : 0 : -1], values, values[-2 : -length - 1 : -1]])
+    smooth = np.convolve(window / window.sum(), mirrored, mode="valid")
+    return smooth[length // 2 : length // 2 + len(values)]
+
 
 PRESETS = ("authors-code", "paper")
 AUTO_PERCENTILE = 76.5

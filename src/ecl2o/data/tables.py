@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ecl2o.data.errors import DataError
+from ecl2o.exceptions import DataError
 
 FILLS = ("interpolate", "previous")
 _MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "-", "--", "#n/a", "?"))

@@ -6,8 +6,8 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from ecl2o.data.errors import DataError
 from ecl2o.data.tables import Fault, Table, shown
+from ecl2o.exceptions import DataError
 
 DAY = pd.Timedelta(days=1)
 _FEW = 1000  # missing times that are a small matter, however few there are

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ecl2o.data.errors import DataError
 from ecl2o.data.tables import Table, as_numbers, listed
+from ecl2o.exceptions import DataError
 
 COUNTER_START = pd.Timestamp("2000-01-01")  # the date given to step 0 of a plain count
 _NAMES = (

@@ -5,9 +5,9 @@ Knows how agents are run; knows nothing of training, files or data.
 
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.certify import Certificate, certify
-from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.evaluation.daily import Bed, DailyScore, score_all, score_days, score_runs, score_runs_each
-from ecl2o.evaluation.shift import Transport, transport
+from ecl2o.evaluation.metrics import Unconverged
+from ecl2o.evaluation.wasserstein import Transport, transport
 
 __all__ = [
     "Certificate",

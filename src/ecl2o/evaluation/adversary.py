@@ -1,4 +1,10 @@
-"""The search for contexts on which an agent does badly: what is found is a lower bound of its worst case."""
+"""The search for contexts on which an agent does badly: what is found is a lower bound of its worst case.
+
+The adversary in the proof of the revelation theorem, who drives a guard to its promise (docs/guarantees.md).
+
+First come contexts that lead the optimum away from x0. Then, all at once, the one future that is worst for where the agent
+stands: every later context is n, which maximises 1/2 |x - n|^2_S - L/2 |n - m|^2_H.
+"""
 
 from collections.abc import Callable
 
@@ -9,11 +15,13 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from ecl2o.agents import AbstractAgent
+from ecl2o.agents import AbstractAgent, Promise
 from ecl2o.evaluation.metrics import cost_ratios, without_rounding
 from ecl2o.offline import oracle
-from ecl2o.problem import Instance, Problem
+from ecl2o.planning.work_function import WorkFunction, hitting_form
+from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
 from ecl2o.running import rollout
+from ecl2o.theory import future_stiffness, worst_future
 
 _ASCENT_RATE = 0.05
 _REACHED = 1e-12  # a promise is taken to be reached, relative
@@ -92,3 +100,83 @@ def _ascend(score: Callable, low, high, steps: int) -> Callable:
         return best, best_score
 
     return ascend
+
+
+_STEPS_AWAY = (1, 4)  # for how long the optimum is led away before the future is revealed
+
+Contexts = Float[Array, "T q"]
+
+
+def concerns(promise: Promise | None, problem: Problem) -> bool:
+    """Whether the theorem speaks of this promise: one relative to the optimum, of a quadratic problem."""
+    quadratic = isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis)
+    return quadratic and promise is not None and promise.reference == "the optimum"
+
+
+def revealed_futures(
+    agent: AbstractAgent,
+    problem: Problem,
+    x0: Float[Array, " d"],
+    ratio: Float[Array, ""],
+    low: Contexts,
+    high: Contexts,
+) -> Float[Array, "n T q"]:
+    """The adversary's contexts against this agent, who promises this ratio, kept between `low` and `high`.
+
+    The optimum is led away both ways, in the direction in which the future outweighs the past most. What follows the centre in
+    a context, its curvature, is as small as allowed until then and as large as allowed from then on.
+    """
+    both_ways, S = _led_away(problem, x0, low, high)
+    actions = [rollout(agent, problem, Instance(x0, early)).actions for early in both_ways]
+    return _revealed(problem, x0, both_ways, actions, S, ratio, low, high)
+
+
+def _around(centre: Float[Array, " d"], rest: Contexts, low: Contexts, high: Contexts) -> Contexts:
+    """Contexts with this centre, the other numbers from `rest`."""
+    d = centre.shape[0]
+    return jnp.clip(rest.at[:, :d].set(centre), low, high)
+
+
+@eqx.filter_jit
+def _led_away(problem, x0, low, high) -> tuple[list[Contexts], Float[Array, "T d d"]]:
+    """Contexts away from x0 either way; S_1..S_T."""
+    T, d, G = low.shape[0], x0.shape[0], (2 * problem.Q).astype(x0.dtype)
+    A_early, A_late = (hitting_form(problem, _around(x0, rest, low, high)[0], d)[0] for rest in (low, high))
+    S = future_stiffness(A_late, G, T)
+    away = _direction(S[0], A_early + G) * jnp.max(high[:, :d] - low[:, :d]) / 4
+    return [_around(x0 + away, low, low, high), _around(x0 - away, low, low, high)], S
+
+
+@eqx.filter_jit
+def _revealed(problem, x0, both_ways, actions, S, ratio, low, high) -> Float[Array, "n T q"]:
+    """Each of these, cut off after some steps by the future that is worst for who has played these actions."""
+    found = [jnp.zeros((0, *low.shape), low.dtype)]
+    for early, played in zip(both_ways, actions, strict=True):
+        for steps in (steps for steps in _STEPS_AWAY if steps < low.shape[0]):
+            P, centre = _past(problem, x0, early[:steps])
+            n = centre + worst_future(played[steps - 1] - centre, P, S[steps - 1], ratio)
+            found.append(jnp.concatenate([early[:steps], _around(n, high, low, high)[steps:]])[None])
+    return jnp.concatenate(found)
+
+
+def _direction(S: Float[Array, "d d"], P: Float[Array, "d d"]) -> Float[Array, " d"]:
+    """Where S outweighs P most, the largest entry being 1 or -1."""
+    if S.shape[0] == 1:
+        return jnp.ones((1,), S.dtype)
+    root = jnp.linalg.cholesky(P)
+    half = jax.scipy.linalg.solve_triangular(root, S, lower=True)
+    whole = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
+    longest = jnp.linalg.eigh(0.5 * (whole + whole.T))[1][:, -1]
+    direction = jax.scipy.linalg.solve_triangular(root.T, longest)
+    return direction / jnp.abs(direction).max()
+
+
+def _past(
+    problem: Problem, x0: Float[Array, " d"], contexts: Contexts
+) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
+    """(P_t, m_t) of the work function after these contexts."""
+    G = (2 * problem.Q).astype(x0.dtype)
+    prefix = WorkFunction.at(x0, G).with_context(*hitting_form(problem, contexts[0], x0.shape[0]))
+    for context in contexts[1:]:
+        prefix = prefix.moved(G).with_context(*hitting_form(problem, context, x0.shape[0]))
+    return prefix.P, prefix.centre

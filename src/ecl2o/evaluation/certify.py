@@ -11,8 +11,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent, Promise
-from ecl2o.evaluation.adversary import played_ratio, worst_found
-from ecl2o.evaluation.revelation import concerns, revealed_futures
+from ecl2o.evaluation.adversary import concerns, played_ratio, revealed_futures, worst_found
 from ecl2o.offline import oracle
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import AnyArray, on_device

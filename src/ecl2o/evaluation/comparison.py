@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Info, Periodic, Promise
 from ecl2o.evaluation import metrics
-from ecl2o.evaluation.convergence import Unconverged
 from ecl2o.evaluation.daily import Bed, DailyScore, score_runs
+from ecl2o.evaluation.metrics import Unconverged
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, NotApplicable, Problem, Trajectory

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent
 from ecl2o.evaluation import metrics
-from ecl2o.evaluation.convergence import Unconverged
+from ecl2o.evaluation.metrics import Unconverged
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory

@@ -8,6 +8,5 @@ when a cluster is asked for; knows nothing of figures or the command line.
 from ecl2o.fleet.evaluating import evaluate_sites
 from ecl2o.fleet.fitting import fit_sites
 from ecl2o.fleet.sites import find_sites
-from ecl2o.fleet.sweeping import sweep
 
-__all__ = ["evaluate_sites", "find_sites", "fit_sites", "sweep"]
+__all__ = ["evaluate_sites", "find_sites", "fit_sites"]

@@ -12,15 +12,14 @@ from ecl2o import __version__
 from ecl2o.agents import ROBD
 from ecl2o.data import Contexts
 from ecl2o.evaluation.comparison import Entry, streamed
-from ecl2o.fleet.chunks import DEFAULT_MEMORY, Chunk, cut
-from ecl2o.fleet.cluster import Lost, each_done
+from ecl2o.fitting.progress import Progress, silent
+from ecl2o.fitting.read import Reading
+from ecl2o.fitting.screen import believed
+from ecl2o.fitting.test_days import policy_bed, seen_days
+from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, Lost, cut, each_done
 from ecl2o.fleet.fitting import failed_row, figures, score_alike
 from ecl2o.fleet.sites import FailedSite, Order, find_sites
-from ecl2o.recipes.beds import policy_bed, seen_days
-from ecl2o.recipes.believed import believed
-from ecl2o.recipes.progress import Progress, silent
-from ecl2o.recipes.reading import Reading
-from ecl2o.serving import Policy, load
+from ecl2o.policy import Policy, load
 
 if TYPE_CHECKING:
     from distributed import Client

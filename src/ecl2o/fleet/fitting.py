@@ -11,16 +11,15 @@ import jax
 from ecl2o.data import Contexts
 from ecl2o.evaluation import Bed
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, with_score
-from ecl2o.fleet.chunks import DEFAULT_MEMORY, Chunk, cut
-from ecl2o.fleet.cluster import Lost, begun, each_done, threads
+from ecl2o.fitting.batches import score_each
+from ecl2o.fitting.candidates import planner, refuse_infeasible
+from ecl2o.fitting.pipeline import Choice, choose_each, reference_entries, scaled_site, series_problem
+from ecl2o.fitting.progress import Progress, silent
+from ecl2o.fitting.read import Reading
+from ecl2o.fitting.settings import Recipe
+from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, Lost, begun, cut, each_done, threads
 from ecl2o.fleet.sites import FailedSite, ReadSite, find_sites, read_sites
-from ecl2o.recipes.batches import score_each
-from ecl2o.recipes.candidates import planner, refuse_infeasible
-from ecl2o.recipes.own_series import Choice, choose_each, reference_entries, scaled_site, series_problem
-from ecl2o.recipes.progress import Progress, silent
-from ecl2o.recipes.reading import Reading
-from ecl2o.recipes.recipe import Recipe
-from ecl2o.serving import Policy
+from ecl2o.policy import Policy
 
 if TYPE_CHECKING:
     from distributed import Client, Future

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ecl2o.fleet.chunks import DEFAULT_MEMORY
+from ecl2o.fitting.progress import Progress, silent
+from ecl2o.fleet.cluster import DEFAULT_MEMORY
 from ecl2o.fleet.evaluating import SiteToTest, cut_tests, evaluated_chunks, tested_row
 from ecl2o.fleet.fitting import checked_site, cut_sites, failed_row, fitted_chunks, rehearsal
 from ecl2o.fleet.sites import FailedSite, ReadSite
-from ecl2o.recipes.progress import Progress, silent
-from ecl2o.serving import save
+from ecl2o.policy import save
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from ecl2o import __version__
 from ecl2o.data import Contexts, Split
-from ecl2o.recipes.reading import Reading
-from ecl2o.recipes.recipe import TRAINING, Recipe
-from ecl2o.recipes.terms import DAYS, Terms
+from ecl2o.fitting.promise_spec import DAYS, Terms
+from ecl2o.fitting.read import Reading
+from ecl2o.fitting.settings import TRAINING, Recipe
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")
 FIELDS = (

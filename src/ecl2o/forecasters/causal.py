@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.forecasters.base import AbstractCausalForecaster
 from ecl2o.problem.arrays import as_float, as_pytree, refuse_unless_count, refuse_unless_fraction
-from ecl2o.problem.memory import RecentContexts
+from ecl2o.problem.recent_contexts import RecentContexts
 
 
 class Persistence(AbstractCausalForecaster):

@@ -18,7 +18,7 @@ from ecl2o.gym.decisions import DecisionEnv
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper
-from ecl2o.running.packed import Packing, Vectors
+from ecl2o.running.compiled_step import Packing, Vectors
 
 Guard = Callable[[AbstractAgent], AbstractGuard]
 

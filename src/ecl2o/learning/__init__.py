@@ -3,7 +3,7 @@
 Knows how agents are run and scored; knows nothing of files, data or policies at work.
 """
 
-from ecl2o.learning.authors import AUTHORS_RATES_IN_USE, AuthorsLoss, authors_schedule
+from ecl2o.learning.authors_loss import AUTHORS_RATES_IN_USE, AuthorsLoss, authors_schedule
 from ecl2o.learning.fit import FitLog, FitResult, fit, fit_many
 from ecl2o.learning.gradients import AbstractGradient, Backpropagation, SurrogateCalibrator, ZeroOrder
 from ecl2o.learning.imitation import ImitationLoss

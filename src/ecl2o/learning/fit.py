@@ -10,10 +10,9 @@ import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent, trainable_mask
-from ecl2o.learning.descent import Report, Runs, Solved, train
 from ecl2o.learning.gradients import AbstractGradient, Backpropagation
 from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, with_fixed_scale
-from ecl2o.learning.plan import Plan, Schedule
+from ecl2o.learning.training_loop import Plan, Report, Runs, Schedule, Solved, train
 from ecl2o.offline import oracle_set
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats, on_device

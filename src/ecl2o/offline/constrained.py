@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.offline.oracle import _oracle, as_trajectory, warn_unless_converged
-from ecl2o.planning.path import Path, cheapest_path
+from ecl2o.planning.optimal_path import Path, cheapest_path
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import as_float, cast_floats, refuse_if_negative
 from ecl2o.solvers import decreasing_root, minimize

@@ -3,8 +3,8 @@
 Knows `solvers` only.
 """
 
+from ecl2o.exceptions import NotApplicable
 from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere
-from ecl2o.problem.applicability import NotApplicable
 from ecl2o.problem.cluster_cost import ClusterCost
 from ecl2o.problem.hitting import (
     AbstractHittingCost,

@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ecl2o.exceptions import NotApplicable
 from ecl2o.problem.actions import AbstractActionSet, Everywhere
-from ecl2o.problem.applicability import NotApplicable
 from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost, Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis

@@ -4,32 +4,45 @@
 All functions take numbers or arrays, broadcast, and can be differentiated.
 """
 
-from ecl2o.theory.experts import decay_root, exact_robd_ratio, greedy_ratio, hitting_minimizer_ratio, robd_ratio
-from ecl2o.theory.generalization import average_cost_bound, shift_effect
-from ecl2o.theory.guarded import clipped_prediction_error, guarded_ratio, training_reservation
+from ecl2o.theory.experts import (
+    decay_root,
+    exact_robd_ratio,
+    greedy_ratio,
+    hitting_minimizer_ratio,
+    robd_ratio,
+    switch_bound,
+)
+from ecl2o.theory.generalization import (
+    average_cost_bound,
+    mixing_norm,
+    shift_effect,
+    tail_prediction_error,
+    tail_ratio_bound,
+)
 from ecl2o.theory.mla_robd import (
     mla_robd_bound,
     mla_robd_bound_at,
     optimal_lambda2,
     optimal_trust,
+    pure_ml_lower_bound,
     smallest_lambda1,
     useful_prediction_error,
 )
 from ecl2o.theory.promises import (
+    clipped_prediction_error,
     competitive_control_ratio,
     future_stiffness,
+    guarded_ratio,
     largest_share,
     limit_stiffness,
     past_stiffness,
     promise_value,
     recurring_stiffness,
     smallest_feasible_ratio,
+    training_reservation,
     worst_future,
 )
-from ecl2o.theory.pure_ml import pure_ml_lower_bound
 from ecl2o.theory.regret import path_strong_convexity, regret_bound, sublinear_regret_bound, sublinear_weights
-from ecl2o.theory.switch import switch_bound
-from ecl2o.theory.tail import mixing_norm, tail_prediction_error, tail_ratio_bound
 
 __all__ = [
     "average_cost_bound",

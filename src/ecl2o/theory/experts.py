@@ -1,4 +1,7 @@
-"""Competitive ratios of the experts without predictions."""
+"""Competitive ratios of the experts without predictions.
+
+Switching between two agents when moving is billed by squared distance.
+"""
 
 import jax.numpy as jnp
 
@@ -78,3 +81,20 @@ def hitting_minimizer_ratio(m: Scalar, beta: Scalar) -> Result:
     41.0
     """
     return 1 + 4 * jnp.asarray(beta) / m
+
+
+@compiled
+def switch_bound(m: Scalar, beta: Scalar, gamma: Scalar) -> Result:
+    """K with cost(Switch) <= K min(cost of ML, cost of the expert), derived for squared costs for this project:
+    gamma^2/(gamma - 1) (2 gamma + 4 (1 + gamma) beta/m).
+
+    Args:
+        m: the strong convexity of the hitting cost.
+        beta: twice the largest eigenvalue of Q.
+        gamma: that of `Switch`, more than 1.
+
+    >>> float(switch_bound(1.0, 10.0, gamma=1.5))
+    463.5
+    """
+    gamma = jnp.asarray(gamma)
+    return gamma**2 / (gamma - 1) * (2 * gamma + 4 * (1 + gamma) * jnp.asarray(beta) / m)

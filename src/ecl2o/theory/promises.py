@@ -11,6 +11,8 @@ S_{t-1} = ((S_t + A_t)^-1 + G^-1)^-1.
 *The theorem.* cost <= L * optimum can be kept from t on, whatever comes, if (L - 1) P_s > S_s for every s from t on; it cannot if
 some (L - 1) P_s - S_s has a negative direction. What must be kept back is 1/2 |x_t - m_t|^2_{V_t} with
 V_t = L S_t ((L - 1) I - P_t^-1 S_t)^-1.
+
+Promises relative to an expert: the numbers behind `Guarded` and `ClippedAdvice`. Proofs are in docs/guarantees.md.
 """
 
 from typing import Any
@@ -22,6 +24,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ecl2o.solvers import apply, between, largest_ratio, parallel_sum, reproduced, spd_solve
+from ecl2o.theory.experts import robd_ratio
+from ecl2o.theory.forms import Form, Result, Scalar, compiled
 
 Matrix = Float[Array, "d d"]
 Matrices = Float[Array, "T d d"]
@@ -245,3 +249,55 @@ def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
 
 def _each_step(A: Matrix | Matrices, horizon: int) -> Matrices:
     return jnp.broadcast_to(A, (horizon, *A.shape[-2:]))
+
+
+@compiled
+def training_reservation(slack: Scalar) -> Result:
+    """sqrt(1 + slack) - 1, the reservation of `Guarded` with which there is always some room: for training.
+
+    The least conservative valid one, for use, is the slack itself.
+
+    Args:
+        slack: that of `Guarded`, positive.
+
+    >>> float(training_reservation(3.0))
+    1.0
+    """
+    slack = jnp.asarray(slack)
+    return slack / (jnp.sqrt(1 + slack) + 1)
+
+
+@compiled
+def guarded_ratio(m: Scalar, alpha: Scalar, beta: Scalar, slack: Scalar, form: Form = "tight") -> Result:
+    """The competitive ratio of any agent inside `Guarded` around R-OBD: (1 + slack) times R-OBD's.
+
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        slack: that of `Guarded`, positive.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
+    >>> round(float(guarded_ratio(1.0, 10.0, 10.0, slack=1.0)), 5)
+    7.40312
+    """
+    return (1 + jnp.asarray(slack)) * robd_ratio(m, alpha, beta, form)
+
+
+@compiled
+def clipped_prediction_error(m: Scalar, alpha: Scalar, beta: Scalar, delta: Scalar, form: Form = "tight") -> Result:
+    """The largest prediction error rho of any advice behind `ClippedAdvice` around R-OBD: (4/m)((1 + delta) CR0 + 1).
+
+    With it Theorem 4.1 (`mla_robd_bound`) bounds MLA-ROBD whatever the advisor.
+
+    Args:
+        m: the strong convexity of the hitting cost.
+        alpha: twice the smallest eigenvalue of Q.
+        beta: twice the largest eigenvalue of Q.
+        delta: that of `ClippedAdvice`, not negative.
+        form: "tight", or "paper" as printed there. Default: "tight".
+
+    >>> round(float(clipped_prediction_error(1.0, 10.0, 10.0, delta=0.0)), 5)
+    18.80625
+    """
+    return 4 / jnp.asarray(m) * (guarded_ratio(m, alpha, beta, delta, form) + 1)

@@ -11,8 +11,8 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.agents.guards.allowed import GameStep, choose_anywhere, choose_within
-from ecl2o.agents.guards.protocol import Account
+from ecl2o.agents.guards.base import Account
+from ecl2o.agents.guards.optimum_constraint import GameStep, choose_anywhere, choose_within
 from ecl2o.problem.arrays import on_device
 from ecl2o.theory import future_stiffness, limit_stiffness, past_stiffness, promise_value, worst_future
 from matrices import spd
@@ -278,7 +278,7 @@ def test_bellmans_inequality_for_contexts_in_an_interval(horizon):
 
     And some y takes all of it: the value is not larger than it must be.
     """
-    from ecl2o.agents.guards.allowed import GameStep, Lines
+    from ecl2o.agents.guards.optimum_constraint import GameStep, Lines
 
     one, G, ratio, low, high = on_device(np.eye(1)), on_device(10 * np.eye(1)), 2.0, 0.0, 1.0
 

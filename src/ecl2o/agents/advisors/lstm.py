@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ecl2o.agents.advisors.dense import Affine, Scaling, affine, joined, uniform_pair
+from ecl2o.agents.advisors.layers import Affine, Scaling, affine, joined, uniform_pair
 from ecl2o.agents.advisors.mlp import refuse_unless_fitting
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.agents.trainable import Trainable
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import refuse_unless_count
 

@@ -3,7 +3,7 @@
 import jax
 from jaxtyping import PRNGKeyArray
 
-from ecl2o.agents.advisors.dense import Affine, Scaling, joined
+from ecl2o.agents.advisors.layers import Affine, Scaling, joined
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.problem import NotApplicable, Problem
 from ecl2o.problem.arrays import refuse_unless_count

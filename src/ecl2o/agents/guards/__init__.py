@@ -4,9 +4,8 @@ Every guard is an `AbstractGuard`; what it promises is a `Promise`, how that sta
 which guard it is.
 """
 
-from ecl2o.agents.guards.clipped import ClippedAdvice
+from ecl2o.agents.guards.base import AbstractGuard, Account
 from ecl2o.agents.guards.competitive import Competitive
-from ecl2o.agents.guards.guarded import Guarded
-from ecl2o.agents.guards.protocol import AbstractGuard, Account
+from ecl2o.agents.guards.guarded import ClippedAdvice, Guarded
 
 __all__ = ["AbstractGuard", "Account", "ClippedAdvice", "Competitive", "Guarded"]

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, State
-from ecl2o.agents.guards.allowed import Choice, GameStep, choose_anywhere, choose_within
-from ecl2o.agents.guards.protocol import AbstractGuard, Account
+from ecl2o.agents.guards.base import AbstractGuard, Account
+from ecl2o.agents.guards.optimum_constraint import Choice, GameStep, choose_anywhere, choose_within
 from ecl2o.planning.work_function import WorkFunction, hitting_form
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, NotApplicable, Problem
 from ecl2o.problem.arrays import (

@@ -1,0 +1,151 @@
+"""A small trained correction of advice that will go through a guard.
+
+Advice that is best by itself is not best behind a guard: what the guard cuts off must be paid for later, and a promise
+not used up leaves room. The correction sees how the period's account stands and shifts the advice by the hour.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
+from ecl2o.agents.advisors.online_ridge import OnlineRidge
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, Trainable
+from ecl2o.planning.work_function import WorkFunction, hitting_form
+from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite
+
+HARMONICS = 7  # 1, and cosine and sine of the first three
+FEATURES = 10
+
+
+class CorrectionWeights(Trainable):
+    """One weight for each hour harmonic and feature."""
+
+    weight: Float[Array, "h f"]
+
+
+class PeriodSoFar(eqx.Module):
+    """How a period stands: where it began, the optimum of its contexts so far and where that is, and what was paid.
+
+    Work function and optimum are those that `Competitive` keeps; the bill covers the steps before this one.
+    """
+
+    anchor: Float[Array, " d"]
+    work: WorkFunction
+    optimum: Float[Array, ""]
+    cost: Float[Array, ""]
+
+    @classmethod
+    def opened(cls, G: Float[Array, "d d"], x0: Float[Array, " d"]) -> "PeriodSoFar":
+        """A period that begins at x0."""
+        zero = jnp.zeros((), x0.dtype)
+        return cls(x0, WorkFunction.at(x0, G), zero, zero)
+
+    def with_context(self, problem: Problem, context: Float[Array, " q"]) -> "PeriodSoFar":
+        """A context later."""
+        prefix = self.work.with_context(*hitting_form(problem, context, self.anchor.shape[0]))
+        return PeriodSoFar(self.anchor, prefix.moved(2 * problem.Q), self.optimum + prefix.growth, self.cost)
+
+    def with_bill(self, cost: Float[Array, ""]) -> "PeriodSoFar":
+        """After a step has been paid for."""
+        return eqx.tree_at(lambda a: a.cost, self, self.cost + cost)
+
+
+class CorrectedState(eqx.Module):
+    """The advisor's state, how the period stands, and the last step, which is paid for when it is known what was played."""
+
+    inner: State
+    so_far: PeriodSoFar
+    last_context: Float[Array, " q"]
+    last_previous: Float[Array, " d"]
+
+
+class Corrected(AbstractAgent):
+    """An advisor's advice plus 0.1 * (7 harmonics of the hour x 10 features of degree one) with 70 weights.
+
+    The features are differences and square roots of costs, so that units and origin do not matter: the previous action, the
+    period's first one, the context and the centre of the work function, all less the advice; the roots of bill and optimum
+    since the period began; the centre once more, times the bill's share of both; and the advisor's three signals. The same
+    weights serve every coordinate. All start at zero, where the advice is the advisor's.
+
+    Step 0 of `Observation.step` begins a promise's account, as it does inside `Periodic`; hours are steps modulo
+    `period`, the length of a day.
+
+    >>> Corrected(OnlineRidge()).weights.weight.shape
+    (7, 10)
+    """
+
+    advisor: OnlineRidge | Recorded
+    weights: CorrectionWeights
+    scale: Float[Array, ""]
+    period: int = eqx.field(static=True)
+
+    def __init__(self, advisor: OnlineRidge | Recorded, period: int = 24, scale: float = 0.1):
+        self.advisor = advisor
+        self.weights = CorrectionWeights(as_float(np.zeros((HARMONICS, FEATURES))))
+        self.scale = as_float(scale)
+        self.period = period
+
+    def __check_init__(self):
+        refuse_unless_finite("scale", self.scale)
+        refuse_unless_count("period", self.period)
+
+    @property
+    def lookahead(self) -> int:
+        return 0
+
+    def init(self, problem: Problem, start: Start) -> CorrectedState:
+        inner = self.advisor.init(problem, start)  # refuses other costs than constant quadratics
+        context = jnp.zeros((start.history.shape[1],), start.x0.dtype)
+        return CorrectedState(inner, PeriodSoFar.opened(2 * problem.Q, start.x0), context, start.x0)
+
+    def step(self, problem: Problem, state: CorrectedState, observation: Observation):
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        inner_state, advice, inner = self.advisor.step(problem, state.inner, observation)
+        previous, context = observation.previous_action, observation.context
+        phase = observation.step % self.period
+
+        paid = problem.hitting(previous, state.last_context) + problem.switching(previous, state.last_previous)
+        going_on, opened = state.so_far.with_bill(paid), PeriodSoFar.opened(2 * problem.Q, previous)
+        so_far = jax.tree.map(lambda new, old: jnp.where(observation.step == 0, new, old), opened, going_on)
+        target = problem.hitting.centre(context, previous.shape[0])
+        so_far = so_far.with_context(problem, context)
+
+        features = _features(problem, so_far, previous, target, advice, inner.details["outlook"])
+        hourly = _harmonics(phase, self.period, previous.dtype) @ self.weights.weight
+        correction = self.scale * jnp.sum(
+            hourly[:, None] * features, axis=0
+        )  # a product would round by place in a batch
+        after = CorrectedState(inner_state, so_far, context, previous)
+        details = {"correction": correction}
+        return after, advice + correction, Info(inner.converged, advice, details, inner)
+
+
+def _features(
+    problem: Problem,
+    so_far: PeriodSoFar,
+    previous: Float[Array, " d"],
+    target: Float[Array, " d"],
+    advice: Float[Array, " d"],
+    outlook: Outlook,
+) -> Float[Array, "f d"]:
+    bill, optimum = so_far.cost / problem.m, so_far.optimum / problem.m
+    total = bill + optimum
+    share = jnp.where(total > 0, bill / jnp.where(total > 0, total, 1.0), 0.0)
+    from_advice = jnp.stack([previous, so_far.work.centre, target, so_far.anchor]) - advice
+    roots = jnp.stack([_root(bill), _root(optimum)])[:, None] * jnp.ones_like(advice)
+    return jnp.concatenate([from_advice, roots, share * from_advice[1:2], outlook.signals])
+
+
+def _root(amount: Float[Array, ""]) -> Float[Array, ""]:
+    """The square root, with derivative 0 at 0."""
+    positive = amount > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, amount, 1.0)), 0.0)
+
+
+def _harmonics(phase: Array, period: int, dtype) -> Float[Array, " h"]:
+    angle = (2 * jnp.pi / period) * phase.astype(dtype) * jnp.arange(1, HARMONICS // 2 + 1, dtype=dtype)
+    return jnp.concatenate([jnp.ones((1,), dtype), jnp.cos(angle), jnp.sin(angle)])

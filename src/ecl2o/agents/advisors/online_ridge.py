@@ -1,0 +1,377 @@
+"""What `OnlineRidge` regresses on: some forty differences of recent contexts and profiles, whatever the length of the period.
+
+Everything here is about one coordinate. Grids are fine near the present and coarse far from it.
+
+Advice as regression: where learning the policy is least squares.
+
+In coordinates where A = I and 2Q = diag(a), and with rho the decay root of a, the action x_t = rho x_{t-1} + (1 - rho) zhat_t
+costs the optimum of the whole horizon plus 1/2 sum |zhat_t - z_t|^2, up to end effects, where
+
+    z_t = (1 - rho) sum_{j >= 0} rho^j y_{t+j}
+
+is the discounted mean of the present and the coming contexts. So an advisor has to predict z, and nothing else.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ecl2o.agents.advisors.discounted_forecast import Outlook
+from ecl2o.agents.advisors.periodic_profile import Profile, Season
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
+from ecl2o.planning.decoupling import Modes
+from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite, refuse_unless_positive
+from ecl2o.solvers import RecursiveLeastSquares
+from ecl2o.theory import decay_root
+
+_NODES = 48  # of the profile of a period
+_WEEK_NODES = 24  # of that of a week, for each period in it
+_WEEKS = 2.0  # its half-life
+_MOST = 4096  # features, about
+_LONGEST_TABLE = 10_000_000
+
+
+class Profiles(eqx.Module):
+    """What is usual in a period, and in a week if there is one, as of some step."""
+
+    period: Profile
+    week: Profile | None
+
+
+class RidgeFeatures(eqx.Module):
+    """Features of degree one: they scale with the contexts, and do not change when all contexts are shifted.
+
+    Changes between the means of `lags` stretches of the last period, whose ends are spaced evenly and then geometrically, and are
+    close again around the same phase a period ago; the profile now and 1, 2, 4, 8, ... steps ahead, less the present context; the
+    same of the weekly profile, less the other one; and `harmonics` of the phase times the present context less the profile.
+    """
+
+    season: Season
+    weekly: Season | None
+    lags: int = eqx.field(static=True)
+    harmonics: int = eqx.field(static=True)
+
+    def __init__(self, period: int, half_life: float, lags: int, harmonics: int, week: int | None):
+        refuse_unless_count("period", period)
+        self.season = Season(as_float(half_life), period, min(period, _NODES))
+        if week is None:
+            self.weekly = None
+        else:
+            refuse_unless_count("week", week)
+            self.weekly = Season(as_float(_WEEKS), period * week, min(period, _WEEK_NODES) * week)
+        self.lags = lags
+        self.harmonics = harmonics
+
+    def __check_init__(self):
+        refuse_unless_count("lags", self.lags)
+        refuse_unless_count("harmonics", self.harmonics)
+        if self.lags + 2 * self.harmonics > _MOST:
+            raise ValueError(
+                f"lags + 2 harmonics must be at most {_MOST}, since the regression holds the square of its features, got "
+                f"{self.lags} lags and {self.harmonics} harmonics."
+            )
+        if self.period * self.harmonics > _LONGEST_TABLE:
+            raise ValueError(
+                f"period times harmonics must be at most {_LONGEST_TABLE}, for so long is the table of sines, got "
+                f"{self.period} and {self.harmonics}."
+            )
+
+    @property
+    def period(self) -> int:
+        """How many steps a period has."""
+        return self.season.period
+
+    @property
+    def leads(self) -> list[int]:
+        """How far ahead profiles are looked at: 0, 1, 2, 4, 8, ..., less than a period."""
+        return [0, *(2**i for i in range((self.period - 1).bit_length()))]
+
+    @property
+    def ends(self) -> list[int]:
+        """Where the stretches of recent contexts end, in steps before now."""
+        ends = {max(i, round(self.period ** (i / self.lags))) for i in range(1, min(self.lags, self.period) + 1)}
+        return sorted({0} | ends | {self.period - lead for lead in self.leads})
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many features there are of each kind."""
+        profiles = [len(self.leads)] * (1 if self.weekly is None else 2)
+        return [len(self.ends) - 1, *profiles, 2 * self.harmonics]
+
+    @property
+    def count(self) -> int:
+        """k, how many there are."""
+        return sum(self.sizes)
+
+    @property
+    def needed(self) -> int:
+        """How many contexts must have been seen before: two periods."""
+        return 2 * self.period
+
+    def nothing(self, dtype) -> Profiles:
+        """Profiles that have seen nothing."""
+        return Profiles(self.season.empty(dtype), None if self.weekly is None else self.weekly.empty(dtype))
+
+    def profiles_with(self, profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]) -> Profiles:
+        """With the context of one more step."""
+        week = profiles.week
+        if self.weekly is not None and week is not None:
+            week = self.weekly.then(week, step % self.weekly.period, now)
+        return Profiles(self.season.then(profiles.period, step % self.period, now), week)
+
+    def at(
+        self, sums: Float[Array, " n"], profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]
+    ) -> tuple[Float[Array, " k"], Float[Array, " 3"]]:
+        """The features of a step, the first of all being step 0, and the signals that go with an outlook.
+
+        sums[i] are sums of the contexts of this step and the i before it, up to a constant; the profiles are of what came before.
+        The signals are the last change, and the profile an eighth and a quarter of a period ahead, less the present context.
+        """
+        ends, leads = np.array(self.ends), self.leads
+        means = jnp.diff(sums[ends]) / np.diff(ends)
+        changes = -jnp.diff(jnp.concatenate([now[None], means]))
+        ahead = step + np.array([*leads, max(self.period // 8, 1), self.period // 4])
+        usual, soon = jnp.split(self.season.at(profiles.period, ahead % self.period, now), [len(leads)])
+        parts = [changes, usual - now]
+        if self.weekly is not None and profiles.week is not None:
+            ahead = ahead[: len(leads)] % self.weekly.period
+            parts.append(self.weekly.at(profiles.week, ahead, usual) - usual)
+        features = jnp.concatenate([*parts, self._waves(now.dtype)[step % self.period] * (now - usual[0])])
+        return features, jnp.concatenate([(now - (sums[1] - sums[0]))[None], soon - now])
+
+    def _waves(self, dtype) -> Float[Array, "p h"]:
+        """Cosines and sines of every phase."""
+        angle = (2 * np.pi / self.period) * np.arange(self.period)[:, None] * np.arange(1, self.harmonics + 1)
+        return jnp.asarray(np.concatenate([np.cos(angle), np.sin(angle)], axis=1), dtype)
+
+
+_SHORTEST = 24  # steps at least, unless told otherwise, until a row is learned from
+_OUTLYING = 5.0  # root mean squares of the residuals so far, beyond which a row counts less
+_RESIDUALS = 20  # periods that the mean square of the residuals remembers, about
+
+
+class ContextRange(eqx.Module):
+    """Where contexts have been: an interval that takes in what comes, and loses half its width in two half-lives."""
+
+    low: Float[Array, ""]
+    high: Float[Array, ""]
+
+    @classmethod
+    def empty(cls, dtype) -> "ContextRange":
+        """Before the first context."""
+        return cls(jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype))
+
+    def plausible(self, now: Float[Array, ""]) -> Float[Array, ""]:
+        """The context, or the nearest one that is at most the interval's width outside of it."""
+        width = self.high - self.low
+        return jnp.where(width > 0, jnp.clip(now, self.low - width, self.high + width), now)
+
+    def then(self, now: Float[Array, ""], shrinking: Float[Array, ""]) -> "ContextRange":
+        """With one more context."""
+        width = self.high - self.low
+        inward = jnp.where(width > 0, 0.5 * shrinking * width, 0.0)
+        return ContextRange(jnp.minimum(self.low + inward, now), jnp.maximum(self.high - inward, now))
+
+
+class LineState(eqx.Module):
+    """What has been seen and learned of one coordinate.
+
+    `sums[i]` is the sum of the last i + 1 contexts. `profiles` know all of them, `late_profiles` what came before the row that
+    matures next. `power` are mean squares of the features by kind, fixed when the first row matures.
+    """
+
+    sums: Float[Array, " n"]
+    profiles: Profiles
+    late_profiles: Profiles
+    range: ContextRange
+    power: Float[Array, " kinds"]
+    regression: RecursiveLeastSquares
+    residual_power: Float[Array, ""]
+
+
+class OnlineRidgeState(eqx.Module):
+    """How many contexts have been seen, and what is known in each mode."""
+
+    modes: Modes
+    seen: Int[Array, ""]
+    lines: LineState
+
+
+class OnlineRidge(AbstractAgent):
+    """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a ridge regression that learns while it runs.
+
+    z is regressed on what is known at t (`RidgeFeatures`): some forty features whatever the length of the period, with a weekly
+    profile among them where `week` says how many periods a week has. All are differences, so that units and origin do not matter.
+    Half-life, lags, harmonics and ridge are what validation days chose (docs/choices.md).
+
+    A row enters the regression `maturity` steps later (a period, at least 24), when all of its z but rho^maturity is known; for
+    the rest stands the present zhat. It enters by a rank-one update, so that every step takes the same time, and having lived a
+    history or having been given it is the same. zhat is the Vovk-Azoury-Warmuth forecast: the weights' prediction of z less the
+    present context, divided by 1 + f'Pf, so that features unlike all that was learned from lead back to the present context, and
+    the advice to R-OBD's. So does having learned nothing, in the first two periods and until rows have matured.
+
+    What one bad context can do is bounded: it counts as at most the width of the range seen outside of that range (which forgets,
+    and grows with what lasts, so that a new level is followed within a few steps), and a residual of more than five root mean
+    squares pulls as one of five.
+
+    For f = 1/2 (x - y)' A (x - y) with a constant A, any d: one regression in each mode of (A, Q). It has nothing to train by
+    gradients. `Info.details["outlook"]` is what it makes of the contexts, whatever is played.
+
+    Args:
+        period: steps in a period, usually a day. Default: 24.
+        half_life: of the profile of a period, in periods; the regression itself forgets nothing. Default: 7.
+        lags: how many stretches of the last period the features compare. Default: 24.
+        harmonics: sines and cosines of the time of day, how many of each. Default: 3.
+        ridge: the penalty on squared weights. Default: 0.01.
+        week: periods in a week, for a weekly profile. Default: none.
+        maturity: steps after which a row is learned from. Default: a period, at least 24.
+
+    >>> OnlineRidge().features.count, OnlineRidge(period=288).features.count
+    (36, 49)
+    """
+
+    features: RidgeFeatures
+    ridge: Float[Array, ""]
+    maturity: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        period: int = 24,
+        half_life: float = 7.0,
+        lags: int = 24,
+        harmonics: int = 3,
+        ridge: float = 0.01,
+        week: int | None = None,
+        maturity: int | None = None,
+    ):
+        self.features = RidgeFeatures(period, half_life, lags, harmonics, week)
+        self.ridge = as_float(ridge)
+        self.maturity = max(period, _SHORTEST) if maturity is None else maturity
+
+    def __check_init__(self):
+        refuse_unless_finite("ridge", self.ridge)
+        refuse_unless_positive("ridge", self.ridge)
+        refuse_unless_count("maturity", self.maturity)
+        if self.maturity < 2:
+            raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
+
+    @property
+    def lookahead(self) -> int:
+        return 0
+
+    def init(self, problem: Problem, start: Start) -> OnlineRidgeState:
+        nothing = self._nothing(start.x0.dtype)
+        lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), nothing)
+        state = OnlineRidgeState(Modes.of(problem, start.dim), jnp.zeros((), int), lines)
+        if start.history.shape[0] == 0:
+            return state
+        return jax.lax.scan(lambda s, y: (self._seeing(problem, s, y)[0], None), state, start.history)[0]
+
+    def step(self, problem: Problem, state: OnlineRidgeState, observation: Observation):
+        state, (predicted, signals) = self._seeing(problem, state, observation.context)
+        from_modes = state.modes.from_modes
+        outlook = Outlook(from_modes @ predicted, (from_modes @ signals).T)
+        advice = outlook.advice(state.modes, observation.previous_action)
+        return state, advice, Info(jnp.ones((), bool), details={"outlook": outlook})
+
+    def _nothing(self, dtype) -> LineState:
+        """One coordinate before the first context."""
+        profiles = self.features.nothing(dtype)
+        return LineState(
+            sums=jnp.zeros((self.maturity + self.features.period,), dtype),
+            profiles=profiles,
+            late_profiles=profiles,
+            range=ContextRange.empty(dtype),
+            power=jnp.zeros((len(self.features.sizes),), dtype),
+            regression=RecursiveLeastSquares.begun(self.features.count, self.ridge, dtype),
+            residual_power=jnp.zeros((), dtype),
+        )
+
+    @eqx.filter_jit  # so that JAX traces it once, for pasts and runs of any length
+    def _seeing(self, problem: Problem, state: OnlineRidgeState, context: Float[Array, " q"]):
+        """The state after one more context; zhat (d,) and signals (d, 3) in modes."""
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        modes = state.modes
+        now = modes.to_modes @ problem.hitting.centre(context, modes.a.shape[0])
+        rho = decay_root(1.0, modes.a)
+        lines, outlook = jax.vmap(self._advance, in_axes=(0, None, 0, 0))(state.lines, state.seen, now, rho)
+        return OnlineRidgeState(modes, state.seen + 1, lines), outlook
+
+    def _advance(self, line: LineState, step: Int[Array, ""], now: Float[Array, ""], rho: Float[Array, ""]):
+        """One coordinate sees a context: the features of this step, a prediction, and the row that matures."""
+        features, late = self.features, self.maturity - 1
+        row_step = step - late
+        is_real = step >= features.needed
+        now = jnp.where(is_real, line.range.plausible(now), now)
+        seen_range = line.range.then(now, self._shrinking(now.dtype))
+        sums = jnp.concatenate([now[None], line.sums[:-1] + now])
+        row_now = sums[late] - sums[late - 1]
+
+        # Of this step and of the one whose row matures, at once.
+        steps, nows = jnp.stack([step, row_step]), jnp.stack([now, row_now])
+        before = jax.tree.map(lambda *both: jnp.stack(both), line.profiles, line.late_profiles)
+        recent = jnp.stack([sums[: features.period + 1], sums[late:]])
+        rows, signals = jax.vmap(features.at)(recent, before, steps, nows)
+        power = self._power(line.power, rows[0], step)
+        size = jnp.sqrt(jnp.where(power > 0, power, 1.0))[np.repeat(np.arange(len(features.sizes)), features.sizes)]
+        present, row = jnp.where((steps >= features.needed)[:, None], rows / size, 0.0)
+
+        image = line.regression.image(present)
+        forecast = jnp.sum(line.regression.weights * present) / (1 + jnp.sum(image * image))
+        predicted = jnp.clip(now + forecast, seen_range.low, seen_range.high)
+        target = _discounted_mean(sums[: self.maturity], rho, predicted) - row_now
+        regression, residual_power = self._learned(line, row, target, row_step)
+
+        profiles = jax.vmap(features.profiles_with)(before, steps, nows)
+        profiles = jax.tree.map(lambda new, old: jnp.where((steps >= 0)[:, None], new, old), profiles, before)
+        after = LineState(
+            sums=sums,
+            profiles=jax.tree.map(lambda both: both[0], profiles),
+            late_profiles=jax.tree.map(lambda both: both[1], profiles),
+            range=seen_range,
+            power=power,
+            regression=regression,
+            residual_power=residual_power,
+        )
+        return after, (predicted, signals[0])
+
+    def _shrinking(self, dtype) -> Float[Array, ""]:
+        """What the range of contexts loses of its width in a step."""
+        season = self.features.season
+        return 1 - jnp.asarray(0.5, dtype) ** (1 / (2 * season.half_life * season.period))
+
+    def _power(self, power: Float[Array, " kinds"], present: Float[Array, " k"], step: Int[Array, ""]):
+        """Mean squares by kind of the features from the first real ones on, until the first row has matured.
+
+        So the penalty depends neither on units nor on the phase at which the clock was started.
+        """
+        parts = jnp.split(present, np.cumsum(self.features.sizes)[:-1])
+        since = step - self.features.needed  # the first real row matures when this is maturity - 1
+        mean = power + (jnp.stack([jnp.mean(part * part) for part in parts]) - power) / jnp.maximum(since + 1, 1)
+        return jnp.where((since >= 0) & (since < self.maturity - 1), mean, power)
+
+    def _learned(self, line: LineState, row: Float[Array, " k"], target: Float[Array, ""], row_step: Int[Array, ""]):
+        """The regression with the row that has matured, if there is one; what is far off counts less (Huber's weights)."""
+        regression, period = line.regression, self.features.period
+        before = row_step - self.features.needed  # rows until now
+        residual = target - jnp.sum(regression.weights * row)
+        square, limit = residual * residual, _OUTLYING**2 * line.residual_power
+        outlying = (before >= period) & (limit > 0) & (square > limit)
+        share = jnp.where(outlying, limit / jnp.where(outlying, square, 1.0), 1.0)
+        counted = jnp.sqrt(share) * (before >= 0)
+        remembered = jnp.clip(before + 1, 1, _RESIDUALS * period)
+        mean = line.residual_power + (jnp.where(outlying, limit, square) - line.residual_power) / remembered
+        residual_power = jnp.where(before >= 0, mean, line.residual_power)
+        return regression.with_row(row, residual, counted), residual_power
+
+
+def _discounted_mean(sums: Float[Array, " m"], rho: Float[Array, ""], rest: Float[Array, ""]) -> Float[Array, ""]:
+    """Z of the oldest of m contexts, given the sums of the last 1, 2, ..., m of them, and what stands for all that follow."""
+    later = jnp.exp(jnp.log(rho) * np.arange(sums.shape[0]))[
+        ::-1
+    ]  # rho^(m-1), ..., rho, 1: discounts, newest context first
+    changes = later - jnp.concatenate([later[1:], jnp.zeros((1,), later.dtype)])
+    return (1 - rho) * jnp.sum(changes * sums) + rho * later[0] * rest

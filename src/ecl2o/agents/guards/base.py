@@ -1,0 +1,132 @@
+"""What every guard is: a wrapper with a promise, an account of it, and a way to begin both anew.
+
+The expert inside a guard: on its own trajectory, with the forecasts that it asked for.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ecl2o.agents.base import AbstractAgent, Observation, Promise, Start, State
+from ecl2o.agents.wrappers import Independent, PureML
+from ecl2o.problem import Problem
+
+
+class AbstractGuard(AbstractAgent):
+    """An agent that lets another one act as far as its promise allows.
+
+    A guard keeps its wrapped agent's state in `state.inner` and its `Account` in `state.account`, and reports
+    `Account.details()` in `Info.details`. Where it has lost its promise (`kept` is false) it plays its safest action, and its
+    steps count as not converged.
+    """
+
+    agent: eqx.AbstractVar[AbstractAgent]
+
+    @abc.abstractmethod
+    def promise(self, problem: Problem) -> Promise:
+        """What is promised of the bill from one `init` or renewal to the next."""
+
+    @abc.abstractmethod
+    def in_units(self, factor: float) -> "AbstractGuard":
+        """The same guard for contexts `factor` times as large, the wrapped agent left as it is."""
+
+    def on_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "AbstractGuard":
+        """The same guard with these numbers in its promise, where it has them; the wrapped agent left as it is."""
+        return self
+
+    def within(self, low: float, high: float) -> "AbstractGuard":
+        """The same guard where actions are kept from `low` to `high`: a promise may have to count on contexts there."""
+        return self
+
+    @abc.abstractmethod
+    def renewed(self, problem: Problem, state: Any, start: Start) -> State:
+        """The state with account and reference begun anew at `start.x0`; the wrapped agent's is left as it is."""
+
+
+# By how much of the bill rounding may exceed a promise (docs/guarantees.md), as a power of a format's epsilon: 1e-9 in 64 bits,
+# 1e-4 in 32.
+_ROUNDING_POWER = 0.575
+
+
+class Account(eqx.Module):
+    """How a promise stands.
+
+    Only `left` decides anything: what the promise leaves to be spent, ratio * reference + allowance - cost. It is carried by
+    itself, because the difference of two growing totals loses its digits. Cost and reference are kept to be reported.
+
+    Args:
+        left: what the promise leaves to be spent.
+        cost: what was paid.
+        reference: what the promise is relative to, so far.
+        kept: whether the promise has held at every step. A bill that exceeds it by more than rounding explains ends it, so that
+            no account says of a broken promise that it was kept.
+        steps: for how many steps it held.
+    """
+
+    left: Float[Array, ""]
+    cost: Float[Array, ""]
+    reference: Float[Array, ""]
+    kept: Bool[Array, ""]
+    steps: Int[Array, ""]
+
+    @classmethod
+    def opened(cls, allowance: Float[Array, ""], kept: Bool[Array, ""], dtype: Any) -> "Account":
+        """Before the first step."""
+        zero = jnp.zeros((), dtype)
+        return cls(jnp.asarray(allowance, dtype), zero, zero, kept, jnp.zeros((), int))
+
+    def after(
+        self,
+        ratio: Float[Array, ""],
+        growth: Float[Array, ""],
+        cost: Float[Array, ""],
+        kept: Bool[Array, ""],
+    ) -> "Account":
+        """A step later: the reference has grown by `growth`, the bill by `cost`."""
+        left, paid, reference = self.left + ratio * growth - cost, self.cost + cost, self.reference + growth
+        rounding = jnp.finfo(left.dtype).eps ** _ROUNDING_POWER
+        kept &= left >= -rounding * (jnp.abs(paid) + jnp.abs(ratio * reference))  # false for NaN
+        return Account(left, paid, reference, kept, self.steps + kept)
+
+    def details(self, reference: str, ratio: str, active: Bool[Array, ""]) -> dict[str, Array]:
+        """For `Info.details`: `cost`, reference and ratio by their names, `left`, `active`, `kept` and `kept_steps`."""
+        return {
+            "cost": self.cost,
+            reference: self.reference,
+            ratio: ratio_of_bills(self.cost, self.reference),
+            "left": self.left,
+            "active": active,
+            "kept": self.kept,
+            "kept_steps": self.steps,
+        }
+
+
+def ratio_of_bills(cost: Float[Array, ""], reference: Float[Array, ""]) -> Float[Array, ""]:
+    """Cost / reference; where the reference is 0, 1 for a cost of 0 and infinite for any other.
+
+    >>> import jax.numpy as jnp
+    >>> [
+    ...     float(ratio_of_bills(jnp.array(cost), jnp.array(reference)))
+    ...     for cost, reference in ((3.0, 2.0), (0.0, 0.0), (3.0, 0.0))
+    ... ]
+    [1.5, 1.0, inf]
+    """
+    free = reference <= 0
+    return jnp.where(free, jnp.where(cost <= 0, 1.0, jnp.inf), cost / jnp.where(free, 1.0, reference))
+
+
+def seen_by(agent: AbstractAgent, observation: Observation) -> Observation:
+    """The observation with the forecasts that this agent asked for; a wrapper may have asked for more."""
+    window = agent.lookahead
+    forecast = None if observation.forecast is None or window == 0 else observation.forecast[:window]
+    return Observation(
+        observation.context, observation.previous_action, observation.step, observation.remaining, forecast
+    )
+
+
+def on_its_own(expert: AbstractAgent) -> Independent:
+    """The expert on its own trajectory and bill, its actions projected on X, which some agents leave."""
+    return Independent(PureML(expert))

@@ -1,0 +1,71 @@
+"""Sites of one shape, run as one program: what differs from site to site is on a leading axis of every array."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ecl2o.data import Contexts
+from ecl2o.evaluation import Bed, DailyScore, score_runs_each
+from ecl2o.evaluation.comparison import Entry, score_days_of
+from ecl2o.fitting.promise_spec import Terms
+from ecl2o.fitting.settings import Recipe
+from ecl2o.problem import Problem
+
+Tree = TypeVar("Tree")
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A series, what is decided there, and how its policy is made."""
+
+    contexts: Contexts
+    problem: Problem
+    recipe: Recipe
+
+    @property
+    def terms(self) -> Terms:
+        """The promise that is asked for."""
+        assert self.recipe.promise is not None
+        return self.recipe.promise
+
+
+def stacked(trees: Sequence[Tree]) -> Tree:
+    """Trees of one structure as one, with a leading axis on every array."""
+    if len({jax.tree.structure(tree) for tree in trees}) > 1:
+        raise ValueError("what runs as one program must differ in its arrays only, not in structure.")
+    return jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *trees)  # on the host: nothing to compile
+
+
+def refuse_unless_alike(sites: Sequence[Contexts]) -> None:
+    """Refuse series that differ in their shape or in how their days are divided."""
+    shapes = {(site.values.shape, site.steps_per_day, site.split) for site in sites}
+    if len(shapes) != 1:
+        raise ValueError(
+            f"sites that run as one program must have one shape and one split, got {sorted(map(str, shapes))}."
+        )
+
+
+def score_each(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[DailyScore]:
+    """One entry on one bed for each site, all of them in one program; that of a comparison where there is one site."""
+    if len(beds) == 1:
+        return [score_days_of(entries[0], beds[0])]
+    if len({entry.run for entry in entries}) != 1:
+        raise ValueError("entries that run as one program must go through the days in one way.")
+    made = [
+        (entry.agent, entry.forecaster if entry.agent.lookahead else None, bed.problem, bed.x0, bed.days, bed.history)
+        for entry, bed in zip(entries, beds, strict=True)
+    ]
+    runs, starts = _run_each(entries[0].run, stacked(made))
+    return score_runs_each(runs, starts, beds)
+
+
+@eqx.filter_jit
+def _run_each(run: Callable, made: Any) -> Any:
+    def one(agent, forecaster, problem, *place):
+        return run(agent, problem, *place, forecaster)
+
+    return jax.vmap(one)(*made)

@@ -1,0 +1,346 @@
+"""The paper's case study (section 6): a datacenter sheds load for a grid with renewables.
+
+Contexts are the power shortage by hour, actions the load that is shed; f = 1/2 |x - y|^2 and c = alpha/2 |x - z|^2. Training,
+validation and test days, and how they are scored, are described in docs/reproduction.md.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ecl2o import theory
+from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Periodic, PureML, Switch
+from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
+from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
+from ecl2o.evaluation import Bed, DailyScore, score_all, score_days, score_runs
+from ecl2o.fitting.guarded_training import competitive_ridge, train_through
+from ecl2o.fitting.progress import Progress, silent
+from ecl2o.fitting.promise_spec import Terms
+from ecl2o.learning import CalibratedLoss, fit_many
+from ecl2o.offline import oracle_days
+from ecl2o.paper import generalization, shift
+from ecl2o.paper.contenders import (
+    AUTHORS_EXAMPLE,
+    PAPER_MU,
+    PAPER_TRUST,
+    Job,
+    StudyEntry,
+    Tuned,
+    authors_entries,
+    expert_entries,
+    network_entries,
+    oracle_entry,
+    planner_entry,
+    policies,
+    run_jobs,
+    tested,
+    trade_off_points,
+    tuned_entry,
+)
+from ecl2o.paper.networks import Alone, Authors, Calibrated, NetworkTraining, untrained_key
+from ecl2o.paper.pareto import Choice, Record, choices, over_seeds
+from ecl2o.paper.results import Laps, Study, TradeOffPoint, WorstDay, entry_points
+from ecl2o.paper.settings import DEMAND_RESPONSE, DemandResponseSettings
+from ecl2o.paper.sweep_grid import Network, Setting
+from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
+from ecl2o.running import stream_days
+
+HOURS = 24
+HISTORY = 14 * HOURS  # what advisors and forecasters may remember
+SEASONAL_WINDOW = 96  # hours; the structured advisor is trained across midnight
+
+PROMISE = 2.5
+LEARNING_RATES = {LSTM: 3e-3, MLP: 2e-2}  # the MLP's chosen on Riverside's validation month from 1e-3, 3e-3, 1e-2, 2e-2
+# (trust, mu) that validation chooses from, beside the paper's; `ecl2o sweep` has more of them, and thresholds and scales too.
+TUNING = tuple(itertools.product((0.1, 0.3, 0.5), (0.0, 0.1, 0.3)))
+QUICK_TUNING = ((0.3, 0.0), (0.3, 0.3))
+SEASONAL_TRUSTS = (1.0, 10.0)
+
+# What the trade-off figure varies.
+KAPPAS = (0.25, 0.5, 0.75, 1.0)
+GAMMAS = (1.05, 1.2, 1.5, 2.0, 3.0)
+TRUSTS = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
+
+# Rows whose cost is followed from the training days into days unlike them.
+SHIFTED = ("r-obd", "pure-ml", "mla-robd", "ec-l2o", "ec-l2o-tuned")
+
+
+class DemandResponse:
+    """The data of one run of the study: contexts, problem, and the days it is judged on."""
+
+    def __init__(self, settings: DemandResponseSettings):
+        self.settings = settings
+        self.contexts: Contexts = weather_contexts(
+            settings.weather, settings.preset, settings.base_shortage, settings.fill
+        )
+        self.problem = Problem(SquaredTracking(), Mahalanobis.isotropic(settings.alpha, dim=1))
+        self.windows: Instance = self.contexts.training_windows()
+        self.test = Bed.of(self.problem, *self.contexts.test_days(HISTORY))
+        self.validation = Bed.of(self.problem, *self.contexts.validation_days(HISTORY))
+
+    @property
+    def network_kind(self) -> type[LSTM] | type[MLP]:
+        """The network that was asked for, or the preset's."""
+        preset = "lstm" if self.settings.preset == "authors-code" else "mlp"
+        return {"lstm": LSTM, "mlp": MLP}[self.settings.network or preset]
+
+    @functools.cached_property
+    def networks(self) -> NetworkTraining:
+        """How the networks are trained."""
+        return self._training(self.windows)
+
+    def _training(self, instances: Instance) -> NetworkTraining:
+        def untrained(seed: int) -> AbstractAgent:
+            return self.network_kind(dim=1, context_dim=1, key=untrained_key(seed))
+
+        steps, rate = self.settings.training_steps, LEARNING_RATES[self.network_kind]
+        return NetworkTraining(untrained, self.problem, instances, steps, rate)
+
+    @property
+    def tuning(self) -> tuple[tuple[float, float], ...]:
+        """(trust, mu) of EC-L2O that are trained with every seed, the paper's first."""
+        return ((PAPER_TRUST, PAPER_MU), *(QUICK_TUNING if self.settings.quick else TUNING))
+
+    def train_references(self, report: Callable) -> dict[Calibrated, MLAROBD]:
+        """EC-L2O trained on the *test* days: the theorems' W*, as well as training finds it."""
+        days = generalization.test_days(self.problem, self.contexts)
+        return self._training(days.instances).calibrated(self.theorem_settings, report)
+
+    @property
+    def theorem_settings(self) -> list[Calibrated]:
+        """Whose bounds are evaluated: the paper's parameters, and the same trust without the prediction error."""
+        return [Calibrated(PAPER_TRUST, mu, self.settings.seed) for mu in (PAPER_MU, 0.0)]
+
+    def train_seasonal(self, report: Callable) -> dict[float, list[MLAROBD]]:
+        """The structured advisor, trained through the calibrator across days: agents by trust, one per seed."""
+        trusts = SEASONAL_TRUSTS[-1:] if self.settings.quick else SEASONAL_TRUSTS
+        grid = [(trust, seed) for trust in trusts for seed in self.settings.seed_numbers]
+        fitted = fit_many(
+            [MLAROBD(SeasonalLinear(dim=1, context_dim=1), trust) for trust, _ in grid],
+            self.problem,
+            self.contexts.training_windows(SEASONAL_WINDOW, HISTORY),
+            losses=CalibratedLoss(mu=0.0),
+            keys=[jax.random.key(seed) for _, seed in grid],
+            steps=self.settings.seasonal_steps,
+            learning_rates=1e-2,
+            progress=report,
+        )
+        by_trust = {trust: [] for trust in trusts}
+        for (trust, _), result in zip(grid, fitted, strict=True):
+            by_trust[trust].append(result.agent)
+        return by_trust
+
+    def train_guarded(self) -> Periodic:
+        """The regression advisor with its correction, trained through a guard whose promise is renewed every day."""
+        guard, steps = competitive_ridge(Terms(PROMISE, "day"), HOURS), self.settings.guarded_steps
+        trained, _ = train_through(guard, self.problem, self.contexts, period=HOURS, steps=steps)
+        return Periodic(trained, HOURS)
+
+    def score(self, name: str, entry: StudyEntry, agent: AbstractAgent) -> DailyScore:
+        """Test an agent; one that learns while it runs keeps its memory over midnight, and has seen all that went before."""
+        if name == "guarded":
+            split = self.contexts.split
+            seen = (split.training_days + split.validation_days) * HOURS
+            return score_runs(*stream_days(agent, self.problem, *self.contexts.test_days(seen)), self.test)
+        return score_days(agent, self.test, entry.forecaster)
+
+    def validation_cost(self, agents: Sequence[AbstractAgent]) -> float:
+        """Mean normalised cost on the validation days: what hyper-parameters are chosen by."""
+        return float(np.mean([score.average_cost for score in score_all(agents, self.validation)]))
+
+    def choices(self, calibrated: dict[Calibrated, MLAROBD]) -> list[Choice]:
+        """EC-L2O's trust and mu by the validation days: by cost, and by cost and ratio."""
+        network: Network = "lstm" if self.network_kind is LSTM else "mlp"
+        tried = [s for s in calibrated if (s.trust, s.mu) in self.tuning]
+        scores = score_all([calibrated[s] for s in tried], self.validation)
+        records = [
+            Record(
+                Setting("ec-l2o", network, s.trust, s.mu, "zero", "oracle"),
+                s.seed,
+                {"validation_cost": score.average_cost, "validation_ratio": score.competitive_ratio},
+            )
+            for s, score in zip(tried, scores, strict=True)
+        ]
+        bound = theory.robd_ratio(1.0, self.settings.alpha, self.settings.alpha)
+        return choices(over_seeds(records), network, float(bound))
+
+
+def run(settings: DemandResponseSettings, progress: Progress = silent) -> Study:
+    """Train, test and collect everything the report shows."""
+    laps = Laps()
+    progress("weather", 0, 1)
+    study = DemandResponse(settings)
+    progress("weather", 1, 1)
+    laps.lap("weather")
+    trained = run_jobs(_jobs(study), progress)
+    laps.lap("training")
+    chosen = study.choices(_calibrated(trained))
+    entries = _entries(study, trained, chosen)
+    oracle_score = score_runs(*oracle_days(study.problem, study.test.x0, study.test.days), study.test)
+    scored, left_out = tested(entries, lambda name, agent: study.score(name, entries[name], agent), progress)
+    rows = {"oracle": oracle_entry(oracle_score), **scored}
+    trade_off = _trade_off(study, trained, progress) + entry_points(rows, ("rhc", "seasonal", "guarded"))
+    laps.lap("testing")
+    extra = {
+        "choices": [choice.as_json() for choice in chosen],
+        "shift": shift.measured(study.contexts, study.test, rows, {name: entries[name].agents for name in SHIFTED}),
+        "theorems": _theorems(study, trained),
+    }
+    laps.lap("shift")
+    weather = study.contexts.metadata
+    assert isinstance(weather, WeatherMetadata)
+    about = {
+        "study": "demand-response",
+        "preset": settings.preset,
+        "context_scale": study.contexts.scale,
+        "training_steps": settings.training_steps,
+        "seed": settings.seed,
+    }
+    return Study(
+        study="demand-response",
+        title="Sustainable datacenter demand response",
+        preset=settings.preset,
+        contexts=study.contexts,
+        constants={"m": 1.0, "alpha": settings.alpha, "beta": settings.alpha},
+        seeds=settings.seed_numbers,
+        oracle_average_cost=float(np.mean(study.test.oracle_cost)),
+        test_days=study.test.days.shape[0],
+        entries=rows,
+        trade_off=trade_off,
+        worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
+        policies=policies({name: entries[name] for name in scored}, study.problem, study.contexts, about),
+        settings=settings.as_run(),
+        weather={**_plain(dataclasses.asdict(weather)), "base_shortage": study.contexts.base_shortage},
+        seconds=laps.seconds,
+        extra=extra,
+        left_out=left_out,
+        problem=DEMAND_RESPONSE.format(m=1.0, alpha=settings.alpha),
+    )
+
+
+def _jobs(study: DemandResponse) -> list[Job]:
+    """Everything that is trained, the longest first."""
+    seeds, quick, networks = study.settings.seed_numbers, study.settings.quick, study.networks
+    first = seeds[0]
+    calibrated = [Calibrated(trust, mu, seed) for trust, mu in study.tuning for seed in seeds]
+    calibrated += [setting for setting in study.theorem_settings if setting not in calibrated]
+    half = -(-len(calibrated) // 2)
+    alone = [Alone(0.0, seed) for seed in seeds] + [Alone(kappa, first) for kappa in (() if quick else KAPPAS)]
+    authors = [Authors(trust, weight, seed) for trust, weight in _authors_settings(study) for seed in seeds]
+    return [
+        *([Job("EC-L2O, authors' loss", lambda report: networks.authors(authors, report))] if authors else []),
+        Job("EC-L2O, first half", lambda report: networks.calibrated(calibrated[:half], report)),
+        Job("EC-L2O, second half", lambda report: networks.calibrated(calibrated[half:], report)),
+        Job("PureML", lambda report: networks.alone(alone, report)),
+        Job("seasonal", study.train_seasonal),
+        Job("guarded", lambda report: study.train_guarded()),
+        Job("EC-L2O on test days", study.train_references),
+    ]
+
+
+def _authors_settings(study: DemandResponse) -> tuple[tuple[float, float], ...]:
+    """(trust, weight) that are trained with the authors' loss."""
+    return ((PAPER_TRUST, PAPER_MU), AUTHORS_EXAMPLE) if study.settings.preset == "authors-code" else ()
+
+
+def _calibrated(trained: dict[str, Any]) -> dict[Calibrated, MLAROBD]:
+    return {**trained["EC-L2O, first half"], **trained["EC-L2O, second half"]}
+
+
+def _entries(study: DemandResponse, trained: dict[str, Any], chosen: list[Choice]) -> dict[str, StudyEntry]:
+    """The table's rows in order, without the oracle."""
+    seeds, calibrated = study.settings.seed_numbers, _calibrated(trained)
+    alone: list[PureML] = [trained["PureML"][Alone(0.0, seed)] for seed in seeds]
+
+    def with_seeds(trust: float | None, mu: float | None) -> list[MLAROBD]:
+        return [agent for s, agent in calibrated.items() if (s.trust, s.mu) == (trust, mu) and s.seed in seeds]
+
+    def chosen_by(choice: Choice, how: str) -> Tuned:
+        trust, mu = choice.setting.trust, choice.setting.mu
+        assert trust is not None
+        assert mu is not None
+        return Tuned(trust, mu, how, with_seeds(trust, mu))
+
+    paper = with_seeds(PAPER_TRUST, PAPER_MU)
+    tuned = chosen_by(chosen[0], "by its cost on the validation month")
+    careful = chosen_by(chosen[1], "by its cost and its ratio on the validation month")
+    seasonal_trust, seasonal = _best(study, trained["seasonal"])
+    kind = study.network_kind.__name__
+    authors = [
+        [trained["EC-L2O, authors' loss"][Authors(*pair, seed)] for seed in seeds] for pair in _authors_settings(study)
+    ]
+    return {
+        **expert_entries(),
+        "rhc": planner_entry(HOURS),
+        **network_entries(kind, alone, paper, tuned),
+        **({} if chosen[0].setting == chosen[1].setting else {"ec-l2o-careful": tuned_entry(kind, careful, "careful")}),
+        **(authors_entries(kind, *authors) if authors else {}),
+        "seasonal": StudyEntry(
+            "Seasonal",
+            "A linear advisor on a rolling profile, trained through the calibrator on 4-day windows.",
+            {"trust": seasonal_trust, "mu": 0.0, "advisor": "SeasonalLinear"},
+            seasonal,
+        ),
+        "guarded": StudyEntry(
+            f"Guarded, {PROMISE:g}",
+            f"A regression that learns while it runs, corrected and trained through a guard: at most {PROMISE:g} times the "
+            "optimum of the day, whatever happens.",
+            {"ratio": PROMISE, "horizon": HOURS, "advisor": "OnlineRidge"},
+            [trained["guarded"]],
+        ),
+    }
+
+
+def _best(study: DemandResponse, candidates: dict[Any, list]) -> tuple[Any, list]:
+    """The candidate with the lowest validation cost, and its agents."""
+    costs = {setting: study.validation_cost(agents) for setting, agents in candidates.items()}
+    best = min(costs, key=lambda setting: costs[setting])
+    return best, candidates[best]
+
+
+def _trade_off(study: DemandResponse, trained: dict[str, Any], progress: Progress) -> list[TradeOffPoint]:
+    """Average cost against ratio over the parameters that trade one for the other (first seed)."""
+    first = study.settings.seed_numbers[0]
+    advisor = trained["PureML"][Alone(0.0, first)].advisor
+    cases: list[tuple[str, str, AbstractAgent]] = [("r-obd", "", ROBD())]
+    cases += [("pure-ml", f"kappa {s.kappa:g}", a) for s, a in trained["PureML"].items() if s.seed == first]
+    cases += [("switch", f"gamma {gamma:g}", Switch(advisor, gamma=gamma)) for gamma in GAMMAS]
+    cases += [("mla-robd", f"trust {trust:g}", MLAROBD(advisor, trust)) for trust in TRUSTS]
+    cases += [
+        ("ec-l2o", f"trust {s.trust:g}, mu {s.mu:g}", a) for s, a in _calibrated(trained).items() if s.seed == first
+    ]
+    return trade_off_points(cases, study.test, progress)
+
+
+def _theorems(study: DemandResponse, trained: dict[str, Any]) -> list[dict[str, Any]]:
+    """Theorems 5.1 and 5.2 for EC-L2O (first seed)."""
+    problem, contexts = study.problem, study.contexts
+    training, use = (of(problem, contexts) for of in (generalization.training_days, generalization.test_days))
+    return [
+        {"trust": setting.trust, "mu": setting.mu}
+        | generalization.theorems(
+            _calibrated(trained)[setting],
+            trained["EC-L2O on test days"][setting],
+            problem,
+            training,
+            use,
+            mu=setting.mu,
+            rho_bar=setting.rho_bar,
+            diameter=float(np.ptp(contexts.values)),
+        )
+        for setting in study.theorem_settings
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """JSON's types only."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,597 @@
+"""Figure: what the theorems promise, against the error of the advice.
+
+Figure: average cost and competitive ratio of every row, with their spread over seeds.
+
+Figure: what rows cost on training days that were moved by known amounts, against how far.
+
+Figure: how the test days differ from the days before them (t-SNE), the paper's Figure 4.
+
+Figures: the high percentiles of the daily cost ratio.
+
+Figure: average cost against competitive ratio, and the settings that nothing else of their family beats.
+
+Figure: the worst day of a learned row, and what every row did on it.
+
+All figures of a study, with what to see in each.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from matplotlib import dates
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
+
+from ecl2o import theory
+from ecl2o.paper.results import Study, TestedEntry, TradeOffPoint, best, is_unfinished, shown
+from ecl2o.paper.shift import quarters
+from ecl2o.plots.policy_week import clock, days_of, median_week, totals
+from ecl2o.plots.style import (
+    BLACK,
+    BLUE,
+    FORMATS,
+    GREEN,
+    GREY,
+    LIGHT,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    house_style,
+    line_style,
+    looks,
+    new_figure,
+    save_as,
+)
+from ecl2o.theory.forms import Form
+
+_POINTS = 241
+_TRUST_LINES = (
+    (ORANGE, "-", "o"),
+    (SKY, (0, (3, 1)), "^"),
+    (GREEN, (0, (6, 2, 1, 2)), "D"),
+    (PURPLE, (0, (1, 1)), "P"),
+)
+_FORMS: tuple[tuple[Form, str], ...] = (("tight", "tight form"), ("paper", "as the paper prints it"))
+
+
+def draw_bounds(m: float, alpha: float, beta: float, trusts: list[float]) -> Figure:
+    """Competitive-ratio bounds against rho: pure ML (a lower bound), MLA-ROBD by trust, and R-OBD; both forms."""
+    largest = 1.5 * max(float(theory.useful_prediction_error(m, alpha, beta, form)) for form, _ in _FORMS)
+    rho = np.linspace(0.0, largest, _POINTS)
+    with house_style():
+        figure = new_figure(height=3.4)
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, (form, title) in zip(panels, _FORMS, strict=True):
+            _draw_form(axes, rho, m, alpha, beta, trusts, form)
+            axes.set_title(title)
+            axes.set_xlabel(r"$\rho$: error of the advice / cost of the optimum")
+            axes.set_xlim(0, largest)
+        top = max(float(theory.robd_ratio(m, alpha, beta, form)) for form, _ in _FORMS)
+        panels[0].set_ylim(1, 1.0 + 1.6 * (top - 1))
+        panels[0].set_ylabel("competitive ratio")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        return figure
+
+
+def _draw_form(axes, rho, m, alpha, beta, trusts, form: Form) -> None:
+    errors = jnp.asarray(rho)
+    pure = theory.pure_ml_lower_bound(m, alpha, errors, form=form, beta=beta)
+    axes.plot(rho, pure, color=VERMILLION, linestyle=(0, (1, 2)), label="pure ML (at least)")
+    robd = np.full_like(rho, float(theory.robd_ratio(m, alpha, beta, form)))
+    axes.plot(rho, robd, color=BLUE, linestyle=(0, (5, 2)), label="R-OBD (at most)")
+    every = _POINTS // 6
+    for place, trust in enumerate(trusts):
+        color, dash, marker = _TRUST_LINES[place % len(_TRUST_LINES)]
+        label = f"MLA-ROBD, trust {trust:g} (at most)"
+        bound = theory.mla_robd_bound(m, alpha, beta, trust, errors, form)
+        axes.plot(rho, bound, color=color, linestyle=dash, marker=marker, markevery=every, label=label)
+    useful = float(theory.useful_prediction_error(m, alpha, beta, form))
+    axes.axvline(useful, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), label="advice helps to the left")
+
+
+_ROOM = 1.22  # of the axis for the numbers at the ends of bars
+
+
+def draw_bars(study: Study) -> Figure:
+    """Two panels; error bars are one standard deviation over seeds."""
+    rows = shown(study)
+    with house_style():
+        figure = new_figure(height=0.9 + 0.29 * len(rows))
+        cost, ratio = figure.subplots(1, 2, sharey=True)
+        _draw_bar_panel(cost, rows, "average_cost", log=False)
+        cost.set_xlabel("average cost / oracle's average cost")
+        _draw_bar_panel(ratio, rows, "competitive_ratio", log=True)
+        ratio.set_xlabel("competitive ratio: the worst day's (log scale)")
+        cost.set_yticks(range(len(rows)), [row.label for row in rows])
+        cost.set_ylim(len(rows) - 0.5, -0.5)
+        for axes in (cost, ratio):
+            axes.grid(axis="y", visible=False)
+            axes.tick_params(axis="y", length=0)
+        return figure
+
+
+def _draw_bar_panel(axes, rows: list[TestedEntry], figure: str, log: bool) -> None:
+    means, spreads = _means(rows, figure)
+    finite = np.isfinite(means)
+    reach = float(np.max((means + spreads)[finite], initial=1.1))
+    end = reach ** (_ROOM + 0.1) if log else reach * _ROOM
+    if log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        ticks = [tick for tick in (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000) if tick <= end]
+        axes.set_xticks(ticks[:: 1 if len(ticks) <= 7 else 2])
+    start = 1.0 if log else 0.0
+    look = looks([row.name for row in rows])
+    for place, (row, mean, spread) in enumerate(zip(rows, means, spreads, strict=True)):
+        shown = mean if np.isfinite(mean) else reach
+        hatch = None if np.isfinite(mean) else "///"
+        axes.barh(
+            place,
+            shown - start,
+            left=start,
+            height=0.68,
+            color=look[row.name].color,
+            alpha=0.75,
+            hatch=hatch,
+            linewidth=0,
+        )
+        if spread > 0:
+            axes.errorbar(shown, place, xerr=spread, color="black", capsize=2.5, linewidth=1)
+        text = f"{mean:.3f}" if not log else f"{mean:.2f}"
+        axes.annotate(text, (shown + spread, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_xlim(start, end)
+
+
+def _means(rows: list[TestedEntry], figure: str) -> tuple[np.ndarray, np.ndarray]:
+    values = [row.over_seeds(figure) for row in rows]
+    means = np.array([value.mean() for value in values])
+    spreads = np.array([value.std() if np.isfinite(value).all() else 0.0 for value in values])
+    return means, spreads
+
+
+_MOVED_DAYS_PANELS = (("offset", "a number added to every context"), ("factor", "every context times a number"))
+
+
+def draw_moved_days(study: Study) -> Figure:
+    """Average cost over the oracle's, mean and standard deviation over seeds; the amounts are on the axis below."""
+    cases = study.extra["shift"]["moved"]
+    names = list(cases[0]["cost"])
+    look = looks(names)
+    with house_style():
+        figure = new_figure(height=3.4)
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, (what, title) in zip(panels, _MOVED_DAYS_PANELS, strict=True):
+            still = {**cases[0], "amount": 0.0 if what == "offset" else 1.0}
+            shown = sorted(
+                [still, *(case for case in cases[1:] if case["what"] == what)], key=lambda case: case["amount"]
+            )
+            amounts = [case["amount"] for case in shown]
+            for name in names:
+                means, spreads = (np.array([case["cost"][name][part] for case in shown]) for part in ("mean", "std"))
+                axes.plot(
+                    amounts, means, marker=look[name].marker, label=study.entries[name].label, **line_style(look[name])
+                )
+                axes.fill_between(
+                    amounts, means - spreads, means + spreads, color=look[name].color, alpha=0.15, linewidth=0
+                )
+            axes.set_title(title)
+            distances = [f"{case['amount']:g}\n{case['distance']:.2f}" for case in shown]
+            axes.set_xticks(amounts, distances, fontsize=7)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.set_xlabel("amount; below it, the distance W1")
+        panels[0].set_ylabel("average cost / oracle's (log scale)")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+        return figure
+
+
+_PERPLEXITY = 30.0
+
+
+def draw_shift(study: Study, seed: int = 0) -> Figure:
+    """One map of all days, each day a point; a panel per quarter of the test days, beside the training and validation days."""
+    contexts = study.contexts
+    per_day = contexts.steps_per_day
+    before = len(contexts.training) // per_day + contexts.split.validation_days
+    days = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day * contexts.dim)
+    placed = _map(days, seed)
+    mornings = contexts.time[: contexts.n_days * per_day : per_day]
+    parts = quarters(contexts.test_time()[::per_day])
+    with house_style():
+        figure = new_figure(height=3.2)
+        panels = list(figure.subplots(1, len(parts), sharex=True, sharey=True, squeeze=False).flat)
+        label = f"{mornings[0]:%d %b} to {mornings[before - 1]:%d %b}: training and validation"
+        for axes, quarter in zip(panels, parts, strict=True):
+            axes.scatter(*placed[:before].T, s=14, marker="o", facecolor="none", edgecolor=BLUE, label=label)
+            later = placed[before + quarter.days]
+            axes.scatter(*later.T, s=16, marker="^", color=VERMILLION, linewidth=0, label="test day")
+            axes.set_title(quarter.label)
+            axes.set_xticks([])
+            axes.set_yticks([])
+        figure.supxlabel("first t-SNE coordinate (no unit)", fontsize=9)
+        figure.supylabel("second t-SNE coordinate (no unit)", fontsize=9)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=2)
+        return figure
+
+
+def _map(days: np.ndarray, seed: int) -> np.ndarray:
+    """One thread: the same map every time, and no waiting for threads on a busy machine."""
+    perplexity = min(_PERPLEXITY, (len(days) - 1) / 3)
+    with threadpool_limits(limits=1):
+        return TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(days)
+
+
+LOWEST = 90.0
+_LEVELS = np.linspace(LOWEST, 100.0, 101)
+_HIGHEST = np.linspace(99.0, 100.0, 101)
+_TICKS = (1, 1.2, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100, 200, 500)
+# The rows of the paper's Figure 6, which has two panels that its text does not name: beside pure ML, and beside the others.
+_TAIL_PANELS = (
+    ("beside the expert and pure ML", ("r-obd", "pure-ml", "ec-l2o", "ec-l2o-tuned")),
+    ("beside the two-stage algorithms", ("switch", "mla-robd", "ec-l2o", "ec-l2o-tuned")),
+)
+
+
+def draw_tails(study: Study) -> Figure:
+    """Ratio against percentile, 90 to 100 (the competitive ratio), means over seeds."""
+    rows = [row for row in shown(study) if row.name != "oracle"]
+    with house_style():
+        figure = new_figure(height=3.8)
+        axes = figure.subplots()
+        _draw_tail(axes, rows, study, _LEVELS)
+        axes.set_xlim(LOWEST, 100.2)
+        axes.set_ylabel("cost / optimum of the day (log scale)")
+        figure.legend(*_by_height(axes), loc="outside right upper")
+        return figure
+
+
+def draw_highest_tails(study: Study) -> Figure:
+    """The same beyond the 99th percentile, in two panels, with the spread over seeds: the paper's Figure 6."""
+    with house_style():
+        figure = new_figure(height=3.2)
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, (title, names) in zip(panels, _TAIL_PANELS, strict=True):
+            _draw_tail(
+                axes, [study.entries[name] for name in names if name in study.entries], study, _HIGHEST, spread=True
+            )
+            axes.set_xlim(99.0, 100.02)
+            axes.set_title(title)
+            axes.legend(loc="upper left")
+        panels[0].set_ylabel("cost / optimum of the day (log scale)")
+        return figure
+
+
+def _draw_tail(axes, rows: list[TestedEntry], study: Study, levels: np.ndarray, spread: bool = False) -> None:
+    look = looks(list(study.entries))
+    axes.set_yscale("log")
+    for place, row in enumerate(rows):
+        curves = tail_curves(row, levels)
+        spots = {"marker": look[row.name].marker, "markevery": (2 * place % 20, 20), "markersize": 5}
+        axes.plot(levels, curves.mean(axis=1), label=row.label, **line_style(look[row.name]) | spots)
+        if spread:
+            ends = curves.min(axis=1), curves.max(axis=1)
+            axes.fill_between(levels, *ends, color=look[row.name].color, alpha=0.15, linewidth=0)
+    axes.set_xlabel("percentile of the test days")
+    low, high = axes.get_ylim()
+    axes.set_yticks([tick for tick in _TICKS if low <= tick <= high])
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def tail_curve(row: TestedEntry, levels: np.ndarray = _LEVELS) -> np.ndarray:
+    """The mean over seeds of the percentiles of the ratio; NaN, which is not drawn, where it is infinite."""
+    return tail_curves(row, levels).mean(axis=1)
+
+
+def tail_curves(row: TestedEntry, levels: np.ndarray) -> np.ndarray:
+    """The percentiles of the ratio, (levels, seeds)."""
+    ratios = np.stack([np.asarray(score.ratio, float) for score in row.scores])
+    with np.errstate(invalid="ignore"):
+        curves = np.percentile(ratios, levels, axis=1)
+    return np.where(np.isfinite(curves), curves, np.nan)
+
+
+def _by_height(axes):
+    """Legend entries in the order of the lines at the right edge, the highest first."""
+    lines = axes.get_lines()
+    order = sorted(lines, key=lambda line: -np.nan_to_num(line.get_ydata()[-1], nan=np.inf))
+    return order, [line.get_label() for line in order]
+
+
+def draw_trade_off(study: Study) -> Figure:
+    """Every setting as a point; a line joins those of a family that are not dominated. Down and left is better."""
+    hidden = set(study.entries) - {row.name for row in shown(study)}
+    points = [
+        point
+        for point in study.trade_off
+        if point.family not in hidden and np.isfinite([point.average_cost, point.competitive_ratio]).all()
+    ]
+    families = list(dict.fromkeys(point.family for point in points))
+    look = looks(families)
+    with house_style():
+        figure = new_figure(height=3.8)
+        axes = figure.subplots()
+        axes.set_yscale("log")
+        for family in families:
+            members = [point for point in points if point.family == family]
+            boundary = pareto(members)
+            label = study.entries[family].label if family in study.entries else family
+            spots: dict[str, Any] = {"marker": look[family].marker, "color": look[family].color}
+            axes.scatter(*_coordinates(members), s=22, alpha=0.35, linewidth=0, **spots)
+            axes.plot(*_coordinates(boundary), markersize=6, label=label, **line_style(look[family]) | spots)
+        axes.set_xlabel("average cost / oracle's average cost")
+        axes.set_ylabel("competitive ratio (log scale)")
+        low, high = axes.get_ylim()
+        axes.set_yticks(
+            [tick for tick in (1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100, 200, 500) if low <= tick <= high]
+        )
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
+        return figure
+
+
+def pareto(points: Sequence[TradeOffPoint]) -> list[TradeOffPoint]:
+    """The points that no other beats in both figures, by average cost.
+
+    >>> a, b, c = (TradeOffPoint("f", s, x, y) for s, x, y in (("a", 1.0, 3.0), ("b", 2.0, 1.5), ("c", 2.5, 1.5)))
+    >>> [point.setting for point in pareto([c, b, a])]
+    ['a', 'b']
+    """
+    kept: list[TradeOffPoint] = []
+    for point in sorted(points, key=lambda point: (point.average_cost, point.competitive_ratio)):
+        if not kept or point.competitive_ratio < kept[-1].competitive_ratio:
+            kept.append(point)
+    return kept
+
+
+def _coordinates(points: Sequence[TradeOffPoint]) -> tuple[list[float], list[float]]:
+    return [point.average_cost for point in points], [point.competitive_ratio for point in points]
+
+
+_COLUMNS = 4
+
+
+def draw_worst_day(study: Study) -> Figure:
+    """One small panel per row, all on the same axes, with the context and the oracle in each."""
+    day, units = study.worst_day, units_of(study)
+    time = clock(day.time)
+    names = [name for name in day.actions if name != "oracle"]
+    look = looks(list(day.actions))
+    scale = units.factor if units.common else 1.0
+    lines = -(-len(names) // _COLUMNS)
+    with house_style():
+        figure = new_figure(height=0.9 + 1.35 * lines)
+        panels = list(figure.subplots(lines, _COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
+        for axes in panels[len(names) :]:
+            axes.set_visible(False)
+        for place, (axes, name) in enumerate(zip(panels, names, strict=False)):
+            if units.common:
+                axes.fill_between(time, totals(day.contexts) * scale, color=LIGHT, label="context")
+            if "oracle" in day.actions:
+                best = totals(day.actions["oracle"]) * scale
+                axes.plot(
+                    time, best, color=BLACK, linewidth=1, linestyle=(0, (2, 1)), label="oracle, from its own start"
+                )
+            axes.plot(time, totals(day.actions[name]) * scale, color=look[name].color, linewidth=2, label="this row")
+            axes.set_title(f"{study.entries[name].label}\nratio {day.ratios[name]:.3g}", fontsize=8)
+            axes.xaxis.set_major_locator(dates.HourLocator(byhour=(0, 12)))
+            axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))
+            axes.margins(x=0)
+            axes.tick_params(labelbottom=place + _COLUMNS >= len(names))
+        figure.supxlabel(f"hour of {time[0]:%d %B}", fontsize=9)
+        figure.supylabel(units.action, fontsize=9)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        return figure
+
+
+TRUSTS = [0.1, 0.3, 0.5, 1.0]
+_OF_NETWORKS = ("highest-tails", "worst-day")  # which a quick run does not have
+_LITTLE = 0.1  # of the range of contexts: a day that moves through less has little in it
+
+
+@dataclasses.dataclass(frozen=True)
+class Plate:
+    """A figure to be drawn: the name of its files, its title, what to see in it."""
+
+    stem: str
+    title: str
+    caption: str
+    draw: Callable[[Study], Figure]
+
+
+def plates(study: Study) -> list[Plate]:
+    """The figures in the order of the report."""
+    worst, rows = study.worst_day, study.entries
+    label = rows[worst.row].label
+    moved = [_MOVED_DAYS] if "shift" in study.extra else []
+    unfinished = is_unfinished(study, rows[worst.row])
+    every = [
+        Plate(
+            "bars",
+            "Average cost and worst day",
+            "Left: what each row pays on average, as a multiple of the daily oracle. Right: its worst test day, as a multiple "
+            "of that day's optimum from the same start. Short on both sides is what one wants. Whiskers: one "
+            f"standard deviation over {len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}; rows without "
+            "whiskers have nothing random in them.",
+            draw_bars,
+        ),
+        Plate(
+            "trade-off",
+            "Average cost against competitive ratio",
+            "Every point is one setting of a family (its trust, mu, kappa or gamma; first seed), every line joins those settings "
+            "that no other of the family beats in both figures; the beaten ones are faint. Further down and to the left is "
+            "better; a family whose line lies below another's offers more safety for the same cost.",
+            draw_trade_off,
+        ),
+        Plate(
+            "tails",
+            "The bad days",
+            "The ratio of cost to the day's optimum at high percentiles of the test days, mean over seeds; at 100 it is the "
+            "competitive ratio. A line that turns up only at the very end has few bad days, and those explain its ratio.",
+            draw_tails,
+        ),
+        Plate(
+            "highest-tails",
+            "The very worst days",
+            "The same beyond the 99th percentile, for the rows that the paper compares there. Shaded: from the least to the "
+            f"largest of {len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}. One percent of the test days are "
+            f"{study.test_days / 100:.1f} days.",
+            draw_highest_tails,
+        ),
+        Plate(
+            "worst-day",
+            f"The worst day of {label}",
+            f"{worst.time[0]:%d %B}, the test day on which {label} had its largest ratio, {worst.ratios[worst.row]:.3g} (first "
+            "seed), and what every row did on it. Each starts from its own last action of the day before and is compared with "
+            "the optimum from there; the dashed line is the oracle that ran through all test days. "
+            + _worst_day_in_words(study),
+            draw_worst_day,
+        ),
+        Plate(
+            "week",
+            "A week of contexts and actions",
+            f"The test week of median cost, with {best(study, 'average_cost').label}, which is the cheapest row on average, and "
+            "R-OBD. Moving is expensive, so good actions follow the context late and smoothly; the oracle starts to move before "
+            "the context does, because it knows it.",
+            draw_week,
+        ),
+        Plate(
+            "shift",
+            "Training days and test days",
+            "t-SNE of whole days: days with similar contexts lie near each other, axes have no meaning. Test days (triangles) "
+            "away from the days before them (circles) are unlike anything that the networks were trained on.",
+            draw_shift,
+        ),
+        *moved,
+        Plate(
+            "bounds",
+            "What the theorems promise",
+            "Competitive ratio against the error of the advice, for this problem's constants. Pure ML can be at least as bad as "
+            "its dotted line; MLA-ROBD and R-OBD are never worse than theirs. More trust pays for good advice and costs for bad; "
+            "to the right of the thin line no trust helps. Left: the corrected and sharper forms (docs/errata.md); right: as "
+            "printed. Where alpha = beta only pure ML's line differs." + _constant_curvature_in_words(study),
+            _draw_study_bounds,
+        ),
+    ]
+    return [plate for plate in every if not (unfinished and plate.stem in _OF_NETWORKS)]
+
+
+_MOVED_DAYS = Plate(
+    "moved-days",
+    "Days unlike the training days, on purpose",
+    "The training days with a number added to every context, or multiplied by one: average cost over that of the oracle of the "
+    "same days, mean and standard deviation over seeds. Below each amount is the Wasserstein distance that it moves them by. "
+    "R-OBD does not notice; where a line that is calibrated rises less than PureML's, calibration helps.",
+    draw_moved_days,
+)
+
+
+def save_plate(plate: Plate, study: Study, folder: Path) -> None:
+    """Draw a figure into a folder, once per format."""
+    figure = plate.draw(study)
+    for kind in FORMATS:
+        save_as(figure, folder / f"{plate.stem}.{kind}")
+
+
+def _worst_day_in_words(study: Study) -> str:
+    """What there is to see on the worst day: often next to nothing, and that is the point."""
+    day, test = study.worst_day.contexts, study.contexts.test_days().days
+    moved = float(np.ptp(day, axis=0).max() / max(float(np.ptp(test)), 1e-300))
+    if moved < _LITTLE:
+        return (
+            f"There is next to nothing on it, and that is the point: the context stays within {moved:.1%} of its range, so that "
+            "the optimum costs next to nothing, and whoever moves at all pays many times that. In money this day is small."
+        )
+    return (
+        f"The context moves through {moved:.0%} of its range on it. A ratio is large where the optimum costs little, so look at "
+        "how far the line is from the context before judging."
+    )
+
+
+def _constant_curvature_in_words(study: Study) -> str:
+    """Why R-OBD's line is higher than its worst day in the table can be."""
+    if study.study != "demand-response":
+        return ""
+    m, beta = study.constants["m"], study.constants["beta"]
+    printed = float(theory.robd_ratio(m, study.constants["alpha"], beta))
+    return (
+        f" R-OBD's line, at {printed:.2f}, is for costs whose curvature may change from hour to hour. Here it is constant, and "
+        f"R-OBD's worst case exactly {float(theory.exact_robd_ratio(m, beta)):.2f}, which no day of the table exceeds (erratum "
+        "E21)."
+    )
+
+
+def _draw_study_bounds(study: Study) -> Figure:
+    constants = study.constants
+    return draw_bounds(constants["m"], constants["alpha"], constants["beta"], TRUSTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Units:
+    """Labels of contexts and actions, and the factor from the study's own numbers to the labels' unit."""
+
+    context: str
+    action: str
+    factor: float = 1.0
+
+    @property
+    def common(self) -> bool:
+        """Whether contexts and actions are the same quantity and share an axis."""
+        return self.action == self.context
+
+
+def units_of(study: Study) -> Units:
+    """Power for demand response, requests and racks for right-sizing, plain numbers for anything else."""
+    if study.contexts.base_shortage is not None:
+        in_watts = 1 / study.contexts.scale
+        largest = float(np.max(study.contexts.values)) * in_watts
+        unit, watts = ("MW", 1e6) if largest >= 1e6 else ("kW", 1e3)
+        label = f"power ({unit})"
+        return Units(label, label, in_watts / watts)
+    if study.study == "right-sizing":
+        return Units("requests (thousands/s)", "racks on, all kinds")
+    return Units("value", "value") if study.contexts.dim == 1 else Units("contexts", "actions, total")
+
+
+def draw_week(study: Study) -> Figure:
+    """The week whose optimum costs the median of all test weeks (first seed)."""
+    units, rows = units_of(study), study.entries
+    shown = dict.fromkeys(("oracle", best(study, "average_cost").name, "r-obd"))
+    shown = [name for name in shown if name in rows]
+    first, days = median_week(rows["oracle"].scores[0].cost)
+    time = days_of(clock(study.contexts.test_time()), first, days, study.contexts.steps_per_day)
+    contexts = study.contexts.test_days().days[first : first + days].reshape(-1, study.contexts.dim)
+    with house_style():
+        figure = new_figure(height=2.8 if units.common else 3.8)
+        panels = figure.subplots(1 if units.common else 2, 1, sharex=True, squeeze=False)[:, 0]
+        panels[0].fill_between(time, totals(contexts) * units.factor, color=LIGHT, step=None, label="context")
+        panels[0].set_ylabel(units.context)
+        for name in shown:
+            actions = np.asarray(rows[name].scores[0].runs.actions)[first : first + days]
+            values = totals(actions).reshape(-1) * (units.factor if units.common else 1.0)
+            style = line_style(looks(list(rows))[name]) | (
+                {"color": BLACK, "linewidth": 1.2} if name == "oracle" else {}
+            )
+            panels[-1].plot(time, values, label=f"{rows[name].label}'s action", **style)
+        panels[-1].set_ylabel(units.action)
+        for axes in panels:
+            axes.set_ylim(bottom=0)
+            axes.margins(x=0)
+        panels[-1].xaxis.set_major_locator(dates.DayLocator())
+        panels[-1].xaxis.set_major_formatter(dates.DateFormatter("%d %b"))
+        panels[-1].set_xlabel("time (ticks at midnight)")
+        handles = [entry for axes in panels for entry in zip(*axes.get_legend_handles_labels(), strict=True)]
+        figure.legend(*zip(*handles, strict=True), loc="outside lower center", ncols=4)
+        return figure

@@ -1,0 +1,119 @@
+"""The networks of a study: trained alone (PureML) and through the calibrator (EC-L2O), all settings of a kind at once."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from ecl2o.agents import MLAROBD, AbstractAgent, PureML
+from ecl2o.learning import (
+    AUTHORS_RATES_IN_USE,
+    AbstractLoss,
+    AuthorsLoss,
+    CalibratedLoss,
+    StandaloneLoss,
+    authors_schedule,
+    fit_many,
+)
+from ecl2o.learning.losses import CostScale, scale_of
+from ecl2o.learning.training_loop import Report
+from ecl2o.offline import oracle_set
+from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import cast_floats
+
+_DTYPE = "float32"  # of training
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """One training of a network on its own cost, kappa weighing the ratio."""
+
+    kappa: float
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibrated:
+    """One training of a network behind the calibrator."""
+
+    trust: float
+    mu: float
+    seed: int
+    rho_bar: float = 0.0
+    cost_scale: CostScale = "oracle"
+
+
+@dataclasses.dataclass(frozen=True)
+class Authors:
+    """One training of a network behind the calibrator as in the authors' code: their loss, at their learning rates."""
+
+    trust: float
+    weight: float
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkTraining:
+    """What all networks of a study share: `network(seed)` makes an untrained one."""
+
+    network: Callable[[int], AbstractAgent]
+    problem: Problem
+    windows: Instance
+    steps: int
+    learning_rate: float = 3e-3
+
+    def alone(self, settings: Sequence[Alone], report: Report) -> dict[Alone, PureML]:
+        """Train networks on their own cost (PureML)."""
+        agents = [PureML(self.network(s.seed)) for s in settings]
+        return self._fit(agents, [StandaloneLoss(s.kappa) for s in settings], settings, report)
+
+    def calibrated(self, settings: Sequence[Calibrated], report: Report) -> dict[Calibrated, MLAROBD]:
+        """Train networks through the calibrator (EC-L2O); one program for all scales of the cost, since they are fixed here."""
+        agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
+        kinds: dict[CostScale, None] = dict.fromkeys(s.cost_scale for s in settings)
+        scales = {scale: scale_of(scale, cast_floats(self._oracles, _DTYPE)) for scale in kinds}
+        losses = [CalibratedLoss(mu=s.mu, rho_bar=s.rho_bar, scale=scales[s.cost_scale]) for s in settings]
+        return self._fit(agents, losses, settings, report)
+
+    def authors(self, settings: Sequence[Authors], report: Report) -> dict[Authors, MLAROBD]:
+        """EC-L2O as the authors trained it; where there are fewer steps than theirs, their stages are so much shorter."""
+        agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
+        steps, rates = authors_schedule(self.windows.x0.shape[0], rates=AUTHORS_RATES_IN_USE)
+        every = max(1, steps // self.steps)
+        return self._fit(agents, [AuthorsLoss(s.weight) for s in settings], settings, report, rates[::every])
+
+    @functools.cached_property
+    def _oracles(self) -> Trajectory:
+        """The optimum of every window, solved once for all kinds of training."""
+        return oracle_set(self.problem, self.windows)
+
+    def _fit(
+        self,
+        agents: list,
+        losses: Sequence[AbstractLoss],
+        settings: Sequence,
+        report: Report,
+        rates: Float[np.ndarray, " steps"] | None = None,
+    ) -> dict:
+        fitted = fit_many(
+            agents,
+            self.problem,
+            self.windows,
+            losses=losses,
+            keys=[jax.random.key(s.seed) for s in settings],
+            steps=self.steps if rates is None else rates.size,
+            learning_rates=self.learning_rate,
+            schedule="cosine" if rates is None else rates,
+            dtype=_DTYPE,
+            progress=report,
+            oracles=self._oracles,
+        )
+        return {setting: result.agent for setting, result in zip(settings, fitted, strict=True)}
+
+
+def untrained_key(seed: int) -> jax.Array:
+    """The key of a network's first weights; batches are drawn with the seed's own."""
+    return jax.random.fold_in(jax.random.key(seed), 1)

@@ -1,0 +1,276 @@
+"""The table of a study, as text cells that the terminal and the page share.
+
+report.html: one page that needs nothing but itself, on a screen or on paper.
+
+The folder of a sweep: every setting and seed as a table, its fronts as figures, and results.json.
+"""
+
+import base64
+import datetime
+import importlib.metadata
+import json
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import tomli_w
+
+from ecl2o.agents import citation
+from ecl2o.agents.citations import named_citation
+from ecl2o.paper.figures import Plate, plates, save_plate
+from ecl2o.paper.frontier_figures import draw_fronts
+from ecl2o.paper.pareto import Record, over_seeds
+from ecl2o.paper.results import (
+    HEADINGS,
+    Study,
+    best,
+    cells,
+    notes,
+    number_text,
+    shown,
+)
+from ecl2o.plots.folder import CONFIG, FIGURES, PAGE, POLICIES, RESULTS, TABLE, write_results, write_text
+from ecl2o.plots.style import STYLE
+from ecl2o.policy import save
+
+_PACKAGES = ("ecl2o", "jax", "equinox", "optax", "numpy", "scipy", "pandas", "pvlib", "scikit-learn", "matplotlib")
+
+_MEANINGS = (
+    (
+        "average cost",
+        "mean daily cost divided by that of the daily oracle: one common number for all rows, 1 is the optimum.",
+    ),
+    ("competitive ratio", "the worst test day: cost divided by the optimum of the same day from the same start."),
+    ("p90 to p99.5", "percentiles of that daily ratio over the test days, mean over seeds."),
+    ("prediction error", "mean squared distance of the advice from the day's optimum, over the optimum's mean cost."),
+)
+
+_PROTOCOL = (
+    "Testing is continuous: each test day starts from the row's own last action of the day before, the first one from the "
+    "last context before it. What an agent remembers is rebuilt every day from the contexts before that day; only "
+    "OnlineRidge, which learns while it runs, goes on learning over midnight.",
+    "A day whose optimum costs nothing counts as ratio 1 if the row paid nothing too, and as infinite otherwise.",
+    "Learned rows are trained on the training days only; where a parameter was chosen, it was chosen on the validation days. "
+    "The ± is the standard deviation over seeds.",
+)
+_FORECASTS = (
+    "The oracle knows each day up to midnight. {forecasters}Rows that name no forecaster see no future contexts."
+)
+_AUTHORS = (
+    "Preset authors-code: contexts are scaled by the largest value of the whole year, test months included, as in the program "
+    "that made the published figures. It is kept for fidelity."
+)
+
+
+def page(study: Study, settings: str, figures: Mapping[Plate, Path]) -> str:
+    """The report of a study; `settings` is the text of config.toml, `figures` the SVG file of each plate."""
+    parts = [
+        _head(study),
+        _section("Results", results_table(study)),
+        _section("Figures", "\n".join(_figure(place, *entry) for place, entry in enumerate(figures.items(), start=1))),
+        _section("What each row is", _rows(study)),
+        _section("How it was measured", _protocol(study)),
+        _section("Settings", _settings(study, settings)),
+        _section("How to cite", _citations(study)),
+    ]
+    title = escape(f"{study.title}: ecl2o")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(parts)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
+
+
+def _head(study: Study) -> str:
+    cheapest, safest = best(study, "average_cost"), best(study, "competitive_ratio")
+    facts = [
+        f"{study.test_days} test days",
+        f"{len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}",
+        *([f"preset {study.preset}"] if study.preset else []),
+        *([str(study.weather["site"])] if study.weather.get("site") else []),
+        ", ".join(f"{name} = {value:g}" for name, value in study.constants.items()),
+    ]
+    cost = number_text(float(cheapest.over_seeds("average_cost").mean()), 3)
+    ratio = number_text(float(safest.over_seeds("competitive_ratio").mean()), 2)
+    return (
+        f'<header>\n<p class="kind">ecl2o, {escape(study.study)}</p>\n<h1>{escape(study.title)}</h1>\n'
+        f'<p class="facts">{escape(" · ".join(facts))}</p>\n<p class="problem">{escape(study.problem)}</p>\n'
+        f"<p>The lowest average cost is that of <b>{escape(cheapest.label)}</b>, {cost} times the oracle's; the lowest "
+        f"competitive ratio that of <b>{escape(safest.label)}</b>, {ratio}.</p>\n</header>"
+    )
+
+
+def results_table(study: Study) -> str:
+    """The table of the page: a line for each entry, and for each that was left out, with the reason."""
+    lowest = {1: best(study, "average_cost").name, 2: best(study, "competitive_ratio").name}
+    lines = []
+    for row in shown(study):
+        label, *figures = cells(row)
+        entries = [
+            f"<td{' class=best' if lowest.get(place) == row.name else ''}>{escape(text)}</td>"
+            for place, text in enumerate(figures, start=1)
+        ]
+        lines.append(f'<tr><th scope="row">{escape(label)}</th>{"".join(entries)}</tr>')
+    for entry in study.left_out.values():
+        reason = f'<td class="reason" colspan="{len(HEADINGS) - 1}">does not apply: {escape(entry.reason)}</td>'
+        lines.append(f'<tr><th scope="row">{escape(entry.label)}</th>{reason}</tr>')
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in HEADINGS)
+    meanings = "".join(f"<dt>{escape(term)}</dt><dd>{escape(meaning)}</dd>" for term, meaning in _MEANINGS)
+    marks = "".join(f'\n<p class="note">{escape(note)}</p>' for note in notes(study))
+    return (
+        f'<div class="wide"><table class="results">\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
+        + "\n".join(lines)
+        + f'\n</tbody>\n</table></div>{marks}\n<dl class="terms">{meanings}</dl>'
+    )
+
+
+def _figure(place: int, plate: Plate, file: Path) -> str:
+    data = base64.b64encode(file.read_bytes()).decode("ascii")
+    return (
+        f'<figure id="{plate.stem}">\n<img src="data:image/svg+xml;base64,{data}" alt="{escape(plate.title)}">\n'
+        f"<figcaption><b>{place}. {escape(plate.title)}.</b> {escape(plate.caption)}</figcaption>\n</figure>"
+    )
+
+
+def _rows(study: Study) -> str:
+    lines = []
+    for row in study.entries.values():
+        parameters = ", ".join(f"{name} {_value(value)}" for name, value in row.parameters.items())
+        note = f' <span class="parameters">{escape(parameters)}</span>' if parameters else ""
+        lines.append(f"<dt>{escape(row.label)}</dt><dd>{escape(row.what)}{note}</dd>")
+    for entry in study.left_out.values():
+        lines.append(f"<dt>{escape(entry.label)}</dt><dd>{escape(entry.what)}</dd>")
+    return "\n".join(['<dl class="rows">', *lines, "</dl>"])
+
+
+def _protocol(study: Study) -> str:
+    asked = {
+        row.label: row.parameters["forecaster"] for row in study.entries.values() if "forecaster" in row.parameters
+    }
+    forecasters = "".join(f"{label} asks {_value(forecaster)}. " for label, forecaster in asked.items())
+    notes = [*_PROTOCOL, _FORECASTS.format(forecasters=forecasters)]
+    notes += [_AUTHORS] if study.preset == "authors-code" else []
+    split = study.contexts.split
+    notes.append(
+        f"{split.training_days} training days, then {split.validation_days} validation days, then {study.test_days} test days of "
+        f"{study.contexts.steps_per_day} steps. The oracle's mean daily cost is {study.oracle_average_cost:.6g}."
+    )
+    tables = [_pairs(values, name.capitalize()) for name, values in study.extra.items() if isinstance(values, Mapping)]
+    rest = {name: values for name, values in study.extra.items() if not isinstance(values, Mapping)}
+    return f"<ul>\n{_items(notes)}\n</ul>" + "".join(tables) + _pairs(rest, "Also measured")
+
+
+def _settings(study: Study, settings: str) -> str:
+    versions = {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+    versions["machine"] = f"{platform.system()} {platform.machine()}"
+    seconds = {name: f"{value:.1f} s" for name, value in study.seconds.items()}
+    made = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    return (
+        f"<p>config.toml, with which <code>ecl2o reproduce --config config.toml</code> repeats the run:</p>\n"
+        f"<pre>{escape(settings.strip())}</pre>\n"
+        f"{_pairs(study.weather, 'Where the contexts come from')}{_pairs(seconds, 'Time taken')}"
+        f"{_pairs(versions, 'Versions')}<p>Made on {escape(made)}.</p>"
+    )
+
+
+def _citations(study: Study) -> str:
+    entries = dict.fromkeys(
+        entry
+        for cited in [named_citation(), *(citation(policy.agent) for policy in study.policies.values())]
+        for entry in cited.split("\n\n")
+    )
+    text = "\n\n".join(entries)
+    return (
+        "<p>The paper that this study follows, then the work behind the other rows (<code>ecl2o cite</code> prints the same).</p>"
+        f"\n<pre>{escape(text)}</pre>"
+    )
+
+
+def _pairs(values: Mapping[str, Any], title: str) -> str:
+    """A small table of names and values; nothing where there are none."""
+    if not values:
+        return ""
+    lines = "".join(
+        f'<tr><th scope="row">{escape(name.replace("_", " "))}</th><td>{escape(_value(value))}</td></tr>'
+        for name, value in values.items()
+        if value is not None
+    )
+    return f"\n<h3>{escape(title)}</h3>\n<table class='pairs'><tbody>{lines}</tbody></table>\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {_value(entry)}" for name, entry in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value, value))
+    return str(value)
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "\n".join(f"<li>{escape(text)}</li>" for text in texts)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def write_sweep(records: Sequence[Record], results: dict[str, Any], networks: Sequence[str], folder: Path) -> None:
+    """Everything that a sweep leaves behind, into an empty folder."""
+    pd.DataFrame.from_records([record.as_row() for record in records]).to_parquet(folder / TABLE, index=False)
+    points = over_seeds(records)
+    write_results(folder, results, {f"fronts-{network}": draw_fronts(points, network) for network in networks})
+
+
+_HEADER = "# Settings of this run. To repeat it: ecl2o reproduce --config {CONFIG} --out ANOTHER_FOLDER\n"
+
+
+def write_report(study: Study, config: dict[str, Any], folder: Path, progress: Callable[[str, int, int], None]) -> None:
+    """Everything a run leaves behind, into an empty folder; `config` is what config.toml holds."""
+    shown = plates(study)
+    figures, policies = folder / FIGURES, folder / POLICIES
+    figures.mkdir()
+    policies.mkdir()
+    for done, plate in enumerate(shown, start=1):
+        save_plate(plate, study, figures)
+        progress("report", done, len(shown) + 1)
+    for name, policy in study.policies.items():
+        save(policies / f"{name}.ecl2o", policy)
+    settings = settings_text(config)
+    write_text(folder / RESULTS, json.dumps(study.as_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(folder / CONFIG, _HEADER.format(CONFIG=CONFIG) + settings)
+    write_text(folder / PAGE, page(study, settings, {plate: figures / f"{plate.stem}.svg" for plate in shown}))
+    progress("report", len(shown) + 1, len(shown) + 1)
+
+
+def settings_text(values: dict[str, Any]) -> str:
+    """Settings as TOML; what is None is left out, as TOML has no word for it.
+
+    >>> print(settings_text({"seeds": 5, "weather": None, "more": {"quick": True}}))
+    seeds = 5
+    <BLANKLINE>
+    [more]
+    quick = true
+    <BLANKLINE>
+    """
+    return tomli_w.dumps(_without_none(values))
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in values.items() if value is not None}
+    return {key: _without_none(value) if isinstance(value, dict) else value for key, value in kept.items()}

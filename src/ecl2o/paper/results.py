@@ -1,0 +1,244 @@
+"""What a study finds, in the form that tables, figures, reports and results.json share."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ecl2o.data import Contexts
+from ecl2o.evaluation import Bed, DailyScore, Unconverged
+from ecl2o.policy import Policy
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TestedEntry:
+    """An entry after its test: its scores over seeds (one score where nothing is random)."""
+
+    name: str
+    label: str
+    what: str  # one sentence for the report
+    parameters: dict[str, Any]
+    scores: Sequence[DailyScore]
+    learned: bool = False
+
+    def over_seeds(self, figure: str) -> np.ndarray:
+        """One figure of every score, e.g. `average_cost`."""
+        return np.array([getattr(score, figure) for score in self.scores], float)
+
+    @property
+    def unconverged(self) -> Unconverged:
+        """Over all seeds."""
+        return sum((score.unconverged for score in self.scores), start=Unconverged())
+
+    def as_json(self) -> dict[str, Any]:
+        """The entry in results.json."""
+        tails = [score.tail_ratio for score in self.scores]
+        errors = [score.prediction_error for score in self.scores]
+        return {
+            "label": self.label,
+            "parameters": self.parameters,
+            "average_cost": summary(self.over_seeds("average_cost")),
+            "competitive_ratio": summary(self.over_seeds("competitive_ratio")),
+            "tail_ratio": {level: summary([tail[level] for tail in tails]) for level in tails[0]},
+            "prediction_error": None if None in errors else summary(errors),
+            "unconverged": self.unconverged.as_json(),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """An entry whose agent does not apply to the study's problem, and why."""
+
+    label: str
+    what: str  # one sentence for the report
+    reason: str
+
+
+def summary(values: Any) -> dict[str, Any]:
+    """Mean, standard deviation (over seeds, of the population) and the values; infinities as the string "inf"."""
+    array = np.asarray(values, float)
+    finite = bool(np.isfinite(array).all())
+    spread = float(array.std()) if finite else math.inf
+    return {
+        "mean": number(float(array.mean())),
+        "std": number(spread),
+        "per_seed": [number(float(value)) for value in array],
+    }
+
+
+def number(value: float) -> float | str:
+    """A number that JSON can hold."""
+    return value if math.isfinite(value) else ("inf" if value > 0 else str(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class TradeOffPoint:
+    """One setting of one family of algorithms on the plane of average cost and competitive ratio."""
+
+    family: str  # the name of an entry
+    setting: str  # e.g. "trust 0.5"
+    average_cost: float
+    competitive_ratio: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The point in results.json."""
+        return dataclasses.asdict(self) | {"competitive_ratio": number(self.competitive_ratio)}
+
+
+def entry_points(entries: dict[str, TestedEntry], names: Sequence[str]) -> list[TradeOffPoint]:
+    """Entries as they are (first seed) as points of the trade-off."""
+    scores = {name: entries[name].scores[0] for name in names}
+    return [TradeOffPoint(name, "", score.average_cost, score.competitive_ratio) for name, score in scores.items()]
+
+
+@dataclasses.dataclass(frozen=True)
+class WorstDay:
+    """The day on which a learned row did worst, and what each row did on it (first seed)."""
+
+    row: str
+    day: int
+    time: pd.DatetimeIndex
+    contexts: np.ndarray  # (T, q)
+    actions: dict[str, np.ndarray]  # row name -> (T, d)
+    ratios: dict[str, float]
+
+    @classmethod
+    def of(cls, name: str, rows: dict[str, TestedEntry], contexts: Contexts, bed: Bed) -> "WorstDay":
+        """The day on which the row's ratio was largest."""
+        day = int(np.argmax(rows[name].scores[0].ratio))
+        steps = contexts.steps_per_day
+        firsts = {row: rows[row].scores[0] for row in rows}
+        return cls(
+            row=name,
+            day=day,
+            time=contexts.test_time()[day * steps : (day + 1) * steps],
+            contexts=np.asarray(bed.days[day]),
+            actions={row: np.asarray(score.runs.actions[day]) for row, score in firsts.items()},
+            ratios={row: float(score.ratio[day]) for row, score in firsts.items()},
+        )
+
+
+class Laps:
+    """The seconds that each part of a run took."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+        self._started = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """All since the lap before belongs to this part."""
+        self.seconds[name] = time.perf_counter() - self._started - sum(self.seconds.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """Everything a study leaves behind."""
+
+    study: str  # "demand-response" or "right-sizing"
+    title: str
+    preset: str | None
+    contexts: Contexts
+    constants: dict[str, float]  # m, alpha, beta
+    seeds: list[int]
+    oracle_average_cost: float
+    test_days: int
+    entries: dict[str, TestedEntry]  # by name, in the order of the table
+    trade_off: list[TradeOffPoint]
+    worst_day: WorstDay
+    policies: dict[str, Policy]
+    settings: dict[str, Any]  # resolved, enough to repeat the run
+    weather: dict[str, Any]  # where the contexts come from
+    seconds: dict[str, float]
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, LeftOut] = dataclasses.field(default_factory=dict)  # by name
+    problem: str = ""  # what is decided, in one paragraph for the report
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of results.json."""
+        return {
+            "format": FORMAT,
+            "study": self.study,
+            "preset": self.preset,
+            "weather": self.weather,
+            "problem": self.constants,
+            "seeds": self.seeds,
+            "oracle": {"average_cost": self.oracle_average_cost},
+            "test_days": self.test_days,
+            "algorithms": {name: row.as_json() for name, row in self.entries.items()},
+            "not_applicable": {name: entry.reason for name, entry in self.left_out.items()},
+            "trade_off": [point.as_json() for point in self.trade_off],
+            **self.extra,
+            "seconds": self.seconds,
+        }
+
+
+NETWORKS = ("LSTM", "MLP")  # which a quick run trains too little for their rows to mean anything
+
+
+HEADINGS = ("", "average cost", "competitive ratio", "p90", "p95", "p99", "p99.5", "prediction error")
+
+
+def cells(row: TestedEntry) -> tuple[str, ...]:
+    """One line: label, then figures in the order of `HEADINGS`."""
+    tails = [score.tail_ratio for score in row.scores]
+    errors = [score.prediction_error for score in row.scores]
+    error = "" if None in errors else spread_text(np.array(errors, float), 3)
+    levels = ("p90", "p95", "p99", "p99.5")
+    return (
+        row.unconverged.marked(row.label),
+        spread_text(row.over_seeds("average_cost"), 3),
+        spread_text(row.over_seeds("competitive_ratio"), 2),
+        *(number_text(float(np.mean([tail[level] for tail in tails])), 2) for level in levels),
+        error,
+    )
+
+
+def shown(study: Study) -> list[TestedEntry]:
+    """The rows of table and figures: all, but not those of networks in a quick run, which say nothing about them."""
+    return [row for row in study.entries.values() if not is_unfinished(study, row)]
+
+
+def notes(study: Study) -> list[str]:
+    """What the marks in the table mean, and what is not in it."""
+    found = [row.unconverged.note(row.label) for row in shown(study) if row.unconverged]
+    unfinished = [row.label for row in study.entries.values() if is_unfinished(study, row)]
+    if unfinished:
+        found.append(
+            f"A quick run: a look, not a result. Neither in the table nor in the figures: {'; '.join(unfinished)}. Their "
+            "networks had a tenth of their training or less, so that their figures (in results.json) say nothing about them."
+        )
+    return found
+
+
+def is_unfinished(study: Study, row: TestedEntry) -> bool:
+    """Whether it is a network's, and a quick run's."""
+    return bool(study.settings.get("quick")) and row.parameters.get("advisor") in NETWORKS
+
+
+def spread_text(values: np.ndarray, digits: int) -> str:
+    """Mean and standard deviation.
+
+    >>> spread_text(np.array([1.0, 2.0]), 2), spread_text(np.array([1.5]), 2)
+    ('1.50 ± 0.50', '1.50')
+    """
+    mean = number_text(float(values.mean()), digits)
+    spread = float(values.std()) if np.isfinite(values).all() else 0.0
+    return f"{mean} ± {spread:.{digits}f}" if len(values) > 1 and spread > 0 else mean
+
+
+def number_text(value: float, digits: int) -> str:
+    """A number, or the sign of infinity."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else "∞"
+
+
+def best(study: Study, figure: str) -> TestedEntry:
+    """The row, the oracle aside, with the lowest mean of a figure; one that is a result, if there is any."""
+    rows = [row for row in shown(study) if row.name != "oracle"]
+    rows = [row for row in rows if not row.unconverged] or rows
+    return min(rows, key=lambda row: float(row.over_seeds(figure).mean()))

@@ -1,0 +1,337 @@
+"""What a sweep tries: every setting of every family that trades average cost for safety, on a grid.
+
+The whole trade-off as one job: a grid of settings and seeds, trained under `vmap` in pieces, scored on the same days.
+
+A piece is a function of arrays and settings that gives back plain records, so that it can run in a thread here, in another
+process, or on another machine: `sweep` takes what executes them. Which settings share a piece does not depend on who does the
+work, and so neither do the figures.
+
+What a sweep finds, as the content of results.json.
+
+A study's sweep, its pieces done by whoever is asked.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ecl2o import theory
+from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Competitive, Periodic, Switch
+from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge
+from ecl2o.data import Contexts
+from ecl2o.evaluation import Bed, DailyScore, metrics, score_all, score_runs
+from ecl2o.fitting.progress import Progress, silent
+from ecl2o.fitting.settings import refuse_bad_alpha
+from ecl2o.fleet.cluster import Lost, each_done
+from ecl2o.learning.losses import CostScale
+from ecl2o.learning.losses import runs as rolled_out
+from ecl2o.offline import oracle
+from ecl2o.paper.contenders import Job, run_jobs
+from ecl2o.paper.frontier import source_of
+from ecl2o.paper.networks import Alone, Calibrated, NetworkTraining, Report, untrained_key
+from ecl2o.paper.pareto import Record, over_seeds, summary
+from ecl2o.paper.sweep_grid import LONGEST, Grid, Network, Setting, _Rule
+from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
+from ecl2o.running import stream_days
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+_NOT_NEGATIVE: _Rule = (lambda value: 0 <= value < math.inf, "be finite and not negative")
+_FRACTION: _Rule = (lambda value: 0 <= value <= 1, "lie between 0 and 1")
+_ABOVE_ONE: _Rule = (lambda value: 1 < value < math.inf, "be finite and exceed 1")
+_RULES: dict[str, _Rule] = {  # which values an axis takes, and how that is said
+    "trusts": _NOT_NEGATIVE,
+    "two_stage_trusts": _NOT_NEGATIVE,
+    "mus": _FRACTION,
+    "kappas": _FRACTION,
+    "gammas": _ABOVE_ONE,
+    "ratios": _ABOVE_ONE,
+    "periods": (lambda value: 0 <= value <= LONGEST, f"be days, from 0 (never) to {LONGEST}"),
+    "seeds": _NOT_NEGATIVE,
+}
+
+
+MOST_RUNS = 25  # trained together: what more remember fits no cache, and a piece is what a lost worker must do again
+LEARNING_RATES = {"lstm": 3e-3, "mlp": 2e-2}  # chosen on Riverside's validation month, docs/choices.md
+TWO_STAGE_TRUST = 0.3
+_KINDS = {"lstm": LSTM, "mlp": MLP}
+_SCALES: dict[str, CostScale] = {"raw": 1.0, "oracle": "oracle", "window": "instance"}
+_SHARES = {"zero": 0.0, "half": 0.5, "mean": 1.0}
+
+Case = tuple[Setting, int]  # a setting and a seed
+
+
+class SweepData(eqx.Module):
+    """The days of a sweep as arrays: windows to train on, validation days to choose by, test days to report."""
+
+    problem: Problem
+    windows: Instance
+    validation: Bed
+    test: Bed
+    seen_before_validation: Float[Array, "n q"]
+    seen_before_test: Float[Array, "k q"]
+    steps: int = eqx.field(static=True, default=4000)  # Adam's, for each network
+
+    @classmethod
+    def of(cls, contexts: Contexts, alpha: float = 10.0, steps: int = 4000) -> "SweepData":
+        """The study's own problem and split of days."""
+        refuse_bad_alpha(alpha)
+        problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha, dim=contexts.dim))
+        known = contexts.split.training_days * contexts.steps_per_day
+        validation, test = (
+            contexts.validation_days(known),
+            contexts.test_days(known + contexts.split.validation_days * contexts.steps_per_day),
+        )
+        return cls(
+            problem,
+            contexts.training_windows(),
+            Bed.of(problem, validation.x0, validation.days),
+            Bed.of(problem, test.x0, test.days),
+            jnp.asarray(validation.history),
+            jnp.asarray(test.history),
+            steps,
+        )
+
+    def training(self, network: Network) -> NetworkTraining:
+        """How networks are trained."""
+        dim, context_dim = self.windows.x0.shape[-1], self.windows.contexts.shape[-1]
+
+        def untrained(seed: int) -> AbstractAgent:
+            return _KINDS[network](dim, context_dim, key=untrained_key(seed))
+
+        return NetworkTraining(untrained, self.problem, self.windows, self.steps, LEARNING_RATES[network])
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A named piece of work: `work(*arguments, report)`, a function of a module, so that it can be sent anywhere."""
+
+    name: str
+    work: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+    def __call__(self, report: Report = lambda step, steps, loss: None) -> Any:
+        return self.work(*self.arguments, report)
+
+
+# Executes pieces, in any order, and gives back what they found, in theirs.
+Execute = Callable[[Sequence[Piece], Progress], list[Any]]
+
+
+def in_threads(pieces: Sequence[Piece], progress: Progress) -> list[Any]:
+    """Two at a time, in this process."""
+    found = run_jobs([Job(piece.name, piece) for piece in pieces], progress)
+    return [found[piece.name] for piece in pieces]
+
+
+def run_sweep(data: SweepData, grid: Grid, progress: Progress = silent, execute: Execute = in_threads) -> list[Record]:
+    """One record for each setting and seed: the setting, and its figures on the validation and on the test days.
+
+    First PureML, whose networks advise the two-stage rows and whose mean error is what rho_bar is measured in; then the rest.
+    """
+    alone: dict[Network, list[Piece]] = {
+        network: _pieces(data, train_alone, network, tuple(grid.alone(network)), grid) for network in grid.networks
+    }
+    found = iter(execute([piece for pieces in alone.values() for piece in pieces], progress))
+    records: list[Record] = []
+    later: list[Piece] = [Piece("guarded and R-OBD", score_experts, (data, tuple(grid.guarded())))]
+    for network, pieces in alone.items():
+        scored = [next(found) for _ in pieces]
+        records += [record for group, _ in scored for record in group]
+        advisors = {seed: advisor for _, group in scored for seed, advisor in group.items()}
+        later.append(Piece(f"{network}, two stages", score_two_stage, (data, tuple(grid.two_stage(network)), advisors)))
+        error = _mean_error(data, advisors)
+        later += _pieces(data, train_calibrated, network, tuple(grid.calibrated(network)), grid, error)
+    for group in execute(later, progress):
+        records += group
+    return records
+
+
+def _pieces(
+    data: SweepData, work: Callable, network: Network, settings: tuple[Setting, ...], grid: Grid, *more: Any
+) -> list[Piece]:
+    """The cases of some settings, cut into pieces of nearly the same size."""
+    cases: list[Case] = list(itertools.product(settings, grid.seeds))
+    count = -(-len(cases) // MOST_RUNS)
+    if count == 1 and len(cases) > 8:
+        count = 2  # two at a time
+    parts = [tuple(cases[start::count]) for start in range(count)]
+    family = settings[0].family if settings else ""
+    return [
+        Piece(f"{network}, {family} {number} of {count}", work, (data, network, part, *more))
+        for number, part in enumerate(parts, start=1)
+    ]
+
+
+def train_alone(
+    data: SweepData, network: Network, cases: tuple[Case, ...], report: Report
+) -> tuple[list[Record], dict[int, AbstractAgent]]:
+    """PureML: the records, and the advisors of kappa = 0 by seed."""
+    keys = [Alone(_number(setting.kappa), seed) for setting, seed in cases]
+    agents = data.training(network).alone(keys, report)
+    advisors = {key.seed: agents[key].advisor for key in keys if key.kappa == 0}
+    return _records(data, cases, [agents[key] for key in keys]), advisors
+
+
+def train_calibrated(
+    data: SweepData, network: Network, cases: tuple[Case, ...], error: float, report: Report
+) -> list[Record]:
+    """EC-L2O."""
+    keys = []
+    for setting, seed in cases:
+        rho_bar = _SHARES[setting.rho_bar or "zero"] * error
+        scale = _SCALES[setting.cost_scale or "oracle"]
+        keys.append(Calibrated(_number(setting.trust), _number(setting.mu), seed, rho_bar, scale))
+    agents = data.training(network).calibrated(keys, report)
+    records = _records(data, cases, [agents[key] for key in keys])
+    return [
+        dataclasses.replace(record, figures={**record.figures, "rho_bar": key.rho_bar})
+        for record, key in zip(records, keys, strict=True)
+    ]
+
+
+def score_two_stage(
+    data: SweepData, settings: tuple[Setting, ...], advisors: dict[int, AbstractAgent], report: Report
+) -> list[Record]:
+    """MLA-ROBD and Switch on advisors that were trained alone."""
+    records = []
+    for family in ("mla-robd", "switch"):
+        cases = [(setting, seed) for setting in settings if setting.family == family for seed in advisors]
+        if cases:
+            records += _records(data, cases, [_two_stage(setting, advisors[seed]) for setting, seed in cases])
+    return records
+
+
+def _two_stage(setting: Setting, advisor: AbstractAgent) -> AbstractAgent:
+    if setting.family == "switch":
+        return Switch(advisor, gamma=_number(setting.gamma))
+    return MLAROBD(advisor, _number(setting.trust))
+
+
+def score_experts(data: SweepData, settings: tuple[Setting, ...], report: Report) -> list[Record]:
+    """R-OBD, and the regression behind promises; what nobody can promise is left out."""
+    records = _records(data, [(Setting("r-obd"), 0)], [ROBD()])
+    per_day = data.test.days.shape[1]
+    for period, group in itertools.groupby(settings, key=lambda setting: setting.period or 0):
+        horizon = period * per_day or None
+        smallest = float(theory.smallest_feasible_ratio(float(data.problem.beta / data.problem.m), horizon))
+        for setting in group:
+            ratio = _number(setting.ratio)
+            if ratio > smallest:
+                records.append(_streamed_record(data, setting, _promising(ratio, horizon, per_day)))
+    return records
+
+
+def _promising(ratio: float, horizon: int | None, per_day: int) -> AbstractAgent:
+    guard = Competitive(OnlineRidge(per_day), ratio, horizon=horizon)
+    return guard if horizon is None else Periodic(guard, horizon)
+
+
+def _streamed_record(data: SweepData, setting: Setting, agent: AbstractAgent) -> Record:
+    """A record of what runs on over midnight, having seen all that went before."""
+    scores = [
+        score_runs(*stream_days(agent, data.problem, bed.x0, bed.days, past), bed)
+        for bed, past in ((data.validation, data.seen_before_validation), (data.test, data.seen_before_test))
+    ]
+    return _record(setting, 0, *scores)
+
+
+def _records(data: SweepData, cases: Sequence[Case], agents: Sequence[AbstractAgent]) -> list[Record]:
+    beds = (score_all(agents, data.validation), score_all(agents, data.test))
+    return [_record(setting, seed, *scores) for (setting, seed), *scores in zip(cases, *beds, strict=True)]
+
+
+def _record(setting: Setting, seed: int, validation: DailyScore, test: DailyScore) -> Record:
+    figures = {
+        "validation_cost": validation.average_cost,
+        "validation_ratio": validation.competitive_ratio,
+        "test_cost": test.average_cost,
+        "test_ratio": test.competitive_ratio,
+        **{f"test_{name}": value for name, value in test.tail_ratio.items()},
+    }
+    if test.prediction_error is not None:
+        figures["test_prediction_error"] = test.prediction_error
+    return Record(setting, seed, figures)
+
+
+def _mean_error(data: SweepData, advisors: dict[int, AbstractAgent]) -> float:
+    """The mean prediction error of the two-stage rule on the training windows, over seeds: the unit of rho_bar."""
+    return float(
+        np.mean([two_stage_error(MLAROBD(a, TWO_STAGE_TRUST), data.problem, data.windows) for a in advisors.values()])
+    )
+
+
+@eqx.filter_jit
+def two_stage_error(agent: MLAROBD, problem: Problem, windows: Instance) -> Float[Array, ""]:
+    """The mean over windows of rho along the calibrated roll-out; windows whose optimum is free are left out."""
+    best = jax.vmap(lambda window: oracle(problem, window))(windows)
+    played = rolled_out(agent, problem, windows)
+    assert played.advice is not None
+    errors = metrics.prediction_error(played.advice, best)
+    return jnp.mean(errors, where=jnp.isfinite(errors))
+
+
+def _number(value: float | None) -> float:
+    assert value is not None
+    return value
+
+
+FORMAT = 1
+
+
+def sweep_results(
+    records: Sequence[Record], grid: Grid, contexts: Contexts, alpha: float, steps: int
+) -> dict[str, Any]:
+    """Where the contexts come from, what was tried, the fronts, and what the validation days choose."""
+    return {
+        "format": FORMAT,
+        "study": "sweep",
+        "source": source_of(contexts),
+        "problem": {"m": 1.0, "alpha": alpha, "beta": alpha},
+        "grid": dataclasses.asdict(grid),
+        "training_steps": steps,
+        **summary(over_seeds(records), grid.networks, float(theory.robd_ratio(1.0, alpha, alpha))),
+    }
+
+
+def sweep(
+    study: SweepData, grid: Grid = Grid(), client: "Client | None" = None, progress: Progress = silent
+) -> list[Record]:
+    """One record for each setting and seed of the grid, the same to the last bit whoever trains them.
+
+    Args:
+        study: the days of a study, `SweepData.of(contexts)`.
+        grid: what is tried.
+        client: of a Dask cluster; None: two threads of this process.
+        progress: told how far it is.
+    """
+    return run_sweep(study, grid, progress, in_threads if client is None else on_cluster(client))
+
+
+def on_cluster(client: "Client") -> Execute:
+    """Let a Dask cluster execute the pieces of a sweep."""
+
+    def execute(pieces: Sequence[Piece], progress: Progress) -> list[Any]:
+        found: list[Any] = [None] * len(pieces)
+        for done, (place, result) in enumerate(each_done(_run, [(piece,) for piece in pieces], client), start=1):
+            if isinstance(result, Lost):
+                raise ValueError(f"{pieces[place].name} could not be done by the cluster: {result}")
+            found[place] = result
+            progress("pieces of the sweep", done, len(pieces))
+        return found
+
+    return execute
+
+
+def _run(piece: Piece) -> Any:
+    return piece()

@@ -1,0 +1,115 @@
+"""What a sweep tries: every setting of every family that trades average cost for safety, on a grid."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+Network = Literal["lstm", "mlp"]
+
+
+RhoBar = Literal[
+    "zero", "half", "mean"
+]  # of the mean prediction error of the two-stage advisor on the training windows
+
+
+ScaleName = Literal["raw", "oracle", "window"]
+
+
+LONGEST = 3650  # days of a period, over which the allowances of a promise are laid out step by step
+
+
+_Rule = tuple[Callable[[float], bool], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One point of the grid; what does not concern its family is None.
+
+    `rho_bar` and `cost_scale` are by name. `period` is the days after which a promise is made anew, 0 for never.
+    """
+
+    family: str
+    network: Network | None = None
+    trust: float | None = None
+    mu: float | None = None
+    rho_bar: RhoBar | None = None
+    cost_scale: ScaleName | None = None
+    kappa: float | None = None
+    gamma: float | None = None
+    ratio: float | None = None
+    period: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What the setting says, and nothing else."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """The values of each axis. The defaults are the paper's trade-off (its Figure 5c); `everything_open` has more.
+
+    EC-L2O: `trusts` x `mus` x `rho_bars` x `cost_scales`. PureML: `kappas`. Two stages: `two_stage_trusts`. Switch: `gammas`. The
+    guard around the regression: `ratios` x `periods`. Each network, and each of the seeds.
+    """
+
+    networks: tuple[Network, ...] = ("lstm",)
+    trusts: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
+    mus: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 0.9)
+    rho_bars: tuple[RhoBar, ...] = ("zero",)
+    cost_scales: tuple[ScaleName, ...] = ("oracle",)
+    kappas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    two_stage_trusts: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
+    gammas: tuple[float, ...] = (1.05, 1.2, 1.5, 2.0, 3.0)
+    ratios: tuple[float, ...] = (1.8, 2.0, 2.5, 3.0, 4.0)
+    periods: tuple[int, ...] = (1, 7, 30, 0)
+    seeds: tuple[int, ...] = (0, 1)
+
+    def __post_init__(self):
+        for axis in dataclasses.fields(self):
+            values = getattr(self, axis.name)
+            if len(set(values)) < len(values):
+                raise ValueError(f"{axis.name} must not repeat a value, got {values}.")
+        for name, (allowed, rule) in _RULES.items():
+            wrong = [value for value in getattr(self, name) if not allowed(value)]
+            if wrong:
+                raise ValueError(f"{name} must {rule}, got {wrong[0]:g}.")
+        if not self.seeds or not self.networks:
+            raise ValueError("a sweep needs at least one seed and one network.")
+        if 0.0 not in self.kappas:
+            raise ValueError(f"kappas must have 0: its networks advise the two-stage rows, got {self.kappas}.")
+
+    def calibrated(self, network: Network) -> Iterator[Setting]:
+        """EC-L2O's settings, without those that say the same: at mu = 0 there is no error for rho_bar, and Adam does not see a
+        constant factor on the whole loss, so that a raw cost is the oracle-scaled one.
+        """
+        seen = set()
+        for trust, mu, rho_bar, scale in itertools.product(self.trusts, self.mus, self.rho_bars, self.cost_scales):
+            same = (trust, mu, None, scale == "window") if mu == 0 else (trust, mu, rho_bar, scale)
+            if same not in seen:
+                seen.add(same)
+                yield Setting("ec-l2o", network, trust, mu, rho_bar, scale)
+
+    def alone(self, network: Network) -> Iterator[Setting]:
+        """PureML's."""
+        return (Setting("pure-ml", network, kappa=kappa) for kappa in self.kappas)
+
+    def two_stage(self, network: Network) -> Iterator[Setting]:
+        """What is made of PureML-0's advice afterwards."""
+        yield from (Setting("mla-robd", network, trust) for trust in self.two_stage_trusts)
+        yield from (Setting("switch", network, gamma=gamma) for gamma in self.gammas)
+
+    def guarded(self) -> Iterator[Setting]:
+        """The regression behind a promise."""
+        return (
+            Setting("guarded", ratio=ratio, period=period)
+            for period, ratio in itertools.product(self.periods, self.ratios)
+        )
+
+    def everything_open(self) -> "Grid":
+        """The same with all that the paper's text leaves open: three thresholds rho_bar, three scales of the cost."""
+        return dataclasses.replace(self, rho_bars=("zero", "half", "mean"), cost_scales=("raw", "oracle", "window"))
+
+    def changed(self, **axes: Any) -> "Grid":
+        """The same with other values on some axes."""
+        return dataclasses.replace(self, **axes)

@@ -1,0 +1,121 @@
+"""Demand response under prices: a miss costs more when energy does, so the weight of the hitting cost changes by the hour.
+
+f(x, (y, w)) = w/2 (x - y)^2, with the shortage y of the demand-response study on the built-in weather, and the price w in
+units of its usual level. Two markets:
+
+- a *tariff*: low at night, high in the evening, the same every day and known in advance;
+- a *spot price*, which is not: it rises with the shortage itself, as it does where the dearest plant sets it, and wanders from
+  hour to hour (an autoregression with coefficient 0.9). It is capped between the same ends, as markets do.
+
+A promise for the tariff uses it as it is; one for the spot price must reckon with the highest price at any hour to come.
+
+The days of the studies that need no file, for comparisons of agents.
+"""
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from ecl2o.data import Contexts, weather_contexts
+from ecl2o.evaluation import Bed
+from ecl2o.fitting.named_agents import HIGHEST, LOWEST, time_of_use
+from ecl2o.fitting.pipeline import tracking_problem
+from ecl2o.fitting.settings import refuse_bad_alpha
+from ecl2o.paper.right_sizing import RightSizing
+from ecl2o.paper.settings import RightSizingSettings
+from ecl2o.paper.varying_curvature import random_instances, varying_curvature_problem
+from ecl2o.problem import CurvedTracking, Mahalanobis, NotApplicable, Problem
+
+HOURS = 24
+_HISTORY = 14 * HOURS
+
+
+def spot_prices(shortage: Float[np.ndarray, " n"], seed: int) -> Float[np.ndarray, " n"]:
+    """A price that rises with the shortage, relative to its mean, and wanders; between the lowest and the highest."""
+    noise, wander = np.random.default_rng(seed).normal(0, 0.12, len(shortage)), np.zeros(len(shortage))
+    for t in range(1, len(shortage)):
+        wander[t] = 0.9 * wander[t - 1] + noise[t]
+    return np.clip(shortage / shortage.mean() * np.exp(wander), LOWEST, HIGHEST)
+
+
+def prices_problem(alpha: float) -> Problem:
+    """Follow the shortage, each miss weighed by the price of its hour."""
+    return Problem(CurvedTracking(LOWEST, HIGHEST), Mahalanobis.isotropic(alpha=alpha, dim=1))
+
+
+def spot_bed(alpha: float, seed: int) -> Bed:
+    """The test days with prices that nobody knows in advance."""
+    contexts = weather_contexts()
+    return _bed(contexts, spot_prices(contexts.values[:, 0], seed), alpha)
+
+
+def tariff_bed(alpha: float) -> Bed:
+    """The test days under the tariff."""
+    contexts = weather_contexts()
+    return _bed(contexts, np.tile(time_of_use(HOURS), contexts.n_days), alpha)
+
+
+def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> Bed:
+    _, days, history = contexts.test_days(_HISTORY)
+    used = contexts.n_days * HOURS
+    priced = np.concatenate([contexts.values[:used], prices[:used, None]], axis=1)
+    first = used - days.shape[0] * HOURS
+    past = priced[first - _HISTORY : first]
+    assert history is not None
+    assert np.array_equal(past[:, :1], history)
+    return Bed.of(prices_problem(alpha), past[-1, :1], priced[first:].reshape(-1, HOURS, 2), past)
+
+
+_INSTANCES = 200
+_ALPHA = 10.0
+
+
+def _movement(alpha: float | None) -> float:
+    """What moving costs, unless said the paper's."""
+    if alpha is None:
+        return _ALPHA
+    refuse_bad_alpha(alpha)
+    return alpha
+
+
+def demand_response_bed(alpha: float | None, seed: int) -> Bed:
+    """The test days of the demand-response study on the built-in weather."""
+    return Bed.of(tracking_problem(1, _movement(alpha)), *weather_contexts().test_days(_HISTORY))
+
+
+def right_sizing_bed(alpha: float | None, seed: int) -> Bed:
+    """The test days of the right-sizing study on the built-in workload: three kinds of servers, a box, Newton's solves."""
+    if alpha is not None:
+        raise NotApplicable(
+            "what moving costs in right-sizing is given by the cluster's start-up prices; leave out alpha."
+        )
+    return RightSizing(RightSizingSettings(seed=seed)).test
+
+
+def varying_curvature_bed(alpha: float | None, seed: int) -> Bed:
+    """Random days on which the curvature of the hitting cost changes from step to step."""
+    problem = varying_curvature_problem(beta=_movement(alpha))
+    instances = random_instances(jax.random.key(seed), _INSTANCES, 24, problem)
+    return Bed.of(problem, np.zeros(1), instances.contexts)
+
+
+def prices_bed(alpha: float | None, seed: int) -> Bed:
+    """The demand-response days, each miss weighed by a price that is not known in advance."""
+    return spot_bed(_movement(alpha), seed)
+
+
+def tariff_prices_bed(alpha: float | None, seed: int) -> Bed:
+    """The same under a tariff that is."""
+    return tariff_bed(_movement(alpha))
+
+
+# By name: alpha (None: the study's own) and seed to a bed.
+BEDS: dict[str, Callable[[float | None, int], Bed]] = {
+    "demand-response": demand_response_bed,
+    "right-sizing": right_sizing_bed,
+    "varying-curvature": varying_curvature_bed,
+    "prices": prices_bed,
+    "prices-tariff": tariff_prices_bed,
+}

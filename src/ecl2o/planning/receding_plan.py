@@ -1,0 +1,88 @@
+"""Plans over a window of contexts: the cheapest path through what is known and forecast, of which the first part is played.
+
+A plan may end before its window does, at the horizon. Its shape stays the same: steps beyond the end are uncoupled by a
+movement weight of zero, and their contexts are not read. Where costs are quadratic with constant curvature and unbounded,
+the first action of a plan is one matrix times (previous action, centres), a matrix for each length that a plan may have,
+made once per roll-out. Everything else is `cheapest_path` on the window, O(window) by its block-tridiagonal structure.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ecl2o.planning.optimal_path import Path, cheapest_path
+from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.solvers.block_tridiagonal import spd_inverse
+
+# Up to this many numbers, a matrix for each length is made; longer windows are solved at every step.
+_LARGEST_TABLE = 2**22
+
+
+class Planner(eqx.Module):
+    """Plans of `shortest` to `steps` steps, made ready for a problem."""
+
+    gains: Float[Array, "lengths d columns"] | None
+    steps: int = eqx.field(static=True)
+    shortest: int = eqx.field(static=True)
+
+
+def prepare_planner(problem: Problem, dim: int, steps: int, shortest: int) -> Planner:
+    """What is needed once per run."""
+    small = (steps - shortest + 1) * (steps + 1) * dim**2 <= _LARGEST_TABLE
+    linear = problem.is_constant_quadratic and small
+    return Planner(_first_action_gains(problem, dim, steps, shortest) if linear else None, steps, shortest)
+
+
+def _first_action_gains(problem: Problem, dim: int, steps: int, shortest: int) -> Float[Array, "lengths d columns"]:
+    """For each length n, the matrix from (previous action, centres of n steps, zeros) to the first action.
+
+    Eliminating a plan's steps from its end: with S_n = A + 4Q - 2Q S_{n-1}^{-1} 2Q (S_1 = A + 2Q), the first action is
+    S_n^{-1} (2Q x_prev + A v_1 + 2Q u), u the first action of the plan one shorter through v_2..v_n, from 0.
+    """
+    hitting = problem.hitting
+    assert isinstance(hitting, AbstractQuadraticCost)
+    A, Q2 = hitting.curvature(None, dim), 2 * problem.Q
+
+    def lengthen(shorter, _):
+        coupling, on_centres = shorter  # 2Q S_{n-1}^{-1} 2Q, and the gains of length n - 1 on each centre
+        inverse = spd_inverse(A + 2 * Q2 - coupling)
+        on_previous = inverse @ Q2
+        on_centres = jnp.concatenate([(inverse @ A)[None], on_previous @ on_centres[:-1]])
+        return (Q2 @ on_previous, on_centres), jnp.concatenate([on_previous[None], on_centres])
+
+    shorter = (Q2, jnp.zeros((steps, dim, dim), A.dtype))
+    shorter, _ = jax.lax.scan(lambda plan, _: (lengthen(plan, None)[0], None), shorter, None, length=shortest - 1)
+    _, gains = jax.lax.scan(lengthen, shorter, None, length=steps - shortest + 1)
+    return jnp.swapaxes(gains, 1, 2).reshape(steps - shortest + 1, dim, (steps + 1) * dim)
+
+
+def make_plan(
+    problem: Problem,
+    planner: Planner,
+    previous: Float[Array, " d"],
+    contexts: Float[Array, "steps q"],
+    length: Int[Array, ""] | int,
+    first: int = 1,
+) -> Path:
+    """The `first` actions of the cheapest path from `previous` through `length` contexts; what follows its end means nothing.
+
+    From gains, each action is the first one of the plan that remains.
+    """
+    dim, coupled = previous.shape[0], jnp.arange(planner.steps) < length
+    contexts = jnp.where(coupled[:, None], contexts, contexts[0])  # whatever was forecast beyond the end
+    gains, hitting = planner.gains, problem.hitting
+    if gains is None:
+        path = cheapest_path(problem, previous, contexts, coupled.astype(previous.dtype))
+        return Path(path.actions[:first], path.converged)
+    assert isinstance(hitting, AbstractQuadraticCost)
+    centres = jax.vmap(lambda y: hitting.centre(y, dim))(contexts)
+
+    def follow(action, done):
+        gain = gains[jnp.maximum(length - done - planner.shortest, 0)]
+        seen = jnp.concatenate([action, jnp.roll(centres, -done, axis=0).reshape(-1)])
+        action = jnp.sum(gain * seen, axis=1)  # unlike a batched matrix product, rounds alike at every place in a batch
+        return action, action
+
+    _, actions = jax.lax.scan(follow, previous, jnp.arange(first))
+    return Path(actions, jnp.ones((), bool))

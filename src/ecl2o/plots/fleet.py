@@ -1,0 +1,180 @@
+"""The report of a fleet: how costs and ratios are distributed over its sites, the worst of them first, and what failed."""
+
+import base64
+import datetime
+import io
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ecl2o.evaluation.metrics import MARK
+from ecl2o.plots.style import GREY, STYLE, house_style, looks, new_figure
+
+_MOST_ROWS = 200  # sites in the page's table; all are in the Parquet file
+_COLUMNS = {
+    "average_cost": "average cost",
+    "competitive_ratio": "worst day",
+    "p99": "99 % of days",
+    "live_ratio": "live ratio",
+    "r_obd_cost": "R-OBD's cost",
+    "rhc_cost": "RHC's cost",
+    "advisor": "advisor",
+}
+
+
+def summary(table: pd.DataFrame) -> dict[str, Any]:
+    """How many sites, how many failed, and the distribution of the two figures over the others."""
+    done = _done(table)
+    kept = [row.get("promise_kept") for row in done]
+    found: dict[str, Any] = {"sites": len(table), "failed": len(table) - len(done)}
+    found |= {"promised": sum(value in (True, False) for value in kept), "kept": sum(value is True for value in kept)}
+    found["no_result"] = sum(map(is_no_result, done))
+    for name in ("average_cost", "competitive_ratio"):
+        quantiles = zip(
+            ("smallest", "median", "p90", "largest"), np.quantile(_column(done, name), [0, 0.5, 0.9, 1]), strict=True
+        )
+        found[name] = {label: float(value) for label, value in quantiles}
+    return found
+
+
+def _done(table: pd.DataFrame) -> list[dict[str, Any]]:
+    rows: list[Any] = table.to_dict("records")
+    return [row for row in rows if row["status"] != "failed"]
+
+
+def _column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
+    """One figure of all rows; a single NaN where there are none."""
+    return np.array([row[name] for row in rows], float) if rows else np.array([np.nan])
+
+
+def is_no_result(row: Mapping[str, Any]) -> bool:
+    """Whether a step behind this site's figures did not converge, or its promise was lost."""
+    return row.get("promise_kept") is False or row.get("unconverged", 0) > 0
+
+
+def marked_name(row: Mapping[str, Any]) -> str:
+    """The name of a site, with a mark where its figures are no result."""
+    return row["name"] + MARK if is_no_result(row) else row["name"]
+
+
+def note(found: Mapping[str, Any]) -> str:
+    """What the mark means, for how many sites; nothing where there are none."""
+    count = found["no_result"]
+    sites = "1 site" if count == 1 else f"{count} sites"
+    told = f"{MARK.strip()} {sites}: a solve did not converge, or a promise was lost. Such figures are no result."
+    return told if count else ""
+
+
+def worst_first(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The sites that are done: broken promises, then other figures that are no result, then what costs most beside R-OBD."""
+
+    def badness(row: dict[str, Any]) -> tuple[bool, bool, float]:
+        return row.get("promise_kept") is False, is_no_result(row), row["average_cost"] / row["r_obd_cost"]
+
+    return sorted(_done(table), key=badness, reverse=True)
+
+
+def draw_distributions(table: pd.DataFrame) -> Figure:
+    """Average cost and worst day over the sites, R-OBD's beside them."""
+    done = _done(table)
+    own, expert = looks(["ec-l2o", "r-obd"]).values()
+    with house_style():
+        figure = new_figure(height=3.2)
+        for axes, (name, beside, label) in zip(
+            figure.subplots(1, 2),
+            (("average_cost", "r_obd_cost", "average cost"), ("competitive_ratio", "r_obd_ratio", "worst day's ratio")),
+            strict=True,
+        ):
+            values = [_column(done, column) for column in (name, beside)]
+            finite = np.concatenate([value[np.isfinite(value)] for value in values])
+            bins = np.linspace(finite.min(), finite.max() + 1e-9, 31).tolist() if finite.size else 30
+            axes.hist(values[1], bins, color=expert.color, alpha=0.5, label="R-OBD")
+            axes.hist(values[0], bins, color=own.color, alpha=0.8, label="policies")
+            axes.axvline(float(np.median(values[0])), color=GREY, linestyle="--")
+            axes.set_xlabel(f"{label} (dashed: the policies' median)")
+            axes.set_ylabel("sites")
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        return figure
+
+
+def fleet_page(table: pd.DataFrame, about: Mapping[str, str], seconds: float) -> str:
+    """One page that needs nothing but itself."""
+    found = summary(table)
+    done = found["sites"] - found["failed"]
+    facts = [f"{found['sites']} sites", f"{found['failed']} failed", *about.values(), f"{seconds:.0f} s"]
+    made = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    parts = [
+        f'<header>\n<p class="kind">ecl2o, fleet</p>\n<h1>{done} sites</h1>\n<p class="facts">{escape(" · ".join(facts))}</p>'
+        "\n</header>"
+    ]
+    if found["failed"]:
+        parts.append(_section("What failed", _failures(table)))
+    if done:
+        parts += [
+            _section("Distribution over sites", _distribution(table, found)),
+            _section("Sites, the worst first", _sites(table, note(found))),
+        ]
+    parts.append(f"<p>Made on {escape(made)}.</p>")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>fleet: ecl2o</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(parts)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
+
+
+def _failures(table: pd.DataFrame) -> str:
+    rows: list[Any] = table.to_dict("records")
+    failed = [row for row in rows if row["status"] == "failed"]
+    lines = "".join(f"<dt>{escape(row['name'])}</dt><dd>{escape(row['reason'])}</dd>" for row in failed)
+    return f'<dl class="rows">{lines}</dl>'
+
+
+def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
+    file = io.BytesIO()
+    with house_style():
+        draw_distributions(table).savefig(file, format="svg", metadata={"Date": None})
+    data = base64.b64encode(file.getvalue()).decode("ascii")
+    told = "".join(
+        f"<dt>{label}</dt><dd>" + ", ".join(f"{name} {value:.3f}" for name, value in found[key].items()) + "</dd>"
+        for key, label in (("average_cost", "average cost"), ("competitive_ratio", "worst day"))
+    )
+    promises = f"<p>{found['promised']} promises made, {found['kept']} kept.</p>" if found["promised"] else ""
+    return (
+        f'<figure>\n<img src="data:image/svg+xml;base64,{data}" alt="Distribution of costs and ratios over sites">\n'
+        "<figcaption>Average cost in units of the oracle's; the worst day's cost over its optimum.</figcaption>\n</figure>"
+        f'<dl class="terms">{told}</dl>{promises}'
+    )
+
+
+def _sites(table: pd.DataFrame, about_marks: str) -> str:
+    rows = worst_first(table)
+    columns = {name: label for name, label in _COLUMNS.items() if any(_cell(row.get(name)) for row in rows)}
+    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in columns.values())
+    lines = [
+        f'<tr><th scope="row">{escape(marked_name(row))}</th>'
+        f"{''.join(f'<td>{_cell(row[name])}</td>' for name in columns)}</tr>"
+        for row in rows[:_MOST_ROWS]
+    ]
+    marks = f"<p>{escape(about_marks)}</p>" if about_marks else ""
+    more = "" if len(rows) <= _MOST_ROWS else f"<p>{len(rows) - _MOST_ROWS} more are in the Parquet file.</p>"
+    return (
+        f'<div class="wide"><table class="results">\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n'
+        + "\n".join(lines)
+        + f"\n</tbody>\n</table></div>{marks}{more}"
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:.3f}"
+    return "" if value is None else escape(str(value))

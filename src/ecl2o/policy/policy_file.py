@@ -1,0 +1,487 @@
+"""The file under saved policies and saved runners: a JSON header and raw arrays in a checked frame, and no code.
+
+docs/policy-format.md describes it byte by byte. What a file says is data to be judged: every number in it is checked before
+it is used, and nothing in it names a module to import or a function to call.
+
+Trees of modules as JSON and arrays, and back, without running anything that a file names.
+
+A module is described by its class name and its fields. A name is looked up in a list that is built from the library's own
+classes (and those the caller hands over), never imported; the instance is made without `__init__`, its fields are set after
+their types are checked, and its `__check_init__` then refuses values that the class itself would refuse.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import math
+import os
+import secrets
+import struct
+import sys
+import types
+import typing
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ecl2o import agents, forecasters, problem
+from ecl2o.problem.arrays import on_device
+
+FORMAT = 2
+
+_MAGIC = b"\x89ECL2O\r\n"
+_FRAME = struct.Struct("<8sIQQ")  # magic, format, bytes of the header, bytes of the arrays
+_NUMBER = struct.Struct("<8sI")  # how it begins in every format
+_DIGEST_BYTES = 32
+_ALIGNMENT = 8
+_UNFINISHED = ".unfinished"
+_LARGEST_HEADER = 1 << 24
+_MOST_AXES = 32
+
+# The only kinds of numbers a file may hold, by their names in it.
+_DTYPES = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in (
+        *("float16", "float32", "float64", "bool"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
+}
+
+
+class PolicyFileError(ValueError):
+    """A file that is not a policy (or a runner's state), or is damaged, or needs something that was not given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What a file holds: its kind ("policy" or "runner"), a JSON object, and arrays; and the number of its format."""
+
+    kind: str
+    header: dict[str, Any]
+    arrays: list[np.ndarray]
+    number: int = FORMAT
+
+
+def pack(contents: Contents) -> bytes:
+    """The bytes of a file; the same contents give the same bytes."""
+    table, blocks, offset = [], [], 0
+    for array in contents.arrays:
+        if array.dtype.name not in _DTYPES:
+            raise TypeError(f"arrays of dtype {array.dtype} cannot be saved; use one of {', '.join(_DTYPES)}.")
+        raw = array.astype(_DTYPES[array.dtype.name], order="C").tobytes()
+        table.append({"dtype": array.dtype.name, "shape": list(array.shape), "offset": offset})
+        blocks.append(raw + b"\0" * (-len(raw) % _ALIGNMENT))
+        offset += len(blocks[-1])
+    header = {**contents.header, "kind": contents.kind, "arrays": table}
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    text += b" " * (-(_FRAME.size + len(text)) % _ALIGNMENT)
+    if len(text) > _LARGEST_HEADER:
+        raise ValueError(f"the header takes {len(text)} bytes, more than {_LARGEST_HEADER}; keep the metadata small.")
+    body = _FRAME.pack(_MAGIC, contents.number, len(text), offset) + text + b"".join(blocks)
+    return body + hashlib.sha256(body).digest()
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file begins as those of this program do."""
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def unpack(data: bytes, kind: str, name: str) -> Contents:
+    """Judge the bytes of a file and read them; `name` is what messages call it."""
+    number, header_bytes = _check_frame(data, name)
+    start, stop = _FRAME.size + header_bytes, len(data) - _DIGEST_BYTES
+    header = _read_header(data[_FRAME.size : start], name)
+    if header.pop("kind", None) != kind:
+        raise PolicyFileError(f"{name} is a file of ecl2o, but does not hold a {kind}.")
+    arrays = _read_arrays(header.pop("arrays", None), data[start:stop], name)
+    return Contents(kind, header, arrays, number)
+
+
+def _check_frame(data: bytes, name: str) -> tuple[int, int]:
+    """Ours, not newer than this reader, whole and undamaged, in this order; its format and the length of its header.
+
+    The number comes first: what comes after it may be another frame in a newer format.
+    """
+    if not data:
+        raise PolicyFileError(f"{name} is empty.")
+    if data[: len(_MAGIC)] != _MAGIC[: len(data)]:
+        raise PolicyFileError(f"{name} is not a file of ecl2o.")
+    if len(data) >= _NUMBER.size:
+        _, number = _NUMBER.unpack_from(data)
+        if number > FORMAT:
+            raise PolicyFileError(
+                f"{name} has format {number}, and this version of ecl2o reads up to format {FORMAT}; install a newer one."
+            )
+    if len(data) < _FRAME.size + _DIGEST_BYTES:
+        raise PolicyFileError(f"{name} is cut short: it has only {len(data)} bytes.")
+    _, number, header_bytes, array_bytes = _FRAME.unpack_from(data)
+    total = _FRAME.size + header_bytes + array_bytes + _DIGEST_BYTES
+    if len(data) < total:
+        raise PolicyFileError(f"{name} is cut short: it has {len(data)} bytes of {total}.")
+    if len(data) > total:
+        raise PolicyFileError(f"{name} is damaged: {len(data) - total} bytes follow its end.")
+    if hashlib.sha256(data[:-_DIGEST_BYTES]).digest() != data[-_DIGEST_BYTES:]:
+        raise PolicyFileError(f"{name} is damaged: its checksum does not match its contents.")
+    if number < 1:
+        raise PolicyFileError(f"{name} has format {number}, which does not exist.")
+    if header_bytes > _LARGEST_HEADER:
+        raise PolicyFileError(f"{name} has a header of {header_bytes} bytes, more than {_LARGEST_HEADER}.")
+    return number, header_bytes
+
+
+def _read_header(text: bytes, name: str) -> dict[str, Any]:
+    try:
+        header = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise PolicyFileError(f"{name} has a header that is not JSON: {error}.") from None
+    if not isinstance(header, dict):
+        raise PolicyFileError(f"{name} has a header that is not a JSON object.")
+    return header
+
+
+def _read_arrays(table: Any, data: bytes, name: str) -> list[np.ndarray]:
+    """The arrays, which must lie one after the other as `pack` lays them, and fill the space exactly."""
+    if not isinstance(table, list):
+        raise PolicyFileError(f"{name} has no table of arrays.")
+    arrays, expected = [], 0
+    for number, entry in enumerate(table):
+        where = f"array {number} of {name}"
+        dtype, shape, offset = _judge_entry(entry, where)
+        size = math.prod(shape) * dtype.itemsize
+        if offset != expected or offset + size > len(data):
+            raise PolicyFileError(f"{where} does not lie where it should: offset {offset}, {size} bytes.")
+        array = np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
+        if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
+            raise PolicyFileError(f"{where} holds truth values that are neither 0 nor 1.")
+        arrays.append(array.astype(dtype.newbyteorder("=")))
+        expected = offset + size + (-size % _ALIGNMENT)
+    if expected != len(data):
+        raise PolicyFileError(f"{name} has {len(data) - expected} bytes that belong to no array.")
+    return arrays
+
+
+def _judge_entry(entry: Any, where: str) -> tuple[np.dtype, tuple[int, ...], int]:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "offset"}:
+        raise PolicyFileError(f"{where} is not described by dtype, shape and offset.")
+    dtype, shape, offset = entry["dtype"], entry["shape"], entry["offset"]
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise PolicyFileError(f"{where} has an unknown dtype {_shown(dtype)}.")
+    if not isinstance(shape, list) or len(shape) > _MOST_AXES or not all(_is_count(axis) for axis in shape):
+        raise PolicyFileError(f"{where} has an absurd shape {_shown(shape)}.")
+    if not _is_count(offset):
+        raise PolicyFileError(f"{where} has an absurd offset {_shown(offset)}.")
+    return _DTYPES[dtype], tuple(shape), offset
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 40
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def read(path: str | os.PathLike[str], kind: str) -> Contents:
+    """Read and judge a file."""
+    path = Path(path)
+    if path.is_char_device() or path.is_block_device():
+        raise PolicyFileError(f"{path} is a device, which may have no end; give a file.")
+    return unpack(path.read_bytes(), kind, str(path))
+
+
+def write(path: str | os.PathLike[str], contents: Contents) -> None:
+    """Write a file under a temporary name beside it, then rename: whoever reads sees the old file or the new one."""
+    path, data = Path(path), pack(contents)
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
+    try:
+        with open(unfinished, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:  # a full disk names no file by itself
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def remove_unfinished(path: str | os.PathLike[str]) -> None:
+    """Remove what writers of this file that were killed have left beside it. For whoever knows that nobody is writing it."""
+    path = Path(path)
+    for beside in path.resolve().parent.iterdir():
+        if beside.name.startswith(f".{path.name}.") and beside.name.endswith(_UNFINISHED):
+            beside.unlink(missing_ok=True)
+
+
+def digest(parts: Sequence[bytes]) -> str:
+    """A SHA-256 over parts, in hexadecimal."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(struct.pack("<Q", len(part)))
+        total.update(part)
+    return total.hexdigest()
+
+
+_DEEPEST = 40
+LARGEST = 10_000_000  # whole number: a window or a period of more steps than that is a mistake, or means no good
+
+# Classes that have another name now: that name, their fields' new names, and fields that say what the old name said.
+_RENAMED: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
+    "agents.Renewed": ("agents.Periodic", {"guard": "agent"}, {"keeps": "memory"}),
+    "agents.Restarting": ("agents.Periodic", {}, {"keeps": "history"}),
+    "user.ClusterCost": ("problem.ClusterCost", {}, {}),
+}
+# Classes that play something else than they did, the field that only their old files have, and what to do with these.
+_REPLACED: dict[str, tuple[str, str]] = {
+    "agents.OnlineRidge": (
+        "refit_every",
+        "it is the regression of an older version, with other features and weights than this one plays; make the policy again, "
+        "with ecl2o fit from the same series",
+    ),
+}
+_BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+@functools.cache
+def library_classes() -> dict[str, type[eqx.Module]]:
+    """Every public, concrete module of the problem, agents and forecasters packages, by "package.Class"."""
+    found: dict[str, type[eqx.Module]] = {}
+    for package in (problem, agents, forecasters):
+        inside = package.__name__
+        modules = [m for name, m in sorted(sys.modules.items()) if name == inside or name.startswith(inside + ".")]
+        for module in modules:
+            for name, cls in vars(module).items():
+                if _is_storable_class(cls) and cls.__module__ == module.__name__ and not name.startswith("_"):
+                    key = f"{inside.rpartition('.')[2]}.{cls.__name__}"
+                    if found.setdefault(key, cls) is not cls:
+                        raise TypeError(f"two classes are called {key} in policy files: {found[key]} and {cls}.")
+    return found
+
+
+def _is_storable_class(cls: Any) -> bool:
+    concrete = isinstance(cls, type) and issubclass(cls, eqx.Module) and not inspect.isabstract(cls)
+    return concrete and not cls.__name__.startswith("Abstract")
+
+
+@functools.cache
+def _library_names() -> dict[type, str]:
+    return {cls: name for name, cls in library_classes().items()}
+
+
+def class_name(cls: type) -> str:
+    """How a file calls a class: "agents.ROBD", or "user.Mine" for one that the library does not know."""
+    return _library_names().get(cls, f"user.{cls.__name__}")
+
+
+def allowed_classes(extra: Sequence[type]) -> dict[str, type[eqx.Module]]:
+    """What a file may name: the library's classes, and the caller's."""
+    allowed = dict(library_classes())
+    for cls in extra:
+        if not _is_storable_class(cls):
+            raise TypeError(f"classes must be concrete subclasses of equinox.Module, got {cls!r}.")
+        if allowed.setdefault(class_name(cls), cls) is not cls:
+            raise TypeError(f"two of the classes are called {cls.__name__}.")
+    return allowed
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """Describes values in JSON; arrays are put aside, and so are the places of functions, of which only the name is kept."""
+
+    arrays: list[np.ndarray] = dataclasses.field(default_factory=list)
+    functions: list[str] = dataclasses.field(default_factory=list)
+
+    def encode(self, value: Any, where: str) -> Any:
+        """The description of a value, or a `TypeError` that says what cannot be saved."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None or isinstance(value, bool | int | float | str):
+            if (wrong := _oversize(value)) is not None:
+                raise ValueError(f"{where} cannot be saved: {wrong}.")
+            return value
+        if isinstance(value, jax.Array | np.ndarray):
+            self.arrays.append(_stored_array(value, where))
+            return {"array": len(self.arrays) - 1}
+        if type(value) in (tuple, list):
+            items = [self.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+            return {type(value).__name__: items}
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            return {"dict": {key: self.encode(item, f"{where}[{key!r}]") for key, item in value.items()}}
+        if isinstance(value, eqx.Module) and _is_storable_class(type(value)):
+            names = [field.name for field in dataclasses.fields(value)]
+            fields = {name: self.encode(getattr(value, name), f"{where}.{name}") for name in names}
+            return {"module": class_name(type(value)), "fields": fields}
+        if callable(value):
+            self.functions.append(where)
+            plain = value.func if isinstance(value, jax.tree_util.Partial) else value
+            return {"function": getattr(plain, "__qualname__", type(plain).__name__)}
+        raise TypeError(f"{where} cannot be saved: a {type(value).__name__} is neither a module nor an array nor JSON.")
+
+
+def _stored_array(value: Any, where: str) -> np.ndarray:
+    if jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        raise TypeError(f"{where} cannot be saved: it has dtype {value.dtype}; keep jax.random.key_data instead.")
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise ValueError(f"{where} cannot be saved: it holds NaN.")
+    return array
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    """Rebuilds values from descriptions; `name` is what messages call the file."""
+
+    name: str
+    arrays: list[np.ndarray]
+    classes: dict[str, type[eqx.Module]]
+
+    def decode(self, described: Any, where: str, depth: int = 0) -> Any:
+        """The value, or a `PolicyFileError` that says what is wrong where."""
+        if depth > _DEEPEST:
+            raise PolicyFileError(f"{where} of {self.name} is nested too deeply.")
+        if described is None or isinstance(described, bool | int | float | str):
+            if (wrong := _oversize(described)) is not None:
+                raise PolicyFileError(f"{where} of {self.name} cannot be right: {wrong}.")
+            return described
+        if isinstance(described, dict) and set(described) == {"module", "fields"}:
+            return self._module(described["module"], described["fields"], where, depth)
+        if isinstance(described, dict) and len(described) == 1:
+            ((kind, content),) = described.items()
+            if kind == "array" and type(content) is int and 0 <= content < len(self.arrays):
+                return self._array(self.arrays[content], where)
+            if kind in ("tuple", "list") and isinstance(content, list):
+                items = [self.decode(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(content)]
+                return tuple(items) if kind == "tuple" else items
+            if kind == "dict" and isinstance(content, dict):
+                return {key: self.decode(item, f"{where}[{key!r}]", depth + 1) for key, item in content.items()}
+            if kind == "function":
+                raise PolicyFileError(
+                    f"{where} of {self.name} is a function, which no file can hold; "
+                    "give the problem: load(path, problem=...)."
+                )
+        raise PolicyFileError(f"{where} of {self.name} is not a description of a value.")
+
+    def _array(self, array: np.ndarray, where: str) -> jax.Array:
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            raise PolicyFileError(f"{where} of {self.name} holds NaN.")
+        return on_device(array)
+
+    def _module(self, class_name: Any, described: Any, where: str, depth: int) -> eqx.Module:
+        if not isinstance(class_name, str) or not isinstance(described, dict):
+            raise PolicyFileError(f"{where} of {self.name} is not a description of a module.")
+        same = class_name, {}, {}
+        class_name, new_fields, said = same if class_name in self.classes else _RENAMED.get(class_name, same)
+        described = {new_fields.get(name, name): value for name, value in described.items()} | said
+        cls = self.classes.get(class_name)
+        if cls is None:
+            hint = ""
+            if class_name.startswith("user."):
+                hint = f"; it is not a class of ecl2o, so give it: load(path, classes=({class_name[5:][:60]},))"
+            raise PolicyFileError(f"{where} of {self.name} is of the unknown class {class_name[:80]!r}{hint}.")
+        old_field, instead = _REPLACED.get(class_name, (None, ""))
+        if old_field in described:
+            raise PolicyFileError(f"{where} of {self.name} cannot be used: {instead}.")
+        values = {key: self.decode(item, f"{where}.{key}", depth + 1) for key, item in described.items()}
+        try:
+            return _rebuild(cls, values)
+        except _BAD_VALUE as error:
+            raise PolicyFileError(f"{where} of {self.name} is not a valid {cls.__name__}: {error}") from None
+
+
+def _oversize(value: Any) -> str | None:
+    """What is wrong with a whole number that no policy has; None of anything else."""
+    if not isinstance(value, int) or abs(value) <= LARGEST:
+        return None
+    digits = len(str(abs(value)))
+    size = value if digits <= 20 else f"a number of {digits} digits"
+    return f"it is {size}, and whole numbers in policies are at most {LARGEST}"
+
+
+def warn_of_rounding(arrays: Sequence[np.ndarray], name: str) -> None:
+    """Say that double precision is lost where JAX runs in single precision."""
+    if not jax.config.read("jax_enable_x64") and any(a.dtype == np.float64 for a in arrays):
+        warnings.warn(
+            f"{name} holds float64 numbers, but JAX runs in 32 bits, so they are rounded to float32; "
+            "to keep them, set jax_enable_x64.",
+            stacklevel=3,
+        )
+
+
+def _rebuild(cls: type[eqx.Module], values: dict[str, Any]) -> eqx.Module:
+    """An instance with these fields, checked as if it had been made by its class, but without running `__init__`."""
+    fields, hints = {f.name: f for f in dataclasses.fields(cls)}, _hints(cls)
+    unknown = sorted(set(values) - set(fields))
+    if unknown:
+        raise ValueError(f"it has no field {unknown[0][:60]!r}; was the file made by a newer version?")
+    module = object.__new__(cls)
+    for name, field in fields.items():
+        value = values[name] if name in values else _default(field)
+        if not _fits(value, hints.get(name, Any)):
+            raise TypeError(f"{name} must be {_hint_name(hints[name])}, got {type(value).__name__}.")
+        object.__setattr__(module, name, value)
+    for kind in cls.__mro__:
+        if "__check_init__" in vars(kind):
+            vars(kind)["__check_init__"](module)
+    return module
+
+
+def _default(field: dataclasses.Field) -> Any:
+    """The default of a field that a file does not mention: it was made before the class had that field."""
+    if field.default is not dataclasses.MISSING:
+        value = field.default
+    elif field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    else:
+        raise ValueError(f"field {field.name!r} is missing.")
+    converter: Callable[[Any], Any] = field.metadata.get("converter", lambda value: value)
+    return converter(value)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the declared type: classes, unions, literals, containers, and arrays by kind and axes."""
+    if hint is Any:
+        return True
+    if hasattr(hint, "dim_str"):
+        return _fits_array(value, hint)
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in options)
+    if origin is typing.Literal:
+        return any(type(value) is type(option) and value == option for option in options)
+    if origin is tuple and isinstance(value, tuple):
+        if len(options) == 2 and options[1] is Ellipsis:
+            return all(_fits(item, options[0]) for item in value)
+        return len(value) == len(options) and all(_fits(*pair) for pair in zip(value, options, strict=True))
+    if origin is not None:
+        return isinstance(value, origin)
+    if hint is None:
+        return value is None
+    if hint in (int, float):
+        return type(value) is hint or (hint is float and type(value) is int)
+    return isinstance(value, hint) if isinstance(hint, type) else True
+
+
+def _fits_array(value: Any, hint: Any) -> bool:
+    """Kind of number and count of axes; sizes are for the class's own check."""
+    axes = hint.dim_str.split()
+    flexible = any(axis.startswith("*") or "..." in axis for axis in axes)
+    return isinstance(value, hint.dtype[hint.array_type, "..."]) and (flexible or value.ndim == len(axes))
+
+
+def _hint_name(hint: Any) -> str:
+    return getattr(hint, "__name__", None) or str(hint)

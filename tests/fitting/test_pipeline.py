@@ -1,0 +1,254 @@
+"""The recipe for a user's series: units do not matter, and what is tested is what is streamed."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import ecl2o as ec
+from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
+from ecl2o.evaluation import Bed as Bed
+from ecl2o.evaluation import score_days
+from ecl2o.evaluation.comparison import Entry, score_days_of
+from ecl2o.fitting import candidates
+from ecl2o.fitting.pipeline import Recipe, choose_each, default_split, fit_contexts, scaled_site, tracking_problem
+from ecl2o.fitting.progress import silent
+from ecl2o.fitting.promise_spec import Terms
+from ecl2o.fitting.weights import usual_weight
+from ecl2o.running import stream_days
+
+STEPS, DAYS = 4, 20
+SPLIT = Split(12, 4)
+
+
+RIDGE = Recipe(advisor="ridge")
+
+
+def series(values: np.ndarray, split: Split = SPLIT) -> Contexts:
+    time = pd.date_range("2024-01-01", periods=len(values), freq="6h")
+    names = tuple(f"y{i}" for i in range(values.shape[1]))
+    metadata = SeriesMetadata("own.csv", "0" * 64, "time", "ISO 8601", names, (), 360.0, STEPS, False, Repairs())
+    return Contexts(values, time, metadata, STEPS, split)
+
+
+@pytest.fixture(scope="module")
+def wavy() -> np.ndarray:
+    steps = np.arange(DAYS * STEPS)
+    noise = np.random.default_rng(2).normal(size=(len(steps), 1))
+    return 5e6 * (3 + np.sin(2 * np.pi * steps / STEPS)[:, None] + 0.3 * noise)
+
+
+@pytest.fixture(scope="module")
+def fitted(wavy):
+    stages = []
+    recipe = Recipe(advisor="lstm", promise=Terms(2.0, "day"), steps=3)
+    found = fit_contexts(series(wavy), recipe, lambda stage, done, total: stages.append(stage))
+    assert list(dict.fromkeys(stages)) == [
+        "training (lstm)",
+        "choosing on validation days",
+        "testing on held-back days",
+    ]
+    return found
+
+
+def test_the_choice_is_the_best_on_validation(fitted):
+    assert [(c.trust, c.mu, c.trained) for c in fitted.candidates] == [(*pair, True) for pair in candidates.GRID]
+    assert fitted.chosen.average_cost == min(c.average_cost for c in fitted.candidates)
+    assert len({c.average_cost for c in fitted.candidates}) == len(candidates.GRID)
+
+
+def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
+    """The runner with the policy's daily restart is continuous testing, in the user's units."""
+    contexts = series(wavy)
+    x0, days, history = contexts.test_days(fitted.policy.contract.history_steps)
+    bed = Bed.spanning(fitted.policy.problem, x0, days, history)
+    score = score_days(fitted.policy.agent, bed)
+    row = next(row for row in fitted.entries if row.name == "policy")
+    assert score.average_cost == pytest.approx(row.average_cost, rel=1e-9)
+    runner = ec.Runner(fitted.policy, x0, history)
+    streamed = np.array([runner.step(context) for context in days.reshape(-1, 1)])
+    np.testing.assert_allclose(streamed, np.asarray(score.runs.actions).reshape(-1, 1), rtol=1e-9)
+    assert row.promise_kept
+    assert row.live_ratio <= 2.0 * (1 + 1e-9)
+
+
+def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wavy):
+    """Its days are not cut at midnight, its past is the whole series, and the units are the user's."""
+    contexts = series(wavy)
+    found = fit_contexts(contexts, Recipe(advisor="ridge"))
+    assert [(c.advisor, c.trust) for c in found.candidates] == [("ridge", trust) for trust in candidates.RIDGE_TRUSTS]
+    assert not any(c.trained for c in found.candidates)
+    assert found.chosen.average_cost == min(c.average_cost for c in found.candidates)
+    assert len(found.policy.history) == DAYS * STEPS
+    x0, days, history = contexts.test_days((SPLIT.training_days + SPLIT.validation_days) * STEPS)
+    runner = ec.Runner(found.policy, x0, history)
+    actions = np.array([runner.step(context) for context in days.reshape(-1, 1)]).ravel()
+    moved = np.diff(np.concatenate([x0, actions]))
+    cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(moved**2)
+    best = ec.oracle(found.policy.problem, ec.Instance(x0, days.reshape(-1, 1)))
+    row = next(row for row in found.entries if row.name == "policy")
+    assert row.average_cost == pytest.approx(cost / float(best.cost), rel=1e-9)
+    assert row.mean_bill == pytest.approx(cost / len(days), rel=1e-9)
+
+
+def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_path):
+    ec.save(tmp_path / "policy.ecl2o", fitted.policy)
+    loaded = ec.load(tmp_path / "policy.ecl2o")
+    assert loaded.history.tolist() == wavy[-loaded.contract.history_steps :].tolist()
+    assert loaded.contract.history_until == "2024-01-20 18:00:00"
+    terms = {"ratio": 2.0, "per": "day", "allowance": 0.0, "contexts": None}
+    asked = {"alpha": 10.0, "advisor": "lstm", "promise": terms, "steps": 3, "seed": 0, "bounds": None, "weights": None}
+    assert loaded.metadata["recipe"] == asked
+
+
+@pytest.mark.parametrize("advisor", ["seasonal", "mlp", "lstm"])
+def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy, advisor):
+    """Scaled training is only numerics: actions are those of the scaled series times the factor."""
+    contexts = series(wavy)
+    scaled, problem = contexts.scaled_to(1.0), tracking_problem(1, 10.0)
+    shape = candidates.Shape.of(contexts)
+    inside = candidates.untrained_advisor(advisor, scaled, shape, jax.random.key(0))
+    unit, top = scaled.scale / contexts.scale, float(wavy.max())
+    terms = Terms(2.0, "day", allowance=1e9, contexts=(0.0, top)).in_units(unit)
+    agent = candidates.promising(ec.MLAROBD(inside, 2.0), terms, STEPS)
+    raw = candidates.in_units(agent, 1 / unit)
+    assert float(raw.agent.contexts[1]) == pytest.approx(top, rel=1e-12)
+    assert float(raw.agent.allowance) == pytest.approx(1e9, rel=1e-12)
+    runs = [
+        ec.rollout_days(a, problem, *map(jax.numpy.asarray, c.test_days(shape.history_steps)))[0].actions
+        for a, c in ((agent, scaled), (raw, contexts))
+    ]
+    np.testing.assert_allclose(runs[0] * (contexts.scale / scaled.scale), runs[1], rtol=1e-9)
+
+
+def test_windows_hold_what_came_before_them_and_are_not_too_many(wavy, monkeypatch):
+    contexts = series(wavy)
+    windows = candidates.windows_of(contexts, steps=8, history_steps=4)
+    training = wavy[: 12 * STEPS]
+    assert windows.contexts.shape == (len(training) - 8 - 4 + 1, 8, 1)
+    np.testing.assert_array_equal(windows.x0, windows.past[:, -1])
+    np.testing.assert_array_equal(windows.past[5], training[5:9])
+    np.testing.assert_array_equal(windows.contexts[5], training[9:17])
+    monkeypatch.setattr(candidates, "MOST_WINDOWS", 10)
+    fewer = candidates.windows_of(contexts, steps=8, history_steps=4)
+    assert fewer.x0.shape == (10, 1)
+    np.testing.assert_array_equal(fewer.contexts[-1], windows.contexts[-1])
+
+
+def _rounded_up(contexts: Contexts, least: float) -> float:
+    """A bound that comes back from the units of training as a larger number, which lies outside of itself."""
+    scaled = scaled_site(contexts, RIDGE).contexts.scale
+    there, back = scaled / contexts.scale, contexts.scale / scaled
+    return next(bound for bound in (least + i / 64 for i in range(1000)) if bound * there * back > bound)
+
+
+def test_a_promise_for_the_whole_run_within_bounds(wavy):
+    """Actions stay within the bounds, the promise counts on contexts there, and holds in the units of the series."""
+    low, high = float(wavy.min()) * 0.9, _rounded_up(series(wavy), 1.01 * float(wavy.max()))
+    recipe = Recipe(advisor="ridge", promise=Terms(2.0), steps=2, bounds=(low, high))
+    found = fit_contexts(series(wavy), recipe)
+    row = next(row for row in found.entries if row.name == "policy")
+    assert row.promise.period is None
+    assert [float(end) for end in row.promise.contexts] == [low, high]
+    assert row.promise_kept
+    runner = ec.Runner(found.policy, wavy[0], wavy[:8])
+    far = [runner.step([high]) for _ in range(3)]
+    assert all(low <= float(action[0]) <= high for action in far)
+    assert bool(runner.info.details["kept"])
+    runner.step([1000 * high])
+    assert runner.stood_in  # a context that cannot be right ends nothing
+    assert bool(runner.info.details["kept"])
+    runner.step([1.2 * high])
+    assert not bool(runner.info.details["kept"])  # a context that it does not count on
+
+
+def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_tested():
+    """A periodic series with little noise: a profile of the last days knows nearly everything, and nothing is trained."""
+    steps = np.arange(DAYS * STEPS)
+    noise = np.random.default_rng(5).normal(size=(len(steps), 1))
+    values = 10 + 5 * (steps % STEPS == 2)[:, None] + 1e-3 * noise
+    contexts = series(values)
+    found = fit_contexts(contexts, Recipe(advisor="rhc"))
+    assert [c.name for c in found.candidates] == ["rhc", "guarded-rhc"]
+    rows = {row.name: row for row in found.entries}
+    assert rows["policy"].average_cost <= min(rows[name].average_cost for name in ("rhc", "r-obd", "greedy")) * (
+        1 + 1e-9
+    )
+    x0, days, history = contexts.test_days(found.policy.contract.history_steps)
+    runner = ec.Runner(found.policy, x0, history)
+    actions = np.array([runner.step(context) for context in days.reshape(-1, 1)]).ravel()
+    cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(np.diff(actions, prepend=x0) ** 2)
+    assert rows["policy"].mean_bill == pytest.approx(cost / len(days), rel=1e-9)
+    behind = Recipe(advisor="rhc", promise=Terms(2.0, "day"))
+    promised = fit_contexts(contexts, behind)
+    assert [c.name for c in promised.candidates] == ["promised-rhc"]
+    assert promised.entries[2].promise_kept
+
+
+def test_candidates_are_compared_day_by_day(wavy):
+    """Standard errors are those of means over the validation days: of each cost, and of its distance from the best."""
+    (choice,) = choose_each([series(wavy)], [Recipe(advisor="rhc")])
+    contexts = choice.contexts
+    kept = [option.kept_steps(contexts) for option in choice.options]
+    bed = Bed.spanning(choice.problem, *contexts.validation_days(max(kept)))
+    scores = [
+        score_days_of(Entry(option.agent, option.forecaster, stream_days, steps), bed)
+        for option, steps in zip(choice.options, kept, strict=True)
+    ]
+    costs = np.stack([score.cost for score in scores]) / np.mean(np.asarray(bed.unit))
+    behind = costs - costs[choice.best]
+    assert len(costs) == 2
+    for name, daily in (("standard_error", costs), ("behind_error", behind)):
+        expected = daily.std(axis=1, ddof=1) / np.sqrt(daily.shape[1])
+        np.testing.assert_allclose([getattr(c, name) for c in choice.candidates], expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose([c.behind for c in choice.candidates], behind.mean(axis=1), rtol=1e-6, atol=1e-9)
+
+
+def test_bounds_narrower_than_the_series(wavy):
+    """What was asked lies outside of what can be done, before the first day too."""
+    low, high = (float(np.quantile(wavy, share)) for share in (0.4, 0.6))
+    found = fit_contexts(series(wavy), Recipe(advisor="r-obd", bounds=(low, high)))
+    rows = {row.name: row for row in found.entries}
+    assert rows["policy"].average_cost == pytest.approx(rows["r-obd"].average_cost, rel=1e-9)
+    assert all(row.average_cost >= 1 - 1e-9 and not row.unconverged for row in found.entries)
+
+
+def test_the_usual_weight_is_the_mean_of_those_that_are_billed(wavy):
+    told = series(np.hstack([wavy, np.tile([[0.1], [1.0], [1.0], [9.0]], (DAYS, 1))]))
+    weighted = dataclasses.replace(told, metadata=dataclasses.replace(told.metadata, weight_column="y1"))
+    assert usual_weight(weighted, (0.5, 2.0)) == pytest.approx((0.5 + 1 + 1 + 2) / 4)
+
+
+def test_default_split():
+    assert default_split(365) == Split(243, 60)
+    assert default_split(91) == Split(60, 15)
+    assert default_split(90) == Split()  # which 90 days cannot fill, and Contexts says so
+
+
+def test_refusals(wavy):
+    with pytest.raises(DataError, match="never change"):
+        fit_contexts(series(np.full((DAYS * STEPS, 2), 3.0)))
+    with pytest.raises(ValueError, match=r"ratio = 1.05 cannot be promised over 4 steps: it must exceed 1\.25697"):
+        fit_contexts(series(wavy), Recipe(promise=Terms(1.05, "day")))
+    with pytest.raises(ValueError, match="alpha must be positive"):
+        Recipe(alpha=-1.0)
+    for alpha in (1e300, {"demand": 1e-300}):
+        with pytest.raises(ValueError, match=r"alpha must lie between 1e-12 and 1e\+12"):
+            Recipe(alpha=alpha)
+    with pytest.raises(DataError, match="training days are too few"):
+        candidates.windows_of(series(wavy), steps=48, history_steps=4)
+
+
+def test_a_week_is_learned_where_there_are_four_and_the_data_has_one():
+    days = 70
+    level = np.where(np.arange(days) % 7 < 5, 10.0, 4.0)  # five working days, two others
+    noise = np.random.default_rng(0).normal(size=days * STEPS)
+    values = (np.repeat(level, STEPS) + np.tile(np.sin(np.arange(STEPS)), days) + 0.1 * noise)[:, None]
+    (choice,) = choose_each([series(values, Split(42, 14))], [RIDGE])
+    costs = {candidate.name: candidate.average_cost for candidate in choice.candidates}
+    assert choice.chosen.name == "ridge, weekly"
+    assert costs["ridge, weekly"] < 0.95 * costs["ridge"]
+    (few,) = candidates.options([scaled_site(series(values, Split(27, 14)), RIDGE)], silent)
+    assert "ridge, weekly" not in [option.name for option in few]

@@ -1,0 +1,39 @@
+"""The report of a fleet marks figures that are no result."""
+
+import pandas as pd
+
+from ecl2o.plots.fleet import fleet_page, marked_name, note, summary, worst_first
+
+GOOD = {
+    "name": "good",
+    "status": "fitted",
+    "average_cost": 1.9,
+    "competitive_ratio": 2.0,
+    "p99": 1.8,
+    "live_ratio": 1.9,
+    "r_obd_cost": 1.5,
+    "r_obd_ratio": 1.7,
+    "advisor": "ridge",
+    "promise_kept": True,
+    "unconverged": 0,
+}
+LOST = GOOD | {"name": "lost", "average_cost": 1.1, "promise_kept": False, "unconverged": 3}
+FAILED_SOLVE = GOOD | {"name": "solver", "average_cost": 1.0, "promise_kept": None, "unconverged": 17}
+NOT_DONE = {"name": "broken", "status": "failed", "reason": "empty file"}
+
+
+def test_sites_whose_figures_are_no_result_are_marked_and_come_first():
+    table = pd.DataFrame.from_records([GOOD, FAILED_SOLVE, NOT_DONE, LOST])
+    assert [marked_name(row) for row in worst_first(table)] == ["lost †", "solver †", "good"]
+    found = summary(table)
+    assert (found["no_result"], found["promised"], found["kept"], found["failed"]) == (2, 2, 1, 1)
+    assert note(found).startswith("† 2 sites: a solve did not converge, or a promise was lost.")
+    page = fleet_page(table, {}, 1.0)
+    for cell in ("lost †</th>", "solver †</th>", "good</th>", note(found)):
+        assert cell in page
+
+
+def test_a_fleet_of_results_has_no_mark():
+    table = pd.DataFrame.from_records([GOOD, GOOD | {"name": "other", "promise_kept": None}])
+    assert note(summary(table)) == ""
+    assert "†" not in fleet_page(table, {}, 1.0)

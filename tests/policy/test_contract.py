@@ -1,0 +1,133 @@
+"""What a policy says about itself: filled in from agent and problem, kept by its file, and found in files of format 1 too."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pydantic
+import pytest
+
+import ecl2o as ec
+from ecl2o.policy import Contract, describe
+from ecl2o.policy.contract import Source
+
+FORMAT1 = Path(__file__).parent / "format1"
+EXPECTED = json.loads((FORMAT1 / "expected.json").read_text())
+TRACKING = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+
+
+def test_promise_and_bounds_are_those_of_agent_and_problem():
+    guard = ec.Periodic(ec.Competitive(ec.ROBD(), 2.5, horizon=24), 24)
+    said = Contract(period_name="shift", promise=None, action_bounds=[(0.0, 1.0)])
+    contract = ec.Policy(guard, TRACKING, contract=said).contract
+    assert contract.promise is not None
+    assert contract.promise.model_dump() == {
+        "ratio": 2.5,
+        "relative_to": "the optimum",
+        "allowance": 0.0,
+        "period": 24,
+        "period_name": "shift",
+        "contexts": None,
+    }
+    assert contract.action_bounds is None
+    boxed = ec.Problem(TRACKING.hitting, TRACKING.switching, ec.Box(-1.0, [np.inf]))
+    assert ec.Policy(ec.ROBD(), boxed).contract.action_bounds == [(-1.0, np.inf)]
+    assert ec.Policy(ec.ROBD(), boxed).contract.promise is None
+
+
+def test_a_contract_comes_back_from_its_file(tmp_path):
+    contract = Contract(
+        columns=["demand"],
+        units=["kW"],
+        step_minutes=15.0,
+        steps_per_day=96,
+        history_steps=0,
+        history_until="2024-01-01 00:00:00",
+        seen_until="2023-12-31 00:00:00",
+        source=Source(file="demand.csv", sha256="0" * 64),
+        plausible=[(0.0, np.inf)],
+    )
+    history = np.array([[1.0], [0.1]])
+    policy = ec.Policy(ec.Guarded(ec.ROBD(), slack=0.5), TRACKING, contract=contract, history=history)
+    ec.save(tmp_path / "policy", policy)
+    loaded = ec.load(tmp_path / "policy")
+    assert loaded.contract == policy.contract
+    assert loaded.contract.promise.relative_to == "ROBD"
+    assert loaded.history.tobytes() == history.tobytes()
+    assert describe(loaded)["contract"]["columns"] == ["demand"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"columns": ["a", "b"], "context_dim": 1}, "columns must have one entry for each of the 1 numbers"),
+        ({"columns": ["a"], "units": ["kW", "kW"]}, "units must have one entry"),
+        ({"units": ["kW"]}, "units must have one entry"),
+        ({"columns": ["a"], "plausible": [(1.0, 0.0)]}, "a lower and an upper end"),
+        ({"columns": ["a"], "plausible": [(np.nan, 0.0)]}, "a lower and an upper end"),
+        ({"steps_per_day": 0}, "steps_per_day"),
+        ({"step_minutes": -5.0}, "step_minutes"),
+        ({"history_steps": -1}, "history_steps"),
+    ],
+)
+def test_a_contract_that_makes_no_sense_is_refused(given, message):
+    with pytest.raises(pydantic.ValidationError, match=message):
+        Contract(**given)
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [([[1.0, 2.0]], r"\(H, 1\)"), ([1.0], r"\(H, 1\)"), ([[np.nan]], "finite"), ([["x"]], "could not convert")],
+)
+def test_a_history_of_another_shape_is_refused(history, message):
+    with pytest.raises(ValueError, match=message):
+        ec.Policy(ec.ROBD(), TRACKING, contract=Contract(columns=["demand"]), history=np.array(history))
+
+
+# --- files of format 1, made by version 0.1.0 -----------------------------------------------------------------------
+
+
+def test_the_regression_of_version_0_1_is_refused():
+    """Its weights belong to other features: it must be fitted again."""
+    with pytest.raises(ec.PolicyFileError, match=r"ridge.ecl2o cannot be used: it is the regression of an older"):
+        ec.load(FORMAT1 / "ridge.ecl2o")
+
+
+@pytest.mark.parametrize("name", sorted(set(EXPECTED) - {"ridge"}))
+def test_a_file_of_format_1_plays_what_it_played(name):
+    policy, expected = ec.load(FORMAT1 / f"{name}.ecl2o"), EXPECTED[name]
+    assert not {"history", "columns", "steps_per_day", "source"} & set(policy.metadata)
+    history = policy.history if expected["history"] is None else expected["history"]
+    runner = ec.Runner(policy, expected["x0"], history)
+    played = [runner.step(context) for context in expected["contexts"]]
+    np.testing.assert_allclose(played, expected["actions"], rtol=1e-9)
+    np.testing.assert_allclose(float(runner.cost), expected["cost"], rtol=1e-9)
+
+
+def test_the_contract_of_format_1_is_found_in_the_metadata():
+    contract = ec.load(FORMAT1 / "seasonal.ecl2o").contract
+    assert (contract.columns, contract.steps_per_day, contract.step_minutes) == (["demand"], 24, 60.0)
+    assert (contract.context_dim, contract.history_steps) == (1, 168)
+    assert contract.source is not None
+    assert contract.source.file == "demand.csv"
+    assert (contract.seen_until, contract.history_until) == ("2021-02-01 23:00:00", "2021-02-09 23:00:00")
+    assert contract.promise is not None
+    assert (contract.promise.ratio, contract.promise.period) == (2.5, 24)
+    assert ec.load(FORMAT1 / "rhc.ecl2o").contract.columns is None
+
+
+def test_a_state_of_format_1_goes_on_bit_for_bit():
+    policy, expected = ec.load(FORMAT1 / "rhc.ecl2o"), EXPECTED["rhc"]
+    assert policy.fingerprint == expected["fingerprint"]
+    runner = ec.Runner.resume(policy, FORMAT1 / "rhc.state")
+    assert runner.steps == 3
+    for context, action in zip(expected["contexts"][3:], expected["actions"][3:], strict=True):
+        np.testing.assert_allclose(runner.step(context), action, rtol=1e-12)
+
+
+def test_odd_metadata_of_format_1_stays_metadata():
+    from ecl2o.policy.earlier import contract_in
+
+    odd = {"columns": "demand", "steps_per_day": "24", "history": [[None]], "source": {"file": 3}, "site": "here"}
+    contract, history, rest = contract_in(odd)
+    assert (contract, history, rest) == (Contract(), None, odd)

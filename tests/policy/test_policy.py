@@ -1,0 +1,379 @@
+"""Saved policies: whatever was saved comes back bit for bit, and whatever is not sound is refused and runs nothing."""
+
+import errno
+import hashlib
+import json
+import os
+import struct
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ecl2o as ec
+from conformance.registry import CASES
+from ecl2o.agents import AbstractAgent, Info
+from ecl2o.policy import describe, policy_file
+from ecl2o.policy.policy_file import PolicyFileError
+from ecl2o.problem.arrays import as_float
+
+FRAME = struct.Struct("<8sIQQ")
+
+
+def tracking(dim=1, actions=None):
+    actions = ec.Everywhere() if actions is None else actions
+    return ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=dim), actions)
+
+
+def small_policy():
+    return ec.Policy(ec.ROBD(lambda1=0.9), tracking(actions=ec.Box(0.0, [np.inf])), None, {"created": "then"})
+
+
+def learned_policy():
+    network = ec.advisors.LSTM(2, 2, width=4, key=jax.random.key(3))
+    agent = ec.PureML(ec.MLAROBD(network, trust=0.25, form="paper"))
+    return ec.Policy(agent, tracking(2), ec.forecasters.Persistence(), {"figures": (np.float32(0.5), np.inf)})
+
+
+def reload(policy, tmp_path, **given):
+    ec.save(tmp_path / "policy", policy)
+    return ec.load(tmp_path / "policy", **given)
+
+
+def parts(policy):
+    return policy.agent, policy.problem, policy.forecaster
+
+
+def same(one, other) -> bool:
+    """Equal in structure, in the types of leaves and in every bit; looked at on the host, where nothing is compiled for it."""
+    types = [[type(leaf) for leaf in jax.tree.leaves(tree)] for tree in (one, other)]
+    return types[0] == types[1] and bool(eqx.tree_equal(*jax.device_get((one, other)), typematch=True))
+
+
+def forge(data: bytes, change) -> bytes:
+    """The file with a changed header and a checksum that fits again: what an attacker would write."""
+    magic, number, header_bytes, _ = FRAME.unpack_from(data)
+    header = json.loads(data[FRAME.size : FRAME.size + header_bytes])
+    arrays = data[FRAME.size + header_bytes : -32]
+    changed = change(header)
+    text = changed if isinstance(changed, bytes) else json.dumps(header).encode()
+    body = FRAME.pack(magic, number, len(text), len(arrays)) + text + arrays
+    return body + hashlib.sha256(body).digest()
+
+
+def refused(tmp_path, data: bytes, message: str):
+    path = tmp_path / "bad"
+    path.write_bytes(data)
+    with pytest.raises(PolicyFileError, match=message):
+        ec.load(path)
+
+
+@pytest.fixture
+def saved(tmp_path) -> bytes:
+    ec.save(tmp_path / "good", small_policy())
+    return (tmp_path / "good").read_bytes()
+
+
+# --- what was saved comes back --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [small_policy, learned_policy])
+def test_a_policy_comes_back_bit_for_bit(make, tmp_path):
+    policy = make()
+    loaded = reload(policy, tmp_path)
+    assert same(parts(policy), parts(loaded))
+    assert jax.tree.structure(parts(policy)) == jax.tree.structure(parts(loaded))
+    assert loaded.metadata == policy.metadata
+    assert loaded.fingerprint == policy.fingerprint
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_agent_of_the_library_can_be_saved(case, tmp_path):
+    dim = case.dims[-1]
+    policy = ec.Policy(case.make(dim), tracking(dim))
+    loaded = reload(policy, tmp_path)
+    assert same(parts(policy), parts(loaded))
+
+
+def test_every_concrete_class_can_be_told_apart():
+    known = policy_file.library_classes()
+    assert {"agents.MLAROBD", "agents.LSTM", "problem.Box", "forecasters.Exact"} <= set(known)
+    assert not [name for name in known if ".Abstract" in name or "._" in name]
+
+
+def test_the_same_policy_gives_the_same_bytes(tmp_path, saved):
+    ec.save(tmp_path / "again", small_policy())
+    assert (tmp_path / "again").read_bytes() == saved
+
+
+def test_the_fingerprint_is_of_the_numbers_not_of_the_metadata():
+    policy = small_policy()
+    relabelled = ec.Policy(*parts(policy), {"site": "elsewhere"})
+    nudged = ec.Policy(ec.ROBD(lambda1=np.nextafter(0.9, 1.0)), policy.problem)
+    assert policy.fingerprint == relabelled.fingerprint != nudged.fingerprint
+
+
+def test_single_precision_stays_single(tmp_path):
+    agent = ec.MLAROBD(ec.advisors.Fixed(jnp.ones((2, 1), jnp.float32)), trust=jnp.float32(0.5))
+    loaded = reload(ec.Policy(agent, tracking()), tmp_path)
+    assert loaded.agent.advisor.actions.dtype == np.float32
+    assert loaded.problem.Q.dtype == np.float64
+
+
+def test_doubles_are_rounded_with_a_warning_in_32_bits(tmp_path):
+    ec.save(tmp_path / "policy", small_policy())
+    with jax.enable_x64(False), pytest.warns(UserWarning, match="rounded to float32"):
+        loaded = ec.load(tmp_path / "policy")
+    assert loaded.agent.lambda1.dtype == np.float32
+
+
+def test_a_field_that_a_class_got_later_takes_its_default(tmp_path, saved):
+    def without_form(header):
+        del header["agent"]["fields"]["form"]
+
+    (tmp_path / "old").write_bytes(forge(saved, without_form))
+    assert ec.load(tmp_path / "old").agent.form == "tight"
+
+
+def test_describe_is_plain_and_true():
+    about = describe(learned_policy())
+    assert json.loads(json.dumps(about)) == about
+    assert about["agent"] == "PureML(MLAROBD(LSTM))"
+    assert about["weights"] == (8 + 1) * 16 + 2 * (8 + 1) * 16 + (4 + 1) * 2
+    assert about["problem"]["alpha"] == pytest.approx(10.0)
+
+
+# --- functions and classes of the user ------------------------------------------------------------------------------
+
+
+def cosh_problem(dim=1):
+    cost = ec.ConvexCost(lambda x, y: jnp.sum(jnp.cosh(x - y) - 1), strong_convexity=1.0)
+    return ec.Problem(cost, ec.Mahalanobis.isotropic(alpha=10.0, dim=dim))
+
+
+def test_a_function_is_not_in_the_file_and_must_be_given(tmp_path):
+    problem = cosh_problem()
+    ec.save(tmp_path / "policy", ec.Policy(ec.ROBD(), problem))
+    with pytest.raises(PolicyFileError, match=r"problem\.hitting\.fn .* is a function.*problem="):
+        ec.load(tmp_path / "policy")
+    assert ec.load(tmp_path / "policy", problem=problem).problem is problem
+    with pytest.raises(PolicyFileError, match="does not fit"):
+        ec.load(tmp_path / "policy", problem=cosh_problem(dim=2))
+
+
+class Stubborn(AbstractAgent):
+    target: jax.Array = eqx.field(converter=as_float)
+    label: tuple = eqx.field(static=True, default=())
+
+    @property
+    def lookahead(self):
+        return 0
+
+    def init(self, problem, start):
+        return None
+
+    def step(self, problem, state, observation):
+        return state, self.target, Info.plain()
+
+
+def test_a_class_of_the_user_is_loaded_only_when_it_is_given(tmp_path):
+    policy = ec.Policy(ec.MLAROBD(Stubborn([0.3], label=("a", 1, None))), tracking())
+    loaded = reload(policy, tmp_path, classes=(Stubborn,))
+    assert same(policy.agent, loaded.agent)
+    with pytest.raises(
+        PolicyFileError, match=r"agent\.advisor .* unknown class 'user\.Stubborn'.*classes=\(Stubborn,\)"
+    ):
+        ec.load(tmp_path / "policy")
+
+
+def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
+    hopeless = [
+        (Stubborn([0.3], label=(len,)), TypeError, r"agent\.label\[0\].*function"),
+        (Stubborn([0.3], label=({1},)), TypeError, r"agent\.label\[0\].*set"),
+        (Stubborn([np.nan]), ValueError, r"agent\.target.*NaN"),
+        (eqx.tree_at(lambda a: a.target, Stubborn([0.3]), jax.random.key(0)), TypeError, r"agent\.target.*key"),
+    ]
+    for agent, error, message in hopeless:
+        with pytest.raises(error, match=message):
+            ec.save(tmp_path / "policy", ec.Policy(agent, tracking()))
+    with pytest.raises(TypeError, match=r"metadata\['when'\]"):
+        ec.Policy(ec.ROBD(), tracking(), metadata={"when": object()})
+    with pytest.raises(TypeError, match="agent"):
+        ec.Policy(tracking(), tracking())  # pyright: ignore[reportArgumentType]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_number_that_no_file_may_hold_is_not_saved(tmp_path):
+    policy = ec.Policy(ec.RHC(10**9, truncate=False), tracking(), ec.forecasters.Persistence())
+    with pytest.raises(ValueError, match=r"agent\.window cannot be saved: it is 1000000000"):
+        ec.save(tmp_path / "policy", policy)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatch, saved):
+    def full_disk(*_):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(OSError, match=r"no space left on device: .*good"):
+        ec.save(tmp_path / "good", learned_policy())
+    assert [file.name for file in tmp_path.iterdir()] == ["good"]
+    assert (tmp_path / "good").read_bytes() == saved
+
+
+# --- what is not sound is refused -----------------------------------------------------------------------------------
+
+
+def test_a_flipped_bit_anywhere_is_noticed(saved):
+    for position in range(len(saved)):
+        for bit in (1, 128):
+            damaged = bytearray(saved)
+            damaged[position] ^= bit
+            with pytest.raises(PolicyFileError, match=r"damaged|not a file of ecl2o|cut short|format|does not exist"):
+                policy_file.unpack(bytes(damaged), "policy", "file")
+
+
+def test_a_file_cut_anywhere_is_noticed(saved):
+    with pytest.raises(PolicyFileError, match="empty"):
+        policy_file.unpack(b"", "policy", "file")
+    for length in range(1, len(saved)):
+        with pytest.raises(PolicyFileError, match="cut short"):
+            policy_file.unpack(saved[:length], "policy", "file")
+    with pytest.raises(PolicyFileError, match="3 bytes follow"):
+        policy_file.unpack(saved + b"abc", "policy", "file")
+
+
+def test_a_newer_format_and_foreign_files_are_named(tmp_path, saved):
+    body = saved[:8] + struct.pack("<I", policy_file.FORMAT + 1) + saved[12:-32]
+    refused(tmp_path, body + hashlib.sha256(body).digest(), "format 3, and this version of ecl2o reads up to format 2")
+    refused(tmp_path, saved[:8] + struct.pack("<I", 7) + b"another frame altogether", "format 7, and this version")
+    body = saved[:8] + struct.pack("<I", 0) + saved[12:-32]
+    refused(tmp_path, body + hashlib.sha256(body).digest(), "does not exist")
+    refused(tmp_path, b"PK\x03\x04" + b"0" * 500, "not a file of ecl2o")
+    refused(tmp_path, b"\x80\x04\x95cposix\nsystem\n(S'true'\ntR.", "not a file of ecl2o")
+    with pytest.raises(FileNotFoundError):
+        ec.load(tmp_path / "nowhere")
+
+
+def test_the_state_of_a_runner_is_not_a_policy(tmp_path):
+    ec.Runner(small_policy(), [0.5]).save_state(tmp_path / "state")
+    refused(tmp_path, (tmp_path / "state").read_bytes(), "does not hold a policy")
+
+
+def _set(path, value):
+    def change(header):
+        *inner, last = path
+        for key in inner:
+            header = header[key]
+        header[last] = value
+
+    return change
+
+
+def _module(name, **fields):
+    return {"module": name, "fields": fields}
+
+
+HOSTILE = [
+    # names of things to import, call or reach by attribute
+    (_set(["agent", "module"], "os.system"), "unknown class"),
+    (_set(["agent", "module"], "agents.__class__"), "unknown class"),
+    (_set(["agent", "module"], "equinox.Module"), "unknown class"),
+    (_set(["agent"], {"function": "os.system"}), "is a function"),
+    (_set(["agent"], _module("problem.ConvexCost", fn="os.system", m=1.0, minimizer=None)), "not a valid ConvexCost"),
+    (_set(["agent", "fields", "__class__"], 1), "no field '__class__'"),
+    (_set(["agent", "fields", "step"], 1), "no field 'step'"),
+    (_set(["agent"], {"__reduce__": ["os.system", "true"]}), "not a description"),
+    # what an older version called the same
+    (_set(["agent"], _module("agents.OnlineRidge", maturity=24, refit_every=6)), "older version.* with ecl2o fit"),
+    # the wrong kind of thing at a place
+    (_set(["agent"], None), "agent must be AbstractAgent"),
+    (_set(["agent"], _module("problem.Everywhere")), "agent must be AbstractAgent"),
+    (_set(["problem", "fields", "hitting"], _module("agents.Greedy")), "hitting must be AbstractHittingCost"),
+    (_set(["agent", "fields", "lambda1"], "0.5"), "lambda1 must be"),
+    (_set(["agent", "fields", "lambda1"], {"tuple": []}), "lambda1 must be"),
+    (_set(["agent", "fields", "lambda1"], {"array": 99}), "not a description"),
+    (_set(["agent", "fields", "lambda1"], {"array": -1}), "not a description"),
+    (_set(["agent", "fields", "lambda1"], {"array": True}), "not a description"),
+    (_set(["agent", "fields", "lambda1"], {"array": 2}), "lambda1 must be|lambda1 must lie"),  # Q, a matrix
+    (_set(["agent", "fields", "form"], "loose"), "form must be"),
+    (_set(["agent", "fields"], []), "not a description of a module"),
+    (_set(["agent", "module"], ["agents.ROBD"]), "not a description of a module"),
+    (_set(["metadata"], [1]), "no metadata"),
+    (_set(["kind"], "runner"), "does not hold a policy"),
+    # numbers that no policy has
+    *(
+        (
+            _set(["agent"], _module("agents.RHC", window=many, truncate=False)),
+            f"agent.window of .* {said}, and whole numbers",
+        )
+        for many, said in ((10**9, 10**9), (-(10**12), -(10**12)), (10**30, "a number of 31 digits"))
+    ),
+    (_set(["contract", "steps_per_day"], 10**12), "steps_per_day: Input should be less than or equal to 10000000"),
+    (_set(["contract", "context_dim"], 10**30), "contract that cannot be understood: context_dim"),
+    # contracts that are none
+    (_set(["contract"], None), "contract that cannot be understood"),
+    (_set(["contract", "version"], 2), "contract that cannot be understood: version"),
+    (_set(["contract", "steps_per_day"], "24"), "contract that cannot be understood: steps_per_day"),
+    (_set(["contract", "steps_per_day"], True), "contract that cannot be understood: steps_per_day"),
+    (_set(["contract", "columns"], ["a", 1]), "contract that cannot be understood: columns.1"),
+    (_set(["contract", "plausible"], [[0.0, 1.0]]), "plausible must have one entry"),
+    (_set(["history"], True), "not a description of a value"),
+    # absurd tables of arrays
+    (_set(["arrays"], {}), "no table"),
+    (_set(["arrays"], []), "belong to no array"),
+    (_set(["arrays", 0, "dtype"], "object"), "unknown dtype"),
+    (_set(["arrays", 0, "dtype"], "O"), "unknown dtype"),
+    (_set(["arrays", 0, "dtype"], ["float64"]), "unknown dtype"),
+    (_set(["arrays", 0, "shape"], [-1]), "absurd shape"),
+    (_set(["arrays", 0, "shape"], [1 << 60]), "absurd shape"),
+    (_set(["arrays", 0, "shape"], [1 << 39, 1 << 39]), "does not lie"),
+    (_set(["arrays", 0, "shape"], [1.0]), "absurd shape"),
+    (_set(["arrays", 0, "shape"], [1] * 99), "absurd shape"),
+    (_set(["arrays", 0, "offset"], 8), "does not lie"),
+    (_set(["arrays", 1, "offset"], 0), "does not lie"),
+    (_set(["arrays", 0, "offset"], -8), "absurd offset"),
+    (_set(["arrays", 0], 7), "not described"),
+    # headers that are no headers
+    (lambda header: b"[]", "not a JSON object"),
+    (lambda header: b"\xff\xfe", "not JSON"),
+    (lambda header: b"[" * 100_000, "not JSON"),
+    (lambda header: b"9" * 100_000, "not JSON|not a JSON object"),
+    (lambda header: b" " * ((1 << 24) + 1), "header of 16777217 bytes"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), HOSTILE)
+def test_a_hostile_header_is_refused(change, message, tmp_path, saved):
+    refused(tmp_path, forge(saved, change), message)
+
+
+def test_deep_nesting_is_refused(tmp_path, saved):
+    nest = 0
+    for _ in range(300):
+        nest = {"list": [nest]}
+    refused(tmp_path, forge(saved, _set(["agent", "fields", "form"], nest)), "nested too deeply")
+
+
+def test_values_that_a_class_refuses_are_refused_in_a_file_too(tmp_path, saved):
+    contents = policy_file.unpack(saved, "policy", "file")
+    for value, message in ((1.5, r"lambda1 must lie in \(0, 1\]"), (np.nan, "agent.lambda1 .* holds NaN")):
+        arrays = [np.array(value), *contents.arrays[1:]]
+        forged = policy_file.pack(policy_file.Contents("policy", contents.header, arrays))
+        refused(tmp_path, forged, message)
+
+
+def test_loading_calls_no_init_and_imports_nothing(tmp_path, monkeypatch, saved):
+    def never(*_, **__):
+        raise AssertionError("loading must not do this")
+
+    load = ec.load
+    monkeypatch.setattr(ec.ROBD, "__init__", never)
+    monkeypatch.setattr("importlib.import_module", never)
+    (tmp_path / "policy").write_bytes(saved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert float(load(tmp_path / "policy").agent.lambda1) == 0.9

@@ -1,0 +1,147 @@
+"""What the tests of the service share: a small policy, its program, a running server, and a PostgreSQL where there is one."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+import ecl2o as ec
+from ecl2o.policy.policy import describe
+from ecl2o.service import Store, policy_registry
+from ecl2o.service.http import Access, make_app
+from ecl2o.service.http.app import bind
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def policy_file(tmp_path_factory) -> Path:
+    """A guarded policy of one number whose guard has work to do: following every context breaks a promise of 1.6."""
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
+    path = tmp_path_factory.mktemp("policy") / "small.ecl2o"
+    ec.save(path, ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=1.6), problem))
+    return path
+
+
+@pytest.fixture(scope="session")
+def policy_bytes(policy_file) -> bytes:
+    return policy_file.read_bytes()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_made_once():
+    """Services of one run share the programs of a policy: making one takes a second, and a program has no state."""
+    made, make = {}, policy_registry.Lanes
+
+    def lanes(policy, *sizes):
+        key = (describe(policy)["fingerprint"], *sizes)
+        if key not in made:
+            made[key] = make(policy, *sizes)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy_registry, "Lanes", lanes)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_certificates(tmp_path_factory):
+    """All is plain HTTP on loopback; a client that reads the world's certificates first takes 45 ms to make."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
+        yield
+
+
+@contextlib.contextmanager
+def running(app):
+    """The application behind a real server on a free port of this machine; gives its address."""
+    bound = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1, server_header=False))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[bound])), daemon=True)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        for _ in range(600):
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(url + "/healthz").status_code == 200:
+                    break
+            time.sleep(0.05)
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture(scope="session")
+def running_app():
+    return running
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The address of a database in a cluster of its own, in a temporary folder, reached through loopback only."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    initdb = str(found[-1]) if found else shutil.which("initdb")
+    if initdb is None:
+        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    folder, port = (
+        Path(tempfile.mkdtemp(prefix="ecl2o-postgresql-")),
+        free_port(),
+    )  # pytest's own is closed to other users
+    as_user: list[str] = []
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        if shutil.which("runuser") is None:
+            pytest.skip("PostgreSQL does not run as root, and there is no runuser")
+        as_user = ["runuser", "-u", "postgres", "--"]
+        shutil.chown(folder, "postgres")
+    cluster, control = folder / "cluster", Path(initdb).with_name("pg_ctl")
+    run = {"check": True, "cwd": folder, "stdout": subprocess.DEVNULL}
+    subprocess.run([*as_user, initdb, "-D", cluster, "-A", "trust", "-U", "ecl2o", "-N"], **run)
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c max_connections=60"
+    subprocess.run([*as_user, control, "-D", cluster, "-o", options, "-l", folder / "log", "-w", "start"], **run)
+    yield f"postgresql+psycopg://ecl2o@127.0.0.1:{port}/postgres"
+    subprocess.run([*as_user, control, "-D", cluster, "-m", "immediate", "stop"], **run)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def other_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory, policy_bytes, running_app):
+    """A service without tokens, with the policy `small` and the streams `a` and `b`."""
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('store') / 'streams.db'}")
+    with running_app(make_app(store, Access(), {"small": policy_bytes})) as url:
+        for stream in ("a", "b"):
+            httpx.put(f"{url}/streams/{stream}", json={"policy": "small", "x0": [0.0]}, timeout=60).raise_for_status()
+        yield url
+
+
+@pytest.fixture(scope="module")
+def guarded_url(tmp_path_factory, policy_bytes, running_app):
+    """A service with the tokens "secret" and "looking"."""
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('store') / 'streams.db'}")
+    with running_app(make_app(store, Access("secret", "looking"), {"small": policy_bytes})) as url:
+        yield url
