@@ -38,7 +38,7 @@ from ecl2o.paper.contenders import Job, run_jobs
 from ecl2o.paper.frontier import source_of
 from ecl2o.paper.networks import Alone, Calibrated, NetworkTraining, Report, untrained_key
 from ecl2o.paper.pareto import Record, over_seeds, summary
-from ecl2o.paper.sweep_grid import LONGEST, Grid, Network, Setting, _Rule
+from ecl2o.paper.sweep_grid import Grid, Network, Setting
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
 from ecl2o.running import stream_days
 
@@ -49,16 +49,6 @@ if TYPE_CHECKING:
 _NOT_NEGATIVE: _Rule = (lambda value: 0 <= value < math.inf, "be finite and not negative")
 _FRACTION: _Rule = (lambda value: 0 <= value <= 1, "lie between 0 and 1")
 _ABOVE_ONE: _Rule = (lambda value: 1 < value < math.inf, "be finite and exceed 1")
-_RULES: dict[str, _Rule] = {  # which values an axis takes, and how that is said
-    "trusts": _NOT_NEGATIVE,
-    "two_stage_trusts": _NOT_NEGATIVE,
-    "mus": _FRACTION,
-    "kappas": _FRACTION,
-    "gammas": _ABOVE_ONE,
-    "ratios": _ABOVE_ONE,
-    "periods": (lambda value: 0 <= value <= LONGEST, f"be days, from 0 (never) to {LONGEST}"),
-    "seeds": _NOT_NEGATIVE,
-}
 
 
 MOST_RUNS = 25  # trained together: what more remember fits no cache, and a piece is what a lost worker must do again

@@ -20,6 +20,16 @@ LONGEST = 3650  # days of a period, over which the allowances of a promise are l
 
 
 _Rule = tuple[Callable[[float], bool], str]
+_RULES: dict[str, _Rule] = {  # which values an axis takes, and how that is said
+    "trusts": _NOT_NEGATIVE,
+    "two_stage_trusts": _NOT_NEGATIVE,
+    "mus": _FRACTION,
+    "kappas": _FRACTION,
+    "gammas": _ABOVE_ONE,
+    "ratios": _ABOVE_ONE,
+    "periods": (lambda value: 0 <= value <= LONGEST, f"be days, from 0 (never) to {LONGEST}"),
+    "seeds": _NOT_NEGATIVE,
+}
 
 
 @dataclasses.dataclass(frozen=True)
