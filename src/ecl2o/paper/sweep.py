@@ -13,7 +13,6 @@ A study's sweep, its pieces done by whoever is asked.
 
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +43,6 @@ from ecl2o.running import stream_days
 
 if TYPE_CHECKING:
     from distributed import Client
-
-
-_NOT_NEGATIVE: _Rule = (lambda value: 0 <= value < math.inf, "be finite and not negative")
-_FRACTION: _Rule = (lambda value: 0 <= value <= 1, "lie between 0 and 1")
-_ABOVE_ONE: _Rule = (lambda value: 1 < value < math.inf, "be finite and exceed 1")
 
 
 MOST_RUNS = 25  # trained together: what more remember fits no cache, and a piece is what a lost worker must do again

@@ -2,24 +2,21 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 Network = Literal["lstm", "mlp"]
-
-
 RhoBar = Literal[
     "zero", "half", "mean"
 ]  # of the mean prediction error of the two-stage advisor on the training windows
-
-
 ScaleName = Literal["raw", "oracle", "window"]
-
-
 LONGEST = 3650  # days of a period, over which the allowances of a promise are laid out step by step
 
-
 _Rule = tuple[Callable[[float], bool], str]
+_NOT_NEGATIVE: _Rule = (lambda value: 0 <= value < math.inf, "be finite and not negative")
+_FRACTION: _Rule = (lambda value: 0 <= value <= 1, "lie between 0 and 1")
+_ABOVE_ONE: _Rule = (lambda value: 1 < value < math.inf, "be finite and exceed 1")
 _RULES: dict[str, _Rule] = {  # which values an axis takes, and how that is said
     "trusts": _NOT_NEGATIVE,
     "two_stage_trusts": _NOT_NEGATIVE,
