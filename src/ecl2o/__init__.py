@@ -10,6 +10,15 @@ __version__ = "0.1.0"
 
 # The public names, by the subpackage that holds them.
 _PUBLIC = {
+    "exceptions": (
+        "ChunkFailedError",
+        "DataError",
+        "Ecl2oError",
+        "MemoryLimitError",
+        "NotAnsweredError",
+        "NotApplicableError",
+        "PolicyFileError",
+    ),
     "problem": (
         "Box",
         "ConvexCost",
@@ -18,7 +27,6 @@ _PUBLIC = {
         "Instance",
         "LinearSwitching",
         "Mahalanobis",
-        "NotApplicable",
         "Problem",
         "Quadratic",
         "SquaredTracking",
@@ -80,7 +88,7 @@ _PUBLIC = {
     ),
     "running": ("rollout", "rollout_days", "stream_days"),
     "evaluation": ("Certificate", "certify", "metrics"),
-    "policy": ("Policy", "PolicyFileError", "Runner", "load", "save"),
+    "policy": ("Policy", "Runner", "load", "save"),
     "fitting": ("SeriesPolicy", "fit_series"),
 }
 _HOME = {name: package for package, names in _PUBLIC.items() for name in names}
@@ -109,6 +117,7 @@ if TYPE_CHECKING:
     from ecl2o import theory as theory
     from ecl2o.agents import *  # noqa: F403
     from ecl2o.evaluation import *  # noqa: F403
+    from ecl2o.exceptions import *  # noqa: F403
     from ecl2o.fitting import *  # noqa: F403
     from ecl2o.learning import *  # noqa: F403
     from ecl2o.offline import *  # noqa: F403

@@ -1,23 +1,52 @@
-"""How an agent says that it is not for a problem.
+"""Every error of ecl2o that a user can catch.
 
-How bad input is refused.
+Ecl2oError
+  x NotApplicableError   (ValueError)  an agent or a method does not fit the problem or the run
+  x DataError            (ValueError)  a file or a series cannot be used
+  x PolicyFileError      (ValueError)  a policy file, or a saved runner, cannot be read
+  x MemoryLimitError     (ValueError)  a policy needs more memory than allowed
+  x NotAnsweredError     (OSError)     `act` could not write its answer
+  x ChunkFailedError                   a cluster could not run a chunk of work
+
+Wrong arguments raise `ValueError` or `TypeError` itself, as in NumPy.
 """
 
 
-class NotApplicable(ValueError):  # noqa: N818 (it names what is so, and it is what callers wait for)
-    """An agent or a method that is not for this problem or this run: what it needs is not there.
+class Ecl2oError(Exception):
+    """The base class of all errors on this page."""
 
-    Every refusal of that kind is one of these, wherever it arises, so that comparisons can leave the agent out and say why.
+
+class NotApplicableError(Ecl2oError, ValueError):
+    """An agent or a method does not fit the problem or the run.
+
+    Raised for every unmet requirement: a kind of cost, a dimension, a horizon, a forecast, a promise that the problem does not
+    admit. Comparisons catch it, skip the agent and report the message.
 
     >>> import ecl2o as ec
     >>> curved = ec.Problem(ec.CurvedTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     >>> try:
     ...     run = ec.rollout(ec.LAI(), curved, ec.Instance([0.0], [[1.0, 2.0]]))
-    ... except ec.NotApplicable as reason:
-    ...     print(reason)
+    ... except ec.NotApplicableError as error:
+    ...     print(error)
     LAI needs a quadratic hitting cost of constant curvature, got CurvedTracking.
     """
 
 
-class DataError(ValueError):
-    """A file or series that cannot be used; the message names file, row and column, and says what to do."""
+class DataError(Ecl2oError, ValueError):
+    """A file or a series cannot be used. The message names the file, row and column, and what to do."""
+
+
+class PolicyFileError(Ecl2oError, ValueError):
+    """A file is not a policy or a runner's state, is damaged, or needs an argument that was not given."""
+
+
+class MemoryLimitError(Ecl2oError, ValueError):
+    """One stream of a policy needs more memory than allowed. The message gives both sizes."""
+
+
+class NotAnsweredError(Ecl2oError, OSError):
+    """An answer could not be written, so the step does not count: the saved state is the one before it."""
+
+
+class ChunkFailedError(Ecl2oError):
+    """A cluster could not run a chunk of work: its workers died, or the chunk itself raised an error."""

@@ -60,5 +60,5 @@ def test_refusals():
     with pytest.raises(ValueError, match="usual must be positive"):
         AtUsualWeight(ec.ROBD(), 0.0)
     constant = dataclasses.replace(problem, hitting=ec.SquaredTracking())
-    with pytest.raises(ec.NotApplicable, match="AtUsualWeight is for CurvedTracking"):
+    with pytest.raises(ec.NotApplicableError, match="AtUsualWeight is for CurvedTracking"):
         ec.rollout(AtUsualWeight(ec.ROBD()), constant, ec.Instance(x0, jnp.asarray(contexts[:, :1])))

@@ -68,10 +68,10 @@ def test_no_other_expert_is_cheaper_on_average_when_the_minimiser_is_a_martingal
 
 def test_what_it_needs_is_said():
     quadratic, start = PROBLEMS[1], Start(jnp.zeros(1), jnp.zeros((0, 1)), 5)
-    with pytest.raises(ec.NotApplicable, match="horizon"):
+    with pytest.raises(ec.NotApplicableError, match="horizon"):
         ec.LAI().init(quadratic, Start(jnp.zeros(1), jnp.zeros((0, 1)), None))
-    with pytest.raises(ec.NotApplicable, match="Box"):
+    with pytest.raises(ec.NotApplicableError, match="Box"):
         ec.LAI().init(ec.Problem(quadratic.hitting, quadratic.switching, ec.Box(-1.0, 1.0)), start)
     for hitting in (ec.CurvedTracking(), ec.ConvexCost(lambda x, y: jnp.sum((x - y) ** 2), 2.0)):
-        with pytest.raises(ec.NotApplicable, match=type(hitting).__name__):
+        with pytest.raises(ec.NotApplicableError, match=type(hitting).__name__):
             ec.LAI().init(ec.Problem(hitting, quadratic.switching), start)

@@ -176,9 +176,9 @@ def test_what_it_needs_is_said():
     squared = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(10.0, 1))
     linear = ec.Problem(ec.SquaredTracking(), ec.LinearSwitching(1.0))
     start, history = Start(jnp.zeros(1), jnp.zeros((0, 1)), 5), jnp.zeros((0, 1))
-    with pytest.raises(ec.NotApplicable, match="heuristic=True"):
+    with pytest.raises(ec.NotApplicableError, match="heuristic=True"):
         ec.LCP().init(squared, start)
-    with pytest.raises(ec.NotApplicable, match="horizon"):
+    with pytest.raises(ec.NotApplicableError, match="horizon"):
         ec.LCP().init(linear, Start(jnp.zeros(1), history, None))
     with pytest.raises(ValueError, match="dimension 2"):
         ec.LCP().init(linear, Start(jnp.zeros(2), jnp.zeros((0, 2)), 5))

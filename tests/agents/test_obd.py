@@ -220,5 +220,5 @@ def test_bad_parameters_are_refused():
             make()
     linear = ec.Problem(ec.SquaredTracking(), ec.LinearSwitching(1.0))
     for agent in (ec.OBD(), ec.GreedyOBD(), ec.ABCS(ec.HittingMinimizer()), ec.Greedy()):
-        with pytest.raises(ec.NotApplicable, match="Mahalanobis"):
+        with pytest.raises(ec.NotApplicableError, match="Mahalanobis"):
             agent.init(linear, Start(jnp.zeros(1), jnp.zeros((0, 1)), 3))

@@ -143,7 +143,7 @@ def test_runs_are_finite_and_converge(case):
 def test_refuses_what_it_does_not_support(case):
     unsupported = [("box", case.dims[0])] * (case.box == "refuses") + [("function", case.dims[0])] * (not case.convex)
     for kind, dim in unsupported:
-        with pytest.raises(ec.NotApplicable):
+        with pytest.raises(ec.NotApplicableError):
             case.make(dim).init(
                 problem_of(kind, dim), Start(on_device(np.zeros(dim)), on_device(np.zeros((0, dim))), HORIZON)
             )

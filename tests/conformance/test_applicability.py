@@ -1,4 +1,4 @@
-"""An agent plays a problem or says `NotApplicable`; it never fails in another way. Traced only: nothing is compiled or run."""
+"""Check that an agent plays a problem or raises `NotApplicableError`. Traced only: nothing is compiled or run."""
 
 import equinox as eqx
 import jax
@@ -47,7 +47,7 @@ def trace(case: Case, problem: ec.Problem, width: int, horizon: int | None, fore
 
     try:
         jax.eval_shape(run)
-    except ec.NotApplicable as reason:
+    except ec.NotApplicableError as reason:
         return str(reason)
     return None
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from weather_texts import psm_text, weather_table
 
-from ecl2o.data import DataError, read_weather, weather_contexts
+from ecl2o.data import read_weather, weather_contexts
+from ecl2o.exceptions import DataError
 
 FIRST = 4  # the line of the first row of data
 

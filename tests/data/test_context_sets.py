@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
+from ecl2o.data import Contexts, Repairs, SeriesMetadata, Split
+from ecl2o.exceptions import DataError
 
 
 def counting(hours=100 * 24 + 5, q=1, **options) -> Contexts:

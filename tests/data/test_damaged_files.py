@@ -13,7 +13,8 @@ import pytest
 from weather_texts import psm_text, weather_table
 
 import ecl2o as ec
-from ecl2o.data import DataError, read_series, read_weather
+from ecl2o.data import read_series, read_weather
+from ecl2o.exceptions import DataError
 
 EACH = 700  # damaged files of each kind
 

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ecl2o.data import DataError, PartDays, minutes_of, read_series, series_contexts, whole_days
+from ecl2o.data import PartDays, minutes_of, read_series, series_contexts, whole_days
 from ecl2o.data.contexts import Split
-from ecl2o.policy import PolicyFileError, load
+from ecl2o.exceptions import DataError, PolicyFileError
+from ecl2o.policy import load
 
 HOURS = pd.date_range("2021-05-01", periods=48, freq="h")
 

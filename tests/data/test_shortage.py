@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from weather_texts import psm_text, weather_table
 
-from ecl2o.data import DataError, Split, built_in_weather, hann_smoothed, read_weather, weather_contexts
+from ecl2o.data import Split, built_in_weather, hann_smoothed, read_weather, weather_contexts
+from ecl2o.exceptions import DataError
 
 SITES = {
     "riverside": "nsrdb_riverside_2015.csv",

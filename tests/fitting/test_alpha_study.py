@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ecl2o.data import DataError
+from ecl2o.exceptions import DataError
 from ecl2o.fitting.alpha_study import Following, alpha_of_prices, study_alphas
 
 SERIES = 40 + np.cumsum(np.random.default_rng(0).normal(size=(120, 1)), axis=0)

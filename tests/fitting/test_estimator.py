@@ -10,7 +10,8 @@ import pytest
 import sklearn.base
 
 import ecl2o as ec
-from ecl2o.data import DataError, Split, frame_series, read_series, series_contexts
+from ecl2o.data import Split, frame_series, read_series, series_contexts
+from ecl2o.exceptions import DataError
 from ecl2o.fitting import pipeline
 from ecl2o.fitting.promise_spec import Terms
 from ecl2o.fitting.settings import Recipe

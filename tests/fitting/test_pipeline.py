@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 import ecl2o as ec
-from ecl2o.data import Contexts, DataError, Repairs, SeriesMetadata, Split
+from ecl2o.data import Contexts, Repairs, SeriesMetadata, Split
 from ecl2o.evaluation import Bed as Bed
 from ecl2o.evaluation import score_days
 from ecl2o.evaluation.comparison import Entry, score_days_of
+from ecl2o.exceptions import DataError
 from ecl2o.fitting import candidates
 from ecl2o.fitting.pipeline import Recipe, choose_each, default_split, fit_contexts, scaled_site, tracking_problem
 from ecl2o.fitting.progress import silent

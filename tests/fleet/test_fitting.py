@@ -10,10 +10,11 @@ import time
 import numpy as np
 import pytest
 
+from ecl2o.exceptions import ChunkFailedError
 from ecl2o.fitting.pipeline import fit_contexts
 from ecl2o.fitting.read import Reading
 from ecl2o.fleet import evaluate_sites, fit_sites
-from ecl2o.fleet.cluster import PROCESS_BYTES, Chunk, Lost, cluster, cut, each_done
+from ecl2o.fleet.cluster import PROCESS_BYTES, Chunk, cluster, cut, each_done
 from ecl2o.fleet.evaluating import read_to_test
 from ecl2o.fleet.fitting import fit_chunk
 from ecl2o.fleet.folder import ERRORS, FITTED, evaluate_into, fit_into
@@ -61,7 +62,7 @@ def test_two_processes_give_the_same_bits(manifest, fitted, client):
 def test_a_piece_that_fails_is_lost_alone(client):
     found = dict(each_done(operator.floordiv, [(1, 1), (1, 0)], client))
     assert found[0] == 1
-    assert isinstance(found[1], Lost)
+    assert isinstance(found[1], ChunkFailedError)
     assert "ZeroDivisionError" in str(found[1])
 
 

@@ -128,7 +128,7 @@ def test_any_guard_will_do():
 def test_what_would_break_the_promise_is_refused():
     with pytest.raises(TypeError, match="DecisionEnv"):
         GuardWrapper(gymnasium.make("CartPole-v1"), promise=2.0)
-    with pytest.raises(ec.NotApplicable, match="must exceed"):
+    with pytest.raises(ec.NotApplicableError, match="must exceed"):
         GuardWrapper(DecisionEnv(FREE, days), promise=1.2).reset(seed=0)
     louder = gymnasium.wrappers.TransformAction(DecisionEnv(FREE, days), lambda x: 2 * x + 1, None)
     env = GuardWrapper(louder, promise=2.0)

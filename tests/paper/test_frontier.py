@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 import ecl2o as ec
-from ecl2o.data import Contexts, DataError, Split
+from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import daily, score_days
+from ecl2o.exceptions import DataError
 from ecl2o.paper.frontier import Frontier, FrontierSettings, run
 
 STEPS, DAYS, SPLIT = 4, 30, Split(20, 4)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.data import DataError, Split
+from ecl2o.data import Split
+from ecl2o.exceptions import DataError
 from ecl2o.paper import right_sizing
 from ecl2o.paper.right_sizing import RightSizing, synthetic_workload, workload_contexts
 from ecl2o.paper.settings import RightSizingSettings

@@ -3,9 +3,8 @@
 import pytest
 
 import ecl2o as ec
+from ecl2o.exceptions import MemoryLimitError, PolicyFileError
 from ecl2o.policy.limits import refuse_unless_fitting
-from ecl2o.policy.policy_file import PolicyFileError
-from ecl2o.running.compiled_step import TooLarge
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 MANY = 1_000_000  # each of these numbers is allowed by itself
@@ -24,7 +23,7 @@ def test_neither_the_file_nor_the_run_is_accepted(name):
         PolicyFileError, match=r"x\.ecl2o cannot be used: one stream would take \d+ GiB .* at most 1 GiB"
     ):
         refuse_unless_fitting(policy, "x.ecl2o")
-    with pytest.raises(TooLarge, match="windows, periods, days or horizons are too long"):
+    with pytest.raises(MemoryLimitError, match="windows, periods, days or horizons are too long"):
         ec.Runner(policy, [0.0])
 
 

@@ -16,8 +16,8 @@ import pytest
 import ecl2o as ec
 from conformance.registry import CASES
 from ecl2o.agents import AbstractAgent, Info
+from ecl2o.exceptions import PolicyFileError
 from ecl2o.policy import describe, policy_file
-from ecl2o.policy.policy_file import PolicyFileError
 from ecl2o.problem.arrays import as_float
 
 FRAME = struct.Struct("<8sIQQ")

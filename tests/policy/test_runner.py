@@ -14,9 +14,9 @@ import pytest
 import ecl2o as ec
 from conformance.registry import CASES
 from ecl2o.agents import AbstractAgent, Info
+from ecl2o.exceptions import PolicyFileError
 from ecl2o.forecasters import AbstractCausalForecaster
 from ecl2o.policy import policy_file
-from ecl2o.policy.policy_file import PolicyFileError
 from ecl2o.running import compiled_step
 
 STEPS = 7

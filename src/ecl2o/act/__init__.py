@@ -4,6 +4,6 @@ Knows runners, clocks and files; knows nothing of options or of where lines come
 """
 
 from ecl2o.act.lines import Asked, LineReader
-from ecl2o.act.session import Answer, NotAnsweredError, PipedRun, holding
+from ecl2o.act.session import Answer, PipedRun, holding
 
-__all__ = ["Answer", "Asked", "LineReader", "NotAnsweredError", "PipedRun", "holding"]
+__all__ = ["Answer", "Asked", "LineReader", "PipedRun", "holding"]

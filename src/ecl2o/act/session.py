@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ecl2o.act.lines import Asked, same_clock, steps_between
+from ecl2o.exceptions import NotAnsweredError
 from ecl2o.policy import policy_file
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.runner import Runner, read_state
@@ -59,10 +60,6 @@ def _locked(descriptor: int) -> bool:
 
 
 _WEEK = 7
-
-
-class NotAnsweredError(OSError):
-    """The answer could not be written out: the step does not count as answered."""
 
 
 @dataclasses.dataclass(frozen=True)

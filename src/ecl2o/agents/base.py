@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from ecl2o.problem import NotApplicable, Problem
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem import Problem
 
 
 class Trainable(eqx.Module):
@@ -86,14 +87,14 @@ class Observation(eqx.Module):
             return now
         if self.forecast is None or self.forecast.shape[0] < window:
             got = "none" if self.forecast is None else f"{self.forecast.shape[0]}"
-            raise NotApplicable(f"this agent plans with forecasts of {window} future contexts, got {got}.")
+            raise NotApplicableError(f"this agent plans with forecasts of {window} future contexts, got {got}.")
         return jnp.concatenate([now, self.forecast[:window]])
 
     @property
     def steps_left(self) -> Int[Array, ""]:
         """The number of steps until the horizon, this one included."""
         if self.remaining is None:
-            raise NotApplicable(
+            raise NotApplicableError(
                 "truncate=True needs Observation.remaining at every step; use truncate=False without a horizon."
             )
         return self.remaining + 1

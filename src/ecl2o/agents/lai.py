@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.problem import AbstractQuadraticCost, NotApplicable, Problem
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem import AbstractQuadraticCost, Problem
 
 
 class LAI(AbstractAgent):
@@ -26,13 +27,13 @@ class LAI(AbstractAgent):
     def init(self, problem: Problem, start: Start) -> Float[Array, "T d d"]:
         hitting = problem.hitting
         if not (isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature):
-            raise NotApplicable(
+            raise NotApplicableError(
                 f"LAI needs a quadratic hitting cost of constant curvature, got {type(hitting).__name__}."
             )
         if problem.is_bounded:
-            raise NotApplicable(f"LAI needs unbounded actions, got {type(problem.actions).__name__}.")
+            raise NotApplicableError(f"LAI needs unbounded actions, got {type(problem.actions).__name__}.")
         if start.horizon is None:
-            raise NotApplicable("LAI needs to know the horizon; give one, or use RHC with persistence forecasts.")
+            raise NotApplicableError("LAI needs to know the horizon; give one, or use RHC with persistence forecasts.")
         return interpolation(hitting.curvature(None, start.dim), problem.Q, start.horizon)
 
     def step(self, problem: Problem, state: Float[Array, "T d d"], observation: Observation):

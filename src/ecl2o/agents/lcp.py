@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.linear_switching import prefix_bounds
 from ecl2o.planning.optimal_path import movement_blocks
-from ecl2o.problem import LinearSwitching, NotApplicable, Problem
+from ecl2o.problem import LinearSwitching, Problem
 from ecl2o.solvers import minimize_sequence
 
 Interval = tuple[Float[Array, " 1"], Float[Array, " 1"], Bool[Array, ""]]
@@ -45,16 +46,16 @@ class LCP(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> Prefix:
         if start.dim != 1:
-            raise NotApplicable(f"LCP lives on a line, but x0 has dimension {start.dim}.")
+            raise NotApplicableError(f"LCP lives on a line, but x0 has dimension {start.dim}.")
         if start.horizon is None:
-            raise NotApplicable(
+            raise NotApplicableError(
                 "LCP keeps the contexts of the whole run and needs to know the horizon; for runs without an end there is "
                 "Periodic(LCP(), period, keeps='history'), which begins anew every period."
             )
         if not isinstance(problem.switching, LinearSwitching):
             _ = problem.quadratic_movement  # refuses any third kind
             if not self.heuristic:
-                raise NotApplicable(
+                raise NotApplicableError(
                     "LCP is 3-competitive with LinearSwitching only; to use it as a heuristic with "
                     f"{type(problem.switching).__name__} say LCP(heuristic=True)."
                 )

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.receding_plan import Planner, make_plan, prepare_planner
-from ecl2o.problem import NotApplicable, Problem
+from ecl2o.problem import Problem
 
 
 def check_window(window: int) -> None:
@@ -23,7 +24,7 @@ def check_window(window: int) -> None:
 def check_horizon(agent: AbstractAgent, truncate: bool, start: Start) -> None:
     """Refuse to cut plans at a horizon that is not known."""
     if truncate and start.horizon is None:
-        raise NotApplicable(
+        raise NotApplicableError(
             f"{type(agent).__name__}(truncate=True) ends its plans at the horizon, which is not known here; "
             "use truncate=False, or give a horizon."
         )

@@ -7,7 +7,8 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.receding_horizon import check_horizon, check_window
-from ecl2o.problem import AbstractQuadraticCost, NotApplicable, Problem
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import as_optional_float, refuse_unless_finite, refuse_unless_positive
 from ecl2o.problem.hitting import extreme_eigenvalues
 
@@ -83,7 +84,7 @@ class RHGD(AbstractAgent):
         hitting = problem.hitting
         if isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature:
             return extreme_eigenvalues(hitting.curvature(None, dim))[1]
-        raise NotApplicable(
+        raise NotApplicableError(
             f"RHGD needs the largest curvature of {type(hitting).__name__}: give it as RHGD(window, smoothness=...)."
         )
 

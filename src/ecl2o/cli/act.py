@@ -84,16 +84,15 @@ def act(
     use_synchronous_dispatch()
     use_double_precision()
     from ecl2o.act import holding
+    from ecl2o.exceptions import MemoryLimitError, NotApplicableError
     from ecl2o.policy import load
     from ecl2o.policy.limits import within
-    from ecl2o.problem import NotApplicable
-    from ecl2o.running.compiled_step import TooLarge
 
     with contextlib.nullcontext() if state is None else holding(state):
         loaded = load(policy) if limits is None else within(load(policy), *limits)
         try:
             run = _run(loaded, state, _numbers_of(x0), history and options.reading(history, column, time_column, fill))
-        except (NotApplicable, TooLarge) as error:
+        except (NotApplicableError, MemoryLimitError) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
         _answer_all(run, loaded, lines, skip_bad, from_beginning, json)
@@ -154,7 +153,7 @@ def _write(answer: "Answer", as_json: bool) -> "Answer":
 
 def _give_up_output(error: Exception) -> NoReturn:
     """Nothing more is written, not even when the interpreter ends and flushes what is left."""
-    from ecl2o.act import NotAnsweredError
+    from ecl2o.exceptions import NotAnsweredError
 
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -130,8 +130,8 @@ def _list(as_json: bool) -> None:
 
 
 def _study_bed(name: str, alpha: float | dict[str, float] | None, seed: int) -> "Bed":
+    from ecl2o.exceptions import NotApplicableError
     from ecl2o.paper.test_days import BEDS
-    from ecl2o.problem import NotApplicable
 
     if name not in BEDS:
         raise typer.BadParameter(f"no study is called {name!r}; there are {', '.join(BEDS)}.", param_hint="--study")
@@ -139,7 +139,7 @@ def _study_bed(name: str, alpha: float | dict[str, float] | None, seed: int) -> 
         raise typer.BadParameter("a study has one alpha, a number.", param_hint="--alpha")
     try:
         return BEDS[name](alpha, seed)
-    except NotApplicable as error:
+    except NotApplicableError as error:
         raise typer.BadParameter(str(error), param_hint="--alpha") from None
 
 

@@ -144,7 +144,8 @@ def promised(ratio: float | None) -> float | None:
 def _minutes(text: str | None) -> str | None:
     """Refuse what is no time of the day; it is read again when it is needed, because reading it needs the library."""
     if text is not None:
-        from ecl2o.data import DataError, minutes_of
+        from ecl2o.data import minutes_of
+        from ecl2o.exceptions import DataError
 
         try:
             minutes_of(text)

@@ -23,13 +23,11 @@ from ecl2o.data.shortage import (
 )
 from ecl2o.data.timeline import Repairs
 from ecl2o.data.weather_files import WeatherMetadata, built_in_weather, read_weather
-from ecl2o.exceptions import DataError
 
 __all__ = [
     "AUTHORS_SOLAR",
     "AUTHORS_WIND",
     "Contexts",
-    "DataError",
     "Days",
     "PAPER_SOLAR",
     "PAPER_WIND",

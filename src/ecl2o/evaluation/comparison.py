@@ -13,9 +13,10 @@ from ecl2o.agents import AbstractAgent, Info, Periodic, Promise
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.daily import Bed, DailyScore, score_runs
 from ecl2o.evaluation.metrics import Unconverged
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
-from ecl2o.problem import Instance, NotApplicable, Problem, Trajectory
+from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, in_own_precision
 from ecl2o.running import rollout_days, stream_days
 
@@ -133,7 +134,7 @@ class ScoredEntry(eqx.Module):
 
 
 def compare(
-    entries: Mapping[str, Entry | NotApplicable],
+    entries: Mapping[str, Entry | NotApplicableError],
     bed: Bed,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[ScoredEntry]:
@@ -155,10 +156,10 @@ def compare(
     rows = oracle_entries(bed)
     for done, (name, entry) in enumerate(entries.items(), start=1):
         try:
-            if isinstance(entry, NotApplicable):
+            if isinstance(entry, NotApplicableError):
                 raise entry
             rows.append(score_entry(name, entry, bed))
-        except NotApplicable as reason:
+        except NotApplicableError as reason:
             rows.append(ScoredEntry.left_out(name, str(reason)))
         progress(done, len(entries))
     return rows

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ecl2o.agents import ROBD
-from ecl2o.data import DataError
+from ecl2o.exceptions import DataError
 from ecl2o.fitting.settings import refuse_bad_alpha
 from ecl2o.offline import oracle
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking

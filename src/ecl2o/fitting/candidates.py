@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, Start
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.constant_weight import AtUsualWeight
-from ecl2o.data import Contexts, DataError
+from ecl2o.data import Contexts
+from ecl2o.exceptions import DataError
 from ecl2o.fitting.batches import Site
 from ecl2o.fitting.guarded_training import competitive_ridge, train_through_sites
 from ecl2o.fitting.progress import Progress

@@ -12,10 +12,11 @@ import jax
 import numpy as np
 import pandas as pd
 
-from ecl2o.data import Contexts, DataError, Split, frame_series, series_contexts
+from ecl2o.data import Contexts, Split, frame_series, series_contexts
 from ecl2o.data.contexts import whole_days
 from ecl2o.data.series import and_weight, weight_last
 from ecl2o.evaluation.comparison import ScoredEntry
+from ecl2o.exceptions import DataError
 from ecl2o.fitting import pipeline
 from ecl2o.fitting.promise_spec import Per, Terms
 from ecl2o.fitting.settings import Advisor, Alpha, Recipe

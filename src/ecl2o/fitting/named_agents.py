@@ -34,10 +34,11 @@ from ecl2o.agents import (
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.evaluation import Bed
 from ecl2o.evaluation.comparison import Entry, streamed
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractForecaster, Exact, Persistence, RollingProfile, SeasonalNaive
 from ecl2o.policy import load
 from ecl2o.policy.limits import refuse_unless_fitting
-from ecl2o.problem import CurvedTracking, LinearSwitching, Mahalanobis, NotApplicable, Problem, SquaredTracking
+from ecl2o.problem import CurvedTracking, LinearSwitching, Mahalanobis, Problem, SquaredTracking
 
 LOWEST, HIGHEST = 0.5, 2.0  # prices, in units of the usual one
 PROMISE = 2.1  # for a day of 24 hours 1.96 is the least; for prices that may be anything between their ends it is 2.43
@@ -109,18 +110,18 @@ def is_policy(name: str) -> bool:
     return name.endswith(_POLICY) or Path(name).is_file()
 
 
-def asked_entries(names: Sequence[str], bed: Bed, forecaster: str) -> dict[str, Entry | NotApplicable]:
+def asked_entries(names: Sequence[str], bed: Bed, forecaster: str) -> dict[str, Entry | NotApplicableError]:
     """Agents and policy files by name for the days of a bed; planners ask the named forecaster, policies their own.
 
     In the place of a policy whose bill is of another kind stands why it cannot be compared.
     """
     asked = NAMED_FORECASTERS[forecaster](bed.days.shape[1])
-    entries: dict[str, Entry | NotApplicable] = {}
+    entries: dict[str, Entry | NotApplicableError] = {}
     for name in names:
         if is_policy(name):
             try:
                 entries[Path(name).name] = policy_entry(name, bed)
-            except NotApplicable as reason:
+            except NotApplicableError as reason:
                 entries[Path(name).name] = reason
         else:
             entries[name] = named_entry(name, bed, asked)
@@ -132,7 +133,7 @@ def policy_entry(path: str | Path, bed: Bed) -> Entry:
     policy = load(path)
     refuse_unless_fitting(policy, str(path))
     if not _can_be_alike(policy.problem, bed.problem):
-        raise NotApplicable(
+        raise NotApplicableError(
             f"it was made for costs of another kind; its own are: {_in_words(policy.problem)}, and here: "
             f"{_in_words(bed.problem)}. ecl2o evaluate tests it by its own."
         )

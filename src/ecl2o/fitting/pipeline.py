@@ -19,9 +19,10 @@ import numpy as np
 from jaxtyping import Float
 
 from ecl2o.agents import Greedy
-from ecl2o.data import Contexts, DataError, Days, SeriesMetadata, Split
+from ecl2o.data import Contexts, Days, SeriesMetadata, Split
 from ecl2o.evaluation import Bed, Certificate, DailyScore, certify
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, streamed
+from ecl2o.exceptions import DataError
 from ecl2o.fitting.batches import Site, refuse_unless_alike, score_each
 from ecl2o.fitting.candidates import CORRECTED, Option, Shape, in_units, options, references, untrained_options
 from ecl2o.fitting.progress import Progress, silent

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ecl2o.data import Contexts, DataError, SeriesMetadata, Split, read_series, series_contexts, whole_days
+from ecl2o.data import Contexts, SeriesMetadata, Split, read_series, series_contexts, whole_days
 from ecl2o.data.series import and_weight, weight_last
+from ecl2o.exceptions import DataError
 from ecl2o.fitting.pipeline import FEWEST_DAYS, default_split
 from ecl2o.policy import Policy
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.data import DataError
+from ecl2o.exceptions import DataError
 from ecl2o.fitting.promise_spec import Terms
 
 Advisor = Literal["ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"]

@@ -2,8 +2,9 @@
 
 import jax.numpy as jnp
 
-from ecl2o.data import Contexts, DataError
+from ecl2o.data import Contexts
 from ecl2o.evaluation import Bed
+from ecl2o.exceptions import DataError
 from ecl2o.fitting.pipeline import series_problem
 from ecl2o.fitting.settings import Alpha
 from ecl2o.fitting.weights import weight_range

@@ -3,7 +3,8 @@
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.data import Contexts, DataError
+from ecl2o.data import Contexts
+from ecl2o.exceptions import DataError
 
 _WIDENED = 1.25  # what has been seen is widened by this factor at both ends
 

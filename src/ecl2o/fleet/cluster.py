@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 
+from ecl2o.exceptions import ChunkFailedError
+
 if TYPE_CHECKING:
     from distributed import Client, Future
 
@@ -80,10 +82,6 @@ ANSWER_SECONDS = 3.0  # to connect, to greet, and to let us in
 _AHEAD = (
     2  # chunks per thread of the cluster that are handed out: nobody waits, and the scheduler does not hold everything
 )
-
-
-class Lost(Exception):  # noqa: N818
-    """A chunk that the cluster could not do: the worker died each time, or could not load what it needs."""
 
 
 @contextlib.contextmanager
@@ -179,7 +177,7 @@ def each_done(
 ) -> Iterator[tuple[int, Any]]:
     """`work(*piece)` for every piece: its place and what came of it, as they are done.
 
-    A piece whose worker is lost is done again by another; one that fails, or has ended four workers, gives a `Lost`.
+    A piece whose worker is lost is done again by another; one that fails, or has ended four workers, gives a `ChunkFailedError`.
     """
     if client is None:
         for place, piece in enumerate(pieces):
@@ -201,7 +199,7 @@ def each_done(
     for future in running:
         submit(1)
         error = future.exception()
-        found = Lost(f"{type(error).__name__}: {error}") if error is not None else None
+        found = ChunkFailedError(f"{type(error).__name__}: {error}") if error is not None else None
         yield places.pop(future.key), _unpacked(future.result()) if found is None else found
 
 

@@ -12,11 +12,12 @@ from ecl2o import __version__
 from ecl2o.agents import ROBD
 from ecl2o.data import Contexts
 from ecl2o.evaluation.comparison import Entry, streamed
+from ecl2o.exceptions import ChunkFailedError
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.fitting.read import Reading
 from ecl2o.fitting.screen import believed
 from ecl2o.fitting.test_days import policy_bed, seen_days
-from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, Lost, cut, each_done
+from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, cut, each_done
 from ecl2o.fleet.fitting import failed_row, figures, score_alike
 from ecl2o.fleet.sites import FailedSite, Order, find_sites
 from ecl2o.policy import Policy, load
@@ -94,7 +95,7 @@ def evaluated_chunks(
     """Each chunk with its rows, or why there are none, as they are done."""
     for place, found in each_done(evaluate_chunk, [(chunk,) for chunk in chunks], client):
         chunk = chunks[place]
-        if isinstance(found, Lost):
+        if isinstance(found, ChunkFailedError):
             found = [FailedSite(site.name, f"the cluster could not do it: {found}") for site in chunk.wanted]
         yield chunk, found
 

@@ -11,13 +11,14 @@ import jax
 from ecl2o.data import Contexts
 from ecl2o.evaluation import Bed
 from ecl2o.evaluation.comparison import Entry, ScoredEntry, with_score
+from ecl2o.exceptions import ChunkFailedError
 from ecl2o.fitting.batches import score_each
 from ecl2o.fitting.candidates import planner, refuse_infeasible
 from ecl2o.fitting.pipeline import Choice, choose_each, reference_entries, scaled_site, series_problem
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.fitting.read import Reading
 from ecl2o.fitting.settings import Recipe
-from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, Lost, begun, cut, each_done, threads
+from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, begun, cut, each_done, threads
 from ecl2o.fleet.sites import FailedSite, ReadSite, find_sites, read_sites
 from ecl2o.policy import Policy
 
@@ -150,7 +151,7 @@ def fitted_chunks(
     _held = [Rehearsal.of(chunk, client) for chunk in several if client is not None and _program(chunk) not in known]
     for place, found in each_done(fit_chunk, [(chunk,) for chunk in chunks], client):
         chunk = chunks[place]
-        if isinstance(found, Lost):
+        if isinstance(found, ChunkFailedError):
             found = [
                 FittedSite.failed(FailedSite(site.name, f"the cluster could not do it: {found}"))
                 for site in chunk.wanted

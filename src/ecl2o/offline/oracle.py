@@ -10,18 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.linear_switching import linear_rate, prefix_bounds, tilted_minimizers
 from ecl2o.planning.optimal_path import Path, cheapest_path
-from ecl2o.problem import (
-    AbstractQuadraticCost,
-    Box,
-    CurvedTracking,
-    Instance,
-    LinearSwitching,
-    NotApplicable,
-    Problem,
-    Trajectory,
-)
+from ecl2o.problem import AbstractQuadraticCost, Box, CurvedTracking, Instance, LinearSwitching, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, cast_floats, concrete_value, on_device, on_host
 
 
@@ -44,7 +36,7 @@ def _coordinates(problem: Problem, contexts: Float[Array, "T q"], dim: int):
     """(weights, targets), each (T, d): the hitting costs as sums over coordinates of weight/2 (x - target)^2; and if they are."""
     hitting = problem.hitting
     if not isinstance(hitting, AbstractQuadraticCost):
-        raise NotApplicable(
+        raise NotApplicableError(
             f"movement billed by distance is solved in {dim} dimensions for quadratic hitting costs with a diagonal A, "
             f"got {type(hitting).__name__}."
         )

@@ -14,11 +14,12 @@ import jax
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, Periodic, PureML, Switch
 from ecl2o.data import Contexts
 from ecl2o.evaluation import Bed, DailyScore, score_days
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.forecasters import RollingProfile
 from ecl2o.paper.results import LeftOut, TestedEntry, TradeOffPoint
 from ecl2o.policy import Contract, Policy
-from ecl2o.problem import NotApplicable, Problem
+from ecl2o.problem import Problem
 from ecl2o.running import plausible_range
 
 
@@ -183,12 +184,12 @@ def tested(
         alike.setdefault(jax.tree.structure(entry.agents[0]), []).append(name)
     done = []
 
-    def test(names: list[str]) -> dict[str, list[DailyScore] | NotApplicable]:
-        scores: dict[str, list[DailyScore] | NotApplicable] = {}
+    def test(names: list[str]) -> dict[str, list[DailyScore] | NotApplicableError]:
+        scores: dict[str, list[DailyScore] | NotApplicableError] = {}
         for name in names:
             try:
                 scores[name] = [score(name, agent) for agent in entries[name].agents]
-            except NotApplicable as reason:
+            except NotApplicableError as reason:
                 scores[name] = reason
             done.append(name)
             progress("testing", len(done), len(entries))
@@ -199,7 +200,7 @@ def tested(
     rows, left_out = {}, {}
     for name, entry in entries.items():
         found = scores[name]
-        if isinstance(found, NotApplicable):
+        if isinstance(found, NotApplicableError):
             left_out[name] = LeftOut(entry.label, entry.what, str(found))
         else:
             learned = "advisor" in entry.parameters

@@ -18,9 +18,10 @@ import numpy as np
 from ecl2o import theory
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling
-from ecl2o.data import Contexts, DataError
+from ecl2o.data import Contexts
 from ecl2o.evaluation import Bed, DailyScore, score_days, score_runs
 from ecl2o.evaluation.comparison import worst_live_ratio
+from ecl2o.exceptions import DataError
 from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook, train_through_each
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.fitting.promise_spec import Per, Terms, renewed

@@ -23,8 +23,9 @@ from ecl2o import theory
 from ecl2o.agents import MLAROBD, OBD, OGD, ROBD, AbstractAgent, Competitive, Guarded, PureML
 from ecl2o.agents.advisors import MLP, Scaling
 from ecl2o.agents.calibrator import cheapest_action
-from ecl2o.data import Contexts, DataError, Days, Split, read_series, series_contexts
+from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
 from ecl2o.evaluation import Bed, DailyScore, score_days, score_runs
+from ecl2o.exceptions import DataError
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.offline import oracle_days
 from ecl2o.paper.contenders import (

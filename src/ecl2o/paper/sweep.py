@@ -27,9 +27,10 @@ from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Competitive, Periodic, Sw
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge
 from ecl2o.data import Contexts
 from ecl2o.evaluation import Bed, DailyScore, metrics, score_all, score_runs
+from ecl2o.exceptions import ChunkFailedError
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.fitting.settings import refuse_bad_alpha
-from ecl2o.fleet.cluster import Lost, each_done
+from ecl2o.fleet.cluster import each_done
 from ecl2o.learning.losses import CostScale
 from ecl2o.learning.losses import runs as rolled_out
 from ecl2o.offline import oracle
@@ -308,7 +309,7 @@ def on_cluster(client: "Client") -> Execute:
     def execute(pieces: Sequence[Piece], progress: Progress) -> list[Any]:
         found: list[Any] = [None] * len(pieces)
         for done, (place, result) in enumerate(each_done(_run, [(piece,) for piece in pieces], client), start=1):
-            if isinstance(result, Lost):
+            if isinstance(result, ChunkFailedError):
                 raise ValueError(f"{pieces[place].name} could not be done by the cluster: {result}")
             found[place] = result
             progress("pieces of the sweep", done, len(pieces))

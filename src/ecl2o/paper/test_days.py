@@ -20,13 +20,14 @@ from jaxtyping import Float
 
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.evaluation import Bed
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.fitting.named_agents import HIGHEST, LOWEST, time_of_use
 from ecl2o.fitting.pipeline import tracking_problem
 from ecl2o.fitting.settings import refuse_bad_alpha
 from ecl2o.paper.right_sizing import RightSizing
 from ecl2o.paper.settings import RightSizingSettings
 from ecl2o.paper.varying_curvature import random_instances, varying_curvature_problem
-from ecl2o.problem import CurvedTracking, Mahalanobis, NotApplicable, Problem
+from ecl2o.problem import CurvedTracking, Mahalanobis, Problem
 
 HOURS = 24
 _HISTORY = 14 * HOURS
@@ -88,7 +89,7 @@ def demand_response_bed(alpha: float | None, seed: int) -> Bed:
 def right_sizing_bed(alpha: float | None, seed: int) -> Bed:
     """The test days of the right-sizing study on the built-in workload: three kinds of servers, a box, Newton's solves."""
     if alpha is not None:
-        raise NotApplicable(
+        raise NotApplicableError(
             "what moving costs in right-sizing is given by the cluster's start-up prices; leave out alpha."
         )
     return RightSizing(RightSizingSettings(seed=seed)).test

@@ -5,7 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.problem import AbstractQuadraticCost, NotApplicable, Problem
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem import AbstractQuadraticCost, Problem
 
 
 class Modes(eqx.Module):
@@ -23,7 +24,7 @@ class Modes(eqx.Module):
         """
         hitting = problem.hitting
         if not (isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature):
-            raise NotApplicable(
+            raise NotApplicableError(
                 "modes exist for quadratic hitting costs of constant curvature, where the best policy is linear; "
                 f"got {type(hitting).__name__}."
             )

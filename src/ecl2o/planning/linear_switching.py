@@ -13,16 +13,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ecl2o.problem import LinearSwitching, NotApplicable, Problem
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem import LinearSwitching, Problem
 from ecl2o.solvers import decreasing_root
 
 
 def linear_rate(problem: Problem, dim: int) -> Float[Array, ""]:
     """The rate of linear movement on a line; any other movement or dimension is refused."""
     if not isinstance(problem.switching, LinearSwitching):
-        raise NotApplicable(f"this needs a LinearSwitching cost, got {type(problem.switching).__name__}.")
+        raise NotApplicableError(f"this needs a LinearSwitching cost, got {type(problem.switching).__name__}.")
     if dim != 1:
-        raise NotApplicable(f"LinearSwitching is solved in one dimension only, got x0 of dimension {dim}.")
+        raise NotApplicableError(f"LinearSwitching is solved in one dimension only, got x0 of dimension {dim}.")
     return problem.switching.rate
 
 

@@ -6,14 +6,12 @@ it is asked for: `Client`, and the rooms `durable` and `http`.
 
 from ecl2o.policy.contract import Contract, PromiseTerms
 from ecl2o.policy.policy import Policy, describe, load, save
-from ecl2o.policy.policy_file import PolicyFileError
 from ecl2o.policy.runner import Runner, Streams, StreamsReport
 from ecl2o.policy.start_run import begin
 
 __all__ = [
     "Contract",
     "Policy",
-    "PolicyFileError",
     "PromiseTerms",
     "Runner",
     "Streams",

@@ -9,13 +9,13 @@ import jax
 
 from ecl2o.agents import Start
 from ecl2o.agents.guards import AbstractGuard
+from ecl2o.exceptions import MemoryLimitError, PolicyFileError
 from ecl2o.policy.policy import Policy
-from ecl2o.policy.policy_file import PolicyFileError
 from ecl2o.policy.runner import context_dim_of, working_dtype
 from ecl2o.problem import Box
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper
-from ecl2o.running.compiled_step import MOST_BYTES, TooLarge, bytes_of, largest_made, refuse_too_large
+from ecl2o.running.compiled_step import MOST_BYTES, bytes_of, largest_made, refuse_too_large
 
 
 def within(policy: Policy, low: float, high: float) -> Policy:
@@ -61,7 +61,7 @@ def refuse_unless_fitting(policy: Policy, name: str, most: int = MOST_BYTES) -> 
     """
     try:
         _trace(policy, most)
-    except TooLarge as error:
+    except MemoryLimitError as error:
         raise PolicyFileError(f"{name} cannot be used: {error}") from None
     except (ValueError, TypeError):
         return  # what else keeps it from running is told where it runs

@@ -15,10 +15,11 @@ import numpy as np
 import pydantic
 
 from ecl2o.agents import AbstractAgent, trainable_mask
+from ecl2o.exceptions import PolicyFileError
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.policy import earlier, policy_file
 from ecl2o.policy.contract import Contract, PromiseTerms, in_words
-from ecl2o.policy.policy_file import Contents, PolicyFileError
+from ecl2o.policy.policy_file import Contents
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, Problem
 
 _KIND = "policy"

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecl2o import agents, forecasters, problem
+from ecl2o.exceptions import PolicyFileError
 from ecl2o.problem.arrays import on_device
 
 FORMAT = 2
@@ -54,10 +55,6 @@ _DTYPES = {
         *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     )
 }
-
-
-class PolicyFileError(ValueError):
-    """A file that is not a policy (or a runner's state), or is damaged, or needs something that was not given."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,11 +16,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ecl2o.agents import Info, Start
+from ecl2o.exceptions import PolicyFileError
 from ecl2o.policy import policy_file
 from ecl2o.policy.context_validation import accepted, is_finite, no_answer
 from ecl2o.policy.executable_cache import pack_kept
 from ecl2o.policy.policy import Policy
-from ecl2o.policy.policy_file import Contents, PolicyFileError
+from ecl2o.policy.policy_file import Contents
 from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
 from ecl2o.problem.arrays import cast_floats, on_device, on_host
 from ecl2o.running import Stepper

@@ -3,7 +3,6 @@
 Knows `solvers` only.
 """
 
-from ecl2o.exceptions import NotApplicable
 from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere
 from ecl2o.problem.cluster_cost import ClusterCost
 from ecl2o.problem.hitting import (
@@ -32,7 +31,6 @@ __all__ = [
     "Instance",
     "LinearSwitching",
     "Mahalanobis",
-    "NotApplicable",
     "Problem",
     "Quadratic",
     "SquaredTracking",

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.exceptions import NotApplicable
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem.actions import AbstractActionSet, Everywhere
 from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost, Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
@@ -39,7 +39,7 @@ class Problem(eqx.Module):
     def quadratic_movement(self) -> Mahalanobis:
         """The switching cost, where the caller needs it to be a Mahalanobis distance; refused otherwise."""
         if not isinstance(self.switching, Mahalanobis):
-            raise NotApplicable(f"this needs a Mahalanobis switching cost, got {type(self.switching).__name__}.")
+            raise NotApplicableError(f"this needs a Mahalanobis switching cost, got {type(self.switching).__name__}.")
         return self.switching
 
     @property

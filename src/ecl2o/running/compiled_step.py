@@ -23,20 +23,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecl2o.agents import Info, Start
+from ecl2o.exceptions import MemoryLimitError
 from ecl2o.running.single_kernel_jit import fits_one_kernel, inner_programs, jit_as_one_kernel
 from ecl2o.running.stepper import Stepper, StepperState
 
 MOST_BYTES = 1 << 30  # of a stream's state, and of what any one operation of a step makes
 
 
-class TooLarge(ValueError):  # noqa: N818 (it names what is so, as `NotApplicable` does)
-    """A policy whose streams would take more memory than any sane one does."""
-
-
 def refuse_too_large(count: int, most: int = MOST_BYTES) -> None:
     """Refuse a stream that takes so many bytes."""
     if count > most:
-        raise TooLarge(
+        raise MemoryLimitError(
             f"one stream would take {_told(count)} of memory, and at most {_told(most)} are allowed; the policy's windows, "
             "periods, days or horizons are too long."
         )

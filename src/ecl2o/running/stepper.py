@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractForecaster
 from ecl2o.forecasters.base import AbstractPreparedForecast
-from ecl2o.problem import NotApplicable, Problem
+from ecl2o.problem import Problem
 from ecl2o.running.screening import Screen, ScreenState
 
 
@@ -76,7 +77,7 @@ class Stepper(eqx.Module):
             given = (
                 "none was given" if self.forecaster is None else f"{type(self.forecaster).__name__} knows the future"
             )
-            raise NotApplicable(
+            raise NotApplicableError(
                 f"{type(self.agent).__name__} looks {self.agent.lookahead} contexts ahead and needs a forecaster that knows "
                 f"only the past, but {given}; use a causal one, for example forecasters.Persistence()."
             )

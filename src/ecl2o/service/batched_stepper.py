@@ -20,9 +20,10 @@ from jaxtyping import Array, Float
 from ecl2o.agents import ROBD, AbstractAgent, Independent, Info, Observation, Start
 from ecl2o.agents.base import State
 from ecl2o.agents.wrappers import OwnTrajectory
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, hitting_form
 from ecl2o.policy.policy import Policy
-from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, NotApplicable, Problem
+from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper, compiled_step
 from ecl2o.running.compiled_step import Front, Sizes, pack
@@ -146,7 +147,7 @@ class Lanes:
         self.is_screened = self.plausible is not None
         try:
             self._prepare(Watched(policy.agent))
-        except (NotApplicable, ValueError, TypeError):
+        except (NotApplicableError, ValueError, TypeError):
             self._prepare(Watched(policy.agent, with_expert=False))
 
     def _prepare(self, agent: Watched) -> None:

@@ -554,14 +554,14 @@ def test_refuses_what_it_is_not_for():
     curved = ec.Problem(ec.CurvedTracking(), movement)
     convex = ec.Problem(ec.ConvexCost(lambda x, y: jnp.sum((x - y) ** 2), strong_convexity=2.0), movement)
     for problem in (boxed, curved, convex):
-        with pytest.raises(ec.NotApplicable, match="Guarded takes any costs"):
+        with pytest.raises(ec.NotApplicableError, match="Guarded takes any costs"):
             ec.Competitive(ec.ROBD()).init(problem, start)
-    with pytest.raises(ec.NotApplicable, match="leave the action bounds"):
+    with pytest.raises(ec.NotApplicableError, match="leave the action bounds"):
         ec.Competitive(ec.ROBD(), contexts=(0.0, 2.0)).init(boxed, start)
     three = Start(jnp.zeros(3), jnp.zeros((0, 3)), 30)
-    with pytest.raises(ec.NotApplicable, match="diagonal"):
+    with pytest.raises(ec.NotApplicableError, match="diagonal"):
         ec.Competitive(ec.ROBD(), contexts=(0.0, 1.0)).check(GENERAL, three)
-    with pytest.raises(ec.NotApplicable, match="weights are for CurvedTracking"):
+    with pytest.raises(ec.NotApplicableError, match="weights are for CurvedTracking"):
         ec.Competitive(ec.ROBD(), weights=np.ones(3)).init(CASE_STUDY, start)
     with pytest.raises(ValueError, match="at most horizon = 24 steps, but this one has 30"):
         ec.Competitive(ec.ROBD(), horizon=24).init(CASE_STUDY, start)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.problem import CurvedTracking, Mahalanobis, NotApplicable, Problem, SquaredTracking
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem import CurvedTracking, Mahalanobis, Problem, SquaredTracking
 from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
 from ecl2o.solvers.positive_definite import apply, spd_solve
 from ecl2o.theory import limit_stiffness
@@ -68,7 +69,7 @@ class AtUsualWeight(AbstractAgent):
     def _usual_problem(self, problem: Problem) -> Problem:
         """The same with the usual weight at every step."""
         if not (isinstance(problem.hitting, CurvedTracking) and isinstance(problem.switching, Mahalanobis)):
-            raise NotApplicable(
+            raise NotApplicableError(
                 "AtUsualWeight is for CurvedTracking with quadratic movement; got "
                 f"{type(problem.hitting).__name__} and {type(problem.switching).__name__}."
             )

@@ -4,7 +4,8 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.problem import NotApplicable, Problem
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_float
 
 
@@ -30,9 +31,9 @@ class Fixed(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> None:
         if self.actions.shape[1] != start.dim:
-            raise NotApplicable(f"Fixed actions have dimension {self.actions.shape[1]}, but x0 has {start.dim}.")
+            raise NotApplicableError(f"Fixed actions have dimension {self.actions.shape[1]}, but x0 has {start.dim}.")
         if start.horizon is not None and self.actions.shape[0] < start.horizon:
-            raise NotApplicable(f"Fixed has {self.actions.shape[0]} actions for {start.horizon} steps.")
+            raise NotApplicableError(f"Fixed has {self.actions.shape[0]} actions for {start.horizon} steps.")
 
     def step(self, problem: Problem, state: None, observation: Observation):
         return state, self.actions[observation.step], Info.plain()

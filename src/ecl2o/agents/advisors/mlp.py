@@ -5,7 +5,8 @@ from jaxtyping import PRNGKeyArray
 
 from ecl2o.agents.advisors.layers import Affine, Scaling, joined
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.problem import NotApplicable, Problem
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import refuse_unless_count
 
 
@@ -71,7 +72,7 @@ def refuse_unless_fitting(what: str, context_dim: int, dim: int, start: Start) -
     """Refuse a network made for other dimensions than this run's."""
     found = start.history.shape[-1], start.dim
     if found != (context_dim, dim):
-        raise NotApplicable(
+        raise NotApplicableError(
             f"{what} was made for contexts of {context_dim} and actions of {dim} numbers, "
             f"but this problem has {found[0]} and {found[1]}."
         )

@@ -13,8 +13,9 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, State
 from ecl2o.agents.guards.base import AbstractGuard, Account
 from ecl2o.agents.guards.optimum_constraint import Choice, GameStep, choose_anywhere, choose_within
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, hitting_form
-from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, NotApplicable, Problem
+from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, Problem
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
@@ -125,7 +126,7 @@ class Competitive(AbstractGuard):
         """Refuse problems that this guard is not for, and, where the numbers are known, a ratio that cannot be promised."""
         self._refuse_problem(problem, start)
         if start.horizon is None and self.horizon is not None:
-            raise NotApplicable(
+            raise NotApplicableError(
                 f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has no end; use "
                 f"horizon=None, or Periodic(guard, {self.horizon}) for a promise that begins anew."
             )
@@ -137,19 +138,21 @@ class Competitive(AbstractGuard):
         hitting, movement, dim = problem.hitting, problem.switching, start.dim
         instead = "Guarded takes any costs and any box."
         if not (isinstance(hitting, AbstractQuadraticCost) and isinstance(movement, Mahalanobis)):
-            raise NotApplicable(
+            raise NotApplicableError(
                 "Competitive is for quadratic hitting costs and quadratic movement; got "
                 f"{type(hitting).__name__} and {type(movement).__name__}. {instead}"
             )
         if self.weights is not None and not isinstance(hitting, CurvedTracking):
-            raise NotApplicable(f"weights are for CurvedTracking; the curvature of {type(hitting).__name__} is known.")
+            raise NotApplicableError(
+                f"weights are for CurvedTracking; the curvature of {type(hitting).__name__} is known."
+            )
         if self.weights is None and jax.eval_shape(lambda: hitting.curvature_bounds(dim))[1] is None:
-            raise NotApplicable(
+            raise NotApplicableError(
                 f"Competitive must know how large the curvature can become; give {type(hitting).__name__} a maximum, or "
                 f"announce the weights. {instead}"
             )
         if problem.is_bounded and self.contexts is None:
-            raise NotApplicable(
+            raise NotApplicableError(
                 "Competitive keeps actions within bounds only where contexts are known to lie within them too: give "
                 f"contexts=(low, high). {instead}"
             )
@@ -157,17 +160,17 @@ class Competitive(AbstractGuard):
             _, *matrices = self.curvatures(problem, dim)
             diagonal = concrete_value(_are_diagonal(matrices))
             if diagonal is not None and not diagonal:
-                raise NotApplicable(f"contexts=(low, high) needs diagonal matrices A and Q. {instead}")
+                raise NotApplicableError(f"contexts=(low, high) needs diagonal matrices A and Q. {instead}")
         if problem.is_bounded and self.contexts is not None:
             lower, upper, low, high = map(on_host, (*problem.actions.bounds(dim, start.x0.dtype), *self.contexts))
             outside = concrete_value(((low < lower) | (high > upper)).any())
             if outside is not None and outside:
-                raise NotApplicable(
+                raise NotApplicableError(
                     f"contexts from {low} to {high} leave the action bounds from {lower} to {upper}: what they ask for "
                     f"cannot be promised there. {instead}"
                 )
         if self.horizon is not None and start.horizon is not None and start.horizon > self.horizon:
-            raise NotApplicable(
+            raise NotApplicableError(
                 f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has "
                 f"{start.horizon}; use horizon=None for runs of any length."
             )
@@ -179,7 +182,7 @@ class Competitive(AbstractGuard):
             ratio = np.asarray(concrete_value(self.ratio), np.float64)
         if not (ratio > np.maximum(smallest, 1.0)).all():
             many = "any number of" if self.horizon is None else self.horizon
-            raise NotApplicable(
+            raise NotApplicableError(
                 f"ratio = {np.min(ratio):g} cannot be promised over {many} steps: it must exceed {smallest:.8g}, "
                 "the smallest competitive ratio that any online algorithm has on this problem."
             )

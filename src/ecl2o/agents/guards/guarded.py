@@ -15,7 +15,8 @@ from ecl2o.agents.calibrated_agents import ROBD
 from ecl2o.agents.guards.base import AbstractGuard, Account, on_its_own, seen_by
 from ecl2o.agents.guards.expert_constraint import Allowance, move_inside
 from ecl2o.agents.wrappers import OwnTrajectory
-from ecl2o.problem import LinearSwitching, NotApplicable, Problem
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem import LinearSwitching, Problem
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
@@ -104,7 +105,7 @@ class Guarded(AbstractGuard):
             _ = problem.quadratic_movement  # the reservation is a triangle inequality
             refuse_unless_positive("slack", self.slack)
         elif self.reservation is not None:
-            raise NotApplicable("reservation is for quadratic movement; a distance needs none.")
+            raise NotApplicableError("reservation is for quadratic movement; a distance needs none.")
 
     def init(self, problem: Problem, start: Start) -> GuardedState:
         self._refuse_movement(problem)
