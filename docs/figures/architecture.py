@@ -1,4 +1,4 @@
-"""Draws docs/figures/architecture.svg: the rooms in the order of their imports, and three ways through them.
+"""Draw docs/figures/architecture.svg: the packages in the order of their imports, and three journeys through them.
 
 The order is read from the linter's contract in pyproject.toml, so the picture shows what is enforced.
 
@@ -16,50 +16,56 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What each room holds, in a few words.
+# What each package holds, in a few words.
 HOLDS = {
     "cli": "parsing and printing",
-    "report": "figures, the HTML report",
+    "paper": "the paper's studies, figures and report",
+    "plots": "figures of one's own series and fleets",
     "fleet": "many sites and settings, here or on Dask",
-    "studies": "complete case studies",
-    "recipes": "from a series to a policy; named agents",
-    "gym": "the problem as a gymnasium.Env",
-    "serving": "Policy, contract, file, Runner, service",
+    "fitting": "from a series to a policy, stage by stage",
+    "act": "a policy in a pipe",
+    "service": "many streams over HTTP",
+    "gym": "a gymnasium.Env",
+    "policy": "Policy, contract, file, start of a run, Runner",
     "learning": "losses, gradients, fit",
-    "evaluation": "metrics, scores, comparison, certify",
+    "evaluation": "metrics, comparison, certificates",
     "running": "the one loop: Stepper, rollout",
     "offline": "hindsight",
     "forecasters": "future contexts",
     "agents": "who decides; guards",
-    "planning": "what known contexts cost",
-    "theory": "the theorems",
-    "problem": "what is decided",
+    "planning": "optimal paths, plans, work functions",
+    "theory": "the theorems as functions",
+    "problem": "costs, action sets, instances",
     "solvers": "numerics without a domain",
-    "data": "files to contexts",
+    "data": "series and weather files to contexts",
 }
 
-# The rooms that each way visits, in order.
-WAYS = {
-    "(a) fit: from a series to a policy": ("#0072b2", ["cli", "data", "recipes", "learning", "evaluation", "serving"]),
-    "(b) act: one context, one action": ("#d55e00", ["cli", "serving", "running", "forecasters", "agents", "problem"]),
+# The packages that each journey visits, in order.
+JOURNEYS = {
+    "(a) fit: from a series to a policy": (
+        "#0072b2",
+        ["cli", "data", "fitting", "learning", "evaluation", "policy"],
+    ),
+    "(b) act: one context, one action": ("#d55e00", ["cli", "act", "policy", "running", "agents", "problem"]),
     "(c) a training step": ("#009e73", ["learning", "running", "agents", "problem", "learning"]),
 }
+MODULES = {"exceptions", "json_text"}  # single files, which every package may import
 WIDTH, HEIGHT, GAP = 10.0, 0.8, 0.32
 
 
 def layers() -> list[list[str]]:
-    """The rooms from the top down, those of a layer beside each other; data stands beside recipes, which imports it first."""
+    """Return the packages from the top down, those of one layer beside each other."""
     with open(ROOT / "pyproject.toml", "rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     order = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
-    rooms = [[name.strip().removeprefix("ecl2o.") for name in layer.split("|")] for layer in order]
-    return [[*layer, "data"] if layer == ["recipes"] else layer for layer in rooms]
+    packages = [[name.strip().removeprefix("ecl2o.") for name in layer.split("|")] for layer in order]
+    return [layer for layer in packages if not set(layer) & MODULES]
 
 
-def places(rooms: list[list[str]]) -> dict[str, tuple[float, float, float]]:
-    """Left, bottom and width of each room."""
+def places(packages: list[list[str]]) -> dict[str, tuple[float, float, float]]:
+    """Return left, bottom and width of each package."""
     found = {}
-    for row, layer in enumerate(reversed(rooms)):
+    for row, layer in enumerate(reversed(packages)):
         width = (WIDTH - GAP * (len(layer) - 1)) / len(layer)
         for column, name in enumerate(layer):
             found[name] = (column * (width + GAP), row * (HEIGHT + GAP), width)
@@ -67,7 +73,7 @@ def places(rooms: list[list[str]]) -> dict[str, tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Draw."""
+    """Draw the figure."""
     where = places(layers())
     missing = set(where) - set(HOLDS)
     if missing:
@@ -78,15 +84,15 @@ def main() -> None:
         axes.add_patch(plt.Rectangle((left, bottom), width, HEIGHT, facecolor="#f4f4f2", edgecolor="#777777"))
         axes.text(left + 0.12, bottom + 0.48, f"{name}/", fontsize=11, weight="bold", va="bottom")
         axes.text(left + 0.12, bottom + 0.18, HOLDS[name], fontsize=8, va="bottom")
-    for number, (label, (colour, rooms)) in enumerate(WAYS.items()):
+    for number, (label, (colour, packages)) in enumerate(JOURNEYS.items()):
         points, visits = [], {}
-        for room in rooms:
-            left, bottom, width = where[room]
-            visits[room] = visits.get(room, 0) + 1
+        for package in packages:
+            left, bottom, width = where[package]
+            visits[package] = visits.get(package, 0) + 1
             points.append(
                 (
-                    left + width - 0.95 + 0.3 * number + 0.1 * (visits[room] - 1),
-                    bottom + 0.62 - 0.36 * (visits[room] - 1),
+                    left + width - 0.95 + 0.3 * number + 0.1 * (visits[package] - 1),
+                    bottom + 0.62 - 0.36 * (visits[package] - 1),
                 )
             )
         for (x, y), (to_x, to_y) in itertools.pairwise(points):
