@@ -54,12 +54,13 @@ WIDTH, HEIGHT, GAP = 10.0, 0.8, 0.32
 
 
 def layers() -> list[list[str]]:
-    """Return the packages from the top down, those of one layer beside each other."""
+    """Return the packages from the top down, those of one layer beside each other; data beside fitting, its first user."""
     with open(ROOT / "pyproject.toml", "rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     order = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     packages = [[name.strip().removeprefix("ecl2o.") for name in layer.split("|")] for layer in order]
-    return [layer for layer in packages if not set(layer) & MODULES]
+    shown = [layer for layer in packages if not set(layer) & MODULES and layer != ["data"]]
+    return [[*layer, "data"] if layer == ["fitting"] else layer for layer in shown]
 
 
 def places(packages: list[list[str]]) -> dict[str, tuple[float, float, float]]:
@@ -79,10 +80,10 @@ def main() -> None:
     if missing:
         raise SystemExit(f"say in HOLDS what {', '.join(sorted(missing))} holds.")
     plt.rcParams |= {"svg.hashsalt": "ecl2o", "font.family": "DejaVu Sans"}
-    figure, axes = plt.subplots(figsize=(11, 10.5))
+    figure, axes = plt.subplots(figsize=(11, 12))
     for name, (left, bottom, width) in where.items():
         axes.add_patch(plt.Rectangle((left, bottom), width, HEIGHT, facecolor="#f4f4f2", edgecolor="#777777"))
-        axes.text(left + 0.12, bottom + 0.48, f"{name}/", fontsize=11, weight="bold", va="bottom")
+        axes.text(left + 0.12, bottom + 0.44, f"{name}/", fontsize=11, weight="bold", va="bottom")
         axes.text(left + 0.12, bottom + 0.18, HOLDS[name], fontsize=8, va="bottom")
     for number, (label, (colour, packages)) in enumerate(JOURNEYS.items()):
         points, visits = [], {}
