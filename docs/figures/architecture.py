@@ -60,7 +60,7 @@ def layers() -> list[list[str]]:
     order = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     packages = [[name.strip().removeprefix("ecl2o.") for name in layer.split("|")] for layer in order]
     shown = [layer for layer in packages if not set(layer) & MODULES and layer != ["data"]]
-    return [[*layer, "data"] if layer == ["fitting"] else layer for layer in shown]
+    return [["data", *layer] if layer == ["fitting"] else layer for layer in shown]
 
 
 def places(packages: list[list[str]]) -> dict[str, tuple[float, float, float]]:
