@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ecl2o.policy import load, save
-from ecl2o.policy.limits import within
+from ecl2o.policy.limits import with_action_limits
 from ecl2o.theory import exact_robd_ratio
 
 from .conftest import TESTED
@@ -68,7 +68,7 @@ def test_refusals(ecl2o, arguments, code, message):
 
 def test_a_policy_with_bounds_is_compared_within_them(fitted, ecl2o, tmp_path):
     limited, limits = tmp_path / "limited.ecl2o", (2.5, 3.5)
-    save(limited, within(load(fitted.policy), *limits))
+    save(limited, with_action_limits(load(fitted.policy), *limits))
     options = ("--column", "demand", "--alpha", "5", "--agents", f"r-obd,{limited}", "--days", TESTED)
     refused = ecl2o("compare", fitted.data, *options)
     assert refused.exit_code == 1

@@ -159,7 +159,7 @@ def test_a_promise_for_the_whole_run_within_bounds(wavy):
     assert all(low <= float(action[0]) <= high for action in far)
     assert bool(runner.info.details["kept"])
     runner.step([1000 * high])
-    assert runner.stood_in  # a context that cannot be right ends nothing
+    assert runner.replaced  # a context that cannot be right ends nothing
     assert bool(runner.info.details["kept"])
     runner.step([1.2 * high])
     assert not bool(runner.info.details["kept"])  # a context that it does not count on

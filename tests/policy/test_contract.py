@@ -1,7 +1,4 @@
-"""What a policy says about itself: filled in from agent and problem, kept by its file, and found in files of format 1 too."""
-
-import json
-from pathlib import Path
+"""Contracts of policies: completed from agent and problem, and restored from the file."""
 
 import numpy as np
 import pydantic
@@ -11,8 +8,6 @@ import ecl2o as ec
 from ecl2o.policy import Contract, describe
 from ecl2o.policy.contract import Source
 
-FORMAT1 = Path(__file__).parent / "format1"
-EXPECTED = json.loads((FORMAT1 / "expected.json").read_text())
 TRACKING = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
 
@@ -82,52 +77,3 @@ def test_a_contract_that_makes_no_sense_is_refused(given, message):
 def test_a_history_of_another_shape_is_refused(history, message):
     with pytest.raises(ValueError, match=message):
         ec.Policy(ec.ROBD(), TRACKING, contract=Contract(columns=["demand"]), history=np.array(history))
-
-
-# --- files of format 1, made by version 0.1.0 -----------------------------------------------------------------------
-
-
-def test_the_regression_of_version_0_1_is_refused():
-    """Its weights belong to other features: it must be fitted again."""
-    with pytest.raises(ec.PolicyFileError, match=r"ridge.ecl2o cannot be used: it is the regression of an older"):
-        ec.load(FORMAT1 / "ridge.ecl2o")
-
-
-@pytest.mark.parametrize("name", sorted(set(EXPECTED) - {"ridge"}))
-def test_a_file_of_format_1_plays_what_it_played(name):
-    policy, expected = ec.load(FORMAT1 / f"{name}.ecl2o"), EXPECTED[name]
-    assert not {"history", "columns", "steps_per_day", "source"} & set(policy.metadata)
-    history = policy.history if expected["history"] is None else expected["history"]
-    runner = ec.Runner(policy, expected["x0"], history)
-    played = [runner.step(context) for context in expected["contexts"]]
-    np.testing.assert_allclose(played, expected["actions"], rtol=1e-9)
-    np.testing.assert_allclose(float(runner.cost), expected["cost"], rtol=1e-9)
-
-
-def test_the_contract_of_format_1_is_found_in_the_metadata():
-    contract = ec.load(FORMAT1 / "seasonal.ecl2o").contract
-    assert (contract.columns, contract.steps_per_day, contract.step_minutes) == (["demand"], 24, 60.0)
-    assert (contract.context_dim, contract.history_steps) == (1, 168)
-    assert contract.source is not None
-    assert contract.source.file == "demand.csv"
-    assert (contract.seen_until, contract.history_until) == ("2021-02-01 23:00:00", "2021-02-09 23:00:00")
-    assert contract.promise is not None
-    assert (contract.promise.ratio, contract.promise.period) == (2.5, 24)
-    assert ec.load(FORMAT1 / "rhc.ecl2o").contract.columns is None
-
-
-def test_a_state_of_format_1_goes_on_bit_for_bit():
-    policy, expected = ec.load(FORMAT1 / "rhc.ecl2o"), EXPECTED["rhc"]
-    assert policy.fingerprint == expected["fingerprint"]
-    runner = ec.Runner.resume(policy, FORMAT1 / "rhc.state")
-    assert runner.steps == 3
-    for context, action in zip(expected["contexts"][3:], expected["actions"][3:], strict=True):
-        np.testing.assert_allclose(runner.step(context), action, rtol=1e-12)
-
-
-def test_odd_metadata_of_format_1_stays_metadata():
-    from ecl2o.policy.earlier import contract_in
-
-    odd = {"columns": "demand", "steps_per_day": "24", "history": [[None]], "source": {"file": 3}, "site": "here"}
-    contract, history, rest = contract_in(odd)
-    assert (contract, history, rest) == (Contract(), None, odd)

@@ -51,9 +51,9 @@ def refuse_to_trace(*arguments):
 
 
 def test_a_kept_run_is_the_run_that_was_traced(folder, monkeypatch, tmp_path_factory):
-    monkeypatch.setattr("ecl2o.policy.runner.pack_kept", pack)
+    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", pack)
     expected = played()
-    monkeypatch.setattr("ecl2o.policy.runner.pack_kept", executable_cache.pack_kept)
+    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", executable_cache.pack_cached)
     made = played()
     assert [name.rpartition("-")[2] for name in kept_in(folder)][1:] == ["advance", "begin", "figures"]
     state = tmp_path_factory.mktemp("state") / "state"
@@ -75,9 +75,9 @@ def test_other_numbers_use_the_same_programs_and_stay_themselves(folder, monkeyp
     played()
     names = kept_in(folder)
     other = ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=2.5), PROBLEM)
-    monkeypatch.setattr("ecl2o.policy.runner.pack_kept", pack)
+    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", pack)
     expected = played(other)
-    monkeypatch.setattr("ecl2o.policy.runner.pack_kept", executable_cache.pack_kept)
+    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", executable_cache.pack_cached)
     np.testing.assert_array_equal(played(other), expected)
     assert kept_in(folder) == names
     assert not np.array_equal(expected, played())

@@ -4,7 +4,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.exceptions import MemoryLimitError, PolicyFileError
-from ecl2o.policy.limits import refuse_unless_fitting
+from ecl2o.policy.limits import check_memory
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 MANY = 1_000_000  # each of these numbers is allowed by itself
@@ -22,7 +22,7 @@ def test_neither_the_file_nor_the_run_is_accepted(name):
     with pytest.raises(
         PolicyFileError, match=r"x\.ecl2o cannot be used: one stream would take \d+ GiB .* at most 1 GiB"
     ):
-        refuse_unless_fitting(policy, "x.ecl2o")
+        check_memory(policy, "x.ecl2o")
     with pytest.raises(MemoryLimitError, match="windows, periods, days or horizons are too long"):
         ec.Runner(policy, [0.0])
 
@@ -30,14 +30,14 @@ def test_neither_the_file_nor_the_run_is_accepted(name):
 def test_what_a_step_makes_counts_too():
     """The state of a planner is small, however far it looks."""
     policy = ec.Policy(ec.RHC(10 * MANY, truncate=False), PROBLEM, ec.forecasters.Persistence())
-    refuse_unless_fitting(policy, "x.ecl2o")
+    check_memory(policy, "x.ecl2o")
     with pytest.raises(PolicyFileError, match="one stream would take 153 MiB of memory, and at most 64 MiB"):
-        refuse_unless_fitting(policy, "x.ecl2o", most=1 << 26)
+        check_memory(policy, "x.ecl2o", most=1 << 26)
 
 
 def test_what_cannot_be_run_for_another_reason_is_left_to_the_run():
     curved = ec.Problem(ec.CurvedTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
-    refuse_unless_fitting(ec.Policy(ec.LAI(), curved), "x.ecl2o")
+    check_memory(ec.Policy(ec.LAI(), curved), "x.ecl2o")
 
 
 @pytest.mark.parametrize("settings", [{"harmonics": 10**6}, {"lags": 10**6}, {"period": 10**7}])

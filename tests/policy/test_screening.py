@@ -50,23 +50,23 @@ READINGS = st.one_of(
 @given(st.lists(READINGS, min_size=30, max_size=30), st.integers(1, 6))
 def test_the_screen_is_its_rule(readings, patience):
     readings[0] = 5.0
-    used, stood_in = Screen([0.0], [10.0], patience).through(np.array(readings)[:, None])
+    used, replaced = Screen([0.0], [10.0], patience).through(np.array(readings)[:, None])
     np.testing.assert_array_equal(used[:, 0], by_hand(0.0, 10.0, patience, readings))
     assert np.isfinite(np.asarray(used)).all()
-    np.testing.assert_array_equal(np.asarray(stood_in)[:, 0], np.asarray(used)[:, 0] != np.array(readings))
+    np.testing.assert_array_equal(np.asarray(replaced)[:, 0], np.asarray(used)[:, 0] != np.array(readings))
 
 
 def test_each_number_of_a_context_is_judged_by_itself():
     readings = np.array([[1.0, 10.0], [1e6, 11.0], [1.2, np.nan], [1.3, 12.0]])
-    used, stood_in = Screen([0.0, 0.0], [3.0, 30.0], 3).through(readings)
+    used, replaced = Screen([0.0, 0.0], [3.0, 30.0], 3).through(readings)
     np.testing.assert_array_equal(used, [[1.0, 10.0], [1.0, 11.0], [1.2, 11.0], [1.3, 12.0]])
-    np.testing.assert_array_equal(stood_in, [[False, False], [True, False], [False, True], [False, False]])
+    np.testing.assert_array_equal(replaced, [[False, False], [True, False], [False, True], [False, False]])
 
 
 def test_for_a_first_reading_that_is_implausible_stands_the_nearest_plausible_one():
-    used, stood_in = Screen([1.0, 1.0], [10.0, 10.0], 3).through(np.array([[99.0, np.nan], [5.0, 6.0]]))
+    used, replaced = Screen([1.0, 1.0], [10.0, 10.0], 3).through(np.array([[99.0, np.nan], [5.0, 6.0]]))
     np.testing.assert_array_equal(used, [[10.0, 1.0], [5.0, 6.0]])
-    np.testing.assert_array_equal(stood_in, [[True, True], [False, False]])
+    np.testing.assert_array_equal(replaced, [[True, True], [False, False]])
 
 
 def test_a_few_outliers_do_not_say_what_is_plausible():
@@ -97,7 +97,7 @@ def test_a_day_after_a_bad_reading_the_actions_are_those_of_a_clean_run(agent):
     for step, context in enumerate(contexts):
         bad = {30: context * 1000, 31: [None], 60: [1e9], 90: [float("nan")], 91: -context}.get(step)
         wanted, got = clean.step(context), disturbed.step(context if bad is None else bad)
-        assert disturbed.stood_in == (bad is not None)
+        assert disturbed.replaced == (bad is not None)
         np.testing.assert_array_equal(disturbed.context, contexts[step] if bad is None else disturbed.context)
         assert abs(got - wanted)[0] < 0.3 * spread
         if step in range(55, 60) or step >= 91 + HOURS:
@@ -108,11 +108,11 @@ def test_a_day_after_a_bad_reading_the_actions_are_those_of_a_clean_run(agent):
 def test_a_lasting_change_of_level_is_followed_after_the_stated_number_of_steps():
     site = policy(ec.ROBD(), accepted_after=6)
     runner, history = ec.Runner(site, [22.0], load(HOURS)), load(60, seed=1)
-    stood_in = []
+    replaced = []
     for context in history + 100:
         runner.step(context)
-        stood_in.append(runner.stood_in)
-    assert stood_in == [True] * 5 + [False] * 55
+        replaced.append(runner.replaced)
+    assert replaced == [True] * 5 + [False] * 55
     assert abs(runner.action - 122)[0] < 10
 
 
@@ -168,8 +168,8 @@ def test_many_streams_one_bad_reading_and_one_that_is_not_asked():
     np.testing.assert_array_equal(first[2], [22.0])
     report = together.report
     assert report.answered.tolist() == [True, True, False]
-    assert report.stood_in.tolist() == [False, True, False]
-    assert not report.refused.any()
+    assert report.replaced.tolist() == [False, True, False]
+    assert not report.rejected.any()
     second = together.step(np.array([series[1], [np.nan], series[0]]))
     np.testing.assert_allclose(second[2], wanted, rtol=1e-12)
     np.testing.assert_allclose(second[0], alone.step(series[1]), rtol=1e-12)
@@ -181,7 +181,7 @@ def test_without_a_declared_range_a_bad_reading_leaves_its_stream_as_it_was():
     together = ec.Runner.many(bare, [[20.0], [20.0]])
     actions = together.step([[22.0], [float("inf")]])
     assert actions[1] == [20.0]
-    assert together.report.refused.tolist() == [False, True]
+    assert together.report.rejected.tolist() == [False, True]
     assert together.cost[1] == 0
     together.step([[22.0], [22.0]])
     before = together.cost

@@ -3,7 +3,7 @@
 Knows runners, clocks and files; knows nothing of options or of where lines come from.
 """
 
-from ecl2o.act.lines import Asked, LineReader
-from ecl2o.act.session import Answer, PipedRun, holding
+from ecl2o.act.lines import LineReader, ParsedLine
+from ecl2o.act.session import ActSession, Answer, holding
 
-__all__ = ["Answer", "Asked", "LineReader", "PipedRun", "holding"]
+__all__ = ["Answer", "ParsedLine", "LineReader", "ActSession", "holding"]

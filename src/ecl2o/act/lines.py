@@ -36,7 +36,7 @@ _MISSING = ("", "null", "none", "nan", "na", "n/a", "-")
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class ParsedLine:
     """One line: the numbers (NaN for one that is missing), whether they came as JSON, and step and time if they were said."""
 
     context: list[float]
@@ -64,7 +64,7 @@ class LineReader:
         self._width = 0  # columns that the first line names
         self._first = True
 
-    def read(self, line: str) -> Asked | None:
+    def read(self, line: str) -> ParsedLine | None:
         """What is asked; None for lines that ask nothing (empty ones, and the names of columns on the first)."""
         text, first = line.strip(), self._first
         if first:
@@ -81,7 +81,7 @@ class LineReader:
             return None
         return self._cells(cells)
 
-    def _cells(self, cells: list[str]) -> Asked:
+    def _cells(self, cells: list[str]) -> ParsedLine:
         time = None
         if self._places is not None:
             needed = max([*self._places, -1 if self._time_place is None else self._time_place])
@@ -93,7 +93,7 @@ class LineReader:
             cells = [cells[place] for place in self._places]
         elif len(cells) == self._size + 1 and _is_time(cells[0]):
             time, cells = _as_time(cells[0]), cells[1:]
-        return Asked(self._checked([_as_number(cell) for cell in cells]), time=time)
+        return ParsedLine(self._checked([_as_number(cell) for cell in cells]), time=time)
 
     def _is_header(self, cells: list[str]) -> bool:
         return not any(_is_number(cell) or _is_time(cell) or cell.lower() in _MISSING for cell in cells)
@@ -106,7 +106,7 @@ class LineReader:
         timed = [place for place, name in enumerate(names) if name.lower() in _TIME_NAMES and name not in wanted]
         return [names.index(name) for name in wanted], timed[0] if timed else None
 
-    def _json(self, text: str) -> Asked:
+    def _json(self, text: str) -> ParsedLine:
         try:
             value = json.loads(text)
         except json.JSONDecodeError as error:
@@ -121,7 +121,7 @@ class LineReader:
         if not all(entry is None or type(entry) in (int, float) for entry in numbers):
             raise ValueError(f"the context must be numbers, got {text[:60]}.")
         given = [math.nan if entry is None else float(entry) for entry in numbers]
-        return Asked(self._checked(given), True, step, time)
+        return ParsedLine(self._checked(given), True, step, time)
 
     def _from_names(self, value: dict[str, Any]) -> Any:
         if "context" in value:

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ecl2o.act.lines import Asked, same_clock, steps_between
+from ecl2o.act.lines import ParsedLine, same_clock, steps_between
 from ecl2o.exceptions import NotAnsweredError
 from ecl2o.policy import policy_file
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.runner import Runner, read_state
-from ecl2o.policy.start_run import begin
+from ecl2o.policy.start_run import start_run
 
 
 @contextlib.contextmanager
@@ -126,7 +126,7 @@ class _Notes:
         return notes
 
 
-class PipedRun:
+class ActSession:
     """A policy's run, from the first line or from a state file.
 
     Args:
@@ -156,7 +156,7 @@ class PipedRun:
             self._notes = _Notes.read(read_state(state).header.get("notes"))
             say(f"going on after {self.steps} contexts, from {state}.")
         else:
-            self._runner = begin(policy, x0, history)  # now, so that the first line need not wait for it
+            self._runner = start_run(policy, x0, history)  # now, so that the first line need not wait for it
             if history is None and policy.history is not None:
                 until = policy.contract.history_until
                 say(f"starting from the policy's own history, which ends at {until}; --history gives a fresher one.")
@@ -171,14 +171,14 @@ class PipedRun:
         """How many lines have been answered."""
         return self._runner.steps - self._notes.filled
 
-    def is_answered(self, asked: Asked) -> bool:
+    def is_answered(self, asked: ParsedLine) -> bool:
         """Whether a line with a time is of a step that has been answered."""
         asked = self._with_known_clock(asked)
         return (
             asked.time is not None and self._notes.last is not None and self._slot(asked.time) <= self._slot_of_last()
         )
 
-    def answer(self, asked: Asked, write: Callable[[Answer], None]) -> None:
+    def answer(self, asked: ParsedLine, write: Callable[[Answer], None]) -> None:
         """Play a line, or find it played, and write the answer; if that fails the run is as it was before.
 
         The state is on disk before the answer is written: an answer that somebody has read is always in the state.
@@ -207,11 +207,11 @@ class PipedRun:
             self._notes = notes
             raise
 
-    def _with_known_clock(self, asked: Asked) -> Asked:
+    def _with_known_clock(self, asked: ParsedLine) -> ParsedLine:
         """Without its time, where nobody knows how far apart contexts are."""
         return asked if self._policy.contract.step_minutes is not None else dataclasses.replace(asked, time=None)
 
-    def _is_repeated(self, asked: Asked) -> bool:
+    def _is_repeated(self, asked: ParsedLine) -> bool:
         """Whether the last step is asked again; refused where it is neither that nor the next one."""
         if asked.step is not None and asked.step != self.steps + 1:
             if asked.step != self.steps or self.steps == 0:
@@ -251,7 +251,7 @@ class PipedRun:
         if self._runner.steps == 0 and time is not None and self._until is not None and past is not None and len(past):
             until_now = self._until_now(past, self._until, time)
             if len(until_now) > len(past):
-                self._runner = begin(self._policy, self._x0, until_now)
+                self._runner = start_run(self._policy, self._x0, until_now)
         return self._runner
 
     def _until_now(self, past: np.ndarray, said: str, time: datetime.datetime) -> np.ndarray:
@@ -279,7 +279,7 @@ class PipedRun:
             runner.step(None if runner.is_screened else self._notes.context)
         return filled
 
-    def _note(self, runner: Runner, asked: Asked, filled: int) -> None:
+    def _note(self, runner: Runner, asked: ParsedLine, filled: int) -> None:
         used, notes = runner.context, self._notes
         time = None if asked.time is None else str(asked.time)
         if time is None and notes.last is not None:  # a line that names no time is of the next step
@@ -314,7 +314,7 @@ class PipedRun:
             runner.action.tolist(),
             float(runner.cost),
             lambda: runner.live_ratio,
-            used.tolist() if used is not None and runner.stood_in else None,
+            used.tolist() if used is not None and runner.replaced else None,
             filled,
             bool(runner.is_unconverged),
         )

@@ -14,9 +14,9 @@ __all__ = ["app", "main"]
 
 def main() -> None:
     """The console script."""
-    from ecl2o.cli.interrupts import ending_well
+    from ecl2o.cli.interrupts import run_interruptible
 
-    ending_well(_run)
+    run_interruptible(_run)
 
 
 def _run() -> None:

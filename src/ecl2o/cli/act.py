@@ -16,7 +16,7 @@ from ecl2o import json_text
 from ecl2o.cli import options, output
 
 if TYPE_CHECKING:
-    from ecl2o.act import Answer, PipedRun
+    from ecl2o.act import ActSession, Answer
     from ecl2o.fitting.read import Reading
     from ecl2o.policy import Policy
 
@@ -86,10 +86,10 @@ def act(
     from ecl2o.act import holding
     from ecl2o.exceptions import MemoryLimitError, NotApplicableError
     from ecl2o.policy import load
-    from ecl2o.policy.limits import within
+    from ecl2o.policy.limits import with_action_limits
 
     with contextlib.nullcontext() if state is None else holding(state):
-        loaded = load(policy) if limits is None else within(load(policy), *limits)
+        loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
         try:
             run = _run(loaded, state, _numbers_of(x0), history and options.reading(history, column, time_column, fill))
         except (NotApplicableError, MemoryLimitError) as error:
@@ -105,7 +105,7 @@ def _look_for_garbage_later() -> None:
 
 
 def _answer_all(
-    run: "PipedRun",
+    run: "ActSession",
     policy: "Policy",
     lines: Iterator[tuple[int, str]],
     skip_bad: bool,
@@ -172,19 +172,19 @@ def _warn(number: int, answer: "Answer") -> None:
         )
 
 
-def _run(policy: "Policy", state: Path | None, x0: list[float] | None, reading: "Reading | None") -> "PipedRun":
+def _run(policy: "Policy", state: Path | None, x0: list[float] | None, reading: "Reading | None") -> "ActSession":
     """A run where the last one was, or a new one."""
-    from ecl2o.act import PipedRun
+    from ecl2o.act import ActSession
 
     if state is not None and state.exists():
-        return PipedRun(policy, state, say=_say)
+        return ActSession(policy, state, say=_say)
     dim = policy.dim
     if x0 is not None and dim is not None and len(x0) != dim:
         raise typer.BadParameter(f"the policy's actions have {dim} numbers, got {len(x0)}.", param_hint="--x0")
     past, until = (None, None) if reading is None else reading.made_for(policy).past()
     if x0 is None and past is None and policy.history is None:
         raise ValueError("where does the run start? Give --x0 (the action in force) or --history (a series).")
-    return PipedRun(policy, state, x0, past, until, _say)
+    return ActSession(policy, state, x0, past, until, _say)
 
 
 def _say(words: str) -> None:

@@ -42,10 +42,10 @@ def evaluate(
     from ecl2o.fitting.screen import believed
     from ecl2o.fitting.test_days import policy_bed, seen_days
     from ecl2o.policy import load
-    from ecl2o.policy.limits import refuse_unless_fitting, within
+    from ecl2o.policy.limits import check_memory, with_action_limits
 
-    loaded = load(policy) if limits is None else within(load(policy), *limits)
-    refuse_unless_fitting(loaded, str(policy))
+    loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
+    check_memory(loaded, str(policy))
     contexts = (
         options.reading(data, column, time_column, fill, period, day_start, weight_column).made_for(loaded).whole()
     )

@@ -30,10 +30,10 @@ class _Interrupt:
         if time.monotonic() < self._quiet_until:
             return
         if _is_importing(frame):
-            _again(_MOMENT)
+            _interrupt_after(_MOMENT)
             return
         self.met, self._quiet_until = True, time.monotonic() + _UNWINDING
-        _again(_UNWINDING + _MOMENT)
+        _interrupt_after(_UNWINDING + _MOMENT)
         raise KeyboardInterrupt
 
     def look_after(self) -> None:
@@ -48,7 +48,7 @@ class _Interrupt:
             if not issubclass(unraisable.exc_type, KeyboardInterrupt):
                 return shown(unraisable)
             self._quiet_until = 0.0
-            return _again(_MOMENT)
+            return _interrupt_after(_MOMENT)
 
         sys.unraisablehook = lost
 
@@ -62,14 +62,14 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _again(seconds: float) -> None:
+def _interrupt_after(seconds: float) -> None:
     """An interrupt after so many seconds, if the process is still there."""
     timer = threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGINT])
     timer.daemon = True
     timer.start()
 
 
-def ending_well(command: Callable[[], None]) -> None:
+def run_interruptible(command: Callable[[], None]) -> None:
     """Run a command as the only thing that its process does.
 
     An interrupt may surface as another error, where a library has caught it. After it the process is left at once: threads of XLA

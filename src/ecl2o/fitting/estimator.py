@@ -21,7 +21,7 @@ from ecl2o.fitting import pipeline
 from ecl2o.fitting.promise_spec import Per, Terms
 from ecl2o.fitting.settings import Advisor, Alpha, Recipe
 from ecl2o.policy import Policy, Runner
-from ecl2o.policy.start_run import begin
+from ecl2o.policy.start_run import start_run
 
 _CONTEXT, _ACTION, _AVERAGE, _WORST = "#767676", "#0072B2", "#0072B2", "#E69F00"
 
@@ -141,7 +141,7 @@ class SeriesPolicy:
         given = np.atleast_1d(np.asarray(context, float))
         with jax.enable_x64(True):
             if self._runner is None:
-                self._runner = begin(policy)
+                self._runner = start_run(policy)
             return self._runner.step(given)
 
     @property
@@ -164,7 +164,7 @@ class SeriesPolicy:
         past = fitted.values[: int(np.searchsorted(fitted.time, frame.index[0]))]
         followed = self._followed()
         with jax.enable_x64(True):
-            runner = begin(policy, None if len(past) else values[0, : len(followed)], past)
+            runner = start_run(policy, None if len(past) else values[0, : len(followed)], past)
             actions = [runner.step(context) for context in values]
         return pd.DataFrame(np.array(actions), frame.index, followed)
 

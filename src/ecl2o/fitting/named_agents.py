@@ -37,7 +37,7 @@ from ecl2o.evaluation.comparison import Entry, streamed
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractForecaster, Exact, Persistence, RollingProfile, SeasonalNaive
 from ecl2o.policy import load
-from ecl2o.policy.limits import refuse_unless_fitting
+from ecl2o.policy.limits import check_memory
 from ecl2o.problem import CurvedTracking, LinearSwitching, Mahalanobis, Problem, SquaredTracking
 
 LOWEST, HIGHEST = 0.5, 2.0  # prices, in units of the usual one
@@ -131,7 +131,7 @@ def asked_entries(names: Sequence[str], bed: Bed, forecaster: str) -> dict[str, 
 def policy_entry(path: str | Path, bed: Bed) -> Entry:
     """A policy file for the days of a bed, whose problem and length of day must be those that it was made for."""
     policy = load(path)
-    refuse_unless_fitting(policy, str(path))
+    check_memory(policy, str(path))
     if not _can_be_alike(policy.problem, bed.problem):
         raise NotApplicableError(
             f"it was made for costs of another kind; its own are: {_in_words(policy.problem)}, and here: "

@@ -9,7 +9,7 @@ from ecl2o.fitting.pipeline import series_problem
 from ecl2o.fitting.settings import Alpha
 from ecl2o.fitting.weights import weight_range
 from ecl2o.policy import Policy
-from ecl2o.policy.start_run import start_after
+from ecl2o.policy.start_run import choose_x0
 from ecl2o.problem import AbstractQuadraticCost, Mahalanobis
 from ecl2o.problem.arrays import on_device
 
@@ -77,7 +77,7 @@ def policy_bed(policy: Policy, contexts: Contexts, days: int | None) -> tuple[Be
     make = (
         Bed.spanning if isinstance(policy.problem.switching, Mahalanobis) else Bed.of
     )  # else a long span takes too long
-    return make(policy.problem, start_after(policy, history[-1]), _days(contexts)[first:], history), first
+    return make(policy.problem, choose_x0(policy, history[-1]), _days(contexts)[first:], history), first
 
 
 def seen_days(policy: Policy, contexts: Contexts, first: int) -> int:

@@ -6,17 +6,15 @@ it is asked for: `Client`, and the rooms `durable` and `http`.
 
 from ecl2o.policy.contract import Contract, PromiseTerms
 from ecl2o.policy.policy import Policy, describe, load, save
-from ecl2o.policy.runner import Runner, Streams, StreamsReport
-from ecl2o.policy.start_run import begin
+from ecl2o.policy.runner import BatchReport, BatchRunner, Runner
 
 __all__ = [
     "Contract",
     "Policy",
     "PromiseTerms",
     "Runner",
-    "Streams",
-    "StreamsReport",
-    "begin",
+    "BatchRunner",
+    "BatchReport",
     "describe",
     "load",
     "save",

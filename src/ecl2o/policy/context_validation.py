@@ -13,7 +13,7 @@ _TOLD = 8  # numbers of a context in a message
 Ranges = Sequence[tuple[float, float]]
 
 
-def accepted(context: Any, shape: tuple[int, ...], dtype: np.dtype, gaps: bool = False) -> np.ndarray:
+def validate_context(context: Any, shape: tuple[int, ...], dtype: np.dtype, gaps: bool = False) -> np.ndarray:
     """The context as an array of this shape and precision.
 
     Args:
@@ -27,7 +27,7 @@ def accepted(context: Any, shape: tuple[int, ...], dtype: np.dtype, gaps: bool =
     """
     array = _with_gaps(context, shape, dtype) if gaps else _as_array(context)
     if array.dtype.kind not in "fiu":
-        raise ValueError(f"the context must be numbers, got {shown(context)}.")
+        raise ValueError(f"the context must be numbers, got {shorten(context)}.")
     if array.shape != shape:
         raise ValueError(f"the context must have shape {shape}, got {array.shape}.")
     if array.dtype is not dtype:
@@ -46,13 +46,13 @@ def is_finite(array: np.ndarray) -> bool:
     return bool(np.isfinite(array).all())
 
 
-def shown(value: Any) -> str:
+def shorten(value: Any) -> str:
     """A value in a message, cut where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
 
 
-def refuse_unless_billable(name: str, numbers: np.ndarray) -> None:
+def check_magnitude(name: str, numbers: np.ndarray) -> None:
     """Refuse numbers so large that no cost of them is finite, and nothing that follows is."""
     largest = np.max(np.abs(numbers), initial=0.0)
     if not largest <= LARGEST:
@@ -61,17 +61,17 @@ def refuse_unless_billable(name: str, numbers: np.ndarray) -> None:
         )
 
 
-def in_numbers(context: Iterable[float | None]) -> str:
+def format_context(context: Iterable[float | None]) -> str:
     """A context in a message: plain numbers, cut where there are many.
 
-    >>> in_numbers(np.array([100.0, 0.25, np.nan]))
+    >>> format_context(np.array([100.0, 0.25, np.nan]))
     '100, 0.25, missing'
     """
     told = ["missing" if entry is None or math.isnan(entry) else f"{float(entry):.6g}" for entry in context]
     return ", ".join(told[:_TOLD]) + (", ..." if len(told) > _TOLD else "")
 
 
-def no_answer(context: Sequence[float | None] | np.ndarray, used: Any, plausible: Ranges | None) -> str:
+def explain_failed_step(context: Sequence[float | None] | np.ndarray, used: Any, plausible: Ranges | None) -> str:
     """Why a context has no answer, in words.
 
     Args:
@@ -79,14 +79,14 @@ def no_answer(context: Sequence[float | None] | np.ndarray, used: Any, plausible
         used: (q,), what stood in for it, which is not finite where nothing plausible was known; None where all is believed.
         plausible: (lowest, highest) of each number, of a policy that says so.
 
-    >>> no_answer([100.0], [math.nan], [(0.0, 45.0)])[:88]
+    >>> explain_failed_step([100.0], [math.nan], [(0.0, 45.0)])[:88]
     'the context (100) is not plausible, which would be from 0 to 45, and none came before it'
     """
     if plausible is None or used is None or np.isfinite(np.asarray(used, float)).all():
-        return f"the policy has no finite answer to the context ({in_numbers(context)}); nothing was changed."
+        return f"the policy has no finite answer to the context ({format_context(context)}); nothing was changed."
     ranges = ", ".join(f"from {low:g} to {high:g}" for low, high in plausible[:_TOLD])
     return (
-        f"the context ({in_numbers(context)}) is not plausible, which would be {ranges}, and none came before it that could "
+        f"the context ({format_context(context)}) is not plausible, which would be {ranges}, and none came before it that could "
         "stand in; nothing was changed. Begin on a history of contexts (act: --history), or send a plausible one first."
     )
 
@@ -109,4 +109,4 @@ def _as_array(context: Any) -> np.ndarray:
     try:
         return np.array(context)
     except ValueError:
-        raise ValueError(f"the context must be numbers in an array, got {shown(context)}.") from None
+        raise ValueError(f"the context must be numbers in an array, got {shorten(context)}.") from None

@@ -137,13 +137,13 @@ class Contract(_Frozen):
         return Screen.of(self.plausible, self.accepted_after or self.steps_per_day or _PATIENCE)
 
 
-def in_words(error: pydantic.ValidationError) -> str:
+def describe_validation_error(error: pydantic.ValidationError) -> str:
     """What pydantic found, in one line.
 
     >>> try:
     ...     Contract(step_minutes=-1.0)
     ... except pydantic.ValidationError as error:
-    ...     print(in_words(error))
+    ...     print(describe_validation_error(error))
     step_minutes: Input should be greater than 0
     """
     found = (f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}".removeprefix(": ") for entry in error.errors())

@@ -43,7 +43,7 @@ _MOST_PROGRAMS = 64
 _programs: dict[Path, Program] = {}  # of this process, one for each structure and set of sizes
 
 
-def pack_kept(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program, list[Any]]:
+def pack_cached(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program, list[Any]]:
     """`pack`, with the programs of one stream from disk where they are kept. What else is asked of them is traced then."""
     arrays = [leaf for leaf in jax.tree.leaves(stepper) if isinstance(leaf, jax.Array | np.ndarray)]
     place = _place(stepper, arrays, sizes, dtype)
@@ -62,7 +62,7 @@ def _program(place: Path, stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> Pr
         return pack(stepper, sizes, dtype)[0]
 
     def kept(name: str) -> Callable[..., Any]:
-        return _Kept(place.with_name(f"{place.name}-{name}"), lambda: getattr(traced().one, name))
+        return _CachedExecutable(place.with_name(f"{place.name}-{name}"), lambda: getattr(traced().one, name))
 
     def later(name: str) -> Callable[..., Any]:
         return lambda *arguments: getattr(traced().one, name)(*arguments)
@@ -78,7 +78,7 @@ def _program(place: Path, stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> Pr
     return Program(one, _carried(place, traced), lambda axis: traced().streams(axis))
 
 
-class _Kept:
+class _CachedExecutable:
     """A function of arrays that is read from its file when it is first called, or compiled and written there."""
 
     def __init__(self, path: Path, find: Callable[[], Any]):

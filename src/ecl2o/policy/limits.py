@@ -11,14 +11,14 @@ from ecl2o.agents import Start
 from ecl2o.agents.guards import AbstractGuard
 from ecl2o.exceptions import MemoryLimitError, PolicyFileError
 from ecl2o.policy.policy import Policy
-from ecl2o.policy.runner import context_dim_of, working_dtype
+from ecl2o.policy.runner import infer_context_dim, working_dtype
 from ecl2o.problem import Box
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper
 from ecl2o.running.compiled_step import MOST_BYTES, bytes_of, largest_made, refuse_too_large
 
 
-def within(policy: Policy, low: float, high: float) -> Policy:
+def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
     """The policy with every number of its actions kept from `low` to `high`, and within the limits that it had.
 
     An advisor that leaves them is clipped. A promise relative to the optimum is then relative to the optimum within the limits,
@@ -27,7 +27,7 @@ def within(policy: Policy, low: float, high: float) -> Policy:
     >>> from ecl2o.agents import ROBD, Competitive
     >>> from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
-    >>> limited = within(Policy(Competitive(ROBD(), ratio=2.0), problem), 0.0, 5.0)
+    >>> limited = with_action_limits(Policy(Competitive(ROBD(), ratio=2.0), problem), 0.0, 5.0)
     >>> limited.contract.action_bounds, limited.contract.promise.contexts
     ([(0.0, 5.0)], [(0.0, 5.0)])
     """
@@ -51,7 +51,7 @@ def within(policy: Policy, low: float, high: float) -> Policy:
     return dataclasses.replace(policy, agent=agent, problem=problem)
 
 
-def refuse_unless_fitting(policy: Policy, name: str, most: int = MOST_BYTES) -> None:
+def check_memory(policy: Policy, name: str, most: int = MOST_BYTES) -> None:
     """Refuse a policy whose streams would take more memory than a sane one's do.
 
     Args:
@@ -70,7 +70,7 @@ def refuse_unless_fitting(policy: Policy, name: str, most: int = MOST_BYTES) -> 
 def _trace(policy: Policy, most: int) -> None:
     """Beginning and step on arrays that are not there; a horizon of one step stands for any."""
     dim, past, dtype = policy.dim or 1, policy.history, working_dtype()
-    context_dim = policy.contract.context_dim or context_dim_of(policy.problem, dim, past)
+    context_dim = policy.contract.context_dim or infer_context_dim(policy.problem, dim, past)
     stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen), dtype)
     x0, context = (jax.ShapeDtypeStruct((size,), dtype) for size in (dim, context_dim))
     history = jax.ShapeDtypeStruct((0 if past is None else len(past), context_dim), dtype)

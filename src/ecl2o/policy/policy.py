@@ -17,8 +17,8 @@ import pydantic
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.forecasters import AbstractForecaster
-from ecl2o.policy import earlier, policy_file
-from ecl2o.policy.contract import Contract, PromiseTerms, in_words
+from ecl2o.policy import policy_file
+from ecl2o.policy.contract import Contract, PromiseTerms, describe_validation_error
 from ecl2o.policy.policy_file import Contents
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, Problem
 
@@ -71,11 +71,10 @@ class Policy:
     def fingerprint(self) -> str:
         """A hash of agent, problem and forecaster, by structure and every bit of their arrays; not of the metadata.
 
-        The code of a function inside the problem is not in it, only its name. It does not change with the file's format.
+        The code of a function inside the problem is not in it, only its name.
         """
         described, arrays = _describe_parts(self)
-        bare = Contents(_KIND, described, arrays, number=1)
-        return policy_file.digest([policy_file.pack(bare)])
+        return policy_file.digest([policy_file.pack(Contents(_KIND, described, arrays))])
 
 
 def save(path: str | os.PathLike[str], policy: Policy) -> None:
@@ -116,11 +115,8 @@ def load(path: str | os.PathLike[str], problem: Problem | None = None, classes: 
     metadata = header.get("metadata")
     if not isinstance(metadata, dict):
         raise PolicyFileError(f"{name} has no metadata.")
-    if contents.number == 1:
-        contract, history, metadata = earlier.contract_in(metadata)
-    else:
-        history = arrays.pop() if header.get("history") and arrays else None
-        contract = _read_contract(header.get("contract"), name)
+    history = arrays.pop() if header.get("history") and arrays else None
+    contract = _read_contract(header.get("contract"), name)
     policy_file.warn_of_rounding(arrays, name)
     decoder = policy_file.Decoder(name, arrays, policy_file.allowed_classes(classes))
     stored = [part for part in _PARTS if part != "problem" or problem is None]
@@ -139,7 +135,9 @@ def _read_contract(described: Any, name: str) -> Contract:
     try:
         return Contract.model_validate_json(json.dumps(described))
     except pydantic.ValidationError as error:
-        raise PolicyFileError(f"{name} has a contract that cannot be understood: {in_words(error)}.") from None
+        raise PolicyFileError(
+            f"{name} has a contract that cannot be understood: {describe_validation_error(error)}."
+        ) from None
 
 
 def describe(policy: Policy) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from ecl2o import agents, forecasters, problem
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.problem.arrays import on_device
 
-FORMAT = 2
+FORMAT = 1
 
 _MAGIC = b"\x89ECL2O\r\n"
 _FRAME = struct.Struct("<8sIQQ")  # magic, format, bytes of the header, bytes of the arrays
@@ -59,12 +59,11 @@ _DTYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What a file holds: its kind ("policy" or "runner"), a JSON object, and arrays; and the number of its format."""
+    """What a file holds: its kind ("policy" or "runner"), a JSON object, and arrays."""
 
     kind: str
     header: dict[str, Any]
     arrays: list[np.ndarray]
-    number: int = FORMAT
 
 
 def pack(contents: Contents) -> bytes:
@@ -82,7 +81,7 @@ def pack(contents: Contents) -> bytes:
     text += b" " * (-(_FRAME.size + len(text)) % _ALIGNMENT)
     if len(text) > _LARGEST_HEADER:
         raise ValueError(f"the header takes {len(text)} bytes, more than {_LARGEST_HEADER}; keep the metadata small.")
-    body = _FRAME.pack(_MAGIC, contents.number, len(text), offset) + text + b"".join(blocks)
+    body = _FRAME.pack(_MAGIC, FORMAT, len(text), offset) + text + b"".join(blocks)
     return body + hashlib.sha256(body).digest()
 
 
@@ -94,17 +93,17 @@ def is_ours(path: Path) -> bool:
 
 def unpack(data: bytes, kind: str, name: str) -> Contents:
     """Judge the bytes of a file and read them; `name` is what messages call it."""
-    number, header_bytes = _check_frame(data, name)
+    header_bytes = _check_frame(data, name)
     start, stop = _FRAME.size + header_bytes, len(data) - _DIGEST_BYTES
     header = _read_header(data[_FRAME.size : start], name)
     if header.pop("kind", None) != kind:
         raise PolicyFileError(f"{name} is a file of ecl2o, but does not hold a {kind}.")
     arrays = _read_arrays(header.pop("arrays", None), data[start:stop], name)
-    return Contents(kind, header, arrays, number)
+    return Contents(kind, header, arrays)
 
 
-def _check_frame(data: bytes, name: str) -> tuple[int, int]:
-    """Ours, not newer than this reader, whole and undamaged, in this order; its format and the length of its header.
+def _check_frame(data: bytes, name: str) -> int:
+    """Ours, not newer than this reader, whole and undamaged, in this order. Return the length of its header.
 
     The number comes first: what comes after it may be another frame in a newer format.
     """
@@ -132,7 +131,7 @@ def _check_frame(data: bytes, name: str) -> tuple[int, int]:
         raise PolicyFileError(f"{name} has format {number}, which does not exist.")
     if header_bytes > _LARGEST_HEADER:
         raise PolicyFileError(f"{name} has a header of {header_bytes} bytes, more than {_LARGEST_HEADER}.")
-    return number, header_bytes
+    return header_bytes
 
 
 def _read_header(text: bytes, name: str) -> dict[str, Any]:
@@ -232,20 +231,6 @@ def digest(parts: Sequence[bytes]) -> str:
 _DEEPEST = 40
 LARGEST = 10_000_000  # whole number: a window or a period of more steps than that is a mistake, or means no good
 
-# Classes that have another name now: that name, their fields' new names, and fields that say what the old name said.
-_RENAMED: dict[str, tuple[str, dict[str, str], dict[str, Any]]] = {
-    "agents.Renewed": ("agents.Periodic", {"guard": "agent"}, {"keeps": "memory"}),
-    "agents.Restarting": ("agents.Periodic", {}, {"keeps": "history"}),
-    "user.ClusterCost": ("problem.ClusterCost", {}, {}),
-}
-# Classes that play something else than they did, the field that only their old files have, and what to do with these.
-_REPLACED: dict[str, tuple[str, str]] = {
-    "agents.OnlineRidge": (
-        "refit_every",
-        "it is the regression of an older version, with other features and weights than this one plays; make the policy again, "
-        "with ecl2o fit from the same series",
-    ),
-}
 _BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -376,18 +361,12 @@ class Decoder:
     def _module(self, class_name: Any, described: Any, where: str, depth: int) -> eqx.Module:
         if not isinstance(class_name, str) or not isinstance(described, dict):
             raise PolicyFileError(f"{where} of {self.name} is not a description of a module.")
-        same = class_name, {}, {}
-        class_name, new_fields, said = same if class_name in self.classes else _RENAMED.get(class_name, same)
-        described = {new_fields.get(name, name): value for name, value in described.items()} | said
         cls = self.classes.get(class_name)
         if cls is None:
             hint = ""
             if class_name.startswith("user."):
                 hint = f"; it is not a class of ecl2o, so give it: load(path, classes=({class_name[5:][:60]},))"
             raise PolicyFileError(f"{where} of {self.name} is of the unknown class {class_name[:80]!r}{hint}.")
-        old_field, instead = _REPLACED.get(class_name, (None, ""))
-        if old_field in described:
-            raise PolicyFileError(f"{where} of {self.name} cannot be used: {instead}.")
         values = {key: self.decode(item, f"{where}.{key}", depth + 1) for key, item in described.items()}
         try:
             return _rebuild(cls, values)

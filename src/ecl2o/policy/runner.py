@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float
 from ecl2o.agents import Info, Start
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.policy import policy_file
-from ecl2o.policy.context_validation import accepted, is_finite, no_answer
-from ecl2o.policy.executable_cache import pack_kept
+from ecl2o.policy.context_validation import explain_failed_step, is_finite, validate_context
+from ecl2o.policy.executable_cache import pack_cached
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.policy_file import Contents
 from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
@@ -267,7 +267,7 @@ def working_dtype() -> np.dtype:
     return np.dtype(jnp.result_type(float))
 
 
-def context_dim_of(problem: Problem, dim: int, history: Any) -> int:
+def infer_context_dim(problem: Problem, dim: int, history: Any) -> int:
     """q, from the history or from a cost that knows it."""
     if history is not None:
         return np.shape(history)[-1] if np.ndim(history) else 0
@@ -285,7 +285,7 @@ def context_dim_of(problem: Problem, dim: int, history: Any) -> int:
     )
 
 
-def refuse_bad_horizon(horizon: Any) -> None:
+def check_horizon(horizon: Any) -> None:
     """Refuse what is not a number of steps."""
     if horizon is not None and (type(horizon) is not int or horizon < 1):
         raise ValueError(f"horizon must be a positive whole number of steps, or None, got {horizon!r}.")
@@ -326,7 +326,7 @@ def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[Sizes
     return Sizes(dim, context_dim, seen, horizon), streams
 
 
-class StreamsReport(NamedTuple):
+class BatchReport(NamedTuple):
     """What became of each stream in the last call.
 
     Args:
@@ -336,11 +336,11 @@ class StreamsReport(NamedTuple):
     """
 
     answered: Bool[np.ndarray, " n"]
-    stood_in: Bool[np.ndarray, " n"]
-    refused: Bool[np.ndarray, " n"]
+    replaced: Bool[np.ndarray, " n"]
+    rejected: Bool[np.ndarray, " n"]
 
 
-class Streams(AbstractRunner):
+class BatchRunner(AbstractRunner):
     """Many independent streams, all stepped in one call; made by `Runner.many`.
 
     `step` takes contexts (n, q) and gives the actions (n, d) in force. One stream without a reading, or with a bad one, does not
@@ -357,7 +357,7 @@ class Streams(AbstractRunner):
     >>> streams = ec.Runner.many(ec.Policy(ec.Greedy(), problem), x0=[[0.0], [0.0], [0.0]])
     >>> streams.step([[3.0], [3.0], [float("nan")]], mask=[True, False, True]).ravel().tolist()
     [1.0, 0.0, 0.0]
-    >>> streams.report.answered.tolist(), streams.report.refused.tolist()
+    >>> streams.report.answered.tolist(), streams.report.rejected.tolist()
     ([True, False, False], [False, False, True])
     """
 
@@ -369,13 +369,13 @@ class Streams(AbstractRunner):
             raise ValueError(
                 f"there must be one policy, or one for each of the {len(x0)} streams, got {len(policies)}."
             )
-        context_dim = context_dim_of(policies[0].problem, x0.shape[-1], history)
+        context_dim = infer_context_dim(policies[0].problem, x0.shape[-1], history)
         start = Instance(x0, np.zeros((len(x0), 1, context_dim)), history)
         for number, each in enumerate(policies):
             own = x0 if len(policies) == 1 else x0[number : number + 1]
             for extreme in (np.min, np.max):  # an action set is a box, if it is bounded at all
                 each.problem.check(Instance(extreme(own, axis=0), np.zeros((1, context_dim))))
-        refuse_bad_horizon(horizon)
+        check_horizon(horizon)
         self._begin(policies, Sizes(x0.shape[-1], context_dim, start.past.shape[-2], horizon), start.x0, start.past)
 
     def step(self, contexts: Any, mask: Any = None) -> Float[np.ndarray, "n d"]:
@@ -386,7 +386,7 @@ class Streams(AbstractRunner):
                 is plausible, else the stream makes no step.
             mask: (n,), False for streams that are not asked now and stay as they are. Default: all are asked.
         """
-        given = accepted(contexts, self._expected, self._dtype, gaps=True)
+        given = validate_context(contexts, self._expected, self._dtype, gaps=True)
         asked = np.ones(len(given), bool) if mask is None else np.asarray(mask)
         if asked.dtype != bool or asked.shape != (len(given),):
             raise ValueError(f"mask must be {len(given)} truth values, got {asked.dtype} of shape {asked.shape}.")
@@ -399,12 +399,12 @@ class Streams(AbstractRunner):
         self._carried, self._steps = carried, self._steps + 1
         self._front = self._read_front()
         self._bill = self._bill + np.where(answered[:, None], self._front.bill, 0.0)
-        stood_in = answered & (self._front.bill[:, 3] > 0) if self._is_screened else np.zeros_like(answered)
-        self._report = StreamsReport(answered, stood_in, asked & ~answered)
+        replaced = answered & (self._front.bill[:, 3] > 0) if self._is_screened else np.zeros_like(answered)
+        self._report = BatchReport(answered, replaced, asked & ~answered)
         return self._front.action.copy()
 
     @property
-    def report(self) -> StreamsReport | None:
+    def report(self) -> BatchReport | None:
         """What became of each stream in the last call; None before the first."""
         return self._report
 
@@ -419,7 +419,7 @@ class Streams(AbstractRunner):
             raise ValueError(f"x0 must have shape (n, d), got {x0.shape}; for one stream use Runner.")
 
     def _prepare(self, programs: list[tuple[Program, list[Any]]]) -> tuple[Compiled, list[Any]]:
-        self._report: StreamsReport | None = None
+        self._report: BatchReport | None = None
         first, arrays = programs[0]
         if len(programs) == 1:
             return first.streams(None), arrays
@@ -445,7 +445,7 @@ class Runner(AbstractRunner):
     """One stream: `step` takes a context (q,) and gives an action (d,).
 
     Where the policy says which contexts are plausible, one that is not, or has numbers missing (None, NaN), is answered with the
-    last plausible one (`Screen`): `context` is what was used, `stood_in` whether it is another one than was given, and
+    last plausible one (`Screen`): `context` is what was used, `replaced` whether it is another one than was given, and
     `screened` how often that was so.
 
     Args:
@@ -467,28 +467,28 @@ class Runner(AbstractRunner):
 
     def __init__(self, policy: Policy, x0: Any, history: Any = None, horizon: int | None = None):
         x0 = np.array(x0, working_dtype())
-        context_dim = context_dim_of(policy.problem, x0.shape[-1] if x0.ndim else 0, history)
+        context_dim = infer_context_dim(policy.problem, x0.shape[-1] if x0.ndim else 0, history)
         start = Instance(x0, np.zeros((*x0.shape[:-1], 1, context_dim)), history)
         self._check_axes(x0)
         policy.problem.check(start)
-        refuse_bad_horizon(horizon)
+        check_horizon(horizon)
         self._begin([policy], Sizes(x0.shape[-1], context_dim, start.past.shape[-2], horizon), start.x0, start.past)
 
     def step(self, context: Any) -> Float[np.ndarray, " d"]:
         """See a context, get an action. A context that is not q numbers is refused, and nothing changes."""
-        given = accepted(context, self._expected, self._dtype, gaps=self._is_screened)
+        given = validate_context(context, self._expected, self._dtype, gaps=self._is_screened)
         self._refuse_after_horizon()
         carried = self._compiled.advance(self._shared, self._carried, given)
         front = Front.read(np.asarray(carried[0]), self._sizes, self._is_screened)
         if not is_finite(front.action) or not is_finite(front.bill):
-            raise FloatingPointError(self._no_answer(front, given))
+            raise FloatingPointError(self._explain(front, given))
         self._last, self._last_info = (self._carried, given), None
         self._carried, self._front, self._steps = carried, front, self._steps + 1
         self._bill = self._bill + front.bill
         return front.action.copy()
 
     @property
-    def stood_in(self) -> bool:
+    def replaced(self) -> bool:
         """Whether the last step used another context than was given."""
         return self._is_screened and bool(self._front.bill[3])
 
@@ -498,12 +498,14 @@ class Runner(AbstractRunner):
         return bool(self._front.bill[2])
 
     @staticmethod
-    def many(policy: Policy | Sequence[Policy], x0: Any, history: Any = None, horizon: int | None = None) -> Streams:
+    def many(
+        policy: Policy | Sequence[Policy], x0: Any, history: Any = None, horizon: int | None = None
+    ) -> BatchRunner:
         """Independent streams in one: x0 (n, d), history (n, H, q); of one policy, or of n policies of one structure."""
-        return Streams(policy, x0, history, horizon)
+        return BatchRunner(policy, x0, history, horizon)
 
-    def _no_answer(self, front: Front, given: np.ndarray) -> str:
-        return no_answer(given, front.context, self.policy.contract.plausible)
+    def _explain(self, front: Front, given: np.ndarray) -> str:
+        return explain_failed_step(given, front.context, self.policy.contract.plausible)
 
     @staticmethod
     def _check_axes(x0: np.ndarray) -> None:
@@ -512,7 +514,7 @@ class Runner(AbstractRunner):
 
     @staticmethod
     def _pack(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program, list[Any]]:
-        return pack_kept(stepper, sizes, dtype)
+        return pack_cached(stepper, sizes, dtype)
 
     def _prepare(self, programs: list[tuple[Program, list[Any]]]) -> tuple[Compiled, list[Any]]:
         program, arrays = programs[0]

@@ -6,7 +6,7 @@ import equinox as eqx
 import numpy as np
 
 from ecl2o.agents.calibrator import cheapest_action
-from ecl2o.policy.context_validation import refuse_unless_billable
+from ecl2o.policy.context_validation import check_magnitude
 from ecl2o.policy.policy import Policy, action_dim
 from ecl2o.policy.runner import Runner
 from ecl2o.problem.arrays import on_device
@@ -14,7 +14,7 @@ from ecl2o.problem.arrays import on_device
 _cheapest_action = eqx.filter_jit(cheapest_action)
 
 
-def begin(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
+def start_run(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
     """A runner at the beginning of a run.
 
     Args:
@@ -26,22 +26,22 @@ def begin(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
     if x0 is None:
         if past is None or not len(past):
             raise ValueError("where does the run start? Give x0 (the action in force) or a history (contexts).")
-        x0 = start_after(policy, past[-1])
-    refuse_unless_billable("x0", np.asarray(x0, float))
+        x0 = choose_x0(policy, past[-1])
+    check_magnitude("x0", np.asarray(x0, float))
     if past is None:
         width = policy.contract.context_dim
         return Runner(policy, x0, None if width is None else np.zeros((0, width)))
-    refuse_other_width(policy, past.shape[-1])
-    return Runner(policy, x0, wanted(policy, past))
+    check_context_width(policy, past.shape[-1])
+    return Runner(policy, x0, trim_history(policy, past))
 
 
-def start_after(policy: Policy, context: np.ndarray) -> np.ndarray:
+def choose_x0(policy: Policy, context: np.ndarray) -> np.ndarray:
     """(d,), the action that a run begins with after a context (q,) if no other is known: the cheapest one for it."""
-    refuse_other_width(policy, len(context))
+    check_context_width(policy, len(context))
     return np.asarray(_cheapest_action(policy.problem, on_device(context), _dim(policy, len(context))))
 
 
-def refuse_other_width(policy: Policy, width: int) -> None:
+def check_context_width(policy: Policy, width: int) -> None:
     """Refuse contexts of another number of columns than the policy was made for."""
     made_for = policy.contract.context_dim
     if made_for is not None and width != made_for:
@@ -54,7 +54,7 @@ def _dim(policy: Policy, width: int) -> int:
     return action_dim(policy.problem, width) or 1
 
 
-def wanted(policy: Policy, past: np.ndarray) -> np.ndarray | None:
+def trim_history(policy: Policy, past: np.ndarray) -> np.ndarray | None:
     """What the policy takes of a past: as much as its own, at least what its contract asks for; all if that is silent."""
     needed = policy.contract.history_steps
     if needed is None:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from ecl2o.policy.context_validation import refuse_unless_billable
-from ecl2o.policy.limits import refuse_unless_fitting
+from ecl2o.policy.context_validation import check_magnitude
+from ecl2o.policy.limits import check_memory
 from ecl2o.policy.policy import Policy, describe, load
-from ecl2o.policy.runner import context_dim_of
+from ecl2o.policy.runner import infer_context_dim
 from ecl2o.service import queries
 from ecl2o.service.batched_stepper import MOST_BYTES, Lanes
 from ecl2o.service.refused import Refused
@@ -71,9 +71,9 @@ class Offer:
         if self.dim is not None and len(first) != self.dim:
             raise Refused(422, f"x0 must be {self.dim} numbers, the policy's actions, got {len(first)}.")
         try:
-            refuse_unless_billable("x0", first)
+            check_magnitude("x0", first)
             if past is not None and self.policy.contract.plausible is None:
-                refuse_unless_billable("history", past)
+                check_magnitude("history", past)
         except ValueError as error:
             raise Refused(422, str(error)) from None
         return first, past
@@ -119,7 +119,7 @@ def read(name: str, file: bytes) -> Offer:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of rounding to 32 bits: the service works in 64
                 loaded = load(path)
-            refuse_unless_fitting(loaded, str(path), MOST_BYTES)
+            check_memory(loaded, str(path), MOST_BYTES)
             return Offer(name, loaded)
         except (ValueError, TypeError, OSError) as error:
             raise Refused(422, f"not a sound policy: {str(error).replace(str(path), 'the file')}") from None
@@ -214,7 +214,7 @@ class Shelf:
                 raise Refused(
                     422, f"streams of {offered.name!r} have {_MOST_LENGTHS} lengths of histories; use one of them."
                 )
-            context_dim = offered.policy.contract.context_dim or context_dim_of(offered.policy.problem, dim, history)
+            context_dim = offered.policy.contract.context_dim or infer_context_dim(offered.policy.problem, dim, history)
             promise = offered.promise
             lanes = Lanes(offered.policy, dim, context_dim, seen)
             course = Course(lanes, context_dim, None if promise is None else promise["ratio"])

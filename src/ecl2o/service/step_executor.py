@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from ecl2o.policy.context_validation import no_answer
+from ecl2o.policy.context_validation import explain_failed_step
 from ecl2o.service import queries
 from ecl2o.service.batched_stepper import Lanes, Played
 from ecl2o.service.queries import Place
@@ -143,7 +143,9 @@ class Player:
         for (number, place), step in zip(members, played, strict=True):
             ask = asks[number]
             if step.action is None:
-                group.answers[number] = Refused(422, no_answer(ask.context, step.used, course.lanes.plausible))
+                group.answers[number] = Refused(
+                    422, explain_failed_step(ask.context, step.used, course.lanes.plausible)
+                )
                 continue
             row = _row(place.steps + 1, group.latest, ask.context, step)
             text = _text(row, course.promise)
