@@ -7,7 +7,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import Start
-from ecl2o.planning.optimal_path import cheapest_path
+from ecl2o.planning.optimal_path import find_optimal_path
 from matrices import spd
 
 HORIZON = 7
@@ -33,7 +33,7 @@ def test_is_receding_horizon_control_to_the_end_with_persistence(dim):
     def first_of_plan(previous, context, steps):
         """Steps after the end are uncoupled by a movement weight of zero."""
         weights = jnp.where(jnp.arange(HORIZON) < steps, 1.0, 0.0)
-        return cheapest_path(problem, previous, jnp.broadcast_to(context, (HORIZON, dim)), weights).actions[0]
+        return find_optimal_path(problem, previous, jnp.broadcast_to(context, (HORIZON, dim)), weights).actions[0]
 
     for t in range(HORIZON):
         previous = first_of_plan(previous, instance.contexts[t], HORIZON - t)

@@ -13,7 +13,7 @@ from ecl2o.agents import Observation, Start
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
 from ecl2o.planning.decoupling import Modes
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 from ecl2o.solvers import RecursiveLeastSquares
 from ecl2o.theory import decay_root
 
@@ -47,7 +47,7 @@ def demand(steps, seed=0, dim=1):
 def test_cost_is_the_optimum_plus_half_the_squared_error(problem):
     """For any predictions at all; the contexts end with a long rest, so that a finite horizon is as good as none."""
     dim, moving, rest = problem.Q.shape[0], 30, 120
-    modes = Modes.of(problem, dim)
+    modes = Modes.from_problem(problem, dim)
     rho = decay_root(1.0, modes.a)
 
     def both(key):
@@ -240,7 +240,7 @@ def test_the_weights_survive_a_million_rows():
     """Ten years of five-minute rows, nearly collinear: P stays what it is, which a subtraction of squares would not."""
     drawn = np.random.default_rng(0).normal(size=(1000, 4))
     rows = np.concatenate([drawn, drawn[:, :1] + 1e-4 * drawn[:, 1:2]], axis=1)
-    given = on_device(rows)
+    given = to_device(rows)
 
     def learn(regression, i):
         f = given[i % 1000]
@@ -248,7 +248,7 @@ def test_the_weights_survive_a_million_rows():
 
     @jax.jit
     def learned():
-        start = RecursiveLeastSquares.begun(5, jnp.asarray(RIDGE), float)
+        start = RecursiveLeastSquares.empty(5, jnp.asarray(RIDGE), float)
         return jax.lax.scan(learn, start, jnp.arange(1_000_000))[0]
 
     after = jax.device_get(learned())
@@ -285,7 +285,7 @@ def test_learns_what_can_be_learned():
 
 
 def test_refusals():
-    start = Start(on_device(np.zeros(1)), on_device(np.zeros((0, 1))))
+    start = Start(to_device(np.zeros(1)), to_device(np.zeros((0, 1))))
     curved = ec.ConvexCost(lambda x, y: jnp.sum(jnp.cosh(x - y) - 1), strong_convexity=1.0)
     with pytest.raises(ValueError, match=r"constant curvature.*ConvexCost"):
         OnlineRidge().init(ec.Problem(curved, line().switching), start)

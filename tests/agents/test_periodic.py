@@ -7,7 +7,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents.advisors import OnlineRidge
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 PERIOD, DAYS, HISTORY = 5, 6, 10
@@ -21,7 +21,7 @@ CONTEXTS = np.random.default_rng(0).normal(size=(PERIOD * DAYS, 1))
 )
 def test_is_day_by_day_testing_where_there_is_no_memory(guard):
     run = ec.rollout(ec.Periodic(guard, PERIOD), PROBLEM, ec.Instance([0.5], CONTEXTS))
-    days, _ = ec.rollout_days(guard, PROBLEM, jnp.array([0.5]), on_device(CONTEXTS.reshape(DAYS, PERIOD, 1)))
+    days, _ = ec.rollout_days(guard, PROBLEM, jnp.array([0.5]), to_device(CONTEXTS.reshape(DAYS, PERIOD, 1)))
     np.testing.assert_allclose(run.actions, np.reshape(days.actions, (-1, 1)), rtol=0, atol=1e-12)
     assert np.any(run.info.details["active"])
 
@@ -60,7 +60,7 @@ def _days(dim):
 
 def _weighing_each_context_differently(advisor):
     def changed(leaf):
-        return on_device(np.asarray(leaf) + 0.1 * np.cos(np.arange(leaf.size)).reshape(leaf.shape))
+        return to_device(np.asarray(leaf) + 0.1 * np.cos(np.arange(leaf.size)).reshape(leaf.shape))
 
     return jax.tree.map(changed, advisor)
 
@@ -82,7 +82,7 @@ def test_one_long_run_is_rollout_days(which, dim):
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=dim))
     x0, days, history = _days(dim)
     forecaster = ec.forecasters.SeasonalNaive(period=PERIOD)
-    by_day, starts = jax.device_get(ec.rollout_days(agent, problem, *map(on_device, (x0, days, history)), forecaster))
+    by_day, starts = jax.device_get(ec.rollout_days(agent, problem, *map(to_device, (x0, days, history)), forecaster))
     whole = ec.Instance(x0, days.reshape(-1, dim), history)
     run = jax.device_get(ec.rollout(ec.Periodic(agent, PERIOD, "history"), problem, whole, forecaster))
     np.testing.assert_allclose(run.actions, by_day.actions.reshape(-1, dim), atol=1e-12)

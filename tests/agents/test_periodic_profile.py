@@ -5,18 +5,18 @@ import numpy as np
 import pytest
 
 from ecl2o.agents.advisors.periodic_profile import Profile, Season
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 
 NEVER = -7.0  # what stands where nothing was seen
 _at, then = eqx.filter_jit(Season.at), eqx.filter_jit(Season.then)
 
 
 def profile(means, weights) -> Profile:
-    return Profile(on_device(means), on_device(weights))
+    return Profile(to_device(means), to_device(weights))
 
 
 def usual(season: Season, seen: Profile, phases) -> np.ndarray:
-    return np.asarray(_at(season, seen, on_device(phases), on_device(np.asarray(NEVER))))
+    return np.asarray(_at(season, seen, to_device(phases), to_device(np.asarray(NEVER))))
 
 
 @pytest.mark.parametrize(("period", "nodes"), [(12, 4), (10, 4), (7, 7), (5, 1)])
@@ -40,7 +40,7 @@ def test_a_context_counts_for_its_nodes_as_much_as_they_count_for_it(period, nod
     """And what was seen once is what is usual there."""
     season = Season(1e6, period, nodes)
     for phase in range(period):
-        seen = then(season, season.empty(float), on_device(np.asarray(phase)), on_device(np.asarray(2.5)))
+        seen = then(season, season.empty(float), to_device(np.asarray(phase)), to_device(np.asarray(2.5)))
         assert np.sum(np.asarray(seen.weights)) == pytest.approx(1.0, rel=1e-12)
         position = phase * nodes / period
         left, share = int(position) % nodes, position % 1

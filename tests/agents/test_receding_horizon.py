@@ -144,7 +144,7 @@ def test_plans_that_run_on_differ_from_plans_that_are_cut_only_near_the_end():
 
 @pytest.mark.parametrize("name", ["line", "space"])
 def test_gains_equal_solving_each_plan(name):
-    """The table of matrices, the same plans by `cheapest_path`, and paths that really are that short."""
+    """The table of matrices, the same plans by `find_optimal_path`, and paths that really are that short."""
     problem, steps, first = PROBLEMS[name], 5, 3
     dim, rng = problem.Q.shape[0], np.random.default_rng(3)
     previous, contexts = rng.normal(size=dim), rng.normal(size=(steps, dim))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ecl2o as ec
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 from ecl2o.theory import switch_bound
 
 HORIZON, GAMMA = 12, 1.5
@@ -153,7 +153,7 @@ def test_ratio_mode_leaves_a_leg_for_one_that_is_enough_cheaper():
 
 
 def test_legs_with_different_windows_get_the_forecasts_they_ask_for():
-    instance = jax.tree.map(lambda leaf: on_device(np.asarray(leaf)[0]), _random(1, 7)[0])
+    instance = jax.tree.map(lambda leaf: to_device(np.asarray(leaf)[0]), _random(1, 7)[0])
     switch = ec.Switch(ec.RHC(HORIZON - 1), expert=ec.RHC(1))
     assert switch.lookahead == HORIZON - 1
     run = ec.rollout(switch, PROBLEM, instance)
@@ -174,9 +174,9 @@ def test_a_first_step_that_costs_the_expert_nothing_is_no_limit_of_zero():
     """Limits grow by a factor, so one that began at zero would never let anybody play."""
     contexts = np.array([[0.0], [1.0], [-2.0], [3.0]])
     agent = ec.Switch(ec.advisors.Fixed([[0.5], [1.0], [-2.0], [3.0]]))
-    x0, past = on_device(np.zeros(1)), on_device(np.zeros((0, 1)))
+    x0, past = to_device(np.zeros(1)), to_device(np.zeros((0, 1)))
     state = jax.jit(lambda: agent.init(PROBLEM, Start(x0, past, 4)))()
-    zero, three = on_device(np.asarray(0)), on_device(np.asarray(3))
+    zero, three = to_device(np.asarray(0)), to_device(np.asarray(3))
     step = jax.jit(lambda state, context: agent.step(PROBLEM, state, Observation(context, x0, zero, three)))
     state, _, info = jax.device_get(step(state, contexts[0]))
     assert float(info.details["costs"][1]) == 0.0

@@ -45,7 +45,7 @@ from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
 from ecl2o.agents.advisors.guard_aware_correction import Corrected
 from ecl2o.evaluation import metrics
 from ecl2o.forecasters import Persistence
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 from ecl2o.theory import decay_root, greedy_ratio, hitting_minimizer_ratio, mla_robd_bound, robd_ratio, switch_bound
 
 HORIZON = 6
@@ -89,13 +89,13 @@ def small_ridge() -> ec.advisors.OnlineRidge:
 def corrected_ridge(dim: int) -> Corrected:
     """With weights that matter."""
     weight = np.random.default_rng(9).normal(size=(7, 10))
-    return eqx.tree_at(lambda c: c.weights.weight, Corrected(small_ridge(), period=4), on_device(weight))
+    return eqx.tree_at(lambda c: c.weights.weight, Corrected(small_ridge(), period=4), to_device(weight))
 
 
 def given_outlook(dim: int) -> Recorded:
     """Predictions that have nothing to do with the instance."""
     draws = np.random.default_rng(dim).normal(size=(HORIZON, 4, dim))
-    return Recorded(Outlook(on_device(draws[:, 0]), on_device(draws[:, 1:])))
+    return Recorded(Outlook(to_device(draws[:, 0]), to_device(draws[:, 1:])))
 
 
 def _times_optimum(ratio: Callable[[Any], Any]) -> Callable[[Any, Any, Any, Any], np.ndarray]:
@@ -108,7 +108,7 @@ _prediction_errors = jax.jit(jax.vmap(metrics.prediction_error))
 def _theorem_4_1(trust: float) -> Callable[[Any, Any, Any, Any], np.ndarray]:
     def largest_cost(problem, instances, runs, bests):
         rho = np.asarray(_prediction_errors(runs.advice, bests))
-        bound = mla_robd_bound(problem.m, problem.alpha, problem.beta, trust, on_device(np.where(rho < 1e12, rho, 0.0)))
+        bound = mla_robd_bound(problem.m, problem.alpha, problem.beta, trust, to_device(np.where(rho < 1e12, rho, 0.0)))
         return np.where(rho < 1e12, np.asarray(bound) * np.asarray(bests.cost), np.inf)
 
     return largest_cost

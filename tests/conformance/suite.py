@@ -11,7 +11,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.forecasters import Exact
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 from matrices import spd
 
 from .registry import CASES, HORIZON, Case
@@ -39,7 +39,7 @@ def problem_of(kind: str, dim: int) -> ec.Problem:
     if kind == "box":
         return ec.Problem(ec.Quadratic(A), switching, box)
     assert kind == "function"
-    return ec.Problem(ec.ConvexCost(_QuadraticFunction(on_device(A)), strong_convexity=1.0), switching, box)
+    return ec.Problem(ec.ConvexCost(_QuadraticFunction(to_device(A)), strong_convexity=1.0), switching, box)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import ecl2o as ec
 from ecl2o import agents
 from ecl2o.agents import AbstractAgent, Observation, Start
 from ecl2o.forecasters import AbstractClairvoyantForecaster
-from ecl2o.problem.arrays import cast_floats, on_device
+from ecl2o.problem.arrays import cast_floats, to_device
 from ecl2o.theory import decay_root
 
 from .registry import CASES, HORIZON, Case
@@ -27,7 +27,7 @@ CHANGED_AFTER = (1, 3)  # steps whose future is changed by the causality check
 
 
 def _one(instances: ec.Instance, i: int) -> ec.Instance:
-    return jax.tree.map(lambda leaf: on_device(np.asarray(leaf)[i]), instances)
+    return jax.tree.map(lambda leaf: to_device(np.asarray(leaf)[i]), instances)
 
 
 def differentiated(case: Case) -> tuple[str, int]:
@@ -74,7 +74,7 @@ def _changed_from(instances: ec.Instance, first: int) -> ec.Instance:
     """The same with other contexts from step `first` on."""
     contexts = np.array(instances.contexts)
     contexts[:, first:] = 1.0 - 3.0 * contexts[:, first:]
-    return eqx.tree_at(lambda s: s.contexts, instances, on_device(contexts))
+    return eqx.tree_at(lambda s: s.contexts, instances, to_device(contexts))
 
 
 @functools.cache
@@ -145,7 +145,7 @@ def test_refuses_what_it_does_not_support(case):
     for kind, dim in unsupported:
         with pytest.raises(ec.NotApplicableError):
             case.make(dim).init(
-                problem_of(kind, dim), Start(on_device(np.zeros(dim)), on_device(np.zeros((0, dim))), HORIZON)
+                problem_of(kind, dim), Start(to_device(np.zeros(dim)), to_device(np.zeros((0, dim))), HORIZON)
             )
 
 
@@ -319,8 +319,8 @@ def _known_from(case: Case, dim: int):
     contexts = np.asarray(instance.contexts)
 
     def observation(t, previous):
-        remaining = None if horizon is None else on_device(np.asarray(horizon - 1 - t))
-        return Observation(on_device(contexts[t]), previous, on_device(np.asarray(t)), remaining, forecasts[t])
+        remaining = None if horizon is None else to_device(np.asarray(horizon - 1 - t))
+        return Observation(to_device(contexts[t]), previous, to_device(np.asarray(t)), remaining, forecasts[t])
 
     return start, observation
 

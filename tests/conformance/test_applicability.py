@@ -8,7 +8,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 
 from .registry import CASES, HORIZON, Case
 
@@ -37,8 +37,8 @@ BEGUN = {
 def trace(case: Case, problem: ec.Problem, width: int, horizon: int | None, forecasts: bool, play: bool) -> str | None:
     """Begin a run, and play its first step if wanted: why the agent is not for it, None if it is."""
     agent = case.make(1)
-    forecast = on_device(np.zeros((agent.lookahead, width))) if agent.lookahead and forecasts else None
-    remaining = None if horizon is None else on_device(np.asarray(horizon - 1))
+    forecast = to_device(np.zeros((agent.lookahead, width))) if agent.lookahead and forecasts else None
+    remaining = None if horizon is None else to_device(np.asarray(horizon - 1))
 
     def run():
         state = agent.init(problem, Start(jnp.zeros(1), jnp.zeros((case.history, width)), horizon))

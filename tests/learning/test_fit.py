@@ -14,7 +14,7 @@ import ecl2o as ec
 from ecl2o.agents import trainable_mask
 from ecl2o.learning import AbstractLoss
 from ecl2o.learning.losses import FixedScale
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
@@ -266,9 +266,9 @@ def test_schedules_of_every_kind_are_the_same_rates():
 def test_oracles_that_are_known_are_not_solved_again():
     """They give the same bits; those of instances that cost twice as much are taken as they are, and others are refused."""
     data = instances()
-    known = ec.offline.oracle_set(PROBLEM, data)
+    known = ec.offline.oracle_batch(PROBLEM, data)
     doubled, shorter = (
-        jax.tree.map(lambda leaf, change=change: on_device(change(np.asarray(leaf))), known)
+        jax.tree.map(lambda leaf, change=change: to_device(change(np.asarray(leaf))), known)
         for change in (lambda leaf: 2 * leaf, lambda leaf: leaf[:, :3])
     )
     train = functools.partial(fit_many, [agent()], instances=data, keys=[jax.random.key(0)])
@@ -278,7 +278,7 @@ def test_oracles_that_are_known_are_not_solved_again():
     assert other.log.cost_factor == pytest.approx(own.log.cost_factor / 2)
     with pytest.raises(ValueError, match=r"oracles must be those of the instances, \(12, 4\) steps, got \(12, 3\)"):
         train(oracles=shorter)
-    failed = on_device(np.arange(48).reshape(12, 4) != 7)  # one step of one of them
+    failed = to_device(np.arange(48).reshape(12, 4) != 7)  # one step of one of them
     with pytest.raises(ValueError, match="the oracle did not converge on 1 instances"):
         train(oracles=eqx.tree_at(lambda run: run.converged, known, failed))
 

@@ -15,7 +15,7 @@ from ecl2o.agents.advisors.layers import Affine
 from ecl2o.learning import gradients
 from ecl2o.learning.gradients import Surrogate
 from ecl2o.learning.losses import with_fixed_scale
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 from matrices import spd
 
 
@@ -122,7 +122,7 @@ def test_moves_are_measured_by_the_size_of_the_weights():
     draws = np.asarray(jax.random.normal(jax.random.key(0), (4, flat.size), flat.dtype))
     expected = np.sum(flat**2) + np.mean(flat**2) * 0.25 * np.mean(np.sum(draws**2, axis=1))
     np.testing.assert_allclose(value, expected, rtol=1e-10)
-    nothing = jax.tree.map(lambda leaf: on_device(np.zeros_like(leaf)), setting.weights)
+    nothing = jax.tree.map(lambda leaf: to_device(np.zeros_like(leaf)), setting.weights)
     assert np.isfinite(estimate(ec.ZeroOrder(4), nothing)[1]).all()
 
 
@@ -156,8 +156,8 @@ def test_with_active_bounds_it_is_not_and_says_so():
 def test_triples_are_drawn_around_the_oracle_of_the_same_step():
     """Previous action and advice each by its own draw, one standard deviation of the coordinate wide, and within bounds."""
     place = np.arange(20.0).reshape(5, 4)
-    best, steps = np.stack([place, 100 * place], axis=-1), on_device(np.zeros((5, 4)))
-    oracles = ec.Trajectory(on_device(best), steps, steps, None, on_device(np.ones((5, 4), bool)))
+    best, steps = np.stack([place, 100 * place], axis=-1), to_device(np.zeros((5, 4)))
+    oracles = ec.Trajectory(to_device(best), steps, steps, None, to_device(np.ones((5, 4), bool)))
     instances = ec.Instance(np.zeros((5, 2)), np.stack([place, -place], axis=-1))
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=1.0, dim=2), ec.Box(-np.inf, 1000.0))
 
@@ -177,7 +177,7 @@ def test_triples_are_drawn_around_the_oracle_of_the_same_step():
 
 def test_a_surrogate_that_is_played_stays_within_bounds():
     plain = ec.advisors.Scaling()
-    far = Surrogate((Affine(on_device(np.zeros((1, 3))), on_device(np.array([9.0]))),), plain, plain)
+    far = Surrogate((Affine(to_device(np.zeros((1, 3))), to_device(np.array([9.0]))),), plain, plain)
     through = gradients.ThroughSurrogate(ec.MLAROBD(ec.HittingMinimizer()), far, straight_through=False)
     run = ec.rollout(through, problem_of(1, ec.Box(0.0, 0.5)), ec.Instance([0.2], np.ones((3, 1))))
     assert run.actions.tolist() == [[0.5]] * 3
@@ -206,13 +206,13 @@ def test_errors_of_a_surrogate_are_measured_rightly():
     true = np.array([[0.2, 0.5, 0.3]])  # context, previous action, advice
     wrong = true + np.array([[9.0, 0.06, -0.08]])
     plain = ec.advisors.Scaling()
-    surrogate = Surrogate((Affine(on_device(wrong), on_device(np.zeros(1))),), plain, plain)
+    surrogate = Surrogate((Affine(to_device(wrong), to_device(np.zeros(1))),), plain, plain)
     triples = np.random.default_rng(0).normal(size=(50, 3))
 
     def rule(context, previous, advice):
         return jnp.asarray(true) @ jnp.concatenate([context, previous, advice])
 
-    fitted = gradients.checked_surrogate(surrogate, rule, on_device(triples), 1)
+    fitted = gradients.checked_surrogate(surrogate, rule, to_device(triples), 1)
     np.testing.assert_allclose(fitted.jacobian_error, 0.1 / np.hypot(0.5, 0.3), rtol=1e-12)
     actions, off = triples @ true[0], triples @ (wrong - true)[0]
     np.testing.assert_allclose(fitted.value_error, np.sqrt(np.mean(off**2)) / actions.std(), rtol=1e-12)

@@ -13,7 +13,7 @@ import ecl2o as ec
 from ecl2o.paper.right_sizing import cheapest_actions, synthetic_workload
 from ecl2o.paper.right_sizing_cost import Cluster
 from ecl2o.problem import ClusterCost
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 
 CLUSTER = Cluster()
 PROBLEM = CLUSTER.problem()
@@ -156,7 +156,7 @@ def test_oracle_agrees_with_cvxpy_on_twenty_random_weeks():
 def test_gradients_through_newton_with_active_bounds_match_differences():
     """EC-L2O's whole loss, on days with bounds active on many steps and free coordinates on others."""
     contexts = synthetic_workload(seed=5)
-    days = on_device(np.asarray(contexts.validation_days().days[:4]))
+    days = to_device(np.asarray(contexts.validation_days().days[:4]))
     x0 = cheapest_actions(PROBLEM, days[:, 0])
     instances = ec.Instance(x0, days)
     oracles = jax.jit(jax.vmap(lambda i: ec.oracle(PROBLEM, i)))(instances)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.planning.work_function import WorkFunction, hitting_form
+from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from matrices import spd
 
 MOVEMENT = ec.Mahalanobis(spd(2, 2, 0.5, 4.0))
@@ -20,10 +20,10 @@ def _of(problem):
     """(x0 -> the work function before the first context, (it, a context) -> (it with that context, moved on))."""
 
     def advance(work, context):
-        prefix = work.with_context(*hitting_form(problem, context, 2))
-        return prefix, prefix.moved(2 * problem.Q)
+        prefix = work.with_context(*quadratic_terms(problem, context, 2))
+        return prefix, prefix.after_move(2 * problem.Q)
 
-    return jax.jit(lambda x0: WorkFunction.at(x0, 2 * problem.Q)), jax.jit(advance)
+    return jax.jit(lambda x0: WorkFunction.from_start(x0, 2 * problem.Q)), jax.jit(advance)
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)

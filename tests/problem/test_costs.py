@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 
 RNG = np.random.default_rng(0)
 FACTOR = RNG.normal(size=(3, 3))
@@ -48,10 +48,10 @@ def test_hitting_costs(cost, context, expected, strong_convexity):
 
 def test_switching_cost_and_its_constants():
     cost = ec.Mahalanobis(Q)
-    np.testing.assert_allclose(cost(on_device(X), on_device(Z)), (X - Z) @ Q @ (X - Z), rtol=1e-12)
+    np.testing.assert_allclose(cost(to_device(X), to_device(Z)), (X - Z) @ Q @ (X - Z), rtol=1e-12)
     np.testing.assert_allclose((cost.alpha, cost.beta), (1.0, 6.0), rtol=1e-12)  # *twice* the extreme eigenvalues
     isotropic = ec.Mahalanobis.isotropic(alpha=10.0, dim=3)
-    np.testing.assert_allclose(isotropic(on_device(X), on_device(Z)), 5.0 * np.sum((X - Z) ** 2), rtol=1e-12)
+    np.testing.assert_allclose(isotropic(to_device(X), to_device(Z)), 5.0 * np.sum((X - Z) ** 2), rtol=1e-12)
     np.testing.assert_allclose((isotropic.alpha, isotropic.beta), (10.0, 10.0), rtol=1e-12)
 
 
@@ -76,15 +76,15 @@ def test_box():
 
 def test_x0_may_leave_the_box_by_its_rounding_and_no_further():
     box = ec.Box(0.0, 0.1)
-    box.check(on_device(np.array([0.1], np.float32)))  # a little more than the 0.1 of double precision
+    box.check(to_device(np.array([0.1], np.float32)))  # a little more than the 0.1 of double precision
     with pytest.raises(ValueError, match="outside the box"):
-        box.check(on_device(np.array([0.1001])))
+        box.check(to_device(np.array([0.1001])))
 
 
 def test_trajectory_cost_sums_over_steps_only():
-    ones = on_device(np.ones((4, 3)))
+    ones = to_device(np.ones((4, 3)))
     runs = ec.Trajectory(
-        on_device(np.ones((4, 3, 2))), ones, on_device(2 * np.ones((4, 3))), None, on_device(np.ones((4, 3), bool))
+        to_device(np.ones((4, 3, 2))), ones, to_device(2 * np.ones((4, 3))), None, to_device(np.ones((4, 3), bool))
     )
     np.testing.assert_array_equal(runs.cost, [9.0] * 4)
 

@@ -11,8 +11,8 @@ PERIOD, DAYS = 3, 4
 
 
 # Compiled once for each length of history: hypothesis calls them many times.
-memory_of = jax.jit(RecentContexts.of, static_argnums=1)
-after_one_more = jax.jit(RecentContexts.after)
+memory_of = jax.jit(RecentContexts.from_history, static_argnums=1)
+after_one_more = jax.jit(RecentContexts.append)
 mean_by_phase = jax.jit(RecentContexts.mean_by_phase, static_argnums=1)
 
 

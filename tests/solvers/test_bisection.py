@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ecl2o.solvers import decreasing_root
+from ecl2o.solvers import bisect_root
 
 
 def _cubic(s, p):
@@ -13,7 +13,7 @@ def _cubic(s, p):
 
 
 def _root(p, lower=0.0, upper=9.0):
-    return decreasing_root(_cubic, jnp.asarray(lower), jnp.asarray(upper), p)
+    return bisect_root(_cubic, jnp.asarray(lower), jnp.asarray(upper), p)
 
 
 def test_finds_the_root_of_each_lane():
@@ -34,7 +34,7 @@ def test_derivative_is_that_of_the_inverse_function():
 
 def _clipped(p):
     """With ends that move: the lower one is the answer for p = -5, the root for p = 12, the upper one for p = 300."""
-    return decreasing_root(_cubic, 0.1 * jnp.cos(p), 3.0 + jnp.sin(p), p)
+    return bisect_root(_cubic, 0.1 * jnp.cos(p), 3.0 + jnp.sin(p), p)
 
 
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["plain", "jit"])
@@ -57,7 +57,7 @@ def test_no_parameter_moves_an_end(p):
 
 def test_a_step_has_a_root_and_no_slope_to_divide_by():
     def root(p):
-        return decreasing_root(lambda s, p: p - jnp.sign(s), jnp.array(-1.0), jnp.array(2.0), p)
+        return bisect_root(lambda s, p: p - jnp.sign(s), jnp.array(-1.0), jnp.array(2.0), p)
 
     value, slope = jax.value_and_grad(root)(jnp.array(0.5))
     np.testing.assert_allclose([value, slope], 0.0, atol=1e-15)

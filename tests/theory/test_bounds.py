@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecl2o import theory
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 
 POSITIVE = st.floats(0.05, 50.0)
 
@@ -76,7 +76,7 @@ def test_no_cancellation_for_large_trust():
 
 
 def test_tight_is_never_above_paper():
-    beta = on_device(np.linspace(2.0, 50.0, 20))
+    beta = to_device(np.linspace(2.0, 50.0, 20))
     tight, paper = (np.asarray(theory.robd_ratio(1.0, 2.0, beta, form=f)) for f in ("tight", "paper"))
     assert (tight >= 1).all()
     assert (tight <= paper).all()

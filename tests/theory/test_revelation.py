@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ecl2o.problem.arrays import on_device
-from ecl2o.solvers import largest_ratio, parallel_sum, reproduced
+from ecl2o.problem.arrays import to_device
+from ecl2o.solvers import largest_ratio, parallel_sum, riccati_fixed_point
 from ecl2o.theory import (
     competitive_control_ratio,
     decay_root,
@@ -217,7 +217,7 @@ def _led_back_to(weights: list[float], movement: float) -> Decimal:
 def test_what_recurs_is_found_however_slowly_it_settles(movement):
     """At 1e7 it takes ten thousand steps to come within a percent."""
     tariff = np.array([1.0, 4.0, 0.5, 2.0])
-    P, S = recurring_stiffness(on_device(tariff[:, None, None]), jnp.array([[movement]]))
+    P, S = recurring_stiffness(to_device(tariff[:, None, None]), jnp.array([[movement]]))
     expected = _led_back_to(tariff.tolist(), movement), _led_back_to(tariff[::-1].tolist(), movement)
     np.testing.assert_allclose(float(P[0, 0, 0]), tariff[0] + float(expected[0]), rtol=4e-15)
     np.testing.assert_allclose(float(S[-1, 0, 0]), float(expected[1]), rtol=4e-15)
@@ -225,7 +225,7 @@ def test_what_recurs_is_found_however_slowly_it_settles(movement):
 
 def test_matrices_that_recur_lead_back_to_themselves():
     """Matrices that do not commute, in an order that matters."""
-    A, G = np.stack([spd(3, seed, 0.3, 4.0) for seed in range(3)]), on_device(spd(3, 9, 1.0, 50.0))
+    A, G = np.stack([spd(3, seed, 0.3, 4.0) for seed in range(3)]), to_device(spd(3, 9, 1.0, 50.0))
 
     @jax.jit
     def both(A):
@@ -242,8 +242,8 @@ def test_matrices_that_recur_lead_back_to_themselves():
 
 def test_reproduced_on_a_line_is_what_doubling_finds():
     a, b = jnp.array([0.3, 2.0]), jnp.array([5.0, 0.1])
-    both = reproduced(jnp.diag(a), jnp.diag(b))
-    lines = [float(reproduced(a[i, None, None], b[i, None, None])[0, 0]) for i in range(2)]
+    both = riccati_fixed_point(jnp.diag(a), jnp.diag(b))
+    lines = [float(riccati_fixed_point(a[i, None, None], b[i, None, None])[0, 0]) for i in range(2)]
     np.testing.assert_allclose(jnp.diagonal(both), lines, rtol=1e-13)
 
 

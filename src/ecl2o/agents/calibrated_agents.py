@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrator import Calibration, Weights, calibrate, minimize_hitting
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import as_float, as_optional_float, concrete_value, refuse_if_negative
+from ecl2o.problem.arrays import as_float, as_optional_float, check_nonnegative, concrete_value
 from ecl2o.theory import optimal_lambda2, smallest_lambda1
 from ecl2o.theory.forms import Form, check_form
 
@@ -137,9 +137,9 @@ class MLAROBD(AbstractAgent):
     def __check_init__(self):
         check_form(self.form)
         _check_lambda1(self.lambda1)
-        refuse_if_negative("trust", self.trust)
+        check_nonnegative("trust", self.trust)
         if self.lambda2 is not None:
-            refuse_if_negative("lambda2", self.lambda2)
+            check_nonnegative("lambda2", self.lambda2)
 
     @property
     def lookahead(self) -> int:

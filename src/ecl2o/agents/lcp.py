@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.linear_switching import prefix_bounds
-from ecl2o.planning.optimal_path import movement_blocks
+from ecl2o.planning.optimal_path import movement_hessian
 from ecl2o.problem import LinearSwitching, Problem
 from ecl2o.solvers import minimize_sequence
 
@@ -111,5 +111,5 @@ def _one_way_cost(path, parameters):
 def _one_way_curvature(path, parameters):
     problem, x0, contexts, weights, direction = parameters
     active = weights * (_charged(path, x0, direction)[:, 0] > 0)
-    diagonal, below = movement_blocks(problem.Q, active)
+    diagonal, below = movement_hessian(problem.Q, active)
     return diagonal + jax.vmap(problem.hitting.hessian)(path, contexts), below

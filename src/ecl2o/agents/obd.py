@@ -15,12 +15,12 @@ from ecl2o.agents.calibrator import Calibration, Weights, calibrate, minimize_hi
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import (
     as_float,
+    check_finite,
+    check_nonnegative,
+    check_positive,
     concrete_value,
-    refuse_if_negative,
-    refuse_unless_finite,
-    refuse_unless_positive,
 )
-from ecl2o.solvers import decreasing_root
+from ecl2o.solvers import bisect_root
 
 # log eta: e^-34 keeps the previous action, e^34 plays the minimiser of f, to double precision.
 _LOG_RANGE = 34.0
@@ -42,7 +42,7 @@ def balanced_point(
     minimizer, found = minimize_hitting(problem, context, previous)
     arrives = problem.switching(minimizer, previous) <= gamma * problem.hitting(minimizer, context)
     end = jnp.asarray(_LOG_RANGE, previous.dtype)
-    log_eta = decreasing_root(_imbalance, -end, end, (problem, gamma, context, previous))
+    log_eta = bisect_root(_imbalance, -end, end, (problem, gamma, context, previous))
     point, converged = _on_the_path(log_eta, problem, context, previous)
     return jnp.where(arrives, minimizer, point), found & (arrives | converged)
 
@@ -80,8 +80,8 @@ class OBD(AbstractAgent):
     gamma: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
 
     def __check_init__(self):
-        refuse_unless_finite("gamma", self.gamma)
-        refuse_unless_positive("gamma", self.gamma)
+        check_finite("gamma", self.gamma)
+        check_positive("gamma", self.gamma)
 
     @property
     def lookahead(self) -> int:
@@ -113,9 +113,9 @@ class GreedyOBD(AbstractAgent):
     mu: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
 
     def __check_init__(self):
-        refuse_unless_finite("gamma", self.gamma)
-        refuse_unless_positive("gamma", self.gamma)
-        refuse_if_negative("mu", self.mu)
+        check_finite("gamma", self.gamma)
+        check_positive("gamma", self.gamma)
+        check_nonnegative("mu", self.mu)
 
     @property
     def lookahead(self) -> int:
@@ -155,8 +155,8 @@ class ABCS(AbstractAgent):
 
     def __check_init__(self):
         for name, rate in (("slow", self.slow), ("fast", self.fast)):
-            refuse_unless_finite(name, rate)
-            refuse_unless_positive(name, rate)
+            check_finite(name, rate)
+            check_positive(name, rate)
         slow, fast = concrete_value(self.slow), concrete_value(self.fast)
         if slow is not None and fast is not None and (slow > fast).any():
             raise ValueError(f"slow must not exceed fast, got slow = {slow:g} and fast = {fast:g}.")

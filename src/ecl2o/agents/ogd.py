@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import as_optional_float, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import as_optional_float, check_finite, check_positive
 from ecl2o.theory import decay_root
 
 # How step sizes fall with t = 1, 2, ...
@@ -52,8 +52,8 @@ class OGD(AbstractAgent):
         if self.steps not in _FADING:
             raise ValueError(f"steps must be one of {', '.join(map(repr, _FADING))}, got {self.steps!r}.")
         if self.eta is not None:
-            refuse_unless_finite("eta", self.eta)
-            refuse_unless_positive("eta", self.eta)
+            check_finite("eta", self.eta)
+            check_positive("eta", self.eta)
 
     @property
     def lookahead(self) -> int:

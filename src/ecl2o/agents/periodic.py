@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents.base import AbstractAgent, Observation, Promise, Start, State
 from ecl2o.agents.guards.base import AbstractGuard
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import refuse_unless_count
+from ecl2o.problem.arrays import check_count
 
 Keeps = Literal["memory", "history"]
 
@@ -49,7 +49,7 @@ class Periodic(AbstractAgent):
     keeps: Keeps = eqx.field(static=True, default="memory")
 
     def __check_init__(self):
-        refuse_unless_count("period", self.period)
+        check_count("period", self.period)
         if self.keeps not in ("memory", "history"):
             raise ValueError(f"keeps must be 'memory' or 'history', got {self.keeps!r}.")
         if self.keeps == "memory" and not isinstance(self.agent, AbstractGuard):

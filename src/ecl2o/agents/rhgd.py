@@ -9,7 +9,7 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.receding_horizon import check_horizon, check_window
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import as_optional_float, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import as_optional_float, check_finite, check_positive
 from ecl2o.problem.hitting import extreme_eigenvalues
 
 
@@ -46,8 +46,8 @@ class RHGD(AbstractAgent):
     def __check_init__(self):
         check_window(self.window)
         if self.smoothness is not None:
-            refuse_unless_finite("smoothness", self.smoothness)
-            refuse_unless_positive("smoothness", self.smoothness)
+            check_finite("smoothness", self.smoothness)
+            check_positive("smoothness", self.smoothness)
 
     @property
     def lookahead(self) -> int:

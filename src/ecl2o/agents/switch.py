@@ -15,9 +15,9 @@ from ecl2o.problem import Problem
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
+    check_finite,
+    check_positive,
     concrete_value,
-    refuse_unless_finite,
-    refuse_unless_positive,
 )
 
 Costs = Float[Array, " 2"]
@@ -59,12 +59,12 @@ class Switch(AbstractAgent):
     def __check_init__(self):
         if self.mode not in _TOO_EXPENSIVE:
             raise ValueError(f"mode must be 'threshold' or 'ratio', got {self.mode!r}.")
-        refuse_unless_finite("gamma", self.gamma)
+        check_finite("gamma", self.gamma)
         gamma = concrete_value(self.gamma)
         if gamma is not None and not (gamma > 1).all():
             raise ValueError(f"gamma must exceed 1, got {gamma}.")
         if self.threshold is not None:
-            refuse_unless_positive("threshold", self.threshold)
+            check_positive("threshold", self.threshold)
             if self.mode == "ratio":
                 raise ValueError("threshold has no meaning with mode='ratio'.")
 

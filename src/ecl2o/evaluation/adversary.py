@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents import AbstractAgent, Promise
 from ecl2o.evaluation.metrics import cost_ratios, without_rounding
 from ecl2o.offline import oracle
-from ecl2o.planning.work_function import WorkFunction, hitting_form
+from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
 from ecl2o.running import rollout
 from ecl2o.theory import future_stiffness, worst_future
@@ -141,7 +141,7 @@ def _around(centre: Float[Array, " d"], rest: Contexts, low: Contexts, high: Con
 def _led_away(problem, x0, low, high) -> tuple[list[Contexts], Float[Array, "T d d"]]:
     """Contexts away from x0 either way; S_1..S_T."""
     T, d, G = low.shape[0], x0.shape[0], (2 * problem.Q).astype(x0.dtype)
-    A_early, A_late = (hitting_form(problem, _around(x0, rest, low, high)[0], d)[0] for rest in (low, high))
+    A_early, A_late = (quadratic_terms(problem, _around(x0, rest, low, high)[0], d)[0] for rest in (low, high))
     S = future_stiffness(A_late, G, T)
     away = _direction(S[0], A_early + G) * jnp.max(high[:, :d] - low[:, :d]) / 4
     return [_around(x0 + away, low, low, high), _around(x0 - away, low, low, high)], S
@@ -176,7 +176,7 @@ def _past(
 ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
     """(P_t, m_t) of the work function after these contexts."""
     G = (2 * problem.Q).astype(x0.dtype)
-    prefix = WorkFunction.at(x0, G).with_context(*hitting_form(problem, contexts[0], x0.shape[0]))
+    prefix = WorkFunction.from_start(x0, G).with_context(*quadratic_terms(problem, contexts[0], x0.shape[0]))
     for context in contexts[1:]:
-        prefix = prefix.moved(G).with_context(*hitting_form(problem, context, x0.shape[0]))
+        prefix = prefix.after_move(G).with_context(*quadratic_terms(problem, context, x0.shape[0]))
     return prefix.P, prefix.centre

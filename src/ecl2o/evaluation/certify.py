@@ -14,7 +14,7 @@ from ecl2o.agents import AbstractAgent, Promise
 from ecl2o.evaluation.adversary import concerns, played_ratio, revealed_futures, worst_found
 from ecl2o.offline import oracle
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Instance, Mahalanobis, Problem
-from ecl2o.problem.arrays import AnyArray, on_device
+from ecl2o.problem.arrays import AnyArray, to_device
 from ecl2o.running import rollout
 
 _EXACT = 1e-8  # how well an exact ratio is realised and bounded, relative
@@ -91,7 +91,7 @@ def certify(
         raise ValueError(f"horizon must be at least 1, got {horizon}.")
     dim = problem.Q.shape[0] if isinstance(problem.switching, Mahalanobis) else 1  # movement by distance: on a line
     with jax.enable_x64(True):
-        x0 = problem.actions.project(on_device(np.zeros(dim))).astype(jnp.float64)
+        x0 = problem.actions.project(to_device(np.zeros(dim))).astype(jnp.float64)
         if contexts is None and problem.is_linear_quadratic and agent.is_linear(problem):
             certificate = _exact_certificate(agent, problem, x0, horizon)
             if certificate is not None:
@@ -100,7 +100,7 @@ def certify(
         if context_dim is None:
             context_dim = dim + isinstance(problem.hitting, CurvedTracking)
         region = _default_region(problem, promise, dim, context_dim) if contexts is None else contexts
-        low, high = (on_device(np.broadcast_to(np.asarray(end, np.float64), (horizon, context_dim))) for end in region)
+        low, high = (to_device(np.broadcast_to(np.asarray(end, np.float64), (horizon, context_dim))) for end in region)
         first = _drawn(jax.random.key(0) if key is None else key, starts, low, high)
         if promise is not None and concerns(promise, problem):
             ratio = jnp.asarray(promise.ratio, jnp.float64)

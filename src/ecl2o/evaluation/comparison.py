@@ -17,7 +17,7 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, in_own_precision
+from ecl2o.problem.arrays import AnyArray, strip_weak_types
 from ecl2o.running import rollout_days, stream_days
 
 _TIMINGS = 3
@@ -33,8 +33,8 @@ class Entry(eqx.Module):
     on the last `history_steps` contexts before the days; None: on all that are known.
     """
 
-    agent: AbstractAgent = eqx.field(converter=in_own_precision)
-    forecaster: AbstractForecaster | None = eqx.field(converter=in_own_precision, default=None)
+    agent: AbstractAgent = eqx.field(converter=strip_weak_types)
+    forecaster: AbstractForecaster | None = eqx.field(converter=strip_weak_types, default=None)
     run: Callable = eqx.field(static=True, default=rollout_days)
     history_steps: int | None = eqx.field(static=True, default=None)
 

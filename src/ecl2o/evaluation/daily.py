@@ -20,7 +20,7 @@ from ecl2o.evaluation.metrics import Unconverged
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, concrete_value, in_own_precision, on_device, on_host
+from ecl2o.problem.arrays import AnyArray, concrete_value, strip_weak_types, to_device, to_host
 from ecl2o.running import rollout_days
 from ecl2o.running.days import by_day
 
@@ -51,14 +51,14 @@ class Bed(eqx.Module):
     @classmethod
     def of(cls, problem: Problem, x0, days, history=None) -> "Bed":
         """Run the daily oracle once."""
-        problem, x0, days = in_own_precision(problem), on_device(x0), on_device(days)
+        problem, x0, days = strip_weak_types(problem), to_device(x0), to_device(days)
         runs, _ = oracle_days(problem, x0, days)
         cost = concrete_value(runs.cost)
         if cost is not None and not np.isfinite(cost).all():
             raise ValueError(
                 f"the bills of these days are not finite (contexts of up to {np.abs(days).max():g}); use another unit."
             )
-        past = None if history is None else on_device(history)
+        past = None if history is None else to_device(history)
         return cls(problem, x0, days, past, runs.cost, Unconverged.count(runs.converged, runs.converged))
 
     @classmethod
@@ -75,7 +75,7 @@ class Bed(eqx.Module):
         """
         bed = cls.of(problem, x0, days, history)
         n, T, q = bed.days.shape
-        whole = oracle(bed.problem, Instance(bed.x0, on_host(bed.days).reshape(n * T, q)))
+        whole = oracle(bed.problem, Instance(bed.x0, to_host(bed.days).reshape(n * T, q)))
         return dataclasses.replace(bed, span=_by_day(whole, bed.x0, n)[0])
 
     @property
@@ -87,7 +87,7 @@ class Bed(eqx.Module):
         """The same days with only the last so many contexts before them."""
         if self.history is None or len(self.history) <= steps:
             return self
-        return dataclasses.replace(self, history=on_device(on_host(self.history)[len(self.history) - steps :]))
+        return dataclasses.replace(self, history=to_device(to_host(self.history)[len(self.history) - steps :]))
 
     def starts_of(self, runs: Trajectory) -> Float[np.ndarray, "n d"]:
         """The x0 of each day of a run through the days."""
@@ -129,7 +129,7 @@ class DailyScore(eqx.Module):
     def tail_ratio(self) -> dict[str, float]:
         """High percentiles of the daily ratio."""
         levels, ones = metrics.TAIL_PERCENTILES, np.ones_like(self.ratio)
-        values = np.asarray(metrics.tail_ratios(on_device(self.ratio), on_device(ones)))
+        values = np.asarray(metrics.tail_ratios(to_device(self.ratio), to_device(ones)))
         return {f"p{level:g}": float(value) for level, value in zip(levels, values, strict=True)}
 
 
@@ -159,7 +159,7 @@ def score_all(agents: Sequence[AbstractAgent], bed: Bed) -> list[DailyScore]:
     """
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *agents)
     together = jax.device_get(_all_days(stacked, bed))  # on the host, where cutting an array costs nothing
-    apart = (jax.tree.map(lambda leaf, i=i: on_device(leaf[i]), together) for i in range(len(agents)))
+    apart = (jax.tree.map(lambda leaf, i=i: to_device(leaf[i]), together) for i in range(len(agents)))
     return [score_runs(runs, starts, bed) for runs, starts in apart]
 
 

@@ -22,7 +22,7 @@ from ecl2o.fitting.weights import refuse_unless_inside, usual_weight
 from ecl2o.forecasters import AbstractForecaster, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.problem import CurvedTracking, Instance, Mahalanobis, Problem
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 from ecl2o.theory import decay_root
 
 PROFILE_DAYS = 14  # what the structured advisor remembers
@@ -230,7 +230,7 @@ def _weighted_regression(site: Site) -> list[Option]:
 def refuse_infeasible(site: Site) -> None:
     """Refuse a promise that nobody can keep, before anything is trained."""
     contexts, period = site.contexts, site.contexts.steps_per_day
-    start = Start(on_device(np.zeros(contexts.action_dim)), on_device(np.zeros((0, contexts.dim))), period)
+    start = Start(to_device(np.zeros(contexts.action_dim)), to_device(np.zeros((0, contexts.dim))), period)
     promising(ROBD(), site.recipe.promise, period).check(site.problem, start)
 
 
@@ -291,7 +291,7 @@ def untrained_advisor(advisor: Advisor, contexts: Contexts, shape: Shape, key) -
     dim = contexts.dim
     if advisor == "seasonal":
         return SeasonalLinear(dim, dim, period=contexts.steps_per_day, days=shape.profile_days)
-    scaling = Scaling.of(on_device(contexts.training))
+    scaling = Scaling.of(to_device(contexts.training))
     network = MLP if advisor == "mlp" else LSTM
     return network(dim, dim, key=key, contexts=scaling, actions=scaling)
 

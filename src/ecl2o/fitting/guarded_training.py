@@ -27,7 +27,7 @@ from ecl2o.fitting.promise_spec import Terms, renewed
 from ecl2o.learning.training_loop import begun_at_zero
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, on_device
+from ecl2o.problem.arrays import AnyArray, to_device
 from ecl2o.running import rollout, rollout_set
 from ecl2o.running.rollout import mapped
 
@@ -163,7 +163,7 @@ def train_through_sites(
         for j, guard in enumerate(group):
             best = _choice(cost[i, j])
             log = GuardedLog(loss[i, j], np.array(done), cost[i, j].sum(axis=1), done[best])
-            chosen = jax.tree.map(lambda leaf, i=i, j=j: on_device(leaf[i, j]), kept[best])
+            chosen = jax.tree.map(lambda leaf, i=i, j=j: to_device(leaf[i, j]), kept[best])
             results[i].append((eqx.combine(chosen, eqx.filter(guard, trainable_mask(guard), inverse=True)), log))
     return results
 
@@ -205,7 +205,7 @@ def _windows(problem: Problem, contexts: Contexts, outlook: Outlook, days: int, 
     steps = starts[:, None] + np.arange(days * per_day)
     instances = Instance(contexts.values[starts - 1], contexts.values[steps])
     recorded = jax.tree.map(lambda leaf: leaf[steps], outlook)
-    return _Recording(instances, recorded, on_device(np.mean(np.asarray(_optima(problem, instances)))))
+    return _Recording(instances, recorded, to_device(np.mean(np.asarray(_optima(problem, instances)))))
 
 
 @eqx.filter_jit
@@ -220,7 +220,7 @@ def _validation(problem: Problem, contexts: Contexts, outlook: Outlook) -> _Reco
     start = contexts.split.training_days * T
     best, _ = oracle_days(problem, x0, days)
     recorded = jax.tree.map(lambda leaf: leaf[None, start : start + n * T], outlook)
-    return _Recording(Instance(x0[None], days.reshape(1, n * T, q)), recorded, on_device(np.sum(np.asarray(best.cost))))
+    return _Recording(Instance(x0[None], days.reshape(1, n * T, q)), recorded, to_device(np.sum(np.asarray(best.cost))))
 
 
 def _runs(weights, frozen, problem: Problem, recording: _Recording, period: int | None) -> Trajectory:

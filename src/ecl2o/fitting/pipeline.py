@@ -32,7 +32,7 @@ from ecl2o.fitting.weights import weights_of
 from ecl2o.policy import Contract, Policy
 from ecl2o.policy.contract import Source
 from ecl2o.problem import Box, CurvedTracking, Everywhere, Mahalanobis, Problem, SquaredTracking
-from ecl2o.problem.arrays import in_own_precision, on_device
+from ecl2o.problem.arrays import strip_weak_types, to_device
 from ecl2o.running import Screen, plausible_range, stream_days
 
 FEWEST_DAYS = 91
@@ -99,7 +99,7 @@ def tracking_problem(
     """
     actions = Everywhere() if bounds is None else Box(*bounds)
     hitting = SquaredTracking() if weights is None else CurvedTracking(*weights)
-    return in_own_precision(Problem(hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions))
+    return strip_weak_types(Problem(hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions))
 
 
 def series_problem(
@@ -211,7 +211,7 @@ def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress:
 
 def _bed(problem: Problem, known: Days) -> Bed:
     """Days to be judged on; they begin where the last context was, or as near to it as the bounds allow."""
-    return Bed.spanning(problem, problem.actions.project(on_device(known.x0)), known.days, known.history)
+    return Bed.spanning(problem, problem.actions.project(to_device(known.x0)), known.days, known.history)
 
 
 def _choice(

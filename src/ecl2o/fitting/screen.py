@@ -7,7 +7,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from ecl2o.data import Contexts
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 from ecl2o.running import Screen, plausible_range
 
 
@@ -15,7 +15,7 @@ def believed(contexts: Contexts, screen: Screen | None) -> tuple[Contexts, np.nd
     """The contexts with the last plausible one for each that is not, and the numbers (k,) of the rows that were replaced."""
     if screen is None:
         return contexts, np.zeros(0, int)
-    used, stood_in = screen.through(on_device(contexts.values))
+    used, stood_in = screen.through(to_device(contexts.values))
     rows = np.flatnonzero(np.asarray(stood_in).any(axis=1))
     return (dataclasses.replace(contexts, values=np.asarray(used)) if len(rows) else contexts), rows
 
@@ -27,7 +27,7 @@ def plausible_rows(values: Float[np.ndarray, "n q"], patience: int) -> tuple[Flo
     >>> values[-3:].ravel().tolist(), rows.tolist()
     ([10.0, 10.0, 3.0], [1000])
     """
-    used, stood_in = Screen.of(plausible_range(values), patience).through(on_device(values))
+    used, stood_in = Screen.of(plausible_range(values), patience).through(to_device(values))
     return np.asarray(used), np.flatnonzero(np.asarray(stood_in).any(axis=1))
 
 

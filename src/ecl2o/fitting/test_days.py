@@ -11,7 +11,7 @@ from ecl2o.fitting.weights import weight_range
 from ecl2o.policy import Policy
 from ecl2o.policy.start_run import choose_x0
 from ecl2o.problem import AbstractQuadraticCost, Mahalanobis
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 
 HISTORY_DAYS = 14
 MOST_HISTORY_DAYS = 365  # what agents that learn while they run may begin on
@@ -39,7 +39,7 @@ def series_bed(
         first = max(first, contexts.n_days - days)
     history = contexts.values[max(first - MOST_HISTORY_DAYS, 0) * per_day : first * per_day]
     problem = series_problem(contexts, alpha, bounds, weights)
-    x0 = problem.actions.project(on_device(history[-1, : contexts.action_dim]))
+    x0 = problem.actions.project(to_device(history[-1, : contexts.action_dim]))
     return Bed.spanning(problem, x0, _days(contexts)[first:], history)
 
 

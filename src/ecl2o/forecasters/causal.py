@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.forecasters.base import AbstractCausalForecaster
-from ecl2o.problem.arrays import as_float, as_pytree, refuse_unless_count, refuse_unless_fraction
+from ecl2o.problem.arrays import as_float, as_pytree, check_count, check_fraction
 from ecl2o.problem.recent_contexts import RecentContexts
 
 
@@ -41,15 +41,15 @@ class SeasonalNaive(AbstractCausalForecaster):
     period: int = eqx.field(static=True, default=24)
 
     def __check_init__(self):
-        refuse_unless_count("period", self.period)
+        check_count("period", self.period)
 
     def init(self, history: Float[Array, "H q"], window: int) -> RecentContexts:
-        return RecentContexts.of(history, self.period)
+        return RecentContexts.from_history(history, self.period)
 
     def step(
         self, state: RecentContexts, context: Float[Array, " q"], window: int
     ) -> tuple[RecentContexts, Float[Array, "w q"]]:
-        state = state.after(context)
+        state = state.append(context)
         ahead = jnp.arange(window) % self.period  # the oldest context kept has the phase of t + 1
         return state, jnp.where(state.was_seen[ahead, None], state.contexts[ahead], context)
 
@@ -89,12 +89,12 @@ class RollingProfile(AbstractCausalForecaster):
     period: int = eqx.field(static=True, default=24)
 
     def __check_init__(self):
-        refuse_unless_count("days", self.days)
-        refuse_unless_count("period", self.period)
-        refuse_unless_fraction("decay", self.decay)
+        check_count("days", self.days)
+        check_count("period", self.period)
+        check_fraction("decay", self.decay)
 
     def init(self, history: Float[Array, "H q"], window: int) -> ProfileMemory:
-        recent = RecentContexts.of(history, self.days * self.period)
+        recent = RecentContexts.from_history(history, self.days * self.period)
         return ProfileMemory(recent, recent.mean_by_phase(self.period), recent.seen >= self.period, jnp.array(0))
 
     def step(
@@ -106,7 +106,7 @@ class RollingProfile(AbstractCausalForecaster):
         return self._after(state, context), jnp.where(state.has_profile, corrected, context)
 
     def _after(self, state: ProfileMemory, context: Float[Array, " q"]) -> ProfileMemory:
-        recent, phase = state.recent.after(context), (state.phase + 1) % self.period
+        recent, phase = state.recent.append(context), (state.phase + 1) % self.period
         ended = phase == 0
         profile = jnp.where(ended, recent.mean_by_phase(self.period), state.profile)
         has_profile = jnp.where(ended, recent.seen >= self.period, state.has_profile)
@@ -139,15 +139,15 @@ class FromFunction(AbstractCausalForecaster):
         self.memory = memory
 
     def __check_init__(self):
-        refuse_unless_count("memory", self.memory)
+        check_count("memory", self.memory)
 
     def init(self, history: Float[Array, "H q"], window: int) -> RecentContexts:
-        return RecentContexts.of(history, self.memory)
+        return RecentContexts.from_history(history, self.memory)
 
     def step(
         self, state: RecentContexts, context: Float[Array, " q"], window: int
     ) -> tuple[RecentContexts, Float[Array, "w q"]]:
-        state = state.after(context)
+        state = state.append(context)
         earliest = self.memory - state.seen
         recent = state.contexts[jnp.maximum(jnp.arange(self.memory), earliest)]
         forecast = jnp.asarray(self.fn(recent, window))

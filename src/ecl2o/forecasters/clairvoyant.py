@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ecl2o.forecasters.base import AbstractClairvoyantForecaster, AbstractPreparedForecast
-from ecl2o.problem.arrays import as_float, refuse_if_negative, refuse_unless_fraction
+from ecl2o.problem.arrays import as_float, check_fraction, check_nonnegative
 
 
 class Slices(AbstractPreparedForecast):
@@ -55,8 +55,8 @@ class NoisyExact(AbstractClairvoyantForecaster):
     decay: Float[Array, ""] = eqx.field(converter=as_float, default=0.9)
 
     def __check_init__(self):
-        refuse_if_negative("sigma", self.sigma)
-        refuse_unless_fraction("decay", self.decay)
+        check_nonnegative("sigma", self.sigma)
+        check_fraction("decay", self.decay)
 
     def prepare(self, contexts: Float[Array, "T q"], window: int, key: PRNGKeyArray | None) -> FilteredNoise:
         if key is None:

@@ -13,9 +13,9 @@ from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.learning.gradients import AbstractGradient, Backpropagation
 from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, with_fixed_scale
 from ecl2o.learning.training_loop import Plan, Report, Runs, Schedule, Solved, train
-from ecl2o.offline import oracle_set
+from ecl2o.offline import oracle_batch
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import cast_floats, on_device
+from ecl2o.problem.arrays import cast_floats, to_device
 
 
 class FitLog(eqx.Module):
@@ -154,7 +154,7 @@ def fit_many(
         dtype: the precision of training.
         validation: instances that choose the weights to return, in each run by itself.
         progress: called with (step, steps, mean of the latest losses).
-        oracles: of the instances, where they are known (`offline.oracle_set`). Default: they are solved here.
+        oracles: of the instances, where they are known (`offline.oracle_batch`). Default: they are solved here.
 
     Returns:
         One result per agent, in their order.
@@ -186,7 +186,7 @@ def fit_many(
     for i, agent in enumerate(agents):
         _, kept = eqx.partition(agent, trainable_mask(agent))
         finished = eqx.combine(jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], trained), kept)
-        finished = jax.tree.map(lambda new, old: on_device(np.asarray(new, old.dtype)), finished, agent)
+        finished = jax.tree.map(lambda new, old: to_device(np.asarray(new, old.dtype)), finished, agent)
         log = FitLog(
             history.loss[i],
             history.validation_steps,
@@ -204,7 +204,7 @@ def _with_oracles(problem: Problem, instances: Instance, oracles: Trajectory | N
     """Instances with their oracles, solved in the precision they come in unless they are known."""
     if instances.x0.ndim != 2:
         raise ValueError(f"fit takes a set of instances with a leading axis, got x0 of shape {instances.x0.shape}.")
-    oracles = oracle_set(problem, instances) if oracles is None else oracles
+    oracles = oracle_batch(problem, instances) if oracles is None else oracles
     if oracles.hitting.shape != instances.contexts.shape[:2]:
         raise ValueError(
             f"oracles must be those of the instances, {instances.contexts.shape[:2]} steps, got {oracles.hitting.shape}."

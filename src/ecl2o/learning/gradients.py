@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from ecl2o.agents import MLAROBD, AbstractAgent, Calibration, Observation, Start, calibrate
 from ecl2o.agents.advisors.layers import Affine, Scaling
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, check_count, check_positive
 
 # An agent to its loss on the batch at hand.
 AgentLoss = Callable[[AbstractAgent], Float[Array, ""]]
@@ -86,8 +86,8 @@ class ZeroOrder(AbstractGradient):
     sigma: Float[Array, ""] = eqx.field(converter=as_float, default=1e-3)
 
     def __check_init__(self):
-        refuse_unless_count("directions", self.directions)
-        refuse_unless_positive("sigma", self.sigma)
+        check_count("directions", self.directions)
+        check_positive("sigma", self.sigma)
 
     @property
     def evaluations(self) -> int:
@@ -221,7 +221,7 @@ class SurrogateCalibrator(AbstractGradient):
         if self.kind not in ("linear", "mlp"):
             raise ValueError(f"kind must be 'linear' or 'mlp', got {self.kind!r}.")
         for name in ("samples", "width", "depth", "steps"):
-            refuse_unless_count(name, getattr(self, name))
+            check_count(name, getattr(self, name))
 
     @property
     def evaluations(self) -> int:

@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.offline.oracle import _oracle, as_trajectory, warn_unless_converged
-from ecl2o.planning.optimal_path import Path, cheapest_path
+from ecl2o.offline.oracle import _oracle, make_trajectory, warn_unless_converged
+from ecl2o.planning.optimal_path import OptimalPath, find_optimal_path
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import as_float, cast_floats, refuse_if_negative
-from ecl2o.solvers import decreasing_root, minimize
+from ecl2o.problem.arrays import as_float, cast_floats, check_nonnegative
+from ecl2o.solvers import bisect_root, minimize
 
 # log of the multiplier: movement that costs e^34 times more is none, e^-34 times more is free to double precision.
 _LOG_RANGE = 34.0
@@ -34,7 +34,7 @@ def constrained_oracle(
     budget = as_float(budget)
     if budget.shape != ():
         raise ValueError(f"budget must be one number, got shape {budget.shape}.")
-    refuse_if_negative("budget", budget)
+    check_nonnegative("budget", budget)
     run = _constrained_oracle(problem, instance, budget, free_start)
     warn_unless_converged(problem, run)
     return run
@@ -48,9 +48,9 @@ def _constrained_oracle(problem, instance, budget, free_start):
     counted = jnp.ones((instance.horizon,), dtype).at[0].set(0.0 if free_start else 1.0)
 
     end = jnp.asarray(_LOG_RANGE, dtype)
-    log_mu = decreasing_root(_overspent, -end, end, (problem, instance, counted, budget))
-    tight = as_trajectory(problem, instance, _slowed_path(log_mu, problem, instance, counted))
-    still = as_trajectory(problem, instance, _still_path(problem, instance, free_start))
+    log_mu = bisect_root(_overspent, -end, end, (problem, instance, counted, budget))
+    tight = make_trajectory(problem, instance, _slowed_path(log_mu, problem, instance, counted))
+    still = make_trajectory(problem, instance, _still_path(problem, instance, free_start))
     unconstrained = jnp.sum(counted * free.switching) <= budget
 
     def choose(rich, constrained, poor):
@@ -59,9 +59,9 @@ def _constrained_oracle(problem, instance, budget, free_start):
     return jax.tree.map(choose, free, tight, still)
 
 
-def _slowed_path(log_mu, problem: Problem, instance: Instance, counted: Float[Array, " T"]) -> Path:
+def _slowed_path(log_mu, problem: Problem, instance: Instance, counted: Float[Array, " T"]) -> OptimalPath:
     """The cheapest path where the moves that count cost 1 + mu times more."""
-    return cheapest_path(problem, instance.x0, instance.contexts, 1 + jnp.exp(log_mu) * counted)
+    return find_optimal_path(problem, instance.x0, instance.contexts, 1 + jnp.exp(log_mu) * counted)
 
 
 def _overspent(log_mu, parameters):
@@ -72,14 +72,14 @@ def _overspent(log_mu, parameters):
     return jnp.sum(counted * switching) - budget
 
 
-def _still_path(problem: Problem, instance: Instance, free_start: bool) -> Path:
+def _still_path(problem: Problem, instance: Instance, free_start: bool) -> OptimalPath:
     """The best path that does not move (after the first step, if that one is free)."""
     shape = (instance.horizon, instance.dim)
     if not free_start:
-        return Path(jnp.broadcast_to(instance.x0, shape), jnp.ones((), bool))
+        return OptimalPath(jnp.broadcast_to(instance.x0, shape), jnp.ones((), bool))
     lower, upper = problem.actions.bounds(instance.dim, instance.x0.dtype)
     found = minimize(_static_cost, instance.x0, (problem, instance), lower, upper)
-    return Path(jnp.broadcast_to(found.x, shape), found.converged)
+    return OptimalPath(jnp.broadcast_to(found.x, shape), found.converged)
 
 
 def _static_cost(action, parameters):

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.planning.linear_switching import linear_rate, prefix_bounds, tilted_minimizers
-from ecl2o.planning.optimal_path import Path, cheapest_path
+from ecl2o.planning.linear_switching import prefix_bounds, require_linear_rate, tilted_minimizers
+from ecl2o.planning.optimal_path import OptimalPath, find_optimal_path
 from ecl2o.problem import AbstractQuadraticCost, Box, CurvedTracking, Instance, LinearSwitching, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, cast_floats, concrete_value, on_device, on_host
+from ecl2o.problem.arrays import AnyArray, cast_floats, concrete_value, to_device, to_host
 
 
-def cheapest_linear_path(problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "T q"]) -> Path:
+def find_optimal_linear_path(problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "T q"]) -> OptimalPath:
     """The cheapest path under `LinearSwitching`, O(T^2): any hitting cost where d = 1, else quadratic ones with a diagonal A."""
     if x0.shape[0] == 1:
         return _on_a_line(problem, x0, contexts)
@@ -29,7 +29,7 @@ def cheapest_linear_path(problem: Problem, x0: Float[Array, " d"], contexts: Flo
         return _on_a_line(line, x0[None], jnp.stack([target, weight], axis=1))
 
     found = jax.vmap(one)(x0, lower, upper, weights.T, targets.T)
-    return Path(found.actions[..., 0].T, found.converged.all() & separable)
+    return OptimalPath(found.actions[..., 0].T, found.converged.all() & separable)
 
 
 def _coordinates(problem: Problem, contexts: Float[Array, "T q"], dim: int):
@@ -45,9 +45,9 @@ def _coordinates(problem: Problem, contexts: Float[Array, "T q"], dim: int):
     return jnp.diagonal(curvatures, axis1=1, axis2=2), jax.vmap(lambda y: hitting.centre(y, dim))(contexts), separable
 
 
-def _on_a_line(problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, "T q"]) -> Path:
+def _on_a_line(problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, "T q"]) -> OptimalPath:
     """x*_T minimises the work function, and going back, x*_t is x*_{t+1} clipped to the prefix bounds of step t."""
-    linear_rate(problem, x0.shape[0])
+    require_linear_rate(problem, x0.shape[0])
     steps = jnp.arange(contexts.shape[0])
     lower, upper = jax.vmap(lambda t: prefix_bounds(problem, x0, contexts, t))(steps)
     last = tilted_minimizers(problem, x0, contexts, steps[-1], jnp.zeros((1,), x0.dtype))[0]
@@ -58,7 +58,7 @@ def _on_a_line(problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, 
 
     _, earlier = jax.lax.scan(back, last, (lower[:-1], upper[:-1]), reverse=True)
     actions = jnp.concatenate([earlier, last[None]])
-    return Path(actions, jnp.isfinite(actions).all())
+    return OptimalPath(actions, jnp.isfinite(actions).all())
 
 
 def oracle(problem: Problem, instance: Instance) -> Trajectory:
@@ -101,12 +101,12 @@ def warn_unless_converged(problem: Problem, run: Trajectory) -> None:
 def _oracle(problem: Problem, instance: Instance) -> Trajectory:
     dtype = instance.x0.dtype
     problem = cast_floats(problem, dtype)
-    solve = cheapest_linear_path if isinstance(problem.switching, LinearSwitching) else cheapest_path
-    return as_trajectory(problem, instance, solve(problem, instance.x0, instance.contexts))
+    solve = find_optimal_linear_path if isinstance(problem.switching, LinearSwitching) else find_optimal_path
+    return make_trajectory(problem, instance, solve(problem, instance.x0, instance.contexts))
 
 
 @eqx.filter_jit
-def oracle_set(problem: Problem, instances: Instance) -> Trajectory:
+def oracle_batch(problem: Problem, instances: Instance) -> Trajectory:
     """The oracle of every instance of a set; says nothing where one did not converge.
 
     Args:
@@ -116,7 +116,7 @@ def oracle_set(problem: Problem, instances: Instance) -> Trajectory:
     return jax.vmap(lambda instance: oracle(problem, instance))(instances)
 
 
-def as_trajectory(problem: Problem, instance: Instance, path: Path) -> Trajectory:
+def make_trajectory(problem: Problem, instance: Instance, path: OptimalPath) -> Trajectory:
     """A planned path as the record of a run."""
     hitting, switching = problem.costs(instance.x0, path.actions, instance.contexts)
     converged = jnp.broadcast_to(path.converged, hitting.shape)
@@ -135,9 +135,9 @@ def oracle_days(
         x0: (d,), the action in force before the first day.
         days: (n, T, q), consecutive days.
     """
-    first = Instance(x0, on_host(days)[0])
+    first = Instance(x0, to_host(days)[0])
     problem.check(first)
-    runs, starts = _oracle_days(problem, first.x0, on_device(days).astype(first.x0.dtype))
+    runs, starts = _oracle_days(problem, first.x0, to_device(days).astype(first.x0.dtype))
     warn_unless_converged(problem, runs)
     return runs, starts
 

@@ -20,7 +20,7 @@ from ecl2o.learning import (
 )
 from ecl2o.learning.losses import CostScale, scale_of
 from ecl2o.learning.training_loop import Report
-from ecl2o.offline import oracle_set
+from ecl2o.offline import oracle_batch
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
 
@@ -88,7 +88,7 @@ class NetworkTraining:
     @functools.cached_property
     def _oracles(self) -> Trajectory:
         """The optimum of every window, solved once for all kinds of training."""
-        return oracle_set(self.problem, self.windows)
+        return oracle_batch(self.problem, self.windows)
 
     def _fit(
         self,

@@ -17,7 +17,7 @@ class Modes(eqx.Module):
     from_modes: Float[Array, "d d"]
 
     @classmethod
-    def of(cls, problem: Problem, dim: int) -> "Modes":
+    def from_problem(cls, problem: Problem, dim: int) -> "Modes":
         """Diagonalise A and 2Q together: A = L L', 2Q = C C', L^{-1} C = U diag(sqrt a) V', S = L^{-T} U.
 
         By singular values, not by the eigenvalues of L^{-1} 2Q L^{-T}, whose small ones drown in rounding twice as early.

@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, Int
 
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import LinearSwitching, Problem
-from ecl2o.solvers import decreasing_root
+from ecl2o.solvers import bisect_root
 
 
-def linear_rate(problem: Problem, dim: int) -> Float[Array, ""]:
+def require_linear_rate(problem: Problem, dim: int) -> Float[Array, ""]:
     """The rate of linear movement on a line; any other movement or dimension is refused."""
     if not isinstance(problem.switching, LinearSwitching):
         raise NotApplicableError(f"this needs a LinearSwitching cost, got {type(problem.switching).__name__}.")
@@ -31,7 +31,7 @@ def prefix_bounds(
     problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, "T q"], last: Int[Array, ""]
 ) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
     """x^L and x^U after step `last` (which counts from 0). Contexts after it are evaluated but have no influence."""
-    rate = linear_rate(problem, 1)
+    rate = require_linear_rate(problem, 1)
     lower, upper = tilted_minimizers(problem, x0, contexts, last, jnp.stack([rate, -rate]))
     return lower, upper
 
@@ -49,14 +49,14 @@ def tilted_minimizers(
     of it are both increasing, and their roots r <= l give the minimiser as x_0 clipped to [r, l]; so its derivative with
     respect to x_0 is exact too.
     """
-    rate = linear_rate(problem, x0.shape[0])
+    rate = require_linear_rate(problem, x0.shape[0])
     seen = (jnp.arange(contexts.shape[0]) <= last).astype(x0.dtype)
     m, span = problem.m, 2 * rate / problem.m
     # f_last has its minimiser within |f'(x0)|/m of x0, and there the slope of W is within 2 rate of any tilt.
     reach = jnp.abs(problem.hitting.gradient(x0, contexts[last])[0]) / m + span
 
     def root(branch, tilt):
-        return decreasing_root(_slope_left, x0[0] - reach, x0[0] + reach, (problem, contexts, seen, branch, tilt))
+        return bisect_root(_slope_left, x0[0] - reach, x0[0] + reach, (problem, contexts, seen, branch, tilt))
 
     right = jax.vmap(lambda tilt: root(rate, tilt))(tilts)
     left = jax.vmap(lambda tilt: root(-rate, tilt))(tilts)

@@ -21,14 +21,14 @@ PathFactor = BlockTridiagonalFactor | DenseInverse
 _SHORT = 64
 
 
-class Path(eqx.Module):
+class OptimalPath(eqx.Module):
     """The actions, and whether the solve converged."""
 
     actions: Float[Array, "T d"]
     converged: Bool[Array, ""]
 
 
-def movement_blocks(
+def movement_hessian(
     Q: Float[Array, "d d"], weights: Float[Array, " T"]
 ) -> tuple[Float[Array, "T d d"], Float[Array, "T-1 d d"]]:
     """The switching costs' part of the Hessian: blocks on and below the diagonal."""
@@ -40,12 +40,12 @@ def factor_path(problem: Problem, dim: int, weights: Float[Array, " T"]) -> Path
     """The factor of a path problem whose curvature does not depend on contexts; made once, used for any contexts."""
     assert isinstance(problem.hitting, AbstractQuadraticCost)
     assert problem.hitting.constant_curvature
-    diagonal, below = movement_blocks(problem.Q, weights)
+    diagonal, below = movement_hessian(problem.Q, weights)
     diagonal = diagonal + problem.hitting.curvature(None, dim)
     return (invert if weights.shape[0] * dim <= _SHORT else factor)(diagonal, below)
 
 
-def solve_path(
+def solve_factored_path(
     problem: Problem,
     factored: PathFactor,
     x0: Float[Array, " d"],
@@ -60,20 +60,20 @@ def solve_path(
     return solve(factored, pull.at[0].add(2 * first_weight * problem.Q @ x0))
 
 
-def cheapest_path(
+def find_optimal_path(
     problem: Problem,
     x0: Float[Array, " d"],
     contexts: Float[Array, "T q"],
     weights: Float[Array, " T"] | None = None,
-) -> Path:
+) -> OptimalPath:
     """Solve from scratch, whatever the costs and the action set."""
     horizon, dim = contexts.shape[0], x0.shape[0]
     if weights is None:
         weights = jnp.ones((horizon,), x0.dtype)
     if problem.is_unbounded_quadratic:
         factored = _factor_any(problem, dim, contexts, weights)
-        actions = solve_path(problem, factored, x0, contexts, weights[0])
-        return Path(actions, jnp.isfinite(actions).all())
+        actions = solve_factored_path(problem, factored, x0, contexts, weights[0])
+        return OptimalPath(actions, jnp.isfinite(actions).all())
     lower, upper = problem.actions.bounds(dim, x0.dtype)
     shape = (horizon, dim)
     found = minimize_sequence(
@@ -84,13 +84,13 @@ def cheapest_path(
         jnp.broadcast_to(lower, shape),
         jnp.broadcast_to(upper, shape),
     )
-    return Path(found.x, found.converged)
+    return OptimalPath(found.x, found.converged)
 
 
 def _factor_any(problem, dim, contexts, weights):
     if problem.hitting.constant_curvature:
         return factor_path(problem, dim, weights)
-    diagonal, below = movement_blocks(problem.Q, weights)
+    diagonal, below = movement_hessian(problem.Q, weights)
     return factor(diagonal + jax.vmap(lambda y: problem.hitting.curvature(y, dim))(contexts), below)
 
 
@@ -102,5 +102,5 @@ def _path_cost(actions, parameters):
 
 def _path_curvature(actions, parameters):
     problem, _, contexts, weights = parameters
-    diagonal, below = movement_blocks(problem.Q, weights)
+    diagonal, below = movement_hessian(problem.Q, weights)
     return diagonal + jax.vmap(problem.hitting.hessian)(actions, contexts), below

@@ -3,7 +3,7 @@
 A plan may end before its window does, at the horizon. Its shape stays the same: steps beyond the end are uncoupled by a
 movement weight of zero, and their contexts are not read. Where costs are quadratic with constant curvature and unbounded,
 the first action of a plan is one matrix times (previous action, centres), a matrix for each length that a plan may have,
-made once per roll-out. Everything else is `cheapest_path` on the window, O(window) by its block-tridiagonal structure.
+made once per roll-out. Everything else is `find_optimal_path` on the window, O(window) by its block-tridiagonal structure.
 """
 
 import equinox as eqx
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ecl2o.planning.optimal_path import Path, cheapest_path
+from ecl2o.planning.optimal_path import OptimalPath, find_optimal_path
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.solvers.block_tridiagonal import spd_inverse
 
@@ -64,7 +64,7 @@ def make_plan(
     contexts: Float[Array, "steps q"],
     length: Int[Array, ""] | int,
     first: int = 1,
-) -> Path:
+) -> OptimalPath:
     """The `first` actions of the cheapest path from `previous` through `length` contexts; what follows its end means nothing.
 
     From gains, each action is the first one of the plan that remains.
@@ -73,8 +73,8 @@ def make_plan(
     contexts = jnp.where(coupled[:, None], contexts, contexts[0])  # whatever was forecast beyond the end
     gains, hitting = planner.gains, problem.hitting
     if gains is None:
-        path = cheapest_path(problem, previous, contexts, coupled.astype(previous.dtype))
-        return Path(path.actions[:first], path.converged)
+        path = find_optimal_path(problem, previous, contexts, coupled.astype(previous.dtype))
+        return OptimalPath(path.actions[:first], path.converged)
     assert isinstance(hitting, AbstractQuadraticCost)
     centres = jax.vmap(lambda y: hitting.centre(y, dim))(contexts)
 
@@ -85,4 +85,4 @@ def make_plan(
         return action, action
 
     _, actions = jax.lax.scan(follow, previous, jnp.arange(first))
-    return Path(actions, jnp.ones((), bool))
+    return OptimalPath(actions, jnp.ones((), bool))

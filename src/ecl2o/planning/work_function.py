@@ -8,7 +8,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.solvers import apply, energy, parallel_sum, spd_solve
+from ecl2o.solvers import half_quadratic_form, multiply, parallel_sum, spd_solve
 
 
 class WorkFunction(eqx.Module):
@@ -21,7 +21,7 @@ class WorkFunction(eqx.Module):
     centre: Float[Array, " d"]
 
     @classmethod
-    def at(cls, x0: Float[Array, " d"], G: Float[Array, "d d"]) -> "WorkFunction":
+    def from_start(cls, x0: Float[Array, " d"], G: Float[Array, "d d"]) -> "WorkFunction":
         """Before the first context, K_0 = G = 2Q and m_0 = x_0: one move away from a point."""
         return cls(G.astype(x0.dtype), x0)
 
@@ -32,8 +32,8 @@ class WorkFunction(eqx.Module):
         1/2 |y - m'|^2_A + 1/2 |m' - m|^2_K: m' minimises it, so that rounding in m' counts only squared.
         """
         P = A + self.stiffness
-        forward = spd_solve(P, apply(A, target - self.centre))
-        growth = energy(A, target - self.centre - forward) + energy(self.stiffness, forward)
+        forward = spd_solve(P, multiply(A, target - self.centre))
+        growth = half_quadratic_form(A, target - self.centre - forward) + half_quadratic_form(self.stiffness, forward)
         return Prefix(P, self.centre + forward, growth)
 
 
@@ -44,12 +44,12 @@ class Prefix(eqx.Module):
     centre: Float[Array, " d"]
     growth: Float[Array, ""]
 
-    def moved(self, G: Float[Array, "d d"]) -> WorkFunction:
+    def after_move(self, G: Float[Array, "d d"]) -> WorkFunction:
         """One move further: K_t = (P_t^-1 + G^-1)^-1."""
         return WorkFunction(parallel_sum(self.P, G), self.centre)
 
 
-def hitting_form(
+def quadratic_terms(
     problem: Problem, context: Float[Array, " q"], dim: int
 ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
     """(A_t, y_t): the hitting cost of a context as 1/2 |x - y_t|^2 in the norm of A_t."""

@@ -34,7 +34,7 @@ import numpy as np
 
 from ecl2o import agents, forecasters, problem
 from ecl2o.exceptions import PolicyFileError
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 
 FORMAT = 1
 
@@ -356,7 +356,7 @@ class Decoder:
     def _array(self, array: np.ndarray, where: str) -> jax.Array:
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise PolicyFileError(f"{where} of {self.name} holds NaN.")
-        return on_device(array)
+        return to_device(array)
 
     def _module(self, class_name: Any, described: Any, where: str, depth: int) -> eqx.Module:
         if not isinstance(class_name, str) or not isinstance(described, dict):

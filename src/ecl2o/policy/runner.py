@@ -23,7 +23,7 @@ from ecl2o.policy.executable_cache import pack_cached
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.policy_file import Contents
 from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
-from ecl2o.problem.arrays import cast_floats, on_device, on_host
+from ecl2o.problem.arrays import cast_floats, to_device, to_host
 from ecl2o.running import Stepper
 from ecl2o.running.compiled_step import Compiled, Front, Program, Sizes, Vectors, pack
 
@@ -65,9 +65,9 @@ class AbstractRunner(abc.ABC):
 
     def _begin(self, policies: Sequence[Policy], sizes: Sizes, x0: Any, history: Any) -> None:
         """A run from its beginning, where the numbers are known that an agent may refuse."""
-        first, past = (x0, history) if x0.ndim == 1 else (on_host(x0)[0], on_host(history)[0])
+        first, past = (x0, history) if x0.ndim == 1 else (to_host(x0)[0], to_host(history)[0])
         for policy in policies:
-            policy.agent.check(policy.problem, Start(on_device(first), on_device(past), sizes.horizon))
+            policy.agent.check(policy.problem, Start(to_device(first), to_device(past), sizes.horizon))
         arrays, _ = self._assemble(policies, sizes, x0.shape[:-1])
         self._shared, self._carried = self._compiled.begin(arrays, x0, history)
         self._front = self._read_front()

@@ -9,7 +9,7 @@ from ecl2o.agents.calibrator import cheapest_action
 from ecl2o.policy.context_validation import check_magnitude
 from ecl2o.policy.policy import Policy, action_dim
 from ecl2o.policy.runner import Runner
-from ecl2o.problem.arrays import on_device
+from ecl2o.problem.arrays import to_device
 
 _cheapest_action = eqx.filter_jit(cheapest_action)
 
@@ -38,7 +38,7 @@ def start_run(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
 def choose_x0(policy: Policy, context: np.ndarray) -> np.ndarray:
     """(d,), the action that a run begins with after a context (q,) if no other is known: the cheapest one for it."""
     check_context_width(policy, len(context))
-    return np.asarray(_cheapest_action(policy.problem, on_device(context), _dim(policy, len(context))))
+    return np.asarray(_cheapest_action(policy.problem, to_device(context), _dim(policy, len(context))))
 
 
 def check_context_width(policy: Policy, width: int) -> None:

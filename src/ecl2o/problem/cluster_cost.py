@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, check_finite, check_positive
 
 
 class ClusterCost(eqx.Module):
@@ -67,8 +67,8 @@ class ClusterCost(eqx.Module):
     def __check_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            refuse_unless_finite(field.name, value)
-            refuse_unless_positive(field.name, value)
+            check_finite(field.name, value)
+            check_positive(field.name, value)
             if value.ndim and value.shape != self.speed.shape:
                 raise ValueError(f"{field.name} must have one number per kind, {self.speed.size}, got {value.size}.")
 

@@ -18,9 +18,9 @@ from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
     as_pytree,
+    check_finite,
+    check_positive,
     concrete_value,
-    refuse_unless_finite,
-    refuse_unless_positive,
     times_identity,
 )
 
@@ -107,8 +107,8 @@ class SquaredTracking(AbstractQuadraticCost):
     def __check_init__(self):
         if self.weight.shape != ():
             raise ValueError(f"weight must be one number, got an array of shape {self.weight.shape}.")
-        refuse_unless_finite("weight", self.weight)
-        refuse_unless_positive("weight", self.weight)
+        check_finite("weight", self.weight)
+        check_positive("weight", self.weight)
 
     @property
     def constant_curvature(self) -> bool:
@@ -146,7 +146,7 @@ class Quadratic(AbstractQuadraticCost):
     A: Float[Array, "d d"] = eqx.field(converter=as_float)
 
     def __check_init__(self):
-        refuse_unless_spd("A", self.A)
+        check_spd("A", self.A)
 
     @property
     def constant_curvature(self) -> bool:
@@ -191,11 +191,11 @@ class CurvedTracking(AbstractQuadraticCost):
     maximum: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
 
     def __check_init__(self):
-        refuse_unless_finite("minimum", self.minimum)
-        refuse_unless_positive("minimum", self.minimum)
+        check_finite("minimum", self.minimum)
+        check_positive("minimum", self.minimum)
         if self.maximum is None:
             return
-        refuse_unless_finite("maximum", self.maximum)
+        check_finite("maximum", self.maximum)
         low, high = concrete_value(self.minimum), concrete_value(self.maximum)
         if low is not None and high is not None and (low > high).any():
             raise ValueError(f"minimum must not exceed maximum, got minimum {low} and maximum {high}.")
@@ -264,8 +264,8 @@ class ConvexCost(AbstractHittingCost):
         self.minimizer = None if minimizer is None else as_pytree(minimizer)
 
     def __check_init__(self):
-        refuse_unless_finite("strong_convexity", self.m)
-        refuse_unless_positive("strong_convexity", self.m)
+        check_finite("strong_convexity", self.m)
+        check_positive("strong_convexity", self.m)
 
     @property
     def strong_convexity(self) -> Float[Array, ""]:
@@ -322,14 +322,14 @@ def extreme_eigenvalues(matrix: Float[Array, "d d"]) -> tuple[Float[Array, ""], 
     return eigenvalues[0], eigenvalues[-1]
 
 
-def refuse_unless_spd(name: str, matrix: Float[Array, "d d"]) -> None:
+def check_spd(name: str, matrix: Float[Array, "d d"]) -> None:
     """Refuse a matrix that is not square, finite, symmetric and positive definite."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ValueError(f"{name} must be a square matrix, got shape {matrix.shape}.")
     values = concrete_value(matrix)
     if values is None:
         return
-    refuse_unless_finite(name, values)
+    check_finite(name, values)
     if not np.allclose(values, values.T, rtol=1e-6, atol=1e-6 * np.abs(values).max()):
         raise ValueError(
             f"{name} must be symmetric; {name} - {name}' has entries up to {np.abs(values - values.T).max():g}."

@@ -6,7 +6,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, as_optional_float, on_device, refuse_unless_finite
+from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, to_device
 
 
 class Instance(eqx.Module):
@@ -51,10 +51,10 @@ class Instance(eqx.Module):
                 )
         if self.horizon < 1 or self.contexts.shape[-1] < 1 or self.dim < 1:
             raise ValueError(f"x0 {self.x0.shape} and contexts {self.contexts.shape} must not be empty.")
-        refuse_unless_finite("x0", self.x0)
-        refuse_unless_finite("contexts", self.contexts)
+        check_finite("x0", self.x0)
+        check_finite("contexts", self.contexts)
         if self.history is not None:
-            refuse_unless_finite("history", self.history)
+            check_finite("history", self.history)
 
     @property
     def horizon(self) -> int:
@@ -72,4 +72,4 @@ class Instance(eqx.Module):
         if self.history is not None:
             return self.history
         shape = (*self.contexts.shape[:-2], 0, self.contexts.shape[-1])
-        return on_device(np.zeros(shape, self.contexts.dtype))
+        return to_device(np.zeros(shape, self.contexts.dtype))

@@ -13,7 +13,7 @@ class RecentContexts(eqx.Module):
     """The last contexts, oldest first, and how many of them were really seen (the others, at the front, are zeros).
 
     >>> import jax.numpy as jnp
-    >>> memory = RecentContexts.of(jnp.array([[1.0]]), size=3).after(jnp.array([2.0]))
+    >>> memory = RecentContexts.from_history(jnp.array([[1.0]]), size=3).append(jnp.array([2.0]))
     >>> [float(y) for y in memory.contexts.ravel()], int(memory.seen)
     ([0.0, 1.0, 2.0], 2)
     """
@@ -22,7 +22,7 @@ class RecentContexts(eqx.Module):
     seen: Int[Array, ""]
 
     @classmethod
-    def of(cls, history: Float[Array, "H q"], size: int) -> "RecentContexts":
+    def from_history(cls, history: Float[Array, "H q"], size: int) -> "RecentContexts":
         """The last `size` contexts of a history that may be shorter."""
         kept = min(history.shape[0], size)
         return cls(_last(history, kept, size), jnp.array(kept))
@@ -33,7 +33,7 @@ class RecentContexts(eqx.Module):
         size = self.contexts.shape[0]
         return size - self.seen <= np.arange(size)
 
-    def after(self, context: Float[Array, " q"]) -> "RecentContexts":
+    def append(self, context: Float[Array, " q"]) -> "RecentContexts":
         """The same one context later; the oldest is forgotten."""
         contexts = jnp.concatenate([self.contexts[1:], context[None]])
         return RecentContexts(contexts, jnp.minimum(self.seen + 1, contexts.shape[0]))

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, on_host, refuse_unless_finite, refuse_unless_positive
-from ecl2o.problem.hitting import extreme_eigenvalues, refuse_unless_spd
+from ecl2o.problem.arrays import as_float, check_finite, check_positive, to_host
+from ecl2o.problem.hitting import check_spd, extreme_eigenvalues
 
 
 class AbstractSwitchingCost(eqx.Module):
@@ -41,14 +41,14 @@ class Mahalanobis(AbstractSwitchingCost):
     Q: Float[Array, "d d"] = eqx.field(converter=as_float)
 
     def __check_init__(self):
-        refuse_unless_spd("Q", self.Q)
+        check_spd("Q", self.Q)
 
     @classmethod
     def isotropic(cls, alpha: Any, dim: int) -> "Mahalanobis":
         """Q = alpha/2 I, so that alpha = beta and c = alpha/2 |x - z|^2 (the case study)."""
         alpha = as_float(alpha)
-        refuse_unless_positive("alpha", alpha)
-        return cls(on_host(alpha) / 2 * np.eye(dim, dtype=alpha.dtype))
+        check_positive("alpha", alpha)
+        return cls(to_host(alpha) / 2 * np.eye(dim, dtype=alpha.dtype))
 
     @property
     def alpha(self) -> Float[Array, ""]:
@@ -85,8 +85,8 @@ class LinearSwitching(AbstractSwitchingCost):
     def __check_init__(self):
         if self.rate.shape != ():
             raise ValueError(f"rate must be one number, got an array of shape {self.rate.shape}.")
-        refuse_unless_finite("rate", self.rate)
-        refuse_unless_positive("rate", self.rate)
+        check_finite("rate", self.rate)
+        check_positive("rate", self.rate)
 
     def __call__(self, action: Float[Array, " d"], previous: Float[Array, " d"]) -> Float[Array, ""]:
         return self.rate * jnp.sum(jnp.abs(action - previous))

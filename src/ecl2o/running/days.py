@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ecl2o.agents import AbstractAgent, Start
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, on_device, on_host
+from ecl2o.problem.arrays import AnyArray, to_device, to_host
 from ecl2o.running.rollout import rollout
 
 
@@ -37,10 +37,10 @@ def rollout_days(
     Returns:
         The runs with a leading day axis, and the x0 of each day (n, d).
     """
-    first = Instance(x0, on_host(days)[0], history)
+    first = Instance(x0, to_host(days)[0], history)
     problem.check(first)
     agent.check(problem, Start(first.x0, first.past, first.horizon))
-    return _rollout_days(agent, problem, first, on_device(days).astype(first.x0.dtype), forecaster, key)
+    return _rollout_days(agent, problem, first, to_device(days).astype(first.x0.dtype), forecaster, key)
 
 
 @eqx.filter_jit
@@ -85,7 +85,7 @@ def stream_days(
         The runs with a leading day axis, and the x0 of each day (n, d).
     """
     n, T, q = days.shape
-    whole = Instance(x0, on_host(days).reshape(n * T, q), history)
+    whole = Instance(x0, to_host(days).reshape(n * T, q), history)
     problem.check(whole)
     agent.check(problem, Start(whole.x0, whole.past, whole.horizon))
     return _stream_days(agent, problem, whole, n, forecaster, key)

@@ -21,7 +21,7 @@ from ecl2o.agents import ROBD, AbstractAgent, Independent, Info, Observation, St
 from ecl2o.agents.base import State
 from ecl2o.agents.wrappers import OwnTrajectory
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.planning.work_function import WorkFunction, hitting_form
+from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.policy.policy import Policy
 from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import cast_floats
@@ -71,7 +71,7 @@ class Watched(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> WatchedState:
         zero = jnp.zeros((), start.x0.dtype)
-        work = WorkFunction.at(start.x0, 2 * problem.Q) if _has_work_function(problem) else None
+        work = WorkFunction.from_start(start.x0, 2 * problem.Q) if _has_work_function(problem) else None
         expert = Independent(ROBD()).init(problem, start) if self.with_expert else None
         return WatchedState(self.agent.init(problem, start), zero, zero, work, expert)
 
@@ -82,8 +82,8 @@ class Watched(AbstractAgent):
         unknown = jnp.full((), jnp.nan, cost.dtype)
         work, optimum, expert_cost, expert = None, state.optimum, unknown, None
         if state.work is not None:
-            prefix = state.work.with_context(*hitting_form(problem, context, previous.shape[0]))
-            work, optimum = prefix.moved(2 * problem.Q), state.optimum + prefix.growth
+            prefix = state.work.with_context(*quadratic_terms(problem, context, previous.shape[0]))
+            work, optimum = prefix.after_move(2 * problem.Q), state.optimum + prefix.growth
         if state.expert is not None:
             expert, _, its = Independent(ROBD()).step(problem, state.expert, observation)
             expert_cost = its.details["cost"]

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 4))
-def decreasing_root(
+def bisect_root(
     fn: Callable[[Float[Array, ""], PyTree], Float[Array, ""]],
     lower: Float[Array, ""],
     upper: Float[Array, ""],
@@ -33,7 +33,7 @@ def decreasing_root(
         halvings: of the interval. Default: 64.
 
     >>> import jax.numpy as jnp
-    >>> round(float(decreasing_root(lambda s, p: p - s**3, jnp.array(0.0), jnp.array(9.0), jnp.array(8.0))), 5)
+    >>> round(float(bisect_root(lambda s, p: p - s**3, jnp.array(0.0), jnp.array(9.0), jnp.array(8.0))), 5)
     2.0
     """
     return _bisect(fn, lower, upper, parameters, halvings)
@@ -52,12 +52,12 @@ def _bisect(fn, lower, upper, parameters, halvings):
     return 0.5 * (low + high)
 
 
-@decreasing_root.defjvp
+@bisect_root.defjvp
 def _decreasing_root_jvp(fn, halvings, primals, tangents):
     """The root moves by -dfn/slope; an end that is the answer moves as the end does, whatever the parameters do."""
     lower, upper, parameters = primals
     lower_moved, upper_moved, parameters_moved = tangents
-    root = decreasing_root(fn, lower, upper, parameters, halvings)
+    root = bisect_root(fn, lower, upper, parameters, halvings)
     slope = jax.grad(fn)(root, parameters)
     _, fn_moved = jax.jvp(lambda p: fn(root, p), (parameters,), (parameters_moved,))
     moved = jnp.where(slope == 0, 0.0, -fn_moved / jnp.where(slope == 0, 1.0, slope))

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-# Doublings until the fixed point of `reproduced`: 2^32 rounds, which settles ratios of matrices up to 1e16.
+# Doublings until the fixed point of `riccati_fixed_point`: 2^32 rounds, which settles ratios of matrices up to 1e16.
 _DOUBLINGS = 32
 
 
-def apply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
+def multiply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
     """The matrix times the vector.
 
     Args:
@@ -24,14 +24,14 @@ def apply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Arra
     return jnp.sum(matrix * vector, axis=-1)
 
 
-def energy(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, ""]:
+def half_quadratic_form(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, ""]:
     """1/2 u' M u.
 
     Args:
         matrix: (d, d), M.
         vector: (d,), u.
     """
-    return 0.5 * jnp.sum(vector * apply(matrix, vector))
+    return 0.5 * jnp.sum(vector * multiply(matrix, vector))
 
 
 def spd_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -> Float[Array, " d *columns"]:
@@ -46,7 +46,9 @@ def spd_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -
     return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), right)
 
 
-def between(left: Float[Array, "d d"], matrix: Float[Array, "d d"], right: Float[Array, "d d"]) -> Float[Array, "d d"]:
+def sandwich_solve(
+    left: Float[Array, "d d"], matrix: Float[Array, "d d"], right: Float[Array, "d d"]
+) -> Float[Array, "d d"]:
     """L M^-1 R for symmetric L, M and R whose product is known to be symmetric; it is made so to the last bit.
 
     Args:
@@ -71,10 +73,10 @@ def parallel_sum(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array,
     >>> float(parallel_sum(jnp.array([[2.0]]), jnp.array([[2.0]]))[0, 0])
     1.0
     """
-    return between(a, a + b, b)
+    return sandwich_solve(a, a + b, b)
 
 
-def reproduced(a: Float[Array, "d d"] | Float[Array, "T d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:
+def riccati_fixed_point(a: Float[Array, "d d"] | Float[Array, "T d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The X to which a round of steps X -> parallel_sum(X + A_t, B), t = 1..T, leads back, and repeated leads from anywhere.
 
     On a line and for one step it is the positive root of x^2 + a x - a b. In general a round is the `_Ladder` of its steps; two
@@ -86,7 +88,7 @@ def reproduced(a: Float[Array, "d d"] | Float[Array, "T d d"], b: Float[Array, "
         b: (d, d), B, likewise.
 
     >>> import jax.numpy as jnp
-    >>> float(reproduced(jnp.array([[1.0]]), jnp.array([[2.0]]))[0, 0])
+    >>> float(riccati_fixed_point(jnp.array([[1.0]]), jnp.array([[2.0]]))[0, 0])
     1.0
     """
     if a.ndim == 3:

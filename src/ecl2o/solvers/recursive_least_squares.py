@@ -21,7 +21,7 @@ class RecursiveLeastSquares(eqx.Module):
     weights: Float[Array, " k"]
 
     @classmethod
-    def begun(cls, count: int, ridge: Float[Array, ""], dtype) -> "RecursiveLeastSquares":
+    def empty(cls, count: int, ridge: Float[Array, ""], dtype) -> "RecursiveLeastSquares":
         """No rows yet: w = 0 and P = I / ridge."""
         return cls(jnp.divide(np.eye(count, dtype=dtype), jnp.sqrt(ridge)), jnp.zeros((count,), dtype))
 

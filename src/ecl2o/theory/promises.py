@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.solvers import apply, between, largest_ratio, parallel_sum, reproduced, spd_solve
+from ecl2o.solvers import largest_ratio, multiply, parallel_sum, riccati_fixed_point, sandwich_solve, spd_solve
 from ecl2o.theory.experts import robd_ratio
 from ecl2o.theory.forms import Form, Result, Scalar, compiled
 
@@ -85,7 +85,7 @@ def limit_stiffness(A: Matrix, G: Matrix) -> Matrix:
     >>> float(limit_stiffness(jnp.eye(1), 2 * jnp.eye(1))[0, 0])
     1.0
     """
-    return reproduced(A, G)
+    return riccati_fixed_point(A, G)
 
 
 def recurring_stiffness(A: Matrices, G: Matrix) -> tuple[Matrices, Matrices]:
@@ -103,7 +103,9 @@ def recurring_stiffness(A: Matrices, G: Matrix) -> tuple[Matrices, Matrices]:
     ([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
     """
     horizon = A.shape[0]
-    return past_stiffness(A, G, horizon, reproduced(A, G)), future_stiffness(A, G, horizon, reproduced(A[::-1], G))
+    return past_stiffness(A, G, horizon, riccati_fixed_point(A, G)), future_stiffness(
+        A, G, horizon, riccati_fixed_point(A[::-1], G)
+    )
 
 
 def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matrix:
@@ -122,7 +124,7 @@ def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matr
     >>> round(float(promise_value(P, S, jnp.array(2.0))[0, 0]), 6)
     7.162107
     """
-    return ratio * between(S, (ratio - 1) * P - S, P)
+    return ratio * sandwich_solve(S, (ratio - 1) * P - S, P)
 
 
 def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Float[Array, " d"]:
@@ -141,7 +143,7 @@ def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Ar
     >>> float(worst_future(jnp.ones(1), 3 * one, one, jnp.array(2.0))[0])
     -2.0
     """
-    return -spd_solve((ratio - 1) * P - S, apply(P + S, away))
+    return -spd_solve((ratio - 1) * P - S, multiply(P + S, away))
 
 
 @eqx.filter_jit

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import CurvedTracking, Mahalanobis, Problem, SquaredTracking
-from ecl2o.problem.arrays import as_float, refuse_unless_finite, refuse_unless_positive
-from ecl2o.solvers.positive_definite import apply, spd_solve
+from ecl2o.problem.arrays import as_float, check_finite, check_positive
+from ecl2o.solvers.positive_definite import multiply, spd_solve
 from ecl2o.theory import limit_stiffness
 
 
@@ -41,8 +41,8 @@ class AtUsualWeight(AbstractAgent):
     usual: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
 
     def __check_init__(self):
-        refuse_unless_finite("usual", self.usual)
-        refuse_unless_positive("usual", self.usual)
+        check_finite("usual", self.usual)
+        check_positive("usual", self.usual)
 
     @property
     def lookahead(self) -> int:
@@ -63,7 +63,7 @@ class AtUsualWeight(AbstractAgent):
         inner_state, advice, inner = self.agent.step(self._usual_problem(problem), state.inner, seen)
         dim = target.shape[0]
         more = problem.hitting.hessian(advice, observation.context) - self.usual * jnp.eye(dim, dtype=advice.dtype)
-        action = advice + spd_solve(state.stiffness + more, apply(more, target - advice))
+        action = advice + spd_solve(state.stiffness + more, multiply(more, target - advice))
         return WeightedState(inner_state, state.stiffness), action, Info(inner.converged, advice, {}, inner)
 
     def _usual_problem(self, problem: Problem) -> Problem:

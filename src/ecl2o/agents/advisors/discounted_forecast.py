@@ -43,7 +43,7 @@ class Recorded(AbstractAgent):
         return 0
 
     def init(self, problem: Problem, start: Start) -> RecordedState:
-        return RecordedState(Modes.of(problem, start.dim), jnp.zeros((), int))
+        return RecordedState(Modes.from_problem(problem, start.dim), jnp.zeros((), int))
 
     def step(self, problem: Problem, state: RecordedState, observation: Observation):
         outlook = Outlook(self.outlook.mean[state.played], self.outlook.signals[state.played])

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
 from ecl2o.agents.advisors.online_ridge import OnlineRidge
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, Trainable
-from ecl2o.planning.work_function import WorkFunction, hitting_form
+from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite
+from ecl2o.problem.arrays import as_float, check_count, check_finite
 
 HARMONICS = 7  # 1, and cosine and sine of the first three
 FEATURES = 10
@@ -42,12 +42,12 @@ class PeriodSoFar(eqx.Module):
     def opened(cls, G: Float[Array, "d d"], x0: Float[Array, " d"]) -> "PeriodSoFar":
         """A period that begins at x0."""
         zero = jnp.zeros((), x0.dtype)
-        return cls(x0, WorkFunction.at(x0, G), zero, zero)
+        return cls(x0, WorkFunction.from_start(x0, G), zero, zero)
 
     def with_context(self, problem: Problem, context: Float[Array, " q"]) -> "PeriodSoFar":
         """A context later."""
-        prefix = self.work.with_context(*hitting_form(problem, context, self.anchor.shape[0]))
-        return PeriodSoFar(self.anchor, prefix.moved(2 * problem.Q), self.optimum + prefix.growth, self.cost)
+        prefix = self.work.with_context(*quadratic_terms(problem, context, self.anchor.shape[0]))
+        return PeriodSoFar(self.anchor, prefix.after_move(2 * problem.Q), self.optimum + prefix.growth, self.cost)
 
     def with_bill(self, cost: Float[Array, ""]) -> "PeriodSoFar":
         """After a step has been paid for."""
@@ -90,8 +90,8 @@ class Corrected(AbstractAgent):
         self.period = period
 
     def __check_init__(self):
-        refuse_unless_finite("scale", self.scale)
-        refuse_unless_count("period", self.period)
+        check_finite("scale", self.scale)
+        check_count("period", self.period)
 
     @property
     def lookahead(self) -> int:

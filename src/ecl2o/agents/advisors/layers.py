@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents.base import Trainable
-from ecl2o.problem.arrays import as_float, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, check_positive
 
 
 def joined(first: Float[Array, " a"], second: Float[Array, " b"]) -> Float[Array, " a+b"]:
@@ -89,7 +89,7 @@ class Scaling(eqx.Module):
     scale: Float[Array, "*k"] = eqx.field(converter=as_float, default=1.0)
 
     def __check_init__(self):
-        refuse_unless_positive("scale", self.scale)
+        check_positive("scale", self.scale)
 
     def inward(self, outside: Float[Array, " k"]) -> Float[Array, " k"]:
         """Standardise."""

@@ -13,7 +13,7 @@ from ecl2o.agents.advisors.layers import Affine, Scaling, affine, joined, unifor
 from ecl2o.agents.advisors.mlp import refuse_unless_fitting
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import refuse_unless_count
+from ecl2o.problem.arrays import check_count
 
 HiddenAndCell = tuple[Float[Array, " w"], Float[Array, " w"]]  # hidden, cell
 
@@ -110,7 +110,7 @@ class LSTM(AbstractAgent):
         actions: Scaling | None = None,
     ):
         for name, value in (("dim", dim), ("context_dim", context_dim), ("width", width), ("depth", depth)):
-            refuse_unless_count(name, value)
+            check_count(name, value)
         inputs = [context_dim + dim, *[width] * (depth - 1)]
         *keys, last = jax.random.split(key, depth + 1)
         self.cells = tuple(LSTMCell.random(i, width, k) for i, k in zip(inputs, keys, strict=True))

@@ -7,7 +7,7 @@ from ecl2o.agents.advisors.layers import Affine, Scaling, joined
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import refuse_unless_count
+from ecl2o.problem.arrays import check_count
 
 
 class MLP(AbstractAgent):
@@ -45,7 +45,7 @@ class MLP(AbstractAgent):
         actions: Scaling | None = None,
     ):
         for name, value in (("dim", dim), ("context_dim", context_dim), ("width", width), ("depth", depth)):
-            refuse_unless_count(name, value)
+            check_count(name, value)
         sizes = [context_dim + dim, *[width] * depth, dim]
         keys = jax.random.split(key, depth + 1)
         self.layers = tuple(Affine.random(i, o, k) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True))

@@ -23,7 +23,7 @@ from ecl2o.agents.advisors.periodic_profile import Profile, Season
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_finite, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, check_count, check_finite, check_positive
 from ecl2o.solvers import RecursiveLeastSquares
 from ecl2o.theory import decay_root
 
@@ -55,19 +55,19 @@ class RidgeFeatures(eqx.Module):
     harmonics: int = eqx.field(static=True)
 
     def __init__(self, period: int, half_life: float, lags: int, harmonics: int, week: int | None):
-        refuse_unless_count("period", period)
+        check_count("period", period)
         self.season = Season(as_float(half_life), period, min(period, _NODES))
         if week is None:
             self.weekly = None
         else:
-            refuse_unless_count("week", week)
+            check_count("week", week)
             self.weekly = Season(as_float(_WEEKS), period * week, min(period, _WEEK_NODES) * week)
         self.lags = lags
         self.harmonics = harmonics
 
     def __check_init__(self):
-        refuse_unless_count("lags", self.lags)
-        refuse_unless_count("harmonics", self.harmonics)
+        check_count("lags", self.lags)
+        check_count("harmonics", self.harmonics)
         if self.lags + 2 * self.harmonics > _MOST:
             raise ValueError(
                 f"lags + 2 harmonics must be at most {_MOST}, since the regression holds the square of its features, got "
@@ -252,9 +252,9 @@ class OnlineRidge(AbstractAgent):
         self.maturity = max(period, _SHORTEST) if maturity is None else maturity
 
     def __check_init__(self):
-        refuse_unless_finite("ridge", self.ridge)
-        refuse_unless_positive("ridge", self.ridge)
-        refuse_unless_count("maturity", self.maturity)
+        check_finite("ridge", self.ridge)
+        check_positive("ridge", self.ridge)
+        check_count("maturity", self.maturity)
         if self.maturity < 2:
             raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
 
@@ -265,7 +265,7 @@ class OnlineRidge(AbstractAgent):
     def init(self, problem: Problem, start: Start) -> OnlineRidgeState:
         nothing = self._nothing(start.x0.dtype)
         lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), nothing)
-        state = OnlineRidgeState(Modes.of(problem, start.dim), jnp.zeros((), int), lines)
+        state = OnlineRidgeState(Modes.from_problem(problem, start.dim), jnp.zeros((), int), lines)
         if start.history.shape[0] == 0:
             return state
         return jax.lax.scan(lambda s, y: (self._seeing(problem, s, y)[0], None), state, start.history)[0]
@@ -286,7 +286,7 @@ class OnlineRidge(AbstractAgent):
             late_profiles=profiles,
             range=ContextRange.empty(dtype),
             power=jnp.zeros((len(self.features.sizes),), dtype),
-            regression=RecursiveLeastSquares.begun(self.features.count, self.ridge, dtype),
+            regression=RecursiveLeastSquares.empty(self.features.count, self.ridge, dtype),
             residual_power=jnp.zeros((), dtype),
         )
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ecl2o.problem.arrays import as_float, refuse_unless_count, refuse_unless_positive
+from ecl2o.problem.arrays import as_float, check_count, check_positive
 
 
 class Profile(eqx.Module):
@@ -26,9 +26,9 @@ class Season(eqx.Module):
     nodes: int = eqx.field(static=True)
 
     def __check_init__(self):
-        refuse_unless_positive("half_life", self.half_life)
-        refuse_unless_count("period", self.period)
-        refuse_unless_count("nodes", self.nodes)
+        check_positive("half_life", self.half_life)
+        check_count("period", self.period)
+        check_count("nodes", self.nodes)
 
     @property
     def _beside(self) -> tuple[Int[np.ndarray, "2 p"], Float[np.ndarray, "2 p"]]:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents.advisors.mlp import refuse_unless_fitting
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import on_device, refuse_unless_count
+from ecl2o.problem.arrays import check_count, to_device
 from ecl2o.problem.recent_contexts import RecentContexts
 
 
@@ -48,14 +48,14 @@ class SeasonalLinear(AbstractAgent):
     ):
         sizes = {"dim": dim, "context_dim": context_dim, "period": period, "days": days, "recent": recent}
         for name, value in sizes.items():
-            refuse_unless_count(name, value)
+            check_count(name, value)
         self.period, self.days, self.recent = period, days, recent
         self.ahead = period if ahead is None else ahead
         features = dim + context_dim * (recent + self.ahead + 1)
         weight = np.zeros((features, dim))
         if dim == context_dim:  # start as an exponential moving average
             weight[:dim], weight[dim : 2 * dim] = 0.7 * np.eye(dim), 0.3 * np.eye(dim)
-        self.weights = LinearWeights(on_device(weight))
+        self.weights = LinearWeights(to_device(weight))
 
     def __check_init__(self):
         if self.ahead < 0 or self.recent - 1 > self.days * self.period:
@@ -73,7 +73,7 @@ class SeasonalLinear(AbstractAgent):
     def init(self, problem: Problem, start: Start) -> RecentContexts:
         features, dim = self.weights.weight.shape
         refuse_unless_fitting("SeasonalLinear", (features - dim) // (self.recent + self.ahead + 1), dim, start)
-        return RecentContexts.of(start.history, self.days * self.period)
+        return RecentContexts.from_history(start.history, self.days * self.period)
 
     def step(self, problem: Problem, state: RecentContexts, observation: Observation):
         context = observation.context
@@ -82,4 +82,4 @@ class SeasonalLinear(AbstractAgent):
         lags = jnp.arange(1, self.recent)
         before = jnp.where((lags <= state.seen)[:, None], state.contexts[-lags], context)
         features = [observation.previous_action, context, before.ravel(), coming.ravel()]
-        return state.after(context), jnp.concatenate(features) @ self.weights.weight, Info.plain()
+        return state.append(context), jnp.concatenate(features) @ self.weights.weight, Info.plain()

@@ -14,19 +14,19 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, 
 from ecl2o.agents.guards.base import AbstractGuard, Account
 from ecl2o.agents.guards.optimum_constraint import Choice, GameStep, choose_anywhere, choose_within
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.planning.work_function import WorkFunction, hitting_form
+from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, Problem
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
     cast_floats,
+    check_finite,
+    check_nonnegative,
+    check_positive,
     concrete_value,
-    on_device,
-    on_host,
-    refuse_if_negative,
-    refuse_unless_finite,
-    refuse_unless_positive,
     times_identity,
+    to_device,
+    to_host,
 )
 from ecl2o.theory import future_stiffness, largest_share, limit_stiffness, recurring_stiffness
 
@@ -87,9 +87,9 @@ class Competitive(AbstractGuard):
     weights: Float[Array, " n"] | None = eqx.field(converter=as_optional_float, default=None)
 
     def __check_init__(self):
-        refuse_unless_finite("ratio", self.ratio)
-        refuse_unless_finite("allowance", self.allowance)
-        refuse_if_negative("allowance", self.allowance)
+        check_finite("ratio", self.ratio)
+        check_finite("allowance", self.allowance)
+        check_nonnegative("allowance", self.allowance)
         if self.horizon is not None and (type(self.horizon) is not int or self.horizon < 1):
             raise ValueError(f"horizon must be at least 1, or None where it is not known, got {self.horizon!r}.")
         if self.contexts is not None:
@@ -97,8 +97,8 @@ class Competitive(AbstractGuard):
             if low is not None and high is not None and not (low <= high).all():
                 raise ValueError(f"contexts must be (low, high) with low <= high, got {low} and {high}.")
         if self.weights is not None:
-            refuse_unless_positive("weights", self.weights)
-            refuse_unless_finite("weights", self.weights)
+            check_positive("weights", self.weights)
+            check_finite("weights", self.weights)
             if self.horizon is not None and self.weights.shape != (self.horizon,):
                 raise ValueError(
                     f"weights must have one entry for each of the {self.horizon} steps, got {self.weights.shape}."
@@ -162,7 +162,7 @@ class Competitive(AbstractGuard):
             if diagonal is not None and not diagonal:
                 raise NotApplicableError(f"contexts=(low, high) needs diagonal matrices A and Q. {instead}")
         if problem.is_bounded and self.contexts is not None:
-            lower, upper, low, high = map(on_host, (*problem.actions.bounds(dim, start.x0.dtype), *self.contexts))
+            lower, upper, low, high = map(to_host, (*problem.actions.bounds(dim, start.x0.dtype), *self.contexts))
             outside = concrete_value(((low < lower) | (high > upper)).any())
             if outside is not None and outside:
                 raise NotApplicableError(
@@ -189,7 +189,7 @@ class Competitive(AbstractGuard):
 
     def curvatures(self, problem: Problem, dim: int) -> tuple[Array, Array, Array]:
         """The least and the greatest curvature, of all steps or by step, and G = 2Q."""
-        G = on_device(2 * on_host(problem.Q))
+        G = to_device(2 * to_host(problem.Q))
         if self.weights is not None:
             announced = times_identity(self.weights, dim)
             return announced, announced, G
@@ -226,7 +226,7 @@ class Competitive(AbstractGuard):
             box = jnp.minimum(low, x0), jnp.maximum(high, x0)
         return CompetitiveState(
             inner=inner,
-            work=WorkFunction.at(x0, G),
+            work=WorkFunction.from_start(x0, G),
             future=future,
             ratio=jnp.where(feasible, self.ratio, jnp.maximum(1.05 * smallest, 2.0)),
             box=box,
@@ -239,7 +239,7 @@ class Competitive(AbstractGuard):
         dim, G = previous.shape[0], 2 * problem.Q
         finite = jnp.isfinite(observation.context).all()
         context = jnp.where(finite, observation.context, 0.0)
-        A, target = hitting_form(problem, context, dim)
+        A, target = quadratic_terms(problem, context, dim)
         prefix = state.work.with_context(A, target)
         sound = finite & jnp.isfinite(state.ratio * prefix.growth)
         growth = jnp.where(sound, prefix.growth, 0.0)
@@ -266,7 +266,7 @@ class Competitive(AbstractGuard):
 
         cost = jnp.where(sound, problem.hitting(action, context) + problem.switching(action, previous), 0.0)
         account = state.account.after(self.ratio, growth, cost, kept)
-        work = jax.tree.map(lambda new, old: jnp.where(sound, new, old), prefix.moved(G), state.work)
+        work = jax.tree.map(lambda new, old: jnp.where(sound, new, old), prefix.after_move(G), state.work)
         after = CompetitiveState(inner_state, work, state.future, state.ratio, state.box, account)
         details = account.details("optimum", "live_ratio", choice.active | ~account.kept)
         return after, action, Info(inner.converged & account.kept, advice, details, inner)

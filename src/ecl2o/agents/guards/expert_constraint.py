@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem import AbstractQuadraticCost, Mahalanobis, Problem
-from ecl2o.solvers import decreasing_root, project_on_ellipsoid
+from ecl2o.solvers import bisect_root, project_on_ellipsoid
 
 
 class Allowance(eqx.Module):
@@ -84,7 +84,7 @@ def _along_segment(problem: Problem, allowance: Allowance, advice: Float[Array, 
     distance = jnp.sum(way**2)
     reach = 8 * jnp.maximum(allowance.budget, 0.0) / (problem.m * jnp.where(distance > 0, distance, 1.0))
     longest = jax.lax.stop_gradient(jnp.minimum(jnp.sqrt(jnp.where(distance > 0, reach, 1.0)), 1.0))
-    share = decreasing_root(_spare, jnp.zeros_like(longest), longest, (problem, allowance, way))
+    share = bisect_root(_spare, jnp.zeros_like(longest), longest, (problem, allowance, way))
     return problem.actions.project(allowance.fallback + share * way)
 
 

@@ -20,10 +20,10 @@ from ecl2o.problem import LinearSwitching, Problem
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
+    check_finite,
+    check_nonnegative,
+    check_positive,
     concrete_value,
-    refuse_if_negative,
-    refuse_unless_finite,
-    refuse_unless_positive,
 )
 
 
@@ -74,11 +74,11 @@ class Guarded(AbstractGuard):
     reservation: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
 
     def __check_init__(self):
-        refuse_unless_finite("slack", self.slack)
-        refuse_if_negative("slack", self.slack)
+        check_finite("slack", self.slack)
+        check_nonnegative("slack", self.slack)
         if self.reservation is None:
             return
-        refuse_unless_positive("reservation", self.reservation)
+        check_positive("reservation", self.reservation)
         reserved, slack = concrete_value(self.reservation), concrete_value(self.slack)
         if reserved is not None and slack is not None and (reserved > slack).any():
             raise ValueError(
@@ -103,7 +103,7 @@ class Guarded(AbstractGuard):
     def _refuse_movement(self, problem: Problem) -> None:
         if not isinstance(problem.switching, LinearSwitching):
             _ = problem.quadratic_movement  # the reservation is a triangle inequality
-            refuse_unless_positive("slack", self.slack)
+            check_positive("slack", self.slack)
         elif self.reservation is not None:
             raise NotApplicableError("reservation is for quadratic movement; a distance needs none.")
 
@@ -174,8 +174,8 @@ class ClippedAdvice(AbstractAgent):
     delta: Float[Array, ""] = eqx.field(converter=as_float, default=0.5)
 
     def __check_init__(self):
-        refuse_unless_finite("delta", self.delta)
-        refuse_if_negative("delta", self.delta)
+        check_finite("delta", self.delta)
+        check_nonnegative("delta", self.delta)
 
     @property
     def lookahead(self) -> int:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.solvers import apply, decreasing_root, energy, spd_solve
+from ecl2o.solvers import bisect_root, half_quadratic_form, multiply, spd_solve
 from ecl2o.theory import promise_value
 
 
@@ -31,7 +31,7 @@ class GameStep(eqx.Module):
 
     def spent(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         """f_t(x) + c(x, x_{t-1})."""
-        return energy(self.A, x - self.context) + energy(self.G, x - self.previous)
+        return half_quadratic_form(self.A, x - self.context) + half_quadratic_form(self.G, x - self.previous)
 
 
 class Choice(eqx.Module):
@@ -50,11 +50,11 @@ def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> Choice:
     sound = jnp.isfinite(V).all() & (V.shape[0] > 1 or (V >= 0).all())
     V = jnp.where(sound, V, 0.0)
     shape = step.A + step.G + V
-    safest = spd_solve(shape, apply(step.A, step.context) + apply(step.G, step.previous))
-    room = step.level - step.spent(safest) - energy(V, safest)
-    usable = jnp.isfinite(energy(shape, advice - safest))
+    safest = spd_solve(shape, multiply(step.A, step.context) + multiply(step.G, step.previous))
+    room = step.level - step.spent(safest) - half_quadratic_form(V, safest)
+    usable = jnp.isfinite(half_quadratic_form(shape, advice - safest))
     way = jnp.where(usable, advice, safest) - safest
-    height = energy(shape, way)
+    height = half_quadratic_form(shape, way)
     allowed = height <= room
     pulled = ~allowed & (room > 0)
     share = jnp.sqrt(jnp.where(pulled, room, 1.0) / jnp.where(pulled, height, 1.0))
@@ -153,9 +153,7 @@ def _along_segment(lines: Lines, level, safest, advice):
     curved = jnp.sum((lines.a + lines.g + lines.s) * way**2)
     room = jnp.maximum(level - jnp.sum(lines.bill(safest, lines.worst(safest))), 0.0)
     longest = jnp.minimum(jnp.sqrt(2 * room / jnp.where(curved > 0, curved, 1.0)), 1.0)
-    share = decreasing_root(
-        _spare, jnp.zeros_like(longest), jax.lax.stop_gradient(longest), (lines, level, safest, way)
-    )
+    share = bisect_root(_spare, jnp.zeros_like(longest), jax.lax.stop_gradient(longest), (lines, level, safest, way))
     return safest + share * way
 
 
