@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 import ecl2o as ec
-from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook
 from ecl2o.fitting.promise_spec import Per, Terms, renewed
@@ -25,7 +25,9 @@ HOURS = 24
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
 
-def costs_by_hour(values: Float[Array, "n 1"], outlook: Outlook, terms: Terms, first: int) -> Float[np.ndarray, " 24"]:
+def costs_by_hour(
+    values: Float[Array, "n 1"], outlook: DiscountedForecast, terms: Terms, first: int
+) -> Float[np.ndarray, " 24"]:
     """What is paid from step `first` to a day before the end, by the hour of the day at which the promise begins anew.
 
     A run begins at its hour, at most a period before `first`, and is not counted until then: all runs have one length.
@@ -37,7 +39,7 @@ def costs_by_hour(values: Float[Array, "n 1"], outlook: Outlook, terms: Terms, f
     def one(hour: Array) -> Float[Array, ""]:
         begin = first - period + hour
         contexts, seen = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, length), (values, outlook))
-        guard = eqx.tree_at(lambda g: g.agent.advisor, competitive_ridge(terms), Recorded(seen))
+        guard = eqx.tree_at(lambda g: g.agent.advisor, competitive_ridge(terms), Replayed(seen))
         before = jax.lax.dynamic_index_in_dim(values, begin - 1, keepdims=False)
         run = ec.rollout(renewed(guard, period), PROBLEM, ec.Instance(before, contexts))
         step = jnp.arange(length) + begin
@@ -46,7 +48,9 @@ def costs_by_hour(values: Float[Array, "n 1"], outlook: Outlook, terms: Terms, f
     return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(HOURS)))
 
 
-def in_units_of_the_oracle(contexts: Contexts, outlook: Outlook, terms: Terms, days: range) -> Float[np.ndarray, " 24"]:
+def in_units_of_the_oracle(
+    contexts: Contexts, outlook: DiscountedForecast, terms: Terms, days: range
+) -> Float[np.ndarray, " 24"]:
     """Costs on the days but the last, by the hour at which the promise begins anew."""
     values = jnp.asarray(contexts.values[: days.stop * HOURS])
     known = jax.tree.map(lambda leaf: jnp.asarray(leaf[: days.stop * HOURS]), outlook)

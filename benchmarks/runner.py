@@ -28,7 +28,7 @@ import jax
 import numpy as np
 
 import ecl2o as ec
-from ecl2o.agents.advisors.guard_aware_correction import Corrected
+from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.theory import optimal_lambda2
 
 ALPHA, TRUST, STREAMS = 10.0, 0.5, 10_000
@@ -71,7 +71,7 @@ def main() -> None:
     mlp, lstm = (make(1, 1, key=jax.random.key(0)) for make in (ec.advisors.MLP, ec.advisors.LSTM))
     agents = {"ROBD": ec.ROBD(), "MLAROBD(MLP)": ec.MLAROBD(mlp, TRUST), "MLAROBD(LSTM)": ec.MLAROBD(lstm, TRUST)}
     for period in (24, 96, 288):  # what `ecl2o fit` chooses with a promise
-        guard = ec.Competitive(Corrected(ec.advisors.OnlineRidge(period), period), 2.5, horizon=period)
+        guard = ec.Competitive(GuardAwareCorrection(ec.advisors.OnlineRidge(period), period), 2.5, horizon=period)
         agents[f"guarded regression {period}"] = ec.Periodic(guard, period)
     policies = {name: ec.Policy(agent, problem) for name, agent in agents.items()}
     runners = {name: ec.Runner(policy, [0.5]) for name, policy in policies.items()}

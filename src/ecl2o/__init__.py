@@ -61,8 +61,6 @@ _PUBLIC = {
         "RHC",
         "RHGD",
         "ROBD",
-        "Renewed",
-        "Restarting",
         "Start",
         "Switch",
         "Trainable",

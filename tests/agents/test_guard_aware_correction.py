@@ -8,7 +8,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents.advisors import OnlineRidge
-from ecl2o.agents.advisors.guard_aware_correction import Corrected
+from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 
 PERIOD = 6
 WEIGHT, ALPHA = 0.5, 5.0
@@ -24,7 +24,7 @@ def weighted(**entries):
     weight = np.zeros((7, 10))
     for name, column in entries.items():
         weight[:, rows.index(name)] = column
-    return eqx.tree_at(lambda c: c.weights.weight, Corrected(RIDGE, PERIOD), jnp.asarray(weight))
+    return eqx.tree_at(lambda c: c.weights.weight, GuardAwareCorrection(RIDGE, PERIOD), jnp.asarray(weight))
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def small_training_set():
 @pytest.mark.parametrize(
     "guard",
     [
-        ec.Competitive(Corrected(RIDGE, PERIOD), 1.8, horizon=2 * PERIOD),
-        ec.Guarded(Corrected(RIDGE, PERIOD), slack=0.2),
+        ec.Competitive(GuardAwareCorrection(RIDGE, PERIOD), 1.8, horizon=2 * PERIOD),
+        ec.Guarded(GuardAwareCorrection(RIDGE, PERIOD), slack=0.2),
     ],
     ids=["competitive", "guarded"],
 )

@@ -11,7 +11,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
 from ecl2o.agents.advisors import OnlineRidge
-from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem.arrays import to_device
 from ecl2o.solvers import RecursiveLeastSquares
@@ -63,7 +63,7 @@ def test_cost_is_the_optimum_plus_half_the_squared_error(problem):
         error = jnp.concatenate([drawn[1] @ modes.to_modes.T, jnp.zeros((rest, dim))])
         mean = (z + error) @ modes.from_modes.T
         instance = ec.Instance(jnp.ones(dim), contexts)
-        run = ec.rollout(Recorded(Outlook(mean, jnp.zeros((moving + rest, 3, dim)))), problem, instance)
+        run = ec.rollout(Replayed(DiscountedForecast(mean, jnp.zeros((moving + rest, 3, dim)))), problem, instance)
         return run.cost, ec.oracle(problem, instance).cost + 0.5 * jnp.sum(error**2)
 
     paid, expected = jax.jit(jax.vmap(both))(jax.random.split(jax.random.key(3), 20))
@@ -125,7 +125,7 @@ def slow_predictions(y, rho):
 def compiled_run():
     def run(contexts):
         run = ec.rollout(SMALL, line(), ec.Instance([0.2], contexts))
-        return run.actions, run.info.details["outlook"]
+        return run.actions, run.info.details["discounted_forecast"]
 
     return jax.jit(run)
 
@@ -181,8 +181,8 @@ def test_a_history_is_as_good_as_having_lived_it(problem, lengths):
     for seen in lengths:
         _, action, info = step(learned(contexts[:seen]), contexts[seen], whole.actions[seen - 1])
         np.testing.assert_allclose(action, whole.actions[seen], rtol=0, atol=1e-9)
-        lived = whole.info.details["outlook"].signals[seen]
-        np.testing.assert_allclose(info.details["outlook"].signals, lived, rtol=0, atol=1e-12)
+        lived = whole.info.details["discounted_forecast"].signals[seen]
+        np.testing.assert_allclose(info.details["discounted_forecast"].signals, lived, rtol=0, atol=1e-12)
 
 
 def test_signals_are_the_last_change_and_the_profile_ahead(streamed):

@@ -147,11 +147,3 @@ def test_promises_are_found_behind_what_renews_them():
     assert told(ec.MLAROBD(guard)) is None  # what the calibrator plays is not what was promised
     assert str(ec.Periodic(guard, 6).promise(PROBLEM)) == "cost <= 2 x the optimum + 0.5, in every 6 steps"
     assert ec.Periodic(ec.Competitive(ec.Greedy(), contexts=(-1.0, 2.0)), 6).promise(PROBLEM).contexts == (-1.0, 2.0)
-
-
-def test_old_names_still_work_and_say_so():
-    guard = ec.Guarded(ec.Greedy())
-    with pytest.warns(DeprecationWarning, match=r"now Periodic\(guard, period\)"):
-        assert ec.Renewed(guard, 24) == ec.Periodic(guard, 24)
-    with pytest.warns(DeprecationWarning, match="keeps='history'"):
-        assert ec.Restarting(ec.Greedy(), 4) == ec.Periodic(ec.Greedy(), 4, "history")

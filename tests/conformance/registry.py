@@ -41,8 +41,8 @@ import jax
 import numpy as np
 
 import ecl2o as ec
-from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
-from ecl2o.agents.advisors.guard_aware_correction import Corrected
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
+from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.evaluation import metrics
 from ecl2o.forecasters import Persistence
 from ecl2o.problem.arrays import to_device
@@ -86,16 +86,16 @@ def small_ridge() -> ec.advisors.OnlineRidge:
     return ec.advisors.OnlineRidge(period=4, lags=2, harmonics=1, maturity=6)
 
 
-def corrected_ridge(dim: int) -> Corrected:
+def corrected_ridge(dim: int) -> GuardAwareCorrection:
     """With weights that matter."""
     weight = np.random.default_rng(9).normal(size=(7, 10))
-    return eqx.tree_at(lambda c: c.weights.weight, Corrected(small_ridge(), period=4), to_device(weight))
+    return eqx.tree_at(lambda c: c.weights.weight, GuardAwareCorrection(small_ridge(), period=4), to_device(weight))
 
 
-def given_outlook(dim: int) -> Recorded:
+def given_outlook(dim: int) -> Replayed:
     """Predictions that have nothing to do with the instance."""
     draws = np.random.default_rng(dim).normal(size=(HORIZON, 4, dim))
-    return Recorded(Outlook(to_device(draws[:, 0]), to_device(draws[:, 1:])))
+    return Replayed(DiscountedForecast(to_device(draws[:, 0]), to_device(draws[:, 1:])))
 
 
 def _times_optimum(ratio: Callable[[Any], Any]) -> Callable[[Any, Any, Any, Any], np.ndarray]:
@@ -259,21 +259,21 @@ CASES: list[Case] = [
     ),
     # --- beginning anew
     Case(
-        "Restarting Greedy",
+        "Periodic Greedy",
         lambda d: ec.Periodic(ec.Greedy(), 4, "history"),
         equals_greedy=True,
         bound=_greedy_bound,
         linear=(1, 3),
     ),
     Case(
-        "Restarting a guard",
+        "Periodic guard from history",
         lambda d: ec.Periodic(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), 4, "history"),
         box="refuses",
         convex=False,
         history=3,
     ),
     Case(
-        "Renewed guard",
+        "Periodic guard",
         lambda d: ec.Periodic(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), period=4),
         box="refuses",
         convex=False,

@@ -9,7 +9,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
-from ecl2o.agents.advisors.discounted_forecast import Outlook
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast
 from ecl2o.data import Contexts, Split, weather_contexts
 from ecl2o.evaluation import metrics
 from ecl2o.fitting.guarded_training import (
@@ -102,7 +102,7 @@ def test_a_correction_is_kept_only_if_the_validation_days_are_clear_about_it():
 
 def test_windows_begin_on_each_day_that_leaves_room_for_one(made_up):
     """From the context before, and with the outlook of their own steps, which here is the number of the step."""
-    numbered = Outlook(jnp.arange(14.0 * 24)[:, None], jnp.zeros((14 * 24, 3, 1)))
+    numbered = DiscountedForecast(jnp.arange(14.0 * 24)[:, None], jnp.zeros((14 * 24, 3, 1)))
     found = jax.device_get(_windows(PROBLEM, made_up, numbered, days=2, skipped=5))
     starts = 24 * np.arange(5, 9)  # of ten training days
     steps = starts[:, None] + np.arange(48)

@@ -1,7 +1,7 @@
 """WHO decides: every algorithm is an agent, a PyTree with `init` and `step`."""
 
 from ecl2o.agents import advisors
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, Trainable, nested_agents, trainable_mask
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, Trainable, trainable_mask, walk_agents
 from ecl2o.agents.calibrated_agents import MLAROBD, ROBD, FollowPrediction, Greedy, HittingMinimizer
 from ecl2o.agents.calibrator import Calibration, Weights, calibrate
 from ecl2o.agents.citations import citation
@@ -10,7 +10,7 @@ from ecl2o.agents.lai import LAI
 from ecl2o.agents.lcp import LCP
 from ecl2o.agents.obd import ABCS, OBD, GreedyOBD
 from ecl2o.agents.ogd import OGD
-from ecl2o.agents.periodic import Periodic, Renewed, Restarting
+from ecl2o.agents.periodic import Periodic
 from ecl2o.agents.receding_horizon import AFHC, CHC, RHC
 from ecl2o.agents.rhgd import RHGD
 from ecl2o.agents.switch import Switch
@@ -44,8 +44,6 @@ __all__ = [
     "RHC",
     "RHGD",
     "ROBD",
-    "Renewed",
-    "Restarting",
     "Start",
     "Switch",
     "Trainable",
@@ -53,6 +51,6 @@ __all__ = [
     "advisors",
     "calibrate",
     "citation",
-    "nested_agents",
+    "walk_agents",
     "trainable_mask",
 ]

@@ -90,6 +90,11 @@ class Observation(eqx.Module):
             raise NotApplicableError(f"this agent plans with forecasts of {window} future contexts, got {got}.")
         return jnp.concatenate([now, self.forecast[:window]])
 
+    def with_lookahead(self, window: int) -> "Observation":
+        """Return the observation with at most `window` forecasts, None if `window` is 0; a wrapper may have asked for more."""
+        forecast = None if self.forecast is None or window == 0 else self.forecast[:window]
+        return Observation(self.context, self.previous_action, self.step, self.remaining, forecast)
+
     @property
     def steps_left(self) -> Int[Array, ""]:
         """The number of steps until the horizon, this one included."""
@@ -190,7 +195,7 @@ class AbstractAgent(eqx.Module):
 
     def check(self, problem: Problem, start: Start) -> None:
         """Refuse, while numbers are known, what could only be noticed later inside a compiled run. Asks the agents inside."""
-        for inner in agents_inside(self):
+        for inner in child_agents(self):
             inner.check(problem, start)
 
     def promise(self, problem: Problem) -> Promise | None:
@@ -206,7 +211,7 @@ class AbstractAgent(eqx.Module):
         return False
 
 
-def agents_inside(agent: AbstractAgent) -> Iterator[AbstractAgent]:
+def child_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
     """The agents that this one holds in its fields, directly or in tuples and lists, in the order of the fields."""
 
     def found(value: Any) -> Iterator[AbstractAgent]:
@@ -220,12 +225,12 @@ def agents_inside(agent: AbstractAgent) -> Iterator[AbstractAgent]:
         yield from found(getattr(agent, field.name))
 
 
-def nested_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
+def walk_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
     """The agent and every agent inside it, however deep, the outermost first.
 
     Args:
         agent: where to begin.
     """
     yield agent
-    for inner in agents_inside(agent):
-        yield from nested_agents(inner)
+    for inner in child_agents(agent):
+        yield from walk_agents(inner)

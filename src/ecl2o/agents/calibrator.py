@@ -129,12 +129,12 @@ def minimize_hitting(
     return solved.x, solved.converged
 
 
-def cheapest_action(problem: Problem, context: Float[Array, " q"], dim: int | None = None) -> Float[Array, " d"]:
+def find_hitting_minimizer(problem: Problem, context: Float[Array, " q"], dim: int | None = None) -> Float[Array, " d"]:
     """argmin over X of f(., y): where a run begins if no action was in force before it; d as Q says, unless it is given.
 
     >>> from ecl2o.problem import SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
-    >>> float(cheapest_action(problem, jnp.array([3.0]))[0])
+    >>> float(find_hitting_minimizer(problem, jnp.array([3.0]))[0])
     3.0
     """
     lower, upper = problem.actions.bounds(problem.Q.shape[0] if dim is None else dim, context.dtype)

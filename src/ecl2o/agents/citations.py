@@ -1,6 +1,6 @@
 """Whom to cite for an agent: BibTeX of the original work of everything inside it."""
 
-from ecl2o.agents.base import AbstractAgent, nested_agents
+from ecl2o.agents.base import AbstractAgent, walk_agents
 
 _LIBRARY = "li2022expert"
 
@@ -124,7 +124,7 @@ def citation(agent: AbstractAgent) -> str:
     >>> print(citation(ROBD()).splitlines()[0])
     @inproceedings{goel2019beyond,
     """
-    keys = dict.fromkeys(key for inner in nested_agents(agent) for key in _works(inner)) or {_LIBRARY: None}
+    keys = dict.fromkeys(key for inner in walk_agents(agent) for key in _works(inner)) or {_LIBRARY: None}
     return "\n\n".join(_ENTRIES[key] for key in keys)
 
 

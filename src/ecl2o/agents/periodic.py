@@ -1,7 +1,6 @@
 """What begins anew at regular times: a promise for each day or week, or an agent for each of its days."""
 
 import dataclasses
-import warnings
 from typing import Literal
 
 import equinox as eqx
@@ -66,7 +65,7 @@ class Periodic(AbstractAgent):
         return self.agent.is_linear(problem)
 
     def check(self, problem: Problem, start: Start) -> None:
-        self.agent.check(problem, self._beginning(start.x0, start.history))
+        self.agent.check(problem, self._period_start(start.x0, start.history))
 
     def promise(self, problem: Problem) -> Promise | None:
         """That of the agent, for one period: for its own, if that is shorter; nothing where the two do not fit together."""
@@ -78,13 +77,13 @@ class Periodic(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> PeriodicState:
         kept = start.history[:0] if self.keeps == "memory" else start.history
-        return PeriodicState(self.agent.init(problem, self._beginning(start.x0, start.history)), kept)
+        return PeriodicState(self.agent.init(problem, self._period_start(start.x0, start.history)), kept)
 
     def step(self, problem: Problem, state: PeriodicState, observation: Observation):
         phase = observation.step % self.period
         inner = jax.lax.cond(
             (phase == 0) & (observation.step > 0),
-            lambda: _like(state.inner, self._begun_anew(problem, state, observation)),
+            lambda: _like(state.inner, self._restart_agent(problem, state, observation)),
             lambda: state.inner,
         )
         left = self.period - 1 - phase
@@ -97,41 +96,17 @@ class Periodic(AbstractAgent):
             recent = jnp.concatenate([recent[1:], observation.context[None]])
         return PeriodicState(inner, recent), action, info
 
-    def _beginning(self, x0: Float[Array, " d"], history: Float[Array, "H q"]) -> Start:
+    def _period_start(self, x0: Float[Array, " d"], history: Float[Array, "H q"]) -> Start:
         return Start(x0, history, self.period)
 
-    def _begun_anew(self, problem: Problem, state: PeriodicState, observation: Observation) -> State:
-        start = self._beginning(observation.previous_action, state.recent)
+    def _restart_agent(self, problem: Problem, state: PeriodicState, observation: Observation) -> State:
+        start = self._period_start(observation.previous_action, state.recent)
         if self.keeps == "memory":
             assert isinstance(self.agent, AbstractGuard)
-            return self.agent.renewed(problem, state.inner, start)
+            return self.agent.restart(problem, state.inner, start)
         return self.agent.init(problem, start)
 
 
 def _like(old: State, new: State) -> State:
     """The new state in the dtypes of the old one."""
     return jax.tree.map(lambda o, n: jnp.asarray(n, o.dtype), old, new)
-
-
-def Renewed(guard: AbstractGuard, period: int = 24) -> Periodic:
-    """The old name of `Periodic(guard, period)`.
-
-    Args:
-        guard: what promises.
-        period: in steps. Default: 24.
-    """
-    warnings.warn("Renewed(guard, period) is now Periodic(guard, period).", DeprecationWarning, stacklevel=2)
-    return Periodic(guard, period)
-
-
-def Restarting(agent: AbstractAgent, period: int) -> Periodic:
-    """The old name of `Periodic(agent, period, keeps="history")`.
-
-    Args:
-        agent: who begins anew.
-        period: in steps.
-    """
-    warnings.warn(
-        "Restarting(agent, period) is now Periodic(agent, period, keeps='history').", DeprecationWarning, stacklevel=2
-    )
-    return Periodic(agent, period, "history")

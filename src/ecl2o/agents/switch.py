@@ -82,7 +82,7 @@ class Switch(AbstractAgent):
 
     def step(self, problem: Problem, state: SwitchState, observation: Observation):
         moved = [
-            leg.step(problem, leg_state, _as_seen_by(leg, observation))
+            leg.step(problem, leg_state, observation.with_lookahead(leg.lookahead))
             for leg, leg_state in zip(self._legs, state.legs, strict=True)
         ]
         (ml_state, ml_action, ml_info), (expert_state, expert_action, expert_info) = moved
@@ -133,12 +133,3 @@ def _climb(too_expensive, costs: Costs, level, limit, gamma):
         return level + 1, limit * gamma
 
     return jax.lax.while_loop(over, up, (level, limit))
-
-
-def _as_seen_by(leg: AbstractAgent, observation: Observation) -> Observation:
-    """The observation with as many forecasts as this leg asks for."""
-    window = leg.lookahead
-    forecast = None if observation.forecast is None or window == 0 else observation.forecast[:window]
-    return Observation(
-        observation.context, observation.previous_action, observation.step, observation.remaining, forecast
-    )

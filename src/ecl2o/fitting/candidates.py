@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, Start
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
-from ecl2o.agents.advisors.constant_weight import AtUsualWeight
+from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.data import Contexts
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.batches import Site
@@ -220,7 +220,7 @@ def _weighted_regression(site: Site) -> list[Option]:
     assert isinstance(hitting, CurvedTracking)
     assert hitting.maximum is not None
     ends, period = (float(hitting.minimum), float(hitting.maximum)), contexts.steps_per_day
-    regression = AtUsualWeight(OnlineRidge(period), usual_weight(contexts, ends))
+    regression = ConstantWeight(OnlineRidge(period), usual_weight(contexts, ends))
     if terms is None:
         return _calibrated(regression)
     refuse_unless_inside(contexts, ends)
@@ -324,9 +324,9 @@ def in_units(agent: AbstractAgent, factor: float, terms: Terms | None = None) ->
         if isinstance(node, Scaling):
             return Scaling(node.offset * factor, node.scale * factor)
         if isinstance(node, AbstractGuard):
-            guard = node.in_units(factor)
+            guard = node.rescale(factor)
             if terms is not None:
-                guard = guard.on_terms(terms.allowance, terms.contexts)
+                guard = guard.with_terms(terms.allowance, terms.contexts)
             return dataclasses.replace(guard, agent=in_units(node.agent, factor, terms))
         return node
 

@@ -19,8 +19,8 @@ from jaxtyping import Array, Float, Int
 
 from ecl2o.agents import Competitive, Guarded, trainable_mask
 from ecl2o.agents.advisors import OnlineRidge
-from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
-from ecl2o.agents.advisors.guard_aware_correction import Corrected
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
+from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.data import Contexts
 from ecl2o.fitting.batches import refuse_unless_alike, stacked
 from ecl2o.fitting.promise_spec import Terms, renewed
@@ -54,23 +54,23 @@ class _Recording(eqx.Module):
     """A set of windows, or the validation days as one window, with the outlook at each of their steps and a unit of cost."""
 
     instances: Instance
-    outlook: Outlook
+    outlook: DiscountedForecast
     unit: Float[Array, ""]
 
 
 def competitive_ridge(terms: Terms, steps_per_day: int = 24) -> Competitive:
     """`Competitive` around the corrected `OnlineRidge`, for one period of the terms; to be trained, and played `renewed`."""
-    return terms.guard(Corrected(OnlineRidge(steps_per_day), steps_per_day), steps_per_day)
+    return terms.guard(GuardAwareCorrection(OnlineRidge(steps_per_day), steps_per_day), steps_per_day)
 
 
 def guarded_ridge(slack: float, steps_per_day: int = 24) -> Guarded:
     """The same in `Guarded`, beside R-OBD."""
-    return Guarded(Corrected(OnlineRidge(steps_per_day), steps_per_day), slack=slack)
+    return Guarded(GuardAwareCorrection(OnlineRidge(steps_per_day), steps_per_day), slack=slack)
 
 
-def record_outlook(advisor: OnlineRidge, problem: Problem, contexts: Float[AnyArray, "n q"]) -> Outlook:
+def record_outlook(advisor: OnlineRidge, problem: Problem, contexts: Float[AnyArray, "n q"]) -> DiscountedForecast:
     """What the advisor makes of each context of a series, having seen those before it and nothing else."""
-    return rollout(advisor, problem, Instance(contexts[0], contexts)).info.details["outlook"]
+    return rollout(advisor, problem, Instance(contexts[0], contexts)).info.details["discounted_forecast"]
 
 
 def train_through(guard: Guard, problem: Problem, contexts: Contexts, **options: Any) -> tuple[Guard, GuardedLog]:
@@ -79,7 +79,12 @@ def train_through(guard: Guard, problem: Problem, contexts: Contexts, **options:
 
 
 def train_through_each(
-    guards: Sequence[Guard], problem: Problem, contexts: Contexts, *, outlook: Outlook | None = None, **options: Any
+    guards: Sequence[Guard],
+    problem: Problem,
+    contexts: Contexts,
+    *,
+    outlook: DiscountedForecast | None = None,
+    **options: Any,
 ) -> list[tuple[Guard, GuardedLog]]:
     """Train the corrections inside several guards on one site; the options are those of `train_through_sites`."""
     outlooks = None if outlook is None else jax.tree.map(lambda leaf: leaf[None], outlook)
@@ -97,7 +102,7 @@ def train_through_sites(
     window_days: int | None = None,
     skipped_days: int | None = None,
     checks: int = 4,
-    outlooks: Outlook | None = None,
+    outlooks: DiscountedForecast | None = None,
 ) -> list[list[tuple[Guard, GuardedLog]]]:
     """Train the corrections inside guards on the training days; choose when to stop, and whether, on the validation days.
 
@@ -106,7 +111,7 @@ def train_through_sites(
     nothing random.
 
     Args:
-        guards: by site, each around `Corrected(OnlineRidge(...))`.
+        guards: by site, each around `GuardAwareCorrection(OnlineRidge(...))`.
         problems: what is decided, by site.
         sites: the series with their splits.
         period: steps after which the promise begins anew; None: never, and then nothing is trained, because what a long run
@@ -123,7 +128,7 @@ def train_through_sites(
         By site, each guard with its weights, and its log.
     """
     corrected = guards[0][0].agent
-    if not (isinstance(corrected, Corrected) and isinstance(corrected.advisor, OnlineRidge)):
+    if not (isinstance(corrected, GuardAwareCorrection) and isinstance(corrected.advisor, OnlineRidge)):
         raise TypeError(
             "train_through takes a guard around Corrected(OnlineRidge(...)), such as competitive_ridge(Terms(2.5))."
         )
@@ -169,7 +174,7 @@ def train_through_sites(
 
 
 @eqx.filter_jit
-def _outlooks(advisor: OnlineRidge, problems: Problem, values: Float[AnyArray, "sites n q"]) -> Outlook:
+def _outlooks(advisor: OnlineRidge, problems: Problem, values: Float[AnyArray, "sites n q"]) -> DiscountedForecast:
     return mapped(lambda problem, contexts: record_outlook(advisor, problem, contexts))(problems, values)
 
 
@@ -190,7 +195,7 @@ def _choice(costs: Float[np.ndarray, "k n"]) -> int:
     return best if np.mean(gains) > _CLEARLY * error else 0
 
 
-def _windows(problem: Problem, contexts: Contexts, outlook: Outlook, days: int, skipped: int) -> _Recording:
+def _windows(problem: Problem, contexts: Contexts, outlook: DiscountedForecast, days: int, skipped: int) -> _Recording:
     """Windows of whole days inside the training days, one beginning on each day but the skipped ones, or on some of them."""
     per_day, last = contexts.steps_per_day, contexts.split.training_days - days
     if not 1 <= skipped <= last:
@@ -213,7 +218,7 @@ def _optima(problem: Problem, instances: Instance) -> Float[Array, " n"]:
     return jax.vmap(lambda instance: oracle(problem, instance).cost)(instances)
 
 
-def _validation(problem: Problem, contexts: Contexts, outlook: Outlook) -> _Recording:
+def _validation(problem: Problem, contexts: Contexts, outlook: DiscountedForecast) -> _Recording:
     """The validation days as one window, in units of the daily oracle that runs through them."""
     x0, days, _ = contexts.validation_days()
     n, T, q = days.shape
@@ -231,8 +236,8 @@ def _runs(weights, frozen, problem: Problem, recording: _Recording, period: int 
         return renewed(eqx.tree_at(lambda g: g.agent.advisor, guard, advisor), period)
 
     axes = jax.tree.map(lambda _: None, guard)
-    each = Recorded(jax.tree.map(lambda _: 0, recording.outlook))
-    agent = advised(guard, Recorded(recording.outlook))
+    each = Replayed(jax.tree.map(lambda _: 0, recording.outlook))
+    agent = advised(guard, Replayed(recording.outlook))
     return rollout_set(agent, problem, recording.instances, agent_axes=advised(axes, each))
 
 

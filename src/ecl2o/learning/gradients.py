@@ -138,10 +138,10 @@ class Surrogate(eqx.Module):
 
     def on(self, triple: Float[Array, " k"]) -> Float[Array, " d"]:
         """The same on one vector."""
-        hidden = self.inputs.inward(triple)
+        hidden = self.inputs.standardize(triple)
         for layer in self.layers[:-1]:
             hidden = jnp.tanh(layer(hidden))
-        return self.outputs.outward(self.layers[-1](hidden))
+        return self.outputs.restore(self.layers[-1](hidden))
 
 
 class FittedSurrogate(eqx.Module):

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 from ecl2o import theory
 from ecl2o.agents import MLAROBD, OBD, OGD, ROBD, AbstractAgent, Competitive, Guarded, PureML
 from ecl2o.agents.advisors import MLP, Scaling
-from ecl2o.agents.calibrator import cheapest_action
+from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
 from ecl2o.evaluation import Bed, DailyScore, score_days, score_runs
 from ecl2o.exceptions import DataError
@@ -148,7 +148,7 @@ def read_workload(settings: RightSizingSettings) -> Contexts:
 @eqx.filter_jit
 def cheapest_actions(problem: Problem, contexts: Float[Array, "n q"]) -> Float[Array, "n d"]:
     """For each context the action that minimises its hitting cost."""
-    return jax.vmap(lambda context: cheapest_action(problem, context))(contexts)
+    return jax.vmap(lambda context: find_hitting_minimizer(problem, context))(contexts)
 
 
 class RightSizing:

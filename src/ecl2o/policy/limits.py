@@ -44,7 +44,7 @@ def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
         if not is_guard(part):
             return part
         inside = jax.tree.map(limited, part.agent, is_leaf=is_guard)
-        return dataclasses.replace(part.within(lower, upper), agent=inside)
+        return dataclasses.replace(part.with_action_bounds(lower, upper), agent=inside)
 
     agent = jax.tree.map(limited, policy.agent, is_leaf=is_guard)
     problem = dataclasses.replace(policy.problem, actions=Box(lower, upper))

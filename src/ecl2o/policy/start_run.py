@@ -5,13 +5,13 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
-from ecl2o.agents.calibrator import cheapest_action
+from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.policy.context_validation import check_magnitude
 from ecl2o.policy.policy import Policy, action_dim
 from ecl2o.policy.runner import Runner
 from ecl2o.problem.arrays import to_device
 
-_cheapest_action = eqx.filter_jit(cheapest_action)
+_cheapest_action = eqx.filter_jit(find_hitting_minimizer)
 
 
 def start_run(policy: Policy, x0: Any = None, history: Any = None) -> Runner:

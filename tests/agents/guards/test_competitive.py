@@ -467,11 +467,11 @@ def test_a_state_that_cannot_be_right_loses_the_promise_at_once():
 
 def test_an_account_does_not_say_of_a_broken_promise_that_it_was_kept():
     for dtype, rounding, too_much in ((np.float64, 1e-10, 1e-8), (np.float32, 1e-5, 1e-3)):
-        account = Account.opened(jnp.zeros(()), jnp.array(True), dtype)
+        account = Account.open(jnp.zeros(()), jnp.array(True), dtype)
         two, growth, excess = jax.device_put((np.array(2.0, dtype), np.array(3.0, dtype), np.array(6.0, dtype)))
-        assert bool(account.after(two, growth, excess * (1 + rounding), jnp.array(True)).kept)
-        assert not bool(account.after(two, growth, excess * (1 + too_much), jnp.array(True)).kept)
-        assert not bool(account.after(two, growth, excess * np.nan, jnp.array(True)).kept)
+        assert bool(account.update(two, growth, excess * (1 + rounding), jnp.array(True)).kept)
+        assert not bool(account.update(two, growth, excess * (1 + too_much), jnp.array(True)).kept)
+        assert not bool(account.update(two, growth, excess * np.nan, jnp.array(True)).kept)
 
 
 def test_what_ends_a_promise_is_said():

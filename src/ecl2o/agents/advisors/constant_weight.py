@@ -14,14 +14,14 @@ from ecl2o.solvers.positive_definite import multiply, spd_solve
 from ecl2o.theory import limit_stiffness
 
 
-class WeightedState(eqx.Module):
+class ConstantWeightState(eqx.Module):
     """The agent's state, and K: how stiff its choice is, 2Q + usual I + S."""
 
     inner: State
     stiffness: Float[Array, "d d"]
 
 
-class AtUsualWeight(AbstractAgent):
+class ConstantWeight(AbstractAgent):
     """An agent for a constant weight, in a problem where weights change: the present one counts as it is, later ones as usual.
 
     The agent inside lives in the problem with f = usual/2 |x - y|^2 and is told no weights. In that problem the cost of an action
@@ -51,12 +51,12 @@ class AtUsualWeight(AbstractAgent):
     def check(self, problem: Problem, start: Start) -> None:
         self.agent.check(self._usual_problem(problem), _without_weights(start))
 
-    def init(self, problem: Problem, start: Start) -> WeightedState:
+    def init(self, problem: Problem, start: Start) -> ConstantWeightState:
         usual = self._usual_problem(problem)
         A, G = self.usual * jnp.eye(start.dim, dtype=start.x0.dtype), 2 * problem.Q
-        return WeightedState(self.agent.init(usual, _without_weights(start)), G + A + limit_stiffness(A, G))
+        return ConstantWeightState(self.agent.init(usual, _without_weights(start)), G + A + limit_stiffness(A, G))
 
-    def step(self, problem: Problem, state: WeightedState, observation: Observation):
+    def step(self, problem: Problem, state: ConstantWeightState, observation: Observation):
         forecast = observation.forecast
         target = observation.context[:-1]
         seen = dataclasses.replace(observation, context=target, forecast=None if forecast is None else forecast[:, :-1])
@@ -64,7 +64,7 @@ class AtUsualWeight(AbstractAgent):
         dim = target.shape[0]
         more = problem.hitting.hessian(advice, observation.context) - self.usual * jnp.eye(dim, dtype=advice.dtype)
         action = advice + spd_solve(state.stiffness + more, multiply(more, target - advice))
-        return WeightedState(inner_state, state.stiffness), action, Info(inner.converged, advice, {}, inner)
+        return ConstantWeightState(inner_state, state.stiffness), action, Info(inner.converged, advice, {}, inner)
 
     def _usual_problem(self, problem: Problem) -> Problem:
         """The same with the usual weight at every step."""

@@ -10,7 +10,7 @@ from ecl2o.problem import Problem
 from ecl2o.theory import decay_root
 
 
-class Outlook(eqx.Module):
+class DiscountedForecast(eqx.Module):
     """zhat, the predicted discounted mean of the contexts from now on, and signals: differences that say where they go.
 
     The signals are what the correction layer sees of the contexts: the last change, and the profile a period's eighth and
@@ -26,30 +26,30 @@ class Outlook(eqx.Module):
         return previous + modes.from_modes @ ((1 - rho) * (modes.to_modes @ (self.mean - previous)))
 
 
-class RecordedState(eqx.Module):
+class ReplayedState(eqx.Module):
     """The modes, and how many steps have been played back."""
 
     modes: Modes
     played: Int[Array, ""]
 
 
-class Recorded(AbstractAgent):
+class Replayed(AbstractAgent):
     """Advise on a recorded outlook, one entry per step: what `OnlineRidge` would say after the history it was recorded with."""
 
-    outlook: Outlook
+    forecast: DiscountedForecast
 
     @property
     def lookahead(self) -> int:
         return 0
 
-    def init(self, problem: Problem, start: Start) -> RecordedState:
-        return RecordedState(Modes.from_problem(problem, start.dim), jnp.zeros((), int))
+    def init(self, problem: Problem, start: Start) -> ReplayedState:
+        return ReplayedState(Modes.from_problem(problem, start.dim), jnp.zeros((), int))
 
-    def step(self, problem: Problem, state: RecordedState, observation: Observation):
-        outlook = Outlook(self.outlook.mean[state.played], self.outlook.signals[state.played])
-        advice = outlook.advice(state.modes, observation.previous_action)
+    def step(self, problem: Problem, state: ReplayedState, observation: Observation):
+        forecast = DiscountedForecast(self.forecast.mean[state.played], self.forecast.signals[state.played])
+        advice = forecast.advice(state.modes, observation.previous_action)
         return (
-            RecordedState(state.modes, state.played + 1),
+            ReplayedState(state.modes, state.played + 1),
             advice,
-            Info(jnp.ones((), bool), details={"outlook": outlook}),
+            Info(jnp.ones((), bool), details={"discounted_forecast": forecast}),
         )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents.advisors.discounted_forecast import Outlook, Recorded
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.agents.advisors.online_ridge import OnlineRidge
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, Trainable
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
@@ -39,7 +39,7 @@ class PeriodSoFar(eqx.Module):
     cost: Float[Array, ""]
 
     @classmethod
-    def opened(cls, G: Float[Array, "d d"], x0: Float[Array, " d"]) -> "PeriodSoFar":
+    def open(cls, G: Float[Array, "d d"], x0: Float[Array, " d"]) -> "PeriodSoFar":
         """A period that begins at x0."""
         zero = jnp.zeros((), x0.dtype)
         return cls(x0, WorkFunction.from_start(x0, G), zero, zero)
@@ -49,12 +49,12 @@ class PeriodSoFar(eqx.Module):
         prefix = self.work.with_context(*quadratic_terms(problem, context, self.anchor.shape[0]))
         return PeriodSoFar(self.anchor, prefix.after_move(2 * problem.Q), self.optimum + prefix.growth, self.cost)
 
-    def with_bill(self, cost: Float[Array, ""]) -> "PeriodSoFar":
+    def with_cost(self, cost: Float[Array, ""]) -> "PeriodSoFar":
         """After a step has been paid for."""
         return eqx.tree_at(lambda a: a.cost, self, self.cost + cost)
 
 
-class CorrectedState(eqx.Module):
+class GuardAwareCorrectionState(eqx.Module):
     """The advisor's state, how the period stands, and the last step, which is paid for when it is known what was played."""
 
     inner: State
@@ -63,7 +63,7 @@ class CorrectedState(eqx.Module):
     last_previous: Float[Array, " d"]
 
 
-class Corrected(AbstractAgent):
+class GuardAwareCorrection(AbstractAgent):
     """An advisor's advice plus 0.1 * (7 harmonics of the hour x 10 features of degree one) with 70 weights.
 
     The features are differences and square roots of costs, so that units and origin do not matter: the previous action, the
@@ -74,16 +74,16 @@ class Corrected(AbstractAgent):
     Step 0 of `Observation.step` begins a promise's account, as it does inside `Periodic`; hours are steps modulo
     `period`, the length of a day.
 
-    >>> Corrected(OnlineRidge()).weights.weight.shape
+    >>> GuardAwareCorrection(OnlineRidge()).weights.weight.shape
     (7, 10)
     """
 
-    advisor: OnlineRidge | Recorded
+    advisor: OnlineRidge | Replayed
     weights: CorrectionWeights
     scale: Float[Array, ""]
     period: int = eqx.field(static=True)
 
-    def __init__(self, advisor: OnlineRidge | Recorded, period: int = 24, scale: float = 0.1):
+    def __init__(self, advisor: OnlineRidge | Replayed, period: int = 24, scale: float = 0.1):
         self.advisor = advisor
         self.weights = CorrectionWeights(as_float(np.zeros((HARMONICS, FEATURES))))
         self.scale = as_float(scale)
@@ -97,29 +97,29 @@ class Corrected(AbstractAgent):
     def lookahead(self) -> int:
         return 0
 
-    def init(self, problem: Problem, start: Start) -> CorrectedState:
+    def init(self, problem: Problem, start: Start) -> GuardAwareCorrectionState:
         inner = self.advisor.init(problem, start)  # refuses other costs than constant quadratics
         context = jnp.zeros((start.history.shape[1],), start.x0.dtype)
-        return CorrectedState(inner, PeriodSoFar.opened(2 * problem.Q, start.x0), context, start.x0)
+        return GuardAwareCorrectionState(inner, PeriodSoFar.open(2 * problem.Q, start.x0), context, start.x0)
 
-    def step(self, problem: Problem, state: CorrectedState, observation: Observation):
+    def step(self, problem: Problem, state: GuardAwareCorrectionState, observation: Observation):
         assert isinstance(problem.hitting, AbstractQuadraticCost)
         inner_state, advice, inner = self.advisor.step(problem, state.inner, observation)
         previous, context = observation.previous_action, observation.context
         phase = observation.step % self.period
 
         paid = problem.hitting(previous, state.last_context) + problem.switching(previous, state.last_previous)
-        going_on, opened = state.so_far.with_bill(paid), PeriodSoFar.opened(2 * problem.Q, previous)
-        so_far = jax.tree.map(lambda new, old: jnp.where(observation.step == 0, new, old), opened, going_on)
+        going_on, restarted = state.so_far.with_cost(paid), PeriodSoFar.open(2 * problem.Q, previous)
+        so_far = jax.tree.map(lambda new, old: jnp.where(observation.step == 0, new, old), restarted, going_on)
         target = problem.hitting.centre(context, previous.shape[0])
         so_far = so_far.with_context(problem, context)
 
-        features = _features(problem, so_far, previous, target, advice, inner.details["outlook"])
+        features = _features(problem, so_far, previous, target, advice, inner.details["discounted_forecast"])
         hourly = _harmonics(phase, self.period, previous.dtype) @ self.weights.weight
         correction = self.scale * jnp.sum(
             hourly[:, None] * features, axis=0
         )  # a product would round by place in a batch
-        after = CorrectedState(inner_state, so_far, context, previous)
+        after = GuardAwareCorrectionState(inner_state, so_far, context, previous)
         details = {"correction": correction}
         return after, advice + correction, Info(inner.converged, advice, details, inner)
 
@@ -130,14 +130,14 @@ def _features(
     previous: Float[Array, " d"],
     target: Float[Array, " d"],
     advice: Float[Array, " d"],
-    outlook: Outlook,
+    forecast: DiscountedForecast,
 ) -> Float[Array, "f d"]:
     bill, optimum = so_far.cost / problem.m, so_far.optimum / problem.m
     total = bill + optimum
     share = jnp.where(total > 0, bill / jnp.where(total > 0, total, 1.0), 0.0)
     from_advice = jnp.stack([previous, so_far.work.centre, target, so_far.anchor]) - advice
     roots = jnp.stack([_root(bill), _root(optimum)])[:, None] * jnp.ones_like(advice)
-    return jnp.concatenate([from_advice, roots, share * from_advice[1:2], outlook.signals])
+    return jnp.concatenate([from_advice, roots, share * from_advice[1:2], forecast.signals])
 
 
 def _root(amount: Float[Array, ""]) -> Float[Array, ""]:

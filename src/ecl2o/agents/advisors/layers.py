@@ -16,7 +16,7 @@ from ecl2o.agents.base import Trainable
 from ecl2o.problem.arrays import as_float, check_positive
 
 
-def joined(first: Float[Array, " a"], second: Float[Array, " b"]) -> Float[Array, " a+b"]:
+def concat_by_padding(first: Float[Array, " a"], second: Float[Array, " b"]) -> Float[Array, " a+b"]:
     """One vector after the other."""
     dtype = jnp.result_type(first, second)
     first, second, zero = first.astype(dtype), second.astype(dtype), jnp.zeros((), dtype)
@@ -24,35 +24,35 @@ def joined(first: Float[Array, " a"], second: Float[Array, " b"]) -> Float[Array
 
 
 @jax.custom_jvp
-def affine(weight: Float[Array, "o i"], bias: Float[Array, " o"], x: Float[Array, " i"]) -> Float[Array, " o"]:
+def apply_affine(weight: Float[Array, "o i"], bias: Float[Array, " o"], x: Float[Array, " i"]) -> Float[Array, " o"]:
     """W x + b, as one product of (W, b) with (x, 1)."""
-    return _beside(weight, bias) @ _and_one(x)
+    return _append_column(weight, bias) @ _append_one(x)
 
 
-@affine.defjvp
-def _affine_jvp(primals, tangents):
+@apply_affine.defjvp
+def _apply_affine_jvp(primals, tangents):
     """The usual derivative, written so that on the way back, too, rows meet columns, as XLA's quick products want them.
 
     W' is made once, instead of being read by columns at each step. What the slope in W sums over, the instances, comes first in
     (x, 1): that is what `vmap` does where something mapped meets something that is not.
     """
     (weight, bias, x), (weight_dot, bias_dot, x_dot) = primals, tangents
-    inputs = _and_one(x)
+    inputs = _append_one(x)
     by_instance = inputs * jnp.ones(inputs.shape, inputs.dtype)
-    through_weights = _beside(weight_dot, bias_dot) @ by_instance
-    return _beside(weight, bias) @ inputs, through_weights + jnp.tensordot(weight.T, x_dot, axes=(0, 0))
+    through_weights = _append_column(weight_dot, bias_dot) @ by_instance
+    return _append_column(weight, bias) @ inputs, through_weights + jnp.tensordot(weight.T, x_dot, axes=(0, 0))
 
 
-def _beside(weight: Float[Array, "o i"], bias: Float[Array, " o"]) -> Float[Array, "o i+1"]:
+def _append_column(weight: Float[Array, "o i"], bias: Float[Array, " o"]) -> Float[Array, "o i+1"]:
     return jnp.concatenate([weight, bias[:, None]], axis=1)
 
 
-def _and_one(x: Float[Array, " i"]) -> Float[Array, " i+1"]:
+def _append_one(x: Float[Array, " i"]) -> Float[Array, " i+1"]:
     return jax.lax.pad(x, jnp.ones((), x.dtype), [(0, 1, 0)])
 
 
 @partial(jax.jit, static_argnames=("shape", "other_shape"))
-def uniform_pair(
+def draw_uniform_pair(
     key: PRNGKeyArray, shape: tuple[int, ...], other_shape: tuple[int, ...], reach: Float[Array, ""] | float
 ):
     """Two arrays of these shapes, uniform in +-reach."""
@@ -71,10 +71,10 @@ class Affine(Trainable):
     @classmethod
     def random(cls, inputs: int, outputs: int, key: PRNGKeyArray) -> "Affine":
         """Uniform in +-1/sqrt(inputs), the default of PyTorch's linear layer, which the authors used."""
-        return cls(*uniform_pair(key, (outputs, inputs), (outputs,), inputs**-0.5))
+        return cls(*draw_uniform_pair(key, (outputs, inputs), (outputs,), inputs**-0.5))
 
     def __call__(self, x: Float[Array, " i"]) -> Float[Array, " o"]:
-        return affine(self.weight, self.bias, x)
+        return apply_affine(self.weight, self.bias, x)
 
 
 class Scaling(eqx.Module):
@@ -91,11 +91,11 @@ class Scaling(eqx.Module):
     def __check_init__(self):
         check_positive("scale", self.scale)
 
-    def inward(self, outside: Float[Array, " k"]) -> Float[Array, " k"]:
+    def standardize(self, outside: Float[Array, " k"]) -> Float[Array, " k"]:
         """Standardise."""
         return (outside - self.offset) / self.scale
 
-    def outward(self, inside: Float[Array, " k"]) -> Float[Array, " k"]:
+    def restore(self, inside: Float[Array, " k"]) -> Float[Array, " k"]:
         """Undo it."""
         return inside * self.scale + self.offset
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ecl2o.agents.advisors.layers import Affine, Scaling, affine, joined, uniform_pair
+from ecl2o.agents.advisors.layers import Affine, Scaling, apply_affine, concat_by_padding, draw_uniform_pair
 from ecl2o.agents.advisors.mlp import refuse_unless_fitting
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable
 from ecl2o.problem import Problem
@@ -19,23 +19,23 @@ HiddenAndCell = tuple[Float[Array, " w"], Float[Array, " w"]]  # hidden, cell
 
 
 @jax.custom_jvp
-def remember(gates: Float[Array, " gates"], cell: Float[Array, " w"]) -> HiddenAndCell:
+def update_cell(gates: Float[Array, " gates"], cell: Float[Array, " w"]) -> HiddenAndCell:
     """The elementwise half of a step: gates in the order input, forget, output, candidate, and the cell before it."""
-    (taken, kept, shown), candidate = _opened(gates)
+    (taken, kept, shown), candidate = _activate_gates(gates)
     cell = kept * cell + taken * candidate
     return shown * jnp.tanh(cell), cell
 
 
-def _opened(gates):
+def _activate_gates(gates):
     """Sigmoids of the first three gates, sigmoid(z) = (1 + tanh(z/2)) / 2, and the tanh of the last."""
     first, second, third, last = jnp.split(gates, 4)
     return [0.5 * jnp.tanh(0.5 * gate) + 0.5 for gate in (first, second, third)], jnp.tanh(last)
 
 
-@remember.defjvp
-def _remember_jvp(primals, tangents):
+@update_cell.defjvp
+def _update_cell_jvp(primals, tangents):
     (gates, cell), (gates_dot, cell_dot) = primals, tangents
-    (taken, kept, shown), candidate = _opened(gates)
+    (taken, kept, shown), candidate = _activate_gates(gates)
     new_cell = kept * cell + taken * candidate
     squashed = jnp.tanh(new_cell)
     slopes = [
@@ -53,7 +53,7 @@ def _remember_jvp(primals, tangents):
 
 
 class LSTMCell(Trainable):
-    """One layer: gates = W [x, h] + b, then `remember`."""
+    """One layer: gates = W [x, h] + b, then `update_cell`."""
 
     weight: Float[Array, "gates inputs"]
     bias: Float[Array, " gates"]
@@ -61,7 +61,7 @@ class LSTMCell(Trainable):
     @classmethod
     def random(cls, inputs: int, width: int, key: PRNGKeyArray) -> "LSTMCell":
         """Uniform in +-1/sqrt(width), the default of PyTorch's LSTM; its two biases are one here."""
-        weight, biases = uniform_pair(key, (4 * width, inputs + width), (2, 4 * width), width**-0.5)
+        weight, biases = draw_uniform_pair(key, (4 * width, inputs + width), (2, 4 * width), width**-0.5)
         return cls(weight, biases.sum(0))
 
     @property
@@ -71,7 +71,7 @@ class LSTMCell(Trainable):
 
     def __call__(self, x: Float[Array, " i"], memory: HiddenAndCell) -> HiddenAndCell:
         hidden, cell = memory
-        return remember(affine(self.weight, self.bias, joined(x, hidden)), cell)
+        return update_cell(apply_affine(self.weight, self.bias, concat_by_padding(x, hidden)), cell)
 
 
 class LSTM(AbstractAgent):
@@ -129,11 +129,11 @@ class LSTM(AbstractAgent):
         return tuple((zero, zero) for _ in self.cells)
 
     def step(self, problem: Problem, state: tuple[HiddenAndCell, ...], observation: Observation):
-        context = self.contexts.inward(observation.context)
-        hidden = joined(context, self.actions.inward(observation.previous_action))
+        context = self.contexts.standardize(observation.context)
+        hidden = concat_by_padding(context, self.actions.standardize(observation.previous_action))
         memories = []
         for cell, memory in zip(self.cells, state, strict=True):
             memory = cell(hidden, memory)
             hidden = memory[0]
             memories.append(memory)
-        return tuple(memories), self.actions.outward(self.readout(hidden)), Info.plain()
+        return tuple(memories), self.actions.restore(self.readout(hidden)), Info.plain()

@@ -3,7 +3,7 @@
 import jax
 from jaxtyping import PRNGKeyArray
 
-from ecl2o.agents.advisors.layers import Affine, Scaling, joined
+from ecl2o.agents.advisors.layers import Affine, Scaling, concat_by_padding
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import Problem
@@ -61,11 +61,11 @@ class MLP(AbstractAgent):
         refuse_unless_fitting("MLP", inputs - dim, dim, start)
 
     def step(self, problem: Problem, state: None, observation: Observation):
-        context = self.contexts.inward(observation.context)
-        hidden = joined(context, self.actions.inward(observation.previous_action))
+        context = self.contexts.standardize(observation.context)
+        hidden = concat_by_padding(context, self.actions.standardize(observation.previous_action))
         for layer in self.layers[:-1]:
             hidden = jax.nn.relu(layer(hidden))
-        return state, self.actions.outward(self.layers[-1](hidden)), Info.plain()
+        return state, self.actions.restore(self.layers[-1](hidden)), Info.plain()
 
 
 def refuse_unless_fitting(what: str, context_dim: int, dim: int, start: Start) -> None:

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.advisors.discounted_forecast import Outlook
-from ecl2o.agents.advisors.periodic_profile import Profile, Season
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast
+from ecl2o.agents.advisors.periodic_profile import PeriodicProfile, ProfileState
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
@@ -37,8 +37,8 @@ _LONGEST_TABLE = 10_000_000
 class Profiles(eqx.Module):
     """What is usual in a period, and in a week if there is one, as of some step."""
 
-    period: Profile
-    week: Profile | None
+    period: ProfileState
+    week: ProfileState | None
 
 
 class RidgeFeatures(eqx.Module):
@@ -49,19 +49,19 @@ class RidgeFeatures(eqx.Module):
     same of the weekly profile, less the other one; and `harmonics` of the phase times the present context less the profile.
     """
 
-    season: Season
-    weekly: Season | None
+    season: PeriodicProfile
+    weekly: PeriodicProfile | None
     lags: int = eqx.field(static=True)
     harmonics: int = eqx.field(static=True)
 
     def __init__(self, period: int, half_life: float, lags: int, harmonics: int, week: int | None):
         check_count("period", period)
-        self.season = Season(as_float(half_life), period, min(period, _NODES))
+        self.season = PeriodicProfile(as_float(half_life), period, min(period, _NODES))
         if week is None:
             self.weekly = None
         else:
             check_count("week", week)
-            self.weekly = Season(as_float(_WEEKS), period * week, min(period, _WEEK_NODES) * week)
+            self.weekly = PeriodicProfile(as_float(_WEEKS), period * week, min(period, _WEEK_NODES) * week)
         self.lags = lags
         self.harmonics = harmonics
 
@@ -273,9 +273,9 @@ class OnlineRidge(AbstractAgent):
     def step(self, problem: Problem, state: OnlineRidgeState, observation: Observation):
         state, (predicted, signals) = self._seeing(problem, state, observation.context)
         from_modes = state.modes.from_modes
-        outlook = Outlook(from_modes @ predicted, (from_modes @ signals).T)
-        advice = outlook.advice(state.modes, observation.previous_action)
-        return state, advice, Info(jnp.ones((), bool), details={"outlook": outlook})
+        forecast = DiscountedForecast(from_modes @ predicted, (from_modes @ signals).T)
+        advice = forecast.advice(state.modes, observation.previous_action)
+        return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
 
     def _nothing(self, dtype) -> LineState:
         """One coordinate before the first context."""

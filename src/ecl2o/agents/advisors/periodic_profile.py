@@ -8,14 +8,14 @@ from jaxtyping import Array, Float, Int
 from ecl2o.problem.arrays import as_float, check_count, check_positive
 
 
-class Profile(eqx.Module):
+class ProfileState(eqx.Module):
     """The decaying mean at each node, and how much it rests on."""
 
     means: Float[Array, " b"]
     weights: Float[Array, " b"]
 
 
-class Season(eqx.Module):
+class PeriodicProfile(eqx.Module):
     """A periodic profile: linear between `nodes` nodes, each the mean of the contexts near it, with a half-life in periods.
 
     With as many nodes as steps it is the decaying mean by phase.
@@ -36,11 +36,11 @@ class Season(eqx.Module):
         left, rest = np.divmod(np.arange(self.period) * self.nodes, self.period)
         return np.stack([left, (left + 1) % self.nodes]), np.stack([self.period - rest, rest]) / self.period
 
-    def empty(self, dtype) -> Profile:
+    def empty(self, dtype) -> ProfileState:
         """Nothing seen."""
-        return Profile(jnp.zeros((self.nodes,), dtype), jnp.zeros((self.nodes,), dtype))
+        return ProfileState(jnp.zeros((self.nodes,), dtype), jnp.zeros((self.nodes,), dtype))
 
-    def at(self, profile: Profile, phases: Int[Array, " n"], otherwise: Float[Array, "*n"]) -> Float[Array, " n"]:
+    def at(self, profile: ProfileState, phases: Int[Array, " n"], otherwise: Float[Array, "*n"]) -> Float[Array, " n"]:
         """What is usual at these phases; `otherwise` where neither node beside a phase has seen anything."""
         sides, shares = self._beside
         sides, shares = jnp.asarray(sides)[:, phases], jnp.asarray(shares, profile.means.dtype)[:, phases]
@@ -49,7 +49,7 @@ class Season(eqx.Module):
         mean = jnp.sum(weight * profile.means[sides], axis=0)
         return jnp.where(total > 0, mean / jnp.where(total > 0, total, 1.0), otherwise)
 
-    def then(self, profile: Profile, phase: Int[Array, ""], now: Float[Array, ""]) -> Profile:
+    def then(self, profile: ProfileState, phase: Int[Array, ""], now: Float[Array, ""]) -> ProfileState:
         """With one more context."""
         decay = jnp.asarray(0.5, now.dtype) ** (1 / (self.half_life * self.period))
         position = phase * (self.nodes / self.period)
@@ -57,4 +57,4 @@ class Season(eqx.Module):
         near = jnp.maximum(1 - jnp.minimum(distance, self.nodes - distance), 0.0).astype(now.dtype)
         weights = decay * profile.weights + near
         gain = near / jnp.where(weights > 0, weights, 1.0)
-        return Profile(profile.means + gain * (now - profile.means), weights)
+        return ProfileState(profile.means + gain * (now - profile.means), weights)

@@ -1,7 +1,4 @@
-"""What every guard is: a wrapper with a promise, an account of it, and a way to begin both anew.
-
-The expert inside a guard: on its own trajectory, with the forecasts that it asked for.
-"""
+"""What every guard is: a wrapper with a promise, an account of it, and a way to begin both anew."""
 
 import abc
 from typing import Any
@@ -10,8 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ecl2o.agents.base import AbstractAgent, Observation, Promise, Start, State
-from ecl2o.agents.wrappers import Independent, PureML
+from ecl2o.agents.base import AbstractAgent, Promise, Start, State
 from ecl2o.problem import Problem
 
 
@@ -30,19 +26,19 @@ class AbstractGuard(AbstractAgent):
         """What is promised of the bill from one `init` or renewal to the next."""
 
     @abc.abstractmethod
-    def in_units(self, factor: float) -> "AbstractGuard":
+    def rescale(self, factor: float) -> "AbstractGuard":
         """The same guard for contexts `factor` times as large, the wrapped agent left as it is."""
 
-    def on_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "AbstractGuard":
+    def with_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "AbstractGuard":
         """The same guard with these numbers in its promise, where it has them; the wrapped agent left as it is."""
         return self
 
-    def within(self, low: float, high: float) -> "AbstractGuard":
+    def with_action_bounds(self, low: float, high: float) -> "AbstractGuard":
         """The same guard where actions are kept from `low` to `high`: a promise may have to count on contexts there."""
         return self
 
     @abc.abstractmethod
-    def renewed(self, problem: Problem, state: Any, start: Start) -> State:
+    def restart(self, problem: Problem, state: Any, start: Start) -> State:
         """The state with account and reference begun anew at `start.x0`; the wrapped agent's is left as it is."""
 
 
@@ -73,12 +69,12 @@ class Account(eqx.Module):
     steps: Int[Array, ""]
 
     @classmethod
-    def opened(cls, allowance: Float[Array, ""], kept: Bool[Array, ""], dtype: Any) -> "Account":
+    def open(cls, allowance: Float[Array, ""], kept: Bool[Array, ""], dtype: Any) -> "Account":
         """Before the first step."""
         zero = jnp.zeros((), dtype)
         return cls(jnp.asarray(allowance, dtype), zero, zero, kept, jnp.zeros((), int))
 
-    def after(
+    def update(
         self,
         ratio: Float[Array, ""],
         growth: Float[Array, ""],
@@ -96,7 +92,7 @@ class Account(eqx.Module):
         return {
             "cost": self.cost,
             reference: self.reference,
-            ratio: ratio_of_bills(self.cost, self.reference),
+            ratio: cost_ratio(self.cost, self.reference),
             "left": self.left,
             "active": active,
             "kept": self.kept,
@@ -104,29 +100,15 @@ class Account(eqx.Module):
         }
 
 
-def ratio_of_bills(cost: Float[Array, ""], reference: Float[Array, ""]) -> Float[Array, ""]:
+def cost_ratio(cost: Float[Array, ""], reference: Float[Array, ""]) -> Float[Array, ""]:
     """Cost / reference; where the reference is 0, 1 for a cost of 0 and infinite for any other.
 
     >>> import jax.numpy as jnp
     >>> [
-    ...     float(ratio_of_bills(jnp.array(cost), jnp.array(reference)))
+    ...     float(cost_ratio(jnp.array(cost), jnp.array(reference)))
     ...     for cost, reference in ((3.0, 2.0), (0.0, 0.0), (3.0, 0.0))
     ... ]
     [1.5, 1.0, inf]
     """
     free = reference <= 0
     return jnp.where(free, jnp.where(cost <= 0, 1.0, jnp.inf), cost / jnp.where(free, 1.0, reference))
-
-
-def seen_by(agent: AbstractAgent, observation: Observation) -> Observation:
-    """The observation with the forecasts that this agent asked for; a wrapper may have asked for more."""
-    window = agent.lookahead
-    forecast = None if observation.forecast is None or window == 0 else observation.forecast[:window]
-    return Observation(
-        observation.context, observation.previous_action, observation.step, observation.remaining, forecast
-    )
-
-
-def on_its_own(expert: AbstractAgent) -> Independent:
-    """The expert on its own trajectory and bill, its actions projected on X, which some agents leave."""
-    return Independent(PureML(expert))

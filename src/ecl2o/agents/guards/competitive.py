@@ -111,14 +111,14 @@ class Competitive(AbstractGuard):
     def promise(self, problem: Problem) -> Promise:
         return Promise(self.ratio, "the optimum", self.allowance, self.horizon, self.contexts)
 
-    def in_units(self, factor: float) -> "Competitive":
+    def rescale(self, factor: float) -> "Competitive":
         scaled = None if self.contexts is None else tuple(bound * factor for bound in self.contexts)
         return dataclasses.replace(self, allowance=self.allowance * factor**2, contexts=scaled)
 
-    def on_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "Competitive":
+    def with_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "Competitive":
         return dataclasses.replace(self, allowance=allowance, contexts=contexts)
 
-    def within(self, low: float, high: float) -> "Competitive":
+    def with_action_bounds(self, low: float, high: float) -> "Competitive":
         counted_on = (-np.inf, np.inf) if self.contexts is None else map(np.asarray, self.contexts)
         return dataclasses.replace(self, contexts=tuple(np.clip(end, low, high) for end in counted_on))
 
@@ -202,7 +202,7 @@ class Competitive(AbstractGuard):
         self._refuse_problem(problem, start)
         return self._state(problem, start, self.agent.init(problem, start))
 
-    def renewed(self, problem: Problem, state: CompetitiveState, start: Start) -> CompetitiveState:
+    def restart(self, problem: Problem, state: CompetitiveState, start: Start) -> CompetitiveState:
         return self._state(problem, start, state.inner)
 
     def _state(self, problem: Problem, start: Start, inner: State) -> CompetitiveState:
@@ -230,7 +230,7 @@ class Competitive(AbstractGuard):
             future=future,
             ratio=jnp.where(feasible, self.ratio, jnp.maximum(1.05 * smallest, 2.0)),
             box=box,
-            account=Account.opened(self.allowance, feasible, dtype),
+            account=Account.open(self.allowance, feasible, dtype),
         )
 
     def step(self, problem: Problem, state: CompetitiveState, observation: Observation):
@@ -265,7 +265,7 @@ class Competitive(AbstractGuard):
         action = jnp.where(sound, action, previous)
 
         cost = jnp.where(sound, problem.hitting(action, context) + problem.switching(action, previous), 0.0)
-        account = state.account.after(self.ratio, growth, cost, kept)
+        account = state.account.update(self.ratio, growth, cost, kept)
         work = jax.tree.map(lambda new, old: jnp.where(sound, new, old), prefix.after_move(G), state.work)
         after = CompetitiveState(inner_state, work, state.future, state.ratio, state.box, account)
         details = account.details("optimum", "live_ratio", choice.active | ~account.kept)

@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, State
 from ecl2o.agents.calibrated_agents import ROBD
-from ecl2o.agents.guards.base import AbstractGuard, Account, on_its_own, seen_by
+from ecl2o.agents.guards.base import AbstractGuard, Account
 from ecl2o.agents.guards.expert_constraint import Allowance, move_inside
-from ecl2o.agents.wrappers import OwnTrajectory
+from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import LinearSwitching, Problem
 from ecl2o.problem.arrays import (
@@ -89,10 +89,14 @@ class Guarded(AbstractGuard):
     def lookahead(self) -> int:
         return max(self.agent.lookahead, self.expert.lookahead)
 
+    @property
+    def _independent_expert(self) -> Independent:
+        return Independent(PureML(self.expert))
+
     def promise(self, problem: Problem) -> Promise:
         return Promise(1 + self.slack, type(self.expert).__name__)
 
-    def in_units(self, factor: float) -> "Guarded":
+    def rescale(self, factor: float) -> "Guarded":
         return self
 
     def check(self, problem: Problem, start: Start) -> None:
@@ -111,7 +115,7 @@ class Guarded(AbstractGuard):
         self._refuse_movement(problem)
         return self._state(problem, start, self.agent.init(problem, start))
 
-    def renewed(self, problem: Problem, state: GuardedState, start: Start) -> GuardedState:
+    def restart(self, problem: Problem, state: GuardedState, start: Start) -> GuardedState:
         return self._state(problem, start, state.inner)
 
     def _state(self, problem: Problem, start: Start, inner: State) -> GuardedState:
@@ -119,14 +123,18 @@ class Guarded(AbstractGuard):
         if not isinstance(problem.switching, LinearSwitching):
             reserved = self.slack if self.reservation is None else self.reservation
             valid &= (reserved > 0) & (reserved <= self.slack)
-        expert = on_its_own(self.expert).init(problem, start)
-        return GuardedState(inner, expert, Account.opened(jnp.zeros(()), valid, start.x0.dtype))
+        expert = self._independent_expert.init(problem, start)
+        return GuardedState(inner, expert, Account.open(jnp.zeros(()), valid, start.x0.dtype))
 
     def step(self, problem: Problem, state: GuardedState, observation: Observation):
         previous, context = observation.previous_action, observation.context
-        expert = on_its_own(self.expert)
-        expert_state, fallback, expert_info = expert.step(problem, state.expert, seen_by(expert, observation))
-        inner_state, advice, inner = self.agent.step(problem, state.inner, seen_by(self.agent, observation))
+        expert = self._independent_expert
+        expert_state, fallback, expert_info = expert.step(
+            problem, state.expert, observation.with_lookahead(expert.lookahead)
+        )
+        inner_state, advice, inner = self.agent.step(
+            problem, state.inner, observation.with_lookahead(self.agent.lookahead)
+        )
 
         one, growth = jnp.ones((), previous.dtype), expert_info.details["step_cost"]
         kept = state.account.kept & jnp.isfinite(growth)
@@ -138,7 +146,7 @@ class Guarded(AbstractGuard):
         action = jnp.where(kept, allowed, fallback)
 
         cost = problem.hitting(action, context) + problem.switching(action, previous)
-        account = state.account.after(1 + self.slack, growth, cost, kept)
+        account = state.account.update(1 + self.slack, growth, cost, kept)
         details = account.details("expert_cost", "expert_ratio", active | ~account.kept)
         info = Info(inner.converged & expert_info.converged & account.kept, advice, details, inner)
         return GuardedState(inner_state, expert_state, account), action, info
@@ -181,13 +189,21 @@ class ClippedAdvice(AbstractAgent):
     def lookahead(self) -> int:
         return max(self.advisor.lookahead, self.expert.lookahead)
 
+    @property
+    def _independent_expert(self) -> Independent:
+        return Independent(PureML(self.expert))
+
     def init(self, problem: Problem, start: Start) -> ClippedState:
-        return ClippedState(self.advisor.init(problem, start), on_its_own(self.expert).init(problem, start))
+        return ClippedState(self.advisor.init(problem, start), self._independent_expert.init(problem, start))
 
     def step(self, problem: Problem, state: ClippedState, observation: Observation):
-        expert = on_its_own(self.expert)
-        expert_state, fallback, expert_info = expert.step(problem, state.expert, seen_by(expert, observation))
-        inner_state, proposed, inner = self.advisor.step(problem, state.inner, seen_by(self.advisor, observation))
+        expert = self._independent_expert
+        expert_state, fallback, expert_info = expert.step(
+            problem, state.expert, observation.with_lookahead(expert.lookahead)
+        )
+        inner_state, proposed, inner = self.advisor.step(
+            problem, state.inner, observation.with_lookahead(self.advisor.lookahead)
+        )
         budget = (1 + self.delta) * expert_info.details["step_cost"]
         nothing = jnp.zeros_like(budget)
         allowance = Allowance(observation.context, observation.previous_action, fallback, nothing, nothing, budget)
