@@ -68,6 +68,7 @@ _PUBLIC = {
         "advisors",
         "calibrate",
         "citation",
+        "trainable_mask",
     ),
     "learning": (
         "AbstractLoss",
