@@ -22,7 +22,7 @@ from scipy.signal import lfilter
 
 import ecl2o as ec
 from ecl2o.data import Contexts, weather_contexts
-from ecl2o.evaluation import Bed
+from ecl2o.evaluation import TestDays
 from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook, train_through_each
 from ecl2o.fitting.promise_spec import Per, Terms
 from ecl2o.paper.networks import Alone, Calibrated, NetworkTraining, untrained_key
@@ -68,9 +68,9 @@ def problem_of(contexts: Contexts) -> ec.Problem:
     )
 
 
-def validation_bed(contexts: Contexts, history: int) -> Bed:
+def validation_bed(contexts: Contexts, history: int) -> TestDays:
     """The validation days with the daily oracle that runs through them."""
-    return Bed.of(problem_of(contexts), *contexts.validation_days(history))
+    return TestDays.of(problem_of(contexts), *contexts.validation_days(history))
 
 
 def ridge(contexts: Contexts) -> Table:
@@ -172,7 +172,7 @@ def networks(contexts: Contexts) -> Table:
     return table
 
 
-def _average_cost(agent: ec.AbstractAgent, bed: Bed) -> float:
+def _average_cost(agent: ec.AbstractAgent, bed: TestDays) -> float:
     runs, _ = rollout_days(agent, PROBLEM, bed.x0, bed.days, bed.history)
     return float(jnp.mean(runs.cost) / jnp.mean(bed.oracle_cost))
 

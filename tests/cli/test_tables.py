@@ -14,7 +14,7 @@ from rich.table import Table
 import ecl2o as ec
 from ecl2o.cli import comparison_table, output
 from ecl2o.cli.tables import print_table
-from ecl2o.evaluation.comparison import ScoredEntry
+from ecl2o.evaluation.comparison import ComparisonRow
 from ecl2o.fitting.cost_summary import Magnitude
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -73,8 +73,8 @@ def test_entries_of_any_magnitude_at_80_columns(monkeypatch, bill, unit_cost):
     )
     tails = {"p99": 1.9}
     rows = [
-        ScoredEntry("policy", 1.0872, 2.5, tails, 0, 12.0, mean_bill=bill, dearest_bill=bill),
-        ScoredEntry("r-obd", 1e9, 612.4, tails, 0, 99.0, mean_bill=bill / 7e5, dearest_bill=bill / 3),
+        ComparisonRow("policy", 1.0872, 2.5, tails, 0, 12.0, mean_bill=bill, dearest_bill=bill),
+        ComparisonRow("r-obd", 1e9, 612.4, tails, 0, 99.0, mean_bill=bill / 7e5, dearest_bill=bill / 3),
     ]
     extra = {"": ["trained", "not trained"], "validation": ["1.087 ± 0.060", "12.500 ± 1.123"]}
     comparison_table.print_entries(rows, "title", {}, PROBLEM, unit_cost, before=extra)

@@ -8,16 +8,15 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import AbstractAgent, Info
-from ecl2o.evaluation import Bed as Bed
-from ecl2o.evaluation import score_days, score_runs_each
+from ecl2o.evaluation import TestDays, score_days, score_runs_batch
 from ecl2o.evaluation.comparison import (
-    Entry,
-    ScoredEntry,
+    ComparisonRow,
+    Contender,
     compare,
-    oracle_entries,
-    score_days_of,
-    score_entry,
-    streamed,
+    evaluate_contender,
+    make_contender,
+    make_oracle_rows,
+    score_contender,
 )
 from ecl2o.fitting.named_agents import NAMED_AGENTS, named_entry
 from ecl2o.running import rollout_days, stream_days
@@ -26,17 +25,17 @@ DAYS, STEPS = 4, 4
 
 
 @pytest.fixture(scope="module")
-def bed() -> Bed:
+def bed() -> TestDays:
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     contexts = np.random.default_rng(8).normal(size=((DAYS + 2) * STEPS, 1))
     history = contexts[: 2 * STEPS]
-    return Bed.of(problem, history[-1], contexts[2 * STEPS :].reshape(DAYS, STEPS, 1), history)
+    return TestDays.of(problem, history[-1], contexts[2 * STEPS :].reshape(DAYS, STEPS, 1), history)
 
 
 def test_rows_hold_the_figures_of_the_daily_scores(bed):
     wild = ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=STEPS)
     told = []
-    rows = compare({"greedy": Entry(ec.Greedy()), "wild": Entry(wild)}, bed, lambda *done: told.append(done))
+    rows = compare({"greedy": Contender(ec.Greedy()), "wild": Contender(wild)}, bed, lambda *done: told.append(done))
     assert [row.name for row in rows] == ["oracle", "greedy", "wild"]
     assert told == [(1, 2), (2, 2)]
     for row, agent in zip(rows[1:], (ec.Greedy(), wild), strict=True):
@@ -67,9 +66,9 @@ def test_the_prediction_error_is_the_distance_of_the_advice_from_the_oracles_of_
     assert score.prediction_error == pytest.approx(np.mean(np.sum((advice - best) ** 2, axis=1)) / np.mean(costs))
     assert score_days(ec.Greedy(), bed).prediction_error is None
     # Two beds at once: each advice is held against the oracles of its own days.
-    other = Bed.of(bed.problem, bed.x0, bed.days[::-1], bed.history)
+    other = TestDays.of(bed.problem, bed.x0, bed.days[::-1], bed.history)
     runs, starts = zip(*(rollout_days(agent, b.problem, b.x0, b.days, b.history) for b in (bed, other)), strict=True)
-    both = score_runs_each(
+    both = score_runs_batch(
         *jax.tree.map(lambda *leaves: np.stack(leaves), *zip(runs, starts, strict=True)), (bed, other)
     )
     expected = [score_days(agent, b).prediction_error for b in (bed, other)]
@@ -80,7 +79,9 @@ def test_the_prediction_error_is_the_distance_of_the_advice_from_the_oracles_of_
 @pytest.mark.parametrize("unit", [1e-9, 1e9])
 def test_scores_do_not_depend_on_the_unit(bed, unit):
     """What counts as rounding is relative: nanowatts are not nothing."""
-    small = Bed.of(bed.problem, unit * bed.x0, unit * bed.days, None if bed.history is None else unit * bed.history)
+    small = TestDays.of(
+        bed.problem, unit * bed.x0, unit * bed.days, None if bed.history is None else unit * bed.history
+    )
     one, other = score_days(ec.Greedy(), bed), score_days(ec.Greedy(), small)
     np.testing.assert_allclose(other.ratio, one.ratio, rtol=1e-9)
     assert other.average_cost == pytest.approx(one.average_cost, rel=1e-9)
@@ -90,12 +91,12 @@ def test_scores_do_not_depend_on_the_unit(bed, unit):
 def test_bills_that_overflow_are_refused(bed):
     """Infinite over infinite is not 1."""
     with pytest.raises(ValueError, match="not finite"):
-        Bed.of(bed.problem, 1e300 * bed.x0, 1e300 * bed.days)
+        TestDays.of(bed.problem, 1e300 * bed.x0, 1e300 * bed.days)
 
 
 def test_days_that_cost_nothing_count_as_one_and_a_needless_move_as_infinite(bed):
     """On a constant series the optimum is free, up to rounding."""
-    constant = Bed.of(bed.problem, jnp.full_like(bed.x0, 0.3), jnp.full_like(bed.days, 0.3))
+    constant = TestDays.of(bed.problem, jnp.full_like(bed.x0, 0.3), jnp.full_like(bed.days, 0.3))
     still, moved = (
         score_days(ec.ROBD(), constant),
         score_days(ec.advisors.Fixed(0.3 + 1e-9 * jnp.ones((24, 1))), constant),
@@ -105,8 +106,8 @@ def test_days_that_cost_nothing_count_as_one_and_a_needless_move_as_infinite(bed
 
 
 def test_foresight_scores_as_the_oracle(bed):
-    row = score_entry("all-knowing", Entry(ec.RHC(STEPS - 1)), bed)
-    (oracle,) = oracle_entries(bed)
+    row = evaluate_contender("all-knowing", Contender(ec.RHC(STEPS - 1)), bed)
+    (oracle,) = make_oracle_rows(bed)
     assert row.average_cost == pytest.approx(oracle.average_cost, rel=1e-9)
     assert row.competitive_ratio == pytest.approx(oracle.competitive_ratio, rel=1e-9)
     assert row.forecaster == "Exact"
@@ -114,8 +115,8 @@ def test_foresight_scores_as_the_oracle(bed):
 
 def test_nobody_comes_below_the_optimum_of_the_whole_span(bed):
     """Not even the daily oracle, nor foresight beyond midnight."""
-    wide = Bed.spanning(bed.problem, bed.x0, bed.days, bed.history)
-    entries = {"r-obd": Entry(ec.ROBD()), "far-seeing": Entry(ec.RHC(2 * STEPS), run=stream_days)}
+    wide = TestDays.with_whole_span_optimum(bed.problem, bed.x0, bed.days, bed.history)
+    entries = {"r-obd": Contender(ec.ROBD()), "far-seeing": Contender(ec.RHC(2 * STEPS), run=stream_days)}
     rows = {row.name: row for row in compare(entries, wide)}
     assert list(rows) == ["oracle", "daily-oracle", "r-obd", "far-seeing"]
     assert rows["oracle"].average_cost == 1.0
@@ -128,45 +129,45 @@ def test_nobody_comes_below_the_optimum_of_the_whole_span(bed):
 
 def test_the_same_run_costs_the_same_wherever_its_days_are_cut(bed):
     """The unit is of the span, so that another hour of beginning changes no average."""
-    wide = Bed.spanning(bed.problem, bed.x0, bed.days)
-    halves = Bed.spanning(bed.problem, bed.x0, bed.days.reshape(2 * DAYS, STEPS // 2, 1))
-    costs = [score_entry("r-obd", Entry(ec.ROBD()), one).average_cost for one in (wide, halves)]
+    wide = TestDays.with_whole_span_optimum(bed.problem, bed.x0, bed.days)
+    halves = TestDays.with_whole_span_optimum(bed.problem, bed.x0, bed.days.reshape(2 * DAYS, STEPS // 2, 1))
+    costs = [evaluate_contender("r-obd", Contender(ec.ROBD()), one).average_cost for one in (wide, halves)]
     assert costs[0] == pytest.approx(costs[1], rel=1e-12)
-    old = [score_days(ec.ROBD(), Bed.of(bed.problem, bed.x0, one.days)).average_cost for one in (wide, halves)]
+    old = [score_days(ec.ROBD(), TestDays.of(bed.problem, bed.x0, one.days)).average_cost for one in (wide, halves)]
     assert abs(old[0] / old[1] - 1) > 0.01
 
 
 def test_bills_are_in_units_of_cost(bed):
     agent = ec.Competitive(ec.ROBD(), ratio=1.9, horizon=STEPS)
-    row, score = score_entry("it", Entry(agent), bed), score_days(agent, bed)
+    row, score = evaluate_contender("it", Contender(agent), bed), score_days(agent, bed)
     assert (row.mean_bill, row.dearest_bill) == (score.cost.mean(), score.cost.max())
     assert row.allowed == pytest.approx(1.9 * score.optimum.max(), rel=1e-12)
     assert row.dearest_bill <= row.allowed
-    whole = score_entry("it", Entry(ec.Competitive(ec.ROBD(), ratio=1.9), run=stream_days), bed)
-    wide = Bed.spanning(bed.problem, bed.x0, bed.days)
+    whole = evaluate_contender("it", Contender(ec.Competitive(ec.ROBD(), ratio=1.9), run=stream_days), bed)
+    wide = TestDays.with_whole_span_optimum(bed.problem, bed.x0, bed.days)
     assert whole.allowed == pytest.approx(1.9 * float(wide.unit.sum()), rel=1e-9)
-    assert score_entry("it", Entry(ec.Guarded(ec.ROBD())), bed).allowed is None  # relative to an expert
+    assert evaluate_contender("it", Contender(ec.Guarded(ec.ROBD())), bed).allowed is None  # relative to an expert
 
 
 def test_what_a_promise_for_two_days_allows_is_of_the_dearest_two_days(bed):
     guard = ec.Competitive(ec.ROBD(), ratio=1.9, horizon=2 * STEPS, allowance=0.5)
-    entry = Entry(ec.Periodic(guard, 2 * STEPS), run=stream_days)
-    starts = score_days_of(entry, bed).x0[::2]
+    entry = Contender(ec.Periodic(guard, 2 * STEPS), run=stream_days)
+    starts = score_contender(entry, bed).x0[::2]
     pairs = np.asarray(bed.days).reshape(2, 2 * STEPS, 1)
     optima = [float(ec.oracle(bed.problem, ec.Instance(*pair)).cost) for pair in zip(starts, pairs, strict=True)]
-    assert score_entry("it", entry, bed).allowed == pytest.approx(1.9 * max(optima) + 0.5, rel=1e-9)
+    assert evaluate_contender("it", entry, bed).allowed == pytest.approx(1.9 * max(optima) + 0.5, rel=1e-9)
 
 
 def test_only_a_guard_whose_promise_ends_begins_anew_every_day(bed):
     daily = ec.Competitive(ec.ROBD(), ratio=1.9, horizon=STEPS)
     agents = daily, ec.Periodic(daily, STEPS), ec.Competitive(ec.ROBD(), ratio=1.9), ec.ROBD()
-    assert [streamed(agent, bed.problem).run for agent in agents] == [rollout_days, *[stream_days] * 3]
+    assert [make_contender(agent, bed.problem).run for agent in agents] == [rollout_days, *[stream_days] * 3]
 
 
 def test_the_forecaster_matters_only_to_those_who_ask(bed):
     persistence = ec.forecasters.Persistence()
-    assert score_entry("r-obd", Entry(ec.ROBD(), persistence), bed).forecaster is None
-    row = score_entry("rhc", named_entry("rhc", bed, persistence), bed)
+    assert evaluate_contender("r-obd", Contender(ec.ROBD(), persistence), bed).forecaster is None
+    row = evaluate_contender("rhc", named_entry("rhc", bed, persistence), bed)
     assert row.forecaster == "Persistence"
     assert row.average_cost == score_days(ec.RHC(STEPS - 1, truncate=False), bed, persistence).average_cost
     assert type(named_entry("rhc", bed).forecaster).__name__ == "RollingProfile"
@@ -181,7 +182,7 @@ def test_every_contender_runs_and_is_not_better_than_the_day_allows(bed, name):
 
 
 def test_a_broken_promise_is_seen():
-    row = ScoredEntry("it", 1.0, 2.6, {}, 0, 1.0, promise=ec.Promise(2.5, "the optimum", period=24), left=-1e-6)
+    row = ComparisonRow("it", 1.0, 2.6, {}, 0, 1.0, promise=ec.Promise(2.5, "the optimum", period=24), left=-1e-6)
     assert row.promise_kept is False
     assert row.as_json()["promise_kept"] is False
 
@@ -206,7 +207,7 @@ class _Overdrawn(AbstractAgent):
 
 
 def test_paying_where_the_optimum_is_free_breaks_a_promise(bed):
-    row = score_entry("it", Entry(_Overdrawn()), bed)
+    row = evaluate_contender("it", Contender(_Overdrawn()), bed)
     assert row.left == -np.inf
     assert row.promise_kept is False
 
@@ -218,8 +219,8 @@ def test_unknown_names_are_refused_with_the_known_ones(bed):
 
 def test_several_columns_are_compared_too():
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=2))
-    bed = Bed.of(problem, jnp.zeros(2), np.random.default_rng(1).normal(size=(DAYS, STEPS, 2)))
-    row = score_entry("r-obd", named_entry("r-obd", bed), bed)
+    bed = TestDays.of(problem, jnp.zeros(2), np.random.default_rng(1).normal(size=(DAYS, STEPS, 2)))
+    row = evaluate_contender("r-obd", named_entry("r-obd", bed), bed)
     assert 1 <= row.competitive_ratio <= 1.7299
 
 
@@ -231,7 +232,10 @@ def test_what_was_saved_runs_as_one_program_with_what_was_made(tmp_path):
     days = np.zeros((1, STEPS, 1))
     beds, entries = (
         [of(policy) for policy in (made, loaded)]
-        for of in (lambda policy: Bed.of(policy.problem, [0.0], days).problem, lambda policy: Entry(policy.agent))
+        for of in (
+            lambda policy: TestDays.of(policy.problem, [0.0], days).problem,
+            lambda policy: Contender(policy.agent),
+        )
     )
     for one, other in (beds, entries):
         assert jax.tree.leaves(jax.tree.map(jax.typeof, one)) == jax.tree.leaves(jax.tree.map(jax.typeof, other))

@@ -11,9 +11,8 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.cli.comparison_table import print_entries
-from ecl2o.evaluation import Bed as Bed
-from ecl2o.evaluation import Unconverged
-from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare
+from ecl2o.evaluation import TestDays, UnconvergedCounts
+from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare
 from ecl2o.offline import oracle_days
 from ecl2o.paper.report import results_table
 from ecl2o.paper.results import best, cells, notes
@@ -33,9 +32,9 @@ CONTEXTS = np.random.default_rng(0).normal(size=(DAYS, STEPS, 1)) * 3
 
 
 @pytest.fixture(scope="module")
-def kinked_bed() -> Bed:
+def kinked_bed() -> TestDays:
     with pytest.warns(RuntimeWarning, match="the oracle did not converge on"):
-        return Bed.of(KINKED, jnp.zeros(1), CONTEXTS)
+        return TestDays.of(KINKED, jnp.zeros(1), CONTEXTS)
 
 
 def test_the_oracle_warns_where_it_is_none():
@@ -58,7 +57,7 @@ def test_nothing_is_said_while_tracing_or_where_all_is_well(recwarn):
 
 @pytest.mark.filterwarnings("ignore:the oracle did not converge:RuntimeWarning")
 def test_rows_count_what_did_not_converge_and_tables_mark_it(kinked_bed, capsys):
-    rows = compare({"greedy": Entry(ec.Greedy())}, kinked_bed)
+    rows = compare({"greedy": Contender(ec.Greedy())}, kinked_bed)
     steps = DAYS * STEPS
     unit, greedy = (row.unconverged for row in rows)
     assert unit.of == greedy.of == steps
@@ -79,7 +78,7 @@ def test_rows_count_what_did_not_converge_and_tables_mark_it(kinked_bed, capsys)
 def test_rows_that_converged_are_not_marked(capsys):
     figures = {"p90": 1.0, "p95": 1.0, "p99": 1.0, "p99.5": 1.0}
     print_entries(
-        [ScoredEntry("it", 1.0, 1.0, figures, 0, 1.0, unconverged=Unconverged(of=24))], "all well", {}, KINKED
+        [ComparisonRow("it", 1.0, 1.0, figures, 0, 1.0, unconverged=UnconvergedCounts(of=24))], "all well", {}, KINKED
     )
     assert "†" not in capsys.readouterr().out
 
@@ -90,7 +89,7 @@ def test_reports_and_results_mark_them_too():
     assert "†" not in results_table(study)
     name = best(study, "average_cost").name
     broken = [
-        eqx.tree_at(lambda s: s.unconverged, score, Unconverged(2, 1, 24)) for score in study.entries[name].scores
+        eqx.tree_at(lambda s: s.unconverged, score, UnconvergedCounts(2, 1, 24)) for score in study.entries[name].scores
     ]
     study = dataclasses.replace(
         study, entries=study.entries | {name: dataclasses.replace(study.entries[name], scores=broken)}
@@ -107,11 +106,11 @@ def test_reports_and_results_mark_them_too():
 def test_lcp_is_scored_on_its_own_problem():
     """Movement by distance has no beta; LCP is 3-competitive there, day by day."""
     problem = ec.Problem(ec.SquaredTracking(), LinearSwitching(rate=1.0))
-    bed = Bed.of(problem, jnp.zeros(1), CONTEXTS)
-    rows = compare({"lcp": Entry(ec.LCP())}, bed)
+    bed = TestDays.of(problem, jnp.zeros(1), CONTEXTS)
+    rows = compare({"lcp": Contender(ec.LCP())}, bed)
     assert [row.name for row in rows] == ["oracle", "lcp"]
     assert 1 - 1e-9 <= rows[1].competitive_ratio <= 3 * (1 + 1e-9)
     assert rows[1].average_cost > 0
     assert not rows[1].unconverged
-    still = Bed.of(problem, jnp.full(1, 0.3), np.full((DAYS, STEPS, 1), 0.3))
-    assert compare({"lcp": Entry(ec.LCP())}, still)[1].competitive_ratio == 1.0
+    still = TestDays.of(problem, jnp.full(1, 0.3), np.full((DAYS, STEPS, 1), 0.3))
+    assert compare({"lcp": Contender(ec.LCP())}, still)[1].competitive_ratio == 1.0

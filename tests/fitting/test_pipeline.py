@@ -9,9 +9,8 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.data import Contexts, Repairs, SeriesMetadata, Split
-from ecl2o.evaluation import Bed as Bed
-from ecl2o.evaluation import score_days
-from ecl2o.evaluation.comparison import Entry, score_days_of
+from ecl2o.evaluation import TestDays, score_days
+from ecl2o.evaluation.comparison import Contender, score_contender
 from ecl2o.exceptions import DataError
 from ecl2o.fitting import candidates
 from ecl2o.fitting.pipeline import Recipe, choose_each, default_split, fit_contexts, scaled_site, tracking_problem
@@ -64,7 +63,7 @@ def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
     """The runner with the policy's daily restart is continuous testing, in the user's units."""
     contexts = series(wavy)
     x0, days, history = contexts.test_days(fitted.policy.contract.history_steps)
-    bed = Bed.spanning(fitted.policy.problem, x0, days, history)
+    bed = TestDays.with_whole_span_optimum(fitted.policy.problem, x0, days, history)
     score = score_days(fitted.policy.agent, bed)
     row = next(row for row in fitted.entries if row.name == "policy")
     assert score.average_cost == pytest.approx(row.average_cost, rel=1e-9)
@@ -193,9 +192,9 @@ def test_candidates_are_compared_day_by_day(wavy):
     (choice,) = choose_each([series(wavy)], [Recipe(advisor="rhc")])
     contexts = choice.contexts
     kept = [option.kept_steps(contexts) for option in choice.options]
-    bed = Bed.spanning(choice.problem, *contexts.validation_days(max(kept)))
+    bed = TestDays.with_whole_span_optimum(choice.problem, *contexts.validation_days(max(kept)))
     scores = [
-        score_days_of(Entry(option.agent, option.forecaster, stream_days, steps), bed)
+        score_contender(Contender(option.agent, option.forecaster, stream_days, steps), bed)
         for option, steps in zip(choice.options, kept, strict=True)
     ]
     costs = np.stack([score.cost for score in scores]) / np.mean(np.asarray(bed.unit))

@@ -147,7 +147,7 @@ def test_who_fails_in_a_chunk_fails_alone(manifest, monkeypatch):
 
 
 def test_policies_are_tested_together_as_one_by_one(manifest, fitted, tmp_path):
-    from ecl2o.evaluation.comparison import score_entry, streamed
+    from ecl2o.evaluation.comparison import evaluate_contender, make_contender
     from ecl2o.fitting.test_days import policy_bed
 
     policies = {site.name: site.policy for site in fitted}
@@ -158,7 +158,7 @@ def test_policies_are_tested_together_as_one_by_one(manifest, fitted, tmp_path):
     assert [row["status"] for row in rows[:5]] == ["tested"] * 5
     (site, *_) = read_to_test(find_sites(manifest), policies, Reading(manifest), 6)
     bed, _ = policy_bed(site.policy, site.contexts, 6)
-    entry = score_entry("policy", streamed(site.policy.agent, site.policy.problem), bed)
+    entry = evaluate_contender("policy", make_contender(site.policy.agent, site.policy.problem), bed)
     assert rows[0]["average_cost"] == pytest.approx(entry.average_cost, rel=1e-9)
     assert rows[0]["days"] == 6
     assert rows[0]["promise_kept"] is True

@@ -14,7 +14,7 @@ from ecl2o.agents import trainable_mask
 from ecl2o.agents.advisors.layers import Affine
 from ecl2o.learning import gradients
 from ecl2o.learning.gradients import Surrogate
-from ecl2o.learning.losses import with_fixed_scale
+from ecl2o.learning.losses import fix_scale
 from ecl2o.problem.arrays import to_device
 from matrices import spd
 
@@ -36,7 +36,7 @@ def agent_of(dim, kind="MLP", trust=0.5, seed=0):
 @eqx.filter_jit
 def values_and_slopes(gradient, loss, batch, weights, frozen, keys):
     def one(key):
-        value, slope = gradient.value_and_slope(lambda agent: loss(agent, *batch), weights, frozen, key)
+        value, slope = gradient.value_and_grad(lambda agent: loss(agent, *batch), weights, frozen, key)
         return value, ravel_pytree(slope)[0]
 
     return jax.lax.map(one, keys)
@@ -48,11 +48,11 @@ class GradientCase:
     def __init__(self, problem, agent, loss=None):
         self.problem, self.agent, self.instances = problem, agent, instances_of(agent_dim(problem))
         self.oracles = jax.jit(jax.vmap(lambda s: ec.oracle(problem, s)))(self.instances)
-        self._loss = with_fixed_scale(ec.CalibratedLoss(mu=0.3) if loss is None else loss, self.oracles)
+        self._loss = fix_scale(ec.CalibratedLoss(mu=0.3) if loss is None else loss, self.oracles)
         self.weights, self.frozen = eqx.partition(agent, trainable_mask(agent))
 
     def prepared(self, gradient, key=0):
-        return gradient.ready_for(self.agent, self.problem, self.instances, self.oracles, jax.random.key(key))
+        return gradient.prepare_for(self.agent, self.problem, self.instances, self.oracles, jax.random.key(key))
 
     def slopes(self, gradient, keys):
         """(losses, flat gradients), a row per key."""
@@ -113,7 +113,7 @@ def test_moves_are_measured_by_the_size_of_the_weights():
 
     @eqx.filter_jit
     def estimate(gradient, weights):
-        value, slope = gradient.value_and_slope(bowl, weights, setting.frozen, jax.random.key(0))
+        value, slope = gradient.value_and_grad(bowl, weights, setting.frozen, jax.random.key(0))
         return value, ravel_pytree(slope)[0]
 
     (_, small), (value, large) = (estimate(ec.ZeroOrder(4, sigma=s), setting.weights) for s in (1e-4, 0.5))
@@ -212,7 +212,7 @@ def test_errors_of_a_surrogate_are_measured_rightly():
     def rule(context, previous, advice):
         return jnp.asarray(true) @ jnp.concatenate([context, previous, advice])
 
-    fitted = gradients.checked_surrogate(surrogate, rule, to_device(triples), 1)
+    fitted = gradients.measure_surrogate(surrogate, rule, to_device(triples), 1)
     np.testing.assert_allclose(fitted.jacobian_error, 0.1 / np.hypot(0.5, 0.3), rtol=1e-12)
     actions, off = triples @ true[0], triples @ (wrong - true)[0]
     np.testing.assert_allclose(fitted.value_error, np.sqrt(np.mean(off**2)) / actions.std(), rtol=1e-12)

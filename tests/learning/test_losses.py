@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
-from ecl2o.learning.losses import fixed_scale, with_fixed_scale
+from ecl2o.learning.losses import fix_scale, get_scale
 from matrices import spd
 
 COUNT, HORIZON = 5, 5
@@ -234,7 +234,7 @@ def test_a_number_as_cost_scale_is_taken_as_it_is():
 def test_the_scale_is_fixed_on_the_whole_set_and_not_on_a_batch():
     problem, instances = problem_of("quadratic", "open", 1), instances_of(1)
     oracles, agent = oracles_of(problem, instances), ec.PureML(network("MLP", 1))
-    loss = with_fixed_scale(ec.StandaloneLoss(), oracles)
+    loss = fix_scale(ec.StandaloneLoss(), oracles)
     first, its_oracle = jax.tree.map(lambda leaf: leaf[:1], (instances, oracles))
     cost = float(runs_of(agent, problem, first).cost[0])
     found = value_of(loss, agent, problem, first, its_oracle)
@@ -262,7 +262,7 @@ def test_an_instance_whose_optimum_is_free_has_a_finite_loss(loss):
 def test_the_floor_is_a_millionth_of_the_mean_oracle_cost():
     problem, instances = problem_of("quadratic", "open", 1), one_that_is_free()
     oracles = oracles_of(problem, instances)
-    scale = fixed_scale(ec.TailLoss(), oracles)
+    scale = get_scale(ec.TailLoss(), oracles)
     best = np.asarray(oracles.cost)
     expected = np.ones(COUNT) / np.maximum(best, 1e-6 * best.mean())
     np.testing.assert_allclose(scale.ratio(jnp.ones(COUNT), oracles.cost), expected, rtol=1e-12)
@@ -330,4 +330,4 @@ def test_a_set_on_which_the_optimum_is_free_has_no_oracle_scale():
     problem = problem_of("quadratic", "open", 1)
     instances = ec.Instance(np.zeros((3, 1)), np.zeros((3, HORIZON, 1)))
     with pytest.raises(ValueError, match="mean oracle cost"):
-        with_fixed_scale(ec.StandaloneLoss(), oracles_of(problem, instances))
+        fix_scale(ec.StandaloneLoss(), oracles_of(problem, instances))

@@ -63,7 +63,7 @@ def test_all_families_are_there(found):
 
 def test_figures_are_those_of_the_test_days(found, contexts):
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(6.0, dim=2))
-    bed = daily.Bed.spanning(problem, *contexts.test_days(14 * STEPS))
+    bed = daily.TestDays.with_whole_span_optimum(problem, *contexts.test_days(14 * STEPS))
     points = {point.label: point for point in found.points}
     profile = ec.forecasters.RollingProfile(7, period=STEPS)
     for label, agent in (("R-OBD", ec.ROBD()), ("RHC", ec.RHC(STEPS - 1, truncate=False))):

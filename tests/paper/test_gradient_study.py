@@ -5,7 +5,7 @@ import jax
 import numpy as np
 
 from ecl2o.paper import gradient_study
-from ecl2o.running import rollout_set
+from ecl2o.running import rollout_batch
 
 
 def made_up() -> gradient_study.Measured:
@@ -46,5 +46,5 @@ def test_the_networks_start_with_advice_inside_the_bounds():
     setting = gradient_study.ProblemCase.of(gradient_study.problems()["bounds"])
     few = jax.tree.map(lambda leaf: leaf[:50], setting.training)
     for seed in range(gradient_study.Effort().seeds):
-        advice = np.asarray(eqx.filter_jit(rollout_set)(setting.agent(seed), setting.problem, few).advice)
+        advice = np.asarray(eqx.filter_jit(rollout_batch)(setting.agent(seed), setting.problem, few).advice)
         assert np.mean((advice > 0) & (advice < gradient_study.LARGEST_ACTION)) > 0.5

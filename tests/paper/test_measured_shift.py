@@ -9,7 +9,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.data import Contexts, Split
-from ecl2o.evaluation import Bed, score_all, score_days
+from ecl2o.evaluation import TestDays, score_agents, score_days
 from ecl2o.paper import generalization, shift
 
 HOURS, DAYS = 6, 60
@@ -82,8 +82,8 @@ def test_what_is_saved_grows_with_distance_where_it_does():
 
 def test_many_agents_are_scored_as_one_by_one(contexts, networks):
     x0, days, history = contexts.test_days()
-    bed = Bed.of(PROBLEM, x0, days, history)
-    for agent, score in zip(networks, score_all(networks, bed), strict=True):
+    bed = TestDays.of(PROBLEM, x0, days, history)
+    for agent, score in zip(networks, score_agents(networks, bed), strict=True):
         alone = score_days(agent, bed)
         np.testing.assert_allclose(score.ratio, alone.ratio, rtol=1e-10)
         assert score.average_cost == pytest.approx(alone.average_cost, rel=1e-12)

@@ -13,8 +13,8 @@ from ecl2o.paper.varying_curvature import (
     late_demand,
     late_demand_optimum,
     random_instances,
+    search_worst_case,
     varying_curvature_problem,
-    worst_found,
 )
 from ecl2o.theory import greedy_ratio, hitting_minimizer_ratio, robd_ratio
 
@@ -86,7 +86,7 @@ def test_robd_never_crosses_its_bound(contexts, beta, x0):
 
 def test_the_search_finds_such_instances_by_itself():
     problem = varying_curvature_problem()
-    found = worst_found(ec.ROBD(), problem, 10, starts=2)
+    found = search_worst_case(ec.ROBD(), problem, 10, starts=2)
     assert not found.exact
     assert found.instance.contexts.shape == (10, 2)
     assert float(found.instance.contexts[:, 1].min()) >= 1.0

@@ -12,7 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import ecl2o as ec
 from ecl2o.policy import executable_cache
 from ecl2o.running import Stepper
-from ecl2o.running.compiled_step import Sizes, pack
+from ecl2o.running.compiled_step import RunShape, compile_stepper
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
 POLICY = ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=1.6), PROBLEM)
@@ -51,7 +51,7 @@ def refuse_to_trace(*arguments):
 
 
 def test_a_kept_run_is_the_run_that_was_traced(folder, monkeypatch, tmp_path_factory):
-    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", pack)
+    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", compile_stepper)
     expected = played()
     monkeypatch.setattr("ecl2o.policy.runner.pack_cached", executable_cache.pack_cached)
     made = played()
@@ -63,7 +63,7 @@ def test_a_kept_run_is_the_run_that_was_traced(folder, monkeypatch, tmp_path_fac
     runner.save_state(state)
     ec.Runner.resume(POLICY, state)  # keeps one program more
 
-    monkeypatch.setattr(executable_cache, "pack", refuse_to_trace)
+    monkeypatch.setattr(executable_cache, "compile_stepper", refuse_to_trace)
     executable_cache._programs.clear()
     resumed = ec.Runner.resume(POLICY, state)
     np.testing.assert_array_equal(made, expected)
@@ -75,7 +75,7 @@ def test_other_numbers_use_the_same_programs_and_stay_themselves(folder, monkeyp
     played()
     names = kept_in(folder)
     other = ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=2.5), PROBLEM)
-    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", pack)
+    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", compile_stepper)
     expected = played(other)
     monkeypatch.setattr("ecl2o.policy.runner.pack_cached", executable_cache.pack_cached)
     np.testing.assert_array_equal(played(other), expected)
@@ -148,7 +148,7 @@ def test_code_of_the_users_is_never_kept(folder):
 
 def test_what_decides_a_program_is_in_its_name(folder, monkeypatch):
     stepper = Stepper(ec.Greedy(), PROBLEM)
-    sizes, dtype = Sizes(1, 1, 0, None), np.dtype(float)
+    sizes, dtype = RunShape(1, 1, 0, None), np.dtype(float)
     arrays = jax.tree.leaves(stepper)
     named = executable_cache._place(stepper, arrays, sizes, dtype)
     others = [

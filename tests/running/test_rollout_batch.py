@@ -10,7 +10,7 @@ import pytest
 
 import ecl2o as ec
 from conformance.registry import CASES, HORIZON
-from ecl2o.running import rollout_set
+from ecl2o.running import rollout_batch
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def instances_of(dim: int, history: int) -> ec.Instance:
 def both_ways(agent, problem, instances):
     """In one program, which compiles faster than two."""
     one_by_one = jax.vmap(lambda s: ec.rollout(agent, problem, s))(instances)
-    return rollout_set(agent, problem, instances), one_by_one
+    return rollout_batch(agent, problem, instances), one_by_one
 
 
 def assert_same(found, expected):
@@ -91,7 +91,7 @@ def test_an_agent_may_differ_by_instance(advisor):
     trusts = jnp.array([0.0, 0.3, 1.0, 9.0])
     agents = eqx.tree_at(lambda a: a.trust, base, trusts)
     axes = eqx.tree_at(lambda a: a.trust, jax.tree.map(lambda _: None, base), 0, is_leaf=lambda leaf: leaf is None)
-    found = eqx.filter_jit(rollout_set)(agents, problem, instances, axes)
+    found = eqx.filter_jit(rollout_batch)(agents, problem, instances, axes)
     for i, trust in enumerate(trusts):
         one = jax.tree.map(lambda leaf, i=i: leaf[i], instances)
         alone = ec.rollout(eqx.tree_at(lambda a: a.trust, base, trust), problem, one)
@@ -100,4 +100,4 @@ def test_an_agent_may_differ_by_instance(advisor):
 
 def test_a_set_works_in_the_precision_of_x0():
     instances = jax.tree.map(lambda leaf: leaf.astype("float32"), instances_of(1, 0))
-    assert eqx.filter_jit(rollout_set)(ec.MLAROBD(mlp(1)), problem_of(1), instances).actions.dtype == np.float32
+    assert eqx.filter_jit(rollout_batch)(ec.MLAROBD(mlp(1)), problem_of(1), instances).actions.dtype == np.float32

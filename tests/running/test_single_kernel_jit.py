@@ -10,7 +10,7 @@ from jax import lax
 
 import ecl2o as ec
 from ecl2o.running import single_kernel_jit
-from ecl2o.running.single_kernel_jit import fits_one_kernel, jit_as_one_kernel
+from ecl2o.running.single_kernel_jit import fits_single_kernel, jit_single_kernel
 
 
 @jax.custom_jvp
@@ -68,7 +68,7 @@ def _everything(x, n):
 
 def _names(program) -> set[str]:
     """The operations of a traced program."""
-    inner = [single_kernel_jit.inner_programs(equation.params) for equation in program.eqns]
+    inner = [single_kernel_jit.inner_jaxprs(equation.params) for equation in program.eqns]
     return {equation.primitive.name for equation in program.eqns}.union(*(_names(p) for ps in inner for p in ps))
 
 
@@ -81,8 +81,8 @@ def test_every_operation_that_is_let_in_compiles_to_one_kernel_and_computes_the_
     program = jax.make_jaxpr(_everything)(x, n).jaxpr
     other_names = {"closed_call", "pjit"}  # of functions, in other versions of JAX
     assert single_kernel_jit._POSSIBLE - _names(program) <= other_names
-    assert fits_one_kernel(program)
-    one = jit_as_one_kernel(_everything)
+    assert fits_single_kernel(program)
+    one = jit_single_kernel(_everything)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-13), one(x, n), jax.jit(_everything)(x, n))
     entry = _entry(one.lower(x, n).compile())
     assert entry.count(" call(") == 1
@@ -95,9 +95,9 @@ def test_every_operation_that_is_let_in_compiles_to_one_kernel_and_computes_the_
 )
 def test_what_needs_the_runtime_is_not_let_in_not_even_in_a_branch(function):
     x = jnp.ones(3)
-    assert not fits_one_kernel(jax.make_jaxpr(function)(x).jaxpr)
+    assert not fits_single_kernel(jax.make_jaxpr(function)(x).jaxpr)
     hidden = jax.make_jaxpr(lambda x: lax.cond(x.sum() > 0, lambda: function(x).real, lambda: function(2 * x).real))(x)
-    assert not fits_one_kernel(hidden.jaxpr)
+    assert not fits_single_kernel(hidden.jaxpr)
 
 
 @pytest.fixture
@@ -132,10 +132,10 @@ def test_the_step_that_fit_chooses_is_one_kernel():
 )
 def test_what_is_let_in_compiles_whatever_its_size(size, function):
     x = jax.ShapeDtypeStruct((size,), float)
-    fits = fits_one_kernel(jax.make_jaxpr(function)(x).jaxpr)
+    fits = fits_single_kernel(jax.make_jaxpr(function)(x).jaxpr)
     assert fits or size > 4095
     if fits:
-        jit_as_one_kernel(function).lower(x).compile()
+        jit_single_kernel(function).lower(x).compile()
 
 
 def test_a_regression_of_long_days_runs():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ecl2o import theory
-from ecl2o.evaluation import transport
+from ecl2o.evaluation import solve_transport
 
 DAYS, WIDTH, RHO_BAR = 6, 2, 0.4
 
@@ -32,7 +32,7 @@ def terms(seed, mu):
         cost, prediction = figures(weights, days)
         return mu * prediction + (1 - mu) * cost
 
-    moved = transport(training, use)
+    moved = solve_transport(training, use)
     slopes = [moved.slope(loss(weights, training), loss(weights, use)) for weights in (trained, reference)]
     cost, prediction = figures(reference, use)
     return figures(trained, use)[0].mean(), {

@@ -8,7 +8,7 @@ import typer
 from ecl2o.cli import comparison_table, options, output
 
 if TYPE_CHECKING:
-    from ecl2o.evaluation import Bed
+    from ecl2o.evaluation import TestDays
 
 _DEFAULT = "greedy,r-obd,obd,ogd,lai,rhc,chc,competitive-rhc"
 _FORECASTERS = ("rolling-profile", "seasonal-naive", "persistence", "exact")
@@ -129,7 +129,7 @@ def _list(as_json: bool) -> None:
         typer.echo("\n".join(NAMED_AGENTS))
 
 
-def _study_bed(name: str, alpha: float | dict[str, float] | None, seed: int) -> "Bed":
+def _study_bed(name: str, alpha: float | dict[str, float] | None, seed: int) -> "TestDays":
     from ecl2o.exceptions import NotApplicableError
     from ecl2o.paper.test_days import BEDS
 

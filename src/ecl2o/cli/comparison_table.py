@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ecl2o.cli import output, tables
 
 if TYPE_CHECKING:
-    from ecl2o.evaluation.comparison import ScoredEntry
+    from ecl2o.evaluation.comparison import ComparisonRow
     from ecl2o.problem import Problem
 
 Columns = dict[str, list[str]]  # by heading, a cell for each entry
@@ -14,7 +14,7 @@ _LARGE = 1e6  # ratios from here on are written with an exponent
 
 
 def print_entries(
-    rows: "list[ScoredEntry]",
+    rows: "list[ComparisonRow]",
     title: str,
     labels: dict[str, str],
     problem: "Problem",
@@ -42,7 +42,7 @@ def print_entries(
     _print_notes(rows, labels, problem, unit_cost, live="live ratio" in columns)
 
 
-def _figures(rows: "list[ScoredEntry]", unit_cost: float | None) -> Columns:
+def _figures(rows: "list[ComparisonRow]", unit_cost: float | None) -> Columns:
     """What every entry is scored by; bills in one magnitude for all."""
     from ecl2o.fitting.cost_summary import Bills, Magnitude
 
@@ -60,7 +60,7 @@ def _figures(rows: "list[ScoredEntry]", unit_cost: float | None) -> Columns:
     return columns
 
 
-def live_columns(rows: "list[ScoredEntry]") -> Columns:
+def live_columns(rows: "list[ComparisonRow]") -> Columns:
     """What the policies said of themselves while they ran, where any did, and how long a step took."""
     live = ["" if row.live_ratio is None else f"{row.live_ratio:.4g}" for row in rows]
     speed = {"µs per step": [f"{row.microseconds_per_step:.1f}" for row in rows]}
@@ -68,7 +68,7 @@ def live_columns(rows: "list[ScoredEntry]") -> Columns:
 
 
 def _print_notes(
-    rows: "list[ScoredEntry]", labels: dict[str, str], problem: "Problem", unit_cost: float | None, live: bool
+    rows: "list[ComparisonRow]", labels: dict[str, str], problem: "Problem", unit_cost: float | None, live: bool
 ) -> None:
     """What a table of entries needs to be understood."""
     from ecl2o.fitting.cost_summary import cost_in_words
@@ -97,7 +97,7 @@ def _ratio(value: float) -> str:
     return f"{value:.3f}" if abs(value) < _LARGE else f"{value:.3g}"
 
 
-def promise_line(row: "ScoredEntry") -> str | None:
+def promise_line(row: "ComparisonRow") -> str | None:
     """Whether the promise was kept, in words."""
     promise = row.promise
     if promise is None or row.left is None:
@@ -114,6 +114,6 @@ def promise_line(row: "ScoredEntry") -> str | None:
     return told + ("kept" if row.promise_kept else "BROKEN") + live + "."
 
 
-def as_json(rows: "list[ScoredEntry]") -> dict[str, Any]:
+def as_json(rows: "list[ComparisonRow]") -> dict[str, Any]:
     """Rows by name."""
     return {row.name: row.as_json() for row in rows}

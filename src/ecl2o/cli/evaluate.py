@@ -8,7 +8,7 @@ import typer
 from ecl2o.cli import comparison_table, options, output
 
 if TYPE_CHECKING:
-    from ecl2o.evaluation.comparison import ScoredEntry
+    from ecl2o.evaluation.comparison import ComparisonRow
     from ecl2o.problem import Problem
 
 
@@ -36,7 +36,7 @@ def evaluate(
     from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
-    from ecl2o.evaluation.comparison import compare, streamed
+    from ecl2o.evaluation.comparison import compare, make_contender
     from ecl2o.fitting.cost_summary import Bills
     from ecl2o.fitting.pipeline import reference_entries
     from ecl2o.fitting.screen import believed
@@ -54,7 +54,7 @@ def evaluate(
     with output.progress_bars(not json) as progress:
         rows = compare(
             {
-                "policy": streamed(loaded.agent, loaded.problem, loaded.forecaster),
+                "policy": make_contender(loaded.agent, loaded.problem, loaded.forecaster),
                 **reference_entries(loaded.problem, contexts.steps_per_day),
             },
             bed,
@@ -110,7 +110,7 @@ def evaluate(
 
 
 def _print(
-    rows: "list[ScoredEntry]", title: str, name: str, worst: str, problem: "Problem", unit_cost: float | None
+    rows: "list[ComparisonRow]", title: str, name: str, worst: str, problem: "Problem", unit_cost: float | None
 ) -> None:
     labels = {"policy": name, "daily-oracle": "daily oracle", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
     labels |= {"guarded-rhc": "RHC, guarded"}

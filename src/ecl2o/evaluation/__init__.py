@@ -5,21 +5,21 @@ Knows how agents are run; knows nothing of training, files or data.
 
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.certify import Certificate, certify
-from ecl2o.evaluation.daily import Bed, DailyScore, score_all, score_days, score_runs, score_runs_each
-from ecl2o.evaluation.metrics import Unconverged
-from ecl2o.evaluation.wasserstein import Transport, transport
+from ecl2o.evaluation.daily import DailyScore, TestDays, score_agents, score_days, score_runs, score_runs_batch
+from ecl2o.evaluation.metrics import UnconvergedCounts
+from ecl2o.evaluation.wasserstein import TransportPlan, solve_transport
 
 __all__ = [
     "Certificate",
     "DailyScore",
-    "Bed",
-    "Unconverged",
-    "Transport",
+    "TestDays",
+    "UnconvergedCounts",
+    "TransportPlan",
     "certify",
     "metrics",
-    "score_all",
+    "score_agents",
     "score_days",
     "score_runs",
-    "score_runs_each",
-    "transport",
+    "score_runs_batch",
+    "solve_transport",
 ]

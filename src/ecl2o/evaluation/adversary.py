@@ -16,7 +16,7 @@ import optax
 from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Promise
-from ecl2o.evaluation.metrics import cost_ratios, without_rounding
+from ecl2o.evaluation.metrics import cost_ratios, drop_rounding_costs
 from ecl2o.offline import oracle
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
@@ -27,7 +27,7 @@ _ASCENT_RATE = 0.05
 _REACHED = 1e-12  # a promise is taken to be reached, relative
 
 
-def played_ratio(agent: AbstractAgent, problem: Problem, instance: Instance) -> float:
+def measure_ratio(agent: AbstractAgent, problem: Problem, instance: Instance) -> float:
     """Cost over the oracle's cost, both played."""
     bills = rollout(agent, problem, instance).cost, oracle(problem, instance).cost
     return float(_ratio_of(bills, problem, instance))
@@ -35,10 +35,10 @@ def played_ratio(agent: AbstractAgent, problem: Problem, instance: Instance) -> 
 
 @eqx.filter_jit
 def _ratio_of(bills: tuple[Float[Array, ""], Float[Array, ""]], problem: Problem, instance: Instance):
-    return cost_ratios(*without_rounding(jnp.stack(bills), problem, instance.x0, instance.contexts))
+    return cost_ratios(*drop_rounding_costs(jnp.stack(bills), problem, instance.x0, instance.contexts))
 
 
-def worst_found(
+def search_worst_case(
     agent: AbstractAgent,
     problem: Problem,
     x0: Float[Array, " d"],
@@ -56,11 +56,11 @@ def worst_found(
     here = np.asarray(x0)
     if x0.shape[0] == low.shape[1] and ((np.asarray(low) <= here) & (here <= np.asarray(high))).all():
         still = Instance(x0, np.broadcast_to(here, low.shape))
-        if played_ratio(agent, problem, still) == np.inf:
+        if measure_ratio(agent, problem, still) == np.inf:
             return float(np.inf), still
 
     for contexts in np.asarray(starts) if ceiling < np.inf else ():
-        ratio = played_ratio(agent, problem, Instance(x0, contexts))
+        ratio = measure_ratio(agent, problem, Instance(x0, contexts))
         if ratio >= ceiling * (1 - _REACHED):
             return ratio, Instance(x0, contexts)
 
@@ -68,7 +68,7 @@ def worst_found(
     if not (scores > -np.inf).any():
         raise ValueError(f"{type(agent).__name__} has no finite bill on any of the {len(starts)} instances tried.")
     instance = Instance(x0, found[np.argmax(scores)])
-    return played_ratio(agent, problem, instance), instance
+    return measure_ratio(agent, problem, instance), instance
 
 
 @eqx.filter_jit
@@ -107,13 +107,13 @@ _STEPS_AWAY = (1, 4)  # for how long the optimum is led away before the future i
 Contexts = Float[Array, "T q"]
 
 
-def concerns(promise: Promise | None, problem: Problem) -> bool:
+def theorem_applies(promise: Promise | None, problem: Problem) -> bool:
     """Whether the theorem speaks of this promise: one relative to the optimum, of a quadratic problem."""
     quadratic = isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis)
     return quadratic and promise is not None and promise.reference == "the optimum"
 
 
-def revealed_futures(
+def make_theorem_adversary(
     agent: AbstractAgent,
     problem: Problem,
     x0: Float[Array, " d"],

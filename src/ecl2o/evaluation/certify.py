@@ -11,7 +11,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent, Promise
-from ecl2o.evaluation.adversary import concerns, played_ratio, revealed_futures, worst_found
+from ecl2o.evaluation.adversary import make_theorem_adversary, measure_ratio, search_worst_case, theorem_applies
 from ecl2o.offline import oracle
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import AnyArray, to_device
@@ -102,10 +102,10 @@ def certify(
         region = _default_region(problem, promise, dim, context_dim) if contexts is None else contexts
         low, high = (to_device(np.broadcast_to(np.asarray(end, np.float64), (horizon, context_dim))) for end in region)
         first = _drawn(jax.random.key(0) if key is None else key, starts, low, high)
-        if promise is not None and concerns(promise, problem):
+        if promise is not None and theorem_applies(promise, problem):
             ratio = jnp.asarray(promise.ratio, jnp.float64)
-            first = jnp.concatenate([revealed_futures(agent, problem, x0, ratio, low, high), first])
-        ratio, instance = worst_found(agent, problem, x0, low, high, first, steps, _ceiling(promise, horizon))
+            first = jnp.concatenate([make_theorem_adversary(agent, problem, x0, ratio, low, high), first])
+        ratio, instance = search_worst_case(agent, problem, x0, low, high, first, steps, _ceiling(promise, horizon))
         return Certificate(ratio, instance, exact=False, promise=promise)
 
 
@@ -150,7 +150,7 @@ def _exact_certificate(
         return None
     contexts = direction.reshape(horizon, x0.shape[0])
     contexts /= np.abs(contexts).max()
-    realised = [played_ratio(agent, problem, Instance(x0, scale * contexts)) for scale in _SCALES]
+    realised = [measure_ratio(agent, problem, Instance(x0, scale * contexts)) for scale in _SCALES]
     if max(abs(np.array(realised) / ratio - 1)) > _EXACT:
         return None
     return Certificate(float(ratio), Instance(x0, contexts), exact=True)

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Info, Periodic, Promise
 from ecl2o.evaluation import metrics
-from ecl2o.evaluation.daily import Bed, DailyScore, score_runs
-from ecl2o.evaluation.metrics import Unconverged
+from ecl2o.evaluation.daily import DailyScore, TestDays, score_runs
+from ecl2o.evaluation.metrics import UnconvergedCounts
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
@@ -26,7 +26,7 @@ _OPTIMUM = "the optimum"  # as promises call it
 _ROUNDING = 1e-9  # what a promise may be off by, relative
 
 
-class Entry(eqx.Module):
+class Contender(eqx.Module):
     """An agent in a comparison, the forecaster it asks, and how it goes through the days.
 
     `rollout_days` begins anew every day on the rolling history, `stream_days` goes on, as a policy in production does. It begins
@@ -39,19 +39,19 @@ class Entry(eqx.Module):
     history_steps: int | None = eqx.field(static=True, default=None)
 
 
-def streamed(
+def make_contender(
     agent: AbstractAgent,
     problem: Problem,
     forecaster: AbstractForecaster | None = None,
     history_steps: int | None = None,
-) -> Entry:
+) -> Contender:
     """An agent that goes on over midnight; but a guard that promises for one day only begins anew every day."""
     promise = agent.promise(problem)
     for_one_day = not isinstance(agent, Periodic) and promise is not None and promise.period is not None
-    return Entry(agent, forecaster, rollout_days if for_one_day else stream_days, history_steps)
+    return Contender(agent, forecaster, rollout_days if for_one_day else stream_days, history_steps)
 
 
-class ScoredEntry(eqx.Module):
+class ComparisonRow(eqx.Module):
     """An entry with its score, in the figures that tables show: one row each.
 
     Args:
@@ -88,11 +88,11 @@ class ScoredEntry(eqx.Module):
     mean_bill: float = float("nan")
     dearest_bill: float = float("nan")
     allowed: float | None = None
-    unconverged: Unconverged = Unconverged()
+    unconverged: UnconvergedCounts = UnconvergedCounts()
     not_applicable: str | None = None
 
     @classmethod
-    def left_out(cls, name: str, reason: str) -> "ScoredEntry":
+    def left_out(cls, name: str, reason: str) -> "ComparisonRow":
         """The entry of an agent that does not apply to this problem."""
         nan = float("nan")
         return cls(name, nan, nan, dict.fromkeys(_LEVELS, nan), 0, nan, not_applicable=reason)
@@ -134,10 +134,10 @@ class ScoredEntry(eqx.Module):
 
 
 def compare(
-    entries: Mapping[str, Entry | NotApplicableError],
-    bed: Bed,
+    entries: Mapping[str, Contender | NotApplicableError],
+    test_days: TestDays,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[ScoredEntry]:
+) -> list[ComparisonRow]:
     """Score every entry, in their order, tested continuously on the same days; the unit comes first.
 
     That is "oracle", the optimum of the whole span, with "daily-oracle" after it, or the latter alone, as "oracle", in beds whose
@@ -149,70 +149,73 @@ def compare(
     >>> from ecl2o.agents import ROBD
     >>> from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
-    >>> bed = Bed.of(problem, jnp.zeros(1), jnp.sin(jnp.arange(12.0)).reshape(3, 4, 1))
-    >>> [row.name for row in compare({"r-obd": Entry(ROBD())}, bed)]
+    >>> test_days = TestDays.of(problem, jnp.zeros(1), jnp.sin(jnp.arange(12.0)).reshape(3, 4, 1))
+    >>> [row.name for row in compare({"r-obd": Contender(ROBD())}, test_days)]
     ['oracle', 'r-obd']
     """
-    rows = oracle_entries(bed)
+    rows = make_oracle_rows(test_days)
     for done, (name, entry) in enumerate(entries.items(), start=1):
         try:
             if isinstance(entry, NotApplicableError):
                 raise entry
-            rows.append(score_entry(name, entry, bed))
+            rows.append(evaluate_contender(name, entry, test_days))
         except NotApplicableError as reason:
-            rows.append(ScoredEntry.left_out(name, str(reason)))
+            rows.append(ComparisonRow.left_out(name, str(reason)))
         progress(done, len(entries))
     return rows
 
 
-def score_entry(name: str, entry: Entry, bed: Bed) -> ScoredEntry:
+def evaluate_contender(name: str, entry: Contender, test_days: TestDays) -> ComparisonRow:
     """One entry with its score."""
-    score = score_days_of(entry, bed)
-    return with_score(name, entry, bed, score, _per_step(_seconds(lambda: _run(entry, bed)), bed))
+    score = score_contender(entry, test_days)
+    return make_row(name, entry, test_days, score, _per_step(_seconds(lambda: _run(entry, test_days)), test_days))
 
 
-def score_days_of(entry: Entry, bed: Bed) -> DailyScore:
+def score_contender(entry: Contender, test_days: TestDays) -> DailyScore:
     """How an entry does on the days of a bed."""
-    return score_runs(*_run(entry, bed), bed)
+    return score_runs(*_run(entry, test_days), test_days)
 
 
-def _run(entry: Entry, bed: Bed) -> tuple[Trajectory, Float[Array, "n d"]]:
+def _run(entry: Contender, test_days: TestDays) -> tuple[Trajectory, Float[Array, "n d"]]:
     """An entry through the days of a bed, and where each of them began."""
     forecaster = entry.forecaster if entry.agent.lookahead else None
-    history = bed.history if entry.history_steps is None else bed.with_history(entry.history_steps).history
-    return entry.run(entry.agent, bed.problem, bed.x0, bed.days, history, forecaster)
+    history = test_days.history if entry.history_steps is None else test_days.with_history(entry.history_steps).history
+    return entry.run(entry.agent, test_days.problem, test_days.x0, test_days.days, history, forecaster)
 
 
-def with_score(name: str, entry: Entry, bed: Bed, score: DailyScore, microseconds: float = float("nan")) -> ScoredEntry:
+def make_row(
+    name: str, entry: Contender, test_days: TestDays, score: DailyScore, microseconds: float = float("nan")
+) -> ComparisonRow:
     """An entry with a score that it has; NaN microseconds a step where nobody took the time."""
     agent, asked = entry.agent, None
     if agent.lookahead:
         asked = "Exact" if entry.forecaster is None else type(entry.forecaster).__name__
-    promise = agent.promise(bed.problem)
-    return ScoredEntry(
+    promise = agent.promise(test_days.problem)
+    return ComparisonRow(
         **_figures(name, score, microseconds),
         forecaster=asked,
         promise=promise,
         live_ratio=worst_live_ratio(score),
         left=_least_left(score),
         lost_at=_lost_at(score),
-        allowed=None if promise is None else _allowed(promise, score, bed),
+        allowed=None if promise is None else _allowed(promise, score, test_days),
     )
 
 
-def oracle_entries(bed: Bed) -> list[ScoredEntry]:
+def make_oracle_rows(test_days: TestDays) -> list[ComparisonRow]:
     """The unit of the table, and beside the optimum of the whole span that of each day, run continuously."""
-    runs, starts = oracle_days(bed.problem, bed.x0, bed.days)
-    seconds = _per_step(_seconds(lambda: oracle_days(bed.problem, bed.x0, bed.days)), bed)
-    name = "oracle" if bed.span is None else "daily-oracle"
+    runs, starts = oracle_days(test_days.problem, test_days.x0, test_days.days)
+    seconds = _per_step(_seconds(lambda: oracle_days(test_days.problem, test_days.x0, test_days.days)), test_days)
+    name = "oracle" if test_days.whole_span_optimum is None else "daily-oracle"
     optimal = {"competitive_ratio": 1.0, "tail_ratio": dict.fromkeys(_LEVELS, 1.0), "worst_day": 0}  # without rounding
-    daily = ScoredEntry(**_figures(name, score_runs(runs, starts, bed), seconds) | optimal)
-    if bed.span is None:
+    daily = ComparisonRow(**_figures(name, score_runs(runs, starts, test_days), seconds) | optimal)
+    if test_days.whole_span_optimum is None:
         return [daily]
-    whole = Instance(bed.x0, np.asarray(bed.days).reshape(-1, bed.days.shape[-1]))
-    oracle(bed.problem, whole)
-    seconds = _per_step(_seconds(lambda: oracle(bed.problem, whole)), bed)
-    return [ScoredEntry(**_figures("oracle", score_runs(bed.span, bed.starts_of(bed.span), bed), seconds)), daily]
+    whole = Instance(test_days.x0, np.asarray(test_days.days).reshape(-1, test_days.days.shape[-1]))
+    oracle(test_days.problem, whole)
+    seconds = _per_step(_seconds(lambda: oracle(test_days.problem, whole)), test_days)
+    best = test_days.whole_span_optimum
+    return [ComparisonRow(**_figures("oracle", score_runs(best, test_days.starts_of(best), test_days), seconds)), daily]
 
 
 def _figures(name: str, score: DailyScore, microseconds: float) -> dict[str, Any]:
@@ -230,23 +233,23 @@ def _figures(name: str, score: DailyScore, microseconds: float) -> dict[str, Any
     }
 
 
-def _allowed(promise: Promise, score: DailyScore, bed: Bed) -> float | None:
+def _allowed(promise: Promise, score: DailyScore, test_days: TestDays) -> float | None:
     """The promise times the optimum of the dearest of its whole periods, from where the run stood; None for other references.
 
     Where the days are fewer than a period, or the promise is for the run, they are one period.
     """
     if promise.reference != _OPTIMUM:
         return None
-    n, T, q = bed.days.shape
+    n, T, q = test_days.days.shape
     days = n if promise.period is None else min(max(promise.period // T, 1), n)
-    if days == n and bed.span is not None:
-        return float(promise.ratio * np.sum(np.asarray(bed.span.cost)) + promise.allowance)
+    if days == n and test_days.whole_span_optimum is not None:
+        return float(promise.ratio * np.sum(np.asarray(test_days.whole_span_optimum.cost)) + promise.allowance)
     if days == 1 and score.optimum is not None:
         best = score.optimum
     else:
         periods = n // days
-        contexts = np.asarray(bed.days)[: periods * days].reshape(periods, days * T, q)
-        best = _optima(bed.problem, score.x0[: periods * days : days], contexts)
+        contexts = np.asarray(test_days.days)[: periods * days].reshape(periods, days * T, q)
+        best = _optima(test_days.problem, score.x0[: periods * days : days], contexts)
     return float(promise.ratio) * float(np.max(best)) + float(promise.allowance)
 
 
@@ -289,5 +292,5 @@ def _seconds(run: Callable[[], Any]) -> float:
     return min(found)
 
 
-def _per_step(seconds: float, bed: Bed) -> float:
-    return 1e6 * seconds / (bed.days.shape[0] * bed.days.shape[1])
+def _per_step(seconds: float, test_days: TestDays) -> float:
+    return 1e6 * seconds / (test_days.days.shape[0] * test_days.days.shape[1])

@@ -16,16 +16,16 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent
 from ecl2o.evaluation import metrics
-from ecl2o.evaluation.metrics import Unconverged
+from ecl2o.evaluation.metrics import UnconvergedCounts
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, concrete_value, strip_weak_types, to_device, to_host
 from ecl2o.running import rollout_days
-from ecl2o.running.days import by_day
+from ecl2o.running.days import split_by_day
 
 
-class Bed(eqx.Module):
+class TestDays(eqx.Module):
     """Consecutive days, what is known before them, and the daily oracle's bill: the same for all agents.
 
     Where the oracle did not converge its bill is not the optimum, and nothing measured by it is a result.
@@ -35,21 +35,24 @@ class Bed(eqx.Module):
         x0: (d,), the action in force before the first day.
         days: (n, T, q), consecutive days.
         history: (H, q), the contexts before the first day; None: there are none.
-        oracle_cost: (n,), the daily oracle's bill, made by `Bed.of`.
+        oracle_cost: (n,), the daily oracle's bill, made by `TestDays.of`.
         oracle_unconverged: its steps that did not converge. Default: none.
-        span: the optimum of all days as one run, cut into days, where that is the unit of cost. Default: the daily oracle is.
+        whole_span_optimum: the optimum of all days as one run, cut into days, if it is the unit of cost.
+            Default: the daily oracle is the unit.
     """
+
+    __test__ = False  # pytest collects classes by this prefix
 
     problem: Problem
     x0: Float[Array, " d"]
     days: Float[Array, "n T q"]
     history: Float[Array, "H q"] | None
     oracle_cost: Float[Array, " n"]
-    oracle_unconverged: Unconverged = Unconverged()
-    span: Trajectory | None = None
+    oracle_unconverged: UnconvergedCounts = UnconvergedCounts()
+    whole_span_optimum: Trajectory | None = None
 
     @classmethod
-    def of(cls, problem: Problem, x0, days, history=None) -> "Bed":
+    def of(cls, problem: Problem, x0, days, history=None) -> "TestDays":
         """Run the daily oracle once."""
         problem, x0, days = strip_weak_types(problem), to_device(x0), to_device(days)
         runs, _ = oracle_days(problem, x0, days)
@@ -59,31 +62,33 @@ class Bed(eqx.Module):
                 f"the bills of these days are not finite (contexts of up to {np.abs(days).max():g}); use another unit."
             )
         past = None if history is None else to_device(history)
-        return cls(problem, x0, days, past, runs.cost, Unconverged.count(runs.converged, runs.converged))
+        return cls(problem, x0, days, past, runs.cost, UnconvergedCounts.count(runs.converged, runs.converged))
 
     @classmethod
-    def spanning(cls, problem: Problem, x0, days, history=None) -> "Bed":
+    def with_whole_span_optimum(cls, problem: Problem, x0, days, history=None) -> "TestDays":
         """The same, with the optimum of the whole span as the unit of cost: from the same x0, nobody comes below 1.
 
         It does not depend on where days begin, and hardly on the first and the last of them.
 
         >>> from ecl2o.problem import Mahalanobis, SquaredTracking
         >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
-        >>> bed = Bed.spanning(problem, jnp.zeros(1), jnp.sin(jnp.arange(12.0)).reshape(3, 4, 1))
-        >>> bool(bed.unit.sum() < bed.oracle_cost.sum())
+        >>> test_days = TestDays.with_whole_span_optimum(
+        ...     problem, jnp.zeros(1), jnp.sin(jnp.arange(12.0)).reshape(3, 4, 1)
+        ... )
+        >>> bool(test_days.unit.sum() < test_days.oracle_cost.sum())
         True
         """
-        bed = cls.of(problem, x0, days, history)
-        n, T, q = bed.days.shape
-        whole = oracle(bed.problem, Instance(bed.x0, to_host(bed.days).reshape(n * T, q)))
-        return dataclasses.replace(bed, span=_by_day(whole, bed.x0, n)[0])
+        test_days = cls.of(problem, x0, days, history)
+        n, T, q = test_days.days.shape
+        whole = oracle(test_days.problem, Instance(test_days.x0, to_host(test_days.days).reshape(n * T, q)))
+        return dataclasses.replace(test_days, whole_span_optimum=_by_day(whole, test_days.x0, n)[0])
 
     @property
     def unit(self) -> Float[Array, " n"]:
         """What each day costs in the run whose mean daily cost is the unit."""
-        return self.oracle_cost if self.span is None else self.span.cost
+        return self.oracle_cost if self.whole_span_optimum is None else self.whole_span_optimum.cost
 
-    def with_history(self, steps: int) -> "Bed":
+    def with_history(self, steps: int) -> "TestDays":
         """The same days with only the last so many contexts before them."""
         if self.history is None or len(self.history) <= steps:
             return self
@@ -94,7 +99,7 @@ class Bed(eqx.Module):
         return np.concatenate([np.asarray(self.x0)[None], np.asarray(runs.actions)[:-1, -1]])
 
 
-_by_day = eqx.filter_jit(by_day)
+_by_day = eqx.filter_jit(split_by_day)
 
 
 class DailyScore(eqx.Module):
@@ -117,7 +122,7 @@ class DailyScore(eqx.Module):
     ratio: Float[np.ndarray, " n"]
     average_cost: float
     prediction_error: float | None
-    unconverged: Unconverged = Unconverged()
+    unconverged: UnconvergedCounts = UnconvergedCounts()
     optimum: Float[np.ndarray, " n"] | None = None
 
     @property
@@ -135,7 +140,7 @@ class DailyScore(eqx.Module):
 
 def score_days(
     agent: AbstractAgent,
-    bed: Bed,
+    test_days: TestDays,
     forecaster: AbstractForecaster | None = None,
     key: PRNGKeyArray | None = None,
 ) -> DailyScore:
@@ -143,32 +148,37 @@ def score_days(
 
     Args:
         agent: who is tested.
-        bed: on which days.
+        test_days: on which days.
         forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the day's future.
         key: for forecasters that draw noise. Default: none.
     """
-    return score_runs(*rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster, key), bed)
+    return score_runs(
+        *rollout_days(agent, test_days.problem, test_days.x0, test_days.days, test_days.history, forecaster, key),
+        test_days,
+    )
 
 
-def score_all(agents: Sequence[AbstractAgent], bed: Bed) -> list[DailyScore]:
+def score_agents(agents: Sequence[AbstractAgent], test_days: TestDays) -> list[DailyScore]:
     """Test agents that differ in their arrays only, all at once; none of them looks ahead.
 
     Args:
         agents: who is tested.
-        bed: on which days.
+        test_days: on which days.
     """
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *agents)
-    together = jax.device_get(_all_days(stacked, bed))  # on the host, where cutting an array costs nothing
+    together = jax.device_get(_all_days(stacked, test_days))  # on the host, where cutting an array costs nothing
     apart = (jax.tree.map(lambda leaf, i=i: to_device(leaf[i]), together) for i in range(len(agents)))
-    return [score_runs(runs, starts, bed) for runs, starts in apart]
+    return [score_runs(runs, starts, test_days) for runs, starts in apart]
 
 
 @eqx.filter_jit
-def _all_days(agents: AbstractAgent, bed: Bed) -> tuple[Trajectory, Float[Array, "k n d"]]:
-    return jax.vmap(lambda agent: rollout_days(agent, bed.problem, bed.x0, bed.days, bed.history))(agents)
+def _all_days(agents: AbstractAgent, test_days: TestDays) -> tuple[Trajectory, Float[Array, "k n d"]]:
+    return jax.vmap(
+        lambda agent: rollout_days(agent, test_days.problem, test_days.x0, test_days.days, test_days.history)
+    )(agents)
 
 
-def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], bed: Bed) -> DailyScore:
+def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], test_days: TestDays) -> DailyScore:
     """The score of runs through the days of a bed, each from its x0.
 
     The prediction error is the mean squared distance of the advice from the day's oracle, over the oracle's mean cost (the
@@ -177,12 +187,14 @@ def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], bed: Bed) -> Da
     Args:
         runs: what was played, with a leading day axis.
         starts: (n, d), where each day began.
-        bed: on which days.
+        test_days: on which days.
     """
-    return _score(runs, starts, _measured(bed.problem, bed.x0, bed.days, bed.unit, runs.cost, starts))
+    return _score(
+        runs, starts, _measured(test_days.problem, test_days.x0, test_days.days, test_days.unit, runs.cost, starts)
+    )
 
 
-def score_runs_each(runs: Trajectory, starts: Float[AnyArray, "k n d"], beds: Sequence[Bed]) -> list[DailyScore]:
+def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], beds: Sequence[TestDays]) -> list[DailyScore]:
     """The same for a bed each, all of one structure and shape, in one program.
 
     Args:
@@ -190,7 +202,7 @@ def score_runs_each(runs: Trajectory, starts: Float[AnyArray, "k n d"], beds: Se
         starts: (k, n, d), where each day began.
         beds: on which days, k of them.
     """
-    places = [(bed.problem, bed.x0, bed.days, bed.unit) for bed in beds]
+    places = [(test_days.problem, test_days.x0, test_days.days, test_days.unit) for test_days in beds]
     problem, x0, days, unit = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
     runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where cutting an array costs nothing
     measured = jax.tree.map(np.asarray, _measured_each(problem, x0, days, unit, runs.cost, starts))
@@ -213,7 +225,7 @@ class _Measured(eqx.Module):
 @eqx.filter_jit
 def _measured(problem: Problem, x0, days, unit, cost, starts) -> _Measured:
     best = jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
-    cost, least, unit = (metrics.without_rounding(bill, problem, x0, days) for bill in (cost, best.cost, unit))
+    cost, least, unit = (metrics.drop_rounding_costs(bill, problem, x0, days) for bill in (cost, best.cost, unit))
     average = metrics.cost_ratios(jnp.mean(cost), jnp.mean(unit))
     return _Measured(best.actions, best.cost, best.converged, metrics.cost_ratios(cost, least), average)
 
@@ -227,7 +239,7 @@ def _score(runs: Trajectory, starts: Float[AnyArray, "n d"], measured: _Measured
         missed = np.sum((np.asarray(runs.advice) - np.asarray(measured.best)) ** 2, axis=(-2, -1))
         error = _over(float(np.mean(missed)), float(np.mean(np.asarray(measured.optimum))))
     figures = np.asarray(runs.cost), np.asarray(measured.ratio), float(measured.average_cost), error
-    unconverged = Unconverged.count(runs.converged, measured.converged)
+    unconverged = UnconvergedCounts.count(runs.converged, measured.converged)
     return DailyScore(runs, np.asarray(starts), *figures, unconverged, np.asarray(measured.optimum))
 
 

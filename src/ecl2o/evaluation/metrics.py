@@ -29,7 +29,7 @@ def cost_ratios(cost: Float[Array, "*n"], oracle_cost: Float[Array, "*n"]) -> Fl
     return jnp.where(free & ~jnp.isnan(cost), jnp.where(cost <= 0, 1.0, jnp.inf), ratio)
 
 
-def without_rounding(
+def drop_rounding_costs(
     cost: Float[Array, "*n"], problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "*m T q"]
 ) -> Float[Array, "*n"]:
     """Bills of T steps, with 0 for those that are no more than what rounding the actions costs.
@@ -40,7 +40,7 @@ def without_rounding(
     >>> from ecl2o.problem import LinearSwitching, SquaredTracking
     >>> problem = Problem(SquaredTracking(), LinearSwitching(rate=1.0))
     >>> still = jnp.ones(1, jnp.float32), jnp.ones((24, 1), jnp.float32)
-    >>> [round(float(c), 5) for c in without_rounding(jnp.array([1e-5, 0.1], jnp.float32), problem, *still)]
+    >>> [round(float(c), 5) for c in drop_rounding_costs(jnp.array([1e-5, 0.1], jnp.float32), problem, *still)]
     [0.0, 0.1]
     """
     error = 50 * jnp.finfo(cost.dtype).eps * jnp.maximum(jnp.max(jnp.abs(contexts)), jnp.max(jnp.abs(x0)))
@@ -111,7 +111,7 @@ def regret(run: Trajectory, comparator: Trajectory) -> Float[Array, "*n"]:
 MARK = " †"
 
 
-class Unconverged(eqx.Module):
+class UnconvergedCounts(eqx.Module):
     """How many of an agent's steps, and of the steps of the oracles it is measured by, did not converge.
 
     The steps of a guard that has lost its promise count too.
@@ -121,9 +121,9 @@ class Unconverged(eqx.Module):
         oracle: steps of the oracle. Default: 0.
         of: all steps of the agent. Default: 0.
 
-    >>> print(Unconverged(steps=3, oracle=48, of=48))
+    >>> print(UnconvergedCounts(steps=3, oracle=48, of=48))
     3 of 48 steps, and 48 of the oracle's, did not converge
-    >>> bool(Unconverged(of=48))
+    >>> bool(UnconvergedCounts(of=48))
     False
     """
 
@@ -132,13 +132,13 @@ class Unconverged(eqx.Module):
     of: int = 0
 
     @classmethod
-    def count(cls, runs: Bool[AnyArray, "n T"], oracles: Bool[AnyArray, "n T"]) -> "Unconverged":
+    def count(cls, runs: Bool[AnyArray, "n T"], oracles: Bool[AnyArray, "n T"]) -> "UnconvergedCounts":
         """Of whether each step of a run, and of the optimum of the same days, converged."""
         steps, oracle = (int(np.sum(~np.asarray(each))) for each in (runs, oracles))
         return cls(steps, oracle, int(runs.size))
 
-    def __add__(self, other: "Unconverged") -> "Unconverged":
-        return Unconverged(self.steps + other.steps, self.oracle + other.oracle, self.of + other.of)
+    def __add__(self, other: "UnconvergedCounts") -> "UnconvergedCounts":
+        return UnconvergedCounts(self.steps + other.steps, self.oracle + other.oracle, self.of + other.of)
 
     def __bool__(self) -> bool:
         return self.steps > 0 or self.oracle > 0

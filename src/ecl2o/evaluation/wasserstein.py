@@ -8,7 +8,7 @@ from jaxtyping import Float
 from scipy.spatial.distance import cdist
 
 
-class Transport(eqx.Module):
+class TransportPlan(eqx.Module):
     """The cheapest way to turn one set of days, each of the same weight, into another.
 
     Args:
@@ -31,7 +31,7 @@ class Transport(eqx.Module):
         return float(np.max(changes[moved] / self.lengths[moved], initial=0.0))
 
 
-def transport(days: Float[np.ndarray, "n k"], others: Float[np.ndarray, "m k"]) -> Transport:
+def solve_transport(days: Float[np.ndarray, "n k"], others: Float[np.ndarray, "m k"]) -> TransportPlan:
     """The Wasserstein distance W1 between two sets of days, each a vector, in the Euclidean norm, and the plan that attains it.
 
     Exact: an assignment where the sets have the same size, else the linear program of transport (HiGHS), both by SciPy.
@@ -40,7 +40,7 @@ def transport(days: Float[np.ndarray, "n k"], others: Float[np.ndarray, "m k"]) 
         days: (n, k), one set.
         others: (m, k), the other.
 
-    >>> transport(np.array([[0.0], [1.0]]), np.array([[3.0], [2.0]])).distance
+    >>> solve_transport(np.array([[0.0], [1.0]]), np.array([[3.0], [2.0]])).distance
     2.0
     """
     lengths = cdist(np.asarray(days, float), np.asarray(others, float))
@@ -50,7 +50,7 @@ def transport(days: Float[np.ndarray, "n k"], others: Float[np.ndarray, "m k"]) 
         plan[scipy.optimize.linear_sum_assignment(lengths)] = 1 / n
     else:
         plan = _solved(lengths)
-    return Transport(float(np.sum(plan * lengths)), plan, lengths)
+    return TransportPlan(float(np.sum(plan * lengths)), plan, lengths)
 
 
 def _solved(lengths: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m"]:

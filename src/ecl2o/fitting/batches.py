@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from ecl2o.data import Contexts
-from ecl2o.evaluation import Bed, DailyScore, score_runs_each
-from ecl2o.evaluation.comparison import Entry, score_days_of
+from ecl2o.evaluation import DailyScore, TestDays, score_runs_batch
+from ecl2o.evaluation.comparison import Contender, score_contender
 from ecl2o.fitting.promise_spec import Terms
 from ecl2o.fitting.settings import Recipe
 from ecl2o.problem import Problem
@@ -49,10 +49,10 @@ def refuse_unless_alike(sites: Sequence[Contexts]) -> None:
         )
 
 
-def score_each(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[DailyScore]:
+def score_each(entries: Sequence[Contender], beds: Sequence[TestDays]) -> list[DailyScore]:
     """One entry on one bed for each site, all of them in one program; that of a comparison where there is one site."""
     if len(beds) == 1:
-        return [score_days_of(entries[0], beds[0])]
+        return [score_contender(entries[0], beds[0])]
     if len({entry.run for entry in entries}) != 1:
         raise ValueError("entries that run as one program must go through the days in one way.")
     made = [
@@ -60,7 +60,7 @@ def score_each(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[DailyScore
         for entry, bed in zip(entries, beds, strict=True)
     ]
     runs, starts = _run_each(entries[0].run, stacked(made))
-    return score_runs_each(runs, starts, beds)
+    return score_runs_batch(runs, starts, beds)
 
 
 @eqx.filter_jit

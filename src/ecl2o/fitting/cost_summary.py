@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from ecl2o.evaluation.comparison import ScoredEntry
+from ecl2o.evaluation.comparison import ComparisonRow
 from ecl2o.problem import CurvedTracking, Mahalanobis, Problem, SquaredTracking
 
 _DIGITS = 4  # of the largest figure
@@ -90,10 +90,10 @@ class Bills:
     unit_cost: float | None = None
 
     @classmethod
-    def of(cls, entry: ScoredEntry, unit_cost: float | None = None) -> "Bills":
+    def of(cls, entry: ComparisonRow, unit_cost: float | None = None) -> "Bills":
         """The bills of an entry.
 
-        >>> entry = ScoredEntry("it", 1.2, 1.5, {}, 0, 1.0, mean_bill=50.0, dearest_bill=80.0, allowed=120.0)
+        >>> entry = ComparisonRow("it", 1.2, 1.5, {}, 0, 1.0, mean_bill=50.0, dearest_bill=80.0, allowed=120.0)
         >>> Bills.of(entry, unit_cost=3.0)
         Bills(mean_day=300.0, dearest_day=480.0, allowed=720.0, unit_cost=3.0)
         """

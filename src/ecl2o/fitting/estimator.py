@@ -15,7 +15,7 @@ import pandas as pd
 from ecl2o.data import Contexts, Split, frame_series, series_contexts
 from ecl2o.data.contexts import whole_days
 from ecl2o.data.series import and_weight, weight_last
-from ecl2o.evaluation.comparison import ScoredEntry
+from ecl2o.evaluation.comparison import ComparisonRow
 from ecl2o.exceptions import DataError
 from ecl2o.fitting import pipeline
 from ecl2o.fitting.promise_spec import Per, Terms
@@ -277,7 +277,7 @@ def fit_series(
     return SeriesPolicy(alpha, promise, per, **settings).fit(frame)
 
 
-def _table(entries: list[ScoredEntry]) -> pd.DataFrame:
+def _table(entries: list[ComparisonRow]) -> pd.DataFrame:
     """The comparison, one row for each entry; the live ratio only where somebody has one."""
     rows = {
         _LABELS.get(entry.name, entry.name): {

@@ -24,12 +24,12 @@ from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.data import Contexts
 from ecl2o.fitting.batches import refuse_unless_alike, stacked
 from ecl2o.fitting.promise_spec import Terms, renewed
-from ecl2o.learning.training_loop import begun_at_zero
+from ecl2o.learning.training_loop import init_at_zero
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, to_device
-from ecl2o.running import rollout, rollout_set
-from ecl2o.running.rollout import mapped
+from ecl2o.running import rollout, rollout_batch
+from ecl2o.running.rollout import vmap_unless_single
 
 Guard = TypeVar("Guard", Competitive, Guarded)
 
@@ -150,7 +150,7 @@ def train_through_sites(
 
     every = stacked([stacked(group) for group in guards])
     weights, frozen = eqx.partition(every, trainable_mask(every))
-    adam = begun_at_zero(jax.vmap(jax.vmap(_ADAM.init)), weights)
+    adam = init_at_zero(jax.vmap(jax.vmap(_ADAM.init)), weights)
     rates = learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
     losses, done = [np.zeros((len(sites), len(guards[0]), 0))], [0]
     kept, costs = [weights], [_daily_costs(weights, frozen, costs_of, validation, period, per_day)]
@@ -175,7 +175,7 @@ def train_through_sites(
 
 @eqx.filter_jit
 def _outlooks(advisor: OnlineRidge, problems: Problem, values: Float[AnyArray, "sites n q"]) -> DiscountedForecast:
-    return mapped(lambda problem, contexts: record_outlook(advisor, problem, contexts))(problems, values)
+    return vmap_unless_single(lambda problem, contexts: record_outlook(advisor, problem, contexts))(problems, values)
 
 
 def _window_days(period: int | None, steps_per_day: int, most: int) -> int:
@@ -238,7 +238,7 @@ def _runs(weights, frozen, problem: Problem, recording: _Recording, period: int 
     axes = jax.tree.map(lambda _: None, guard)
     each = Replayed(jax.tree.map(lambda _: 0, recording.outlook))
     agent = advised(guard, Replayed(recording.outlook))
-    return rollout_set(agent, problem, recording.instances, agent_axes=advised(axes, each))
+    return rollout_batch(agent, problem, recording.instances, agent_axes=advised(axes, each))
 
 
 def _cost(weights, frozen, problem: Problem, recording: _Recording, period: int | None) -> Float[Array, ""]:
@@ -256,7 +256,7 @@ def _daily_costs(
         runs = _runs(weights, frozen, problem, recording, period)
         return ((runs.hitting + runs.switching) / recording.unit).reshape(-1, steps_per_day).sum(axis=1)
 
-    return mapped(mapped(one, (0, 0, None, None)))(weights, frozen, problems, recordings)
+    return vmap_unless_single(vmap_unless_single(one, (0, 0, None, None)))(weights, frozen, problems, recordings)
 
 
 _ADAM = optax.scale_by_adam()
@@ -278,4 +278,4 @@ def _descend(
         (weights, adam), values = jax.lax.scan(step, (weights, adam), rates)
         return weights, adam, values
 
-    return mapped(mapped(one, (0, 0, 0, None, None)))(weights, adam, frozen, problems, training)
+    return vmap_unless_single(vmap_unless_single(one, (0, 0, 0, None, None)))(weights, adam, frozen, problems, training)

@@ -32,8 +32,8 @@ from ecl2o.agents import (
     Switch,
 )
 from ecl2o.agents.advisors import OnlineRidge
-from ecl2o.evaluation import Bed
-from ecl2o.evaluation.comparison import Entry, streamed
+from ecl2o.evaluation import TestDays
+from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractForecaster, Exact, Persistence, RollingProfile, SeasonalNaive
 from ecl2o.policy import load
@@ -94,15 +94,15 @@ _OF_SERIES = {(SquaredTracking, Mahalanobis), (CurvedTracking, Mahalanobis)}  # 
 _LEARN_ON = ("ridge", "competitive-ridge")  # what they have learned is not forgotten at midnight
 
 
-def named_entry(name: str, bed: Bed, forecaster: AbstractForecaster | None = None) -> Entry:
+def named_entry(name: str, bed: TestDays, forecaster: AbstractForecaster | None = None) -> Contender:
     """An agent by name for the days of a bed; it asks a rolling profile unless another forecaster is given."""
     if name not in NAMED_AGENTS:
         raise ValueError(f"no agent is called {name!r}; there are {', '.join(NAMED_AGENTS)}.")
     steps = bed.days.shape[1]
     agent = NAMED_AGENTS[name](steps)
     if name in _LEARN_ON:
-        return streamed(agent, bed.problem)
-    return Entry(agent, RollingProfile(period=steps) if forecaster is None else forecaster)
+        return make_contender(agent, bed.problem)
+    return Contender(agent, RollingProfile(period=steps) if forecaster is None else forecaster)
 
 
 def is_policy(name: str) -> bool:
@@ -110,13 +110,13 @@ def is_policy(name: str) -> bool:
     return name.endswith(_POLICY) or Path(name).is_file()
 
 
-def asked_entries(names: Sequence[str], bed: Bed, forecaster: str) -> dict[str, Entry | NotApplicableError]:
+def asked_entries(names: Sequence[str], bed: TestDays, forecaster: str) -> dict[str, Contender | NotApplicableError]:
     """Agents and policy files by name for the days of a bed; planners ask the named forecaster, policies their own.
 
     In the place of a policy whose bill is of another kind stands why it cannot be compared.
     """
     asked = NAMED_FORECASTERS[forecaster](bed.days.shape[1])
-    entries: dict[str, Entry | NotApplicableError] = {}
+    entries: dict[str, Contender | NotApplicableError] = {}
     for name in names:
         if is_policy(name):
             try:
@@ -128,7 +128,7 @@ def asked_entries(names: Sequence[str], bed: Bed, forecaster: str) -> dict[str, 
     return entries
 
 
-def policy_entry(path: str | Path, bed: Bed) -> Entry:
+def policy_entry(path: str | Path, bed: TestDays) -> Contender:
     """A policy file for the days of a bed, whose problem and length of day must be those that it was made for."""
     policy = load(path)
     check_memory(policy, str(path))
@@ -146,7 +146,7 @@ def policy_entry(path: str | Path, bed: Bed) -> Entry:
             f"{_in_words(policy.problem)}, and this one: {_in_words(bed.problem)}. Give alpha, bounds and weights as they were "
             "when it was fitted."
         )
-    return streamed(policy.agent, policy.problem, policy.forecaster)
+    return make_contender(policy.agent, policy.problem, policy.forecaster)
 
 
 def _can_be_alike(problem: Problem, other: Problem) -> bool:

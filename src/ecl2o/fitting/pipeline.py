@@ -20,8 +20,8 @@ from jaxtyping import Float
 
 from ecl2o.agents import Greedy
 from ecl2o.data import Contexts, Days, SeriesMetadata, Split
-from ecl2o.evaluation import Bed, Certificate, DailyScore, certify
-from ecl2o.evaluation.comparison import Entry, ScoredEntry, compare, streamed
+from ecl2o.evaluation import Certificate, DailyScore, TestDays, certify
+from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare, make_contender
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.batches import Site, refuse_unless_alike, score_each
 from ecl2o.fitting.candidates import CORRECTED, Option, Shape, in_units, options, references, untrained_options
@@ -66,8 +66,8 @@ class FittedSeries:
     candidates: list[Candidate]
     chosen: Candidate
     left_out: dict[Advisor, str]
-    entries: list[ScoredEntry]
-    bed: Bed
+    entries: list[ComparisonRow]
+    bed: TestDays
     screened: str | None = None  # what was replaced in the series, in words
 
     @property
@@ -140,28 +140,28 @@ class Choice:
         return self.candidates[self.best]
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> Contender:
         """The chosen agent as it will be used."""
         return self._entry(self.options[self.best])
 
-    def test_bed(self) -> Bed:
+    def test_bed(self) -> TestDays:
         """The days that training and choice never saw, with as much before them as anybody begins on."""
         longest = max(option.kept_steps(self.contexts) for option in self.options)
         steps = _history_steps(longest, self.contexts, test=True)
         return _bed(self.problem, self.contexts.test_days(steps))
 
-    def _entry(self, option: Option) -> Entry:
+    def _entry(self, option: Option) -> Contender:
         """An option as it will be used, on as much of the past as it begins on."""
-        return streamed(option.agent, self.problem, option.forecaster, option.kept_steps(self.contexts))
+        return make_contender(option.agent, self.problem, option.forecaster, option.kept_steps(self.contexts))
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, Contender]:
         """The choice, all that it was chosen from, and what needs no training whether or not it was asked for."""
         own = self.options[self.best]
         others = {option.name: self._entry(option) for option in self.options if option is not own}
         asked = {"policy": self.entry} | others
-        return asked | reference_entries(self.problem, self.contexts.steps_per_day) | {"greedy": Entry(Greedy())}
+        return asked | reference_entries(self.problem, self.contexts.steps_per_day) | {"greedy": Contender(Greedy())}
 
-    def policy(self, rows: list[ScoredEntry]) -> Policy:
+    def policy(self, rows: list[ComparisonRow]) -> Policy:
         """As it is used, with how it did on the test days."""
         policy = _policy(self.options[self.best], self.problem, self.contexts, self.recipe, self.chosen, rows)
         contract = {"plausible": self.plausible, "accepted_after": self.contexts.steps_per_day}
@@ -201,7 +201,7 @@ def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress:
     scores: list[list[DailyScore]] = [[] for _ in sites]
     for kind, option in enumerate(tried[0]):
         known = [bed.with_history(option.kept_steps(sites[0].contexts)) for bed in beds]
-        entries = [Entry(each[kind].agent, each[kind].forecaster, stream_days) for each in tried]
+        entries = [Contender(each[kind].agent, each[kind].forecaster, stream_days) for each in tried]
         for mine, score in zip(scores, score_each(entries, known), strict=True):
             mine.append(score)
         progress("choosing on validation days", kind + 1, len(tried[0]))
@@ -209,16 +209,18 @@ def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress:
     return [_choice(*each) for each in found]
 
 
-def _bed(problem: Problem, known: Days) -> Bed:
+def _bed(problem: Problem, known: Days) -> TestDays:
     """Days to be judged on; they begin where the last context was, or as near to it as the bounds allow."""
-    return Bed.spanning(problem, problem.actions.project(to_device(known.x0)), known.days, known.history)
+    return TestDays.with_whole_span_optimum(
+        problem, problem.actions.project(to_device(known.x0)), known.days, known.history
+    )
 
 
 def _choice(
     contexts: Contexts,
     recipe: Recipe,
     site: Site,
-    bed: Bed,
+    bed: TestDays,
     tried: Sequence[Option],
     scores: Sequence[DailyScore],
     plausible: list[tuple[float, float]],
@@ -242,10 +244,11 @@ def scaled_site(contexts: Contexts, recipe: Recipe) -> Site:
     return Site(scaled, series_problem(contexts, recipe.alpha, own.bounds, own.weights), own)
 
 
-def reference_entries(problem: Problem, steps_per_day: int) -> dict[str, Entry]:
+def reference_entries(problem: Problem, steps_per_day: int) -> dict[str, Contender]:
     """What a policy must be compared with, trained on nothing: the expert, and what a practitioner would use instead."""
     return {
-        option.name: streamed(option.agent, problem, option.forecaster) for option in references(problem, steps_per_day)
+        option.name: make_contender(option.agent, problem, option.forecaster)
+        for option in references(problem, steps_per_day)
     }
 
 
@@ -305,7 +308,7 @@ def _policy(
     contexts: Contexts,
     recipe: Recipe,
     chosen: Candidate,
-    rows: list[ScoredEntry],
+    rows: list[ComparisonRow],
 ) -> Policy:
     """The policy with what evaluate, act and the next engineer need to know, and the latest contexts to begin with."""
     series = contexts.metadata

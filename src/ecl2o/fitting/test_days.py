@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from ecl2o.data import Contexts
-from ecl2o.evaluation import Bed
+from ecl2o.evaluation import TestDays
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.pipeline import series_problem
 from ecl2o.fitting.settings import Alpha
@@ -24,7 +24,7 @@ def series_bed(
     weights: tuple[float, float] | None = None,
     bounds: tuple[float, float] | None = None,
     days: int | None = None,
-) -> Bed:
+) -> TestDays:
     """The series as days, the first ones as history; weights, if it has any, are billed between these ends, or as they are.
 
     Of the days only the last so many, if that is said; what comes before them is history, up to a year.
@@ -40,10 +40,10 @@ def series_bed(
     history = contexts.values[max(first - MOST_HISTORY_DAYS, 0) * per_day : first * per_day]
     problem = series_problem(contexts, alpha, bounds, weights)
     x0 = problem.actions.project(to_device(history[-1, : contexts.action_dim]))
-    return Bed.spanning(problem, x0, _days(contexts)[first:], history)
+    return TestDays.with_whole_span_optimum(problem, x0, _days(contexts)[first:], history)
 
 
-def last_days(bed: Bed, days: int | None) -> Bed:
+def last_days(bed: TestDays, days: int | None) -> TestDays:
     """The same bed with its last days only; what comes before them is history."""
     if days is None or days >= bed.days.shape[0]:
         return bed
@@ -54,11 +54,11 @@ def last_days(bed: Bed, days: int | None) -> Bed:
     x0 = bed.problem.actions.project(hitting.centre(past[-1], dim)) if quadratic else bed.x0
     if bed.history is not None:
         past = jnp.concatenate([bed.history, past])[-MOST_HISTORY_DAYS * bed.days.shape[1] :]
-    make = Bed.of if bed.span is None else Bed.spanning
+    make = TestDays.of if bed.whole_span_optimum is None else TestDays.with_whole_span_optimum
     return make(bed.problem, x0, kept, None if bed.history is None else past)
 
 
-def policy_bed(policy: Policy, contexts: Contexts, days: int | None) -> tuple[Bed, int]:
+def policy_bed(policy: Policy, contexts: Contexts, days: int | None) -> tuple[TestDays, int]:
     """The days to test a policy on with what came before them, and the number of the first."""
     per_day = contexts.steps_per_day
     remembered = policy.contract.history_steps
@@ -75,7 +75,7 @@ def policy_bed(policy: Policy, contexts: Contexts, days: int | None) -> tuple[Be
     longest = max(wanted, kept, _FEWEST_HISTORY_DAYS)
     history = contexts.values[max(first - longest, 0) * per_day : first * per_day]
     make = (
-        Bed.spanning if isinstance(policy.problem.switching, Mahalanobis) else Bed.of
+        TestDays.with_whole_span_optimum if isinstance(policy.problem.switching, Mahalanobis) else TestDays.of
     )  # else a long span takes too long
     return make(policy.problem, choose_x0(policy, history[-1]), _days(contexts)[first:], history), first
 

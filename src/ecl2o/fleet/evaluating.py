@@ -11,7 +11,7 @@ import jax
 from ecl2o import __version__
 from ecl2o.agents import ROBD
 from ecl2o.data import Contexts
-from ecl2o.evaluation.comparison import Entry, streamed
+from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import ChunkFailedError
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.fitting.read import Reading
@@ -140,9 +140,9 @@ def evaluate_chunk(chunk: Chunk[SiteToTest]) -> Sequence[Tested]:
 def _tested(sites: Sequence[SiteToTest]) -> list[dict[str, Any]]:
     found = [policy_bed(site.policy, site.contexts, site.days) for site in sites]
     beds = [bed for bed, _ in found]
-    entries = [streamed(site.policy.agent, site.policy.problem, site.policy.forecaster) for site in sites]
+    entries = [make_contender(site.policy.agent, site.policy.problem, site.policy.forecaster) for site in sites]
     own = score_alike(entries, beds)
-    expert = score_alike([Entry(ROBD())] * len(sites), beds)
+    expert = score_alike([Contender(ROBD())] * len(sites), beds)
     rows = []
     for site, (bed, first), entry, beside in zip(sites, found, own, expert, strict=True):
         worst = site.contexts.time[(first + entry.worst_day) * site.contexts.steps_per_day]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from ecl2o.data import Contexts
-from ecl2o.evaluation import Bed
-from ecl2o.evaluation.comparison import Entry, ScoredEntry, with_score
+from ecl2o.evaluation import TestDays
+from ecl2o.evaluation.comparison import ComparisonRow, Contender, make_row
 from ecl2o.exceptions import ChunkFailedError
 from ecl2o.fitting.batches import score_each
 from ecl2o.fitting.candidates import planner, refuse_infeasible
@@ -207,7 +207,7 @@ def _fit_together(sites: Sequence[ReadSite]) -> list[FittedSite]:
     return found
 
 
-def _tested(choices: Sequence[Choice]) -> list[list[ScoredEntry]]:
+def _tested(choices: Sequence[Choice]) -> list[list[ComparisonRow]]:
     """What was chosen for each site on its test days, beside R-OBD and RHC."""
     beds = [choice.test_bed() for choice in choices]
     beside = [reference_entries(choice.problem, choice.contexts.steps_per_day) for choice in choices]
@@ -220,7 +220,7 @@ def _tested(choices: Sequence[Choice]) -> list[list[ScoredEntry]]:
     ]
 
 
-def score_alike(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[ScoredEntry]:
+def score_alike(entries: Sequence[Contender], beds: Sequence[TestDays]) -> list[ComparisonRow]:
     """Entries with their scores, those of one structure as one program, of the same width whatever their number."""
     known = [
         bed if entry.history_steps is None else bed.with_history(entry.history_steps)
@@ -229,12 +229,12 @@ def score_alike(entries: Sequence[Entry], beds: Sequence[Bed]) -> list[ScoredEnt
     groups: dict[Any, list[int]] = {}
     for place, both in enumerate(zip(entries, known, strict=True)):
         groups.setdefault(_structure(both), []).append(place)
-    found: dict[int, ScoredEntry] = {}
+    found: dict[int, ComparisonRow] = {}
     for places in groups.values():
         filled = [*places, *[places[-1]] * (len(beds) - len(places))]
         scores = score_each([entries[i] for i in filled], [known[i] for i in filled])
         for i, score in zip(places, scores, strict=False):
-            found[i] = with_score("policy", entries[i], beds[i], score)
+            found[i] = make_row("policy", entries[i], beds[i], score)
     return [found[i] for i in range(len(entries))]
 
 
@@ -243,7 +243,7 @@ def _structure(tree: Any) -> tuple[Any, ...]:
     return structure, tuple(getattr(leaf, "shape", ()) for leaf in leaves)
 
 
-def _row(site: ReadSite, choice: Choice, rows: Sequence[ScoredEntry], policy: Policy) -> dict[str, Any]:
+def _row(site: ReadSite, choice: Choice, rows: Sequence[ComparisonRow], policy: Policy) -> dict[str, Any]:
     contexts, recipe, chosen = site.contexts, site.recipe, choice.chosen
     own = rows[0]
     row: dict[str, Any] = {
@@ -266,7 +266,7 @@ def _row(site: ReadSite, choice: Choice, rows: Sequence[ScoredEntry], policy: Po
     return row | {"policy": policy.fingerprint, "digest": site.digest}
 
 
-def figures(entry: ScoredEntry) -> dict[str, Any]:
+def figures(entry: ComparisonRow) -> dict[str, Any]:
     """A scored policy in the figures that a row has."""
     return {
         "average_cost": entry.average_cost,

@@ -18,12 +18,12 @@ from ecl2o.gym.decisions import DecisionEnv
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper
-from ecl2o.running.compiled_step import Packing, Vectors
+from ecl2o.running.compiled_step import VectorLayout, Vectors
 
 Guard = Callable[[AbstractAgent], AbstractGuard]
 
 
-class Told(AbstractAgent):
+class ExternalAdvisor(AbstractAgent):
     """An advisor that proposes what it has been told; whoever steps it puts the proposal into its state."""
 
     @property
@@ -65,10 +65,12 @@ class GuardWrapper(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndar
         if not isinstance(inside, DecisionEnv):
             raise TypeError(f"a promise is about a DecisionEnv, whose costs are known; got {type(inside).__name__}.")
         self._inside = inside
-        self._guard = promise(Told()) if callable(promise) else Competitive(Told(), promise, inside.horizon)
+        self._guard = (
+            promise(ExternalAdvisor()) if callable(promise) else Competitive(ExternalAdvisor(), promise, inside.horizon)
+        )
         stepper = cast_floats(Stepper(self._guard, inside.problem), inside.dtype)
         leaves, structure = jax.tree.flatten(stepper)
-        arrays = Packing(tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves))
+        arrays = VectorLayout(tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves))
         self._arrays = arrays.pack(leaves)
         sizes = Sizes(inside.dim, inside.past_shape, inside.context_dim, inside.horizon)
         self._compiled = _compiled(structure, arrays, sizes, inside.dtype)
@@ -135,7 +137,7 @@ class Compiled:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(structure: Any, arrays: Packing, sizes: Sizes, dtype: np.dtype) -> Compiled:
+def _compiled(structure: Any, arrays: VectorLayout, sizes: Sizes, dtype: np.dtype) -> Compiled:
     """One program for all environments of the same kind and shapes: their numbers are arguments."""
 
     def init(vectors, x0, past):
@@ -151,7 +153,7 @@ def _compiled(structure: Any, arrays: Packing, sizes: Sizes, dtype: np.dtype) ->
     vectors = jax.eval_shape(arrays.pack, arrays.specs)
     begun = jax.eval_shape(init, vectors, x0, past)
     leaves, whole = jax.tree.flatten(begun)
-    carried = Packing(tuple(leaves))
+    carried = VectorLayout(tuple(leaves))
     context = jax.ShapeDtypeStruct((sizes.context_dim,), dtype)
     told = jax.eval_shape(step, vectors, begun, x0, context)[1].info.details
 

@@ -13,7 +13,7 @@ from ecl2o.learning.losses import (
     FixedScale,
     check_cost_scale,
     check_share,
-    fixed_scale,
+    get_scale,
     runs_and_advisor_alone,
 )
 from ecl2o.problem import Instance, Problem, Trajectory
@@ -58,7 +58,7 @@ class AuthorsLoss(AbstractLoss):
     def __call__(
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
     ) -> Float[Array, ""]:
-        scale = fixed_scale(self, oracles)
+        scale = get_scale(self, oracles)
         played, alone = runs_and_advisor_alone(agent, problem, instances)
         ratio = scale.ratio(alone.cost, oracles.cost)
         robustness = jnp.mean(jax.nn.relu(ratio - self.min_cr) + self.min_cr)

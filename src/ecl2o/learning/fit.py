@@ -11,8 +11,8 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.learning.gradients import AbstractGradient, Backpropagation
-from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, with_fixed_scale
-from ecl2o.learning.training_loop import Plan, Report, Runs, Schedule, Solved, train
+from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, fix_scale
+from ecl2o.learning.training_loop import BatchSchedule, Report, Schedule, SolvedInstances, TrainingRuns, train
 from ecl2o.offline import oracle_batch
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats, to_device
@@ -166,21 +166,21 @@ def fit_many(
     solved = _with_oracles(problem, instances, oracles)
     training = cast_floats(solved, dtype)
     checked = None if validation is None else cast_floats(_with_oracles(problem, validation), dtype)
-    losses = [cast_floats(with_fixed_scale(loss, training.oracles), dtype) for loss in losses]
+    losses = [cast_floats(fix_scale(loss, training.oracles), dtype) for loss in losses]
     weights, frozen = _stack(
         [eqx.partition(cast_floats(agent, dtype), trainable_mask(agent)) for agent in agents], "agents"
     )
     gradients = [
-        gradient.ready_for(agent, problem, solved.instances, solved.oracles, jax.random.fold_in(key, 0))
+        gradient.prepare_for(agent, problem, solved.instances, solved.oracles, jax.random.fold_in(key, 0))
         for agent, key in zip(agents, keys, strict=True)
     ]
-    runs = Runs(
+    runs = TrainingRuns(
         frozen,
         _stack(losses, "losses"),
         _stack([cast_floats(one, dtype) for one in gradients], "gradients"),
         jnp.stack([jax.random.fold_in(key, 1) for key in keys]),
     )
-    plan = Plan.of(schedule, rates, keys, steps, batch, instances.x0.shape[0], dtype)
+    plan = BatchSchedule.of(schedule, rates, keys, steps, batch, instances.x0.shape[0], dtype)
     trained, history = train(weights, runs, cast_floats(problem, dtype), training, checked, plan, progress)
     results = []
     for i, agent in enumerate(agents):
@@ -200,7 +200,7 @@ def fit_many(
     return results
 
 
-def _with_oracles(problem: Problem, instances: Instance, oracles: Trajectory | None = None) -> Solved:
+def _with_oracles(problem: Problem, instances: Instance, oracles: Trajectory | None = None) -> SolvedInstances:
     """Instances with their oracles, solved in the precision they come in unless they are known."""
     if instances.x0.ndim != 2:
         raise ValueError(f"fit takes a set of instances with a leading axis, got x0 of shape {instances.x0.shape}.")
@@ -212,7 +212,7 @@ def _with_oracles(problem: Problem, instances: Instance, oracles: Trajectory | N
     failed = ~np.asarray(oracles.converged).all(axis=-1)
     if failed.any():
         raise ValueError(f"the oracle did not converge on {failed.sum()} instances.")
-    return Solved(instances, oracles)
+    return SolvedInstances(instances, oracles)
 
 
 def _refuse_bad_settings(agents, keys, rates, steps: int, batch: int, dtype) -> None:

@@ -38,13 +38,13 @@ class AbstractGradient(eqx.Module):
         """What one step costs, in evaluations of the loss on a batch; a backward pass counts as two."""
 
     @abc.abstractmethod
-    def ready_for(
+    def prepare_for(
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory, key: PRNGKeyArray
     ) -> "AbstractGradient":
         """The same, ready to train this agent on this training set. Refuses an agent that it cannot serve."""
 
     @abc.abstractmethod
-    def value_and_slope(
+    def value_and_grad(
         self, loss: AgentLoss, weights: PyTree, frozen: PyTree, key: PRNGKeyArray
     ) -> tuple[Float[Array, ""], PyTree]:
         """(loss, its gradient in the weights) of the agent that weights and frozen leaves make up; one training step."""
@@ -61,10 +61,10 @@ class Backpropagation(AbstractGradient):
     def evaluations(self) -> int:
         return 3
 
-    def ready_for(self, agent, problem, instances, oracles, key) -> "Backpropagation":
+    def prepare_for(self, agent, problem, instances, oracles, key) -> "Backpropagation":
         return self
 
-    def value_and_slope(self, loss, weights, frozen, key):
+    def value_and_grad(self, loss, weights, frozen, key):
         return jax.value_and_grad(lambda w: loss(eqx.combine(w, frozen)))(weights)
 
     def report(self) -> dict[str, float]:
@@ -93,10 +93,10 @@ class ZeroOrder(AbstractGradient):
     def evaluations(self) -> int:
         return 2 * self.directions
 
-    def ready_for(self, agent, problem, instances, oracles, key) -> "ZeroOrder":
+    def prepare_for(self, agent, problem, instances, oracles, key) -> "ZeroOrder":
         return self
 
-    def value_and_slope(self, loss, weights, frozen, key):
+    def value_and_grad(self, loss, weights, frozen, key):
         flat, unflatten = ravel_pytree(weights)
         spread = jnp.sqrt(jnp.mean(flat**2))
         reach = self.sigma * jnp.where(spread > 0, spread, 1.0)
@@ -227,7 +227,7 @@ class SurrogateCalibrator(AbstractGradient):
     def evaluations(self) -> int:
         return 3
 
-    def ready_for(self, agent, problem, instances, oracles, key) -> "SurrogateCalibrator":
+    def prepare_for(self, agent, problem, instances, oracles, key) -> "SurrogateCalibrator":
         if not isinstance(agent, MLAROBD):
             raise TypeError(f"SurrogateCalibrator stands in for MLAROBD's calibrator, got {type(agent).__name__}.")
         first = Start(instances.x0[0], instances.past[0], instances.horizon)
@@ -240,10 +240,10 @@ class SurrogateCalibrator(AbstractGradient):
         else:
             surrogate = _fit_network(triples, actions, self.width, self.depth, self.steps, of_network)
         unseen, _ = _examples(rule, problem, instances, oracles, self.samples, of_check)
-        fitted = checked_surrogate(surrogate, rule, unseen, instances.contexts.shape[-1])
+        fitted = measure_surrogate(surrogate, rule, unseen, instances.contexts.shape[-1])
         return eqx.tree_at(lambda s: s.fitted, self, fitted, is_leaf=lambda leaf: leaf is None)
 
-    def value_and_slope(self, loss, weights, frozen, key):
+    def value_and_grad(self, loss, weights, frozen, key):
         assert self.fitted is not None, "ready_for comes first"
         surrogate = self.fitted.surrogate
 
@@ -321,7 +321,7 @@ def _fit_network(
 
 
 @eqx.filter_jit
-def checked_surrogate(
+def measure_surrogate(
     surrogate: Surrogate, rule: Rule, triples: Float[Array, "n k"], context_dim: int
 ) -> FittedSurrogate:
     """The surrogate with its errors on these triples."""

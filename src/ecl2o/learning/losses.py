@@ -3,7 +3,7 @@
 Costs and ratios live on different scales, and the paper adds them (erratum E16). `cost_scale="oracle"` divides costs by the
 mean oracle cost of the training set, so that mu and kappa mean the same on data of any unit; "instance" divides each by its
 own oracle cost; a number multiplies costs as it is (the authors: 100). `fit` fixes the scale once, on the whole training set,
-through `with_fixed_scale`.
+through `fix_scale`.
 """
 
 import abc
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents import AbstractAgent, Observation, Start
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import as_float, concrete_value
-from ecl2o.running import rollout_set
+from ecl2o.running import rollout_batch
 
 # Oracle costs in denominators are at least this share of their mean: an instance whose optimum is free has no ratio.
 _FLOOR = 1e-6
@@ -81,12 +81,12 @@ class AbstractLoss(eqx.Module):
         """The loss of a batch."""
 
 
-def fixed_scale(loss: AbstractLoss, oracles: Trajectory) -> FixedScale:
+def get_scale(loss: AbstractLoss, oracles: Trajectory) -> FixedScale:
     """The loss's scale: the one that was fixed, or that of these oracles."""
-    return scale_of(loss.cost_scale, oracles) if loss.scale is None else loss.scale
+    return make_scale(loss.cost_scale, oracles) if loss.scale is None else loss.scale
 
 
-def scale_of(cost_scale: CostScale, oracles: Trajectory) -> FixedScale:
+def make_scale(cost_scale: CostScale, oracles: Trajectory) -> FixedScale:
     """A cost scale on the instances of these oracles. Losses that differ only in theirs can be trained together, if fixed."""
     mean = jnp.mean(oracles.cost)
     factors = {"oracle": 1 / mean, "instance": 1.0}
@@ -95,19 +95,19 @@ def scale_of(cost_scale: CostScale, oracles: Trajectory) -> FixedScale:
     return FixedScale(jnp.asarray(factor, mean.dtype), _FLOOR * mean, jnp.asarray(by_instance, mean.dtype))
 
 
-def with_fixed_scale(loss: AbstractLoss, oracles: Trajectory) -> AbstractLoss:
+def fix_scale(loss: AbstractLoss, oracles: Trajectory) -> AbstractLoss:
     """The same loss with its scale fixed on a training set, whose optimum must cost something if it is the unit."""
     mean = concrete_value(jnp.mean(oracles.cost))
     if loss.scale is None and loss.cost_scale == "oracle" and mean is not None and not mean > 0:
         raise ValueError(
             f"cost_scale='oracle' divides by the mean oracle cost, which is {mean:g}; give a number instead."
         )
-    return eqx.tree_at(lambda l: l.scale, loss, fixed_scale(loss, oracles), is_leaf=lambda leaf: leaf is None)
+    return eqx.tree_at(lambda l: l.scale, loss, get_scale(loss, oracles), is_leaf=lambda leaf: leaf is None)
 
 
 def runs(agent: AbstractAgent, problem: Problem, instances: Instance) -> Trajectory:
     """Roll the agent out on every instance of a set."""
-    return rollout_set(agent, problem, instances)
+    return rollout_batch(agent, problem, instances)
 
 
 def _runs_with_advice(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Float[Array, "n T d"]]:
@@ -122,7 +122,7 @@ def runs_and_advisor_alone(agent, problem: Problem, instances: Instance) -> tupl
     twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), instances)
     either = AdviceOrAction(agent, jnp.repeat(jnp.arange(2), n).astype(instances.x0.dtype))
     axes = eqx.tree_at(lambda a: a.alone, jax.tree.map(lambda _: None, either), 0, is_leaf=lambda leaf: leaf is None)
-    both = rollout_set(either, problem, twice, agent_axes=axes)
+    both = rollout_batch(either, problem, twice, agent_axes=axes)
     played, alone = (jax.tree.map(lambda leaf, part=part: leaf[part], both) for part in (slice(0, n), slice(n, None)))
     return played, alone
 
@@ -178,7 +178,7 @@ class CalibratedLoss(AbstractLoss):
     def __call__(
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
     ) -> Float[Array, ""]:
-        scale = fixed_scale(self, oracles)
+        scale = get_scale(self, oracles)
         unroll = _runs_with_advice if self.prediction_rollout == "calibrated" else _runs_with_standalone_actions
         played, advice = unroll(agent, problem, instances)
         rho = scale.ratio(jnp.sum((advice - oracles.actions) ** 2, axis=(-2, -1)), oracles.cost)
@@ -206,7 +206,7 @@ class StandaloneLoss(AbstractLoss):
     def __call__(
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
     ) -> Float[Array, ""]:
-        scale = fixed_scale(self, oracles)
+        scale = get_scale(self, oracles)
         cost = runs(agent, problem, instances).cost
         ratio = jnp.mean(scale.ratio(cost, oracles.cost))
         return self.kappa * ratio + (1 - self.kappa) * scale.mean_cost(cost, oracles.cost)
@@ -236,7 +236,7 @@ class TailLoss(AbstractLoss):
     def __call__(
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
     ) -> Float[Array, ""]:
-        ratios = fixed_scale(self, oracles).ratio(runs(agent, problem, instances).cost, oracles.cost)
+        ratios = get_scale(self, oracles).ratio(runs(agent, problem, instances).cost, oracles.cost)
         n = ratios.shape[0]
         above = jnp.clip(jnp.arange(1, n + 1) - self.level * n, 0, 1)  # how much of each, from best to worst, is tail
         return jnp.sum(above * jnp.sort(ratios)) / jnp.sum(above)

@@ -21,14 +21,14 @@ from ecl2o.learning.gradients import AbstractGradient
 from ecl2o.learning.losses import AbstractLoss
 from ecl2o.learning.losses import runs as runs_of
 from ecl2o.problem import Instance, Trajectory
-from ecl2o.running.rollout import mapped
+from ecl2o.running.rollout import vmap_unless_single
 
 CHUNK = 100  # steps that are compiled as one loop
 
 Schedule = Literal["cosine", "constant"] | Callable[[Any], Any] | Float[Array, " steps"] | Float[np.ndarray, " steps"]
 
 
-class Plan(eqx.Module):
+class BatchSchedule(eqx.Module):
     """Which instances and which learning rate each step of each run uses, padded to whole chunks with steps never made."""
 
     indices: Int[np.ndarray, "chunks n chunk b"]
@@ -36,7 +36,9 @@ class Plan(eqx.Module):
     steps: int
 
     @classmethod
-    def of(cls, schedule: Schedule, learning_rates, keys, steps: int, batch: int, n_instances: int, dtype) -> "Plan":
+    def of(
+        cls, schedule: Schedule, learning_rates, keys, steps: int, batch: int, n_instances: int, dtype
+    ) -> "BatchSchedule":
         """One run per learning rate and key."""
         chunks = -(-steps // CHUNK)
         padded = chunks * CHUNK
@@ -78,18 +80,18 @@ def _epochs(key: PRNGKeyArray, n_instances: int, count: int) -> Int[np.ndarray, 
 Report = Callable[[int, int, float], None]
 
 
-class Solved(eqx.Module):
+class SolvedInstances(eqx.Module):
     """A training or validation set with its oracles."""
 
     instances: Instance
     oracles: Trajectory
 
-    def batch(self, indices: Int[Array, " b"]) -> "Solved":
+    def batch(self, indices: Int[Array, " b"]) -> "SolvedInstances":
         """Some of them."""
         return jax.tree.map(lambda leaf: leaf[indices], self)
 
 
-class Runs(eqx.Module):
+class TrainingRuns(eqx.Module):
     """What differs from run to run besides weights, on a leading axis."""
 
     frozen: PyTree
@@ -98,7 +100,7 @@ class Runs(eqx.Module):
     keys: Key[Array, "*n"] | UInt32[Array, "*n k"]
 
 
-class History(eqx.Module):
+class TrainingHistory(eqx.Module):
     """What happened in all runs."""
 
     loss: Float[np.ndarray, "n steps"]
@@ -107,7 +109,7 @@ class History(eqx.Module):
     best_step: Int[np.ndarray, " n"]
 
 
-class Descent(eqx.Module):
+class TrainingState(eqx.Module):
     """Where training stands: the weights, and Adam's memory of them."""
 
     weights: PyTree
@@ -117,21 +119,21 @@ class Descent(eqx.Module):
 _ADAM = optax.flatten(optax.scale_by_adam())  # one vector: a program of a third of the size
 
 
-def _one_step(carry: Descent, indices, rate, number, run: Runs, problem, training: Solved):
+def _one_step(carry: TrainingState, indices, rate, number, run: TrainingRuns, problem, training: SolvedInstances):
     data = training.batch(indices)
 
     def loss(agent):
         return run.losses(agent, problem, data.instances, data.oracles)
 
     key = jax.random.fold_in(run.keys, number)
-    value, slope = run.gradients.value_and_slope(loss, carry.weights, run.frozen, key)
+    value, slope = run.gradients.value_and_grad(loss, carry.weights, run.frozen, key)
     direction, adam = _ADAM.update(slope, carry.adam)
     weights = jax.tree.map(lambda w, u: w - rate * u, carry.weights, direction)
-    return Descent(weights, adam), value
+    return TrainingState(weights, adam), value
 
 
 @eqx.filter_jit
-def _train_chunk(states, runs: Runs, problem, training, indices, rates, first, count):
+def _train_chunk(states, runs: TrainingRuns, problem, training, indices, rates, first, count):
     """Many runs through `count` steps of a chunk that begins with step `first`; one run is not vmapped, which is faster."""
 
     def one(state, run, indices, rates):
@@ -142,27 +144,27 @@ def _train_chunk(states, runs: Runs, problem, training, indices, rates, first, c
 
         return jax.lax.fori_loop(0, count, step, (state, jnp.zeros_like(rates)))
 
-    return mapped(one)(states, runs, indices, rates)
+    return vmap_unless_single(one)(states, runs, indices, rates)
 
 
 @eqx.filter_jit
-def _validate(weights, frozen, problem, checked: Solved):
+def _validate(weights, frozen, problem, checked: SolvedInstances):
     """Mean cost over the validation set, over the oracle's."""
 
     def one(weights, frozen):
         return jnp.mean(runs_of(eqx.combine(weights, frozen), problem, checked.instances).cost)
 
-    return mapped(one)(weights, frozen) / jnp.mean(checked.oracles.cost)
+    return vmap_unless_single(one)(weights, frozen) / jnp.mean(checked.oracles.cost)
 
 
-def begun_at_zero(init: Callable, weights) -> Any:
+def init_at_zero(init: Callable, weights) -> Any:
     """The state of an optimiser that begins at zero, as Adam does: nothing is compiled for it."""
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(init, weights))
 
 
-def train(weights, runs: Runs, problem, training, checked, plan: Plan, report: Report | None):
+def train(weights, runs: TrainingRuns, problem, training, checked, plan: BatchSchedule, report: Report | None):
     """The loop over chunks on the host. Returns the weights to keep, and what happened."""
-    state = Descent(weights, begun_at_zero(jax.vmap(_ADAM.init), weights))
+    state = TrainingState(weights, init_at_zero(jax.vmap(_ADAM.init), weights))
     count = plan.rates.shape[1]
     losses, checks, check_steps = [], [], []
     best, best_cost, best_step = weights, np.full(count, np.inf), np.full(count, plan.steps)
@@ -184,7 +186,7 @@ def train(weights, runs: Runs, problem, training, checked, plan: Plan, report: R
         if report is not None:
             report(done, plan.steps, float(values[:, -1].mean()))
     validation_cost = np.stack(checks, axis=1) if checks else np.zeros((count, 0))
-    history = History(np.concatenate(losses, axis=1), np.array(check_steps, int), validation_cost, best_step)
+    history = TrainingHistory(np.concatenate(losses, axis=1), np.array(check_steps, int), validation_cost, best_step)
     return (state.weights if checked is None else best), history
 
 

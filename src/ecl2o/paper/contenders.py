@@ -13,7 +13,7 @@ import jax
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, Periodic, PureML, Switch
 from ecl2o.data import Contexts
-from ecl2o.evaluation import Bed, DailyScore, score_days
+from ecl2o.evaluation import DailyScore, TestDays, score_days
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.forecasters import RollingProfile
@@ -209,7 +209,7 @@ def tested(
 
 
 def trade_off_points(
-    cases: Sequence[tuple[str, str, AbstractAgent]], bed: Bed, progress: Progress
+    cases: Sequence[tuple[str, str, AbstractAgent]], bed: TestDays, progress: Progress
 ) -> list[TradeOffPoint]:
     """Settings (family, setting, agent) on the plane of average cost and ratio."""
     points = []

@@ -17,7 +17,7 @@ from ecl2o import theory
 from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Periodic, PureML, Switch
 from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
-from ecl2o.evaluation import Bed, DailyScore, score_all, score_days, score_runs
+from ecl2o.evaluation import DailyScore, TestDays, score_agents, score_days, score_runs
 from ecl2o.fitting.guarded_training import competitive_ridge, train_through
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.fitting.promise_spec import Terms
@@ -80,8 +80,8 @@ class DemandResponse:
         )
         self.problem = Problem(SquaredTracking(), Mahalanobis.isotropic(settings.alpha, dim=1))
         self.windows: Instance = self.contexts.training_windows()
-        self.test = Bed.of(self.problem, *self.contexts.test_days(HISTORY))
-        self.validation = Bed.of(self.problem, *self.contexts.validation_days(HISTORY))
+        self.test = TestDays.of(self.problem, *self.contexts.test_days(HISTORY))
+        self.validation = TestDays.of(self.problem, *self.contexts.validation_days(HISTORY))
 
     @property
     def network_kind(self) -> type[LSTM] | type[MLP]:
@@ -151,13 +151,13 @@ class DemandResponse:
 
     def validation_cost(self, agents: Sequence[AbstractAgent]) -> float:
         """Mean normalised cost on the validation days: what hyper-parameters are chosen by."""
-        return float(np.mean([score.average_cost for score in score_all(agents, self.validation)]))
+        return float(np.mean([score.average_cost for score in score_agents(agents, self.validation)]))
 
     def choices(self, calibrated: dict[Calibrated, MLAROBD]) -> list[Choice]:
         """EC-L2O's trust and mu by the validation days: by cost, and by cost and ratio."""
         network: Network = "lstm" if self.network_kind is LSTM else "mlp"
         tried = [s for s in calibrated if (s.trust, s.mu) in self.tuning]
-        scores = score_all([calibrated[s] for s in tried], self.validation)
+        scores = score_agents([calibrated[s] for s in tried], self.validation)
         records = [
             Record(
                 Setting("ec-l2o", network, s.trust, s.mu, "zero", "oracle"),

@@ -19,7 +19,7 @@ from ecl2o import theory
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling
 from ecl2o.data import Contexts
-from ecl2o.evaluation import Bed, DailyScore, score_days, score_runs
+from ecl2o.evaluation import DailyScore, TestDays, score_days, score_runs
 from ecl2o.evaluation.comparison import worst_live_ratio
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook, train_through_each
@@ -183,9 +183,9 @@ class _Setup:
         self.period, self.dim = contexts.steps_per_day, contexts.dim
         self.problem = Problem(SquaredTracking(), Mahalanobis.isotropic(settings.alpha, dim=self.dim))
         history = min(PROFILE_DAYS, contexts.split.training_days) * self.period
-        judged = Bed.spanning if contexts.preset is None else Bed.of  # weather as in the paper, by the daily oracle
+        judged = TestDays.with_whole_span_optimum if contexts.preset is None else TestDays.of
         self.test = judged(self.problem, *contexts.test_days(history))
-        self.validation = Bed.of(self.problem, *contexts.validation_days(history))
+        self.validation = TestDays.of(self.problem, *contexts.validation_days(history))
         self.key = jax.random.key(settings.seed)
         self.unit = unit
 

@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 from ecl2o import theory
 from ecl2o.agents import MLAROBD
 from ecl2o.data import Contexts
-from ecl2o.evaluation import metrics, transport
-from ecl2o.learning.losses import CalibratedLoss, with_fixed_scale
+from ecl2o.evaluation import metrics, solve_transport
+from ecl2o.learning.losses import CalibratedLoss, fix_scale
 from ecl2o.learning.losses import runs as rolled_out
 from ecl2o.offline import oracle
 from ecl2o.problem import Instance, Problem, Trajectory
@@ -94,7 +94,7 @@ def theorems(
     are taken for independent, which is the theorem's best case. Theorem 5.2 is left out where mu is 0, and has no bound (None)
     where the optimum of some day is 0.
     """
-    loss = with_fixed_scale(CalibratedLoss(mu=mu, rho_bar=rho_bar), training.best)
+    loss = fix_scale(CalibratedLoss(mu=mu, rho_bar=rho_bar), training.best)
     assert isinstance(loss, CalibratedLoss)
     assert loss.scale is not None
     figures = {
@@ -103,7 +103,7 @@ def theorems(
         for where, days in (("training", training), ("use", use))
     }
     losses = {place: mu * prediction + (1 - mu) * cost for place, (cost, prediction) in figures.items()}
-    moved = transport(training.vectors, use.vectors)
+    moved = solve_transport(training.vectors, use.vectors)
     slopes = [moved.slope(losses[who, "training"], losses[who, "use"]) for who in ("trained", "reference")]
     cost, prediction = figures["reference", "use"]
     shared = {

@@ -30,7 +30,7 @@ from ecl2o.learning import (
     fit,
     fit_many,
 )
-from ecl2o.learning.losses import with_fixed_scale
+from ecl2o.learning.losses import fix_scale
 from ecl2o.offline import oracle
 from ecl2o.problem import Box, Instance, Mahalanobis, Problem, SquaredTracking, Trajectory
 from ecl2o.running import rollout
@@ -147,7 +147,7 @@ def gradient_errors(
     true = _slopes(Backpropagation(), agent, setting, effort)
     errors = {}
     for name, method in methods.items():
-        ready = method.ready_for(agent, setting.problem, setting.training, setting.oracles, jax.random.key(1))
+        ready = method.prepare_for(agent, setting.problem, setting.training, setting.oracles, jax.random.key(1))
         errors[name] = compared(_slopes(ready, agent, setting, effort), true, ready.report())
     return errors
 
@@ -167,7 +167,7 @@ def _slopes(
     gradient: AbstractGradient, agent: MLAROBD, setting: ProblemCase, effort: Effort
 ) -> Float[np.ndarray, "b n"]:
     """The method's gradients on the same batches of the training set."""
-    loss = with_fixed_scale(LOSS, setting.oracles)
+    loss = fix_scale(LOSS, setting.oracles)
     weights, frozen = eqx.partition(agent, trainable_mask(agent))
     shape = (effort.batches, effort.batch)
     places = jax.random.randint(jax.random.key(2), shape, 0, setting.training.x0.shape[0])
@@ -181,7 +181,7 @@ def _slopes(
             def of(agent):
                 return loss(agent, setting.problem, given, best)
 
-            return ravel_pytree(gradient.value_and_slope(of, weights, frozen, key)[1])[0]
+            return ravel_pytree(gradient.value_and_grad(of, weights, frozen, key)[1])[0]
 
         return jax.lax.map(one, (places, keys))
 

@@ -18,7 +18,7 @@ from ecl2o.learning import (
     authors_schedule,
     fit_many,
 )
-from ecl2o.learning.losses import CostScale, scale_of
+from ecl2o.learning.losses import CostScale, make_scale
 from ecl2o.learning.training_loop import Report
 from ecl2o.offline import oracle_batch
 from ecl2o.problem import Instance, Problem, Trajectory
@@ -74,7 +74,7 @@ class NetworkTraining:
         """Train networks through the calibrator (EC-L2O); one program for all scales of the cost, since they are fixed here."""
         agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
         kinds: dict[CostScale, None] = dict.fromkeys(s.cost_scale for s in settings)
-        scales = {scale: scale_of(scale, cast_floats(self._oracles, _DTYPE)) for scale in kinds}
+        scales = {scale: make_scale(scale, cast_floats(self._oracles, _DTYPE)) for scale in kinds}
         losses = [CalibratedLoss(mu=s.mu, rho_bar=s.rho_bar, scale=scales[s.cost_scale]) for s in settings]
         return self._fit(agents, losses, settings, report)
 

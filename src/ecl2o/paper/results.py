@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data import Contexts
-from ecl2o.evaluation import Bed, DailyScore, Unconverged
+from ecl2o.evaluation import DailyScore, TestDays, UnconvergedCounts
 from ecl2o.policy import Policy
 
 FORMAT = 1
@@ -32,9 +32,9 @@ class TestedEntry:
         return np.array([getattr(score, figure) for score in self.scores], float)
 
     @property
-    def unconverged(self) -> Unconverged:
+    def unconverged(self) -> UnconvergedCounts:
         """Over all seeds."""
-        return sum((score.unconverged for score in self.scores), start=Unconverged())
+        return sum((score.unconverged for score in self.scores), start=UnconvergedCounts())
 
     def as_json(self) -> dict[str, Any]:
         """The entry in results.json."""
@@ -109,7 +109,7 @@ class WorstDay:
     ratios: dict[str, float]
 
     @classmethod
-    def of(cls, name: str, rows: dict[str, TestedEntry], contexts: Contexts, bed: Bed) -> "WorstDay":
+    def of(cls, name: str, rows: dict[str, TestedEntry], contexts: Contexts, bed: TestDays) -> "WorstDay":
         """The day on which the row's ratio was largest."""
         day = int(np.argmax(rows[name].scores[0].ratio))
         steps = contexts.steps_per_day

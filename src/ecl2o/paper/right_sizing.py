@@ -24,7 +24,7 @@ from ecl2o.agents import MLAROBD, OBD, OGD, ROBD, AbstractAgent, Competitive, Gu
 from ecl2o.agents.advisors import MLP, Scaling
 from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
-from ecl2o.evaluation import Bed, DailyScore, score_days, score_runs
+from ecl2o.evaluation import DailyScore, TestDays, score_days, score_runs
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.offline import oracle_days
@@ -165,7 +165,7 @@ class RightSizing:
         before = np.concatenate([windows.x0, days.x0[None], validation.x0[None]])
         starts = cheapest_actions(self.problem, jnp.asarray(before))
         self.windows = Instance(starts[:-2], windows.contexts)
-        self.test = Bed.of(self.problem, starts[-2], days.days, days.history)
+        self.test = TestDays.of(self.problem, starts[-2], days.days, days.history)
         self.validation = Days(np.asarray(starts[-1]), validation.days, validation.history)
         self.tuning = self._days_before_test(len(days.days))
         self.network_scale = Scaling.of(jnp.asarray(self.contexts.training)), Scaling.of(starts)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ecl2o.agents import AbstractAgent
 from ecl2o.data import Contexts
-from ecl2o.evaluation import Bed, score_all, transport
+from ecl2o.evaluation import TestDays, score_agents, solve_transport
 from ecl2o.paper.results import TestedEntry, summary
 from ecl2o.problem import Problem
 
@@ -52,11 +52,11 @@ def quarters(mornings: pd.DatetimeIndex) -> list[Quarter]:
     return [Quarter(f"{mornings[part[0]]:%d %b} to {mornings[part[-1]]:%d %b}", part) for part in cut]
 
 
-def training_bed(problem: Problem, contexts: Contexts) -> Bed:
+def training_bed(problem: Problem, contexts: Contexts) -> TestDays:
     """The training days after the first, for continuous testing from its last context."""
     per_day = contexts.steps_per_day
     days = contexts.training.reshape(-1, per_day, contexts.dim)
-    return Bed.of(problem, days[0, -1], days[1:])
+    return TestDays.of(problem, days[0, -1], days[1:])
 
 
 def distances(contexts: Contexts) -> dict[str, Any]:
@@ -70,15 +70,15 @@ def distances(contexts: Contexts) -> dict[str, Any]:
     )
     mornings = contexts.test_time()[:: contexts.steps_per_day]
     return {
-        "within": transport(training[::2], training[1::2]).distance,
-        "validation": transport(training, validation).distance,
-        "test": transport(training, test).distance,
-        "quarters": {q.label: transport(training, test[q.days]).distance for q in quarters(mornings)},
+        "within": solve_transport(training[::2], training[1::2]).distance,
+        "validation": solve_transport(training, validation).distance,
+        "test": solve_transport(training, test).distance,
+        "quarters": {q.label: solve_transport(training, test[q.days]).distance for q in quarters(mornings)},
     }
 
 
 def gaps(
-    rows: Mapping[str, TestedEntry], agents: Mapping[str, Sequence[AbstractAgent]], contexts: Contexts, test: Bed
+    rows: Mapping[str, TestedEntry], agents: Mapping[str, Sequence[AbstractAgent]], contexts: Contexts, test: TestDays
 ) -> dict[str, Any]:
     """Each row's cost over the oracle's on the training days, and by how much it is larger in each quarter; over seeds."""
     bed = training_bed(test.problem, contexts)
@@ -86,7 +86,7 @@ def gaps(
     oracle = np.asarray(test.oracle_cost)
     found = {}
     for name, trained in agents.items():
-        before = np.array([score.average_cost for score in score_all(trained, bed)])
+        before = np.array([score.average_cost for score in score_agents(trained, bed)])
         costs = np.stack([score.cost for score in rows[name].scores])
         dearer = {q.label: costs[:, q.days].sum(axis=1) / oracle[q.days].sum() - before for q in parts}
         found[name] = {"training": summary(before), "gap": {label: summary(gap) for label, gap in dearer.items()}}
@@ -116,9 +116,9 @@ def moved_days(problem: Problem, contexts: Contexts, agents: Mapping[str, Sequen
     found = []
     for what, amount in cases:
         offset, factor = (amount, 1.0) if what == "offset" else (0.0, amount)
-        there = Bed.of(problem, factor * bed.x0 + offset, factor * bed.days + offset)
-        distance = transport(still, factor * still + offset).distance
-        costs = {name: [score.average_cost for score in score_all(group, there)] for name, group in agents.items()}
+        there = TestDays.of(problem, factor * bed.x0 + offset, factor * bed.days + offset)
+        distance = solve_transport(still, factor * still + offset).distance
+        costs = {name: [score.average_cost for score in score_agents(group, there)] for name, group in agents.items()}
         found.append(Moved(what, amount, distance, {name: np.array(values) for name, values in costs.items()}))
     return found
 
@@ -135,7 +135,7 @@ def saved_by(experiment: Sequence[Moved], pure: str, calibrated: str) -> dict[st
 
 
 def measured(
-    contexts: Contexts, test: Bed, rows: Mapping[str, TestedEntry], agents: Mapping[str, Sequence[AbstractAgent]]
+    contexts: Contexts, test: TestDays, rows: Mapping[str, TestedEntry], agents: Mapping[str, Sequence[AbstractAgent]]
 ) -> dict[str, Any]:
     """Collect what results.json says: distances, gaps, days moved on purpose, and what each calibrated row saves on those."""
     moved = moved_days(test.problem, contexts, agents)

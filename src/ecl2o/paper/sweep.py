@@ -26,7 +26,7 @@ from ecl2o import theory
 from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Competitive, Periodic, Switch
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge
 from ecl2o.data import Contexts
-from ecl2o.evaluation import Bed, DailyScore, metrics, score_all, score_runs
+from ecl2o.evaluation import DailyScore, TestDays, metrics, score_agents, score_runs
 from ecl2o.exceptions import ChunkFailedError
 from ecl2o.fitting.progress import Progress, silent
 from ecl2o.fitting.settings import refuse_bad_alpha
@@ -61,8 +61,8 @@ class SweepData(eqx.Module):
 
     problem: Problem
     windows: Instance
-    validation: Bed
-    test: Bed
+    validation: TestDays
+    test: TestDays
     seen_before_validation: Float[Array, "n q"]
     seen_before_test: Float[Array, "k q"]
     steps: int = eqx.field(static=True, default=4000)  # Adam's, for each network
@@ -80,8 +80,8 @@ class SweepData(eqx.Module):
         return cls(
             problem,
             contexts.training_windows(),
-            Bed.of(problem, validation.x0, validation.days),
-            Bed.of(problem, test.x0, test.days),
+            TestDays.of(problem, validation.x0, validation.days),
+            TestDays.of(problem, test.x0, test.days),
             jnp.asarray(validation.history),
             jnp.asarray(test.history),
             steps,
@@ -232,7 +232,7 @@ def _streamed_record(data: SweepData, setting: Setting, agent: AbstractAgent) ->
 
 
 def _records(data: SweepData, cases: Sequence[Case], agents: Sequence[AbstractAgent]) -> list[Record]:
-    beds = (score_all(agents, data.validation), score_all(agents, data.test))
+    beds = (score_agents(agents, data.validation), score_agents(agents, data.test))
     return [_record(setting, seed, *scores) for (setting, seed), *scores in zip(cases, *beds, strict=True)]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ecl2o.data import Contexts, weather_contexts
-from ecl2o.evaluation import Bed
+from ecl2o.evaluation import TestDays
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.fitting.named_agents import HIGHEST, LOWEST, time_of_use
 from ecl2o.fitting.pipeline import tracking_problem
@@ -46,19 +46,19 @@ def prices_problem(alpha: float) -> Problem:
     return Problem(CurvedTracking(LOWEST, HIGHEST), Mahalanobis.isotropic(alpha=alpha, dim=1))
 
 
-def spot_bed(alpha: float, seed: int) -> Bed:
+def spot_bed(alpha: float, seed: int) -> TestDays:
     """The test days with prices that nobody knows in advance."""
     contexts = weather_contexts()
     return _bed(contexts, spot_prices(contexts.values[:, 0], seed), alpha)
 
 
-def tariff_bed(alpha: float) -> Bed:
+def tariff_bed(alpha: float) -> TestDays:
     """The test days under the tariff."""
     contexts = weather_contexts()
     return _bed(contexts, np.tile(time_of_use(HOURS), contexts.n_days), alpha)
 
 
-def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> Bed:
+def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> TestDays:
     _, days, history = contexts.test_days(_HISTORY)
     used = contexts.n_days * HOURS
     priced = np.concatenate([contexts.values[:used], prices[:used, None]], axis=1)
@@ -66,7 +66,7 @@ def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> B
     past = priced[first - _HISTORY : first]
     assert history is not None
     assert np.array_equal(past[:, :1], history)
-    return Bed.of(prices_problem(alpha), past[-1, :1], priced[first:].reshape(-1, HOURS, 2), past)
+    return TestDays.of(prices_problem(alpha), past[-1, :1], priced[first:].reshape(-1, HOURS, 2), past)
 
 
 _INSTANCES = 200
@@ -81,12 +81,12 @@ def _movement(alpha: float | None) -> float:
     return alpha
 
 
-def demand_response_bed(alpha: float | None, seed: int) -> Bed:
+def demand_response_bed(alpha: float | None, seed: int) -> TestDays:
     """The test days of the demand-response study on the built-in weather."""
-    return Bed.of(tracking_problem(1, _movement(alpha)), *weather_contexts().test_days(_HISTORY))
+    return TestDays.of(tracking_problem(1, _movement(alpha)), *weather_contexts().test_days(_HISTORY))
 
 
-def right_sizing_bed(alpha: float | None, seed: int) -> Bed:
+def right_sizing_bed(alpha: float | None, seed: int) -> TestDays:
     """The test days of the right-sizing study on the built-in workload: three kinds of servers, a box, Newton's solves."""
     if alpha is not None:
         raise NotApplicableError(
@@ -95,25 +95,25 @@ def right_sizing_bed(alpha: float | None, seed: int) -> Bed:
     return RightSizing(RightSizingSettings(seed=seed)).test
 
 
-def varying_curvature_bed(alpha: float | None, seed: int) -> Bed:
+def varying_curvature_bed(alpha: float | None, seed: int) -> TestDays:
     """Random days on which the curvature of the hitting cost changes from step to step."""
     problem = varying_curvature_problem(beta=_movement(alpha))
     instances = random_instances(jax.random.key(seed), _INSTANCES, 24, problem)
-    return Bed.of(problem, np.zeros(1), instances.contexts)
+    return TestDays.of(problem, np.zeros(1), instances.contexts)
 
 
-def prices_bed(alpha: float | None, seed: int) -> Bed:
+def prices_bed(alpha: float | None, seed: int) -> TestDays:
     """The demand-response days, each miss weighed by a price that is not known in advance."""
     return spot_bed(_movement(alpha), seed)
 
 
-def tariff_prices_bed(alpha: float | None, seed: int) -> Bed:
+def tariff_prices_bed(alpha: float | None, seed: int) -> TestDays:
     """The same under a tariff that is."""
     return tariff_bed(_movement(alpha))
 
 
 # By name: alpha (None: the study's own) and seed to a bed.
-BEDS: dict[str, Callable[[float | None, int], Bed]] = {
+BEDS: dict[str, Callable[[float | None, int], TestDays]] = {
     "demand-response": demand_response_bed,
     "right-sizing": right_sizing_bed,
     "varying-curvature": varying_curvature_bed,

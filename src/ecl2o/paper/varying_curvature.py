@@ -81,7 +81,7 @@ def random_instances(
     return Instance(jnp.zeros((count, dim), contexts.dtype), contexts)
 
 
-def worst_found(
+def search_worst_case(
     agent: AbstractAgent,
     problem: Problem,
     horizon: int,

@@ -35,11 +35,11 @@ def days_of(time, first: int, days: int, per_day: int):
 def draw_policy_week(fitted: FittedSeries, contexts: Contexts) -> Figure:
     """Contexts, the policy, R-OBD and the optimum, in the week of the test days whose optimum costs the median."""
     bed, policy = fitted.bed, fitted.policy
-    assert bed.span is not None
-    first, days = median_week(np.asarray(bed.span.cost))
+    assert bed.whole_span_optimum is not None
+    first, days = median_week(np.asarray(bed.whole_span_optimum.cost))
     shown = slice(first, first + days)
     runs = {
-        "optimum": (bed.span.actions, {"color": BLACK, "linestyle": (0, (2, 1)), "linewidth": 1.2}),
+        "optimum": (bed.whole_span_optimum.actions, {"color": BLACK, "linestyle": (0, (2, 1)), "linewidth": 1.2}),
         "R-OBD": (_played(fitted, ROBD(), None), {"color": BLUE, "linestyle": (0, (5, 2))}),
         f"your policy ({fitted.chosen.name})": (
             _played(fitted, policy.agent, policy.forecaster),

@@ -31,7 +31,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from ecl2o.policy.policy_file import Encoder
 from ecl2o.running import Stepper
-from ecl2o.running.compiled_step import Compiled, Program, Sizes, Spec, pack
+from ecl2o.running.compiled_step import CompiledStepper, RunShape, Spec, StepFunctions, compile_stepper
 
 _DIGEST = hashlib.sha256
 _LENGTH = 8  # bytes that say how long a part is
@@ -40,15 +40,15 @@ _PREFIX = "ecl2o-run-"
 _UNUSED_SECONDS = 30 * 24 * 3600.0
 
 _MOST_PROGRAMS = 64
-_programs: dict[Path, Program] = {}  # of this process, one for each structure and set of sizes
+_programs: dict[Path, CompiledStepper] = {}  # of this process, one for each structure and set of sizes
 
 
-def pack_cached(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program, list[Any]]:
-    """`pack`, with the programs of one stream from disk where they are kept. What else is asked of them is traced then."""
+def pack_cached(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
+    """`compile_stepper`, with the functions of one stream from the cache on disk; the others are traced on use."""
     arrays = [leaf for leaf in jax.tree.leaves(stepper) if isinstance(leaf, jax.Array | np.ndarray)]
     place = _place(stepper, arrays, sizes, dtype)
     if place is None:
-        return pack(stepper, sizes, dtype)
+        return compile_stepper(stepper, sizes, dtype)
     if place not in _programs:
         while len(_programs) >= _MOST_PROGRAMS:
             del _programs[next(iter(_programs))]
@@ -56,10 +56,10 @@ def pack_cached(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Progra
     return _programs[place], arrays
 
 
-def _program(place: Path, stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> Program:
+def _program(place: Path, stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> CompiledStepper:
     @functools.cache
-    def traced() -> Program:
-        return pack(stepper, sizes, dtype)[0]
+    def traced() -> CompiledStepper:
+        return compile_stepper(stepper, sizes, dtype)[0]
 
     def kept(name: str) -> Callable[..., Any]:
         return _CachedExecutable(place.with_name(f"{place.name}-{name}"), lambda: getattr(traced().one, name))
@@ -67,7 +67,7 @@ def _program(place: Path, stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> Pr
     def later(name: str) -> Callable[..., Any]:
         return lambda *arguments: getattr(traced().one, name)(*arguments)
 
-    one = Compiled(
+    one = StepFunctions(
         begin=kept("begin"),
         share=kept("share"),
         advance=kept("advance"),
@@ -75,7 +75,7 @@ def _program(place: Path, stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> Pr
         play=later("play"),
         figures=kept("figures"),
     )
-    return Program(one, _carried(place, traced), lambda axis: traced().streams(axis))
+    return CompiledStepper(one, _carried(place, traced), lambda axis: traced().streams(axis))
 
 
 class _CachedExecutable:
@@ -123,7 +123,7 @@ def _tuples(nested: Any) -> Any:
     return tuple(map(_tuples, nested)) if isinstance(nested, list) else nested
 
 
-def _carried(place: Path, traced: Callable[[], Program]) -> tuple[Spec, ...]:
+def _carried(place: Path, traced: Callable[[], CompiledStepper]) -> tuple[Spec, ...]:
     """The vectors that a run carries."""
     parts = _read(place)
     if parts is not None:
@@ -134,7 +134,7 @@ def _carried(place: Path, traced: Callable[[], Program]) -> tuple[Spec, ...]:
     return carried
 
 
-def _place(stepper: Stepper, arrays: Sequence[Any], sizes: Sizes, dtype: np.dtype) -> Path | None:
+def _place(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: np.dtype) -> Path | None:
     """Where its programs are kept; None where nothing is, or code is in it that is not this library's."""
     settings: Any = jax.config
     folder = settings.jax_compilation_cache_dir

@@ -15,7 +15,7 @@ from ecl2o.policy.runner import infer_context_dim, working_dtype
 from ecl2o.problem import Box
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper
-from ecl2o.running.compiled_step import MOST_BYTES, bytes_of, largest_made, refuse_too_large
+from ecl2o.running.compiled_step import MOST_BYTES, check_stream_bytes, count_bytes, largest_allocation
 
 
 def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
@@ -75,5 +75,5 @@ def _trace(policy: Policy, most: int) -> None:
     x0, context = (jax.ShapeDtypeStruct((size,), dtype) for size in (dim, context_dim))
     history = jax.ShapeDtypeStruct((0 if past is None else len(past), context_dim), dtype)
     state = jax.eval_shape(lambda x0, history: stepper.init(Start(x0, history, 1)), x0, history)
-    refuse_too_large(bytes_of(jax.tree.leaves(state)), most)
-    refuse_too_large(largest_made(jax.make_jaxpr(stepper.step)(state, context).jaxpr), most)
+    check_stream_bytes(count_bytes(jax.tree.leaves(state)), most)
+    check_stream_bytes(largest_allocation(jax.make_jaxpr(stepper.step)(state, context).jaxpr), most)

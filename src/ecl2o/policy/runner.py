@@ -25,7 +25,7 @@ from ecl2o.policy.policy_file import Contents
 from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
 from ecl2o.problem.arrays import cast_floats, to_device, to_host
 from ecl2o.running import Stepper
-from ecl2o.running.compiled_step import Compiled, Front, Program, Sizes, Vectors, pack
+from ecl2o.running.compiled_step import CompiledStepper, RunShape, StepFunctions, StepOutput, Vectors, compile_stepper
 
 _KIND = "runner"
 _MOST_NUMBERS = 1 << 26  # in a start that a state file asks for
@@ -38,11 +38,11 @@ class AbstractRunner(abc.ABC):
     """
 
     _policies: list[Policy]
-    _sizes: Sizes
+    _sizes: RunShape
     _streams: int | None
     _carried: Vectors
     _bill: np.ndarray
-    _front: Front
+    _front: StepOutput
     _steps: int
 
     @staticmethod
@@ -51,19 +51,19 @@ class AbstractRunner(abc.ABC):
         """Refuse an x0 for another number of streams."""
 
     @abc.abstractmethod
-    def _prepare(self, programs: list[tuple[Program, list[Any]]]) -> tuple[Compiled, list[Any]]:
+    def _prepare(self, programs: list[tuple[CompiledStepper, list[Any]]]) -> tuple[StepFunctions, list[Any]]:
         """The functions for one stream, or for many, and the arrays that they take; from those of each policy."""
 
     @staticmethod
-    def _pack(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program, list[Any]]:
+    def _pack(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
         """A policy's programs, and the arrays of the stepper that they take."""
-        return pack(stepper, sizes, dtype)
+        return compile_stepper(stepper, sizes, dtype)
 
     @abc.abstractmethod
     def _compile(self) -> None:
         """Make a step whose outcome nobody needs."""
 
-    def _begin(self, policies: Sequence[Policy], sizes: Sizes, x0: Any, history: Any) -> None:
+    def _begin(self, policies: Sequence[Policy], sizes: RunShape, x0: Any, history: Any) -> None:
         """A run from its beginning, where the numbers are known that an agent may refuse."""
         first, past = (x0, history) if x0.ndim == 1 else (to_host(x0)[0], to_host(history)[0])
         for policy in policies:
@@ -74,8 +74,8 @@ class AbstractRunner(abc.ABC):
         self._compile()
 
     def _assemble(
-        self, policies: Sequence[Policy], sizes: Sizes, streams: tuple[int, ...]
-    ) -> tuple[list[Any], Program]:
+        self, policies: Sequence[Policy], sizes: RunShape, streams: tuple[int, ...]
+    ) -> tuple[list[Any], CompiledStepper]:
         """Everything but the run's own numbers; the arrays of the policies and their program."""
         dtype, programs = working_dtype(), []
         for policy in policies:
@@ -86,14 +86,14 @@ class AbstractRunner(abc.ABC):
         self._streams = streams[0] if streams else None
         self._expected = (*streams, sizes.context_dim)
         self._compiled, arrays = self._prepare(programs)
-        self._bill = np.zeros((*streams, Front.bill_length(self._is_screened)))
+        self._bill = np.zeros((*streams, StepOutput.costs_length(self._is_screened)))
         self._steps = 0
         self._last: tuple[Any, np.ndarray] | None = None
         self._last_info: Info | None = None
         return arrays, programs[0][0]
 
-    def _read_front(self) -> Front:
-        return Front.read(np.asarray(self._carried[0]), self._sizes, self._is_screened)
+    def _read_front(self) -> StepOutput:
+        return StepOutput.read(np.asarray(self._carried[0]), self._sizes, self._is_screened)
 
     def _refuse_after_horizon(self) -> None:
         if self._sizes.horizon is not None and self._steps >= self._sizes.horizon:
@@ -310,7 +310,7 @@ def _check_owner(contents: Contents, policies: list[Policy], path: str | os.Path
         )
 
 
-def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[Sizes, int | None]:
+def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[RunShape, int | None]:
     """The sizes in a file, where they make sense."""
     header = contents.header
     dim, context_dim, seen = (header.get(name) for name in ("dim", "context_dim", "seen"))
@@ -323,7 +323,7 @@ def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[Sizes
     assert seen is not None
     if max(dim, (seen + 1) * context_dim) * (streams or 1) > _MOST_NUMBERS:
         raise PolicyFileError(f"{os.fspath(path)} has sizes that make no sense.")
-    return Sizes(dim, context_dim, seen, horizon), streams
+    return RunShape(dim, context_dim, seen, horizon), streams
 
 
 class BatchReport(NamedTuple):
@@ -376,7 +376,7 @@ class BatchRunner(AbstractRunner):
             for extreme in (np.min, np.max):  # an action set is a box, if it is bounded at all
                 each.problem.check(Instance(extreme(own, axis=0), np.zeros((1, context_dim))))
         check_horizon(horizon)
-        self._begin(policies, Sizes(x0.shape[-1], context_dim, start.past.shape[-2], horizon), start.x0, start.past)
+        self._begin(policies, RunShape(x0.shape[-1], context_dim, start.past.shape[-2], horizon), start.x0, start.past)
 
     def step(self, contexts: Any, mask: Any = None) -> Float[np.ndarray, "n d"]:
         """See a context in each stream, get the actions in force.
@@ -418,7 +418,7 @@ class BatchRunner(AbstractRunner):
         if x0.ndim != 2:
             raise ValueError(f"x0 must have shape (n, d), got {x0.shape}; for one stream use Runner.")
 
-    def _prepare(self, programs: list[tuple[Program, list[Any]]]) -> tuple[Compiled, list[Any]]:
+    def _prepare(self, programs: list[tuple[CompiledStepper, list[Any]]]) -> tuple[StepFunctions, list[Any]]:
         self._report: BatchReport | None = None
         first, arrays = programs[0]
         if len(programs) == 1:
@@ -472,14 +472,14 @@ class Runner(AbstractRunner):
         self._check_axes(x0)
         policy.problem.check(start)
         check_horizon(horizon)
-        self._begin([policy], Sizes(x0.shape[-1], context_dim, start.past.shape[-2], horizon), start.x0, start.past)
+        self._begin([policy], RunShape(x0.shape[-1], context_dim, start.past.shape[-2], horizon), start.x0, start.past)
 
     def step(self, context: Any) -> Float[np.ndarray, " d"]:
         """See a context, get an action. A context that is not q numbers is refused, and nothing changes."""
         given = validate_context(context, self._expected, self._dtype, gaps=self._is_screened)
         self._refuse_after_horizon()
         carried = self._compiled.advance(self._shared, self._carried, given)
-        front = Front.read(np.asarray(carried[0]), self._sizes, self._is_screened)
+        front = StepOutput.read(np.asarray(carried[0]), self._sizes, self._is_screened)
         if not is_finite(front.action) or not is_finite(front.bill):
             raise FloatingPointError(self._explain(front, given))
         self._last, self._last_info = (self._carried, given), None
@@ -504,7 +504,7 @@ class Runner(AbstractRunner):
         """Independent streams in one: x0 (n, d), history (n, H, q); of one policy, or of n policies of one structure."""
         return BatchRunner(policy, x0, history, horizon)
 
-    def _explain(self, front: Front, given: np.ndarray) -> str:
+    def _explain(self, front: StepOutput, given: np.ndarray) -> str:
         return explain_failed_step(given, front.context, self.policy.contract.plausible)
 
     @staticmethod
@@ -513,10 +513,10 @@ class Runner(AbstractRunner):
             raise ValueError(f"x0 must have shape (d,), got {x0.shape}; for several streams use Runner.many.")
 
     @staticmethod
-    def _pack(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program, list[Any]]:
+    def _pack(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
         return pack_cached(stepper, sizes, dtype)
 
-    def _prepare(self, programs: list[tuple[Program, list[Any]]]) -> tuple[Compiled, list[Any]]:
+    def _prepare(self, programs: list[tuple[CompiledStepper, list[Any]]]) -> tuple[StepFunctions, list[Any]]:
         program, arrays = programs[0]
         return program.one, arrays
 

@@ -4,8 +4,8 @@ Knows agents, forecasters and problems; knows nothing of metrics, training or fi
 """
 
 from ecl2o.running.days import rollout_days, stream_days
-from ecl2o.running.rollout import rollout, rollout_set
+from ecl2o.running.rollout import rollout, rollout_batch
 from ecl2o.running.screening import Screen, plausible_range
 from ecl2o.running.stepper import Step, Stepper
 
-__all__ = ["Screen", "Step", "Stepper", "plausible_range", "rollout", "rollout_days", "rollout_set", "stream_days"]
+__all__ = ["Screen", "Step", "Stepper", "plausible_range", "rollout", "rollout_days", "rollout_batch", "stream_days"]

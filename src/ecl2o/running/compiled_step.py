@@ -24,13 +24,13 @@ import numpy as np
 
 from ecl2o.agents import Info, Start
 from ecl2o.exceptions import MemoryLimitError
-from ecl2o.running.single_kernel_jit import fits_one_kernel, inner_programs, jit_as_one_kernel
+from ecl2o.running.single_kernel_jit import fits_single_kernel, inner_jaxprs, jit_single_kernel
 from ecl2o.running.stepper import Stepper, StepperState
 
 MOST_BYTES = 1 << 30  # of a stream's state, and of what any one operation of a step makes
 
 
-def refuse_too_large(count: int, most: int = MOST_BYTES) -> None:
+def check_stream_bytes(count: int, most: int = MOST_BYTES) -> None:
     """Refuse a stream that takes so many bytes."""
     if count > most:
         raise MemoryLimitError(
@@ -39,21 +39,21 @@ def refuse_too_large(count: int, most: int = MOST_BYTES) -> None:
         )
 
 
-def bytes_of(arrays: Iterable[Any]) -> int:
+def count_bytes(arrays: Iterable[Any]) -> int:
     """What arrays of these shapes and dtypes take."""
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
 
 
-def largest_made(program: jex.Jaxpr) -> int:
+def largest_allocation(program: jex.Jaxpr) -> int:
     """The most bytes that any one operation of a traced program makes, in its loops and branches too.
 
     >>> import jax
     >>> import jax.numpy as jnp
-    >>> largest_made(jax.make_jaxpr(lambda x: jnp.sum(jnp.outer(x, x)))(jnp.ones(100, "float32")).jaxpr)
+    >>> largest_allocation(jax.make_jaxpr(lambda x: jnp.sum(jnp.outer(x, x)))(jnp.ones(100, "float32")).jaxpr)
     40000
     """
-    made = [bytes_of(out.aval for out in equation.outvars) for equation in program.eqns]
-    inside = [largest_made(inner) for equation in program.eqns for inner in inner_programs(equation.params)]
+    made = [count_bytes(out.aval for out in equation.outvars) for equation in program.eqns]
+    inside = [largest_allocation(inner) for equation in program.eqns for inner in inner_jaxprs(equation.params)]
     return max([0, *made, *inside])
 
 
@@ -76,7 +76,7 @@ Role = Literal["carried", "shared", "idle"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class RunShape:
     """The sizes of a run: d, q, contexts in the history, and steps if their number is known."""
 
     dim: int
@@ -86,7 +86,7 @@ class Sizes:
 
 
 @dataclasses.dataclass(frozen=True)
-class Compiled:
+class StepFunctions:
     """`begin(arrays, x0, history) -> (shared, carried)`, and `share(arrays) -> shared` for runs that have begun;
     `advance(shared, carried, context) -> carried`;
     `inspect(shared, carried, context) -> Info`, what the agent says about that step, `play`, both in one: (carried, Info), and
@@ -94,7 +94,7 @@ class Compiled:
 
     Of many streams those advance that are asked and have a finite answer: `advance(shared, carried, spare, contexts, asked) ->
     (carried, advanced)`. The new vectors take the memory of the spare ones, which are lost: fresh memory for the state of many
-    streams costs more than their step. The first carried vector begins with `Front`.
+    streams costs more than their step. The first carried vector begins with `StepOutput`.
     """
 
     begin: Callable[..., tuple[Vectors, Vectors]]
@@ -105,7 +105,7 @@ class Compiled:
     figures: Callable[..., dict[str, Any]]
 
 
-class Front(NamedTuple):
+class StepOutput(NamedTuple):
     """What the last step made, as the first carried vector tells it: the action, its hitting and switching cost, 1 if a solve did
     not converge; and, where contexts are screened, 1 if this one was not believed, and the context that was used.
     """
@@ -115,39 +115,39 @@ class Front(NamedTuple):
     context: np.ndarray | None
 
     @classmethod
-    def read(cls, vector: np.ndarray, sizes: Sizes, screened: bool) -> "Front":
+    def read(cls, vector: np.ndarray, sizes: RunShape, screened: bool) -> "StepOutput":
         """From the first carried vector, of one stream or of many."""
-        start, stop = sizes.dim, sizes.dim + cls.bill_length(screened)
+        start, stop = sizes.dim, sizes.dim + cls.costs_length(screened)
         context = vector[..., stop : stop + sizes.context_dim] if screened else None
         return cls(vector[..., :start], vector[..., start:stop], context)
 
     @staticmethod
-    def bill_length(screened: bool) -> int:
+    def costs_length(screened: bool) -> int:
         """How many numbers a bill has."""
         return 4 if screened else 3
 
     @classmethod
-    def length(cls, sizes: Sizes, screened: bool) -> int:
+    def length(cls, sizes: RunShape, screened: bool) -> int:
         """How many numbers it has."""
-        return sizes.dim + cls.bill_length(screened) + (sizes.context_dim if screened else 0)
+        return sizes.dim + cls.costs_length(screened) + (sizes.context_dim if screened else 0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Program:
+class CompiledStepper:
     """A policy's step for one stream, whose vectors are `carried`; and for many at once, where every argument but the shared ones
     has a leading axis: `streams(None)` for streams of one policy; `streams(0)` for streams that have a policy each, where shared
     ones and the stepper's arrays have it too. `step_bytes` is the most that one operation of a step makes; 0 where it was not
     traced, but was when the program was first made.
     """
 
-    one: Compiled
+    one: StepFunctions
     carried: tuple[Spec, ...]
-    streams: Callable[[int | None], Compiled]
+    streams: Callable[[int | None], StepFunctions]
     step_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Packing:
+class VectorLayout:
     """How arrays of these shapes and dtypes lie in vectors; the first vector begins with the first array."""
 
     specs: tuple[Spec, ...]
@@ -186,7 +186,7 @@ class Packing:
         return arrays
 
 
-def pack(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program, list[Any]]:
+def compile_stepper(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
     """The compiled steps, and the arrays of the stepper that they take."""
     leaves, structure = jax.tree.flatten(stepper)
     is_array = tuple(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
@@ -197,7 +197,7 @@ def pack(stepper: Stepper, sizes: Sizes, dtype: np.dtype) -> tuple[Program, list
 
 
 @functools.lru_cache(maxsize=64)
-def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtype) -> Program:
+def _program(structure, is_array, constants, specs, sizes: RunShape, dtype: np.dtype) -> CompiledStepper:
     def rebuild(arrays) -> Stepper:
         rest = iter(arrays)
         pairs = zip(is_array, constants, strict=True)
@@ -216,10 +216,10 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
     x0, history = Spec((sizes.dim,), dtype), Spec((sizes.seen, sizes.context_dim), dtype)
     context = Spec((sizes.context_dim,), dtype)
     begin, state = _traced(to_begin, specs, x0, history)
-    refuse_too_large(bytes_of(jax.tree.leaves(state)))  # before the step is traced, which may make tables as long
+    check_stream_bytes(count_bytes(jax.tree.leaves(state)))  # before the step is traced, which may make tables as long
     step, outputs = _traced(to_step, specs, state, context)
-    step_bytes = largest_made(step.jaxpr)
-    refuse_too_large(step_bytes)
+    step_bytes = largest_allocation(step.jaxpr)
+    check_stream_bytes(step_bytes)
     state_specs, state_structure = jax.tree.flatten(state)
     _refuse_change(state, outputs[0])
     roles = _roles(begin.jaxpr, step.jaxpr, len(specs), len(state_specs))
@@ -227,11 +227,11 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
     def having(role: str, leaves):
         return [leaf for leaf, its in zip(leaves, roles, strict=True) if its == role]
 
-    # The action is the state's first leaf; the bill comes after it, so that one slice holds both (`Front`).
+    # The action is the state's first leaf; the bill comes after it, so that one slice holds both (`StepOutput`).
     screened = state.screen is not None
     bill = [Spec((), dtype)] * 3 + ([Spec((), dtype), context] if screened else [])
-    shared_packing = Packing((*specs, *having("shared", state_specs)))
-    carried_packing = Packing((x0, *bill, *having("carried", state_specs)[1:]))
+    shared_packing = VectorLayout((*specs, *having("shared", state_specs)))
+    carried_packing = VectorLayout((x0, *bill, *having("carried", state_specs)[1:]))
 
     def pack_carried(state, costs):
         action, *rest = having("carried", jax.tree.leaves(state))
@@ -275,16 +275,16 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
         def some(shared, carried, spare, contexts, asked):
             del spare  # only its memory is wanted
             after = together(shared, carried, contexts)
-            advanced = asked & jnp.isfinite(after[0][:, : Front.length(sizes, screened)]).all(axis=1)
+            advanced = asked & jnp.isfinite(after[0][:, : StepOutput.length(sizes, screened)]).all(axis=1)
             kept = [jnp.where(advanced[:, None], new, old) for new, old in zip(after, carried, strict=True)]
             return tuple(kept), advanced
 
         return some
 
     @functools.cache
-    def of_streams(shared_axis: int | None) -> Compiled:
+    def of_streams(shared_axis: int | None) -> StepFunctions:
         axes = (shared_axis, 0, 0)
-        return Compiled(
+        return StepFunctions(
             jax.jit(jax.vmap(packed_begin, axes, out_axes=(shared_axis, 0))),
             jax.jit(share if shared_axis is None else jax.vmap(share)),
             jax.jit(advance_some(axes), donate_argnums=2, keep_unused=True),
@@ -293,9 +293,11 @@ def _program(structure, is_array, constants, specs, sizes: Sizes, dtype: np.dtyp
             jax.jit(jax.vmap(figures, axes)),
         )
 
-    jit = jit_as_one_kernel if fits_one_kernel(step.jaxpr) else jax.jit
-    one = Compiled(jax.jit(packed_begin), jax.jit(share), jit(advance), jit(inspect), jit(packed_step), jit(figures))
-    return Program(one, carried_packing.vector_specs, of_streams, step_bytes)
+    jit = jit_single_kernel if fits_single_kernel(step.jaxpr) else jax.jit
+    one = StepFunctions(
+        jax.jit(packed_begin), jax.jit(share), jit(advance), jit(inspect), jit(packed_step), jit(figures)
+    )
+    return CompiledStepper(one, carried_packing.vector_specs, of_streams, step_bytes)
 
 
 class _Traced:

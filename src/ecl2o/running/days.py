@@ -93,10 +93,10 @@ def stream_days(
 
 @eqx.filter_jit
 def _stream_days(agent, problem, whole, n, forecaster, key):
-    return by_day(rollout(agent, problem, whole, forecaster, key), whole.x0, n)
+    return split_by_day(rollout(agent, problem, whole, forecaster, key), whole.x0, n)
 
 
-def by_day(run: Trajectory, x0: Float[Array, " d"], days: int) -> tuple[Trajectory, Float[Array, "n d"]]:
+def split_by_day(run: Trajectory, x0: Float[Array, " d"], days: int) -> tuple[Trajectory, Float[Array, "n d"]]:
     """A run through so many days cut into them, and where each of them began."""
     runs = jax.tree.map(lambda leaf: leaf.reshape(days, -1, *leaf.shape[1:]), run)
     return runs, jnp.concatenate([x0[None], runs.actions[:-1, -1]])

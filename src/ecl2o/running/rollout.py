@@ -18,7 +18,9 @@ from ecl2o.problem.arrays import cast_floats
 from ecl2o.running.stepper import Stepper, StepperState
 
 
-def mapped(function: Callable[..., Any], in_axes: tuple[int | None, ...] | None = None) -> Callable[..., Any]:
+def vmap_unless_single(
+    function: Callable[..., Any], in_axes: tuple[int | None, ...] | None = None
+) -> Callable[..., Any]:
     """`jax.vmap` over leading axes, which leaves out an axis of one: a map around a loop takes as long to trace as the loop.
 
     Args:
@@ -91,7 +93,7 @@ def _read(forecaster, instance, window, key):
     raise TypeError(f"forecaster must be a causal or clairvoyant forecaster, got {type(forecaster).__name__}.")
 
 
-def rollout_set(
+def rollout_batch(
     agent: AbstractAgent, problem: Problem, instances: Instance, agent_axes: PyTree[int | None] = None
 ) -> Trajectory:
     """A set of instances at once: what `jax.vmap` of `rollout` gives, laid out for training.

@@ -38,22 +38,22 @@ _MOST_MADE = 1 << 17  # bytes that an operation makes
 _MOST_REDUCED = 1 << 12  # numbers, less one, that become fewer; but a matrix times a vector may be large
 
 
-def fits_one_kernel(program: jex.Jaxpr) -> bool:
+def fits_single_kernel(program: jex.Jaxpr) -> bool:
     """Whether all of a traced program can be compiled to one kernel, and this is a CPU.
 
-    >>> fits_one_kernel(jax.make_jaxpr(jax.numpy.sum)(jax.numpy.ones(5000)).jaxpr)
+    >>> fits_single_kernel(jax.make_jaxpr(jax.numpy.sum)(jax.numpy.ones(5000)).jaxpr)
     False
 
     >>> import jax.numpy as jnp
-    >>> fits_one_kernel(jax.make_jaxpr(lambda x: x / jnp.sum(x))(jnp.ones(3)).jaxpr)
+    >>> fits_single_kernel(jax.make_jaxpr(lambda x: x / jnp.sum(x))(jnp.ones(3)).jaxpr)
     True
-    >>> fits_one_kernel(jax.make_jaxpr(jnp.sort)(jnp.ones(3)).jaxpr)
+    >>> fits_single_kernel(jax.make_jaxpr(jnp.sort)(jnp.ones(3)).jaxpr)
     False
     """
     return jax.default_backend() == "cpu" and _is_possible(program)
 
 
-def jit_as_one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+def jit_single_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """`jax.jit`, for a function that fits one kernel."""
     inner = jax.jit(function)
 
@@ -68,7 +68,7 @@ def _is_possible(program: jex.Jaxpr) -> bool:
     return all(
         equation.primitive.name in _POSSIBLE
         and _is_small(equation)
-        and all(map(_is_possible, inner_programs(equation.params)))
+        and all(map(_is_possible, inner_jaxprs(equation.params)))
         for equation in program.eqns
     )
 
@@ -85,7 +85,7 @@ def _is_small(equation: jex.JaxprEqn) -> bool:
     return not reduces or all(math.prod(each.shape) < _MOST_REDUCED for each in given)
 
 
-def inner_programs(parameters: dict[str, Any]) -> list[jex.Jaxpr]:
+def inner_jaxprs(parameters: dict[str, Any]) -> list[jex.Jaxpr]:
     """The programs that an operation runs: branches, bodies, called functions."""
     leaves = jax.tree.leaves(
         list(parameters.values()), is_leaf=lambda leaf: isinstance(leaf, jex.Jaxpr | jex.ClosedJaxpr)

@@ -26,7 +26,7 @@ from ecl2o.policy.policy import Policy
 from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper, compiled_step
-from ecl2o.running.compiled_step import Front, Sizes, pack
+from ecl2o.running.compiled_step import RunShape, StepOutput, compile_stepper
 
 
 class Report(NamedTuple):
@@ -139,7 +139,7 @@ class Lanes:
     """
 
     def __init__(self, policy: Policy, dim: int, context_dim: int, seen: int):
-        self._sizes = Sizes(dim, context_dim, seen, None)
+        self._sizes = RunShape(dim, context_dim, seen, None)
         self._policy = policy
         self._dtype = np.dtype(jnp.result_type(float))
         self._lock = threading.Lock()
@@ -153,8 +153,8 @@ class Lanes:
     def _prepare(self, agent: Watched) -> None:
         sizes, policy = self._sizes, self._policy
         stepper = cast_floats(Stepper(agent, policy.problem, policy.forecaster, policy.contract.screen), self._dtype)
-        program, self._arrays = pack(stepper, sizes, self._dtype)
-        compiled_step.refuse_too_large(program.step_bytes, MOST_BYTES)
+        program, self._arrays = compile_stepper(stepper, sizes, self._dtype)
+        compiled_step.check_stream_bytes(program.step_bytes, MOST_BYTES)
         self._begin, of_many = program.one.begin, program.streams(None)
 
         def play(shared, carried, contexts):
@@ -202,7 +202,7 @@ class Lanes:
             carried, report = self._play(self._shared, tuple(vectors), given)
         after = [np.asarray(vector) for vector in carried]
         packed = np.concatenate([vector.view(np.uint8).reshape(LANES, -1) for vector in after], axis=1)
-        front = Front.read(after[0], self._sizes, self.is_screened)
+        front = StepOutput.read(after[0], self._sizes, self.is_screened)
         finite: list[bool] = np.asarray(
             np.isfinite(front.action).all(axis=1) & np.isfinite(front.bill).all(axis=1)
         ).tolist()

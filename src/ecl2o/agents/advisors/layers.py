@@ -1,6 +1,6 @@
 """Layers shared by the networks: an affine map, and the scaling of what goes in and comes out.
 
-Written for the layout of `running.rollout_set`, whose instances are the last axis: `vmap` moves the mapped axis to the front
+Written for the layout of `running.rollout_batch`, whose instances are the last axis: `vmap` moves the mapped axis to the front
 where vectors are concatenated or where something mapped meets something that is not (a bias), and every later product then
 works on rows. Padding and products leave it in place, which takes 0.6 of the time of a training step (docs/benchmarks.md).
 """
