@@ -24,7 +24,7 @@ import ecl2o as ec
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.evaluation import TestDays
 from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook, train_through_each
-from ecl2o.fitting.promise_spec import Per, Terms
+from ecl2o.fitting.settings import Per, PromiseSpec
 from ecl2o.paper.networks import Alone, Calibrated, NetworkTraining, untrained_key
 from ecl2o.running import rollout_days, stream_days
 
@@ -119,8 +119,8 @@ def _trained_costs(
     """The least validation cost on the way, for each ratio, by (steps, rate, days of a window); without training first."""
     known = contexts.values[: (contexts.split.training_days + contexts.split.validation_days) * HOURS]
     outlook = record_outlook(ec.advisors.OnlineRidge(), PROBLEM, known)
-    guards = [competitive_ridge(Terms(ratio, per)) for ratio in ratios]
-    period, table = Terms(2.0, per).steps(HOURS), {}
+    guards = [competitive_ridge(PromiseSpec(ratio, per)) for ratio in ratios]
+    period, table = PromiseSpec(2.0, per).steps(HOURS), {}
     for steps, rate, days in settings:
         options = {"steps": steps, "learning_rate": rate, "window_days": days, "outlook": outlook}
         logs = [log for _, log in train_through_each(guards, PROBLEM, contexts, period=period, **options)]

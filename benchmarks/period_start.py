@@ -19,14 +19,14 @@ import ecl2o as ec
 from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook
-from ecl2o.fitting.promise_spec import Per, Terms, renewed
+from ecl2o.fitting.settings import Per, PromiseSpec, renewed
 
 HOURS = 24
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
 
 def costs_by_hour(
-    values: Float[Array, "n 1"], outlook: DiscountedForecast, terms: Terms, first: int
+    values: Float[Array, "n 1"], outlook: DiscountedForecast, terms: PromiseSpec, first: int
 ) -> Float[np.ndarray, " 24"]:
     """What is paid from step `first` to a day before the end, by the hour of the day at which the promise begins anew.
 
@@ -49,7 +49,7 @@ def costs_by_hour(
 
 
 def in_units_of_the_oracle(
-    contexts: Contexts, outlook: DiscountedForecast, terms: Terms, days: range
+    contexts: Contexts, outlook: DiscountedForecast, terms: PromiseSpec, days: range
 ) -> Float[np.ndarray, " 24"]:
     """Costs on the days but the last, by the hour at which the promise begins anew."""
     values = jnp.asarray(contexts.values[: days.stop * HOURS])
@@ -67,7 +67,7 @@ def show(contexts: Contexts, ratio: float) -> None:
     outlook = record_outlook(ec.advisors.OnlineRidge(HOURS), PROBLEM, jnp.asarray(contexts.values))
     periods: tuple[Per, ...] = ("day", "week")
     for per in periods:
-        terms = Terms(ratio, per)
+        terms = PromiseSpec(ratio, per)
         validation = in_units_of_the_oracle(contexts, outlook, terms, range(split.training_days, tested))
         test = in_units_of_the_oracle(contexts, outlook, terms, range(tested, whole_days))
         chosen = int(np.argmin(validation))

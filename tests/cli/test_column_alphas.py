@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.fitting.settings import Recipe
+from ecl2o.fitting.settings import FitSettings
 from ecl2o.policy import describe
 
 from .conftest import SPLIT, TESTED
@@ -24,8 +24,8 @@ def test_each_column_has_its_alpha_from_fit_to_act(ecl2o, data, tmp_path):
     out, alpha = tmp_path / "both.ecl2o", "supply=3,demand=10"  # in another order than the file's
     fitting = ecl2o("fit", data, "--out", out, *BOTH, "--alpha", alpha, "--advisor", "ridge", *SPLIT, "--json")
     assert fitting.exit_code == 0, fitting.stderr
-    recipe = json.loads(fitting.stdout)["recipe"]
-    assert (recipe["alpha"], recipe["steps"]) == (
+    settings = json.loads(fitting.stdout)["settings"]
+    assert (settings["alpha"], settings["steps"]) == (
         {"supply": 3.0, "demand": 10.0},
         0,
     )  # nothing is trained without a promise
@@ -82,4 +82,4 @@ def test_a_study_has_one_alpha(ecl2o):
 
 def test_a_recipe_refuses_alphas_that_are_not_positive():
     with pytest.raises(ValueError, match="positive and finite, got -1"):
-        Recipe({"demand": 10.0, "supply": -1.0})
+        FitSettings({"demand": 10.0, "supply": -1.0})

@@ -58,7 +58,7 @@ def test_the_policy_knows_its_columns_its_day_and_the_end_of_the_series(fitted):
     assert history == demands(fitted.data)[-len(history) :]
     assert policy.contract.history_steps == 7 * STEPS
     assert len(history) == (DAYS if fitted.report["chosen"]["advisor"] == "ridge" else 7) * STEPS
-    assert policy.metadata["recipe"]["seed"] == 3
+    assert policy.metadata["settings"]["seed"] == 3
 
 
 @pytest.mark.parametrize(

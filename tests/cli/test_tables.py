@@ -15,7 +15,7 @@ import ecl2o as ec
 from ecl2o.cli import comparison_table, output
 from ecl2o.cli.tables import print_table
 from ecl2o.evaluation.comparison import ComparisonRow
-from ecl2o.fitting.cost_summary import Magnitude
+from ecl2o.fitting.cost_summary import NumberFormat
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 _WORDS = ["RHC, rolling profile", "ridge, promised, corrected", "not trained"]
@@ -89,7 +89,7 @@ def test_entries_of_any_magnitude_at_80_columns(monkeypatch, bill, unit_cost):
 @given(st.floats(1e-280, 1e280), st.floats(1e-8, 1.0))
 def test_a_figure_and_its_heading_give_the_number_back(largest, share):
     value = largest * share
-    column = Magnitude.of([largest, value])
+    column = NumberFormat.of([largest, value])
     for number in (largest, value):
         read = float(column.text(number).replace(",", "")) * 10.0**column.exponent
         assert np.isclose(read, number, rtol=6e-3, atol=0)
@@ -109,7 +109,7 @@ def test_a_figure_and_its_heading_give_the_number_back(largest, share):
     ],
 )
 def test_headings_say_the_power_that_was_taken_out(largest, unit):
-    assert Magnitude.of([largest, 0.0, float("nan")]).unit == unit
+    assert NumberFormat.of([largest, 0.0, float("nan")]).unit == unit
 
 
 def test_every_command_prints_its_tables_by_the_one_function():

@@ -10,9 +10,8 @@ import scipy.linalg
 import ecl2o as ec
 from ecl2o.data import Split, read_series
 from ecl2o.fitting.pipeline import series_problem
-from ecl2o.fitting.promise_spec import Terms
-from ecl2o.fitting.read import Reading
-from ecl2o.fitting.settings import Recipe
+from ecl2o.fitting.read import SeriesReader
+from ecl2o.fitting.settings import FitSettings, PromiseSpec
 from ecl2o.policy.start_run import start_run
 
 from .conftest import SPLIT, TESTED
@@ -73,7 +72,7 @@ def test_bills_are_those_of_numpy_and_the_contract_says_what_it_counts_on(made, 
     policy = ec.load(out)
     contract = policy.contract
     assert (contract.columns, contract.weight_column, contract.weights) == (["demand", PRICE], PRICE, ENDS)
-    assert report["recipe"]["weights"] == list(ENDS)
+    assert report["settings"]["weights"] == list(ENDS)
     days, per_day = report["split"]["test_days"], STEPS
     evaluated = ecl2o("evaluate", out, priced, "--days", days, "--json")
     assert evaluated.exit_code == 0, evaluated.stderr
@@ -157,7 +156,7 @@ def test_without_a_declaration_the_range_is_what_was_seen_a_quarter_wider(priced
     fitted = ecl2o("fit", priced, "--out", out, *FOLLOWED, "--advisor", "r-obd", *SPLIT)
     assert fitted.exit_code == 0, fitted.stderr
     said = " ".join(fitted.stdout.split())
-    weights = Reading(priced, ["demand"], weight_column=PRICE).rows()[0][PRICE].iloc[: 14 * STEPS]
+    weights = SeriesReader(priced, ["demand"], weight_column=PRICE).rows()[0][PRICE].iloc[: 14 * STEPS]
     np.testing.assert_allclose(ec.load(out).contract.weights, (weights.min() / 1.25, weights.max() * 1.25))
     assert f"weights: of {PRICE}, from 0.4 to 2.5" in said
     assert "weight/2 miss² + alpha/2 change²" in said
@@ -199,11 +198,11 @@ def test_prices_that_are_not_positive_need_a_declaration(ecl2o, tmp_path):
 
 def test_bounds_go_with_weights(priced):
     """What fit --bounds makes of a weighted series: the promise then counts on contexts within the bounds, and is kept."""
-    contexts = Reading(priced, ["demand"], weight_column=PRICE).contexts(Split(14, 4))
-    recipe = Recipe(ALPHA, promise=Terms(PROMISE), bounds=(2.0, 20.0), weights=ENDS)
-    problem = series_problem(contexts, recipe.alpha, recipe.bounds, recipe.weights)
+    contexts = SeriesReader(priced, ["demand"], weight_column=PRICE).contexts(Split(14, 4))
+    settings = FitSettings(ALPHA, promise=PromiseSpec(PROMISE), bounds=(2.0, 20.0), weights=ENDS)
+    problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
     values = np.column_stack([np.maximum(contexts.followed, 2.0), contexts.values[:, -1]])
-    guard = recipe.terms.guard(ec.advisors.Fixed(np.full((len(values), 1), -9.0)), STEPS)
+    guard = settings.terms.guard(ec.advisors.Fixed(np.full((len(values), 1), -9.0)), STEPS)
     run = ec.rollout(guard, problem, ec.Instance([3.0], values))
     assert bool(run.info.details["kept"].all())
     assert float(run.actions.min()) >= 2.0

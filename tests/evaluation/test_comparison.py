@@ -18,7 +18,7 @@ from ecl2o.evaluation.comparison import (
     make_oracle_rows,
     score_contender,
 )
-from ecl2o.fitting.named_agents import NAMED_AGENTS, named_entry
+from ecl2o.fitting.named_agents import NAMED_AGENTS, named_contender
 from ecl2o.running import rollout_days, stream_days
 
 DAYS, STEPS = 4, 4
@@ -167,16 +167,16 @@ def test_only_a_guard_whose_promise_ends_begins_anew_every_day(bed):
 def test_the_forecaster_matters_only_to_those_who_ask(bed):
     persistence = ec.forecasters.Persistence()
     assert evaluate_contender("r-obd", Contender(ec.ROBD(), persistence), bed).forecaster is None
-    row = evaluate_contender("rhc", named_entry("rhc", bed, persistence), bed)
+    row = evaluate_contender("rhc", named_contender("rhc", bed, persistence), bed)
     assert row.forecaster == "Persistence"
     assert row.average_cost == score_days(ec.RHC(STEPS - 1, truncate=False), bed, persistence).average_cost
-    assert type(named_entry("rhc", bed).forecaster).__name__ == "RollingProfile"
+    assert type(named_contender("rhc", bed).forecaster).__name__ == "RollingProfile"
 
 
 # Three are tested above; the guard for tariffs is for another problem, and tested there.
 @pytest.mark.parametrize("name", sorted(set(NAMED_AGENTS) - {"greedy", "rhc", "r-obd", "competitive-tariff"}))
 def test_every_contender_runs_and_is_not_better_than_the_day_allows(bed, name):
-    score = score_days(named_entry(name, bed).agent, bed, named_entry(name, bed).forecaster)
+    score = score_days(named_contender(name, bed).agent, bed, named_contender(name, bed).forecaster)
     assert (score.ratio >= 1 - 1e-9).all()
     assert not score.unconverged
 
@@ -214,13 +214,13 @@ def test_paying_where_the_optimum_is_free_breaks_a_promise(bed):
 
 def test_unknown_names_are_refused_with_the_known_ones(bed):
     with pytest.raises(ValueError, match="no agent is called 'magic'; there are greedy"):
-        named_entry("magic", bed)
+        named_contender("magic", bed)
 
 
 def test_several_columns_are_compared_too():
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=2))
     bed = TestDays.of(problem, jnp.zeros(2), np.random.default_rng(1).normal(size=(DAYS, STEPS, 2)))
-    row = evaluate_contender("r-obd", named_entry("r-obd", bed), bed)
+    row = evaluate_contender("r-obd", named_contender("r-obd", bed), bed)
     assert 1 <= row.competitive_ratio <= 1.7299
 
 

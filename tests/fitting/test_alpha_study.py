@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ecl2o.exceptions import DataError
-from ecl2o.fitting.alpha_study import Following, alpha_of_prices, study_alphas
+from ecl2o.fitting.alpha_study import TrackingStats, alpha_from_prices, study_alphas
 
 SERIES = 40 + np.cumsum(np.random.default_rng(0).normal(size=(120, 1)), axis=0)
 
@@ -32,14 +32,14 @@ def test_nobody_beats_hindsight_and_the_units_are_those_of_the_series():
 
 
 def test_distances_of_several_columns_are_euclidean():
-    found = Following.of(np.zeros(2), np.array([[3.0, 4.0], [3.0, 4.0]]), np.array([[3.0, 4.0], [8.0, 16.0]]))
-    assert found == Following(miss=6.5, move=2.5, largest_move=5.0, squared_miss=169.0, squared_move=25.0)
+    found = TrackingStats.of(np.zeros(2), np.array([[3.0, 4.0], [3.0, 4.0]]), np.array([[3.0, 4.0], [8.0, 16.0]]))
+    assert found == TrackingStats(miss=6.5, move=2.5, largest_move=5.0, squared_miss=169.0, squared_move=25.0)
 
 
 def test_prices_and_refusals():
-    assert alpha_of_prices(miss_price=20.0, ramp_price=50.0) == 2.5
+    assert alpha_from_prices(miss_price=20.0, ramp_price=50.0) == 2.5
     with pytest.raises(ValueError, match="miss_price must be positive"):
-        alpha_of_prices(0.0, 1.0)
+        alpha_from_prices(0.0, 1.0)
     with pytest.raises(ValueError, match="alpha must be positive"):
         study_alphas(SERIES, [1.0, -1.0])
     with pytest.raises(DataError, match="never changes"):

@@ -13,8 +13,7 @@ import ecl2o as ec
 from ecl2o.data import Split, frame_series, read_series, series_contexts
 from ecl2o.exceptions import DataError
 from ecl2o.fitting import pipeline
-from ecl2o.fitting.promise_spec import Terms
-from ecl2o.fitting.settings import Recipe
+from ecl2o.fitting.settings import FitSettings, PromiseSpec
 
 STEPS, DAYS = 4, 20
 SMALL = {"training_days": 12, "validation_days": 4, "steps": 3}
@@ -37,7 +36,7 @@ def test_it_is_the_recipe_of_the_command(frame, fitted, tmp_path):
     """A file of the same numbers gives the same figures, to the last bit."""
     frame.to_csv(tmp_path / "own.csv")
     contexts = series_contexts(*read_series(tmp_path / "own.csv"), Split(12, 4))
-    found = pipeline.fit_contexts(contexts, Recipe(10.0, "lstm", Terms(2.0, "day"), 3))
+    found = pipeline.fit_contexts(contexts, FitSettings(10.0, "lstm", PromiseSpec(2.0, "day"), 3))
     mine, theirs = fitted.fitted_, found
     assert mine.candidates == theirs.candidates
     for a, b in zip(mine.entries, theirs.entries, strict=True):

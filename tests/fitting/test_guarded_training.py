@@ -24,11 +24,11 @@ from ecl2o.fitting.guarded_training import (
     train_through,
     train_through_each,
 )
-from ecl2o.fitting.promise_spec import Terms
+from ecl2o.fitting.settings import PromiseSpec
 from ecl2o.running import stream_days
 
 PROBLEM = ec.Problem(ec.SquaredTracking(1.0), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
-DAILY = Terms(1.9, "day")
+DAILY = PromiseSpec(1.9, "day")
 OPTIONS = {"period": 24, "window_days": 2, "skipped_days": 5}
 CHUNK = 12  # steps in a row, which are one program
 
@@ -54,14 +54,14 @@ def test_training_lowers_the_loss_and_what_is_not_kept_changes_nothing(made_up):
 
 def test_a_promise_without_an_end_is_not_trained(made_up):
     """What a long run leaves of its promise is in no window of the training days."""
-    whole = competitive_ridge(Terms(1.9, "run"))
+    whole = competitive_ridge(PromiseSpec(1.9, "run"))
     guard, log = train_through(whole, PROBLEM, made_up, period=None, window_days=2, skipped_days=5)
     assert eqx.tree_equal(guard, whole)
     assert (log.loss.shape, log.validation_cost.shape, log.best_step) == ((0,), (1,), 0)
 
 
 def test_guards_trained_together_are_trained_each_by_itself(made_up):
-    terms = [Terms(ratio, "day") for ratio in (1.9, 2.6)]
+    terms = [PromiseSpec(ratio, "day") for ratio in (1.9, 2.6)]
     options = OPTIONS | {"steps": CHUNK, "checks": 1}
     together = train_through_each([competitive_ridge(each) for each in terms], PROBLEM, made_up, **options)
     for each, (_, log) in zip(terms, together, strict=True):
@@ -132,12 +132,12 @@ def test_riverside(shared):
     runs, _ = stream_days(ec.advisors.OnlineRidge(), PROBLEM, *days)
     assert float(metrics.average_cost(runs.cost, best.cost)) <= 1.035
 
-    guard = competitive_ridge(Terms(2.5, "day"))
+    guard = competitive_ridge(PromiseSpec(2.5, "day"))
     outlook = record_outlook(guard.agent.advisor, PROBLEM, contexts.values[: 90 * 24])
     guard, log = train_through(guard, PROBLEM, contexts, period=24, steps=60, checks=1, outlook=outlook)
     assert log.validation_cost[1] < log.validation_cost[0] - 0.03
     assert log.best_step == 60
-    changed = jax.tree.map(lambda a, b: bool((a != b).any()), competitive_ridge(Terms(2.5, "day")), guard)
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), competitive_ridge(PromiseSpec(2.5, "day")), guard)
     assert [changed.agent.weights.weight, sum(jax.tree.leaves(changed))] == [True, 1]
     runs, starts = stream_days(ec.Periodic(guard, 24), PROBLEM, *days)
     assert float(metrics.average_cost(runs.cost, best.cost)) <= 1.115

@@ -13,9 +13,16 @@ from ecl2o.evaluation import TestDays, score_days
 from ecl2o.evaluation.comparison import Contender, score_contender
 from ecl2o.exceptions import DataError
 from ecl2o.fitting import candidates
-from ecl2o.fitting.pipeline import Recipe, choose_each, default_split, fit_contexts, scaled_site, tracking_problem
+from ecl2o.fitting.pipeline import (
+    FitSettings,
+    default_split,
+    fit_contexts,
+    scale_task,
+    select_candidates,
+    tracking_problem,
+)
 from ecl2o.fitting.progress import silent
-from ecl2o.fitting.promise_spec import Terms
+from ecl2o.fitting.settings import PromiseSpec
 from ecl2o.fitting.weights import usual_weight
 from ecl2o.running import stream_days
 
@@ -23,7 +30,7 @@ STEPS, DAYS = 4, 20
 SPLIT = Split(12, 4)
 
 
-RIDGE = Recipe(advisor="ridge")
+RIDGE = FitSettings(advisor="ridge")
 
 
 def series(values: np.ndarray, split: Split = SPLIT) -> Contexts:
@@ -43,8 +50,8 @@ def wavy() -> np.ndarray:
 @pytest.fixture(scope="module")
 def fitted(wavy):
     stages = []
-    recipe = Recipe(advisor="lstm", promise=Terms(2.0, "day"), steps=3)
-    found = fit_contexts(series(wavy), recipe, lambda stage, done, total: stages.append(stage))
+    settings = FitSettings(advisor="lstm", promise=PromiseSpec(2.0, "day"), steps=3)
+    found = fit_contexts(series(wavy), settings, lambda stage, done, total: stages.append(stage))
     assert list(dict.fromkeys(stages)) == [
         "training (lstm)",
         "choosing on validation days",
@@ -77,7 +84,7 @@ def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
 def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wavy):
     """Its days are not cut at midnight, its past is the whole series, and the units are the user's."""
     contexts = series(wavy)
-    found = fit_contexts(contexts, Recipe(advisor="ridge"))
+    found = fit_contexts(contexts, FitSettings(advisor="ridge"))
     assert [(c.advisor, c.trust) for c in found.candidates] == [("ridge", trust) for trust in candidates.RIDGE_TRUSTS]
     assert not any(c.trained for c in found.candidates)
     assert found.chosen.average_cost == min(c.average_cost for c in found.candidates)
@@ -100,7 +107,7 @@ def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_pat
     assert loaded.contract.history_until == "2024-01-20 18:00:00"
     terms = {"ratio": 2.0, "per": "day", "allowance": 0.0, "contexts": None}
     asked = {"alpha": 10.0, "advisor": "lstm", "promise": terms, "steps": 3, "seed": 0, "bounds": None, "weights": None}
-    assert loaded.metadata["recipe"] == asked
+    assert loaded.metadata["settings"] == asked
 
 
 @pytest.mark.parametrize("advisor", ["seasonal", "mlp", "lstm"])
@@ -111,8 +118,8 @@ def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy,
     shape = candidates.Shape.of(contexts)
     inside = candidates.untrained_advisor(advisor, scaled, shape, jax.random.key(0))
     unit, top = scaled.scale / contexts.scale, float(wavy.max())
-    terms = Terms(2.0, "day", allowance=1e9, contexts=(0.0, top)).in_units(unit)
-    agent = candidates.promising(ec.MLAROBD(inside, 2.0), terms, STEPS)
+    terms = PromiseSpec(2.0, "day", allowance=1e9, contexts=(0.0, top)).in_units(unit)
+    agent = candidates.with_promise(ec.MLAROBD(inside, 2.0), terms, STEPS)
     raw = candidates.in_units(agent, 1 / unit)
     assert float(raw.agent.contexts[1]) == pytest.approx(top, rel=1e-12)
     assert float(raw.agent.allowance) == pytest.approx(1e9, rel=1e-12)
@@ -125,21 +132,21 @@ def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy,
 
 def test_windows_hold_what_came_before_them_and_are_not_too_many(wavy, monkeypatch):
     contexts = series(wavy)
-    windows = candidates.windows_of(contexts, steps=8, history_steps=4)
+    windows = candidates.make_training_windows(contexts, steps=8, history_steps=4)
     training = wavy[: 12 * STEPS]
     assert windows.contexts.shape == (len(training) - 8 - 4 + 1, 8, 1)
     np.testing.assert_array_equal(windows.x0, windows.past[:, -1])
     np.testing.assert_array_equal(windows.past[5], training[5:9])
     np.testing.assert_array_equal(windows.contexts[5], training[9:17])
     monkeypatch.setattr(candidates, "MOST_WINDOWS", 10)
-    fewer = candidates.windows_of(contexts, steps=8, history_steps=4)
+    fewer = candidates.make_training_windows(contexts, steps=8, history_steps=4)
     assert fewer.x0.shape == (10, 1)
     np.testing.assert_array_equal(fewer.contexts[-1], windows.contexts[-1])
 
 
 def _rounded_up(contexts: Contexts, least: float) -> float:
     """A bound that comes back from the units of training as a larger number, which lies outside of itself."""
-    scaled = scaled_site(contexts, RIDGE).contexts.scale
+    scaled = scale_task(contexts, RIDGE).contexts.scale
     there, back = scaled / contexts.scale, contexts.scale / scaled
     return next(bound for bound in (least + i / 64 for i in range(1000)) if bound * there * back > bound)
 
@@ -147,8 +154,8 @@ def _rounded_up(contexts: Contexts, least: float) -> float:
 def test_a_promise_for_the_whole_run_within_bounds(wavy):
     """Actions stay within the bounds, the promise counts on contexts there, and holds in the units of the series."""
     low, high = float(wavy.min()) * 0.9, _rounded_up(series(wavy), 1.01 * float(wavy.max()))
-    recipe = Recipe(advisor="ridge", promise=Terms(2.0), steps=2, bounds=(low, high))
-    found = fit_contexts(series(wavy), recipe)
+    settings = FitSettings(advisor="ridge", promise=PromiseSpec(2.0), steps=2, bounds=(low, high))
+    found = fit_contexts(series(wavy), settings)
     row = next(row for row in found.entries if row.name == "policy")
     assert row.promise.period is None
     assert [float(end) for end in row.promise.contexts] == [low, high]
@@ -170,7 +177,7 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
     noise = np.random.default_rng(5).normal(size=(len(steps), 1))
     values = 10 + 5 * (steps % STEPS == 2)[:, None] + 1e-3 * noise
     contexts = series(values)
-    found = fit_contexts(contexts, Recipe(advisor="rhc"))
+    found = fit_contexts(contexts, FitSettings(advisor="rhc"))
     assert [c.name for c in found.candidates] == ["rhc", "guarded-rhc"]
     rows = {row.name: row for row in found.entries}
     assert rows["policy"].average_cost <= min(rows[name].average_cost for name in ("rhc", "r-obd", "greedy")) * (
@@ -181,7 +188,7 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
     actions = np.array([runner.step(context) for context in days.reshape(-1, 1)]).ravel()
     cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(np.diff(actions, prepend=x0) ** 2)
     assert rows["policy"].mean_bill == pytest.approx(cost / len(days), rel=1e-9)
-    behind = Recipe(advisor="rhc", promise=Terms(2.0, "day"))
+    behind = FitSettings(advisor="rhc", promise=PromiseSpec(2.0, "day"))
     promised = fit_contexts(contexts, behind)
     assert [c.name for c in promised.candidates] == ["promised-rhc"]
     assert promised.entries[2].promise_kept
@@ -189,7 +196,7 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
 
 def test_candidates_are_compared_day_by_day(wavy):
     """Standard errors are those of means over the validation days: of each cost, and of its distance from the best."""
-    (choice,) = choose_each([series(wavy)], [Recipe(advisor="rhc")])
+    (choice,) = select_candidates([series(wavy)], [FitSettings(advisor="rhc")])
     contexts = choice.contexts
     kept = [option.kept_steps(contexts) for option in choice.options]
     bed = TestDays.with_whole_span_optimum(choice.problem, *contexts.validation_days(max(kept)))
@@ -209,7 +216,7 @@ def test_candidates_are_compared_day_by_day(wavy):
 def test_bounds_narrower_than_the_series(wavy):
     """What was asked lies outside of what can be done, before the first day too."""
     low, high = (float(np.quantile(wavy, share)) for share in (0.4, 0.6))
-    found = fit_contexts(series(wavy), Recipe(advisor="r-obd", bounds=(low, high)))
+    found = fit_contexts(series(wavy), FitSettings(advisor="r-obd", bounds=(low, high)))
     rows = {row.name: row for row in found.entries}
     assert rows["policy"].average_cost == pytest.approx(rows["r-obd"].average_cost, rel=1e-9)
     assert all(row.average_cost >= 1 - 1e-9 and not row.unconverged for row in found.entries)
@@ -231,14 +238,14 @@ def test_refusals(wavy):
     with pytest.raises(DataError, match="never change"):
         fit_contexts(series(np.full((DAYS * STEPS, 2), 3.0)))
     with pytest.raises(ValueError, match=r"ratio = 1.05 cannot be promised over 4 steps: it must exceed 1\.25697"):
-        fit_contexts(series(wavy), Recipe(promise=Terms(1.05, "day")))
+        fit_contexts(series(wavy), FitSettings(promise=PromiseSpec(1.05, "day")))
     with pytest.raises(ValueError, match="alpha must be positive"):
-        Recipe(alpha=-1.0)
+        FitSettings(alpha=-1.0)
     for alpha in (1e300, {"demand": 1e-300}):
         with pytest.raises(ValueError, match=r"alpha must lie between 1e-12 and 1e\+12"):
-            Recipe(alpha=alpha)
+            FitSettings(alpha=alpha)
     with pytest.raises(DataError, match="training days are too few"):
-        candidates.windows_of(series(wavy), steps=48, history_steps=4)
+        candidates.make_training_windows(series(wavy), steps=48, history_steps=4)
 
 
 def test_a_week_is_learned_where_there_are_four_and_the_data_has_one():
@@ -246,9 +253,9 @@ def test_a_week_is_learned_where_there_are_four_and_the_data_has_one():
     level = np.where(np.arange(days) % 7 < 5, 10.0, 4.0)  # five working days, two others
     noise = np.random.default_rng(0).normal(size=days * STEPS)
     values = (np.repeat(level, STEPS) + np.tile(np.sin(np.arange(STEPS)), days) + 0.1 * noise)[:, None]
-    (choice,) = choose_each([series(values, Split(42, 14))], [RIDGE])
+    (choice,) = select_candidates([series(values, Split(42, 14))], [RIDGE])
     costs = {candidate.name: candidate.average_cost for candidate in choice.candidates}
     assert choice.chosen.name == "ridge, weekly"
     assert costs["ridge, weekly"] < 0.95 * costs["ridge"]
-    (few,) = candidates.options([scaled_site(series(values, Split(27, 14)), RIDGE)], silent)
+    (few,) = candidates.options([scale_task(series(values, Split(27, 14)), RIDGE)], silent)
     assert "ridge, weekly" not in [option.name for option in few]

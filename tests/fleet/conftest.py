@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ecl2o.fitting.promise_spec import Terms
-from ecl2o.fitting.settings import Recipe
+from ecl2o.fitting.settings import FitSettings, PromiseSpec
 from ecl2o.fleet.cluster import cluster
 
-RECIPE = Recipe(5.0, "ridge", Terms(2.2, "day"), steps=2)
+SETTINGS = FitSettings(5.0, "ridge", PromiseSpec(2.2, "day"), steps=2)
 SPLIT = {"training_days": "14", "validation_days": "4"}
 
 

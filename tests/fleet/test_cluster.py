@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ecl2o.data import Contexts, Split
-from ecl2o.fleet.cluster import cluster, dashboard, each_done
+from ecl2o.fleet.cluster import cluster, dashboard, run_pieces
 from ecl2o.paper.sweep import SweepData, sweep
 from ecl2o.paper.sweep_grid import Grid
 
@@ -50,10 +50,10 @@ def test_nobody_watches_the_workers(client):
 
 
 def test_workers_compute_in_the_precision_of_the_driver(client):
-    (found,) = each_done(jax.numpy.zeros, [((),)], client)
+    (found,) = run_pieces(jax.numpy.zeros, [((),)], client)
     assert found[1].dtype == np.float64
     with jax.enable_x64(False):
-        (found,) = each_done(jax.numpy.zeros, [((),)], client)
+        (found,) = run_pieces(jax.numpy.zeros, [((),)], client)
     assert found[1].dtype == np.float32
 
 

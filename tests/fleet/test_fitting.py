@@ -12,15 +12,15 @@ import pytest
 
 from ecl2o.exceptions import ChunkFailedError
 from ecl2o.fitting.pipeline import fit_contexts
-from ecl2o.fitting.read import Reading
+from ecl2o.fitting.read import SeriesReader
 from ecl2o.fleet import evaluate_sites, fit_sites
-from ecl2o.fleet.cluster import PROCESS_BYTES, Chunk, cluster, cut, each_done
+from ecl2o.fleet.cluster import PROCESS_BYTES, Chunk, cluster, make_chunks, run_pieces
 from ecl2o.fleet.evaluating import read_to_test
 from ecl2o.fleet.fitting import fit_chunk
 from ecl2o.fleet.folder import ERRORS, FITTED, evaluate_into, fit_into
 from ecl2o.fleet.sites import find_sites, read_sites
 
-from .conftest import RECIPE, SPLIT, write_manifest, write_series
+from .conftest import SETTINGS, SPLIT, write_manifest, write_series
 from .test_sites import broken_sites
 
 FIGURES = ("validation_cost", "average_cost", "competitive_ratio", "live_ratio", "r_obd_cost")
@@ -29,19 +29,19 @@ FIGURES = ("validation_cost", "average_cost", "competitive_ratio", "live_ratio",
 def read(manifest):
     from pathlib import Path
 
-    return list(read_sites(find_sites(manifest), RECIPE, Reading(Path())))
+    return list(read_sites(find_sites(manifest), SETTINGS, SeriesReader(Path())))
 
 
 @pytest.fixture(scope="module")
 def fitted(manifest):
     """All five in this process."""
-    return fit_sites(manifest, RECIPE)
+    return fit_sites(manifest, SETTINGS)
 
 
 def test_many_sites_are_each_fitted_as_one_alone(manifest, fitted):
     """Site 3 in a chunk of five, and by `fit_contexts`; the sizes of the five are 1 to 10,000."""
     site = read(manifest)[3]
-    alone = fit_contexts(site.contexts, site.recipe)
+    alone = fit_contexts(site.contexts, site.settings)
     row, entries = fitted[3].row, {entry.name: entry for entry in alone.entries}
     assert row["validation_cost"] == pytest.approx(alone.chosen.average_cost, rel=1e-9)
     assert row["average_cost"] == pytest.approx(entries["policy"].average_cost, rel=1e-9)
@@ -54,13 +54,13 @@ def test_many_sites_are_each_fitted_as_one_alone(manifest, fitted):
 
 
 def test_two_processes_give_the_same_bits(manifest, fitted, client):
-    there = fit_sites(manifest, RECIPE, client)
+    there = fit_sites(manifest, SETTINGS, client)
     assert [site.row for site in there] == [site.row for site in fitted]
     assert [site.policy.fingerprint for site in there] == [site.row["policy"] for site in fitted]
 
 
 def test_a_piece_that_fails_is_lost_alone(client):
-    found = dict(each_done(operator.floordiv, [(1, 1), (1, 0)], client))
+    found = dict(run_pieces(operator.floordiv, [(1, 1), (1, 0)], client))
     assert found[0] == 1
     assert isinstance(found[1], ChunkFailedError)
     assert "ZeroDivisionError" in str(found[1])
@@ -108,7 +108,7 @@ def test_a_run_that_goes_on_does_what_is_missing(manifest, tmp_path, fitted, mon
     (tmp_path / "out" / "policies" / "site 3.ecl2o").unlink()
     with (tmp_path / "out" / FITTED).open("a") as ledger:
         ledger.write('{"name": "site 4", "stat')  # ended while it wrote
-    changed = [*sites[:1], dataclasses.replace(sites[1], recipe=dataclasses.replace(RECIPE, alpha=9.0)), *sites[2:]]
+    changed = [*sites[:1], dataclasses.replace(sites[1], settings=dataclasses.replace(SETTINGS, alpha=9.0)), *sites[2:]]
     fit_into(tmp_path / "out", changed, memory=memory)
     assert asked == [["site 0", "site 1"], ["site 2", "site 3"]]
 
@@ -120,10 +120,10 @@ def test_a_foreign_folder_is_not_written_to(tmp_path):
 
 
 def test_chunks_do_not_exceed_the_memory_and_have_one_shape():
-    chunks = cut(list(range(7)), lambda n: 0, lambda n: 10, PROCESS_BYTES + 35)
+    chunks = make_chunks(list(range(7)), lambda n: 0, lambda n: 10, PROCESS_BYTES + 35)
     assert [(chunk.items, chunk.count) for chunk in chunks] == [((0, 1, 2), 3), ((3, 4, 5), 3), ((6, 6, 6), 1)]
     with pytest.raises(ValueError, match="one site alone needs about"):
-        cut([1], lambda n: 0, lambda n: 10, PROCESS_BYTES + 9)
+        make_chunks([1], lambda n: 0, lambda n: 10, PROCESS_BYTES + 9)
 
 
 def test_who_fails_in_a_chunk_fails_alone(manifest, monkeypatch):
@@ -148,7 +148,7 @@ def test_who_fails_in_a_chunk_fails_alone(manifest, monkeypatch):
 
 def test_policies_are_tested_together_as_one_by_one(manifest, fitted, tmp_path):
     from ecl2o.evaluation.comparison import evaluate_contender, make_contender
-    from ecl2o.fitting.test_days import policy_bed
+    from ecl2o.fitting.test_days import policy_test_days
 
     policies = {site.name: site.policy for site in fitted}
     told = [{"name": f"site {i}", "file": str(manifest.parent / f"{min(i, 4)}.csv")} for i in range(6)]
@@ -156,14 +156,14 @@ def test_policies_are_tested_together_as_one_by_one(manifest, fitted, tmp_path):
     rows = evaluate_sites(manifest, policies, days=6)
     assert rows[5] == {"name": "site 5", "status": "failed", "reason": "site 5 has no policy."}
     assert [row["status"] for row in rows[:5]] == ["tested"] * 5
-    (site, *_) = read_to_test(find_sites(manifest), policies, Reading(manifest), 6)
-    bed, _ = policy_bed(site.policy, site.contexts, 6)
+    (site, *_) = read_to_test(find_sites(manifest), policies, SeriesReader(manifest), 6)
+    bed, _ = policy_test_days(site.policy, site.contexts, 6)
     entry = evaluate_contender("policy", make_contender(site.policy.agent, site.policy.problem), bed)
     assert rows[0]["average_cost"] == pytest.approx(entry.average_cost, rel=1e-9)
     assert rows[0]["days"] == 6
     assert rows[0]["promise_kept"] is True
     assert rows[0]["screened"] == 0
-    sites = list(read_to_test(find_sites(manifest), policies, Reading(manifest), 6))
+    sites = list(read_to_test(find_sites(manifest), policies, SeriesReader(manifest), 6))
     assert evaluate_into(tmp_path / "tested", sites) == rows
 
 
@@ -175,14 +175,14 @@ def test_fleets_are_tested_on_readings_as_the_policy_screens_them(manifest, fitt
     time_of, value = lines[60].split(",")
     (tmp_path / "bad.csv").write_text("\n".join([*lines[:60], f"{time_of},{1000 * float(value)}", *lines[61:]]) + "\n")
     bad = write_manifest(tmp_path / "m.csv", [{"name": "site 1", "file": "bad.csv"}])
-    (site,) = read_to_test(find_sites(bad), {"site 1": fitted[1].policy}, Reading(Path()), 6)
+    (site,) = read_to_test(find_sites(bad), {"site 1": fitted[1].policy}, SeriesReader(Path()), 6)
     assert site.screened == 1
     assert site.contexts.values[59] == site.contexts.values[58]
 
 
 def test_the_cluster_of_another_process_gives_the_same_bits(manifest, fitted, scheduler):
     with cluster(scheduler) as there:
-        found = fit_sites(manifest, RECIPE, there)
+        found = fit_sites(manifest, SETTINGS, there)
     assert [site.row for site in found] == [site.row for site in fitted]
 
 
@@ -191,11 +191,11 @@ def test_a_rehearsal_runs_the_programs_of_the_tests(manifest):
     import ecl2o.fleet.fitting as fitting
 
     sites = read(manifest)
-    chosen = fitting.choose_each([site.contexts for site in sites], [site.recipe for site in sites])
-    untrained = fitting.Choice.untrained(sites[0].contexts, sites[0].recipe)
+    chosen = fitting.select_candidates([site.contexts for site in sites], [site.settings for site in sites])
+    untrained = fitting.Selection.untrained(sites[0].contexts, sites[0].settings)
     wanted = {fitting._structure((choice.entry, choice.test_bed())) for choice in chosen}
     assert wanted <= {fitting._structure((choice.entry, choice.test_bed())) for choice in untrained}
-    fitting.rehearse_tests(Chunk(tuple(sites), 5))
+    fitting.compile_tests(Chunk(tuple(sites), 5))
 
 
 def test_workers_compile_while_the_driver_still_reads(manifest, tmp_path, fitted, client, monkeypatch):
@@ -203,25 +203,25 @@ def test_workers_compile_while_the_driver_still_reads(manifest, tmp_path, fitted
     import ecl2o.fleet.fitting as fitting
     import ecl2o.fleet.folder as folder
 
-    sites, begun = read(manifest), []
+    sites, submit_to_cluster = read(manifest), []
 
     def watched(site, *told):
-        begun.append(fitting.rehearsal(site, *told))
-        return begun[-1]
+        submit_to_cluster.append(fitting.start_warmup(site, *told))
+        return submit_to_cluster[-1]
 
     def asked_for():
         for number, site in enumerate(sites):
-            assert len(begun) == min(number, 1)
+            assert len(submit_to_cluster) == min(number, 1)
             yield site
 
     monkeypatch.setattr(folder, "rehearsal", watched)
     memory = PROCESS_BYTES + len(sites) * fitting._bytes(sites[0])
     rows = fit_into(tmp_path / "out", asked_for(), client, memory, expected=2 * len(sites))
     assert rows == [site.row for site in fitted]
-    assert [work.exception(timeout=120) for work in begun[0].work] == [None, None]
-    assert len({place for places in client.who_has(begun[0].work).values() for place in places}) == 2
-    assert fitting.rehearsal(sites[0], len(sites), client, memory) is None  # one chunk is all
-    assert fitting.rehearsal(sites[0], 2 * len(sites), None, memory) is None
+    assert [work.exception(timeout=120) for work in submit_to_cluster[0].work] == [None, None]
+    assert len({place for places in client.who_has(submit_to_cluster[0].work).values() for place in places}) == 2
+    assert fitting.start_warmup(sites[0], len(sites), client, memory) is None  # one chunk is all
+    assert fitting.start_warmup(sites[0], 2 * len(sites), None, memory) is None
 
 
 # The last that uses the cluster: whoever takes the place of the killed one knows no programs.
@@ -230,7 +230,7 @@ def test_a_killed_worker_loses_nothing(client):
     before = set(client.run(os.getpid).values())
     victim = min(before)
     threading.Timer(0.6, lambda: os.kill(victim, signal.SIGKILL)).start()
-    found = dict(each_done(time.sleep, [(0.5,)] * 8, client))
+    found = dict(run_pieces(time.sleep, [(0.5,)] * 8, client))
     assert found == dict.fromkeys(range(8))
     client.wait_for_workers(2, timeout=60)
     assert victim not in client.run(os.getpid).values()

@@ -8,12 +8,11 @@ import pandas as pd
 import pytest
 
 from ecl2o.data import Contexts, Split
-from ecl2o.fitting.promise_spec import Terms
-from ecl2o.fitting.read import Reading
-from ecl2o.fitting.settings import Recipe
-from ecl2o.fleet.sites import FailedSite, ReadSite, find_sites, read_sites
+from ecl2o.fitting.read import SeriesReader
+from ecl2o.fitting.settings import FitSettings, PromiseSpec
+from ecl2o.fleet.sites import FailedSite, LoadedSite, find_sites, read_sites
 
-from .conftest import RECIPE, SPLIT, write_manifest, write_series
+from .conftest import SETTINGS, SPLIT, write_manifest, write_series
 
 
 def test_a_folder_and_a_glob_are_the_same_sites(tmp_path):
@@ -29,9 +28,9 @@ def test_a_manifest_says_what_is_different(tmp_path):
     write_series(tmp_path / "a.csv", 0)
     row = {"name": "a", "file": "a.csv", "alpha": "7", "promise": "3", "per": "week", "contexts": "0:9", **SPLIT}
     path = write_manifest(tmp_path / "sites.csv", [row, {"name": "b", "file": "a.csv", **SPLIT}])
-    a, b = read_sites(find_sites(path), Recipe(), Reading(Path()))
-    assert a.recipe == Recipe(7.0, promise=Terms(3.0, "week", contexts=(0.0, 9.0)))
-    assert b.recipe == Recipe()
+    a, b = read_sites(find_sites(path), FitSettings(), SeriesReader(Path()))
+    assert a.settings == FitSettings(7.0, promise=PromiseSpec(3.0, "week", contexts=(0.0, 9.0)))
+    assert b.settings == FitSettings()
     assert a.contexts.split == Split(14, 4)
     assert a.digest != b.digest
 
@@ -86,7 +85,7 @@ def test_each_broken_site_says_what_is_wrong_with_it(tmp_path):
     broken = broken_sites(tmp_path)
     twice = {"name": "good", "file": "good.csv", **SPLIT}
     path = write_manifest(tmp_path / "sites.csv", [row for row, _ in broken] + [twice, twice])
-    *failed, good, again = read_sites(find_sites(path), RECIPE, Reading(Path()))
+    *failed, good, again = read_sites(find_sites(path), SETTINGS, SeriesReader(Path()))
     for site, (row, words) in zip(failed, broken, strict=True):
         assert isinstance(site, FailedSite), row
         assert site.name == row["name"]
@@ -100,7 +99,7 @@ def test_a_digest_is_of_all_that_a_policy_depends_on():
     time = pd.date_range("2021-01-01", periods=100 * 24, freq="h")
     contexts = Contexts(np.arange(100.0 * 24)[:, None], time)
     others = {"split": Split(50, 30)}, {"steps_per_day": 12}, {"values": contexts.values + 1}
-    sites = [ReadSite("a", dataclasses.replace(contexts, **other), Recipe()) for other in ({}, *others)]
-    sites.append(ReadSite("a", contexts, Recipe(alpha=3.0)))
+    sites = [LoadedSite("a", dataclasses.replace(contexts, **other), FitSettings()) for other in ({}, *others)]
+    sites.append(LoadedSite("a", contexts, FitSettings(alpha=3.0)))
     assert len({site.digest for site in sites}) == 5
-    assert ReadSite("renamed", contexts, Recipe()).digest == sites[0].digest
+    assert LoadedSite("renamed", contexts, FitSettings()).digest == sites[0].digest

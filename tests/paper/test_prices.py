@@ -7,7 +7,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.evaluation import score_days
 from ecl2o.evaluation.comparison import evaluate_contender
-from ecl2o.fitting.named_agents import HIGHEST, LOWEST, PROMISE, named_entry, time_of_use
+from ecl2o.fitting.named_agents import HIGHEST, LOWEST, PROMISE, named_contender, time_of_use
 from ecl2o.paper.test_days import prices_problem, spot_bed, tariff_bed
 from ecl2o.theory import largest_share
 
@@ -39,20 +39,20 @@ def test_prices_are_as_described(beds):
 
 def test_promises_are_kept_where_weights_vary(beds):
     """A promise of 2.1 under the tariff; one of 2.5 for the price that is not known, on its days and on the tariff's."""
-    row = evaluate_contender("it", named_entry("competitive-tariff", beds["tariff"]), beds["tariff"])
+    row = evaluate_contender("it", named_contender("competitive-tariff", beds["tariff"]), beds["tariff"])
     assert row.promise_kept
     assert row.competitive_ratio <= PROMISE * (1 + 1e-9)
     rhc = score_days(
-        named_entry("rhc", beds["tariff"]).agent, beds["tariff"], named_entry("rhc", beds["tariff"]).forecaster
+        named_contender("rhc", beds["tariff"]).agent, beds["tariff"], named_contender("rhc", beds["tariff"]).forecaster
     )
     assert rhc.competitive_ratio > 5.0  # what it promises against
-    unknown = evaluate_contender("it", named_entry("competitive-rhc", beds["spot"]), beds["spot"])
+    unknown = evaluate_contender("it", named_contender("competitive-rhc", beds["spot"]), beds["spot"])
     assert unknown.promise_kept
     assert unknown.average_cost < score_days(ec.ROBD(), beds["spot"]).average_cost
 
 
 def test_a_tariff_that_is_not_kept_to_ends_the_promise(beds):
-    row = evaluate_contender("it", named_entry("competitive-tariff", beds["spot"]), beds["spot"])
+    row = evaluate_contender("it", named_contender("competitive-tariff", beds["spot"]), beds["spot"])
     assert row.promise_kept is False
     assert row.lost_at == 0
     with pytest.raises(ValueError, match=r"must exceed 2\.43303"):

@@ -17,7 +17,7 @@ from ecl2o.cli import options, output
 
 if TYPE_CHECKING:
     from ecl2o.act import ActSession, Answer
-    from ecl2o.fitting.read import Reading
+    from ecl2o.fitting.read import SeriesReader
     from ecl2o.policy import Policy
 
 
@@ -66,7 +66,7 @@ def act(
     With --state a killed process goes on where it was: an answer that you have read is always in the state. One process at a
     time holds a state.
     """
-    lines, limits = _lines(), None if bounds is None else options.interval_of(bounds, "--bounds")
+    lines, limits = _lines(), None if bounds is None else options.parse_interval(bounds, "--bounds")
     if sys.stdout is None:
         raise ValueError("standard output is closed, so that nobody can be answered.")
     from ecl2o.cli.interrupts import leave_termination_to_the_system
@@ -91,7 +91,9 @@ def act(
     with contextlib.nullcontext() if state is None else holding(state):
         loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
         try:
-            run = _run(loaded, state, _numbers_of(x0), history and options.reading(history, column, time_column, fill))
+            run = _run(
+                loaded, state, _numbers_of(x0), history and options.make_reader(history, column, time_column, fill)
+            )
         except (NotApplicableError, MemoryLimitError) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
@@ -172,7 +174,7 @@ def _warn(number: int, answer: "Answer") -> None:
         )
 
 
-def _run(policy: "Policy", state: Path | None, x0: list[float] | None, reading: "Reading | None") -> "ActSession":
+def _run(policy: "Policy", state: Path | None, x0: list[float] | None, reading: "SeriesReader | None") -> "ActSession":
     """A run where the last one was, or a new one."""
     from ecl2o.act import ActSession
 

@@ -45,13 +45,13 @@ def alpha(
     from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
-    from ecl2o.fitting.alpha_study import ALPHAS, alpha_of_prices, study_alphas
-    from ecl2o.fitting.screen import plausible_rows
+    from ecl2o.fitting.alpha_study import ALPHAS, alpha_from_prices, study_alphas
+    from ecl2o.fitting.screen import screen_values
 
-    yours = None if miss_price is None or ramp_price is None else alpha_of_prices(miss_price, ramp_price)
-    frame, metadata = options.reading(data, column, time_column, fill).rows()
-    values, replaced = plausible_rows(frame.to_numpy(float), metadata.steps_per_day)
-    options.tell_replaced(data, frame.index, replaced)
+    yours = None if miss_price is None or ramp_price is None else alpha_from_prices(miss_price, ramp_price)
+    frame, metadata = options.make_reader(data, column, time_column, fill).rows()
+    values, replaced = screen_values(frame.to_numpy(float), metadata.steps_per_day)
+    options.report_replaced(data, frame.index, replaced)
     found = study_alphas(values, [*(wanted or ALPHAS), *([] if yours is None else [yours])], data.name)
     if figure is not None:
         import pandas as pd
@@ -83,7 +83,7 @@ def _as_json(found: "AlphaStudy") -> list[dict[str, Any]]:
 def _print(found: "AlphaStudy", yours: float | None, name: str) -> None:
     from rich.table import Table
 
-    from ecl2o.fitting.cost_summary import Magnitude
+    from ecl2o.fitting.cost_summary import NumberFormat
 
     figures = [
         [
@@ -93,7 +93,7 @@ def _print(found: "AlphaStudy", yours: float | None, name: str) -> None:
         ]
         for row in found.rows
     ]
-    magnitude = Magnitude.of(figure for row in figures for figure in row)
+    magnitude = NumberFormat.of(figure for row in figures for figure in row)
     unit = f"{magnitude.unit} of the units" if magnitude.unit else "the units"
     table = Table(title=f"{name}: misses and changes in a step, in {unit} of the file", title_justify="left")
     table.add_column("alpha", justify="right")

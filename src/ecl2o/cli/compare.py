@@ -71,27 +71,27 @@ def compare(
         raise typer.BadParameter("is for a file; a study has its own costs.", param_hint="--weight-column")
     if study is not None and bounds is not None:
         raise typer.BadParameter("is for a file; a study has its own actions.", param_hint="--bounds")
-    limits = None if bounds is None else options.interval_of(bounds, "--bounds")
-    movement = None if alpha is None else options.alpha_of(alpha)
-    ends = options.weights_of(weights, weight_column)
+    limits = None if bounds is None else options.parse_interval(bounds, "--bounds")
+    movement = None if alpha is None else options.parse_alpha(alpha)
+    ends = options.parse_weights(weights, weight_column)
     if forecaster not in _FORECASTERS:
         raise typer.BadParameter(f"must be one of {', '.join(_FORECASTERS)}.", param_hint="--forecaster")
     from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
     from ecl2o.evaluation.comparison import compare as compare_days
-    from ecl2o.fitting.named_agents import asked_entries
-    from ecl2o.fitting.test_days import last_days, series_bed
+    from ecl2o.fitting.named_agents import make_contenders
+    from ecl2o.fitting.test_days import last_days, series_test_days
 
     names, replaced = _names(agents), ()
     if study is not None:
         bed = last_days(_study_bed(study, movement, seed), days)
     else:
         assert data is not None
-        reading = options.reading(data, column, time_column, fill, period, day_start, weight_column)
-        contexts, replaced = options.screened(data, reading.whole())
-        bed = series_bed(contexts, movement or 10.0, ends, limits, days)
-    asked = asked_entries(names, bed, forecaster)
+        reading = options.make_reader(data, column, time_column, fill, period, day_start, weight_column)
+        contexts, replaced = options.screen_contexts(data, reading.whole())
+        bed = series_test_days(contexts, movement or 10.0, ends, limits, days)
+    asked = make_contenders(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
         rows = compare_days(asked, bed, lambda done, total: progress("comparing", done, total))
     refused = {row.name: row.not_applicable for row in rows if row.not_applicable is not None}

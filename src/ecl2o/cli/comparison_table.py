@@ -44,17 +44,17 @@ def print_entries(
 
 def _figures(rows: "list[ComparisonRow]", unit_cost: float | None) -> Columns:
     """What every entry is scored by; bills in one magnitude for all."""
-    from ecl2o.fitting.cost_summary import Bills, Magnitude
+    from ecl2o.fitting.cost_summary import CostSummary, NumberFormat
 
     ratios = {
         "average cost": [row.average_cost for row in rows],
         "worst day": [row.competitive_ratio for row in rows],
         "99 % of days": [row.tail_ratio.get("p99", math.nan) for row in rows],
     }
-    bills = [Bills.of(row, unit_cost) for row in rows]
+    bills = [CostSummary.of(row, unit_cost) for row in rows]
     paid = {"mean bill": [bill.mean_day for bill in bills], "dearest bill": [bill.dearest_day for bill in bills]}
     columns = {heading: [_ratio(value) for value in values] for heading, values in ratios.items()}
-    magnitude = Magnitude.of(paid["mean bill"])  # one for both, so that they can be compared
+    magnitude = NumberFormat.of(paid["mean bill"])  # one for both, so that they can be compared
     for heading, values in paid.items():
         columns[magnitude.heading(heading)] = [magnitude.text(value) for value in values]
     return columns
@@ -71,7 +71,7 @@ def _print_notes(
     rows: "list[ComparisonRow]", labels: dict[str, str], problem: "Problem", unit_cost: float | None, live: bool
 ) -> None:
     """What a table of entries needs to be understood."""
-    from ecl2o.fitting.cost_summary import cost_in_words
+    from ecl2o.fitting.cost_summary import describe_cost
 
     console = output.results()
     left_out = [row for row in rows if row.not_applicable is not None]
@@ -85,7 +85,7 @@ def _print_notes(
         unit += "tomorrow, and is the paper's unit"
     else:
         unit = "the daily oracle's, which knows each day in advance, but not tomorrow (so that below 1 is possible)"
-    money = "in your money" if unit_cost is not None else cost_in_words(problem)
+    money = "in your money" if unit_cost is not None else describe_cost(problem)
     console.print(
         f"average cost: in units of {unit}. worst day, 99 % of days: cost over the least possible cost of that day, from the "
         f"same start. bills: of a day, {money}."

@@ -32,39 +32,39 @@ def evaluate(
     The policy runs as `act` would run it, as one stream; ratios are by day. The first days, as many as the policy remembers, are
     its history and are not counted.
     """
-    limits = None if bounds is None else options.interval_of(bounds, "--bounds")
+    limits = None if bounds is None else options.parse_interval(bounds, "--bounds")
     from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
     from ecl2o.evaluation.comparison import compare, make_contender
-    from ecl2o.fitting.cost_summary import Bills
-    from ecl2o.fitting.pipeline import reference_entries
-    from ecl2o.fitting.screen import believed
-    from ecl2o.fitting.test_days import policy_bed, seen_days
+    from ecl2o.fitting.cost_summary import CostSummary
+    from ecl2o.fitting.pipeline import reference_contenders
+    from ecl2o.fitting.screen import screen_series
+    from ecl2o.fitting.test_days import count_seen_days, policy_test_days
     from ecl2o.policy import load
     from ecl2o.policy.limits import check_memory, with_action_limits
 
     loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
     check_memory(loaded, str(policy))
     contexts = (
-        options.reading(data, column, time_column, fill, period, day_start, weight_column).made_for(loaded).whole()
+        options.make_reader(data, column, time_column, fill, period, day_start, weight_column).made_for(loaded).whole()
     )
-    contexts, replaced = believed(contexts, loaded.contract.screen)
-    bed, first = policy_bed(loaded, contexts, days)
+    contexts, replaced = screen_series(contexts, loaded.contract.screen)
+    bed, first = policy_test_days(loaded, contexts, days)
     with output.progress_bars(not json) as progress:
         rows = compare(
             {
                 "policy": make_contender(loaded.agent, loaded.problem, loaded.forecaster),
-                **reference_entries(loaded.problem, contexts.steps_per_day),
+                **reference_contenders(loaded.problem, contexts.steps_per_day),
             },
             bed,
             lambda done, total: progress("testing", done, total),
         )
     own, tested = next(row for row in rows if row.name == "policy"), bed.days.shape[0]
-    bills = Bills.of(own, unit_cost)
+    bills = CostSummary.of(own, unit_cost)
     if own.not_applicable is not None:
         raise ValueError(f"{policy} cannot be run on {data}: {own.not_applicable}")
-    seen = seen_days(loaded, contexts, first)
+    seen = count_seen_days(loaded, contexts, first)
     worst = {row.name: str(contexts.time[(first + row.worst_day) * contexts.steps_per_day]) for row in rows}
     if json:
         output.print_json(
@@ -104,7 +104,7 @@ def evaluate(
                 f"note: {seen} of these {tested} days were used to train or choose the policy"
                 + (f"; --days {rest} tests on the others." if rest else ".")
             )
-    options.tell_replaced(data, contexts.time, replaced)
+    options.report_replaced(data, contexts.time, replaced)
     if own.promise_kept is False:
         raise typer.Exit(1)
 

@@ -83,30 +83,30 @@ def fit(
     Training takes a minute or two for a year of hourly rows. What is cheapest on the validation days is taken, be it trained or
     not; the table is about the days after them. Costs are 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the units of the file.
     """
-    movement = options.alpha_of(alpha)
-    interval = None if contexts_in is None else options.interval_of(contexts_in)
-    limits = None if bounds is None else options.interval_of(bounds, "--bounds")
-    ends = options.weights_of(weights, weight_column)
+    movement = options.parse_alpha(alpha)
+    interval = None if contexts_in is None else options.parse_interval(contexts_in)
+    limits = None if bounds is None else options.parse_interval(bounds, "--bounds")
+    ends = options.parse_weights(weights, weight_column)
     if promise is None and (allowance or interval or per != "run"):
         raise typer.BadParameter("--per, --allowance and --contexts go with --promise.", param_hint="--promise")
     from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
     _refuse_bad_place(out)
-    from ecl2o.fitting.pipeline import Recipe, bad_day, fit_contexts
-    from ecl2o.fitting.promise_spec import Terms
+    from ecl2o.fitting.pipeline import FitSettings, bad_day, fit_contexts
+    from ecl2o.fitting.settings import PromiseSpec
     from ecl2o.policy import save
 
-    terms = None if promise is None else Terms(promise, per, allowance, interval)
-    recipe = Recipe(movement, advisor, terms, steps, seed, limits, ends)
-    split = options.split_of(training_days, validation_days)
+    terms = None if promise is None else PromiseSpec(promise, per, allowance, interval)
+    settings = FitSettings(movement, advisor, terms, steps, seed, limits, ends)
+    split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import refuse_foreign
 
         refuse_foreign(report, "--report")
-    contexts = options.reading(data, column, time_column, fill, period, day_start, weight_column).contexts(split)
+    contexts = options.make_reader(data, column, time_column, fill, period, day_start, weight_column).contexts(split)
     with output.progress_bars(not json) as progress:
-        fitted = fit_contexts(contexts, recipe, progress)
+        fitted = fit_contexts(contexts, settings, progress)
     searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
     found = bad_day(fitted.policy, contexts, seed) if searched else None
     result = _as_json(fitted, out, found, unit_cost)
@@ -149,18 +149,18 @@ def _refuse_bad_place(out: Path) -> None:
 def _as_json(fitted: "FittedSeries", out: Path, found: Any, unit_cost: float | None) -> dict[str, Any]:
     import dataclasses
 
-    from ecl2o.fitting.cost_summary import Bills
+    from ecl2o.fitting.cost_summary import CostSummary
 
     rows = {row.name: row for row in fitted.entries}
     return {
         "policy": str(out),
-        "recipe": fitted.policy.metadata["recipe"],
+        "settings": fitted.policy.metadata["settings"],
         "split": fitted.policy.metadata["split"] | {"test_days": fitted.test_days},
         "chosen": dataclasses.asdict(fitted.chosen),
         "candidates": [dataclasses.asdict(candidate) for candidate in fitted.candidates],
         "left_out": fitted.left_out,
         "test": comparison_table.as_json(fitted.entries),
-        "bills": dataclasses.asdict(Bills.of(rows["policy"], unit_cost)),
+        "bills": dataclasses.asdict(CostSummary.of(rows["policy"], unit_cost)),
         "expert_ratio": _expert_ratio(fitted),
         "bad_day_ratio": None if found is None else found.ratio,
     }
@@ -201,7 +201,7 @@ def _possible_promise(fitted: "FittedSeries") -> str:
 
 
 def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any, unit_cost: float | None) -> None:
-    from ecl2o.fitting.cost_summary import Bills
+    from ecl2o.fitting.cost_summary import CostSummary
 
     split = contexts.split
     rows = {row.name: row for row in fitted.entries}
@@ -210,7 +210,10 @@ def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any, 
     _print_table(fitted, title, unit_cost)
     say, policy = output.results().print, rows["policy"]
     say(_choice_in_words(fitted), soft_wrap=True)
-    say(Bills.of(policy, unit_cost).in_words(fitted.policy.contract.period_name, fitted.policy.problem), soft_wrap=True)
+    say(
+        CostSummary.of(policy, unit_cost).in_words(fitted.policy.contract.period_name, fitted.policy.problem),
+        soft_wrap=True,
+    )
     promised, weighted = comparison_table.promise_line(policy), _weights_in_words(fitted)
     if weighted is not None:
         say(weighted, soft_wrap=True)

@@ -12,7 +12,7 @@ from ecl2o.cli import options, output, tables
 
 if TYPE_CHECKING:
     from ecl2o.fitting.progress import Progress
-    from ecl2o.fitting.settings import Recipe
+    from ecl2o.fitting.settings import FitSettings
 
 Site = TypeVar("Site")
 Sites = Annotated[
@@ -66,24 +66,23 @@ def fit(
     """
     if promise is None and per != "run":
         raise typer.BadParameter("--per goes with --promise.", param_hint="--per")
-    split = options.split_of(training_days, validation_days)
-    options.refuse_without_parquet()
-    options.set_up(workers)
-    from ecl2o.fitting.promise_spec import Terms
-    from ecl2o.fitting.settings import Recipe
-    from ecl2o.fleet.folder import FITTED, fit_into, refuse_foreign
+    split = options.make_split(training_days, validation_days)
+    options.require_parquet()
+    options.set_up_jax(workers)
+    from ecl2o.fitting.settings import FitSettings, PromiseSpec
+    from ecl2o.fleet.folder import FITTED, check_output_folder, fit_into
     from ecl2o.fleet.sites import find_sites, read_sites
     from ecl2o.plots.folder import naming
 
-    refuse_foreign(out, FITTED)
+    check_output_folder(out, FITTED)
     orders = find_sites(sites)
-    recipe = Recipe(alpha, advisor, None if promise is None else Terms(promise, per), steps, seed)
+    settings = FitSettings(alpha, advisor, None if promise is None else PromiseSpec(promise, per), steps, seed)
     started = time.perf_counter()
     with naming(out), options.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
-        read = read_sites(orders, recipe, options.reading(Path(), column, time_column, fill, period), split)
+        read = read_sites(orders, settings, options.make_reader(Path(), column, time_column, fill, period), split)
         told = _telling(read, "reading sites", len(orders), progress)
         rows = fit_into(out, told, client, int(memory * 2**30), progress, len(orders))
-    _finish(rows, out, {"sites": sites, "recipe": _words(recipe)}, time.perf_counter() - started, json)
+    _finish(rows, out, {"sites": sites, "settings": _words(settings)}, time.perf_counter() - started, json)
 
 
 def evaluate(
@@ -104,21 +103,21 @@ def evaluate(
     seed: output.UnusedSeed = 0,
 ) -> None:
     """Test every site's policy on its series, as one stream, beside R-OBD. Exit code 1 if a promise was broken."""
-    options.refuse_without_parquet()
-    options.set_up(workers)
+    options.require_parquet()
+    options.set_up_jax(workers)
     from ecl2o.fleet.evaluating import read_to_test
-    from ecl2o.fleet.folder import POLICIES, TESTED, evaluate_into, refuse_foreign
+    from ecl2o.fleet.folder import POLICIES, TESTED, check_output_folder, evaluate_into
     from ecl2o.fleet.sites import find_sites
     from ecl2o.plots.folder import naming
 
-    refuse_foreign(out, TESTED)
+    check_output_folder(out, TESTED)
     orders = find_sites(sites)
     kept = policies / POLICIES if (policies / POLICIES).is_dir() else policies
     if not kept.is_dir():
         raise typer.BadParameter(f"{policies} is not a folder.", param_hint="--policies")
     started = time.perf_counter()
     with naming(out), options.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
-        reading = options.reading(Path(), column, time_column, fill, period)
+        reading = options.make_reader(Path(), column, time_column, fill, period)
         told = _telling(read_to_test(orders, kept, reading, days), "reading sites", len(orders), progress)
         rows = evaluate_into(out, told, client, int(memory * 2**30), progress)
     _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
@@ -137,10 +136,10 @@ def _telling(sites: "Iterable[Site]", what: str, total: int, progress: "Progress
         progress(what, done, total)
 
 
-def _words(recipe: "Recipe") -> str:
-    promise = recipe.promise
+def _words(settings: "FitSettings") -> str:
+    promise = settings.promise
     told = "no promise" if promise is None else f"promise {promise.ratio:g} per {promise.per}"
-    return f"alpha {recipe.alpha:g}, {told}, {recipe.advisor}"
+    return f"alpha {settings.alpha:g}, {told}, {settings.advisor}"
 
 
 def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], seconds: float, json: bool) -> None:

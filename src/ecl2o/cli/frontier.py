@@ -47,7 +47,7 @@ def frontier(
     In DIR: figures/frontier.png and .svg, and results.json.
     """
     shortage = None if base_shortage is None else options.watts(base_shortage)
-    split = options.split_of(training_days, validation_days)
+    split = options.make_split(training_days, validation_days)
     if data is not None:
         _refuse_given({"--weather": weather, "--preset": preset, "--base-shortage": base_shortage}, "for weather", data)
     else:
@@ -65,9 +65,11 @@ def frontier(
         if data is None:
             contexts = weather_contexts(weather, preset or options.PRESET, shortage, fill)
         else:
-            reading = options.reading(data, column, time_column, fill, period, day_start)
-            contexts, _ = options.screened(data, reading.contexts(split))
-        interval = _WEATHER_CONTEXTS.get(contexts.preset) if contexts_in is None else options.interval_of(contexts_in)
+            reading = options.make_reader(data, column, time_column, fill, period, day_start)
+            contexts, _ = options.screen_contexts(data, reading.contexts(split))
+        interval = (
+            _WEATHER_CONTEXTS.get(contexts.preset) if contexts_in is None else options.parse_interval(contexts_in)
+        )
         settings = FrontierSettings(
             alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick, contexts=interval
         )

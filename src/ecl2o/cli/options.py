@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ecl2o.data import Contexts, Split
-    from ecl2o.fitting.read import Reading
+    from ecl2o.fitting.read import SeriesReader
 
 
 def need_serve() -> None:
@@ -89,13 +89,13 @@ Workers = Annotated[
 ]
 
 
-def refuse_without_parquet() -> None:
+def require_parquet() -> None:
     """Before the work, not after it."""
     if importlib.util.find_spec("pyarrow") is None:
         raise ValueError("the table is a Parquet file, which needs pyarrow: pip install 'ecl2o[parquet]'.")
 
 
-def set_up(workers: int | None = None) -> None:
+def set_up_jax(workers: int | None = None) -> None:
     """64 bits, and compiled programs that are kept from run to run.
 
     Workers of this machine are forked from a process that imports what they need while this one does.
@@ -108,9 +108,9 @@ def set_up(workers: int | None = None) -> None:
     from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
-    from ecl2o.fleet.cluster import keep_programs
+    from ecl2o.fleet.cluster import enable_compilation_cache
 
-    keep_programs()
+    enable_compilation_cache()
 
 
 @contextlib.contextmanager
@@ -233,7 +233,7 @@ ValidationDays = Annotated[
 ALPHA = "NUMBER|NAME=NUMBER,..."
 
 
-def split_of(training_days: int | None, validation_days: int | None) -> "Split | None":
+def make_split(training_days: int | None, validation_days: int | None) -> "Split | None":
     """The split that was asked for, None where none was."""
     if training_days is None and validation_days is None:
         return None
@@ -244,7 +244,7 @@ def split_of(training_days: int | None, validation_days: int | None) -> "Split |
     return Split(training_days, validation_days)
 
 
-def alpha_of(text: str) -> float | dict[str, float]:
+def parse_alpha(text: str) -> float | dict[str, float]:
     """One number for all columns, or NAME=NUMBER for each, with commas."""
     parts = [part.rpartition("=") for part in text.split(",")]
     names = [name.strip() for name, _, _ in parts]
@@ -266,7 +266,7 @@ def alpha_of(text: str) -> float | dict[str, float]:
     return dict(zip(names, numbers, strict=True)) if named else numbers[0]
 
 
-def reading(
+def make_reader(
     path: Path,
     columns: list[str] | None = None,
     time_column: str | None = None,
@@ -274,31 +274,31 @@ def reading(
     period: int | None = None,
     day_start: str | None = None,
     weight_column: str | None = None,
-) -> "Reading":
+) -> "SeriesReader":
     """How the options above say that a series is read; what was repaired is told on standard error."""
     from ecl2o.cli import output
     from ecl2o.data import minutes_of
-    from ecl2o.fitting.read import Reading
+    from ecl2o.fitting.read import SeriesReader
 
     def tell(words: str) -> None:
         output.messages().print(words, soft_wrap=True)
 
     minutes = None if day_start is None else minutes_of(day_start)
-    return Reading(
+    return SeriesReader(
         path, columns, time_column, fill, period, tell=tell, day_start_minutes=minutes, weight_column=weight_column
     )
 
 
-def screened(path: Path, contexts: "Contexts") -> tuple["Contexts", "np.ndarray"]:
+def screen_contexts(path: Path, contexts: "Contexts") -> tuple["Contexts", "np.ndarray"]:
     """The contexts that the bulk of the file makes plausible, and the rows that were replaced, of which people are told."""
-    from ecl2o.fitting.screen import plausible_rows
+    from ecl2o.fitting.screen import screen_values
 
-    values, rows = plausible_rows(contexts.values, contexts.steps_per_day)
-    tell_replaced(path, contexts.time, rows)
+    values, rows = screen_values(contexts.values, contexts.steps_per_day)
+    report_replaced(path, contexts.time, rows)
     return dataclasses.replace(contexts, values=values), rows
 
 
-def tell_replaced(path: Path, time: "pd.Index", rows: "np.ndarray") -> None:
+def report_replaced(path: Path, time: "pd.Index", rows: "np.ndarray") -> None:
     """Say on standard error which readings of a file were not believed, where there are any."""
     from ecl2o.cli import output
     from ecl2o.fitting.screen import in_words
@@ -308,19 +308,19 @@ def tell_replaced(path: Path, time: "pd.Index", rows: "np.ndarray") -> None:
         output.messages().print(f"{path.name}: {said} All figures are of the contexts that were used.", soft_wrap=True)
 
 
-def weights_of(text: str | None, weight_column: str | None) -> tuple[float, float] | None:
+def parse_weights(text: str | None, weight_column: str | None) -> tuple[float, float] | None:
     """LOW:HIGH of weights, which must be positive."""
     if text is None:
         return None
     if weight_column is None:
         raise typer.BadParameter("goes with --weight-column.", param_hint="--weights")
-    low, high = interval_of(text, "--weights")
+    low, high = parse_interval(text, "--weights")
     if not 0 < low < high < math.inf:
         raise typer.BadParameter(f"must be positive and finite, got {text!r}.", param_hint="--weights")
     return low, high
 
 
-def interval_of(text: str, option: str = "--contexts") -> tuple[float, float]:
+def parse_interval(text: str, option: str = "--contexts") -> tuple[float, float]:
     """LOW:HIGH as two numbers."""
     low, _, high = text.partition(":")
     try:

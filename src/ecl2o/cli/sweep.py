@@ -64,9 +64,9 @@ def sweep(
     axes = {"trusts": trust, "mus": mu, "kappas": kappa, "gammas": gamma, "ratios": ratio, "periods": period}
     names = {"rho_bars": rho_bar, "cost_scales": scale, "networks": network or ("mlp" if preset == "paper" else "lstm")}
     shortage: Any = None if base_shortage is None else options.watts(base_shortage)
-    options.refuse_without_parquet()
+    options.require_parquet()
     grid = _grid(axes, names, tuple(range(seed, seed + seeds)), everything)
-    options.set_up(workers)
+    options.set_up_jax(workers)
     from ecl2o.data import weather_contexts
     from ecl2o.paper.report import write_sweep
     from ecl2o.paper.sweep import SweepData, sweep_results

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import ROBD
 from ecl2o.exceptions import DataError
-from ecl2o.fitting.settings import refuse_bad_alpha
+from ecl2o.fitting.settings import check_alpha
 from ecl2o.offline import oracle
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
 from ecl2o.running import rollout
@@ -24,7 +24,7 @@ ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Following:
+class TrackingStats:
     """How closely a series was followed, in its units per step: the mean distance from the context and from the action before.
 
     `largest_move` is the largest change in one step, `squared_miss` and `squared_move` are the sums that are billed.
@@ -37,7 +37,7 @@ class Following:
     squared_move: float
 
     @classmethod
-    def of(cls, x0: np.ndarray, actions: np.ndarray, contexts: np.ndarray) -> "Following":
+    def of(cls, x0: np.ndarray, actions: np.ndarray, contexts: np.ndarray) -> "TrackingStats":
         """Of a path, (T, d), from x0, (d,)."""
         misses = np.linalg.norm(actions - contexts, axis=-1)
         moves = np.linalg.norm(np.diff(actions, axis=0, prepend=x0[None]), axis=-1)
@@ -50,8 +50,8 @@ class AlphaRow:
     """One alpha: how the series is followed by who knows it all, and by R-OBD, who knows nothing ahead."""
 
     alpha: float
-    hindsight: Following
-    expert: Following
+    hindsight: TrackingStats
+    expert: TrackingStats
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ def study_alphas(
     if not wanted:
         raise ValueError("alphas must name at least one number.")
     for alpha in wanted:
-        refuse_bad_alpha(alpha)
+        check_alpha(alpha)
     if len(contexts) < 2 or (contexts == contexts[0]).all():
         raise DataError(f"{name} never changes, so that no alpha makes a difference.")
     unit = float(np.abs(contexts).max())  # the answers scale with the series
@@ -86,16 +86,16 @@ def study_alphas(
     scaled = Instance(jnp.asarray(x0 / unit), jnp.asarray(rest / unit))
     best, online = (np.asarray(actions) * unit for actions in _followed(scaled, jnp.asarray(wanted)))
     rows = [
-        AlphaRow(alpha, Following.of(x0, best[i], rest), Following.of(x0, online[i], rest))
+        AlphaRow(alpha, TrackingStats.of(x0, best[i], rest), TrackingStats.of(x0, online[i], rest))
         for i, alpha in enumerate(wanted)
     ]
     return AlphaStudy(rows, rest, best, online)
 
 
-def alpha_of_prices(miss_price: float, ramp_price: float) -> float:
+def alpha_from_prices(miss_price: float, ramp_price: float) -> float:
     """The alpha of somebody who pays the one for missing by some amount for one step, and the other for a change by as much.
 
-    >>> alpha_of_prices(miss_price=20.0, ramp_price=50.0)
+    >>> alpha_from_prices(miss_price=20.0, ramp_price=50.0)
     2.5
     """
     for name, price in (("miss_price", miss_price), ("ramp_price", ramp_price)):

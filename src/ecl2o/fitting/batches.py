@@ -11,36 +11,35 @@ import numpy as np
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_runs_batch
 from ecl2o.evaluation.comparison import Contender, score_contender
-from ecl2o.fitting.promise_spec import Terms
-from ecl2o.fitting.settings import Recipe
+from ecl2o.fitting.settings import FitSettings, PromiseSpec
 from ecl2o.problem import Problem
 
 Tree = TypeVar("Tree")
 
 
 @dataclasses.dataclass(frozen=True)
-class Site:
+class FitTask:
     """A series, what is decided there, and how its policy is made."""
 
     contexts: Contexts
     problem: Problem
-    recipe: Recipe
+    settings: FitSettings
 
     @property
-    def terms(self) -> Terms:
+    def terms(self) -> PromiseSpec:
         """The promise that is asked for."""
-        assert self.recipe.promise is not None
-        return self.recipe.promise
+        assert self.settings.promise is not None
+        return self.settings.promise
 
 
-def stacked(trees: Sequence[Tree]) -> Tree:
+def stack_trees(trees: Sequence[Tree]) -> Tree:
     """Trees of one structure as one, with a leading axis on every array."""
     if len({jax.tree.structure(tree) for tree in trees}) > 1:
         raise ValueError("what runs as one program must differ in its arrays only, not in structure.")
     return jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *trees)  # on the host: nothing to compile
 
 
-def refuse_unless_alike(sites: Sequence[Contexts]) -> None:
+def check_same_shape(sites: Sequence[Contexts]) -> None:
     """Refuse series that differ in their shape or in how their days are divided."""
     shapes = {(site.values.shape, site.steps_per_day, site.split) for site in sites}
     if len(shapes) != 1:
@@ -49,7 +48,7 @@ def refuse_unless_alike(sites: Sequence[Contexts]) -> None:
         )
 
 
-def score_each(entries: Sequence[Contender], beds: Sequence[TestDays]) -> list[DailyScore]:
+def score_together(entries: Sequence[Contender], beds: Sequence[TestDays]) -> list[DailyScore]:
     """One entry on one bed for each site, all of them in one program; that of a comparison where there is one site."""
     if len(beds) == 1:
         return [score_contender(entries[0], beds[0])]
@@ -59,7 +58,7 @@ def score_each(entries: Sequence[Contender], beds: Sequence[TestDays]) -> list[D
         (entry.agent, entry.forecaster if entry.agent.lookahead else None, bed.problem, bed.x0, bed.days, bed.history)
         for entry, bed in zip(entries, beds, strict=True)
     ]
-    runs, starts = _run_each(entries[0].run, stacked(made))
+    runs, starts = _run_each(entries[0].run, stack_trees(made))
     return score_runs_batch(runs, starts, beds)
 
 

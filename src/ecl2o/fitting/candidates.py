@@ -13,12 +13,11 @@ from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinea
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.data import Contexts
 from ecl2o.exceptions import DataError
-from ecl2o.fitting.batches import Site
+from ecl2o.fitting.batches import FitTask
 from ecl2o.fitting.guarded_training import competitive_ridge, train_through_sites
 from ecl2o.fitting.progress import Progress
-from ecl2o.fitting.promise_spec import Terms, renewed
-from ecl2o.fitting.settings import TRAINING, Advisor, Recipe
-from ecl2o.fitting.weights import refuse_unless_inside, usual_weight
+from ecl2o.fitting.settings import TRAINING, AdvisorName, FitSettings, PromiseSpec, renewed
+from ecl2o.fitting.weights import check_weights_inside, usual_weight
 from ecl2o.forecasters import AbstractForecaster, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.problem import CurvedTracking, Instance, Mahalanobis, Problem
@@ -59,11 +58,11 @@ class Shape:
 
 
 @dataclasses.dataclass(frozen=True)
-class Option:
+class Candidate:
     """An agent to be validated, by its name in tables, and where it comes from; `trained` if anything in it was."""
 
     name: str
-    advisor: Advisor
+    advisor: AdvisorName
     agent: AbstractAgent
     trained: bool = False
     trust: float | None = None
@@ -77,17 +76,17 @@ class Option:
         return Shape.of(contexts).history_steps
 
 
-def options(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
+def options(sites: Sequence[FitTask], progress: Progress) -> list[list[Candidate]]:
     """By site, all that are to be validated, trained where they can be, and ready to run as a stream.
 
     Sites of one shape have the same ones. The regression is trained for all sites in one program, what is trained by gradients
     for one after the other.
     """
     for site in sites:
-        refuse_infeasible(site)
-    found: list[list[Option]] = [[] for _ in sites]
+        check_promise_feasible(site)
+    found: list[list[Candidate]] = [[] for _ in sites]
     like = sites[0].contexts
-    for advisor in sites[0].recipe.advisors(like.steps_per_day, like.weighted):
+    for advisor in sites[0].settings.advisors(like.steps_per_day, like.weighted):
         for mine, site in zip(found, sites, strict=True):
             mine += _untrained(advisor, site)
         if advisor == "ridge":
@@ -95,7 +94,7 @@ def options(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
         elif advisor in ("rhc", "r-obd"):
             by_site = [[] for _ in sites]
         else:
-            by_site = [_by_gradient(advisor, site.contexts, site.problem, site.recipe, progress) for site in sites]
+            by_site = [_by_gradient(advisor, site.contexts, site.problem, site.settings, progress) for site in sites]
         for mine, more in zip(found, by_site, strict=True):
             mine += more
     return found
@@ -130,63 +129,63 @@ def profile(steps_per_day: int) -> RollingProfile:
     return RollingProfile(FORECAST_DAYS, period=steps_per_day)
 
 
-def references(problem: Problem, steps_per_day: int) -> list[Option]:
+def reference_candidates(problem: Problem, steps_per_day: int) -> list[Candidate]:
     """What a policy must be compared with, trained on nothing: the expert, a planner, the planner beside the expert."""
     plan, asked = planner(problem, steps_per_day), profile(steps_per_day)
     return [
-        Option("r-obd", "r-obd", ROBD()),
-        Option("rhc", "rhc", plan, forecaster=asked),
-        Option("guarded-rhc", "rhc", Guarded(plan, slack=SLACK), forecaster=asked),
+        Candidate("r-obd", "r-obd", ROBD()),
+        Candidate("rhc", "rhc", plan, forecaster=asked),
+        Candidate("guarded-rhc", "rhc", Guarded(plan, slack=SLACK), forecaster=asked),
     ]
 
 
-def untrained_options(site: Site) -> list[Option]:
+def untrained_candidates(site: FitTask) -> list[Candidate]:
     """Those of a site's options that need no training."""
-    advisors = site.recipe.advisors(site.contexts.steps_per_day, site.contexts.weighted)
+    advisors = site.settings.advisors(site.contexts.steps_per_day, site.contexts.weighted)
     return [option for advisor in advisors for option in _untrained(advisor, site)]
 
 
-def _untrained(advisor: Advisor, site: Site) -> list[Option]:
+def _untrained(advisor: AdvisorName, site: FitTask) -> list[Candidate]:
     """What an advisor is good for without training; nothing where gradients train it."""
     if advisor == "ridge":
         return _weighted_regression(site) if site.contexts.weighted else _regression(site)
-    terms, period = site.recipe.promise, site.contexts.steps_per_day
-    found = [option for option in references(site.problem, period) if option.advisor == advisor]
+    terms, period = site.settings.promise, site.contexts.steps_per_day
+    found = [option for option in reference_candidates(site.problem, period) if option.advisor == advisor]
     if terms is None:
         return found
     return [  # behind the promise, which makes another guard superfluous
-        dataclasses.replace(option, name=f"promised-{option.name}", agent=promising(option.agent, terms, period))
+        dataclasses.replace(option, name=f"promised-{option.name}", agent=with_promise(option.agent, terms, period))
         for option in found
         if not isinstance(option.agent, AbstractGuard)
     ]
 
 
-def _regression(site: Site) -> list[Option]:
+def _regression(site: FitTask) -> list[Candidate]:
     """The regression calibrated with several trusts or played as it is, with a promise only so.
 
     Played as it is, also with a weekly profile, where there are weeks enough to learn one from.
     """
-    terms, period = site.recipe.promise, site.contexts.steps_per_day
+    terms, period = site.settings.promise, site.contexts.steps_per_day
     name = "ridge" if terms is None else "promised-ridge"
     if terms is None:
         found = _calibrated(OnlineRidge(period))
     else:
-        found = [Option(name, "ridge", renewed(competitive_ridge(terms, period), terms.steps(period)))]
+        found = [Candidate(name, "ridge", renewed(competitive_ridge(terms, period), terms.steps(period)))]
     if site.contexts.split.training_days >= FEWEST_WEEKS * WEEK:
         weekly = OnlineRidge(period, week=WEEK)
-        found.append(Option(f"{name}, weekly", "ridge", promising(weekly, terms, period)))
+        found.append(Candidate(f"{name}, weekly", "ridge", with_promise(weekly, terms, period)))
     return found
 
 
-def _corrections(sites: Sequence[Site], progress: Progress) -> list[list[Option]]:
+def _corrections(sites: Sequence[FitTask], progress: Progress) -> list[list[Candidate]]:
     """The promised regression with a correction that is trained through the promise, where that is renewed and misses have no
     weights; it is none where the validation days are not clear about it.
     """
-    period, recipe = sites[0].contexts.steps_per_day, sites[0].recipe
-    renewal = None if recipe.promise is None else recipe.promise.steps(period)
+    period, settings = sites[0].contexts.steps_per_day, sites[0].settings
+    renewal = None if settings.promise is None else settings.promise.steps(period)
     if renewal is None or sites[0].contexts.weighted:
         return [[] for _ in sites]
-    steps = recipe.training_steps("ridge")
+    steps = settings.training_steps("ridge")
     progress("training the guarded regression", 0, 1)
     trained = train_through_sites(
         [[competitive_ridge(site.terms, period)] for site in sites],
@@ -199,57 +198,57 @@ def _corrections(sites: Sequence[Site], progress: Progress) -> list[list[Option]
     )
     progress("training the guarded regression", 1, 1)
     return [
-        [Option(CORRECTED, "ridge", renewed(corrected, renewal), trained=log.best_step > 0)]
+        [Candidate(CORRECTED, "ridge", renewed(corrected, renewal), trained=log.best_step > 0)]
         for ((corrected, log),) in trained
     ]
 
 
-def _calibrated(regression: AbstractAgent) -> list[Option]:
+def _calibrated(regression: AbstractAgent) -> list[Candidate]:
     """The regression with several trusts, and as it is."""
     return [
-        Option("ridge", "ridge", regression)
+        Candidate("ridge", "ridge", regression)
         if trust is None
-        else Option(f"ridge, trust {trust:g}", "ridge", MLAROBD(regression, trust), trust=trust)
+        else Candidate(f"ridge, trust {trust:g}", "ridge", MLAROBD(regression, trust), trust=trust)
         for trust in RIDGE_TRUSTS
     ]
 
 
-def _weighted_regression(site: Site) -> list[Option]:
+def _weighted_regression(site: FitTask) -> list[Candidate]:
     """The regression where misses have weights: the present one as it is, later ones at the mean of the training days."""
-    contexts, terms, hitting = site.contexts, site.recipe.promise, site.problem.hitting
+    contexts, terms, hitting = site.contexts, site.settings.promise, site.problem.hitting
     assert isinstance(hitting, CurvedTracking)
     assert hitting.maximum is not None
     ends, period = (float(hitting.minimum), float(hitting.maximum)), contexts.steps_per_day
     regression = ConstantWeight(OnlineRidge(period), usual_weight(contexts, ends))
     if terms is None:
         return _calibrated(regression)
-    refuse_unless_inside(contexts, ends)
-    return [Option("promised-ridge", "ridge", promising(regression, terms, period))]
+    check_weights_inside(contexts, ends)
+    return [Candidate("promised-ridge", "ridge", with_promise(regression, terms, period))]
 
 
-def refuse_infeasible(site: Site) -> None:
+def check_promise_feasible(site: FitTask) -> None:
     """Refuse a promise that nobody can keep, before anything is trained."""
     contexts, period = site.contexts, site.contexts.steps_per_day
     start = Start(to_device(np.zeros(contexts.action_dim)), to_device(np.zeros((0, contexts.dim))), period)
-    promising(ROBD(), site.recipe.promise, period).check(site.problem, start)
+    with_promise(ROBD(), site.settings.promise, period).check(site.problem, start)
 
 
 def _by_gradient(
-    advisor: Advisor, contexts: Contexts, problem: Problem, recipe: Recipe, progress: Progress
-) -> list[Option]:
+    advisor: AdvisorName, contexts: Contexts, problem: Problem, settings: FitSettings, progress: Progress
+) -> list[Candidate]:
     """One agent per point of the grid, trained through the calibrator, and through the guard if it promises each day.
 
     A promise for longer hardly ever cuts anything off, and is put around what was trained without it.
     """
     shape, period = Shape.of(contexts), contexts.steps_per_day
-    keys = [jax.random.key(recipe.seed)] * len(GRID)
+    keys = [jax.random.key(settings.seed)] * len(GRID)
     untrained = untrained_advisor(advisor, contexts, shape, jax.random.fold_in(keys[0], 1))
-    terms, daily = recipe.promise, recipe.promise is not None and recipe.promise.per == "day"
+    terms, daily = settings.promise, settings.promise is not None and settings.promise.per == "day"
     agents: list[AbstractAgent] = [MLAROBD(untrained, trust) for trust, _ in GRID]
     if daily:
-        agents = [promising(agent, terms, period) for agent in agents]
+        agents = [with_promise(agent, terms, period) for agent in agents]
     seasonal = advisor == "seasonal"
-    windows = windows_of(
+    windows = make_training_windows(
         contexts, shape.window_steps if seasonal else period, shape.profile_days * period if seasonal else 0
     )
     fitted = fit_many(
@@ -258,13 +257,13 @@ def _by_gradient(
         windows,
         losses=[CalibratedLoss(mu=mu) for _, mu in GRID],
         keys=keys,
-        steps=recipe.training_steps(advisor),
+        steps=settings.training_steps(advisor),
         batch=min(BATCH, windows.x0.shape[0]),
         learning_rates=TRAINING[advisor][1],
         progress=lambda done, total, loss: progress(f"training ({advisor})", done, total),
     )
     return [
-        Option(
+        Candidate(
             f"{advisor}, trust {trust:g}, mu {mu:g}",
             advisor,
             _streamed(advisor, result.agent, None if daily else terms, period),
@@ -276,17 +275,17 @@ def _by_gradient(
     ]
 
 
-def _streamed(advisor: Advisor, agent: AbstractAgent, terms: Terms | None, period: int) -> AbstractAgent:
+def _streamed(advisor: AdvisorName, agent: AbstractAgent, terms: PromiseSpec | None, period: int) -> AbstractAgent:
     """The agent as it will be used: a network's memory, trained on days, is a day's; what is still to be promised is."""
-    return promising(Periodic(agent, period, "history") if advisor == "lstm" else agent, terms, period)
+    return with_promise(Periodic(agent, period, "history") if advisor == "lstm" else agent, terms, period)
 
 
-def promising(agent: AbstractAgent, terms: Terms | None, period: int) -> AbstractAgent:
+def with_promise(agent: AbstractAgent, terms: PromiseSpec | None, period: int) -> AbstractAgent:
     """The agent behind a promise, if there is one."""
     return agent if terms is None else renewed(terms.guard(agent, period), terms.steps(period))
 
 
-def untrained_advisor(advisor: Advisor, contexts: Contexts, shape: Shape, key) -> AbstractAgent:
+def untrained_advisor(advisor: AdvisorName, contexts: Contexts, shape: Shape, key) -> AbstractAgent:
     """What is trained by gradients, with weights as they begin."""
     dim = contexts.dim
     if advisor == "seasonal":
@@ -296,7 +295,7 @@ def untrained_advisor(advisor: Advisor, contexts: Contexts, shape: Shape, key) -
     return network(dim, dim, key=key, contexts=scaling, actions=scaling)
 
 
-def windows_of(contexts: Contexts, steps: int, history_steps: int) -> Instance:
+def make_training_windows(contexts: Contexts, steps: int, history_steps: int) -> Instance:
     """Windows of the training days with what came before them; evenly chosen where there are very many."""
     training = contexts.training
     starts = np.arange(max(1, history_steps), len(training) - steps + 1)
@@ -311,7 +310,7 @@ def windows_of(contexts: Contexts, steps: int, history_steps: int) -> Instance:
     return Instance(training[starts - 1], training[starts[:, None] + np.arange(steps)], history)
 
 
-def in_units(agent: AbstractAgent, factor: float, terms: Terms | None = None) -> AbstractAgent:
+def in_units(agent: AbstractAgent, factor: float, terms: PromiseSpec | None = None) -> AbstractAgent:
     """The agent for contexts `factor` times as large: networks and guards rescale, everything else is homogeneous.
 
     With the terms in these units a promise has exactly their numbers: a product that is rounded up would lie outside the bounds.

@@ -18,18 +18,18 @@ _WORDS = {3: "thousands", 6: "millions", 9: "billions"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Magnitude:
+class NumberFormat:
     """How figures that are compared with each other are written: in units of 10^exponent, with so many decimals."""
 
     exponent: int = 0
     decimals: int = 1
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> "Magnitude":
+    def of(cls, values: Iterable[float]) -> "NumberFormat":
         """What suits the largest of them, which gets four digits.
 
-        >>> Magnitude.of([1.172e8, 3.445e8]), Magnitude.of([12345.6, 3.0]), Magnitude.of([2.5e-7])
-        (Magnitude(exponent=6, decimals=1), Magnitude(exponent=0, decimals=0), Magnitude(exponent=-9, decimals=1))
+        >>> NumberFormat.of([1.172e8, 3.445e8]), NumberFormat.of([12345.6, 3.0]), NumberFormat.of([2.5e-7])
+        (NumberFormat(exponent=6, decimals=1), NumberFormat(exponent=0, decimals=0), NumberFormat(exponent=-9, decimals=1))
         """
         largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
         if largest == 0:
@@ -42,7 +42,7 @@ class Magnitude:
     def unit(self) -> str:
         """What a heading says of it.
 
-        >>> Magnitude(6).unit, Magnitude(0).unit, Magnitude(12).unit
+        >>> NumberFormat(6).unit, NumberFormat(0).unit, NumberFormat(12).unit
         ('millions', '', '10^12')
         """
         return _WORDS.get(self.exponent, f"10^{self.exponent}" if self.exponent else "")
@@ -50,7 +50,7 @@ class Magnitude:
     def heading(self, name: str) -> str:
         """A column's heading.
 
-        >>> Magnitude(6).heading("mean bill"), Magnitude().heading("mean bill")
+        >>> NumberFormat(6).heading("mean bill"), NumberFormat().heading("mean bill")
         ('mean bill, millions', 'mean bill')
         """
         return f"{name}, {self.unit}" if self.unit else name
@@ -58,7 +58,7 @@ class Magnitude:
     def text(self, value: float) -> str:
         """A figure under that heading; one that would lose digits that way is written in a way of its own.
 
-        >>> column = Magnitude.of([149.25e6, 2.5e6, 31.0, 0.0])
+        >>> column = NumberFormat.of([149.25e6, 2.5e6, 31.0, 0.0])
         >>> [column.text(value) for value in (149.25e6, 2.5e6, 31.0, 0.0, float("inf"))]
         ['149.2', '2.50', '3.1e-05', '0', '∞']
         """
@@ -77,7 +77,7 @@ def _place(value: float) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bills:
+class CostSummary:
     """The mean and the dearest day, and what the promise would allow for the dearest of its periods; None without a promise.
 
     In units of 1/2 miss^2 + alpha/2 change^2; with a `unit_cost`, which is what a miss of one unit for one step costs, in money:
@@ -90,12 +90,12 @@ class Bills:
     unit_cost: float | None = None
 
     @classmethod
-    def of(cls, entry: ComparisonRow, unit_cost: float | None = None) -> "Bills":
+    def of(cls, entry: ComparisonRow, unit_cost: float | None = None) -> "CostSummary":
         """The bills of an entry.
 
         >>> entry = ComparisonRow("it", 1.2, 1.5, {}, 0, 1.0, mean_bill=50.0, dearest_bill=80.0, allowed=120.0)
-        >>> Bills.of(entry, unit_cost=3.0)
-        Bills(mean_day=300.0, dearest_day=480.0, allowed=720.0, unit_cost=3.0)
+        >>> CostSummary.of(entry, unit_cost=3.0)
+        CostSummary(mean_day=300.0, dearest_day=480.0, allowed=720.0, unit_cost=3.0)
         """
         factor = 1.0 if unit_cost is None else 2 * unit_cost  # a miss of 1 costs 1/2
         allowed = None if entry.allowed is None else factor * entry.allowed
@@ -105,11 +105,11 @@ class Bills:
         """A sentence; `period` is what the promise is for.
 
         >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(10.0, dim=1))
-        >>> Bills(mean_day=1.5e8, dearest_day=3.444e8, allowed=1.45379e10).in_words("run", problem)[56:]
+        >>> CostSummary(mean_day=1.5e8, dearest_day=3.444e8, allowed=1.45379e10).in_words("run", problem)[56:]
         'in millions): 150.0 on a mean day, 344.4 on the dearest; the promise would have allowed 14,537.9 for the whole run.'
         """
-        magnitude = Magnitude.of((self.mean_day, self.dearest_day))
-        what = "in your money" if self.unit_cost is not None else cost_in_words(problem)
+        magnitude = NumberFormat.of((self.mean_day, self.dearest_day))
+        what = "in your money" if self.unit_cost is not None else describe_cost(problem)
         what += f", in {magnitude.unit}" if magnitude.unit else ""
         said = f"bills ({what}): {magnitude.text(self.mean_day)} on a mean day, "
         said += f"{magnitude.text(self.dearest_day)} on the dearest"
@@ -119,10 +119,10 @@ class Bills:
         return said + "."
 
 
-def cost_in_words(problem: Problem) -> str:
+def describe_cost(problem: Problem) -> str:
     """What is billed.
 
-    >>> cost_in_words(Problem(CurvedTracking(0.5, 2.0), Mahalanobis.isotropic(10.0, dim=1)))
+    >>> describe_cost(Problem(CurvedTracking(0.5, 2.0), Mahalanobis.isotropic(10.0, dim=1)))
     "weight/2 miss² + alpha/2 change² in the file's units"
     """
     misses = {SquaredTracking: "1/2 miss²", CurvedTracking: "weight/2 miss²"}.get(type(problem.hitting))

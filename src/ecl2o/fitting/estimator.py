@@ -18,8 +18,7 @@ from ecl2o.data.series import and_weight, weight_last
 from ecl2o.evaluation.comparison import ComparisonRow
 from ecl2o.exceptions import DataError
 from ecl2o.fitting import pipeline
-from ecl2o.fitting.promise_spec import Per, Terms
-from ecl2o.fitting.settings import Advisor, Alpha, Recipe
+from ecl2o.fitting.settings import AdvisorName, Alpha, FitSettings, Per, PromiseSpec
 from ecl2o.policy import Policy, Runner
 from ecl2o.policy.start_run import start_run
 
@@ -101,7 +100,7 @@ class SeriesPolicy:
     allowance: float = 0.0
     contexts: tuple[float, float] | None = None
     bounds: tuple[float, float] | None = None
-    advisor: Advisor | str = "auto"
+    advisor: AdvisorName | str = "auto"
     columns: Sequence[str] | None = None
     weight_column: str | None = None
     weights: tuple[float, float] | None = None
@@ -230,12 +229,12 @@ class SeriesPolicy:
         contract = self.policy_.contract
         return [name for name in contract.columns or () if name != contract.weight_column]
 
-    def _recipe(self) -> Recipe:
+    def _recipe(self) -> FitSettings:
         if self.promise is None and (self.allowance or self.contexts is not None or self.per != "run"):
             raise ValueError("per, allowance and contexts go with a promise.")
-        terms = None if self.promise is None else Terms(self.promise, self.per, self.allowance, self.contexts)
+        terms = None if self.promise is None else PromiseSpec(self.promise, self.per, self.allowance, self.contexts)
         settings = self.steps, self.seed, self.bounds, self.weights
-        return Recipe(self.alpha, self.advisor, terms, *settings)  # pyright: ignore[reportArgumentType]
+        return FitSettings(self.alpha, self.advisor, terms, *settings)  # pyright: ignore[reportArgumentType]
 
     def _contexts(self, X: pd.DataFrame | pd.Series) -> Contexts:
         if (self.training_days is None) != (self.validation_days is None):

@@ -22,8 +22,8 @@ from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.data import Contexts
-from ecl2o.fitting.batches import refuse_unless_alike, stacked
-from ecl2o.fitting.promise_spec import Terms, renewed
+from ecl2o.fitting.batches import check_same_shape, stack_trees
+from ecl2o.fitting.settings import PromiseSpec, renewed
 from ecl2o.learning.training_loop import init_at_zero
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
@@ -58,7 +58,7 @@ class _Recording(eqx.Module):
     unit: Float[Array, ""]
 
 
-def competitive_ridge(terms: Terms, steps_per_day: int = 24) -> Competitive:
+def competitive_ridge(terms: PromiseSpec, steps_per_day: int = 24) -> Competitive:
     """`Competitive` around the corrected `OnlineRidge`, for one period of the terms; to be trained, and played `renewed`."""
     return terms.guard(GuardAwareCorrection(OnlineRidge(steps_per_day), steps_per_day), steps_per_day)
 
@@ -130,25 +130,25 @@ def train_through_sites(
     corrected = guards[0][0].agent
     if not (isinstance(corrected, GuardAwareCorrection) and isinstance(corrected.advisor, OnlineRidge)):
         raise TypeError(
-            "train_through takes a guard around Corrected(OnlineRidge(...)), such as competitive_ridge(Terms(2.5))."
+            "train_through takes a guard around Corrected(OnlineRidge(...)), such as competitive_ridge(PromiseSpec(2.5))."
         )
     if steps < checks or checks < 1:
         raise ValueError(f"steps must be at least checks, and checks at least 1, got {steps} and {checks}.")
-    refuse_unless_alike(sites)
+    check_same_shape(sites)
     split, per_day = sites[0].split, sites[0].steps_per_day
     skipped = max(1, min(14, split.training_days // 3)) if skipped_days is None else skipped_days
     window = _window_days(period, per_day, split.training_days - skipped) if window_days is None else window_days
-    costs_of = stacked(problems)
+    costs_of = stack_trees(problems)
     if outlooks is None:
         known = (split.training_days + split.validation_days) * per_day
         past = np.stack([contexts.values[:known] for contexts in sites])
         outlooks = _outlooks(corrected.advisor, costs_of, past)
     by_site = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], outlooks) for i in range(len(sites))]
     recorded = list(zip(problems, sites, by_site, strict=True))
-    training = stacked([_windows(*each, window, skipped) for each in recorded])
-    validation = stacked([_validation(*each) for each in recorded])
+    training = stack_trees([_windows(*each, window, skipped) for each in recorded])
+    validation = stack_trees([_validation(*each) for each in recorded])
 
-    every = stacked([stacked(group) for group in guards])
+    every = stack_trees([stack_trees(group) for group in guards])
     weights, frozen = eqx.partition(every, trainable_mask(every))
     adam = init_at_zero(jax.vmap(jax.vmap(_ADAM.init)), weights)
     rates = learning_rate * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))

@@ -94,7 +94,7 @@ _OF_SERIES = {(SquaredTracking, Mahalanobis), (CurvedTracking, Mahalanobis)}  # 
 _LEARN_ON = ("ridge", "competitive-ridge")  # what they have learned is not forgotten at midnight
 
 
-def named_entry(name: str, bed: TestDays, forecaster: AbstractForecaster | None = None) -> Contender:
+def named_contender(name: str, bed: TestDays, forecaster: AbstractForecaster | None = None) -> Contender:
     """An agent by name for the days of a bed; it asks a rolling profile unless another forecaster is given."""
     if name not in NAMED_AGENTS:
         raise ValueError(f"no agent is called {name!r}; there are {', '.join(NAMED_AGENTS)}.")
@@ -110,7 +110,7 @@ def is_policy(name: str) -> bool:
     return name.endswith(_POLICY) or Path(name).is_file()
 
 
-def asked_entries(names: Sequence[str], bed: TestDays, forecaster: str) -> dict[str, Contender | NotApplicableError]:
+def make_contenders(names: Sequence[str], bed: TestDays, forecaster: str) -> dict[str, Contender | NotApplicableError]:
     """Agents and policy files by name for the days of a bed; planners ask the named forecaster, policies their own.
 
     In the place of a policy whose bill is of another kind stands why it cannot be compared.
@@ -120,15 +120,15 @@ def asked_entries(names: Sequence[str], bed: TestDays, forecaster: str) -> dict[
     for name in names:
         if is_policy(name):
             try:
-                entries[Path(name).name] = policy_entry(name, bed)
+                entries[Path(name).name] = policy_contender(name, bed)
             except NotApplicableError as reason:
                 entries[Path(name).name] = reason
         else:
-            entries[name] = named_entry(name, bed, asked)
+            entries[name] = named_contender(name, bed, asked)
     return entries
 
 
-def policy_entry(path: str | Path, bed: TestDays) -> Contender:
+def policy_contender(path: str | Path, bed: TestDays) -> Contender:
     """A policy file for the days of a bed, whose problem and length of day must be those that it was made for."""
     policy = load(path)
     check_memory(policy, str(path))

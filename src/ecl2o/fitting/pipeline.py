@@ -23,12 +23,20 @@ from ecl2o.data import Contexts, Days, SeriesMetadata, Split
 from ecl2o.evaluation import Certificate, DailyScore, TestDays, certify
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare, make_contender
 from ecl2o.exceptions import DataError
-from ecl2o.fitting.batches import Site, refuse_unless_alike, score_each
-from ecl2o.fitting.candidates import CORRECTED, Option, Shape, in_units, options, references, untrained_options
-from ecl2o.fitting.progress import Progress, silent
-from ecl2o.fitting.screen import believed, in_words
-from ecl2o.fitting.settings import Advisor, Alpha, Recipe, column_alphas
-from ecl2o.fitting.weights import weights_of
+from ecl2o.fitting.batches import FitTask, check_same_shape, score_together
+from ecl2o.fitting.candidates import (
+    CORRECTED,
+    Candidate,
+    Shape,
+    in_units,
+    options,
+    reference_candidates,
+    untrained_candidates,
+)
+from ecl2o.fitting.progress import Progress, ignore_progress
+from ecl2o.fitting.screen import in_words, screen_series
+from ecl2o.fitting.settings import AdvisorName, Alpha, FitSettings, column_alphas
+from ecl2o.fitting.weights import declared_or_seen_weights
 from ecl2o.policy import Contract, Policy
 from ecl2o.policy.contract import Source
 from ecl2o.problem import Box, CurvedTracking, Everywhere, Mahalanobis, Problem, SquaredTracking
@@ -39,7 +47,7 @@ FEWEST_DAYS = 91
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
+class ValidatedCandidate:
     """One agent that was tried, and how it did on the validation days. No trust: the advice meets no calibrator.
 
     `standard_error` is of the average cost, over days; `behind` is how much more it costs than the best, and `behind_error` the
@@ -47,7 +55,7 @@ class Candidate:
     """
 
     name: str
-    advisor: Advisor
+    advisor: AdvisorName
     trained: bool
     trust: float | None
     mu: float
@@ -63,9 +71,9 @@ class FittedSeries:
     """The policy, what was tried and what was not (and why), and how all compare on days that training and choice never saw."""
 
     policy: Policy
-    candidates: list[Candidate]
-    chosen: Candidate
-    left_out: dict[Advisor, str]
+    candidates: list[ValidatedCandidate]
+    chosen: ValidatedCandidate
+    left_out: dict[AdvisorName, str]
     entries: list[ComparisonRow]
     bed: TestDays
     screened: str | None = None  # what was replaced in the series, in words
@@ -111,31 +119,31 @@ def series_problem(
     """The same for a series, whose columns may have alphas by name, and one of which may hold weights."""
     assert isinstance(contexts.metadata, SeriesMetadata)
     alphas = column_alphas(alpha, contexts.metadata.followed)
-    return tracking_problem(contexts.action_dim, alphas, bounds, weights_of(contexts, weights))
+    return tracking_problem(contexts.action_dim, alphas, bounds, declared_or_seen_weights(contexts, weights))
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class Selection:
     """What the validation days of a series choose: all that was tried, in the series' units, and how each did there."""
 
     contexts: Contexts
-    recipe: Recipe
+    settings: FitSettings
     problem: Problem
-    options: list[Option]
-    candidates: list[Candidate]
+    options: list[Candidate]
+    candidates: list[ValidatedCandidate]
     best: int
     plausible: list[tuple[float, float]]
     screened: str | None  # what was replaced in the series, in words
 
     @classmethod
-    def untrained(cls, contexts: Contexts, recipe: Recipe) -> "list[Choice]":
+    def untrained(cls, contexts: Contexts, settings: FitSettings) -> "list[Selection]":
         """Each of what needs no training as if it were chosen, untried: they run the programs of the choice to come."""
-        problem = series_problem(contexts, recipe.alpha, recipe.bounds, recipe.weights)
-        found = untrained_options(Site(contexts, problem, recipe.in_units(1.0)))
-        return [cls(contexts, recipe, problem, found, [], number, [], None) for number in range(len(found))]
+        problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
+        found = untrained_candidates(FitTask(contexts, problem, settings.in_units(1.0)))
+        return [cls(contexts, settings, problem, found, [], number, [], None) for number in range(len(found))]
 
     @property
-    def chosen(self) -> Candidate:
+    def chosen(self) -> ValidatedCandidate:
         """What did best."""
         return self.candidates[self.best]
 
@@ -150,7 +158,7 @@ class Choice:
         steps = _history_steps(longest, self.contexts, test=True)
         return _bed(self.problem, self.contexts.test_days(steps))
 
-    def _entry(self, option: Option) -> Contender:
+    def _entry(self, option: Candidate) -> Contender:
         """An option as it will be used, on as much of the past as it begins on."""
         return make_contender(option.agent, self.problem, option.forecaster, option.kept_steps(self.contexts))
 
@@ -159,41 +167,45 @@ class Choice:
         own = self.options[self.best]
         others = {option.name: self._entry(option) for option in self.options if option is not own}
         asked = {"policy": self.entry} | others
-        return asked | reference_entries(self.problem, self.contexts.steps_per_day) | {"greedy": Contender(Greedy())}
+        return asked | reference_contenders(self.problem, self.contexts.steps_per_day) | {"greedy": Contender(Greedy())}
 
     def policy(self, rows: list[ComparisonRow]) -> Policy:
         """As it is used, with how it did on the test days."""
-        policy = _policy(self.options[self.best], self.problem, self.contexts, self.recipe, self.chosen, rows)
+        policy = _policy(self.options[self.best], self.problem, self.contexts, self.settings, self.chosen, rows)
         contract = {"plausible": self.plausible, "accepted_after": self.contexts.steps_per_day}
         return dataclasses.replace(policy, contract=policy.contract.model_copy(update=contract))
 
 
-def fit_contexts(contexts: Contexts, recipe: Recipe = Recipe(), progress: Progress = silent) -> FittedSeries:
+def fit_contexts(
+    contexts: Contexts, settings: FitSettings = FitSettings(), progress: Progress = ignore_progress
+) -> FittedSeries:
     """Train all candidates, choose one on the validation days, and compare all on the test days.
 
     Readings that the bulk of the training days makes implausible are replaced, as they will be when the policy runs.
     """
-    (choice,) = choose_each([contexts], [recipe], progress)
+    (choice,) = select_candidates([contexts], [settings], progress)
     test = choice.test_bed()
     rows = compare(choice.entries(), test, lambda done, total: progress("testing on held-back days", done, total))
-    left_out = recipe.left_out(contexts.steps_per_day, contexts.weighted)
+    left_out = settings.left_out(contexts.steps_per_day, contexts.weighted)
     return FittedSeries(choice.policy(rows), choice.candidates, choice.chosen, left_out, rows, test, choice.screened)
 
 
-def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress: Progress = silent) -> list[Choice]:
+def select_candidates(
+    series: Sequence[Contexts], all_settings: Sequence[FitSettings], progress: Progress = ignore_progress
+) -> list[Selection]:
     """Train all candidates of each series and choose one on its validation days; what can run as one program does.
 
     The series have one shape and one split, and their recipes differ in numbers only.
     """
-    refuse_unless_alike(series)
+    check_same_shape(series)
     ranges = [plausible_range(contexts.training) for contexts in series]
     screened = [
-        believed(contexts, Screen.of(plausible, contexts.steps_per_day))
+        screen_series(contexts, Screen.of(plausible, contexts.steps_per_day))
         for contexts, plausible in zip(series, ranges, strict=True)
     ]
     series = [contexts for contexts, _ in screened]
     said = [in_words(contexts.time, rows) for contexts, rows in screened]
-    sites = [scaled_site(*each) for each in zip(series, recipes, strict=True)]
+    sites = [scale_task(*each) for each in zip(series, all_settings, strict=True)]
     tried = options(sites, progress)
     longest = max(option.kept_steps(sites[0].contexts) for option in tried[0])
     steps = _history_steps(longest, sites[0].contexts, test=False)
@@ -202,10 +214,10 @@ def choose_each(series: Sequence[Contexts], recipes: Sequence[Recipe], progress:
     for kind, option in enumerate(tried[0]):
         known = [bed.with_history(option.kept_steps(sites[0].contexts)) for bed in beds]
         entries = [Contender(each[kind].agent, each[kind].forecaster, stream_days) for each in tried]
-        for mine, score in zip(scores, score_each(entries, known), strict=True):
+        for mine, score in zip(scores, score_together(entries, known), strict=True):
             mine.append(score)
         progress("choosing on validation days", kind + 1, len(tried[0]))
-    found = zip(series, recipes, sites, beds, tried, scores, ranges, said, strict=True)
+    found = zip(series, all_settings, sites, beds, tried, scores, ranges, said, strict=True)
     return [_choice(*each) for each in found]
 
 
@@ -218,37 +230,37 @@ def _bed(problem: Problem, known: Days) -> TestDays:
 
 def _choice(
     contexts: Contexts,
-    recipe: Recipe,
-    site: Site,
+    settings: FitSettings,
+    site: FitTask,
     bed: TestDays,
-    tried: Sequence[Option],
+    tried: Sequence[Candidate],
     scores: Sequence[DailyScore],
     plausible: list[tuple[float, float]],
     screened: str | None,
-) -> Choice:
+) -> Selection:
     """The cheapest on the validation days; a correction that training did not keep is not counted twice."""
     kept = [i for i, option in enumerate(tried) if option.trained or option.name != CORRECTED]
     factor = contexts.scale / site.contexts.scale
-    found = [dataclasses.replace(tried[i], agent=in_units(tried[i].agent, factor, recipe.terms)) for i in kept]
+    found = [dataclasses.replace(tried[i], agent=in_units(tried[i].agent, factor, settings.terms)) for i in kept]
     candidates = _candidates(found, [scores[i] for i in kept], float(np.mean(np.asarray(bed.unit))))
     best = int(np.argmin([candidate.average_cost for candidate in candidates]))
-    problem = series_problem(contexts, recipe.alpha, recipe.bounds, recipe.weights)
-    return Choice(contexts, recipe, problem, found, candidates, best, plausible, screened)
+    problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
+    return Selection(contexts, settings, problem, found, candidates, best, plausible, screened)
 
 
-def scaled_site(contexts: Contexts, recipe: Recipe) -> Site:
+def scale_task(contexts: Contexts, settings: FitSettings) -> FitTask:
     """A series and its recipe as training takes them: in units in which the training days, which must change, reach 1."""
     _refuse_constant(contexts)
     scaled = contexts.scaled_to(1.0)
-    own = recipe.in_units(scaled.scale / contexts.scale)
-    return Site(scaled, series_problem(contexts, recipe.alpha, own.bounds, own.weights), own)
+    own = settings.in_units(scaled.scale / contexts.scale)
+    return FitTask(scaled, series_problem(contexts, settings.alpha, own.bounds, own.weights), own)
 
 
-def reference_entries(problem: Problem, steps_per_day: int) -> dict[str, Contender]:
+def reference_contenders(problem: Problem, steps_per_day: int) -> dict[str, Contender]:
     """What a policy must be compared with, trained on nothing: the expert, and what a practitioner would use instead."""
     return {
         option.name: make_contender(option.agent, problem, option.forecaster)
-        for option in references(problem, steps_per_day)
+        for option in reference_candidates(problem, steps_per_day)
     }
 
 
@@ -277,11 +289,11 @@ def _history_steps(steps: int, contexts: Contexts, *, test: bool) -> int:
     return min(steps, days * contexts.steps_per_day)
 
 
-def _candidates(options: Sequence[Option], scores: Sequence[DailyScore], unit: float) -> list[Candidate]:
+def _candidates(options: Sequence[Candidate], scores: Sequence[DailyScore], unit: float) -> list[ValidatedCandidate]:
     """How each did on the validation days, and beside the best, day by day."""
     best = min(scores, key=lambda score: score.average_cost)
     return [
-        Candidate(
+        ValidatedCandidate(
             option.name,
             option.advisor,
             option.trained,
@@ -303,11 +315,11 @@ def _standard_error(daily: Float[np.ndarray, " n"]) -> float:
 
 
 def _policy(
-    option: Option,
+    option: Candidate,
     problem: Problem,
     contexts: Contexts,
-    recipe: Recipe,
-    chosen: Candidate,
+    settings: FitSettings,
+    chosen: ValidatedCandidate,
     rows: list[ComparisonRow],
 ) -> Policy:
     """The policy with what evaluate, act and the next engineer need to know, and the latest contexts to begin with."""
@@ -320,8 +332,8 @@ def _policy(
         step_minutes=float(series.step_minutes),
         steps_per_day=contexts.steps_per_day,
         day_start_minutes=series.day_start_minutes,
-        period_name="day" if recipe.promise is None else recipe.promise.per,
-        action_bounds=None if recipe.bounds is None else [recipe.bounds] * contexts.action_dim,
+        period_name="day" if settings.promise is None else settings.promise.per,
+        action_bounds=None if settings.bounds is None else [settings.bounds] * contexts.action_dim,
         weight_column=series.weight_column,
         history_steps=Shape.of(contexts).history_steps,
         history_until=str(contexts.time[used - 1]),
@@ -330,7 +342,7 @@ def _policy(
     )
     metadata = {
         "study": "own-series",
-        "recipe": dataclasses.asdict(recipe) | {"steps": recipe.training_steps(chosen.advisor)},
+        "settings": dataclasses.asdict(settings) | {"steps": settings.training_steps(chosen.advisor)},
         "split": dataclasses.asdict(contexts.split),
         "validation": dataclasses.asdict(chosen),
         "test": {

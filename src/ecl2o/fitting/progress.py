@@ -6,5 +6,5 @@ from collections.abc import Callable
 Progress = Callable[[str, int, int], None]
 
 
-def silent(stage: str, done: int, total: int) -> None:
+def ignore_progress(stage: str, done: int, total: int) -> None:
     """Tell nobody."""

@@ -21,7 +21,7 @@ def _unheard(words: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class SeriesReader:
     """How a series is read.
 
     Args:
@@ -46,7 +46,7 @@ class Reading:
     day_start_minutes: int | None = None
     weight_column: str | None = None
 
-    def made_for(self, policy: Policy) -> "Reading":
+    def made_for(self, policy: Policy) -> "SeriesReader":
         """The same with the columns that a policy was made for, unless others are given, its step, and its days."""
         contract = policy.contract
         if None not in (self.period, contract.steps_per_day) and self.period != contract.steps_per_day:

@@ -11,7 +11,7 @@ from ecl2o.problem.arrays import to_device
 from ecl2o.running import Screen, plausible_range
 
 
-def believed(contexts: Contexts, screen: Screen | None) -> tuple[Contexts, np.ndarray]:
+def screen_series(contexts: Contexts, screen: Screen | None) -> tuple[Contexts, np.ndarray]:
     """The contexts with the last plausible one for each that is not, and the numbers (k,) of the rows that were replaced."""
     if screen is None:
         return contexts, np.zeros(0, int)
@@ -20,10 +20,10 @@ def believed(contexts: Contexts, screen: Screen | None) -> tuple[Contexts, np.nd
     return (dataclasses.replace(contexts, values=np.asarray(used)) if len(rows) else contexts), rows
 
 
-def plausible_rows(values: Float[np.ndarray, "n q"], patience: int) -> tuple[Float[np.ndarray, "n q"], np.ndarray]:
+def screen_values(values: Float[np.ndarray, "n q"], patience: int) -> tuple[Float[np.ndarray, "n q"], np.ndarray]:
     """Readings of a series that was fitted to nothing, screened by their own bulk; and the numbers (k,) of the rows replaced.
 
-    >>> values, rows = plausible_rows(np.array([[0.0], [10.0]] * 500 + [[9e9], [3.0]]), patience=24)
+    >>> values, rows = screen_values(np.array([[0.0], [10.0]] * 500 + [[9e9], [3.0]]), patience=24)
     >>> values[-3:].ravel().tolist(), rows.tolist()
     ([10.0, 10.0, 3.0], [1000])
     """

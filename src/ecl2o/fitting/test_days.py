@@ -18,7 +18,7 @@ MOST_HISTORY_DAYS = 365  # what agents that learn while they run may begin on
 _FEWEST_HISTORY_DAYS = 7
 
 
-def series_bed(
+def series_test_days(
     contexts: Contexts,
     alpha: Alpha,
     weights: tuple[float, float] | None = None,
@@ -58,7 +58,7 @@ def last_days(bed: TestDays, days: int | None) -> TestDays:
     return make(bed.problem, x0, kept, None if bed.history is None else past)
 
 
-def policy_bed(policy: Policy, contexts: Contexts, days: int | None) -> tuple[TestDays, int]:
+def policy_test_days(policy: Policy, contexts: Contexts, days: int | None) -> tuple[TestDays, int]:
     """The days to test a policy on with what came before them, and the number of the first."""
     per_day = contexts.steps_per_day
     remembered = policy.contract.history_steps
@@ -80,7 +80,7 @@ def policy_bed(policy: Policy, contexts: Contexts, days: int | None) -> tuple[Te
     return make(policy.problem, choose_x0(policy, history[-1]), _days(contexts)[first:], history), first
 
 
-def seen_days(policy: Policy, contexts: Contexts, first: int) -> int:
+def count_seen_days(policy: Policy, contexts: Contexts, first: int) -> int:
     """How many of the days from the `first` on training or choice used, by the clock, if it is the policy's own file."""
     source, until, metadata = policy.contract.source, policy.contract.seen_until, contexts.metadata
     if source is None or until is None or metadata is None or source.sha256 != metadata.sha256:

@@ -24,7 +24,7 @@ def weight_range(weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
     return low / _WIDENED, high * _WIDENED
 
 
-def weights_of(contexts: Contexts, declared: tuple[float, float] | None) -> tuple[float, float] | None:
+def declared_or_seen_weights(contexts: Contexts, declared: tuple[float, float] | None) -> tuple[float, float] | None:
     """What was declared, or the range of the training days; None for a series without weights."""
     if not contexts.weighted:
         if declared is not None:
@@ -38,7 +38,7 @@ def usual_weight(contexts: Contexts, ends: tuple[float, float]) -> float:
     return float(np.mean(np.clip(contexts.training[:, -1], *ends)))
 
 
-def refuse_unless_inside(contexts: Contexts, ends: tuple[float, float]) -> None:
+def check_weights_inside(contexts: Contexts, ends: tuple[float, float]) -> None:
     """Refuse to promise on weights that the training days have left already."""
     weights = contexts.training[:, -1]
     outside = np.flatnonzero((weights < ends[0]) | (weights > ends[1]))

@@ -48,7 +48,7 @@ class Chunk(Generic[Item]):
         return self.items[: self.count]
 
 
-def cut(
+def make_chunks(
     items: Sequence[Item],
     shape: Callable[[Item], Hashable],
     item_bytes: Callable[[Item], int],
@@ -56,7 +56,7 @@ def cut(
 ) -> list[Chunk[Item]]:
     """Chunks of items of one shape, of nearly the same size, such that one of them stays within `memory` bytes.
 
-    >>> [chunk.items for chunk in cut([1, 2, 3, 40, 5], lambda n: n > 9, lambda n: 1, PROCESS_BYTES + 2)]
+    >>> [chunk.items for chunk in make_chunks([1, 2, 3, 40, 5], lambda n: n > 9, lambda n: 1, PROCESS_BYTES + 2)]
     [(1, 2), (3, 5), (40,)]
     """
     groups: dict[Any, list[Item]] = {}
@@ -172,7 +172,7 @@ def threads(client: "Client | None") -> int:
     return max(sum(counted.values()), 1)
 
 
-def each_done(
+def run_pieces(
     work: Callable[..., Any], pieces: Sequence[tuple[Any, ...]], client: "Client | None" = None
 ) -> Iterator[tuple[int, Any]]:
     """`work(*piece)` for every piece: its place and what came of it, as they are done.
@@ -191,7 +191,7 @@ def each_done(
 
     def submit(count: int) -> None:
         for place, piece in itertools.islice(waiting, count):
-            future = begun(work, piece, client)
+            future = submit_to_cluster(work, piece, client)
             places[future.key] = place
             running.add(future)
 
@@ -203,7 +203,9 @@ def each_done(
         yield places.pop(future.key), _unpacked(future.result()) if found is None else found
 
 
-def begun(work: Callable[..., Any], piece: tuple[Any, ...], client: "Client", worker: str | None = None) -> "Future":
+def submit_to_cluster(
+    work: Callable[..., Any], piece: tuple[Any, ...], client: "Client", worker: str | None = None
+) -> "Future":
     """`work(*piece)`, handed to the cluster; it is done as long as somebody holds what this returns.
 
     By this worker, if one is named and not lost.
@@ -220,7 +222,7 @@ def _unpacked(result: bytes) -> Any:
 
 def _at_worker(payload: bytes) -> bytes:
     """In the worker: the driver's precision, and compiled programs shared with the other workers of the machine."""
-    keep_programs()
+    enable_compilation_cache()
     double, work, piece = _loaded(payload)
     with jax.enable_x64(double):
         return pickle.dumps(work(*piece))
@@ -232,7 +234,7 @@ def _loaded(payload: bytes) -> tuple[bool, Callable[..., Any], tuple[Any, ...]]:
 
 
 @functools.cache
-def keep_programs() -> None:
+def enable_compilation_cache() -> None:
     """Keep compiled programs in a folder, where all processes of this machine find them, unless JAX has been told another."""
     if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

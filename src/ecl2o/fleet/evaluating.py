@@ -13,13 +13,13 @@ from ecl2o.agents import ROBD
 from ecl2o.data import Contexts
 from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import ChunkFailedError
-from ecl2o.fitting.progress import Progress, silent
-from ecl2o.fitting.read import Reading
-from ecl2o.fitting.screen import believed
-from ecl2o.fitting.test_days import policy_bed, seen_days
-from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, cut, each_done
-from ecl2o.fleet.fitting import failed_row, figures, score_alike
-from ecl2o.fleet.sites import FailedSite, Order, find_sites
+from ecl2o.fitting.progress import Progress, ignore_progress
+from ecl2o.fitting.read import SeriesReader
+from ecl2o.fitting.screen import screen_series
+from ecl2o.fitting.test_days import count_seen_days, policy_test_days
+from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, make_chunks, run_pieces
+from ecl2o.fleet.fitting import failed_row, figures, score_by_structure
+from ecl2o.fleet.sites import FailedSite, SiteSpec, find_sites
 from ecl2o.policy import Policy, load
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def evaluate_sites(
     *,
     days: int | None = None,
     memory: int = DEFAULT_MEMORY,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> list[dict[str, Any]]:
     """A row for every site, in their order: its policy on its series, or why there is none.
 
@@ -74,26 +74,26 @@ def evaluate_sites(
         memory: bytes that a process may take.
         progress: told how far it is.
     """
-    read = list(read_to_test(find_sites(sites), policies, Reading(Path()), days))
-    chunks = cut_tests([site for site in read if isinstance(site, SiteToTest)], memory)
+    read = list(read_to_test(find_sites(sites), policies, SeriesReader(Path()), days))
+    chunks = make_test_chunks([site for site in read if isinstance(site, SiteToTest)], memory)
     rows: dict[str, dict[str, Any]] = {}
-    for done, (_, found) in enumerate(evaluated_chunks(chunks, client), start=1):
+    for done, (_, found) in enumerate(evaluate_chunks(chunks, client), start=1):
         for row in map(tested_row, found):
             rows[row["name"]] = row
         progress("testing sites", done, len(chunks))
     return [failed_row(site) if isinstance(site, FailedSite) else rows[site.name] for site in read]
 
 
-def cut_tests(sites: Sequence[SiteToTest], memory: int = DEFAULT_MEMORY) -> list[Chunk[SiteToTest]]:
+def make_test_chunks(sites: Sequence[SiteToTest], memory: int = DEFAULT_MEMORY) -> list[Chunk[SiteToTest]]:
     """The chunks of these sites, of policies of one structure."""
-    return cut(sites, _shape, _bytes, memory)
+    return make_chunks(sites, _shape, _bytes, memory)
 
 
-def evaluated_chunks(
+def evaluate_chunks(
     chunks: Sequence[Chunk[SiteToTest]], client: "Client | None" = None
 ) -> Iterator[tuple[Chunk[SiteToTest], Sequence[Tested]]]:
     """Each chunk with its rows, or why there are none, as they are done."""
-    for place, found in each_done(evaluate_chunk, [(chunk,) for chunk in chunks], client):
+    for place, found in run_pieces(evaluate_chunk, [(chunk,) for chunk in chunks], client):
         chunk = chunks[place]
         if isinstance(found, ChunkFailedError):
             found = [FailedSite(site.name, f"the cluster could not do it: {found}") for site in chunk.wanted]
@@ -101,12 +101,12 @@ def evaluated_chunks(
 
 
 def read_to_test(
-    orders: Sequence[Order], policies: Mapping[str, Policy] | str | Path, reading: Reading, days: int | None
+    orders: Sequence[SiteSpec], policies: Mapping[str, Policy] | str | Path, reading: SeriesReader, days: int | None
 ) -> Iterator[SiteToTest | FailedSite]:
     """Each site with its policy and its series, or why it cannot be tested."""
     for order in orders:
         try:
-            order.refuse_bad_name()
+            order.check_name()
             with jax.enable_x64(True):
                 if isinstance(policies, Mapping):
                     if order.name not in policies:
@@ -116,7 +116,7 @@ def read_to_test(
                     policy = load(Path(policies) / f"{order.name}.ecl2o")
             contexts = order.reading(reading).made_for(policy).whole()
             with jax.enable_x64(True):
-                contexts, replaced = believed(contexts, policy.contract.screen)
+                contexts, replaced = screen_series(contexts, policy.contract.screen)
             if days is not None and days > contexts.n_days - 1:
                 raise ValueError(
                     f"there are {contexts.n_days} whole days, and {days} cannot be tested with one before them."
@@ -138,11 +138,11 @@ def evaluate_chunk(chunk: Chunk[SiteToTest]) -> Sequence[Tested]:
 
 
 def _tested(sites: Sequence[SiteToTest]) -> list[dict[str, Any]]:
-    found = [policy_bed(site.policy, site.contexts, site.days) for site in sites]
+    found = [policy_test_days(site.policy, site.contexts, site.days) for site in sites]
     beds = [bed for bed, _ in found]
     entries = [make_contender(site.policy.agent, site.policy.problem, site.policy.forecaster) for site in sites]
-    own = score_alike(entries, beds)
-    expert = score_alike([Contender(ROBD())] * len(sites), beds)
+    own = score_by_structure(entries, beds)
+    expert = score_by_structure([Contender(ROBD())] * len(sites), beds)
     rows = []
     for site, (bed, first), entry, beside in zip(sites, found, own, expert, strict=True):
         worst = site.contexts.time[(first + entry.worst_day) * site.contexts.steps_per_day]
@@ -153,7 +153,7 @@ def _tested(sites: Sequence[SiteToTest]) -> list[dict[str, Any]]:
                 "reason": None,
                 "days": bed.days.shape[0],
                 "screened": site.screened,
-                "days_seen": seen_days(site.policy, site.contexts, first),
+                "days_seen": count_seen_days(site.policy, site.contexts, first),
                 **figures(entry),
                 "worst_day_starts": str(worst),
                 "r_obd_cost": beside.average_cost,

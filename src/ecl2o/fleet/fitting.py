@@ -12,20 +12,20 @@ from ecl2o.data import Contexts
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, make_row
 from ecl2o.exceptions import ChunkFailedError
-from ecl2o.fitting.batches import score_each
-from ecl2o.fitting.candidates import planner, refuse_infeasible
-from ecl2o.fitting.pipeline import Choice, choose_each, reference_entries, scaled_site, series_problem
-from ecl2o.fitting.progress import Progress, silent
-from ecl2o.fitting.read import Reading
-from ecl2o.fitting.settings import Recipe
-from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, begun, cut, each_done, threads
-from ecl2o.fleet.sites import FailedSite, ReadSite, find_sites, read_sites
+from ecl2o.fitting.batches import score_together
+from ecl2o.fitting.candidates import check_promise_feasible, planner
+from ecl2o.fitting.pipeline import Selection, reference_contenders, scale_task, select_candidates, series_problem
+from ecl2o.fitting.progress import Progress, ignore_progress
+from ecl2o.fitting.read import SeriesReader
+from ecl2o.fitting.settings import FitSettings
+from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, make_chunks, run_pieces, submit_to_cluster, threads
+from ecl2o.fleet.sites import FailedSite, LoadedSite, find_sites, read_sites
 from ecl2o.policy import Policy
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-FLEET_RECIPE = Recipe(advisor="ridge")  # everything else is trained site by site (docs/scale.md)
+FLEET_SETTINGS = FitSettings(advisor="ridge")  # everything else is trained site by site (docs/scale.md)
 
 # What a site takes while it is trained and tested, measured (docs/scale.md): for each step of its windows, and of its series.
 _WINDOW_DAYS, _WINDOW_STEP_BYTES, _STEP_BYTES = 510, 800, 400
@@ -53,103 +53,107 @@ def failed_row(site: FailedSite) -> dict[str, Any]:
 
 def fit_sites(
     sites: str | Path | Mapping[str, Contexts],
-    recipe: Recipe = FLEET_RECIPE,
+    settings: FitSettings = FLEET_SETTINGS,
     client: "Client | None" = None,
     *,
     memory: int = DEFAULT_MEMORY,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> list[FittedSite]:
     """A policy for every site, in their order; a site that fails has a row that says why.
 
     Args:
         sites: a folder, a glob, a manifest (`find_sites`), or series by name (`data.series_contexts`).
-        recipe: how policies are made, but for what a manifest says.
+        settings: how policies are made, but for what a manifest says.
         client: of a Dask cluster; None: this process. The policies are the same to the last bit.
         memory: bytes that a process may take.
         progress: told how far it is.
     """
     if isinstance(sites, Mapping):
-        read: list[ReadSite | FailedSite] = [ReadSite(name, contexts, recipe) for name, contexts in sites.items()]
+        read: list[LoadedSite | FailedSite] = [LoadedSite(name, contexts, settings) for name, contexts in sites.items()]
     else:
-        read = list(read_sites(find_sites(sites), recipe, Reading(Path())))
-    checked = [checked_site(site) for site in read]
-    chunks = cut_sites([site for site in checked if isinstance(site, ReadSite)], memory)
+        read = list(read_sites(find_sites(sites), settings, SeriesReader(Path())))
+    checked = [check_site(site) for site in read]
+    chunks = make_site_chunks([site for site in checked if isinstance(site, LoadedSite)], memory)
     found: dict[str, FittedSite] = {}
-    for done, (_, outcomes) in enumerate(fitted_chunks(chunks, client), start=1):
+    for done, (_, outcomes) in enumerate(fit_chunks(chunks, client), start=1):
         found |= {outcome.name: outcome for outcome in outcomes}
         progress("fitting sites", done, len(chunks))
     return [FittedSite.failed(site) if isinstance(site, FailedSite) else found[site.name] for site in checked]
 
 
-def checked_site(site: ReadSite | FailedSite) -> ReadSite | FailedSite:
+def check_site(site: LoadedSite | FailedSite) -> LoadedSite | FailedSite:
     """Refuse before it joins others what would be refused in training: a series that never changes, a promise nobody can keep."""
     if isinstance(site, FailedSite):
         return site
     try:
         with jax.enable_x64(True):
-            refuse_infeasible(scaled_site(site.contexts, site.recipe))
+            check_promise_feasible(scale_task(site.contexts, site.settings))
     except ValueError as error:
         return FailedSite.of(site.name, error)
     return site
 
 
-def cut_sites(sites: Sequence[ReadSite], memory: int = DEFAULT_MEMORY) -> list[Chunk[ReadSite]]:
+def make_site_chunks(sites: Sequence[LoadedSite], memory: int = DEFAULT_MEMORY) -> list[Chunk[LoadedSite]]:
     """The chunks of these sites; which ones they are depends on the sites and the memory, and on nothing else."""
-    return cut(sites, _shape, _bytes, memory)
+    return make_chunks(sites, _shape, _bytes, memory)
 
 
-def _shape(site: ReadSite) -> tuple[Any, ...]:
+def _shape(site: LoadedSite) -> tuple[Any, ...]:
     """What sites of one chunk share: all but numbers."""
-    contexts, recipe = site.contexts, site.recipe
-    terms = recipe.terms
+    contexts, settings = site.contexts, site.settings
+    terms = settings.terms
     asked = None if terms is None else (terms.per, terms.contexts is None)
-    plan = planner(series_problem(contexts, recipe.alpha, recipe.bounds, recipe.weights), contexts.steps_per_day)
-    made = recipe.advisor, recipe.steps, recipe.seed, recipe.bounds is None, asked, plan.lookahead
+    plan = planner(series_problem(contexts, settings.alpha, settings.bounds, settings.weights), contexts.steps_per_day)
+    made = settings.advisor, settings.steps, settings.seed, settings.bounds is None, asked, plan.lookahead
     return contexts.values.shape, contexts.steps_per_day, contexts.split, made
 
 
-def _bytes(site: ReadSite) -> int:
+def _bytes(site: LoadedSite) -> int:
     contexts = site.contexts
     steps = len(contexts.values) * contexts.dim * _STEP_BYTES
     trained = min(_WINDOW_DAYS, 30 * contexts.split.training_days) * contexts.steps_per_day * contexts.dim
-    return steps + (trained * _WINDOW_STEP_BYTES if site.recipe.promise is not None else 0)
+    return steps + (trained * _WINDOW_STEP_BYTES if site.settings.promise is not None else 0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Rehearsal:
+class CompileWarmup:
     """What a cluster has begun to compile, for the chunks of one shape; it goes on as long as this is held."""
 
     key: Any
     work: "tuple[Future, ...]" = dataclasses.field(repr=False)
 
     @classmethod
-    def of(cls, chunk: Chunk[ReadSite], client: "Client") -> "Rehearsal":
+    def of(cls, chunk: Chunk[LoadedSite], client: "Client") -> "CompileWarmup":
         """One worker compiles what chooses policies, another what tests them, for the cache that they share."""
         # Named, since Dask may give both to the worker that is ready first.
         workers = itertools.cycle(client.scheduler_info()["workers"])
-        stages = (rehearse_choice, rehearse_tests)
-        return cls(_program(chunk), tuple(begun(stage, (chunk,), client, next(workers)) for stage in stages))
+        stages = (compile_selection, compile_tests)
+        return cls(
+            _program(chunk), tuple(submit_to_cluster(stage, (chunk,), client, next(workers)) for stage in stages)
+        )
 
 
-def rehearsal(site: ReadSite, expected: int, client: "Client | None", memory: int) -> Rehearsal | None:
+def start_warmup(site: LoadedSite, expected: int, client: "Client | None", memory: int) -> CompileWarmup | None:
     """Let workers compile while the driver still reads, as if all sites that are expected were like this one.
 
     Where they are not, nothing is lost but time of workers that had nothing to do. None where there is one worker, or one chunk.
     """
     if client is None or threads(client) < 2:
         return None
-    chunks = cut_sites([site] * expected, memory)
-    return Rehearsal.of(chunks[0], client) if len(chunks) > 1 else None
+    chunks = make_site_chunks([site] * expected, memory)
+    return CompileWarmup.of(chunks[0], client) if len(chunks) > 1 else None
 
 
-def fitted_chunks(
-    chunks: Sequence[Chunk[ReadSite]], client: "Client | None" = None, rehearsed: Rehearsal | None = None
-) -> Iterator[tuple[Chunk[ReadSite], list[FittedSite]]]:
+def fit_chunks(
+    chunks: Sequence[Chunk[LoadedSite]], client: "Client | None" = None, warmup: CompileWarmup | None = None
+) -> Iterator[tuple[Chunk[LoadedSite], list[FittedSite]]]:
     """Each chunk with its policies, as they are done; workers first compile what several chunks share."""
-    known = set() if rehearsed is None else {rehearsed.key}
+    known = set() if warmup is None else {warmup.key}
     several = _first_of_several(chunks) if client is not None and threads(client) > 1 else []
-    _held = [Rehearsal.of(chunk, client) for chunk in several if client is not None and _program(chunk) not in known]
-    for place, found in each_done(fit_chunk, [(chunk,) for chunk in chunks], client):
+    _held = [
+        CompileWarmup.of(chunk, client) for chunk in several if client is not None and _program(chunk) not in known
+    ]
+    for place, found in run_pieces(fit_chunk, [(chunk,) for chunk in chunks], client):
         chunk = chunks[place]
         if isinstance(found, ChunkFailedError):
             found = [
@@ -159,35 +163,35 @@ def fitted_chunks(
         yield chunk, found
 
 
-def _program(chunk: Chunk[ReadSite]) -> Any:
+def _program(chunk: Chunk[LoadedSite]) -> Any:
     """What chunks that run the same programs have in common."""
     return _shape(chunk.items[0]), len(chunk.items)
 
 
-def _first_of_several(chunks: Sequence[Chunk[ReadSite]]) -> list[Chunk[ReadSite]]:
+def _first_of_several(chunks: Sequence[Chunk[LoadedSite]]) -> list[Chunk[LoadedSite]]:
     """The chunks that are the first of their shape, and not the only one."""
-    alike: dict[Any, list[Chunk[ReadSite]]] = {}
+    alike: dict[Any, list[Chunk[LoadedSite]]] = {}
     for chunk in chunks:
         alike.setdefault(_program(chunk), []).append(chunk)
     return [same[0] for same in alike.values() if len(same) > 1]
 
 
-def rehearse_choice(chunk: Chunk[ReadSite]) -> None:
+def compile_selection(chunk: Chunk[LoadedSite]) -> None:
     """Compile what chooses this chunk's policies, by choosing them; unless it must be trained, which takes longer than that."""
-    if chunk.items[0].recipe.advisor == "ridge":
+    if chunk.items[0].settings.advisor == "ridge":
         with jax.enable_x64(True):
-            choose_each([site.contexts for site in chunk.items], [site.recipe for site in chunk.items])
+            select_candidates([site.contexts for site in chunk.items], [site.settings for site in chunk.items])
 
 
-def rehearse_tests(chunk: Chunk[ReadSite]) -> None:
+def compile_tests(chunk: Chunk[LoadedSite]) -> None:
     """Compile what will test this chunk's policies, by testing what needs no training, for the cache that workers share."""
     with jax.enable_x64(True):
-        by_site = [Choice.untrained(site.contexts, site.recipe) for site in chunk.items]
+        by_site = [Selection.untrained(site.contexts, site.settings) for site in chunk.items]
         for choices in zip(*by_site, strict=True):
             _tested(choices)
 
 
-def fit_chunk(chunk: Chunk[ReadSite]) -> list[FittedSite]:
+def fit_chunk(chunk: Chunk[LoadedSite]) -> list[FittedSite]:
     """Fit sites of one shape as one program; where that fails, one after the other, so that the one to blame is found."""
     with jax.enable_x64(True):
         try:
@@ -198,8 +202,8 @@ def fit_chunk(chunk: Chunk[ReadSite]) -> list[FittedSite]:
             return [fit_chunk(Chunk((site,), 1))[0] for site in chunk.wanted]
 
 
-def _fit_together(sites: Sequence[ReadSite]) -> list[FittedSite]:
-    choices = choose_each([site.contexts for site in sites], [site.recipe for site in sites])
+def _fit_together(sites: Sequence[LoadedSite]) -> list[FittedSite]:
+    choices = select_candidates([site.contexts for site in sites], [site.settings for site in sites])
     found = []
     for site, choice, rows in zip(sites, choices, _tested(choices), strict=True):
         policy = choice.policy(rows)
@@ -207,20 +211,20 @@ def _fit_together(sites: Sequence[ReadSite]) -> list[FittedSite]:
     return found
 
 
-def _tested(choices: Sequence[Choice]) -> list[list[ComparisonRow]]:
+def _tested(choices: Sequence[Selection]) -> list[list[ComparisonRow]]:
     """What was chosen for each site on its test days, beside R-OBD and RHC."""
     beds = [choice.test_bed() for choice in choices]
-    beside = [reference_entries(choice.problem, choice.contexts.steps_per_day) for choice in choices]
-    scored = {"policy": score_alike([choice.entry for choice in choices], beds)}
+    beside = [reference_contenders(choice.problem, choice.contexts.steps_per_day) for choice in choices]
+    scored = {"policy": score_by_structure([choice.entry for choice in choices], beds)}
     for name in ("r-obd", "rhc"):
-        scored[name] = score_alike([entries[name] for entries in beside], beds)
+        scored[name] = score_by_structure([entries[name] for entries in beside], beds)
     return [
         [dataclasses.replace(tests[place], name=name) for name, tests in scored.items()]
         for place in range(len(choices))
     ]
 
 
-def score_alike(entries: Sequence[Contender], beds: Sequence[TestDays]) -> list[ComparisonRow]:
+def score_by_structure(entries: Sequence[Contender], beds: Sequence[TestDays]) -> list[ComparisonRow]:
     """Entries with their scores, those of one structure as one program, of the same width whatever their number."""
     known = [
         bed if entry.history_steps is None else bed.with_history(entry.history_steps)
@@ -232,7 +236,7 @@ def score_alike(entries: Sequence[Contender], beds: Sequence[TestDays]) -> list[
     found: dict[int, ComparisonRow] = {}
     for places in groups.values():
         filled = [*places, *[places[-1]] * (len(beds) - len(places))]
-        scores = score_each([entries[i] for i in filled], [known[i] for i in filled])
+        scores = score_together([entries[i] for i in filled], [known[i] for i in filled])
         for i, score in zip(places, scores, strict=False):
             found[i] = make_row("policy", entries[i], beds[i], score)
     return [found[i] for i in range(len(entries))]
@@ -243,8 +247,8 @@ def _structure(tree: Any) -> tuple[Any, ...]:
     return structure, tuple(getattr(leaf, "shape", ()) for leaf in leaves)
 
 
-def _row(site: ReadSite, choice: Choice, rows: Sequence[ComparisonRow], policy: Policy) -> dict[str, Any]:
-    contexts, recipe, chosen = site.contexts, site.recipe, choice.chosen
+def _row(site: LoadedSite, choice: Selection, rows: Sequence[ComparisonRow], policy: Policy) -> dict[str, Any]:
+    contexts, settings, chosen = site.contexts, site.settings, choice.chosen
     own = rows[0]
     row: dict[str, Any] = {
         "name": site.name,
@@ -253,9 +257,9 @@ def _row(site: ReadSite, choice: Choice, rows: Sequence[ComparisonRow], policy: 
         "steps_per_day": contexts.steps_per_day,
         "days": contexts.n_days,
         "columns": contexts.dim,
-        "alpha": None if isinstance(recipe.alpha, Mapping) else recipe.alpha,
-        "promise": None if recipe.promise is None else recipe.promise.ratio,
-        "per": None if recipe.promise is None else recipe.promise.per,
+        "alpha": None if isinstance(settings.alpha, Mapping) else settings.alpha,
+        "promise": None if settings.promise is None else settings.promise.ratio,
+        "per": None if settings.promise is None else settings.promise.per,
         "advisor": chosen.advisor,
         "validation_cost": chosen.average_cost,
         **figures(own),

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ecl2o.fitting.progress import Progress, silent
+from ecl2o.fitting.progress import Progress, ignore_progress
 from ecl2o.fleet.cluster import DEFAULT_MEMORY
-from ecl2o.fleet.evaluating import SiteToTest, cut_tests, evaluated_chunks, tested_row
-from ecl2o.fleet.fitting import checked_site, cut_sites, failed_row, fitted_chunks, rehearsal
-from ecl2o.fleet.sites import FailedSite, ReadSite
+from ecl2o.fleet.evaluating import SiteToTest, evaluate_chunks, make_test_chunks, tested_row
+from ecl2o.fleet.fitting import check_site, failed_row, fit_chunks, make_site_chunks, start_warmup
+from ecl2o.fleet.sites import FailedSite, LoadedSite
 from ecl2o.policy import save
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ FITTED, TESTED = "fitted.jsonl", "tested.jsonl"  # the ledgers
 ERRORS = "errors.log"  # of the last run: where in the program each failed site failed
 
 
-def refuse_foreign(folder: Path, ledger: str) -> None:
+def check_output_folder(folder: Path, ledger: str) -> None:
     """Refuse a path that exists and is neither an empty folder nor one that a run with such a ledger left behind."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; choose another one with --out.")
@@ -31,10 +31,10 @@ def refuse_foreign(folder: Path, ledger: str) -> None:
 
 def fit_into(
     folder: Path,
-    sites: Iterable[ReadSite | FailedSite],
+    sites: Iterable[LoadedSite | FailedSite],
     client: "Client | None" = None,
     memory: int = DEFAULT_MEMORY,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     expected: int = 0,
 ) -> list[dict[str, Any]]:
     """Fit all sites that the folder does not have yet; a row for each site, in their order.
@@ -44,27 +44,27 @@ def fit_into(
     A site is done if the ledger has it with the same series, recipe and version, and its policy is there. Chunks are cut from
     all sites, whatever is done, and done again whole: an interrupted run ends with the policies of one that was not.
     """
-    refuse_foreign(folder, FITTED)
+    check_output_folder(folder, FITTED)
     (folder / POLICIES).mkdir(parents=True, exist_ok=True)
-    ledger = Ledger(folder / FITTED)
+    ledger = Journal(folder / FITTED)
 
-    def done(site: ReadSite) -> bool:
+    def done(site: LoadedSite) -> bool:
         return ledger.has(site.name, site.digest) and _policy_file(folder, site.name).is_file()
 
-    checked: list[ReadSite | FailedSite] = []
-    good: list[ReadSite] = []
-    rehearsed = None
-    for site in map(checked_site, sites):
+    checked: list[LoadedSite | FailedSite] = []
+    good: list[LoadedSite] = []
+    warmup = None
+    for site in map(check_site, sites):
         checked.append(site)
-        if isinstance(site, ReadSite):
+        if isinstance(site, LoadedSite):
             good.append(site)
             if len(good) == 1 and not done(site):
-                rehearsed = rehearsal(site, expected, client, memory)
+                warmup = start_warmup(site, expected, client, memory)
     _begin_log(folder, [site for site in checked if isinstance(site, FailedSite)])
-    missing = [chunk for chunk in cut_sites(good, memory) if not all(map(done, chunk.wanted))]
+    missing = [chunk for chunk in make_site_chunks(good, memory) if not all(map(done, chunk.wanted))]
     finished = len(good) - sum(chunk.count for chunk in missing)
     progress("fitting sites", finished, len(good))
-    for chunk, outcomes in fitted_chunks(missing, client, rehearsed):
+    for chunk, outcomes in fit_chunks(missing, client, warmup):
         for outcome in outcomes:  # policies first, then the lines that say they are there
             if outcome.policy is not None:
                 save(_policy_file(folder, outcome.name), outcome.policy)
@@ -80,19 +80,19 @@ def evaluate_into(
     sites: Iterable[SiteToTest | FailedSite],
     client: "Client | None" = None,
     memory: int = DEFAULT_MEMORY,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> list[dict[str, Any]]:
     """Test the policies of all sites that the folder has no figures of yet; a row for each site, in their order."""
-    refuse_foreign(folder, TESTED)
+    check_output_folder(folder, TESTED)
     folder.mkdir(parents=True, exist_ok=True)
-    read, ledger = list(sites), Ledger(folder / TESTED)
+    read, ledger = list(sites), Journal(folder / TESTED)
     good = [site for site in read if isinstance(site, SiteToTest)]
     _begin_log(folder, [site for site in read if isinstance(site, FailedSite)])
-    chunks = cut_tests(good, memory)
+    chunks = make_test_chunks(good, memory)
     missing = [chunk for chunk in chunks if not all(ledger.has(site.name, site.digest) for site in chunk.wanted)]
     finished = len(good) - sum(chunk.count for chunk in missing)
     progress("testing sites", finished, len(good))
-    for chunk, found in evaluated_chunks(missing, client):
+    for chunk, found in evaluate_chunks(missing, client):
         _log(folder, [each for each in found if isinstance(each, FailedSite)])
         ledger.add([tested_row(each) for each in found])
         finished += chunk.count
@@ -116,7 +116,7 @@ def _policy_file(folder: Path, name: str) -> Path:
     return folder / POLICIES / f"{name}.ecl2o"
 
 
-class Ledger:
+class Journal:
     """What a run has done so far, a line for each site; a line that was not finished is not there."""
 
     def __init__(self, path: Path):

@@ -12,9 +12,8 @@ from typing import Any, cast
 
 from ecl2o import __version__
 from ecl2o.data import Contexts, Split
-from ecl2o.fitting.promise_spec import DAYS, Terms
-from ecl2o.fitting.read import Reading
-from ecl2o.fitting.settings import TRAINING, Recipe
+from ecl2o.fitting.read import SeriesReader
+from ecl2o.fitting.settings import DAYS, TRAINING, FitSettings, PromiseSpec
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")
 FIELDS = (
@@ -25,21 +24,21 @@ _NAME = re.compile(r"[\w][\w .+-]{0,119}")
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class SiteSpec:
     """A site by name, its file, and what the manifest says of it, cell by cell; what it does not say is everybody's."""
 
     name: str
     file: Path
     cells: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def refuse_bad_name(self) -> None:
+    def check_name(self) -> None:
         """Names become files."""
         if not _NAME.fullmatch(self.name):
             raise ValueError(
                 f"a site's name becomes a file and must be of letters, digits, blanks and . + - _, got {self.name!r}."
             )
 
-    def recipe(self, common: Recipe) -> Recipe:
+    def settings(self, common: FitSettings) -> FitSettings:
         """How the site's policy is made."""
         terms = self._terms(common.promise)
         changes: dict[str, Any] = {
@@ -50,21 +49,21 @@ class Order:
         }
         return dataclasses.replace(common, promise=terms, **changes)
 
-    def _terms(self, common: Terms | None) -> Terms | None:
+    def _terms(self, common: PromiseSpec | None) -> PromiseSpec | None:
         said = [field for field in ("per", "allowance", "contexts") if field in self.cells]
         if common is None and "promise" not in self.cells:
             if said:
                 raise ValueError(f"{said[0]} goes with a promise, and {self.name} has none.")
             return None
-        base = Terms(2.0) if common is None else common
-        return Terms(
+        base = PromiseSpec(2.0) if common is None else common
+        return PromiseSpec(
             cast(float, self._number("promise", base.ratio)),
             cast(Any, self._word("per", tuple(DAYS), base.per)),
             cast(float, self._number("allowance", base.allowance)),
             self._interval("contexts", base.contexts),
         )
 
-    def reading(self, common: Reading) -> Reading:
+    def reading(self, common: SeriesReader) -> SeriesReader:
         """How its file is read; several columns of it stand with a | between them."""
         columns = self.cells.get("column")
         return dataclasses.replace(
@@ -119,18 +118,18 @@ class Order:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadSite:
+class LoadedSite:
     """A site that has been read: its series, and how its policy is made."""
 
     name: str
     contexts: Contexts
-    recipe: Recipe
+    settings: FitSettings
 
     @property
     def digest(self) -> str:
         """A hash of all that its policy depends on, by which a run that goes on knows what is done."""
         contexts = self.contexts
-        told = (contexts.split, contexts.steps_per_day, contexts.values.shape, self.recipe, __version__)
+        told = (contexts.split, contexts.steps_per_day, contexts.values.shape, self.settings, __version__)
         return hashlib.sha256(contexts.values.tobytes() + repr(told).encode()).hexdigest()
 
 
@@ -145,10 +144,10 @@ class FailedSite:
     @classmethod
     def of(cls, name: str, error: BaseException) -> "FailedSite":
         """By what was raised."""
-        return cls(name, in_one_line(error), "".join(traceback.format_exception(error)))
+        return cls(name, one_line(error), "".join(traceback.format_exception(error)))
 
 
-def find_sites(sites: str | Path) -> list[Order]:
+def find_sites(sites: str | Path) -> list[SiteSpec]:
     """The sites of a folder of series, of a glob, or of a manifest: a CSV file with the columns name and file.
 
     A manifest may say of each site what `ecl2o fit` can be told (alpha, promise, per, column, ...); an empty cell says nothing.
@@ -159,13 +158,13 @@ def find_sites(sites: str | Path) -> list[Order]:
         found = [file for file in sorted(path.iterdir()) if file.name.lower().endswith(SUFFIXES)]
         if not found:
             raise ValueError(f"{path} holds no series: no file ends in {', '.join(SUFFIXES)}.")
-        return [Order(_stem(file), file) for file in found]
+        return [SiteSpec(_stem(file), file) for file in found]
     if path.is_file():
         return _manifest(path)
     matches = sorted(Path(match) for match in glob.glob(str(sites), recursive=True))
     if not matches:
         raise ValueError(f"{sites} is no folder, no manifest, and matches no file.")
-    return [Order(_stem(file), file) for file in matches if file.is_file()]
+    return [SiteSpec(_stem(file), file) for file in matches if file.is_file()]
 
 
 def _stem(file: Path) -> str:
@@ -173,7 +172,7 @@ def _stem(file: Path) -> str:
     return name[: -len(Path(name).suffix)] if Path(name).suffix else name
 
 
-def _manifest(path: Path) -> list[Order]:
+def _manifest(path: Path) -> list[SiteSpec]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
@@ -197,28 +196,28 @@ def _manifest(path: Path) -> list[Order]:
     orders = []
     for row in content:
         cells = {name: str(cell).strip() for name, cell in row.items() if cell is not None and str(cell).strip()}
-        orders.append(Order(cells.pop("name", ""), path.parent / cells.pop("file", ""), cells))
+        orders.append(SiteSpec(cells.pop("name", ""), path.parent / cells.pop("file", ""), cells))
     return orders
 
 
 def read_sites(
-    orders: Sequence[Order], recipe: Recipe, reading: Reading, split: Split | None = None
-) -> Iterator[ReadSite | FailedSite]:
+    orders: Sequence[SiteSpec], settings: FitSettings, reading: SeriesReader, split: Split | None = None
+) -> Iterator[LoadedSite | FailedSite]:
     """Each site as it is to be fitted, or why it cannot be. A bad file is one site's matter."""
     seen: set[str] = set()
     for order in orders:
         try:
-            order.refuse_bad_name()
+            order.check_name()
             if order.name in seen:
                 raise ValueError(f"another site is called {order.name!r} too.")
             seen.add(order.name)
-            own = order.recipe(recipe)
-            yield ReadSite(order.name, order.reading(reading).contexts(order.split(split)), own)
+            own = order.settings(settings)
+            yield LoadedSite(order.name, order.reading(reading).contexts(order.split(split)), own)
         except (ValueError, OSError) as error:
             yield FailedSite.of(order.name, error)
 
 
-def in_one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Why, without line breaks."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"

@@ -15,7 +15,7 @@ from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, Periodic, Pu
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_days
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.fitting.progress import Progress, silent
+from ecl2o.fitting.progress import Progress, ignore_progress
 from ecl2o.forecasters import RollingProfile
 from ecl2o.paper.results import LeftOut, TestedEntry, TradeOffPoint
 from ecl2o.policy import Contract, Policy
@@ -196,7 +196,7 @@ def tested(
         return scores
 
     jobs = [Job(names[0], lambda _report, names=names: test(names)) for names in alike.values()]
-    scores = {name: found for group in run_jobs(jobs, silent).values() for name, found in group.items()}
+    scores = {name: found for group in run_jobs(jobs, ignore_progress).values() for name, found in group.items()}
     rows, left_out = {}, {}
     for name, entry in entries.items():
         found = scores[name]

@@ -19,8 +19,8 @@ from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_agents, score_days, score_runs
 from ecl2o.fitting.guarded_training import competitive_ridge, train_through
-from ecl2o.fitting.progress import Progress, silent
-from ecl2o.fitting.promise_spec import Terms
+from ecl2o.fitting.progress import Progress, ignore_progress
+from ecl2o.fitting.settings import PromiseSpec
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.offline import oracle_days
 from ecl2o.paper import generalization, shift
@@ -137,7 +137,7 @@ class DemandResponse:
 
     def train_guarded(self) -> Periodic:
         """The regression advisor with its correction, trained through a guard whose promise is renewed every day."""
-        guard, steps = competitive_ridge(Terms(PROMISE, "day"), HOURS), self.settings.guarded_steps
+        guard, steps = competitive_ridge(PromiseSpec(PROMISE, "day"), HOURS), self.settings.guarded_steps
         trained, _ = train_through(guard, self.problem, self.contexts, period=HOURS, steps=steps)
         return Periodic(trained, HOURS)
 
@@ -170,7 +170,7 @@ class DemandResponse:
         return choices(over_seeds(records), network, float(bound))
 
 
-def run(settings: DemandResponseSettings, progress: Progress = silent) -> Study:
+def run(settings: DemandResponseSettings, progress: Progress = ignore_progress) -> Study:
     """Train, test and collect everything the report shows."""
     laps = Laps()
     progress("weather", 0, 1)

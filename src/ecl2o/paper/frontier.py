@@ -23,9 +23,8 @@ from ecl2o.evaluation import DailyScore, TestDays, score_days, score_runs
 from ecl2o.evaluation.comparison import worst_live_ratio
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook, train_through_each
-from ecl2o.fitting.progress import Progress, silent
-from ecl2o.fitting.promise_spec import Per, Terms, renewed
-from ecl2o.fitting.settings import refuse_bad_alpha
+from ecl2o.fitting.progress import Progress, ignore_progress
+from ecl2o.fitting.settings import Per, PromiseSpec, check_alpha, renewed
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.paper.contenders import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST, Job, run_jobs
@@ -56,7 +55,7 @@ class FrontierSettings:
     contexts: tuple[float, float] | None = None
 
     def __post_init__(self):
-        refuse_bad_alpha(self.alpha)
+        check_alpha(self.alpha)
 
     @property
     def training_steps(self) -> int:
@@ -140,7 +139,9 @@ class Frontier:
         }
 
 
-def run(contexts: Contexts, settings: FrontierSettings = FrontierSettings(), progress: Progress = silent) -> Frontier:
+def run(
+    contexts: Contexts, settings: FrontierSettings = FrontierSettings(), progress: Progress = ignore_progress
+) -> Frontier:
     """Train every family on the training days, choose on the validation days, report on the test days."""
     started = time.perf_counter()
     if contexts.steps_per_day < 2:
@@ -224,7 +225,7 @@ class _Setup:
         )
         return [result.agent for result in fitted]
 
-    def train_guarded(self, ratios: Sequence[float], report: Callable) -> dict[Terms, Competitive]:
+    def train_guarded(self, ratios: Sequence[float], report: Callable) -> dict[PromiseSpec, Competitive]:
         """A guard for all terms, its correction trained through it; what `OnlineRidge` makes of the contexts is recorded once."""
         split = self.contexts.split
         known = self.contexts.values[: (split.training_days + split.validation_days) * self.period]
@@ -235,7 +236,7 @@ class _Setup:
         ]
         trained = {}
         for done, (per, box) in enumerate(kinds, start=1):
-            terms = [Terms(ratio, per, contexts=box) for ratio in ratios]
+            terms = [PromiseSpec(ratio, per, contexts=box) for ratio in ratios]
             guards, period = [competitive_ridge(each, self.period) for each in terms], terms[0].steps(self.period)
             if period is not None:  # a promise without an end is not trained
                 options = {"period": period, "steps": self.settings.guarded_steps, "outlook": outlook}
@@ -295,7 +296,7 @@ class _Setup:
         return [points[0], *guarded, *points[1:]]
 
 
-def _guarded_point(terms: Terms, found: DailyScore) -> FrontierPoint:
+def _guarded_point(terms: PromiseSpec, found: DailyScore) -> FrontierPoint:
     if not bool(np.all(found.runs.converged)):
         raise DataError("some contexts lie outside the interval in which all were said to lie, so nothing is promised.")
     return FrontierPoint(

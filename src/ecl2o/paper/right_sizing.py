@@ -26,7 +26,7 @@ from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_days, score_runs
 from ecl2o.exceptions import DataError
-from ecl2o.fitting.progress import Progress, silent
+from ecl2o.fitting.progress import Progress, ignore_progress
 from ecl2o.offline import oracle_days
 from ecl2o.paper.contenders import (
     PAPER_MU,
@@ -215,7 +215,7 @@ class RightSizing:
         return float(jnp.mean(jnp.any((actions <= lower) | (actions >= upper), axis=-1)))
 
 
-def run(settings: RightSizingSettings, progress: Progress = silent) -> Study:
+def run(settings: RightSizingSettings, progress: Progress = ignore_progress) -> Study:
     """Train, test and collect everything the report shows."""
     laps = Laps()
     progress("workload", 0, 1)

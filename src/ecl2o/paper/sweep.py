@@ -28,9 +28,9 @@ from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, metrics, score_agents, score_runs
 from ecl2o.exceptions import ChunkFailedError
-from ecl2o.fitting.progress import Progress, silent
-from ecl2o.fitting.settings import refuse_bad_alpha
-from ecl2o.fleet.cluster import each_done
+from ecl2o.fitting.progress import Progress, ignore_progress
+from ecl2o.fitting.settings import check_alpha
+from ecl2o.fleet.cluster import run_pieces
 from ecl2o.learning.losses import CostScale
 from ecl2o.learning.losses import runs as rolled_out
 from ecl2o.offline import oracle
@@ -70,7 +70,7 @@ class SweepData(eqx.Module):
     @classmethod
     def of(cls, contexts: Contexts, alpha: float = 10.0, steps: int = 4000) -> "SweepData":
         """The study's own problem and split of days."""
-        refuse_bad_alpha(alpha)
+        check_alpha(alpha)
         problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha, dim=contexts.dim))
         known = contexts.split.training_days * contexts.steps_per_day
         validation, test = (
@@ -119,7 +119,9 @@ def in_threads(pieces: Sequence[Piece], progress: Progress) -> list[Any]:
     return [found[piece.name] for piece in pieces]
 
 
-def run_sweep(data: SweepData, grid: Grid, progress: Progress = silent, execute: Execute = in_threads) -> list[Record]:
+def run_sweep(
+    data: SweepData, grid: Grid, progress: Progress = ignore_progress, execute: Execute = in_threads
+) -> list[Record]:
     """One record for each setting and seed: the setting, and its figures on the validation and on the test days.
 
     First PureML, whose networks advise the two-stage rows and whose mean error is what rho_bar is measured in; then the rest.
@@ -290,7 +292,7 @@ def sweep_results(
 
 
 def sweep(
-    study: SweepData, grid: Grid = Grid(), client: "Client | None" = None, progress: Progress = silent
+    study: SweepData, grid: Grid = Grid(), client: "Client | None" = None, progress: Progress = ignore_progress
 ) -> list[Record]:
     """One record for each setting and seed of the grid, the same to the last bit whoever trains them.
 
@@ -308,7 +310,7 @@ def on_cluster(client: "Client") -> Execute:
 
     def execute(pieces: Sequence[Piece], progress: Progress) -> list[Any]:
         found: list[Any] = [None] * len(pieces)
-        for done, (place, result) in enumerate(each_done(_run, [(piece,) for piece in pieces], client), start=1):
+        for done, (place, result) in enumerate(run_pieces(_run, [(piece,) for piece in pieces], client), start=1):
             if isinstance(result, ChunkFailedError):
                 raise ValueError(f"{pieces[place].name} could not be done by the cluster: {result}")
             found[place] = result

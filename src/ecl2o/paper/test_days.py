@@ -23,7 +23,7 @@ from ecl2o.evaluation import TestDays
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.fitting.named_agents import HIGHEST, LOWEST, time_of_use
 from ecl2o.fitting.pipeline import tracking_problem
-from ecl2o.fitting.settings import refuse_bad_alpha
+from ecl2o.fitting.settings import check_alpha
 from ecl2o.paper.right_sizing import RightSizing
 from ecl2o.paper.settings import RightSizingSettings
 from ecl2o.paper.varying_curvature import random_instances, varying_curvature_problem
@@ -77,7 +77,7 @@ def _movement(alpha: float | None) -> float:
     """What moving costs, unless said the paper's."""
     if alpha is None:
         return _ALPHA
-    refuse_bad_alpha(alpha)
+    check_alpha(alpha)
     return alpha
 
 
