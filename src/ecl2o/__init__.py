@@ -61,6 +61,7 @@ _PUBLIC = {
         "RHC",
         "RHGD",
         "ROBD",
+        "Reference",
         "Start",
         "Switch",
         "Trainable",

@@ -24,7 +24,7 @@ def test_the_whole_series_without_what_the_policy_remembers(fitted, ecl2o):
     assert result.exit_code == 0, result.stderr
     assert f"{DAYS - 7} days of demand.csv, from 2024-01-08" in result.stdout
     words = " ".join(result.stdout.split())
-    assert "promise: at most 2.2 times the optimum, over each 4 steps, at every step of it; kept" in words
+    assert f"promise: {ec.Promise(2.2, period=4)}, at every step; kept" in words
     assert "live ratio" in words
     assert "the first 7 days are what the policy begins on, and not counted; --days says otherwise." in words
     assert (

@@ -42,8 +42,7 @@ def test_the_choice_is_by_validation_and_not_worse_than_what_needs_no_training(f
 
 def test_the_promise_is_kept_and_reported(fitted):
     row = fitted.report["test"]["policy"]
-    expected = {"ratio": 2.2, "relative_to": "the optimum", "allowance": 0.0, "steps": STEPS}
-    assert row["promise"] == expected
+    assert row["promise"] == ec.Promise(2.2, period=STEPS).to_json()
     assert row["promise_kept"] is True
     assert row["competitive_ratio"] <= row["live_ratio"] * (1 + 1e-9) <= 2.2 * (1 + 2e-9)
     bills = fitted.report["bills"]

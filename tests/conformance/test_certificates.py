@@ -48,7 +48,9 @@ def test_certificate(case: Case):
     assert str(certificate.promise) == str(promise)
     if promise is not None:
         reference = (
-            best if promise.reference == "the optimum" else ec.rollout(agent.expert, problem, certificate.instance)
+            best
+            if promise.reference is ec.Reference.OPTIMUM
+            else ec.rollout(agent.expert, problem, certificate.instance)
         )
         assert promise.period is None or promise.period >= STEPS
         assert float(run.cost) <= float(promise.ratio) * float(reference.cost) * (1 + 1e-9)

@@ -107,7 +107,7 @@ def test_hostile_advice_takes_a_guard_to_its_promise(ratio, horizon, short):
     assert ratio * (1 - short) <= certificate.ratio <= ratio * (1 + 1e-9)
     np.testing.assert_allclose(_realised(guard, LINE, certificate.instance), certificate.ratio, rtol=1e-8)
     assert float(certificate.promise.ratio) == ratio
-    assert f"promised: cost <= {ratio} x the optimum" in str(certificate)
+    assert str(certificate.promise) in str(certificate)
 
 
 def test_weights_and_intervals_of_a_promise_are_searched_too():

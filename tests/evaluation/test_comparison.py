@@ -182,7 +182,7 @@ def test_every_contender_runs_and_is_not_better_than_the_day_allows(bed, name):
 
 
 def test_a_broken_promise_is_seen():
-    row = ComparisonRow("it", 1.0, 2.6, {}, 0, 1.0, promise=ec.Promise(2.5, "the optimum", period=24), left=-1e-6)
+    row = ComparisonRow("it", 1.0, 2.6, {}, 0, 1.0, promise=ec.Promise(2.5, period=24), left=-1e-6)
     assert row.promise_kept is False
     assert row.as_json()["promise_kept"] is False
 
@@ -195,7 +195,7 @@ class _Overdrawn(AbstractAgent):
         return 0
 
     def promise(self, problem):
-        return ec.Promise(2.0, "the optimum")
+        return ec.Promise(2.0)
 
     def init(self, problem, start):
         return None

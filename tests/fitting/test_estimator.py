@@ -75,7 +75,7 @@ def test_it_works_in_64_bits_whatever_jax_does(frame, fitted):
 def test_it_prints_and_draws_itself(fitted):
     matplotlib.use("agg")
     assert "this policy" in str(fitted)
-    assert "cost <= 2 x the optimum, in every 4 steps" in str(fitted)
+    assert str(ec.Promise(2.0, period=4)) in str(fitted)
     assert fitted._repr_html_().count("<tr") == 1 + len(fitted.table_)
     axes = fitted.plot()
     assert [text.get_text() for text in axes[1].get_yticklabels()] == list(fitted.table_.index)

@@ -122,7 +122,7 @@ def test_any_guard_will_do():
     env.reset(seed=0)
     ratios = [float(env.step(np.array([50.0]))[-1]["guard"]["expert_ratio"]) for _ in range(HORIZON)]
     assert max(ratios) <= 1.1 * (1 + 1e-9)
-    assert "1.1 x ROBD" in str(env.promise)
+    assert (env.promise.ratio, env.promise.reference_name) == (1.1, "ROBD")
 
 
 def test_what_would_break_the_promise_is_refused():

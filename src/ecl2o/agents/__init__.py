@@ -1,7 +1,7 @@
 """WHO decides: every algorithm is an agent, a PyTree with `init` and `step`."""
 
 from ecl2o.agents import advisors
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, Trainable, trainable_mask, walk_agents
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable, trainable_mask, walk_agents
 from ecl2o.agents.calibrated_agents import MLAROBD, ROBD, FollowPrediction, Greedy, HittingMinimizer
 from ecl2o.agents.calibrator import Calibration, Weights, calibrate
 from ecl2o.agents.citations import citation
@@ -11,6 +11,7 @@ from ecl2o.agents.lcp import LCP
 from ecl2o.agents.obd import ABCS, OBD, GreedyOBD
 from ecl2o.agents.ogd import OGD
 from ecl2o.agents.periodic import Periodic
+from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.receding_horizon import AFHC, CHC, RHC
 from ecl2o.agents.rhgd import RHGD
 from ecl2o.agents.switch import Switch
@@ -44,6 +45,7 @@ __all__ = [
     "RHC",
     "RHGD",
     "ROBD",
+    "Reference",
     "Start",
     "Switch",
     "Trainable",

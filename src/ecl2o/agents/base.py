@@ -17,9 +17,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from ecl2o.agents.promise import Promise
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import Problem
 
@@ -124,43 +124,6 @@ class Info(eqx.Module):
     def plain(cls) -> "Info":
         """Nothing to report: no solve that could fail, no advice."""
         return cls(jnp.ones((), bool))
-
-
-class Promise(eqx.Module):
-    """What a guard promises of the bill: cost <= ratio * reference + allowance, from one beginning of its account to the next.
-
-    Args:
-        ratio: the factor.
-        reference: whose cost it is relative to: "the optimum", or the name of an expert.
-        allowance: what may be spent on top, in units of cost.
-        period: how many steps it covers: it begins anew after these, or is for runs no longer; None for the whole run.
-        contexts: the bounds within which contexts must stay for the promise to hold; None: it holds for any.
-
-    >>> print(Promise(2.0, "the optimum", period=24))
-    cost <= 2 x the optimum, in every 24 steps
-    >>> print(Promise(2.0, "the optimum", contexts=(0.0, 0.8)))
-    cost <= 2 x the optimum, over the whole run, while contexts stay from 0 to 0.8
-    """
-
-    ratio: Float[Array, ""] | float
-    reference: str = eqx.field(static=True)
-    allowance: Float[Array, ""] | float = 0.0
-    period: int | None = eqx.field(static=True, default=None)
-    contexts: tuple[Any, Any] | None = None
-
-    def __str__(self) -> str:
-        extra = f" + {float(self.allowance):g}" if float(self.allowance) else ""
-        span = "over the whole run" if self.period is None else f"in every {self.period} steps"
-        bounds = (
-            "" if self.contexts is None else f", while contexts stay from {' to '.join(map(_in_words, self.contexts))}"
-        )
-        return f"cost <= {float(self.ratio):g} x {self.reference}{extra}, {span}{bounds}"
-
-
-def _in_words(bound: Any) -> str:
-    """A number, or one for each coordinate."""
-    numbers = [f"{number:g}" for number in np.atleast_1d(np.asarray(bound))]
-    return numbers[0] if len(set(numbers)) == 1 else f"({', '.join(numbers)})"
 
 
 class AbstractAgent(eqx.Module):

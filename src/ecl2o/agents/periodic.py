@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Observation, Promise, Start, State
+from ecl2o.agents.base import AbstractAgent, Observation, Start, State
 from ecl2o.agents.guards.base import AbstractGuard
+from ecl2o.agents.promise import Promise
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import check_count
 

@@ -102,9 +102,7 @@ def promise_line(row: "ComparisonRow") -> str | None:
     promise = row.promise
     if promise is None or row.left is None:
         return None
-    period = f"each {promise.period} steps" if promise.period else "the whole run"
-    extra = f" plus {float(promise.allowance):g}" if float(promise.allowance) else ""
-    told = f"promise: at most {float(promise.ratio):g} times {promise.reference}{extra}, over {period}, at every step of it; "
+    told = f"promise: {promise}, at every step; "
     if row.lost_at is not None:
         return (
             told + f"LOST from step {row.lost_at + 1} on, where a context, or its weight, was not such as it counts on."

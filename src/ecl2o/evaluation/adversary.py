@@ -15,7 +15,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from ecl2o.agents import AbstractAgent, Promise
+from ecl2o.agents import AbstractAgent, Promise, Reference
 from ecl2o.evaluation.metrics import cost_ratios, drop_rounding_costs
 from ecl2o.offline import oracle
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
@@ -110,7 +110,7 @@ Contexts = Float[Array, "T q"]
 def theorem_applies(promise: Promise | None, problem: Problem) -> bool:
     """Whether the theorem speaks of this promise: one relative to the optimum, of a quadratic problem."""
     quadratic = isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis)
-    return quadratic and promise is not None and promise.reference == "the optimum"
+    return quadratic and promise is not None and promise.reference is Reference.OPTIMUM
 
 
 def make_theorem_adversary(

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ecl2o.agents import AbstractAgent, Promise
+from ecl2o.agents import AbstractAgent, Promise, Reference
 from ecl2o.evaluation.adversary import make_theorem_adversary, measure_ratio, search_worst_case, theorem_applies
 from ecl2o.offline import oracle
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Instance, Mahalanobis, Problem
@@ -117,7 +117,7 @@ def _drawn(key: PRNGKeyArray, starts: int, low: Float[Array, "T q"], high: Float
 def _default_region(problem: Problem, promise: Promise | None, dim: int, context_dim: int) -> Region:
     low, high = np.full(context_dim, -1.0), np.full(context_dim, 1.0)
     if promise is not None and promise.contexts is not None:
-        low[:dim], high[:dim] = promise.contexts
+        low[:dim], high[:dim] = np.transpose(promise.contexts)
     if isinstance(problem.hitting, CurvedTracking):
         least, greatest = problem.hitting.minimum, problem.hitting.maximum
         low[-1], high[-1] = least, _MANY_TIMES * least if greatest is None else greatest
@@ -126,9 +126,9 @@ def _default_region(problem: Problem, promise: Promise | None, dim: int, context
 
 def _ceiling(promise: Promise | None, horizon: int) -> float:
     """The largest ratio to the optimum that a promise allows over a run of this horizon."""
-    if promise is None or promise.reference != "the optimum" or float(promise.allowance) > 0:
+    if promise is None or promise.reference is not Reference.OPTIMUM or promise.allowance > 0:
         return float("inf")
-    return float(promise.ratio) if promise.period is None or promise.period >= horizon else float("inf")
+    return promise.ratio if promise.period is None or promise.period >= horizon else float("inf")
 
 
 def _exact_certificate(

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents import AbstractAgent, Info, Periodic, Promise
+from ecl2o.agents import AbstractAgent, Info, Periodic, Promise, Reference
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.daily import DailyScore, TestDays, score_runs
 from ecl2o.evaluation.metrics import UnconvergedCounts
@@ -22,7 +22,6 @@ from ecl2o.running import rollout_days, stream_days
 
 _TIMINGS = 3
 _LEVELS = tuple(f"p{level:g}" for level in metrics.TAIL_PERCENTILES)
-_OPTIMUM = "the optimum"  # as promises call it
 _ROUNDING = 1e-9  # what a promise may be off by, relative
 
 
@@ -106,12 +105,6 @@ class ComparisonRow(eqx.Module):
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings; None for every figure of an agent that was left out."""
-        promise = self.promise and {
-            "ratio": float(self.promise.ratio),
-            "relative_to": self.promise.reference,
-            "allowance": float(self.promise.allowance),
-            "steps": self.promise.period,
-        }
         figures = {
             "average_cost": self.average_cost,
             "competitive_ratio": self.competitive_ratio,
@@ -119,7 +112,7 @@ class ComparisonRow(eqx.Module):
             "worst_day": self.worst_day,
             "microseconds_per_step": self.microseconds_per_step,
             "forecaster": self.forecaster,
-            "promise": promise,
+            "promise": None if self.promise is None else self.promise.to_json(),
             "live_ratio": self.live_ratio,
             "promise_kept": self.promise_kept,
             "promise_left": self.left,
@@ -238,19 +231,19 @@ def _allowed(promise: Promise, score: DailyScore, test_days: TestDays) -> float 
 
     Where the days are fewer than a period, or the promise is for the run, they are one period.
     """
-    if promise.reference != _OPTIMUM:
+    if promise.reference is not Reference.OPTIMUM:
         return None
     n, T, q = test_days.days.shape
     days = n if promise.period is None else min(max(promise.period // T, 1), n)
     if days == n and test_days.whole_span_optimum is not None:
-        return float(promise.ratio * np.sum(np.asarray(test_days.whole_span_optimum.cost)) + promise.allowance)
+        return promise.bound(float(np.sum(np.asarray(test_days.whole_span_optimum.cost))))
     if days == 1 and score.optimum is not None:
         best = score.optimum
     else:
         periods = n // days
         contexts = np.asarray(test_days.days)[: periods * days].reshape(periods, days * T, q)
         best = _optima(test_days.problem, score.x0[: periods * days : days], contexts)
-    return float(promise.ratio) * float(np.max(best)) + float(promise.allowance)
+    return promise.bound(float(np.max(best)))
 
 
 @eqx.filter_jit

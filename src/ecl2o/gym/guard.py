@@ -52,7 +52,7 @@ class GuardWrapper(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndar
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
     >>> env = GuardWrapper(DecisionEnv(problem, Instance([[0.5]], [[[0.2], [0.9]]])), promise=2.5)
     >>> print(env.promise)
-    cost <= 2.5 x the optimum, in every 2 steps
+    the cost is at most 2.5 times the optimum in every 2 steps
     >>> _ = env.reset(seed=0)
     >>> *_, info = env.step(np.array([1e6]))
     >>> bool(info["guard"]["active"]), bool(info["guard"]["live_ratio"] <= 2.5 * (1 + 1e-4))

@@ -3,7 +3,6 @@
 import math
 from typing import Literal
 
-import numpy as np
 import pydantic
 
 from ecl2o.agents import Promise
@@ -40,17 +39,13 @@ class PromiseTerms(_Frozen):
     @classmethod
     def of(cls, promise: Promise, period_name: str) -> "PromiseTerms":
         """A guard's promise as plain numbers."""
-        contexts = None
-        if promise.contexts is not None:
-            low, high = (np.ravel(np.asarray(bound, float)).tolist() for bound in promise.contexts)
-            contexts = list(zip(low, high, strict=True))
         return cls(
-            ratio=float(promise.ratio),
-            relative_to=promise.reference,
-            allowance=float(promise.allowance),
+            ratio=promise.ratio,
+            relative_to=promise.reference_name or "the optimum",
+            allowance=promise.allowance,
             period=promise.period,
             period_name=period_name,
-            contexts=contexts,
+            contexts=None if promise.contexts is None else list(promise.contexts),
         )
 
 

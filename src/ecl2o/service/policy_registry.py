@@ -39,15 +39,7 @@ class Offer:
     def promise(self) -> dict[str, Any] | None:
         """Ratio, reference, allowance and period of what is promised; None where nothing is."""
         promise = self.policy.agent.promise(self.policy.problem)
-        if promise is None:
-            return None
-        return {
-            "text": str(promise),
-            "ratio": float(promise.ratio),
-            "reference": promise.reference,
-            "allowance": float(promise.allowance),
-            "period": promise.period,
-        }
+        return None if promise is None else {"text": str(promise), **promise.to_json()}
 
     @property
     def dim(self) -> int | None:

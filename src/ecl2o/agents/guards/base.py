@@ -7,7 +7,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ecl2o.agents.base import AbstractAgent, Promise, Start, State
+from ecl2o.agents.base import AbstractAgent, Start, State
+from ecl2o.agents.promise import Promise
 from ecl2o.problem import Problem
 
 

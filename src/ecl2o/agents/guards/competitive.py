@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, State
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.guards.base import AbstractGuard, Account
 from ecl2o.agents.guards.optimum_constraint import Choice, GameStep, choose_anywhere, choose_within
+from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, Problem
@@ -109,7 +110,12 @@ class Competitive(AbstractGuard):
         return self.agent.lookahead
 
     def promise(self, problem: Problem) -> Promise:
-        return Promise(self.ratio, "the optimum", self.allowance, self.horizon, self.contexts)
+        contexts = None
+        if self.contexts is not None:
+            low, high = np.broadcast_arrays(*(np.atleast_1d(np.asarray(bound, float)) for bound in self.contexts))
+            contexts = tuple(zip(low.tolist(), high.tolist(), strict=True))
+        allowance = float(self.allowance)
+        return Promise(float(self.ratio), Reference.OPTIMUM, None, allowance, self.horizon, contexts)
 
     def rescale(self, factor: float) -> "Competitive":
         scaled = None if self.contexts is None else tuple(bound * factor for bound in self.contexts)

@@ -10,10 +10,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Promise, Start, State
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrated_agents import ROBD
 from ecl2o.agents.guards.base import AbstractGuard, Account
 from ecl2o.agents.guards.expert_constraint import Allowance, move_inside
+from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import LinearSwitching, Problem
@@ -94,7 +95,7 @@ class Guarded(AbstractGuard):
         return Independent(PureML(self.expert))
 
     def promise(self, problem: Problem) -> Promise:
-        return Promise(1 + self.slack, type(self.expert).__name__)
+        return Promise(float(1 + self.slack), Reference.EXPERT, type(self.expert).__name__)
 
     def rescale(self, factor: float) -> "Guarded":
         return self

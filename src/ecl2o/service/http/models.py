@@ -132,8 +132,10 @@ class Promise(BaseModel):
     text: str
     ratio: float
     reference: str
+    reference_name: str | None
     allowance: float
     period: int | None
+    contexts: list[tuple[float, float]] | None
 
 
 class PolicyShown(BaseModel):

@@ -1,0 +1,110 @@
+"""What an agent promises about its cost: one value from guards to contracts, tables and HTTP answers."""
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+class Reference(enum.StrEnum):
+    """Whose cost a promise is relative to."""
+
+    OPTIMUM = "optimum"
+    """The offline optimum of the same contexts."""
+    EXPERT = "expert"
+    """An agent on its own trajectory, named by `Promise.reference_name`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Promise:
+    """A bound on an agent's cost: cost <= ratio * reference cost + allowance, at every step of a period.
+
+    A plain value: pydantic validates it as a field, and `dataclasses.replace` changes it.
+
+    Args:
+        ratio: the factor; positive and finite.
+        reference: whose cost the ratio multiplies. Default: the optimum.
+        reference_name: the expert's name; None for the optimum. Default: None.
+        allowance: cost allowed on top in each period, in units of cost; 0 or more. Default: 0.
+        period: steps that one promise covers. None: the whole run, of any length. Default: None.
+        contexts: the conditions: (lowest, highest) of each number of a context, or one pair for all of them. The promise
+            holds while contexts stay there. None: it holds for any contexts. Default: None.
+
+    Raises:
+        ValueError: if a number is out of its range, or if an expert has no name.
+
+    >>> print(Promise(2.0, period=24))
+    the cost is at most 2 times the optimum in every 24 steps
+    >>> print(Promise(1.5, Reference.EXPERT, "ROBD", allowance=0.5))
+    the cost is at most 1.5 times that of ROBD plus 0.5 over the whole run
+    >>> print(Promise(2.0, contexts=((0.0, 0.8),)))
+    the cost is at most 2 times the optimum over the whole run while contexts stay between 0 and 0.8
+    """
+
+    ratio: float
+    reference: Reference = Reference.OPTIMUM
+    reference_name: str | None = None
+    allowance: float = 0.0
+    period: int | None = None
+    contexts: tuple[tuple[float, float], ...] | None = None
+
+    def __post_init__(self):
+        if not 0 < self.ratio < math.inf:
+            raise ValueError(f"ratio must be positive and finite, got {self.ratio}.")
+        if not 0 <= self.allowance < math.inf:
+            raise ValueError(f"allowance must be 0 or more and finite, got {self.allowance}.")
+        if self.period is not None and self.period < 1:
+            raise ValueError(f"period must be at least 1 step, or None for the whole run, got {self.period}.")
+        if (self.reference is Reference.EXPERT) != (self.reference_name is not None):
+            raise ValueError(f"reference_name is for an expert, got {self.reference_name!r} for the {self.reference}.")
+        for low, high in self.contexts or ():
+            if not low <= high:
+                raise ValueError(f"contexts must be pairs (low, high) with low <= high, got ({low}, {high}).")
+
+    def bound(self, reference_cost: float) -> float:
+        """Return the largest cost that the promise allows in a period in which the reference costs `reference_cost`.
+
+        >>> Promise(2.0, allowance=1.0).bound(3.0)
+        7.0
+        """
+        return self.ratio * reference_cost + self.allowance
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values.
+
+        >>> Promise(2.0, period=24).to_json()["reference"]
+        'optimum'
+        """
+        contexts = None if self.contexts is None else [list(pair) for pair in self.contexts]
+        return {**dataclasses.asdict(self), "reference": self.reference.value, "contexts": contexts}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Promise":
+        """Make a promise from what `to_json` returned.
+
+        Raises:
+            ValueError: if a value is out of its range.
+
+        >>> promise = Promise(1.5, Reference.EXPERT, "ROBD", contexts=((0.0, 1.0),))
+        >>> Promise.from_json(promise.to_json()) == promise
+        True
+        """
+        pairs = fields.get("contexts")
+        contexts = None if pairs is None else tuple((float(low), float(high)) for low, high in pairs)
+        return cls(**{**fields, "reference": Reference(fields["reference"]), "contexts": contexts})
+
+    def __str__(self) -> str:
+        reference = "the optimum" if self.reference is Reference.OPTIMUM else f"that of {self.reference_name}"
+        extra = f" plus {self.allowance:g}" if self.allowance else ""
+        period = "over the whole run" if self.period is None else f"in every {self.period} steps"
+        condition = ""
+        if self.contexts is not None:
+            low, high = map(_format_ends, zip(*self.contexts, strict=True))
+            condition = f" while contexts stay between {low} and {high}"
+        return f"the cost is at most {self.ratio:g} times {reference}{extra} {period}{condition}"
+
+
+def _format_ends(ends: tuple[float, ...]) -> str:
+    numbers = [f"{end:g}" for end in ends]
+    return numbers[0] if len(set(numbers)) == 1 else f"({', '.join(numbers)})"
