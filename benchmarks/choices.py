@@ -25,7 +25,7 @@ from ecl2o.data import Contexts, weather_contexts
 from ecl2o.evaluation import TestDays
 from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook, train_through_each
 from ecl2o.fitting.settings import Per, PromiseSpec
-from ecl2o.paper.networks import Alone, Calibrated, NetworkTraining, untrained_key
+from ecl2o.paper.networks import CalibratedTraining, NetworkTraining, StandaloneTraining, untrained_key
 from ecl2o.running import rollout_days, stream_days
 
 HOURS = 24
@@ -164,8 +164,8 @@ def networks(contexts: Contexts) -> Table:
             return kind(dim=1, context_dim=1, key=untrained_key(seed))
 
         training = NetworkTraining(network, PROBLEM, contexts.training_windows(), 4000, rate)
-        alone = training.alone([Alone(0.0, seed) for seed in SEEDS], _silent)
-        through = training.calibrated([Calibrated(0.3, 0.0, seed) for seed in SEEDS], _silent)
+        alone = training.train_alone([StandaloneTraining(0.0, seed) for seed in SEEDS], _silent)
+        through = training.train_calibrated([CalibratedTraining(0.3, 0.0, seed) for seed in SEEDS], _silent)
         for name, agents in (("PureML-0", alone), ("EC-L2O", through)):
             costs = [_average_cost(agent, bed) for agent in agents.values()]
             table[f"{kind.__name__} {name}, rate {rate:g}"] = float(np.mean(costs))

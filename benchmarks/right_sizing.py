@@ -30,7 +30,7 @@ from timing import pin_to_one_core
 
 import ecl2o as ec
 from ecl2o.agents.advisors import Scaling
-from ecl2o.paper.right_sizing import cheapest_actions, synthetic_workload
+from ecl2o.paper.right_sizing import cheapest_actions, make_synthetic_workload
 from ecl2o.paper.right_sizing_cost import Cluster
 
 BATCH, TRUST, MU = 50, 0.5, 0.6
@@ -40,7 +40,7 @@ CLUSTER = Cluster()
 def setting(seed: int = 0):
     """Problem, agent, a batch of days and their oracles, in double precision."""
     problem = CLUSTER.problem()
-    windows = synthetic_workload(seed).training_windows()
+    windows = make_synthetic_workload(seed).training_windows()
     chosen = np.random.default_rng(seed).choice(windows.x0.shape[0], BATCH, replace=False)
     batch = ec.Instance(cheapest_actions(problem, windows.x0[chosen]), windows.contexts[chosen])
     best = jax.jit(jax.vmap(lambda day: ec.oracle(problem, day)))(batch)

@@ -118,10 +118,10 @@ def test_agents_can_be_listed(ecl2o):
 
 
 def test_help_names_every_study(ecl2o):
-    from ecl2o.paper.test_days import BEDS
+    from ecl2o.paper.test_days import STUDY_TEST_DAYS
 
     words = ecl2o("compare", "--help").stdout.replace("│", " ").split()
-    assert not [name for name in BEDS if not {name, f"{name},", f"{name}."} & set(words)]
+    assert not [name for name in STUDY_TEST_DAYS if not {name, f"{name},", f"{name}."} & set(words)]
 
 
 def test_help_of_every_command_is_lazy_and_has_an_example():

@@ -10,9 +10,9 @@ import ecl2o as ec
 from ecl2o.data import Contexts, Split
 from ecl2o.fitting.named_agents import NAMED_AGENTS
 from ecl2o.fitting.pipeline import tracking_problem
-from ecl2o.paper.contenders import expert_entries, policies
+from ecl2o.paper.contenders import expert_agents, make_policies
 from ecl2o.paper.right_sizing_cost import Cluster
-from ecl2o.paper.test_days import BEDS
+from ecl2o.paper.test_days import STUDY_TEST_DAYS
 from ecl2o.running import plausible_range
 
 from .operator_files import STEPS, write_series
@@ -31,11 +31,11 @@ def series_file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def right_sizing_policy(tmp_path_factory):
     """As the study writes it."""
-    expert = {"r-obd": expert_entries()["r-obd"]}
+    expert = {"r-obd": expert_agents()["r-obd"]}
     path = tmp_path_factory.mktemp("policies") / "r-obd.ecl2o"
     values = np.random.default_rng(0).uniform(0, 10, size=(96, 1))
     workload = Contexts(values, pd.date_range("2024", periods=96, freq="h"), split=Split(2, 0))
-    policy = policies(expert, Cluster().problem(), workload, {"study": "right-sizing"})["r-obd"]
+    policy = make_policies(expert, Cluster().problem(), workload, {"study": "right-sizing"})["r-obd"]
     assert policy.contract.plausible == plausible_range(workload.training)
     ec.save(path, policy)
     return path
@@ -49,7 +49,7 @@ def ended_well(result, name: str) -> None:
     assert result.exit_code == 0 or result.stderr.strip(), name
 
 
-@pytest.mark.parametrize("study", BEDS)
+@pytest.mark.parametrize("study", STUDY_TEST_DAYS)
 def test_compare_runs_every_agent_on_every_study_or_says_why_not(ecl2o, study, right_sizing_policy):
     names = [*NAMED_AGENTS, *([str(right_sizing_policy)] if study == "right-sizing" else [])]
     result = ecl2o("compare", "--study", study, "--agents", ",".join(names), "--days", "1", "--json")

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from ecl2o import fleet
 from ecl2o.cli import app
-from ecl2o.paper.pareto import Record
+from ecl2o.paper.pareto import SweepRecord
 
 runner = CliRunner()
 _BAD = ("-1", "nan", "inf")
@@ -27,7 +27,7 @@ def grids(monkeypatch, tmp_path):
         settings = [s for network in grid.networks for s in (*grid.alone(network), *grid.calibrated(network))]
         names = ("validation_cost", "validation_ratio", "test_cost", "test_ratio")
         return [
-            Record(setting, seed, dict.fromkeys(names, 1.1 + 0.1 * place + 0.01 * seed))
+            SweepRecord(setting, seed, dict.fromkeys(names, 1.1 + 0.1 * place + 0.01 * seed))
             for place, setting in enumerate(settings)
             for seed in grid.seeds
         ]

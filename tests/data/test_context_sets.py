@@ -64,13 +64,13 @@ def test_other_steps_per_day_and_splits():
 
 
 def test_scaling_is_remembered_and_looks_at_training_only():
-    contexts = counting(q=2).scaled_to(0.5)
+    contexts = counting(q=2).scale_to(0.5)
     assert contexts.training.max() == 0.5
     assert contexts.values.max() > 0.5
     assert contexts.scale == pytest.approx(0.5 / 1439.5)
-    assert contexts.scaled(2.0).scale == pytest.approx(1 / 1439.5)
+    assert contexts.scale_by(2.0).scale == pytest.approx(1 / 1439.5)
     below = dataclasses.replace(counting(), values=-counting().values)
-    assert below.scaled_to(0.5).training.min() == -0.5
+    assert below.scale_to(0.5).training.min() == -0.5
 
 
 def test_weights_are_not_scaled_and_do_not_say_by_how_much():
@@ -79,7 +79,7 @@ def test_weights_are_not_scaled_and_do_not_say_by_how_much():
         "a.csv", "", "time", "ISO 8601", ("y", "w"), (), 60.0, 24, False, Repairs(), weight_column="w"
     )
     contexts = counting(q=2, metadata=told)
-    scaled = contexts.scaled_to(1.0)
+    scaled = contexts.scale_to(1.0)
     assert scaled.training[:, 0].max() == 1
     assert np.array_equal(scaled.values[:, 1], contexts.values[:, 1])
     assert scaled.scale == pytest.approx(1 / 1439)
@@ -97,7 +97,7 @@ def test_refusals():
     with pytest.raises(DataError, match="must be finite"):
         Contexts(np.full((2400, 1), np.nan), pd.date_range("2015", periods=2400, freq="h"))
     with pytest.raises(DataError, match="factor must be positive"):
-        counting().scaled(0.0)
+        counting().scale_by(0.0)
     with pytest.raises(DataError, match="the split of the series has no days here"):
         counting(split=Split(10, 0)).validation_days()
     with pytest.raises(DataError, match=r"training_days must be at least 2 .* got 1 and 30"):

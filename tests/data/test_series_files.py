@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ecl2o.data import PartDays, minutes_of, read_series, series_contexts, whole_days
+from ecl2o.data import PartDays, parse_day_start, read_series, series_contexts, trim_to_whole_days
 from ecl2o.data.contexts import Split
 from ecl2o.exceptions import DataError, PolicyFileError
 from ecl2o.policy import load
@@ -101,7 +101,7 @@ def test_web_requests(shared):
     assert frame["requests"].iloc[:3].tolist() == [3568, 3002, 2267]
     with pytest.raises(DataError, match="has 58 whole days"):
         series_contexts(frame, metadata)
-    contexts = series_contexts(frame, metadata, Split(40, 10)).scaled_to(1.0)
+    contexts = series_contexts(frame, metadata, Split(40, 10)).scale_to(1.0)
     assert np.abs(contexts.training).max() == pytest.approx(1.0)
     assert contexts.test_days().days.shape == (8, 24, 1)
     assert np.allclose(contexts.values / contexts.scale, frame.to_numpy())
@@ -314,18 +314,18 @@ def test_numbers_whose_squares_overflow_are_refused(write):
 def test_days_begin_at_midnight_whatever_row_the_file_starts_at(write, rows_less):
     times = pd.date_range("2021-05-01 00:00", periods=24 * 5 + 3, freq="h")[rows_less:]
     frame, metadata = read_series(write(series(times).to_csv(index=False)))
-    days, _, left_out = whole_days(frame, metadata)
+    days, _, left_out = trim_to_whole_days(frame, metadata)
     assert {time.hour for time in days.index[::24]} == {0}
     assert len(days) == 24 * (5 - -(-rows_less // 24))
     assert left_out == PartDays(-rows_less % 24, 3)
-    later, cut, _ = whole_days(frame, metadata, minutes_of("06:30"))
+    later, cut, _ = trim_to_whole_days(frame, metadata, parse_day_start("06:30"))
     assert {time.hour for time in later.index[::24]} == {7}
     assert cut.day_start_minutes == 390
 
 
 def test_rows_that_end_before_a_day_begins_are_all_left_out(write):
     frame, metadata = read_series(write(series(HOURS[1:4]).to_csv(index=False)))
-    days, _, left_out = whole_days(frame, metadata)
+    days, _, left_out = trim_to_whole_days(frame, metadata)
     assert (len(days), left_out) == (0, PartDays(before=3))
 
 
@@ -333,7 +333,7 @@ def test_midnight_is_that_of_the_files_clock(write):
     times = pd.date_range("2021-05-01 20:30", periods=24 * 4, freq="h", tz="America/New_York")
     table = pd.DataFrame({"time": [time.isoformat() for time in times], "y": np.arange(len(times))})
     frame, metadata = read_series(write(table.to_csv(index=False)))
-    days, _, left_out = whole_days(frame, metadata)
+    days, _, left_out = trim_to_whole_days(frame, metadata)
     assert (days.index[0].hour, days.index[0].minute) == (0, 30)
     assert left_out == PartDays(4, 20)
 
@@ -342,14 +342,14 @@ def test_midnight_is_that_of_the_files_clock(write):
 def test_weeks_of_daily_rows_begin_on_mondays(write, first):
     times = pd.date_range(first, periods=30, freq="D")
     frame, metadata = read_series(write(series(times).to_csv(index=False)))
-    days, _, _ = whole_days(frame, dataclasses.replace(metadata, steps_per_day=7))
+    days, _, _ = trim_to_whole_days(frame, dataclasses.replace(metadata, steps_per_day=7))
     assert days.index[0].dayofweek == 0
 
 
 @pytest.mark.parametrize("wrong", ["24", "6:75", "noon", "-1"])
 def test_times_of_day_that_are_none(wrong):
     with pytest.raises(DataError, match="a day must start at an hour"):
-        minutes_of(wrong)
+        parse_day_start(wrong)
 
 
 def test_a_pipe_is_read_once_and_a_device_is_refused(tmp_path):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from weather_texts import psm_text, weather_table
 
-from ecl2o.data import Split, built_in_weather, hann_smoothed, read_weather, weather_contexts
+from ecl2o.data import Split, built_in_weather, hann_smooth, read_weather, weather_contexts
 from ecl2o.exceptions import DataError
 
 SITES = {
@@ -55,7 +55,7 @@ def test_auto_gives_other_sites_riversides_share_of_zeros(shared, site):
     renewables = 922.5 * wind**3 + 10 * ghi * (1 - 0.05 * (temperature - 25))
     base = np.percentile(renewables[:1440], 76.5)
     authors = weather_contexts(path, base_shortage="auto")
-    smooth = hann_smoothed(np.maximum(base - renewables, 0), 7)
+    smooth = hann_smooth(np.maximum(base - renewables, 0), 7)
     assert authors.base_shortage == pytest.approx(base, rel=1e-12)
     assert np.allclose(authors.values[:, 0], 0.8 * smooth / smooth.max(), rtol=0, atol=1e-12)
     paper = weather_contexts(path, preset="paper", base_shortage="auto")
@@ -85,7 +85,7 @@ def test_built_in_weather_is_smoothed_over_seven_hours(preset):
         + factor * 0.1 * array * frame["ghi"] * (derating.clip(lower=0) if preset == "paper" else derating)
     ).to_numpy()
     base = np.percentile(renewables[:1440], 76.5)
-    smooth = hann_smoothed(np.maximum(base - renewables, 0), 7)
+    smooth = hann_smooth(np.maximum(base - renewables, 0), 7)
     contexts = weather_contexts(None, preset)
     assert contexts.base_shortage == pytest.approx(base, rel=1e-12)
     scale = 1 / base if preset == "paper" else 0.8 / smooth.max()
@@ -99,10 +99,10 @@ def test_smoothing_is_the_stated_convolution():
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(15) / 14)
     mirrored = np.concatenate([x[14:0:-1], x, x[-2:-16:-1]])
     whole = [sum(window[j] * mirrored[i + j] for j in range(15)) / window.sum() for i in range(60 + 14)]
-    assert np.allclose(hann_smoothed(x, 15), whole[7 : 7 + 60])
-    assert np.allclose(hann_smoothed(np.full(30, 2.0), 7), 2.0)
+    assert np.allclose(hann_smooth(x, 15), whole[7 : 7 + 60])
+    assert np.allclose(hann_smooth(np.full(30, 2.0), 7), 2.0)
     with pytest.raises(ValueError, match="odd"):
-        hann_smoothed(x, 8)
+        hann_smooth(x, 8)
 
 
 def test_files_in_utc_are_cut_to_local_days(write):

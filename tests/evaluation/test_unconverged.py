@@ -15,7 +15,7 @@ from ecl2o.evaluation import TestDays, UnconvergedCounts
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare
 from ecl2o.offline import oracle_days
 from ecl2o.paper.report import results_table
-from ecl2o.paper.results import best, cells, notes
+from ecl2o.paper.results import find_best_row, format_cells, table_notes
 from ecl2o.problem import LinearSwitching
 from paper.fake_study import fake_study
 
@@ -85,9 +85,9 @@ def test_rows_that_converged_are_not_marked(capsys):
 
 def test_reports_and_results_mark_them_too():
     study = fake_study()
-    assert not notes(study)
+    assert not table_notes(study)
     assert "†" not in results_table(study)
-    name = best(study, "average_cost").name
+    name = find_best_row(study, "average_cost").name
     broken = [
         eqx.tree_at(lambda s: s.unconverged, score, UnconvergedCounts(2, 1, 24)) for score in study.entries[name].scores
     ]
@@ -95,12 +95,12 @@ def test_reports_and_results_mark_them_too():
         study, entries=study.entries | {name: dataclasses.replace(study.entries[name], scores=broken)}
     )
     row, seeds = study.entries[name], len(broken)
-    assert cells(row)[0] == f"{row.label} †"
+    assert format_cells(row)[0] == f"{row.label} †"
     note = f"† {row.label}: {2 * seeds} of {24 * seeds} steps, and {seeds} of the oracle's, did not converge: "
-    assert [text.startswith(note) for text in notes(study)] == [True]
+    assert [text.startswith(note) for text in table_notes(study)] == [True]
     assert note in html.unescape(results_table(study))
     assert study.as_json()["algorithms"][name]["unconverged"] == {"steps": 2 * seeds, "oracle": seeds, "of": 24 * seeds}
-    assert best(study, "average_cost").name != name  # what is no result is not the best
+    assert find_best_row(study, "average_cost").name != name  # what is no result is not the best
 
 
 def test_lcp_is_scored_on_its_own_problem():

@@ -114,7 +114,7 @@ def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_pat
 def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy, advisor):
     """Scaled training is only numerics: actions are those of the scaled series times the factor."""
     contexts = series(wavy)
-    scaled, problem = contexts.scaled_to(1.0), tracking_problem(1, 10.0)
+    scaled, problem = contexts.scale_to(1.0), tracking_problem(1, 10.0)
     shape = candidates.Shape.of(contexts)
     inside = candidates.untrained_advisor(advisor, scaled, shape, jax.random.key(0))
     unit, top = scaled.scale / contexts.scale, float(wavy.max())

@@ -7,7 +7,7 @@ from ecl2o.agents import MLAROBD, ROBD
 from ecl2o.agents.advisors import Fixed
 from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import DailyScore
-from ecl2o.paper.results import LeftOut, Study, TestedEntry, TradeOffPoint, WorstDay
+from ecl2o.paper.results import SkippedRow, Study, StudyRow, TradeOffPoint, WorstDay
 from ecl2o.policy import Policy
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking, Trajectory
 
@@ -74,7 +74,7 @@ def fake_study(
         )
         scores = [fake_score(days, largest + 0.3 * k, dim, learned, random) for k in range(seeds if learned else 1)]
         parameters = {"trust": 0.5, "advisor": "LSTM"} if learned else {}
-        rows[name] = TestedEntry(name, LABELS[name], f"What {LABELS[name]} <is> & does.", parameters, scores, learned)
+        rows[name] = StudyRow(name, LABELS[name], f"What {LABELS[name]} <is> & does.", parameters, scores, learned)
     problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=dim))
     policies = {
         "r-obd": Policy(ROBD(), problem),
@@ -97,7 +97,7 @@ def fake_study(
         seeds=list(range(seeds)),
         oracle_average_cost=0.5,
         test_days=len(days),
-        entries=rows,
+        rows=rows,
         trade_off=trade_off,
         worst_day=WorstDay(
             row=row,
@@ -111,7 +111,9 @@ def fake_study(
         settings={"weather": None, "preset": "authors-code", "base_shortage": "auto", "seeds": seeds, "quick": quick},
         weather={"file": "made & up.csv", "site": "Nowhere", "base_shortage": 2e4, "years": [2015]},
         seconds={"weather": 0.1, "training": 12.0, "testing": 3.0},
-        left_out={"competitive": LeftOut("Competitive, 2.5", "What it <would> promise.", "costs are not <quadratic>.")},
+        skipped={
+            "competitive": SkippedRow("Competitive, 2.5", "What it <would> promise.", "costs are not <quadratic>.")
+        },
         problem="Contexts are shortages, actions are shed load & alpha = 10.",
     )
 

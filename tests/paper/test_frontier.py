@@ -11,7 +11,7 @@ import ecl2o as ec
 from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import daily, score_days
 from ecl2o.exceptions import DataError
-from ecl2o.paper.frontier import Frontier, FrontierSettings, run
+from ecl2o.paper.frontier import Frontier, FrontierSettings, run_frontier
 
 STEPS, DAYS, SPLIT = 4, 30, Split(20, 4)
 ASKED = FrontierSettings(alpha=6.0, network="MLP", quick=True, ratios=(1.3, 2.0, 3.0), periods=("day", "run"))
@@ -39,7 +39,7 @@ def short_training():
 
 @pytest.fixture(scope="module")
 def found(contexts, short_training) -> Frontier:
-    return run(contexts, ASKED)
+    return run_frontier(contexts, ASKED)
 
 
 def test_promises_are_kept_and_some_are_nobodys(found):
@@ -79,7 +79,7 @@ def test_figures_are_those_of_the_test_days(found, contexts):
 
 
 def test_units_do_not_matter(found, contexts):
-    other = run(series(1000.0 * contexts.values), ASKED)
+    other = run_frontier(series(1000.0 * contexts.values), ASKED)
     for point, same in zip(found.points, other.points, strict=True):
         assert same.average_cost == pytest.approx(point.average_cost, rel=1e-6), point.label
         assert same.competitive_ratio == pytest.approx(point.competitive_ratio, rel=1e-6), point.label
@@ -96,8 +96,8 @@ def test_json_has_no_promise_as_null(found):
 def test_refusals():
     flat = np.full((STEPS * DAYS, 1), 3.0)
     with pytest.raises(DataError, match="one row a day"):
-        run(series(flat, steps=1))
+        run_frontier(series(flat, steps=1))
     with pytest.raises(DataError, match="never change"):
-        run(series(flat))
+        run_frontier(series(flat))
     with pytest.raises(ValueError, match="alpha must be positive"):
         FrontierSettings(alpha=0.0)

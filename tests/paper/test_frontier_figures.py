@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ecl2o.paper.frontier_figures import draw_frontier
-from ecl2o.plots.style import save_as
+from ecl2o.plots.style import save_figure
 
 from .fake_frontier import GUARDED, fake_frontier
 
@@ -73,5 +73,5 @@ def test_no_two_families_look_alike():
 
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_it_is_written(tmp_path, kind):
-    save_as(draw_frontier(fake_frontier()), tmp_path / f"frontier.{kind}")
+    save_figure(draw_frontier(fake_frontier()), tmp_path / f"frontier.{kind}")
     assert (tmp_path / f"frontier.{kind}").stat().st_size > 5000

@@ -8,7 +8,7 @@ from ecl2o.paper import gradient_study
 from ecl2o.running import rollout_batch
 
 
-def made_up() -> gradient_study.Measured:
+def made_up() -> gradient_study.ProblemResults:
     errors = {
         name: gradient_study.GradientError(
             0.5, 1.25, {"value_error": 0.1, "jacobian_error": 0.3} if "surrogate" in name else {}
@@ -16,19 +16,19 @@ def made_up() -> gradient_study.Measured:
         for name in gradient_study.METHODS
     }
     costs = {name: gradient_study.CostReached(100, 0.01, (1.1, 1.2, 1.3)) for name in gradient_study.METHODS}
-    return gradient_study.Measured(errors, costs, 1.7)
+    return gradient_study.ProblemResults(errors, costs, 1.7)
 
 
 def test_errors_are_means_over_batches():
     true = np.array([[3.0, 0.0], [0.0, 2.0]])
     found = np.array([[3.0, 3.0], [0.0, 4.0]])  # at 45 degrees and as long again; in line and twice as long
-    error = gradient_study.compared(found, true, {})
+    error = gradient_study.compare_gradients(found, true, {})
     np.testing.assert_allclose(error.cosine, (np.sqrt(0.5) + 1) / 2)
     np.testing.assert_allclose(error.relative, 1.0)
 
 
 def test_the_table_has_a_row_per_method():
-    text = gradient_study.as_markdown({"bounds": made_up()})
+    text = gradient_study.format_tables({"bounds": made_up()})
     assert "**bounds** (R-OBD: 1.700)" in text
     assert "| zero-order, 16 | 32 | 0.500 | 1.2 |  | 100 | 0.01 | 1.200 ± 0.082 |" in text
     assert text.count("\n| ") == 1 + len(gradient_study.METHODS)
@@ -43,7 +43,7 @@ def test_the_figure_is_drawn(tmp_path):
 
 def test_the_networks_start_with_advice_inside_the_bounds():
     """Otherwise clipping leaves no gradient, and the comparison would be between methods that cannot move."""
-    setting = gradient_study.ProblemCase.of(gradient_study.problems()["bounds"])
+    setting = gradient_study.ProblemCase.of(gradient_study.make_problems()["bounds"])
     few = jax.tree.map(lambda leaf: leaf[:50], setting.training)
     for seed in range(gradient_study.Effort().seeds):
         advice = np.asarray(eqx.filter_jit(rollout_batch)(setting.agent(seed), setting.problem, few).advice)

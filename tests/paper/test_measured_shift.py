@@ -39,14 +39,14 @@ def networks():
     ids=["the paper's", "a leap year's", "one quarter"],
 )
 def test_quarters_are_the_calendars_and_hold_every_day_once(first, last, lengths):
-    parts = shift.quarters(pd.date_range(first, last))
+    parts = shift.split_quarters(pd.date_range(first, last))
     assert [len(part.days) for part in parts] == lengths
     np.testing.assert_array_equal(np.concatenate([part.days for part in parts]), np.arange(sum(lengths)))
 
 
 def test_the_distance_sees_the_change_of_level(contexts):
     """The level rises by .3 after day 30: test days are about .3 sqrt(6) away, validation days are not."""
-    found = shift.distances(contexts)
+    found = shift.measure_distances(contexts)
     assert found["test"] > 0.25 * np.sqrt(HOURS)
     assert found["validation"] < 0.5 * found["test"]
     assert found["within"] < 0.5 * found["test"]
@@ -54,7 +54,7 @@ def test_the_distance_sees_the_change_of_level(contexts):
 
 
 def test_an_offset_moves_days_by_what_it_says_and_r_obd_does_not_notice(contexts, networks):
-    found = shift.moved_days(PROBLEM, contexts, {"r-obd": [ec.ROBD()], "ec-l2o": networks})
+    found = shift.score_shifted_days(PROBLEM, contexts, {"r-obd": [ec.ROBD()], "ec-l2o": networks})
     assert [(case.what, case.amount) for case in found[1:]] == [
         *(("offset", amount) for amount in shift.OFFSETS),
         *(("factor", amount) for amount in shift.FACTORS),
@@ -65,17 +65,17 @@ def test_an_offset_moves_days_by_what_it_says_and_r_obd_does_not_notice(contexts
     )
     np.testing.assert_allclose([c.costs["r-obd"][0] for c in found], found[0].costs["r-obd"][0], rtol=1e-9)
     assert np.ptp([c.costs["ec-l2o"][0] for c in found]) > 0.1
-    home = shift.training_bed(PROBLEM, contexts)
+    home = shift.make_training_test_days(PROBLEM, contexts)
     expected = [score_days(agent, home).average_cost for agent in networks]
     np.testing.assert_allclose(found[0].costs["ec-l2o"], expected, rtol=1e-12)
 
 
 def test_what_is_saved_grows_with_distance_where_it_does():
     cases = [
-        shift.Moved("offset", d, d, {"a": np.array([1.0 + 3 * d, 1.0]), "b": np.array([1.0 + d, 1.0])})
+        shift.ShiftedDays("offset", d, d, {"a": np.array([1.0 + 3 * d, 1.0]), "b": np.array([1.0 + d, 1.0])})
         for d in (0.0, 1.0, 2.0)
     ]
-    found = shift.saved_by(cases, "a", "b")
+    found = shift.measure_savings(cases, "a", "b")
     np.testing.assert_allclose(found["slope"]["per_seed"], [2.0, 0.0], atol=1e-12)
     np.testing.assert_allclose(found["furthest"]["per_seed"], [4.0, 0.0], atol=1e-12)
 
@@ -92,8 +92,10 @@ def test_many_agents_are_scored_as_one_by_one(contexts, networks):
 @pytest.mark.parametrize("mu", [0.6, 0.0])
 def test_the_theorems_hold_for_any_weights_and_any_reference(contexts, networks, mu):
     """Untrained networks: Theorem 5.1 needs none of them to be good, and its terms are what they are called."""
-    training, use = (of(PROBLEM, contexts) for of in (generalization.training_days, generalization.test_days))
-    found = generalization.theorems(*networks, PROBLEM, training, use, mu=mu, rho_bar=0.1, diameter=1.0)
+    training, use = (
+        of(PROBLEM, contexts) for of in (generalization.solve_training_days, generalization.solve_test_days)
+    )
+    found = generalization.evaluate_theorems(*networks, PROBLEM, training, use, mu=mu, rho_bar=0.1, diameter=1.0)
     assert found["average_cost"] <= found["average_cost_bound"]
     unit = float(np.mean(training.best.cost))
     runs = jax.vmap(lambda day: ec.rollout(networks[0], PROBLEM, day))(use.instances)
@@ -106,10 +108,10 @@ def test_the_theorems_hold_for_any_weights_and_any_reference(contexts, networks,
 
 
 def test_a_day_that_costs_nothing_leaves_the_tail_without_a_bound(contexts, networks):
-    training = generalization.training_days(PROBLEM, contexts)
+    training = generalization.solve_training_days(PROBLEM, contexts)
     x0, days, _ = contexts.test_days()
-    quiet = generalization.days_of(PROBLEM, np.zeros_like(x0), np.concatenate([np.zeros_like(days[:1]), days]))
-    found = generalization.theorems(*networks, PROBLEM, training, quiet, mu=0.6, rho_bar=0.1, diameter=1.0)
+    quiet = generalization.solve_days(PROBLEM, np.zeros_like(x0), np.concatenate([np.zeros_like(days[:1]), days]))
+    found = generalization.evaluate_theorems(*networks, PROBLEM, training, quiet, mu=0.6, rho_bar=0.1, diameter=1.0)
     assert found["smallest_oracle_cost"] == 0
     assert found["tail"]["tight"] == found["tail"]["paper"] == {"rho_tail": None, "ratio": None}
     json.dumps(found, allow_nan=False)

@@ -8,13 +8,13 @@ import ecl2o as ec
 from ecl2o.evaluation import score_days
 from ecl2o.evaluation.comparison import evaluate_contender
 from ecl2o.fitting.named_agents import HIGHEST, LOWEST, PROMISE, named_contender, time_of_use
-from ecl2o.paper.test_days import prices_problem, spot_bed, tariff_bed
+from ecl2o.paper.test_days import make_prices_problem, make_spot_days, make_tariff_days
 from ecl2o.theory import largest_share
 
 
 @pytest.fixture(scope="module")
 def beds():
-    return {"spot": spot_bed(10.0, seed=0), "tariff": tariff_bed(10.0)}
+    return {"spot": make_spot_days(10.0, seed=0), "tariff": make_tariff_days(10.0)}
 
 
 def test_the_smallest_promises():
@@ -33,7 +33,7 @@ def test_prices_are_as_described(beds):
     assert spot[..., 1].min() >= LOWEST
     assert spot[..., 1].max() <= HIGHEST
     assert np.corrcoef(spot[..., 0].ravel(), spot[..., 1].ravel())[0, 1] > 0.7  # dear when energy is short
-    again = np.asarray(spot_bed(10.0, seed=1).days)
+    again = np.asarray(make_spot_days(10.0, seed=1).days)
     assert not np.array_equal(again[..., 1], spot[..., 1])
 
 
@@ -57,4 +57,4 @@ def test_a_tariff_that_is_not_kept_to_ends_the_promise(beds):
     assert row.lost_at == 0
     with pytest.raises(ValueError, match=r"must exceed 2\.43303"):
         score_days(ec.Competitive(ec.ROBD(), 2.4), beds["spot"])
-    assert float(prices_problem(10.0).m) == LOWEST
+    assert float(make_prices_problem(10.0).m) == LOWEST

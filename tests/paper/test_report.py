@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ecl2o.paper.figures import (
-    FORMATS,
+    REPORT_FORMATS,
     draw_bars,
     draw_highest_tails,
     draw_moved_days,
@@ -21,15 +21,14 @@ from ecl2o.paper.figures import (
     draw_trade_off,
     draw_week,
     draw_worst_day,
-    pareto,
-    plates,
+    find_units,
+    report_figures,
     tail_curve,
-    units_of,
 )
 from ecl2o.paper.report import settings_text, write_report
-from ecl2o.paper.results import HEADINGS, TradeOffPoint, best, cells, notes, shown
-from ecl2o.plots.folder import whole_folder
-from ecl2o.plots.style import looks, save_as
+from ecl2o.paper.results import HEADINGS, find_best_row, format_cells, reported_rows, table_notes
+from ecl2o.plots.folder import atomic_folder
+from ecl2o.plots.style import row_looks, save_figure
 from ecl2o.policy import load
 from paper.fake_study import LABELS, fake_study
 
@@ -44,7 +43,7 @@ def study():
 @pytest.fixture(scope="module")
 def folder(study, tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "results"
-    with whole_folder(path) as fresh:
+    with atomic_folder(path) as fresh:
         write_report(study, {"study": study.study, **study.settings}, fresh, lambda *_: None)
     return path
 
@@ -87,7 +86,7 @@ def test_the_folder_is_complete_and_nothing_else_is_left(study, folder):
         "figures",
         "policies",
     }
-    expected = {f"{plate.stem}.{kind}" for plate in plates(study) for kind in FORMATS}
+    expected = {f"{plate.stem}.{kind}" for plate in report_figures(study) for kind in REPORT_FORMATS}
     assert {entry.name for entry in (folder / "figures").iterdir()} == expected
     assert [entry.name for entry in folder.parent.iterdir()] == ["results"]
     for name, policy in study.policies.items():
@@ -134,13 +133,13 @@ def test_the_page_is_well_formed_and_needs_no_network(page, folder):
 
 def test_the_page_says_everything(page, study):
     text = " ".join("".join(page.text).split())
-    for row in study.entries.values():
+    for row in study.rows.values():
         assert row.what in text
-        assert all(cell in text for cell in cells(row))
-    for entry in study.left_out.values():
+        assert all(cell in text for cell in format_cells(row))
+    for entry in study.skipped.values():
         assert f"{entry.label}does not apply: {entry.reason}" in text
         assert entry.what in text
-    assert all(" ".join(plate.caption.split()) in text for plate in plates(study))
+    assert all(" ".join(plate.caption.split()) in text for plate in report_figures(study))
     assert all(heading in text for heading in HEADINGS)
     assert "li2022expert" in text
     assert "goel2019beyond" in text
@@ -177,18 +176,18 @@ def test_an_earlier_report_is_replaced_and_strangers_are_not(folder, tmp_path):
     target = tmp_path / "out"
     target.mkdir()
     (target / "results.json").write_text((folder / "results.json").read_text())
-    with whole_folder(target) as fresh:
+    with atomic_folder(target) as fresh:
         (fresh / "results.json").write_text("{}")
     assert (target / "results.json").read_text() == "{}"
-    with pytest.raises(ValueError, match=r"holds results\.json, which no report of ours has"), whole_folder(target):
+    with pytest.raises(ValueError, match=r"holds results\.json, which no report of ours has"), atomic_folder(target):
         pytest.fail("the block must not run")
     (target / "results.json").unlink()
     (target / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match=r"thesis\.txt"), whole_folder(target):
+    with pytest.raises(ValueError, match=r"thesis\.txt"), atomic_folder(target):
         pytest.fail("the block must not run")
     assert (target / "thesis.txt").read_text() == "years of work"
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="is not a folder"), whole_folder(tmp_path / "file"):
+    with pytest.raises(ValueError, match="is not a folder"), atomic_folder(tmp_path / "file"):
         pytest.fail("the block must not run")
 
 
@@ -197,7 +196,7 @@ def test_a_picture_of_the_users_among_our_figures_is_not_lost(folder, tmp_path):
     (target / "figures").mkdir(parents=True)
     (target / "results.json").write_text((folder / "results.json").read_text())
     (target / "figures" / "notes.md").write_text("mine")
-    with pytest.raises(ValueError, match=r"notes\.md"), whole_folder(target):
+    with pytest.raises(ValueError, match=r"notes\.md"), atomic_folder(target):
         pytest.fail("the block must not run")
 
 
@@ -208,38 +207,20 @@ def _fail(fresh):
 
 def test_failure_leaves_nothing_behind_and_the_old_report_in_place(folder, tmp_path):
     target = tmp_path / "deep" / "out"
-    with pytest.raises(RuntimeError), whole_folder(target) as fresh:
+    with pytest.raises(RuntimeError), atomic_folder(target) as fresh:
         _fail(fresh)
     assert list((tmp_path / "deep").iterdir()) == []
     target.mkdir()
     earlier = (folder / "results.json").read_text()
     (target / "results.json").write_text(earlier)
-    with pytest.raises(RuntimeError), whole_folder(target) as fresh:
+    with pytest.raises(RuntimeError), atomic_folder(target) as fresh:
         _fail(fresh)
     assert [entry.name for entry in target.parent.iterdir()] == ["out"]
     assert (target / "results.json").read_text() == earlier
 
 
-def test_pareto_keeps_what_nothing_beats():
-    random = np.random.default_rng(1)
-    points = [TradeOffPoint("f", str(k), *random.uniform(1, 3, 2)) for k in range(40)]
-    kept = pareto(points)
-    dominated = [
-        point
-        for point in points
-        if any(
-            other is not point
-            and other.average_cost <= point.average_cost
-            and other.competitive_ratio <= point.competitive_ratio
-            for other in points
-        )
-    ]
-    assert {point.setting for point in kept} == {point.setting for point in points if point not in dominated}
-    assert [point.average_cost for point in kept] == sorted(point.average_cost for point in kept)
-
-
 def test_tail_curves_end_in_the_competitive_ratio(study):
-    row = study.entries["ec-l2o"]
+    row = study.rows["ec-l2o"]
     curve = tail_curve(row, np.array([90.0, 95.0, 99.0, 99.5, 100.0]))
     tails = row.as_json()["tail_ratio"]
     np.testing.assert_allclose(curve[:-1], [tails[level]["mean"] for level in ("p90", "p95", "p99", "p99.5")])
@@ -248,7 +229,7 @@ def test_tail_curves_end_in_the_competitive_ratio(study):
 
 def test_the_bars_are_the_means(study):
     cost, ratio = draw_bars(study).axes
-    rows = list(study.entries.values())
+    rows = list(study.rows.values())
     for axes, figure in ((cost, "average_cost"), (ratio, "competitive_ratio")):
         ends = [bar.get_x() + bar.get_width() for bar in axes.patches]
         np.testing.assert_allclose(ends, [row.over_seeds(figure).mean() for row in rows])
@@ -256,25 +237,27 @@ def test_the_bars_are_the_means(study):
 
 
 def test_the_best_rows_are_found(study):
-    assert best(study, "average_cost").name == "greedy"  # the first after the oracle, as the factory makes them
+    assert (
+        find_best_row(study, "average_cost").name == "greedy"
+    )  # the first after the oracle, as the factory makes them
 
 
 def test_a_quick_run_leaves_networks_out_of_its_table_and_says_so():
     quick = fake_study(quick=True)
-    for row in quick.entries.values():
+    for row in quick.rows.values():
         if row.name in ("seasonal", "guarded"):  # learned, but not networks
             row.parameters["advisor"] = "OnlineRidge"
-    assert [row.name for row in shown(quick)] == ["oracle", "greedy", "r-obd", "rhc", "seasonal", "guarded"]
-    (note,) = notes(quick)
+    assert [row.name for row in reported_rows(quick)] == ["oracle", "greedy", "r-obd", "rhc", "seasonal", "guarded"]
+    (note,) = table_notes(quick)
     assert "quick run" in note
     assert "EC-L2O" in note
-    labels = [row.label for row in shown(quick)]
+    labels = [row.label for row in reported_rows(quick)]
     assert [label.get_text() for label in draw_bars(quick).axes[0].get_yticklabels()] == labels
     for draw in (draw_tails, draw_trade_off):
         assert {line.get_label() for line in draw(quick).axes[0].get_lines()} <= set(labels)
-    stems = [[plate.stem for plate in plates(one)] for one in (quick, fake_study())]
+    stems = [[plate.stem for plate in report_figures(one)] for one in (quick, fake_study())]
     assert set(stems[1]) - set(stems[0]) == {"highest-tails", "worst-day"}
-    assert notes(fake_study()) == []
+    assert table_notes(fake_study()) == []
 
 
 def test_the_week_shows_the_winner_and_the_expert(study):
@@ -283,17 +266,17 @@ def test_the_week_shows_the_winner_and_the_expert(study):
 
 
 def test_captions_say_what_is_easily_misread(study):
-    captions = {plate.stem: plate.caption for plate in plates(study)}
+    captions = {plate.stem: plate.caption for plate in report_figures(study)}
     assert "R-OBD's line, at 3.70" in captions["bounds"]
     assert "worst case exactly 1.73" in captions["bounds"]
     assert "moves through" in captions["worst-day"]
     still = dataclasses.replace(study.worst_day, contexts=np.full((24, 1), 0.4))
-    captions = {plate.stem: plate.caption for plate in plates(dataclasses.replace(study, worst_day=still))}
+    captions = {plate.stem: plate.caption for plate in report_figures(dataclasses.replace(study, worst_day=still))}
     assert "next to nothing on it, and that is the point" in captions["worst-day"]
 
 
 def test_power_is_shown_in_its_unit(study):
-    units = units_of(study)
+    units = find_units(study)
     assert units.context == "power (kW)"
     largest = float(study.contexts.values.max())
     np.testing.assert_allclose(units.factor * largest, largest / study.contexts.scale / 1000)
@@ -311,23 +294,23 @@ def test_actions_of_several_dimensions_are_shown_in_total():
 
 def test_infinite_ratios_are_drawn_and_written(tmp_path):
     study = fake_study(names=("oracle", "r-obd", "ec-l2o"), seeds=2, worst=np.inf)
-    assert cells(study.entries["ec-l2o"])[2] == "∞"
+    assert format_cells(study.rows["ec-l2o"])[2] == "∞"
     assert study.as_json()["algorithms"]["ec-l2o"]["competitive_ratio"]["mean"] == "inf"
     for figure in (draw_bars(study), draw_tails(study)):
         assert isinstance(figure, Figure)
-        save_as(figure, tmp_path / "infinite.png")
+        save_figure(figure, tmp_path / "infinite.png")
 
 
 def test_no_two_rows_look_alike_without_colour():
-    drawn = looks([*LABELS, "lcp", "obd", "ogd"])
+    drawn = row_looks([*LABELS, "lcp", "obd", "ogd"])
     assert len({look.marker for look in drawn.values()}) == len(drawn)
 
 
 def test_figures_are_refused_where_they_cannot_be_written(tmp_path):
     with pytest.raises(ValueError, match="must end in"):
-        save_as(Figure(), tmp_path / "figure.docx")
+        save_figure(Figure(), tmp_path / "figure.docx")
     with pytest.raises(FileNotFoundError):
-        save_as(Figure(), tmp_path / "missing" / "figure.png")
+        save_figure(Figure(), tmp_path / "missing" / "figure.png")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -342,12 +325,12 @@ def test_every_day_is_on_the_map_of_its_quarter(study):
 
 
 def test_moved_days_are_drawn_at_their_amounts_and_only_where_there_are_some(study):
-    assert "moved-days" not in [plate.stem for plate in plates(study)]
+    assert "moved-days" not in [plate.stem for plate in report_figures(study)]
     cost = {"r-obd": {"mean": 1.7, "std": 0.0}, "pure-ml": {"mean": 1.2, "std": 0.1}}
     amounts = [("offset", 0.0), ("offset", 0.2), ("offset", -0.1), ("factor", 2.0), ("factor", 0.5)]
     moved = [{"what": what, "amount": amount, "distance": abs(amount), "cost": cost} for what, amount in amounts]
     shifted = dataclasses.replace(study, extra={"shift": {"moved": moved}})
-    assert "moved-days" in [plate.stem for plate in plates(shifted)]
+    assert "moved-days" in [plate.stem for plate in report_figures(shifted)]
     offsets, factors = (axes.get_lines()[0].get_xdata().tolist() for axes in draw_moved_days(shifted).axes)
     assert (offsets, factors) == ([-0.1, 0.0, 0.2], [0.5, 1.0, 2.0])
 
@@ -355,7 +338,7 @@ def test_moved_days_are_drawn_at_their_amounts_and_only_where_there_are_some(stu
 def test_the_highest_tails_end_in_the_competitive_ratio(study):
     for axes in draw_highest_tails(study).axes:
         for line in axes.get_lines():
-            row = next(row for row in study.entries.values() if row.label == line.get_label())
+            row = next(row for row in study.rows.values() if row.label == line.get_label())
             assert line.get_ydata()[-1] == pytest.approx(row.over_seeds("competitive_ratio").mean())
 
 

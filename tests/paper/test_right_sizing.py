@@ -11,7 +11,7 @@ import ecl2o as ec
 from ecl2o.data import Split
 from ecl2o.exceptions import DataError
 from ecl2o.paper import right_sizing
-from ecl2o.paper.right_sizing import RightSizing, synthetic_workload, workload_contexts
+from ecl2o.paper.right_sizing import RightSizing, make_synthetic_workload, scale_workload
 from ecl2o.paper.settings import RightSizingSettings
 
 ROWS = (
@@ -61,16 +61,16 @@ def day_oracles(study):
 
 
 def test_every_agent_has_a_row_and_results_are_json(study):
-    assert tuple(study.entries) == ROWS
+    assert tuple(study.rows) == ROWS
     results = json.loads(json.dumps(study.as_json(), allow_nan=False))
     assert results["study"] == "right-sizing"
     assert set(results["algorithms"]) == set(results["solves"]) == set(ROWS)
 
 
 def test_an_agent_that_does_not_apply_has_a_reason_and_no_policy(study):
-    assert list(study.left_out) == ["competitive"]
-    assert "quadratic hitting costs" in study.left_out["competitive"].reason
-    assert study.as_json()["not_applicable"] == {"competitive": study.left_out["competitive"].reason}
+    assert list(study.skipped) == ["competitive"]
+    assert "quadratic hitting costs" in study.skipped["competitive"].reason
+    assert study.as_json()["not_applicable"] == {"competitive": study.skipped["competitive"].reason}
     assert set(study.policies) == set(ROWS) - {"oracle"}
 
 
@@ -84,17 +84,17 @@ def test_results_say_how_they_were_made(study):
 
 
 def test_no_day_is_cheaper_than_its_oracle_and_r_obd_stays_below_its_bound(study):
-    for row in study.entries.values():
+    for row in study.rows.values():
         assert min(score.ratio.min() for score in row.scores) >= 1 - 1e-9, row.name
     promises = study.extra["promises"]["r-obd"]
-    assert promises["largest"] == study.entries["r-obd"].scores[0].ratio.max() <= promises["bound"]
+    assert promises["largest"] == study.rows["r-obd"].scores[0].ratio.max() <= promises["bound"]
     m, alpha, beta = (study.constants[name] for name in ("m", "alpha", "beta"))
     assert promises["bound"] == pytest.approx((1 + np.sqrt(1 + 4 * beta / m)) / 2)
     assert alpha < beta
 
 
 def test_the_guard_keeps_its_promise_at_every_hour(study):
-    for score in study.entries["guarded"].scores:
+    for score in study.rows["guarded"].scores:
         details = score.runs.info.details
         bills = np.cumsum(np.asarray(score.runs.hitting + score.runs.switching), axis=1)
         np.testing.assert_allclose(bills, details["cost"], rtol=1e-9)
@@ -103,7 +103,7 @@ def test_the_guard_keeps_its_promise_at_every_hour(study):
 
 @pytest.mark.parametrize("name", ["mla-robd", "ec-l2o", "ec-l2o-tuned"])
 def test_calibrated_rows_stay_below_theorem_4_1_with_the_measured_error(study, day_oracles, name):
-    row = study.entries[name]
+    row = study.rows[name]
     constants = [study.constants[key] for key in ("m", "alpha", "beta")]
     for score in row.scores:
         best = day_oracles(score)
@@ -140,15 +140,15 @@ def test_a_saved_policy_runs_again_with_the_problem_given(study, tmp_path):
     policy = study.policies["ec-l2o"]
     ec.save(tmp_path / "cluster.ecl2o", policy)
     loaded = ec.load(tmp_path / "cluster.ecl2o", problem=policy.problem)
-    day = ec.Instance(study.entries["ec-l2o"].scores[0].x0[0], study.contexts.test_days().days[0])
+    day = ec.Instance(study.rows["ec-l2o"].scores[0].x0[0], study.contexts.test_days().days[0])
     again = ec.rollout(loaded.agent, loaded.problem, day)
-    np.testing.assert_allclose(again.actions, study.entries["ec-l2o"].scores[0].runs.actions[0], atol=1e-9)
+    np.testing.assert_allclose(again.actions, study.rows["ec-l2o"].scores[0].runs.actions[0], atol=1e-9)
     assert loaded.metadata["cluster"]["energy_price"] == 0.12
 
 
 def test_the_synthetic_workload_has_days_weeks_bursts_and_a_change_of_regime():
-    contexts = synthetic_workload(seed=3)
-    again, other = synthetic_workload(seed=3), synthetic_workload(seed=4)
+    contexts = make_synthetic_workload(seed=3)
+    again, other = make_synthetic_workload(seed=3), make_synthetic_workload(seed=4)
     np.testing.assert_array_equal(contexts.values, again.values)
     assert not np.array_equal(contexts.values, other.values)
     by_day = contexts.values.reshape(-1, 24)
@@ -159,16 +159,16 @@ def test_the_synthetic_workload_has_days_weeks_bursts_and_a_change_of_regime():
     steps = np.diff(np.log(before.ravel()))
     assert np.sum(steps > 0.35) > 20  # bursts come suddenly
     assert np.argmax(after.mean(0)) > np.argmax(before.mean(0))  # people who are awake later
-    calm = synthetic_workload(seed=3, regime_day=None).values.reshape(-1, 24)
+    calm = make_synthetic_workload(seed=3, regime_day=None).values.reshape(-1, 24)
     np.testing.assert_array_equal(calm[:120], before)
     assert after.mean() > 1.1 * calm[120:].mean()
 
 
 def test_workloads_that_make_no_sense_are_refused():
-    contexts = synthetic_workload(split=Split(2, 1), days=4, regime_day=None)
-    assert workload_contexts(contexts, 25.0).training.max() == pytest.approx(25.0)
+    contexts = make_synthetic_workload(split=Split(2, 1), days=4, regime_day=None)
+    assert scale_workload(contexts, 25.0).training.max() == pytest.approx(25.0)
     contexts.values[7, 0] = -1.0
     with pytest.raises(DataError, match="must not be negative"):
-        workload_contexts(contexts, 25.0)
+        scale_workload(contexts, 25.0)
     with pytest.raises(ValueError, match="mean must be positive"):
-        synthetic_workload(mean=0.0)
+        make_synthetic_workload(mean=0.0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.paper.right_sizing import cheapest_actions, synthetic_workload
+from ecl2o.paper.right_sizing import cheapest_actions, make_synthetic_workload
 from ecl2o.paper.right_sizing_cost import Cluster
 from ecl2o.problem import ClusterCost
 from ecl2o.problem.arrays import to_device
@@ -140,7 +140,7 @@ class _Referee:
 
 def test_oracle_agrees_with_cvxpy_on_twenty_random_weeks():
     random, hours = np.random.default_rng(3), 168
-    values = synthetic_workload(seed=4).values
+    values = make_synthetic_workload(seed=4).values
     starts = random.integers(0, len(values) - hours, 20)
     weeks = np.asarray(values[starts[:, None] + np.arange(hours)])
     x0 = random.uniform(0, UPPER, (20, 3))
@@ -155,7 +155,7 @@ def test_oracle_agrees_with_cvxpy_on_twenty_random_weeks():
 
 def test_gradients_through_newton_with_active_bounds_match_differences():
     """EC-L2O's whole loss, on days with bounds active on many steps and free coordinates on others."""
-    contexts = synthetic_workload(seed=5)
+    contexts = make_synthetic_workload(seed=5)
     days = to_device(np.asarray(contexts.validation_days().days[:4]))
     x0 = cheapest_actions(PROBLEM, days[:, 0])
     instances = ec.Instance(x0, days)

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 from ecl2o.agents import MLAROBD
 from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import score_days
-from ecl2o.paper.networks import Alone, Calibrated
-from ecl2o.paper.pareto import Point, Record, choices, front, fronts, over_seeds, safest_below, summary
-from ecl2o.paper.sweep import SweepData, run_sweep, two_stage_error
+from ecl2o.paper.networks import CalibratedTraining, StandaloneTraining
+from ecl2o.paper.pareto import (
+    SweepPoint,
+    SweepRecord,
+    average_over_seeds,
+    choose_settings,
+    find_safest_below,
+    pareto_fronts,
+    summarize_sweep,
+)
+from ecl2o.paper.sweep import SweepData, measure_two_stage_error, run_sweep
 from ecl2o.paper.sweep_grid import Grid, Setting
 
 HOURS, DAYS = 6, 14
@@ -43,7 +51,7 @@ def data() -> SweepData:
 
 
 @pytest.fixture(scope="module")
-def records(data) -> list[Record]:
+def records(data) -> list[SweepRecord]:
     return run_sweep(data, GRID)
 
 
@@ -63,7 +71,7 @@ def test_settings_that_say_the_same_are_tried_once():
     assert len(list(GRID.calibrated("mlp"))) == 2 + 6
 
 
-def only(records: list[Record], seed: int, **values) -> dict[str, float]:
+def only(records: list[SweepRecord], seed: int, **values) -> dict[str, float]:
     rows = [r for r in records if r.seed == seed and values.items() <= vars(r.setting).items()]
     assert len(rows) == 1
     return rows[0].figures
@@ -73,10 +81,12 @@ def only(records: list[Record], seed: int, **values) -> dict[str, float]:
 def test_a_case_has_the_figures_of_training_and_testing_it_alone(data, records, scale):
     """Trained by itself it differs in the last bits of single precision, which three steps do not enlarge."""
     training = data.training("mlp")
-    first = training.alone([Alone(0.0, seed) for seed in GRID.seeds], lambda *_: None)
-    errors = [two_stage_error(MLAROBD(agent.advisor, 0.3), data.problem, data.windows) for agent in first.values()]
-    case = Calibrated(0.3, 0.6, 4, float(np.mean(errors)), {"raw": 1.0, "window": "instance"}[scale])
-    agent = training.calibrated([case], lambda *_: None)[case]
+    first = training.train_alone([StandaloneTraining(0.0, seed) for seed in GRID.seeds], lambda *_: None)
+    errors = [
+        measure_two_stage_error(MLAROBD(agent.advisor, 0.3), data.problem, data.windows) for agent in first.values()
+    ]
+    case = CalibratedTraining(0.3, 0.6, 4, float(np.mean(errors)), {"raw": 1.0, "window": "instance"}[scale])
+    agent = training.train_calibrated([case], lambda *_: None)[case]
     row = only(records, 4, family="ec-l2o", mu=0.6, rho_bar="mean", cost_scale=scale)
     assert row["rho_bar"] == pytest.approx(case.rho_bar, rel=1e-5)
     for bed, what in ((data.validation, "validation"), (data.test, "test")):
@@ -116,24 +126,25 @@ def test_the_figures_do_not_depend_on_who_does_the_work(data, records):
 )
 def test_impossible_grids_are_refused(axes, message):
     with pytest.raises(ValueError, match=message):
-        Grid().changed(**axes)
+        Grid().with_axes(**axes)
 
 
 # --- fronts ----------------------------------------------------------------------------------------------------------
 
 
-def point(cost: float, ratio: float, setting: Setting = Setting("switch")) -> Point:
-    return Point(setting, 1, {"test_cost": float(cost), "test_ratio": float(ratio)}, {})
+def point(cost: float, ratio: float, setting: Setting = Setting("switch")) -> SweepPoint:
+    return SweepPoint(setting, 1, {"test_cost": float(cost), "test_ratio": float(ratio)}, {})
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12))
 def test_a_front_is_what_nothing_beats(pairs):
-    found = [(p.mean["test_cost"], p.mean["test_ratio"]) for p in front([point(*pair) for pair in pairs])]
+    (front,) = pareto_fronts([point(*pair) for pair in pairs]).values()
+    found = [(p.mean["test_cost"], p.mean["test_ratio"]) for p in front]
     beaten = {(x, y) for x, y in pairs for a, b in pairs if a <= x and b <= y and (a < x or b < y)}
     assert found == sorted(set(pairs) - beaten)
 
 
-def made_up() -> list[Record]:
+def made_up() -> list[SweepRecord]:
     """Three settings of EC-L2O and PureML-0, two seeds each."""
     records = []
     figures = {(0.1, 0.0): (1.1, 9.0, 1.2, 3.0), (0.3, 0.6): (1.3, 2.0, 1.5, 2.0), (0.5, 0.6): (1.2, 4.0, 1.15, 6.0)}
@@ -142,42 +153,42 @@ def made_up() -> list[Record]:
             moved = cost + 0.01 * (2 * seed - 1)
             known = {"validation_cost": validation_cost, "validation_ratio": validation_ratio}
             setting = Setting("ec-l2o", "mlp", trust, mu, "zero", "oracle")
-            records.append(Record(setting, seed, {**known, "test_cost": moved, "test_ratio": ratio}))
+            records.append(SweepRecord(setting, seed, {**known, "test_cost": moved, "test_ratio": ratio}))
     known = {"validation_cost": 1.0, "validation_ratio": 1.0, "test_cost": 1.18, "test_ratio": 8.0}
-    return [*records, *(Record(Setting("pure-ml", "mlp", kappa=0.0), seed, known) for seed in (0, 1))]
+    return [*records, *(SweepRecord(Setting("pure-ml", "mlp", kappa=0.0), seed, known) for seed in (0, 1))]
 
 
 def test_means_and_spreads_are_over_seeds():
-    points = over_seeds(made_up())
+    points = average_over_seeds(made_up())
     assert [p.seeds for p in points] == [2] * 4
     assert points[0].mean["test_cost"] == pytest.approx(1.2)
     assert points[0].spread["test_cost"] == pytest.approx(0.01)
 
 
 def test_validation_chooses_by_cost_and_by_cost_and_ratio():
-    cheap, careful = choices(over_seeds(made_up()), "mlp", bound=2.0)
+    cheap, careful = choose_settings(average_over_seeds(made_up()), "mlp", bound=2.0)
     assert (cheap.setting.trust, careful.setting.trust) == (0.1, 0.3)
-    _, none_safe = choices(over_seeds(made_up()), "mlp", bound=0.5)
+    _, none_safe = choose_settings(average_over_seeds(made_up()), "mlp", bound=0.5)
     assert none_safe.setting.trust == 0.3
 
 
 def test_what_is_cheaper_than_pure_ml_and_how_safe_it_is():
-    points = over_seeds(made_up())
-    found = safest_below(points, "mlp", 1.18)
+    points = average_over_seeds(made_up())
+    found = find_safest_below(points, "mlp", 1.18)
     assert (found["below"], found["settings"]) == (1, 3)
     assert found["safest"]["setting"]["trust"] == 0.5
     assert found["safest"]["test_ratio"] == 6.0
-    assert safest_below(points, "mlp", 1.0)["safest"] is None
+    assert find_safest_below(points, "mlp", 1.0)["safest"] is None
 
 
 def test_ec_l2o_has_a_front_for_each_trust():
-    assert set(fronts(over_seeds(made_up()))) == {
+    assert set(pareto_fronts(average_over_seeds(made_up()))) == {
         ("ec-l2o", "mlp", 0.1),
         ("ec-l2o", "mlp", 0.3),
         ("ec-l2o", "mlp", 0.5),
         ("pure-ml", "mlp", None),
     }
-    told = summary(over_seeds(made_up()), ("mlp",), bound=2.0)
+    told = summarize_sweep(average_over_seeds(made_up()), ("mlp",), bound=2.0)
     assert [choice["setting"]["trust"] for choice in told["choices"]["mlp"]] == [0.1, 0.3]
     assert told["below_pure_ml"]["mlp"]["cost"] == pytest.approx(1.18)
     json.dumps(told, allow_nan=False)

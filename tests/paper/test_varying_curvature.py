@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import ecl2o as ec
 from ecl2o.evaluation import metrics
 from ecl2o.paper.varying_curvature import (
-    late_demand,
+    draw_instances,
     late_demand_optimum,
-    random_instances,
+    make_late_demand,
     search_worst_case,
     varying_curvature_problem,
 )
@@ -28,7 +28,7 @@ def _ratio(agent, problem, instance):
 @pytest.mark.parametrize(("m", "beta", "dim"), [(1.0, 10.0, 1), (1.0, 10.0, 3), (0.2, 0.5, 1)])
 def test_robd_comes_within_one_percent_of_its_bound(m, beta, dim):
     problem, bound = varying_curvature_problem(m, beta, dim), float(robd_ratio(m, beta, beta))
-    ratio = _ratio(ec.ROBD(), problem, late_demand(problem, HORIZON))
+    ratio = _ratio(ec.ROBD(), problem, make_late_demand(problem, HORIZON))
     assert 0.99 * bound <= ratio <= bound
     if (m, beta) == (1.0, 10.0):
         assert 3.6645 < ratio < 3.7016
@@ -37,7 +37,7 @@ def test_robd_comes_within_one_percent_of_its_bound(m, beta, dim):
 def test_the_bound_is_the_limit():
     """Longer calm and a severer demand: the gap closes, first from one, then from the other."""
     problem, bound = varying_curvature_problem(), float(robd_ratio(1.0, 10.0, 10.0))
-    gaps = [bound - _ratio(ec.ROBD(), problem, late_demand(problem, 40, k)) for k in (1e4, 1e5, 1e6)]
+    gaps = [bound - _ratio(ec.ROBD(), problem, make_late_demand(problem, 40, k)) for k in (1e4, 1e5, 1e6)]
     assert gaps[0] > gaps[1] > gaps[2] > 0
     assert gaps[2] < 5e-5
 
@@ -45,7 +45,7 @@ def test_the_bound_is_the_limit():
 @pytest.mark.parametrize(("horizon", "curvature"), [(1, 5.0), (6, 50.0), (24, 1e4)])
 def test_the_optimum_of_the_late_demand_in_closed_form(horizon, curvature):
     problem = varying_curvature_problem(2.0, 7.0)
-    best = ec.oracle(problem, late_demand(problem, horizon, curvature))
+    best = ec.oracle(problem, make_late_demand(problem, horizon, curvature))
     np.testing.assert_allclose(best.cost, late_demand_optimum(2.0, 7.0, horizon, curvature), rtol=1e-10)
 
 
@@ -53,13 +53,13 @@ def test_no_agent_does_better_against_both_signs():
     problem = varying_curvature_problem()
     drifting = ec.MLAROBD(ec.advisors.Fixed(np.linspace(0, 1, HORIZON)[:, None]), trust=0.5)
     for agent in (ec.ROBD(), ec.Greedy(), ec.HittingMinimizer(), ec.OBD(), ec.GreedyOBD(), ec.OGD(eta=1e-5), drifting):
-        worst = max(_ratio(agent, problem, late_demand(problem, HORIZON, sign=sign)) for sign in (1.0, -1.0))
+        worst = max(_ratio(agent, problem, make_late_demand(problem, HORIZON, sign=sign)) for sign in (1.0, -1.0))
         assert worst > 0.99 * float(robd_ratio(1.0, 10.0, 10.0)), agent
 
 
 def test_bounds_hold_on_the_benchmark_set_and_mean_something():
     problem = varying_curvature_problem()
-    instances = random_instances(jax.random.key(1), 2000, HORIZON, problem)
+    instances = draw_instances(jax.random.key(1), 2000, HORIZON, problem)
     assert float(instances.contexts[..., -1].min()) >= 1.0
     assert float(instances.contexts[..., -1].max()) > 1e3
     best = jax.jit(jax.vmap(lambda s: ec.oracle(problem, s).cost))(instances)
@@ -96,5 +96,5 @@ def test_the_search_finds_such_instances_by_itself():
 
 def test_an_instance_needs_a_step():
     with pytest.raises(ValueError, match="horizon must be at least 1"):
-        late_demand(varying_curvature_problem(), 0)
+        make_late_demand(varying_curvature_problem(), 0)
     assert jnp.isfinite(late_demand_optimum(1.0, 10.0, 1))

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ecl2o.plots.fleet import fleet_page, marked_name, note, summary, worst_first
+from ecl2o.plots.fleet import describe_marks, fleet_page, mark_name, sort_worst_first, summarize_fleet
 
 GOOD = {
     "name": "good",
@@ -24,16 +24,16 @@ NOT_DONE = {"name": "broken", "status": "failed", "reason": "empty file"}
 
 def test_sites_whose_figures_are_no_result_are_marked_and_come_first():
     table = pd.DataFrame.from_records([GOOD, FAILED_SOLVE, NOT_DONE, LOST])
-    assert [marked_name(row) for row in worst_first(table)] == ["lost †", "solver †", "good"]
-    found = summary(table)
-    assert (found["no_result"], found["promised"], found["kept"], found["failed"]) == (2, 2, 1, 1)
-    assert note(found).startswith("† 2 sites: a solve did not converge, or a promise was lost.")
+    assert [mark_name(row) for row in sort_worst_first(table)] == ["lost †", "solver †", "good"]
+    found = summarize_fleet(table)
+    assert (found["unreliable"], found["promised"], found["kept"], found["failed"]) == (2, 2, 1, 1)
+    assert describe_marks(found).startswith("† 2 sites: a solve did not converge, or a promise was lost.")
     page = fleet_page(table, {}, 1.0)
-    for cell in ("lost †</th>", "solver †</th>", "good</th>", note(found)):
+    for cell in ("lost †</th>", "solver †</th>", "good</th>", describe_marks(found)):
         assert cell in page
 
 
 def test_a_fleet_of_results_has_no_mark():
     table = pd.DataFrame.from_records([GOOD, GOOD | {"name": "other", "promise_kept": None}])
-    assert note(summary(table)) == ""
+    assert describe_marks(summarize_fleet(table)) == ""
     assert "†" not in fleet_page(table, {}, 1.0)

@@ -57,10 +57,10 @@ def alpha(
         import pandas as pd
 
         from ecl2o.plots.alphas import draw_alphas
-        from ecl2o.plots.style import save_as
+        from ecl2o.plots.style import save_figure
 
         unit = metadata.columns[0] if len(metadata.columns) == 1 else "units of the file"
-        save_as(draw_alphas(found, pd.DatetimeIndex(frame.index[1:]), metadata.steps_per_day, unit), figure)
+        save_figure(draw_alphas(found, pd.DatetimeIndex(frame.index[1:]), metadata.steps_per_day, unit), figure)
     if json:
         output.print_json({"data": str(data), "your_alpha": yours, "rows": _as_json(found)})
     else:

@@ -41,9 +41,9 @@ def bounds(
     }
     if figure is not None:
         from ecl2o.paper.figures import draw_bounds
-        from ecl2o.plots.style import save_as
+        from ecl2o.plots.style import save_figure
 
-        save_as(draw_bounds(m, alpha, beta, trusts), figure)
+        save_figure(draw_bounds(m, alpha, beta, trusts), figure)
         found["figure"] = str(figure)
     if json:
         output.print_json(found)

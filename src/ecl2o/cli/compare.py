@@ -131,14 +131,16 @@ def _list(as_json: bool) -> None:
 
 def _study_bed(name: str, alpha: float | dict[str, float] | None, seed: int) -> "TestDays":
     from ecl2o.exceptions import NotApplicableError
-    from ecl2o.paper.test_days import BEDS
+    from ecl2o.paper.test_days import STUDY_TEST_DAYS
 
-    if name not in BEDS:
-        raise typer.BadParameter(f"no study is called {name!r}; there are {', '.join(BEDS)}.", param_hint="--study")
+    if name not in STUDY_TEST_DAYS:
+        raise typer.BadParameter(
+            f"no study is called {name!r}; there are {', '.join(STUDY_TEST_DAYS)}.", param_hint="--study"
+        )
     if isinstance(alpha, dict):
         raise typer.BadParameter("a study has one alpha, a number.", param_hint="--alpha")
     try:
-        return BEDS[name](alpha, seed)
+        return STUDY_TEST_DAYS[name](alpha, seed)
     except NotApplicableError as error:
         raise typer.BadParameter(str(error), param_hint="--alpha") from None
 

@@ -101,9 +101,9 @@ def fit(
     settings = FitSettings(movement, advisor, terms, steps, seed, limits, ends)
     split = options.make_split(training_days, validation_days)
     if report is not None:
-        from ecl2o.plots.folder import refuse_foreign
+        from ecl2o.plots.folder import check_replaceable
 
-        refuse_foreign(report, "--report")
+        check_replaceable(report, "--report")
     contexts = options.make_reader(data, column, time_column, fill, period, day_start, weight_column).contexts(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
@@ -113,10 +113,10 @@ def fit(
     if report is None:
         save(out, fitted.policy)
     else:
-        from ecl2o.plots.folder import whole_folder, write_results
+        from ecl2o.plots.folder import atomic_folder, write_results
         from ecl2o.plots.policy_week import draw_policy_week
 
-        with whole_folder(report, "--report") as folder:  # both are written, or neither
+        with atomic_folder(report, "--report") as folder:  # both are written, or neither
             about = {"format": 1, "study": "own-series"}
             write_results(folder, about | result, {"week": draw_policy_week(fitted, contexts)})
             save(out, fitted.policy)

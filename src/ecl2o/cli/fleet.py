@@ -72,13 +72,17 @@ def fit(
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
     from ecl2o.fleet.folder import FITTED, check_output_folder, fit_into
     from ecl2o.fleet.sites import find_sites, read_sites
-    from ecl2o.plots.folder import naming
+    from ecl2o.plots.folder import name_path_in_errors
 
     check_output_folder(out, FITTED)
     orders = find_sites(sites)
     settings = FitSettings(alpha, advisor, None if promise is None else PromiseSpec(promise, per), steps, seed)
     started = time.perf_counter()
-    with naming(out), options.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
+    with (
+        name_path_in_errors(out),
+        options.client(scheduler, workers) as client,
+        output.progress_bars(not json) as progress,
+    ):
         read = read_sites(orders, settings, options.make_reader(Path(), column, time_column, fill, period), split)
         told = _telling(read, "reading sites", len(orders), progress)
         rows = fit_into(out, told, client, int(memory * 2**30), progress, len(orders))
@@ -108,7 +112,7 @@ def evaluate(
     from ecl2o.fleet.evaluating import read_to_test
     from ecl2o.fleet.folder import POLICIES, TESTED, check_output_folder, evaluate_into
     from ecl2o.fleet.sites import find_sites
-    from ecl2o.plots.folder import naming
+    from ecl2o.plots.folder import name_path_in_errors
 
     check_output_folder(out, TESTED)
     orders = find_sites(sites)
@@ -116,7 +120,11 @@ def evaluate(
     if not kept.is_dir():
         raise typer.BadParameter(f"{policies} is not a folder.", param_hint="--policies")
     started = time.perf_counter()
-    with naming(out), options.client(scheduler, workers) as client, output.progress_bars(not json) as progress:
+    with (
+        name_path_in_errors(out),
+        options.client(scheduler, workers) as client,
+        output.progress_bars(not json) as progress,
+    ):
         reading = options.make_reader(Path(), column, time_column, fill, period)
         told = _telling(read_to_test(orders, kept, reading, days), "reading sites", len(orders), progress)
         rows = evaluate_into(out, told, client, int(memory * 2**30), progress)
@@ -147,18 +155,18 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
     import pandas as pd
 
     from ecl2o.fleet.folder import ERRORS, PAGE, TABLE
-    from ecl2o.plots.fleet import fleet_page, summary, worst_first
-    from ecl2o.plots.folder import naming
+    from ecl2o.plots.fleet import fleet_page, sort_worst_first, summarize_fleet
+    from ecl2o.plots.folder import name_path_in_errors
 
     table = pd.DataFrame.from_records(rows)
-    with naming(out):
+    with name_path_in_errors(out):
         table.drop(columns="digest", errors="ignore").to_parquet(out / TABLE, index=False)
         (out / PAGE).write_text(fleet_page(table, about, seconds), encoding="utf-8")
-    found = summary(table)
+    found = summarize_fleet(table)
     if json:
         output.print_json({"out": str(out), "seconds": seconds, **found})
     else:
-        _print(found, worst_first(table)[:_WORST], table)
+        _print(found, sort_worst_first(table)[:_WORST], table)
         if found["failed"]:
             output.messages().print(f"where they failed: {out / ERRORS}", soft_wrap=True)
         output.messages().print(f"report: {out / PAGE}", soft_wrap=True)
@@ -169,7 +177,7 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
 def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> None:
     from rich.table import Table
 
-    from ecl2o.plots.fleet import marked_name, note
+    from ecl2o.plots.fleet import describe_marks, mark_name
 
     shown = Table(title=f"The worst of {found['sites'] - found['failed']} sites", title_justify="left")
     shown.add_column("")
@@ -177,7 +185,7 @@ def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> No
         shown.add_column(heading, justify="right")
     for row in worst:
         cells = (row.get(name) for name in ("average_cost", "competitive_ratio", "live_ratio", "r_obd_cost"))
-        shown.add_row(marked_name(row), *("" if cell is None or math.isnan(cell) else f"{cell:.3f}" for cell in cells))
+        shown.add_row(mark_name(row), *("" if cell is None or math.isnan(cell) else f"{cell:.3f}" for cell in cells))
     say = output.results().print
     if worst:
         tables.print_table(shown)
@@ -186,8 +194,8 @@ def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> No
         say(f"worst day: median {ratio['median']:.3f}, 90 % below {ratio['p90']:.3f}, largest {ratio['largest']:.3f}.")
         if found["promised"]:
             say(f"promises: {found['promised']} made, {found['kept']} kept.")
-        if found["no_result"]:
-            say(note(found), soft_wrap=True)
+        if found["unreliable"]:
+            say(describe_marks(found), soft_wrap=True)
     if found["failed"]:
         say(f"{found['failed']} of {found['sites']} sites failed:")
         for row in table[table.status == "failed"].to_dict("records"):

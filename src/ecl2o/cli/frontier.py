@@ -57,11 +57,11 @@ def frontier(
 
     use_double_precision()
     from ecl2o.data import weather_contexts
-    from ecl2o.paper.frontier import FrontierSettings, run
+    from ecl2o.paper.frontier import FrontierSettings, run_frontier
     from ecl2o.paper.frontier_figures import draw_frontier
-    from ecl2o.plots.folder import whole_folder, write_results
+    from ecl2o.plots.folder import atomic_folder, write_results
 
-    with whole_folder(out) as folder, output.progress_bars() as progress:
+    with atomic_folder(out) as folder, output.progress_bars() as progress:
         if data is None:
             contexts = weather_contexts(weather, preset or options.PRESET, shortage, fill)
         else:
@@ -73,7 +73,7 @@ def frontier(
         settings = FrontierSettings(
             alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick, contexts=interval
         )
-        found = run(contexts, settings, progress)
+        found = run_frontier(contexts, settings, progress)
         write_results(folder, found.as_json(), {"frontier": draw_frontier(found)})
     if json:
         output.print_json(found.as_json())

@@ -144,11 +144,11 @@ def promised(ratio: float | None) -> float | None:
 def _minutes(text: str | None) -> str | None:
     """Refuse what is no time of the day; it is read again when it is needed, because reading it needs the library."""
     if text is not None:
-        from ecl2o.data import minutes_of
+        from ecl2o.data import parse_day_start
         from ecl2o.exceptions import DataError
 
         try:
-            minutes_of(text)
+            parse_day_start(text)
         except DataError as error:
             raise typer.BadParameter(str(error)) from None
     return text
@@ -277,13 +277,13 @@ def make_reader(
 ) -> "SeriesReader":
     """How the options above say that a series is read; what was repaired is told on standard error."""
     from ecl2o.cli import output
-    from ecl2o.data import minutes_of
+    from ecl2o.data import parse_day_start
     from ecl2o.fitting.read import SeriesReader
 
     def tell(words: str) -> None:
         output.messages().print(words, soft_wrap=True)
 
-    minutes = None if day_start is None else minutes_of(day_start)
+    minutes = None if day_start is None else parse_day_start(day_start)
     return SeriesReader(
         path, columns, time_column, fill, period, tell=tell, day_start_minutes=minutes, weight_column=weight_column
     )

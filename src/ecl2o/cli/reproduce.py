@@ -95,9 +95,9 @@ def reproduce(
     use_double_precision()
     run = _prepared(name, values)
     from ecl2o.paper.report import write_report
-    from ecl2o.plots.folder import PAGE, whole_folder
+    from ecl2o.plots.folder import PAGE, atomic_folder
 
-    with whole_folder(out) as folder, output.progress_bars() as progress:
+    with atomic_folder(out) as folder, output.progress_bars() as progress:
         found = run(progress)
         write_report(found, _repeatable(found), folder, progress)
     if json:
@@ -152,18 +152,18 @@ def _repeatable(study: "Study") -> dict[str, Any]:
 def _print_table(study: "Study") -> None:
     from rich.table import Table
 
-    from ecl2o.paper.results import HEADINGS, cells, notes, shown
+    from ecl2o.paper.results import HEADINGS, format_cells, reported_rows, table_notes
 
     table = Table(title=f"{study.title}: {study.test_days} test days, seeds {len(study.seeds)}", title_justify="left")
     for heading in HEADINGS[:-1]:
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    for row in shown(study):
-        table.add_row(*cells(row)[:-1])
-    for place, entry in enumerate(study.left_out.values(), start=1):
+    for row in reported_rows(study):
+        table.add_row(*format_cells(row)[:-1])
+    for place, entry in enumerate(study.skipped.values(), start=1):
         table.add_row(entry.label, f"n/a ({place})")
     tables.print_table(table)
-    for place, entry in enumerate(study.left_out.values(), start=1):
+    for place, entry in enumerate(study.skipped.values(), start=1):
         words = f"({place}) {entry.label} does not apply: {entry.reason}"
         output.results().print(words, soft_wrap=True)
-    for note in notes(study):
+    for note in table_notes(study):
         output.results().print(note)

@@ -69,20 +69,20 @@ def sweep(
     options.set_up_jax(workers)
     from ecl2o.data import weather_contexts
     from ecl2o.paper.report import write_sweep
-    from ecl2o.paper.sweep import SweepData, sweep_results
-    from ecl2o.paper.sweep import sweep as run
-    from ecl2o.plots.folder import whole_folder
+    from ecl2o.paper.sweep import SweepData, summarize_results
+    from ecl2o.paper.sweep import run_sweep_on as run
+    from ecl2o.plots.folder import atomic_folder
 
     started = time.perf_counter()
     with (
-        whole_folder(out) as folder,
+        atomic_folder(out) as folder,
         options.client(scheduler, workers) as client,
         output.progress_bars() as progress,
     ):
         contexts = weather_contexts(weather, preset or options.PRESET, shortage)
         steps = _QUICK_STEPS if quick else _STEPS
         records = run(SweepData.of(contexts, alpha, steps), grid, client, progress)
-        found = sweep_results(records, grid, contexts, alpha, steps) | {"seconds": time.perf_counter() - started}
+        found = summarize_results(records, grid, contexts, alpha, steps) | {"seconds": time.perf_counter() - started}
         write_sweep(records, found, grid.networks, folder)
     if json:
         output.print_json(found)
@@ -122,7 +122,7 @@ def _grid(
                 )
     base = Grid(seeds=seeds).everything_open() if everything else Grid(seeds=seeds)
     try:
-        return base.changed(**values)
+        return base.with_axes(**values)
     except ValueError as error:  # which begins with the name of an axis, where it is about one
         raise typer.BadParameter(str(error), param_hint=_OPTIONS.get(str(error).split()[0])) from None
 

@@ -3,7 +3,7 @@
 Imports `problem` only; imported from `recipes` on.
 """
 
-from ecl2o.data.contexts import Contexts, Days, PartDays, Split, minutes_of, series_contexts, whole_days
+from ecl2o.data.contexts import Contexts, Days, PartDays, Split, parse_day_start, series_contexts, trim_to_whole_days
 from ecl2o.data.frames import frame_series
 from ecl2o.data.series import SeriesMetadata, read_series
 from ecl2o.data.shortage import (
@@ -15,7 +15,7 @@ from ecl2o.data.shortage import (
     SolarArray,
     WindTurbines,
     authors_contexts,
-    hann_smoothed,
+    hann_smooth,
     paper_contexts,
     solar_power,
     weather_contexts,
@@ -42,14 +42,14 @@ __all__ = [
     "authors_contexts",
     "built_in_weather",
     "frame_series",
-    "hann_smoothed",
-    "minutes_of",
+    "hann_smooth",
+    "parse_day_start",
     "paper_contexts",
     "read_series",
     "read_weather",
     "series_contexts",
     "solar_power",
     "weather_contexts",
-    "whole_days",
+    "trim_to_whole_days",
     "wind_power",
 ]

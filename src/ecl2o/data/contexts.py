@@ -164,14 +164,14 @@ class Contexts:
         per_day = self.steps_per_day
         return self.time[(self.split.training_days + self.split.validation_days) * per_day : self.n_days * per_day]
 
-    def scaled(self, factor: float | int) -> "Contexts":
+    def scale_by(self, factor: float | int) -> "Contexts":
         """The same contexts times a factor, which `scale` remembers; weights have no unit, and stay."""
         if not (np.isfinite(factor) and factor > 0):
             raise DataError(f"the factor must be positive and finite, got {factor}.")
         factors = np.where(np.arange(self.dim) < self.action_dim, factor, 1.0)
         return replace(self, values=self.values * factors, scale=self.scale * factor)
 
-    def scaled_to(self, largest: float | int = 1.0) -> "Contexts":
+    def scale_to(self, largest: float | int = 1.0) -> "Contexts":
         """Scaled so that the largest absolute value of the *training* days is `largest`.
 
         One factor for all columns: distances between actions keep their meaning.
@@ -179,7 +179,7 @@ class Contexts:
         greatest = float(np.abs(self.training[:, : self.action_dim]).max())
         if greatest == 0:
             raise DataError(f"the training contexts of {self.name} are all 0 and cannot be scaled.")
-        return self.scaled(largest / greatest)
+        return self.scale_by(largest / greatest)
 
     def _days(self, first: int, last: int, history_steps: int) -> Days:
         start = first * self.steps_per_day
@@ -230,16 +230,16 @@ class PartDays:
         before: rows before the first whole day. Default: 0.
         after: rows after the last one. Default: 0.
 
-    >>> PartDays(before=17).in_words()
+    >>> PartDays(before=17).describe()
     '17 rows before the first whole day are left out'
-    >>> PartDays(before=17, after=1).in_words()
+    >>> PartDays(before=17, after=1).describe()
     '17 rows before the first whole day and 1 row after the last are left out'
     """
 
     before: int = 0
     after: int = 0
 
-    def in_words(self) -> str | None:
+    def describe(self) -> str | None:
         """What is left out, None where nothing is."""
         said = [
             f"{count} row{'s' if count > 1 else ''} {where}"
@@ -249,13 +249,13 @@ class PartDays:
         return f"{' and '.join(said)} {'is' if self.before + self.after == 1 else 'are'} left out" if said else None
 
 
-def minutes_of(day_start: str) -> int:
+def parse_day_start(day_start: str) -> int:
     """A time of the day as minutes after midnight.
 
     Args:
         day_start: hours, or hours and minutes with a colon.
 
-    >>> minutes_of("6"), minutes_of("05:30")
+    >>> parse_day_start("6"), parse_day_start("05:30")
     (360, 330)
     """
     found = re.fullmatch(r"(\d{1,2})(?::(\d{2}))?", day_start.strip())
@@ -265,7 +265,7 @@ def minutes_of(day_start: str) -> int:
     return minutes
 
 
-def whole_days(
+def trim_to_whole_days(
     frame: pd.DataFrame, metadata: SeriesMetadata, day_start_minutes: int = 0
 ) -> tuple[pd.DataFrame, SeriesMetadata, PartDays]:
     """The rows of whole days, of `metadata.steps_per_day` rows each, and how many rows belong to none.

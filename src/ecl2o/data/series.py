@@ -10,18 +10,18 @@ import pandas as pd
 
 from ecl2o.data.tables import (
     Fault,
-    Source,
+    SourceFile,
     Table,
-    as_numbers,
-    decoded,
-    listed,
-    numbers,
+    check_fill,
+    decode_text,
+    join_names,
+    parse_numbers,
+    quote,
     read_source,
     read_table,
-    refuse_unknown_fill,
-    shown,
+    to_floats,
 )
-from ecl2o.data.timeline import DAY, Repairs, regular
+from ecl2o.data.timeline import DAY, Repairs, regularize
 from ecl2o.data.timestamps import find_time_column, parse_times
 from ecl2o.exceptions import DataError
 
@@ -64,7 +64,7 @@ class SeriesMetadata:
         return self.columns if self.weight_column is None else self.columns[:-1]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, for JSON."""
+        """Plain parse_numbers and strings, for JSON."""
         return asdict(self) | {"columns": list(self.columns), "ignored_columns": list(self.ignored_columns)}
 
 
@@ -89,20 +89,20 @@ def read_series(
     Returns:
         The frame, and where it comes from.
     """
-    refuse_unknown_fill(fill)
+    check_fill(fill)
     source = read_source(path)
-    table = _parquet(source) if _is_parquet(source) else read_table(source, decoded(source))
-    _refuse_unnamed(table)
-    time_column = find_time_column(table) if time_column is None else _existing(table, time_column)
-    found, ignored = _numeric_columns(table, time_column, columns)
+    table = _read_parquet(source) if _is_parquet(source) else read_table(source, decode_text(source))
+    _check_header(table)
+    time_column = find_time_column(table) if time_column is None else _check_column(table, time_column)
+    found, ignored = _read_numeric_columns(table, time_column, columns)
     parsed, cells = parse_times(table, time_column), table.column(time_column)
     faults = [
-        Fault(int(table.rows[i]), time_column, f"{shown(str(cells[i]))} {parsed.fault(str(cells[i]))}")
+        Fault(int(table.rows[i]), time_column, f"{quote(str(cells[i]))} {parsed.fault(str(cells[i]))}")
         for i in np.flatnonzero(parsed.times.isna())
     ]
     faults += [fault for _, wrong in found.values() for fault in wrong]
     frame = pd.DataFrame({name: values for name, (values, _) in found.items()}, index=parsed.times)
-    whole = regular(table, time_column, frame, faults, fill)
+    whole = regularize(table, time_column, frame, faults, fill)
     return whole.frame, SeriesMetadata(
         file=source.path.name,
         sha256=source.sha256,
@@ -111,16 +111,16 @@ def read_series(
         columns=tuple(found),
         ignored_columns=tuple(ignored),
         step_minutes=whole.step.total_seconds() / 60,
-        steps_per_day=steps_per_day(source.path, whole.step),
+        steps_per_day=count_steps_per_day(source.path, whole.step),
         leap_day_dropped=whole.leap_day_dropped,
         repairs=whole.repairs,
     )
 
 
-def and_weight(columns: Sequence[str] | None, weight_column: str | None) -> list[str] | None:
+def add_weight_column(columns: Sequence[str] | None, weight_column: str | None) -> list[str] | None:
     """The columns by name, the weight among them; None for all.
 
-    >>> and_weight(["demand"], "price")
+    >>> add_weight_column(["demand"], "price")
     ['demand', 'price']
     """
     if not columns:
@@ -128,7 +128,7 @@ def and_weight(columns: Sequence[str] | None, weight_column: str | None) -> list
     return [*columns] if weight_column is None or weight_column in columns else [*columns, weight_column]
 
 
-def weight_last(
+def move_weight_last(
     frame: pd.DataFrame, metadata: SeriesMetadata, weight_column: str | None
 ) -> tuple[pd.DataFrame, SeriesMetadata]:
     """A series whose last column is what a miss costs; as it is where no column is named."""
@@ -136,21 +136,21 @@ def weight_last(
         return frame, metadata
     if weight_column not in metadata.columns:
         raise DataError(
-            f"{metadata.file}: the weight column {shown(weight_column)} is not among its columns of numbers, "
-            f"{listed(metadata.columns)}."
+            f"{metadata.file}: the weight column {quote(weight_column)} is not among its columns of numbers, "
+            f"{join_names(metadata.columns)}."
         )
     followed = [name for name in metadata.columns if name != weight_column]
     if not followed:
-        raise DataError(f"{metadata.file}: besides the weight {shown(weight_column)} a column is needed to follow.")
+        raise DataError(f"{metadata.file}: besides the weight {quote(weight_column)} a column is needed to follow.")
     columns = (*followed, weight_column)
     return frame.reindex(columns=list(columns)), replace(metadata, columns=columns, weight_column=weight_column)
 
 
-def _is_parquet(source: Source) -> bool:
+def _is_parquet(source: SourceFile) -> bool:
     return source.content[:4] == b"PAR1" or source.path.suffix.lower() in (".parquet", ".pq")
 
 
-def _parquet(source: Source) -> Table:
+def _read_parquet(source: SourceFile) -> Table:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -166,57 +166,59 @@ def _parquet(source: Source) -> Table:
         frame = frame.reset_index()
     if frame.empty:
         raise DataError(f"{source.path} has no rows of data.")
-    text = [_as_text(frame[name]) for name in frame.columns]
+    text = [_to_text(frame[name]) for name in frame.columns]
     return Table(source.path, tuple(map(str, frame.columns)), text, np.arange(1, len(frame) + 1), unit="row")
 
 
-def _as_text(column: pd.Series) -> list[str]:
+def _to_text(column: pd.Series) -> list[str]:
     return ["" if missing else str(cell) for cell, missing in zip(column.tolist(), column.isna(), strict=True)]
 
 
-def _refuse_unnamed(table: Table) -> None:
-    if table.unit == "line" and np.isfinite(as_numbers(pd.Series(table.columns))).all():
+def _check_header(table: Table) -> None:
+    if table.unit == "line" and np.isfinite(to_floats(pd.Series(table.columns))).all():
         raise DataError(
             f"{table.path}, line 1: {', '.join(table.columns)[:60]} are numbers, but the first line must name the columns. "
             "Add a line such as 'time,demand' on top."
         )
 
 
-def _existing(table: Table, name: str) -> str:
+def _check_column(table: Table, name: str) -> str:
     if name not in table.columns:
-        raise DataError(f"{table.path}: the column {shown(name)} is missing; the file has {listed(table.columns)}.")
+        raise DataError(f"{table.path}: the column {quote(name)} is missing; the file has {join_names(table.columns)}.")
     return name
 
 
-def _numeric_columns(
+def _read_numeric_columns(
     table: Table, time_column: str, columns: Sequence[str] | None
 ) -> tuple[dict[str, tuple[np.ndarray, list[Fault]]], list[str]]:
-    """The columns to use, by name with their numbers, and those left out because not one of their cells is a number."""
+    """The columns to use, by name with their parse_numbers, and those left out because not one of their cells is a number."""
     if columns is not None:
-        wanted = [_existing(table, name) for name in columns]
+        wanted = [_check_column(table, name) for name in columns]
         if not wanted or time_column in wanted:
             raise DataError(
                 f"{table.path}: columns must name one or more columns other than the time, got {list(columns)}."
             )
-        return {name: numbers(table, name) for name in wanted}, []
-    found = {name: numbers(table, name) for name in dict.fromkeys(table.columns) if name and name != time_column}
+        return {name: parse_numbers(table, name) for name in wanted}, []
+    found = {name: parse_numbers(table, name) for name in dict.fromkeys(table.columns) if name and name != time_column}
     ignored = [
-        name for name, (values, _) in found.items() if not (np.isfinite(values).any() or _too_large(table, name))
+        name
+        for name, (values, _) in found.items()
+        if not (np.isfinite(values).any() or _has_large_numbers(table, name))
     ]
     if len(ignored) == len(found):
         raise DataError(
-            f"{table.path}: no column holds numbers besides the time column {shown(time_column)}; "
-            f"the file has {listed(table.columns)}."
+            f"{table.path}: no column holds numbers besides the time column {quote(time_column)}; "
+            f"the file has {join_names(table.columns)}."
         )
     return {name: each for name, each in found.items() if name not in ignored}, ignored
 
 
-def _too_large(table: Table, name: str) -> bool:
-    """Whether a column without a usable number has numbers all the same, which are refused and not left out."""
-    return bool(np.isfinite(as_numbers(table.column(name))).any())
+def _has_large_numbers(table: Table, name: str) -> bool:
+    """Whether a column without a usable number has parse_numbers all the same, which are refused and not left out."""
+    return bool(np.isfinite(to_floats(table.column(name))).any())
 
 
-def steps_per_day(path: Path, step: pd.Timedelta) -> int:
+def count_steps_per_day(path: Path, step: pd.Timedelta) -> int:
     """How many steps make a day, 1 where they are as long; refuses those that do not divide it."""
     if step >= DAY:
         return 1

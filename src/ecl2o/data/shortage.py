@@ -100,7 +100,7 @@ def solar_power(array: SolarArray, ghi: np.ndarray, temperature: np.ndarray) -> 
     return array.factor * array.efficiency * array.area * np.asarray(ghi) * derating
 
 
-def hann_smoothed(values: np.ndarray, length: int) -> np.ndarray:
+def hann_smooth(values: np.ndarray, length: int) -> np.ndarray:
     """A moving average with a Hann window of `length` samples that sums to 1; as long as the input.
 
     The ends are mirrored without repeating the end samples, `x[length-1:0:-1]` before and `x[-2:-length-1:-1]` after, and
@@ -113,7 +113,7 @@ def hann_smoothed(values: np.ndarray, length: int) -> np.ndarray:
     Returns:
         (n,), the smoothed values.
 
-    >>> [round(float(x), 3) for x in hann_smoothed(np.array([0.0, 0.0, 0.0, 4.0, 0.0, 0.0, 0.0]), 5)]
+    >>> [round(float(x), 3) for x in hann_smooth(np.array([0.0, 0.0, 0.0, 4.0, 0.0, 0.0, 0.0]), 5)]
     [0.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0]
     """
     if length < 3 or length % 2 == 0 or len(values) < length:
@@ -191,13 +191,13 @@ def paper_contexts(
         split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
         smoothing: the length of the Hann window, in hours. Default: no smoothing.
     """
-    hourly = _averaged(_whole_days(frame, metadata.steps_per_hour), metadata.steps_per_hour)
-    renewables = _renewables(hourly, PAPER_WIND, PAPER_SOLAR)
-    base = _base_shortage(base_shortage, renewables, 24, split)
+    hourly = _average_rows(_trim_to_local_days(frame, metadata.steps_per_hour), metadata.steps_per_hour)
+    renewables = _renewable_power(hourly, PAPER_WIND, PAPER_SOLAR)
+    base = _resolve_base_shortage(base_shortage, renewables, 24, split)
     shortage = np.maximum(base - renewables, 0.0)
     if smoothing is not None:
-        shortage = hann_smoothed(shortage, smoothing)
-    return _contexts(shortage, hourly, 1.0 / base, "paper", base, metadata, split)
+        shortage = hann_smooth(shortage, smoothing)
+    return _make_contexts(shortage, hourly, 1.0 / base, "paper", base, metadata, split)
 
 
 def authors_contexts(
@@ -218,28 +218,28 @@ def authors_contexts(
         base_shortage: P_s in W, or "auto": see `weather_contexts`. Default: 20,000.
         split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
     """
-    days = _whole_days(frame, metadata.steps_per_hour)
+    days = _trim_to_local_days(frame, metadata.steps_per_hour)
     if metadata.steps_per_hour == 1:
         every, window, native = 1, HOURLY_WINDOW, days
     elif metadata.steps_per_hour % 2 == 0:
-        every, window, native = 2, HALF_HOURLY_WINDOW, _averaged(days, metadata.steps_per_hour // 2)
+        every, window, native = 2, HALF_HOURLY_WINDOW, _average_rows(days, metadata.steps_per_hour // 2)
     else:
         raise DataError(
             f"{metadata.file} has {metadata.steps_per_hour} rows an hour; the preset authors-code takes hourly or half-hourly "
             "weather. Resample it, or use the preset paper."
         )
-    renewables = _renewables(native, AUTHORS_WIND, AUTHORS_SOLAR)
-    base = _base_shortage(base_shortage, renewables, 24 * every, split)
-    smooth = hann_smoothed(np.maximum(base - renewables, 0.0), window)
+    renewables = _renewable_power(native, AUTHORS_WIND, AUTHORS_SOLAR)
+    base = _resolve_base_shortage(base_shortage, renewables, 24 * every, split)
+    smooth = hann_smooth(np.maximum(base - renewables, 0.0), window)
     if smooth.max() <= 0:
         raise DataError(
             f"with a base shortage of {base:g} W, {metadata.file} has no shortage at all. Give a larger one."
         )
     scale = AUTHORS_LARGEST / float(smooth.max())
-    return _contexts(smooth[::every], native[::every], scale, "authors-code", base, metadata, split)
+    return _make_contexts(smooth[::every], native[::every], scale, "authors-code", base, metadata, split)
 
 
-def _contexts(shortage, hourly, scale, preset, base, metadata, split) -> Contexts:
+def _make_contexts(shortage, hourly, scale, preset, base, metadata, split) -> Contexts:
     plain = Contexts(
         values=np.ascontiguousarray(shortage[:, None], np.float64),
         time=pd.DatetimeIndex(hourly.index),
@@ -248,10 +248,10 @@ def _contexts(shortage, hourly, scale, preset, base, metadata, split) -> Context
         preset=preset,
         base_shortage=base,
     )
-    return plain.scaled(scale)
+    return plain.scale_by(scale)
 
 
-def _whole_days(frame: pd.DataFrame, steps_per_hour: int) -> pd.DataFrame:
+def _trim_to_local_days(frame: pd.DataFrame, steps_per_hour: int) -> pd.DataFrame:
     """The rows from the first local midnight to the last: files in UTC begin and end within a local day."""
     times = pd.DatetimeIndex(frame.index)
     minute_of_day = times.hour * 60 + times.minute
@@ -262,7 +262,7 @@ def _whole_days(frame: pd.DataFrame, steps_per_hour: int) -> pd.DataFrame:
     return frame.iloc[start : start + (len(frame) - start) // per_day * per_day]
 
 
-def _averaged(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
+def _average_rows(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
     """The means of consecutive groups of `rows` rows, each at the time of its first row."""
     if rows == 1:
         return frame
@@ -270,13 +270,13 @@ def _averaged(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
     return pd.DataFrame(means, index=frame.index[::rows], columns=frame.columns)
 
 
-def _renewables(frame: pd.DataFrame, turbines: WindTurbines, array: SolarArray) -> np.ndarray:
+def _renewable_power(frame: pd.DataFrame, turbines: WindTurbines, array: SolarArray) -> np.ndarray:
     """Wind and solar power together, W."""
     wind = wind_power(turbines, frame["wind_speed"].to_numpy())
     return wind + solar_power(array, frame["ghi"].to_numpy(), frame["temperature"].to_numpy())
 
 
-def _base_shortage(given: float | int | str, renewables: np.ndarray, steps_per_day: int, split: Split) -> float:
+def _resolve_base_shortage(given: float | int | str, renewables: np.ndarray, steps_per_day: int, split: Split) -> float:
     """P_s as given, or "auto": the 76.5th percentile of the renewables of the *training* days.
 
     That percentile gives other sites Riverside's share of hours without any shortage.

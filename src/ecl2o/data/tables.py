@@ -37,19 +37,19 @@ class Fault(NamedTuple):
     problem: str
 
 
-def shown(text: str, most: int = 60) -> str:
+def quote(text: str, most: int = 60) -> str:
     """Something from a file as it may stand in a message, however long it is.
 
-    >>> shown("9" * 5000)
+    >>> quote("9" * 5000)
     "'999999999999999999999999999999999999999999999999999999999999'..."
     """
     return repr(text) if len(text) <= most else repr(text[:most]) + "..."
 
 
-def listed(names: Sequence[str], most: int = 12) -> str:
+def join_names(names: Sequence[str], most: int = 12) -> str:
     """Names of columns as they may stand in a message, however many there are.
 
-    >>> listed([f"c{i}" for i in range(40)], most=3)
+    >>> join_names([f"c{i}" for i in range(40)], most=3)
     'c0, c1, c2 and 37 more'
     """
     some = ", ".join(name if len(name) <= 60 else name[:60] + "..." for name in names[:most])
@@ -57,7 +57,7 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A file that was read: its path, its SHA-256, its bytes."""
 
     path: Path
@@ -84,11 +84,11 @@ class Table:
         """The cells of one column, without blanks around them."""
         if self.columns.count(name) > 1:
             raise DataError(
-                f"{self.path}: the column {shown(name)} appears more than once. Rename or remove one of them."
+                f"{self.path}: the column {quote(name)} appears more than once. Rename or remove one of them."
             )
         return pd.Series([*map(str.strip, self.cells[self.columns.index(name)])], dtype=object)
 
-    def refuse(self, faults: list[Fault], advice: str) -> None:
+    def check_faults(self, faults: list[Fault], advice: str) -> None:
         """Raise for the first fault, if there is any, and say how many more there are."""
         if not faults:
             return
@@ -98,17 +98,17 @@ class Table:
         if self.unfinished and first.row == self.rows[-1]:
             cut = " The file ends in the middle of this line: if it was cut off, get the whole file again."
         raise DataError(
-            f"{self.path}, {self.unit} {first.row}, column {shown(first.column)}: {first.problem}{more}.{cut} {advice}"
+            f"{self.path}, {self.unit} {first.row}, column {quote(first.column)}: {first.problem}{more}.{cut} {advice}"
         )
 
 
-def refuse_unknown_fill(fill: str | None) -> None:
+def check_fill(fill: str | None) -> None:
     """Refuse a repair that does not exist."""
     if fill is not None and fill not in FILLS:
         raise DataError(f"fill must be one of {', '.join(map(repr, FILLS))} or None, got {fill!r}.")
 
 
-def read_source(path: str | Path) -> Source:
+def read_source(path: str | Path) -> SourceFile:
     """The bytes of a file, refusing what is not a readable file with something in it; one packed by gzip is unpacked."""
     path = Path(path)
     if path.is_dir():
@@ -131,10 +131,10 @@ def read_source(path: str | Path) -> Source:
             ) from error
     if not content.strip():
         raise DataError(f"{path} is empty. A header line and rows of data are needed.")
-    return Source(path, digest, content)
+    return SourceFile(path, digest, content)
 
 
-def decoded(source: Source) -> str:
+def decode_text(source: SourceFile) -> str:
     """The text of a file: UTF-8, UTF-16 with its mark, or Latin-1 (old weather files); binary files are refused."""
     content = source.content
     encodings = ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "latin-1")
@@ -148,7 +148,7 @@ def decoded(source: Source) -> str:
     raise DataError(f"{source.path} is not a text file. Export the data as CSV (a spreadsheet can save as CSV).")
 
 
-def read_table(source: Source, text: str, skip: int = 0) -> Table:
+def read_table(source: SourceFile, text: str, skip: int = 0) -> Table:
     """A CSV table whose column names stand on line `skip` + 1; commas, semicolons or tabs between cells."""
     stream = io.StringIO(text)
     for _ in range(skip):
@@ -164,20 +164,20 @@ def read_table(source: Source, text: str, skip: int = 0) -> Table:
             columns.pop()
         if not columns:
             raise DataError(f"{source.path}, line {skip + 1}: the names of the columns are expected here.")
-        lines, cells = _rows(source, reader, len(columns), skip)
+        lines, cells = _read_rows(source, reader, len(columns), skip)
     except StopIteration:
         raise DataError(f"{source.path} has no line {skip + 1} with the names of the columns.") from None
     except csv.Error as error:
         raise DataError(
             f"{source.path}, line {reader.line_num + skip}: {error}. Export the file as CSV again."
         ) from error
-    _refuse_open_quote(source, text, lines, reader.line_num + skip)
+    _check_quotes(source, text, lines, reader.line_num + skip)
     if not lines:
         raise DataError(f"{source.path} has a header but no rows of data below line {skip + 1}.")
     return Table(source.path, tuple(columns), cells, np.array(lines), delimiter, unfinished=text[-1] not in "\r\n")
 
 
-def _refuse_open_quote(source: Source, text: str, lines: Sequence[int], last: int) -> None:
+def _check_quotes(source: SourceFile, text: str, lines: Sequence[int], last: int) -> None:
     """Refuse a last row that goes on to the end of the file because nothing closes a quotation mark of its first line."""
     if lines and lines[-1] < last and "".join(text.split("\n")[lines[-1] - 1 :]).count('"') % 2:
         raise DataError(
@@ -186,7 +186,7 @@ def _refuse_open_quote(source: Source, text: str, lines: Sequence[int], last: in
         )
 
 
-def _rows(source: Source, reader: Any, width: int, skip: int) -> tuple[list[int], list[list[str]]]:
+def _read_rows(source: SourceFile, reader: Any, width: int, skip: int) -> tuple[list[int], list[list[str]]]:
     """The lines on which rows begin, and their cells, column by column; cells that a short row lacks are empty.
 
     One list takes all cells: a list for each row would keep the garbage collector busy for as long as the reading takes.
@@ -215,41 +215,41 @@ def _rows(source: Source, reader: Any, width: int, skip: int) -> tuple[list[int]
     return lines, [cells[place::width] for place in range(width)]
 
 
-def as_numbers(cells: pd.Series) -> np.ndarray:
+def to_floats(cells: pd.Series) -> np.ndarray:
     """Text as floats, NaN where it is not a number."""
     return np.array(pd.to_numeric(cells, errors="coerce"), dtype=float)
 
 
-def numbers(table: Table, name: str) -> tuple[np.ndarray, list[Fault]]:
+def parse_numbers(table: Table, name: str) -> tuple[np.ndarray, list[Fault]]:
     """One column as floats, with NaN and a fault wherever a cell is empty, not a number, not finite, or far too large."""
     cells = table.column(name)
-    values = as_numbers(cells)
+    values = to_floats(cells)
     if table.delimiter == ";" or not np.isfinite(values).all():
-        values = as_numbers(_ungrouped(cells, "," if table.delimiter == ";" else "."))
+        values = to_floats(_remove_grouping(cells, "," if table.delimiter == ";" else "."))
     faults = []
     for i in np.flatnonzero(~(np.abs(values) <= LARGEST)):
         cell = str(cells[i])
         problem = (
-            "the cell is empty or marked as missing" if cell.lower() in _MISSING else f"{shown(cell)} is not a number"
+            "the cell is empty or marked as missing" if cell.lower() in _MISSING else f"{quote(cell)} is not a number"
         )
         if np.isinf(values[i]):
-            problem = f"{shown(cell)} is not finite"
+            problem = f"{quote(cell)} is not finite"
         elif not np.isnan(values[i]):
-            problem = f"{shown(cell)} is too large to be squared; numbers up to {LARGEST:g} are understood"
+            problem = f"{quote(cell)} is too large to be squared; numbers up to {LARGEST:g} are understood"
         faults.append(Fault(int(table.rows[i]), name, problem))
         values[i] = np.nan
     return values, faults
 
 
-def _ungrouped(cells: pd.Series, decimal: str) -> pd.Series:
+def _remove_grouping(cells: pd.Series, decimal: str) -> pd.Series:
     """Cells with a point before their decimals and nothing between their thousands.
 
     A comma (a point, where the decimals come after a comma) separates thousands only if it does so in every cell of the column
     that has one: "0,125" is then no number, rather than a wrong one.
 
-    >>> _ungrouped(pd.Series(["1,234.5", "12", "1 234"]), ".").tolist()
+    >>> _remove_grouping(pd.Series(["1,234.5", "12", "1 234"]), ".").tolist()
     ['1234.5', '12', '1234']
-    >>> _ungrouped(pd.Series(["1.234,5", "0,125"]), ",").tolist()
+    >>> _remove_grouping(pd.Series(["1.234,5", "0,125"]), ",").tolist()
     ['1234.5', '0.125']
     """
     spaced = cells.map(lambda cell: _SPACED.fullmatch(cell) is not None)

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from ecl2o.data.tables import Fault, Table, shown
+from ecl2o.data.tables import Fault, Table, quote
 from ecl2o.exceptions import DataError
 
 DAY = pd.Timedelta(days=1)
@@ -40,28 +40,28 @@ class Repairs:
         """Plain numbers and strings, for JSON."""
         return asdict(self)
 
-    def in_words(self) -> str | None:
+    def describe(self) -> str | None:
         """What was done, None where nothing was.
 
-        >>> Repairs("previous", values=3, longest=2, rows_added=1).in_words()
+        >>> Repairs("previous", values=3, longest=2, rows_added=1).describe()
         '3 numbers made up (at most 2 in a row), 1 missing time added'
         """
         done = {
-            f"{_counted(self.values, 'number')} made up (at most {self.longest} in a row)": self.values,
-            f"{_counted(self.rows_added, 'missing time')} added": self.rows_added,
-            f"{_counted(self.rows_dropped, 'repeated or untimed row')} left out": self.rows_dropped,
-            f"{_counted(self.rows_moved, 'row')} put in order": self.rows_moved,
-            f"{_counted(self.negatives, 'small negative')} set to 0": self.negatives,
+            f"{_count(self.values, 'number')} made up (at most {self.longest} in a row)": self.values,
+            f"{_count(self.rows_added, 'missing time')} added": self.rows_added,
+            f"{_count(self.rows_dropped, 'repeated or untimed row')} left out": self.rows_dropped,
+            f"{_count(self.rows_moved, 'row')} put in order": self.rows_moved,
+            f"{_count(self.negatives, 'small negative')} set to 0": self.negatives,
         }
         return ", ".join(text for text, count in done.items() if count) or None
 
 
-def _counted(count: int, what: str) -> str:
+def _count(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 @dataclass(frozen=True)
-class Regular:
+class RegularSeries:
     """A series on a regular clock: the frame, its step, whether 29 February was left out, and what was repaired."""
 
     frame: pd.DataFrame
@@ -70,7 +70,9 @@ class Regular:
     repairs: Repairs = field(default_factory=Repairs)
 
 
-def regular(table: Table, time_column: str, frame: pd.DataFrame, faults: list[Fault], fill: str | None) -> Regular:
+def regularize(
+    table: Table, time_column: str, frame: pd.DataFrame, faults: list[Fault], fill: str | None
+) -> RegularSeries:
     """Check a frame whose rows are those of the table, or repair it if `fill` says how.
 
     The frame's index holds the times (NaT where unreadable) and its cells NaN where `faults` were found. Without `fill`
@@ -80,27 +82,27 @@ def regular(table: Table, time_column: str, frame: pd.DataFrame, faults: list[Fa
     times = pd.DatetimeIndex(frame.index)
     rows = table.rows
     if fill is None:
-        table.refuse(faults, _REPAIR + ".")
-    _refuse_disorder(table, time_column, times, rows, fill)
+        table.check_faults(faults, _REPAIR + ".")
+    _check_order(table, time_column, times, rows, fill)
     usable = np.flatnonzero(~times.isna() & ~times.duplicated())
     moved = int(np.sum(np.diff(times[usable].asi8) < 0))
     order = usable[np.argsort(times[usable].asi8, kind="stable")]
     kept, clock, places = frame.iloc[order], times[order], rows[order]
     if len(kept) < 2:
         raise DataError(f"{table.path}: at least two rows with different times are needed to know the time step.")
-    step = _usual_step(clock)
-    _refuse_irregular(table, time_column, clock, places, step)
-    _refuse_mostly_missing(table, time_column, clock, places, step, fill)
-    wanted, dropped_leap_day = _expected(clock, step)
+    step = _find_usual_step(clock)
+    _check_step(table, time_column, clock, places, step)
+    _check_mostly_present(table, time_column, clock, places, step, fill)
+    wanted, dropped_leap_day = _expected_times(clock, step)
     missing = wanted.difference(clock)
     if len(missing) and fill is None:
-        _refuse_gap(table, time_column, clock, places, step)
+        _raise_gap(table, time_column, clock, places, step)
     repairs = Repairs(fill, rows_added=len(missing), rows_dropped=len(frame) - len(kept), rows_moved=moved)
-    whole, repairs = _filled(table, pd.DataFrame(kept.reindex(wanted)), repairs)
-    return Regular(whole, step, dropped_leap_day, repairs)
+    whole, repairs = _fill_missing(table, pd.DataFrame(kept.reindex(wanted)), repairs)
+    return RegularSeries(whole, step, dropped_leap_day, repairs)
 
 
-def _refuse_disorder(table, time_column, times, rows, fill) -> None:
+def _check_order(table, time_column, times, rows, fill) -> None:
     if fill is not None:
         return
     repeated = times.duplicated() & ~times.isna()
@@ -110,10 +112,10 @@ def _refuse_disorder(table, time_column, times, rows, fill) -> None:
         summer = (
             " This looks like the end of daylight saving time, when local clocks show an hour twice: export the data in UTC or"
             " in standard time."
-            if _clock_change(times[i])
+            if _is_clock_change(times[i])
             else ""
         )
-        table.refuse(
+        table.check_faults(
             [Fault(int(rows[i]), time_column, f"the time {times[i]} was already on {table.unit} {first}")]
             + [Fault(int(rows[j]), time_column, "") for j in np.flatnonzero(repeated)[1:]],
             f"Every time must occur once.{summer} {_REPAIR} (the first row of each time is kept).",
@@ -121,52 +123,52 @@ def _refuse_disorder(table, time_column, times, rows, fill) -> None:
     backwards = np.flatnonzero(np.diff(times.asi8) < 0)
     if backwards.size:
         i = int(backwards[0]) + 1
-        table.refuse(
+        table.check_faults(
             [Fault(int(rows[i]), time_column, f"{times[i]} comes after {times[i - 1]} of the row above")]
             + [Fault(int(rows[j + 1]), time_column, "") for j in backwards[1:]],
             "Sort the rows by time, or ask for a repair with fill='interpolate' or fill='previous', which sorts them.",
         )
 
 
-def _clock_change(time: pd.Timestamp) -> bool:
+def _is_clock_change(time: pd.Timestamp) -> bool:
     """Whether clocks are changed around this time in places that have summer time: early on a Sunday in spring or autumn."""
     return time.tzinfo is None and time.dayofweek == 6 and time.hour <= 3 and time.month in (3, 4, 9, 10, 11)
 
 
-def _usual_step(times: pd.DatetimeIndex) -> pd.Timedelta:
+def _find_usual_step(times: pd.DatetimeIndex) -> pd.Timedelta:
     steps, counts = np.unique(np.diff(times.asi8), return_counts=True)
     usual = np.timedelta64(int(steps[np.argmax(counts)]), times.unit)
     return cast(pd.Timedelta, pd.Timedelta(usual))  # pandas types it as "or NaT"
 
 
-def _refuse_irregular(table, time_column, times, places, step) -> None:
+def _check_step(table, time_column, times, places, step) -> None:
     away = np.diff(times.values) % step.to_timedelta64() != np.timedelta64(0)
     if away.any():
         i = int(np.argmax(away)) + 1
-        table.refuse(
+        table.check_faults(
             [Fault(int(places[i]), time_column, f"{times[i]} is {times[i] - times[i - 1]} after the time before it")],
             f"The usual step is {step}, and every time must be a whole number of steps after the first: resample the series.",
         )
 
 
-def _refuse_mostly_missing(table, time_column, times, places, step, fill) -> None:
+def _check_mostly_present(table, time_column, times, places, step, fill) -> None:
     """Refuse a series of which more times are missing than there, as where one date is off by a century."""
     lacking = round((times[-1] - times[0]) / step) + 1 - len(times)
     if lacking <= max(len(times), _FEW):
         return
     if fill is None:
-        _refuse_gap(table, time_column, times, places, step)
+        _raise_gap(table, time_column, times, places, step)
     widest = int(np.argmax(np.diff(times.asi8))) + 1
     fault = (
         f"{times[widest - 1]} is followed by {times[widest]}; {lacking} times are missing and {len(times)} are there"
     )
-    table.refuse(
+    table.check_faults(
         [Fault(int(places[widest]), time_column, fault)],
         "That is too many to fill. Correct the date, or use another file.",
     )
 
 
-def _expected(times: pd.DatetimeIndex, step: pd.Timedelta) -> tuple[pd.DatetimeIndex, bool]:
+def _expected_times(times: pd.DatetimeIndex, step: pd.Timedelta) -> tuple[pd.DatetimeIndex, bool]:
     """Every time from first to last; without 29 February where the series leaves exactly that day out."""
     wanted = pd.date_range(times[0], times[-1], freq=step).as_unit(times.unit)
     leap_day = (wanted.month == 2) & (wanted.day == 29)
@@ -175,7 +177,7 @@ def _expected(times: pd.DatetimeIndex, step: pd.Timedelta) -> tuple[pd.DatetimeI
     return wanted, False
 
 
-def _refuse_gap(table, time_column, times, places, step) -> None:
+def _raise_gap(table, time_column, times, places, step) -> None:
     expected = times[:-1] + step
     leap = (expected.month == 2) & (expected.day == 29)
     late = (times[1:] != expected) & ~(leap & (times[1:] == expected + DAY))
@@ -193,13 +195,13 @@ def _refuse_gap(table, time_column, times, places, step) -> None:
     summer = (
         " This looks like the start of daylight saving time, when local clocks skip an hour: export the data in UTC or in"
         " standard time."
-        if _clock_change(expected[i]) and times[i + 1] - expected[i] == pd.Timedelta(hours=1)
+        if _is_clock_change(expected[i]) and times[i + 1] - expected[i] == pd.Timedelta(hours=1)
         else ""
     )
-    table.refuse(faults, f"The step is {step.total_seconds() / 60:g} minutes.{summer} {_REPAIR}.")
+    table.check_faults(faults, f"The step is {step.total_seconds() / 60:g} minutes.{summer} {_REPAIR}.")
 
 
-def _filled(table: Table, frame: pd.DataFrame, repairs: Repairs) -> tuple[pd.DataFrame, Repairs]:
+def _fill_missing(table: Table, frame: pd.DataFrame, repairs: Repairs) -> tuple[pd.DataFrame, Repairs]:
     """The frame with every NaN replaced as `repairs.fill` says; the ends take the nearest value."""
     missing = frame.isna().to_numpy()
     if not missing.any():
@@ -207,7 +209,7 @@ def _filled(table: Table, frame: pd.DataFrame, repairs: Repairs) -> tuple[pd.Dat
     for name, holes in zip(frame.columns, missing.T, strict=True):
         if holes.mean() > 0.5:
             raise DataError(
-                f"{table.path}, column {shown(str(name))}: {holes.sum()} of {holes.size} values are missing, too many to fill. "
+                f"{table.path}, column {quote(str(name))}: {holes.sum()} of {holes.size} values are missing, too many to fill. "
                 "Use another column or another file."
             )
     filled = frame.interpolate("linear") if repairs.fill == "interpolate" else frame.ffill()

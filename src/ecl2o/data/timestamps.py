@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ecl2o.data.tables import Table, as_numbers, listed
+from ecl2o.data.tables import Table, join_names, to_floats
 from ecl2o.exceptions import DataError
 
 COUNTER_START = pd.Timestamp("2000-01-01")  # the date given to step 0 of a plain count
@@ -62,7 +62,11 @@ class ParsedTimes:
         >>> ParsedTimes(pd.DatetimeIndex([]), "dates", zoned=True).fault("2021-05-01 03:00")
         'has no offset from UTC, such as Z, while other times have one; write all of them in the same way'
         """
-        if self.zoned is None or (_offset(cell) is not None) == self.zoned or not (_ISO.match(cell) or ":" in cell):
+        if (
+            self.zoned is None
+            or (_parse_offset(cell) is not None) == self.zoned
+            or not (_ISO.match(cell) or ":" in cell)
+        ):
             return "is not a date or time"
         if self.zoned:
             return "has no offset from UTC, such as Z, while other times have one; write all of them in the same way"
@@ -71,17 +75,17 @@ class ParsedTimes:
 
 def find_time_column(table: Table) -> str:
     """The column that holds the time: by its name, else the first whose cells read as dates."""
-    named = [name for name in table.columns if _plain(name) in _NAMES]
+    named = [name for name in table.columns if _normalize_name(name) in _NAMES]
     if len(named) == 1:
         return named[0]
     dated = [name for name in (named or table.columns) if _reads_as_dates(table, name)]
     if dated:
         return dated[0]
-    counting = [name for name in table.columns if _plain(name) in _COUNTERS and _counts(table, name)]
+    counting = [name for name in table.columns if _normalize_name(name) in _COUNTERS and _is_counter(table, name)]
     if counting:
         return counting[0]
     raise DataError(
-        f"{table.path}: no time column found among {listed(table.columns)}. "
+        f"{table.path}: no time column found among {join_names(table.columns)}. "
         "Name it 'time', or say which one it is with time_column."
     )
 
@@ -95,10 +99,10 @@ def parse_times(table: Table, name: str) -> ParsedTimes:
     """
     cells = table.column(name)
     if sum(":" in cell or "/" in cell for cell in cells) <= 0.5 * len(cells):  # otherwise they are no numbers
-        counts = as_numbers(cells)
+        counts = to_floats(cells)
         if np.isfinite(counts).mean() > 0.5 and not cells.str.fullmatch(r"\d{8}").mean() > 0.5:
-            return _from_numbers(name, counts)
-    offsets = _offsets(cells)
+            return _parse_counts(name, counts)
+    offsets = _parse_offsets(cells)
     with_offset = sum(offset is not None for offset in offsets)
     mixed = 0 < with_offset < len(cells)
     if with_offset > 0.5 * len(offsets):
@@ -110,19 +114,19 @@ def parse_times(table: Table, name: str) -> ParsedTimes:
     if mixed:
         cells = pd.Series(["" if offset is not None else cell for cell, offset in zip(cells, offsets, strict=True)])
     best = min(
-        _dates(cells), key=lambda times: (int(times.isna().sum()), _irregularities(times))
+        _parse_dates(cells), key=lambda times: (int(times.isna().sum()), _count_irregular_steps(times))
     )  # month first on a tie
     return ParsedTimes(best, "dates", False if mixed else None)
 
 
-def _offsets(cells: pd.Series) -> list[float | None]:
+def _parse_offsets(cells: pd.Series) -> list[float | None]:
     """Hours from UTC that each time ends with, None if it ends with none. Most of them end alike from the first colon on."""
     ends = [cell.partition(":")[2] for cell in cells]
-    known = {end: _offset(f":{end}") for end in set(ends)}
+    known = {end: _parse_offset(f":{end}") for end in set(ends)}
     return [known[end] for end in ends]
 
 
-def _offset(cell: str) -> float | None:
+def _parse_offset(cell: str) -> float | None:
     """Hours from UTC that a time ends with, None if it ends with none."""
     match = _OFFSET.search(cell)
     if match is None:
@@ -131,12 +135,12 @@ def _offset(cell: str) -> float | None:
     return (-1.0 if sign == "-" else 1.0) * (int(hours) + int(minutes) / 60)
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", re.sub(r"[(\[].*", "", name)).strip().lower()
 
 
-def _counts(table: Table, name: str) -> bool:
-    values = as_numbers(table.column(name))
+def _is_counter(table: Table, name: str) -> bool:
+    values = to_floats(table.column(name))
     values = values[np.isfinite(values)]
     return len(values) > 1 and float(np.mean(np.diff(values) > 0)) > 0.9
 
@@ -144,42 +148,42 @@ def _counts(table: Table, name: str) -> bool:
 def _reads_as_dates(table: Table, name: str) -> bool:
     cells = table.column(name)
     sample = pd.Series([cell for cell in cells if cell][:50], dtype=object)
-    if sample.empty or np.isfinite(as_numbers(sample)).any():
+    if sample.empty or np.isfinite(to_floats(sample)).any():
         return False
-    return any(times.notna().mean() > 0.5 for times in _dates(sample))
+    return any(times.notna().mean() > 0.5 for times in _parse_dates(sample))
 
 
-def _dates(cells: pd.Series) -> list[pd.DatetimeIndex]:
+def _parse_dates(cells: pd.Series) -> list[pd.DatetimeIndex]:
     """The cells as ISO dates, or else month first and day first."""
-    readings = [_iso_dates] if _iso(cells) else [_month_first, _day_first]
-    return [_or_none(read, cells) for read in readings]
+    readings = [_parse_iso] if _is_iso(cells) else [_month_first, _day_first]
+    return [_try_parse(read, cells) for read in readings]
 
 
-def _or_none(read: Callable[[pd.Series], pd.DatetimeIndex], cells: pd.Series) -> pd.DatetimeIndex:
+def _try_parse(read: Callable[[pd.Series], pd.DatetimeIndex], cells: pd.Series) -> pd.DatetimeIndex:
     try:
         return read(cells)
     except (ValueError, OverflowError):  # cells with mixed offsets are no dates of one clock
         return pd.DatetimeIndex([pd.NaT] * len(cells))
 
 
-def _iso_dates(cells: pd.Series) -> pd.DatetimeIndex:
+def _parse_iso(cells: pd.Series) -> pd.DatetimeIndex:
     return pd.DatetimeIndex(pd.to_datetime(cells, errors="coerce", format="ISO8601"))
 
 
 def _month_first(cells: pd.Series) -> pd.DatetimeIndex:
-    return _in_one_style(cells, day_first=False)
+    return _parse_style(cells, day_first=False)
 
 
 def _day_first(cells: pd.Series) -> pd.DatetimeIndex:
-    return _in_one_style(cells, day_first=True)
+    return _parse_style(cells, day_first=True)
 
 
-def _iso(cells: pd.Series) -> bool:
+def _is_iso(cells: pd.Series) -> bool:
     days = collections.Counter(cell[:10] for cell in cells)  # few, where a day has many rows
     return sum(count for day, count in days.items() if _ISO.match(day)) > 0.5 * len(cells)
 
 
-def _in_one_style(cells: pd.Series, day_first: bool) -> pd.DatetimeIndex:
+def _parse_style(cells: pd.Series, day_first: bool) -> pd.DatetimeIndex:
     day, month = ("%d", "%m")
     first, second = (day, month) if day_first else (month, day)
     best = pd.DatetimeIndex([pd.NaT] * len(cells))
@@ -194,18 +198,18 @@ def _in_one_style(cells: pd.Series, day_first: bool) -> pd.DatetimeIndex:
     return best
 
 
-def _irregularities(times: pd.DatetimeIndex) -> int:
+def _count_irregular_steps(times: pd.DatetimeIndex) -> int:
     """How many steps differ from the most common one."""
     steps = np.diff(times[~times.isna()].asi8)
     return int(len(steps) - np.unique(steps, return_counts=True)[1].max(initial=0))
 
 
-def _from_numbers(name: str, counts: np.ndarray) -> ParsedTimes:
+def _parse_counts(name: str, counts: np.ndarray) -> ParsedTimes:
     typical = float(np.nanmedian(counts))
     for least, unit in _EPOCHS:
         if typical >= least:
             known = pd.to_datetime(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportArgumentType]
             return ParsedTimes(pd.DatetimeIndex(known).round("1s"), f"{unit} since 1970")
-    unit = _COUNTERS.get(_plain(name), "h")
+    unit = _COUNTERS.get(_normalize_name(name), "h")
     known = COUNTER_START + pd.to_timedelta(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportCallIssue, reportArgumentType]
     return ParsedTimes(pd.DatetimeIndex(known), f"count of {unit}")

@@ -35,17 +35,17 @@ import pandas as pd
 
 from ecl2o.data.tables import (
     Fault,
-    Source,
+    SourceFile,
     Table,
-    decoded,
-    listed,
-    numbers,
+    check_fill,
+    decode_text,
+    join_names,
+    parse_numbers,
+    quote,
     read_source,
     read_table,
-    refuse_unknown_fill,
-    shown,
 )
-from ecl2o.data.timeline import Repairs, regular
+from ecl2o.data.timeline import Repairs, regularize
 from ecl2o.data.timestamps import find_time_column, parse_times
 from ecl2o.exceptions import DataError
 
@@ -54,7 +54,7 @@ _FARTHEST_ZONE = 15  # hours from UTC; those in use go from -12 to 14
 
 
 @dataclass(frozen=True)
-class Site:
+class Station:
     """Where the weather was; zones in hours from UTC, None if the file does not say."""
 
     name: str
@@ -69,33 +69,33 @@ class WeatherFile:
     """A recognised file before its values are checked: the table, when each row was, and which column is which."""
 
     kind: str
-    site: Site
+    site: Station
     table: Table
     time_column: str
     times: pd.DatetimeIndex  # naive, start of each interval, NaT where unreadable
     columns: dict[str, str]  # our name -> the file's
 
 
-def clock_times(table: Table) -> pd.DatetimeIndex:
+def read_clock_times(table: Table) -> pd.DatetimeIndex:
     """Times from the columns Year, Month, Day, Hour and, where there is one, Minute."""
     lacking = [name for name in CLOCK[:4] if name not in table.columns]
     if lacking:
         raise DataError(
-            f"{table.path}: the column '{lacking[0]}' is missing; the file has {listed(table.columns)}. "
+            f"{table.path}: the column '{lacking[0]}' is missing; the file has {join_names(table.columns)}. "
             "The time of a row is read from Year, Month, Day, Hour and Minute."
         )
     present = [name for name in CLOCK if name in table.columns]
-    parts = pd.DataFrame({name.lower(): numbers(table, name)[0] for name in present})
+    parts = pd.DataFrame({name.lower(): parse_numbers(table, name)[0] for name in present})
     parts[(parts != parts.round()).any(axis=1)] = np.nan
     return pd.DatetimeIndex(pd.to_datetime(parts, errors="coerce"))
 
 
-def cells_of(line: str) -> list[str]:
+def split_cells(line: str) -> list[str]:
     """The cells of a line of CSV."""
     return next(csv.reader([line]), [])
 
 
-def header_number(source: Source, header: dict[str, str], name: str) -> float | None:
+def read_header_number(source: SourceFile, header: dict[str, str], name: str) -> float | None:
     """A number of the header; None where there is none."""
     cell = header.get(name, "").strip()
     if cell in ("", "-"):
@@ -105,13 +105,13 @@ def header_number(source: Source, header: dict[str, str], name: str) -> float | 
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise DataError(f"{source.path}, header, '{name}': {shown(cell)} is not a number. Correct the header.")
+        raise DataError(f"{source.path}, header, '{name}': {quote(cell)} is not a number. Correct the header.")
     return value
 
 
-def header_zone(source: Source, header: dict[str, str], name: str) -> float | None:
+def read_header_zone(source: SourceFile, header: dict[str, str], name: str) -> float | None:
     """Hours from UTC."""
-    zone = header_number(source, header, name)
+    zone = read_header_number(source, header, name)
     if zone is not None and abs(zone) > _FARTHEST_ZONE:
         raise DataError(
             f"{source.path}, header, '{name}': {zone:g} hours from UTC are more than {_FARTHEST_ZONE}. Correct the header."
@@ -134,7 +134,7 @@ _UNITS = {
 UNIT_WORDS = {"ghi": "W/m2", "temperature": "C", "wind_speed": "m/s"}
 
 
-def spelled(name: str) -> tuple[str | None, str]:
+def parse_column_name(name: str) -> tuple[str | None, str]:
     """(our name or None, unit or "") of a column as files spell it: 'Wind Speed (m/s)' -> ('wind_speed', 'm/s')."""
     match = re.fullmatch(r"([^(\[]*)(?:[(\[]([^)\]]*)[)\]])?\s*", name.strip())
     if match is None:
@@ -148,25 +148,25 @@ def find_columns(table: Table) -> dict[str, str]:
     """The file's names of the columns that are needed, by our own."""
     found: dict[str, str] = {}
     for name in table.columns:
-        own, unit = spelled(name)
+        own, unit = parse_column_name(name)
         if own is None:
             continue
         if own in found:
             raise DataError(
                 f"{table.path}: both '{found[own]}' and '{name}' could be {own}. Rename or remove the one that is not meant."
             )
-        refuse_unit(table, own, name, unit)
+        check_unit(table, own, name, unit)
         found[own] = name
     for own in COLUMNS:
         if own not in found:
             raise DataError(
-                f"{table.path}: the column {own} ({UNIT_WORDS[own]}) is missing; the file has {listed(table.columns)}. "
+                f"{table.path}: the column {own} ({UNIT_WORDS[own]}) is missing; the file has {join_names(table.columns)}. "
                 "Download the file again with GHI, temperature and wind speed selected, or rename the column."
             )
     return found
 
 
-def refuse_unit(table: Table, own: str, name: str, unit: str) -> None:
+def check_unit(table: Table, own: str, name: str, unit: str) -> None:
     """Refuse a column in another unit than ours."""
     if unit and unit.lower() not in _UNITS[own]:
         raise DataError(
@@ -209,14 +209,14 @@ class WeatherMetadata:
     built_in: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, for JSON."""
+        """Plain parse_numbers and strings, for JSON."""
         return asdict(self) | {"years": list(self.years)}
 
 
 TYPICAL_YEAR = 1990  # the year given to typical years, whose months come from many; it has no 29 February
 
 
-def one_year(times: pd.DatetimeIndex) -> tuple[pd.DatetimeIndex, tuple[int, ...]]:
+def merge_typical_year(times: pd.DatetimeIndex) -> tuple[pd.DatetimeIndex, tuple[int, ...]]:
     """A typical year, whose months come from different years, in one year; any other times as they are. And the years."""
     known = times[~times.isna()]
     years = tuple(int(year) for year in np.unique(known.year))
@@ -224,20 +224,20 @@ def one_year(times: pd.DatetimeIndex) -> tuple[pd.DatetimeIndex, tuple[int, ...]
         set(known.month)
     )
     leap_day = bool(np.any((known.month == 2) & (known.day == 29)))
-    if len(years) < 2 or leap_day or months_of_many_years or _consecutive(known):
+    if len(years) < 2 or leap_day or months_of_many_years or _is_consecutive(known):
         return times, years
     start = pd.Timestamp(TYPICAL_YEAR, 1, 1)
     days = times.dayofyear - 1 - (times.is_leap_year & (times.month > 2))  # as in a year without 29 February
     return pd.DatetimeIndex(start + pd.to_timedelta(days, unit="D") + (times - times.normalize())), years
 
 
-def _consecutive(times: pd.DatetimeIndex) -> bool:
+def _is_consecutive(times: pd.DatetimeIndex) -> bool:
     """Whether no step is longer than a month, as between the real years of a series with gaps."""
     steps = np.diff(times.values)
     return bool(((steps > np.timedelta64(0)) & (steps < np.timedelta64(31, "D"))).all())
 
 
-def local_time(frame: pd.DataFrame, site: Site) -> tuple[pd.DataFrame, str]:
+def to_local_time(frame: pd.DataFrame, site: Station) -> tuple[pd.DataFrame, str]:
     """The frame in local standard time, and what its clock was."""
     if site.zone is None or site.local_zone is None:
         return frame, "local"
@@ -252,11 +252,11 @@ SENSOR_OFFSET = 20.0  # W/m2: how far below 0 a pyranometer may read at night
 _RANGES = {"ghi": (0.0, 2500.0), "temperature": (-90.0, 70.0), "wind_speed": (0.0, 120.0)}
 
 
-def checked_values(file: WeatherFile, fill: str | None) -> tuple[dict[str, np.ndarray], list[Fault], int]:
+def check_values(file: WeatherFile, fill: str | None) -> tuple[dict[str, np.ndarray], list[Fault], int]:
     """The three columns with NaN at every fault, the faults, and how many small negatives were set to 0."""
     checked, faults, negatives = {}, [], 0
     for own, name in file.columns.items():
-        values, found = numbers(file.table, name)
+        values, found = parse_numbers(file.table, name)
         faults += found
         if own == "ghi" and fill is not None:
             offset = (values < 0) & (values >= -SENSOR_OFFSET)
@@ -265,13 +265,13 @@ def checked_values(file: WeatherFile, fill: str | None) -> tuple[dict[str, np.nd
         low, high = _RANGES[own]
         outside = (values < low) | (values > high)
         for i in np.flatnonzero(outside):
-            faults.append(Fault(int(file.table.rows[i]), name, _impossible(own, values[i])))
+            faults.append(Fault(int(file.table.rows[i]), name, _describe_impossible(own, values[i])))
         values[outside] = np.nan
         checked[own] = values
     return checked, faults, negatives
 
 
-def _impossible(own: str, value: float) -> str:
+def _describe_impossible(own: str, value: float) -> str:
     if own == "ghi" and -SENSOR_OFFSET <= value < 0:
         return (
             f"irradiance is negative, {value:g} W/m2 (sensors read a little below 0 at night; a repair sets that to 0)"
@@ -281,7 +281,7 @@ def _impossible(own: str, value: float) -> str:
     return f"{value:g} {UNIT_WORDS[own]}: {what} (a code for a missing value, or another unit?)"
 
 
-def time_faults(file: WeatherFile) -> list[Fault]:
+def find_time_faults(file: WeatherFile) -> list[Fault]:
     """Rows whose time cannot be read."""
     return [
         Fault(int(file.table.rows[i]), file.time_column, "the date or time cannot be read")
@@ -289,13 +289,15 @@ def time_faults(file: WeatherFile) -> list[Fault]:
     ]
 
 
-def read_nsrdb(source: Source, text: str, lines: list[str]) -> WeatherFile:
+def read_nsrdb(source: SourceFile, text: str, lines: list[str]) -> WeatherFile:
     """Two lines about the site, then the table; the clock is UTC or local, as the header says."""
     if len(lines) < 3:
         raise DataError(
             f"{source.path}: an NSRDB file has two lines about the site, then the names of the columns, then data."
         )
-    header = {name.strip(): cell.strip() for name, cell in zip(cells_of(lines[0]), cells_of(lines[1]), strict=False)}
+    header = {
+        name.strip(): cell.strip() for name, cell in zip(split_cells(lines[0]), split_cells(lines[1]), strict=False)
+    }
     table = read_table(source, text, skip=2)
     columns = find_columns(table)
     for own, unit_cell in (
@@ -303,28 +305,33 @@ def read_nsrdb(source: Source, text: str, lines: list[str]) -> WeatherFile:
         ("temperature", "Temperature Units"),
         ("wind_speed", "Wind Speed Units"),
     ):
-        refuse_unit(table, own, columns[own], header.get(unit_cell, header.get(unit_cell.removesuffix(" Units"), "")))
+        check_unit(table, own, columns[own], header.get(unit_cell, header.get(unit_cell.removesuffix(" Units"), "")))
     version = re.search(r"\d", header.get("Version", ""))
-    zone = header_zone(source, header, "Time Zone")
-    local_zone = header_zone(source, header, "Local Time Zone")
+    zone = read_header_zone(source, header, "Time Zone")
+    local_zone = read_header_zone(source, header, "Local Time Zone")
     place = [
         header[key] for key in ("City", "State", "Country") if header.get(key, "-") not in ("-", "", "None", "b'None'")
     ]
-    site = Site(
-        ", ".join(place) or f"{header.get('Source', 'NSRDB')} location {header.get('Location ID', 'unknown')}",
-        header_number(source, header, "Latitude"),
-        header_number(source, header, "Longitude"),
+    site = Station(
+        ", ".join(place) or f"{header.get('SourceFile', 'NSRDB')} location {header.get('Location ID', 'unknown')}",
+        read_header_number(source, header, "Latitude"),
+        read_header_number(source, header, "Longitude"),
         local_zone if zone is None else zone,
         zone if local_zone is None else local_zone,
     )
     return WeatherFile(
-        f"NSRDB PSM{version.group() if version else ''}", site, table, "Year to Minute", clock_times(table), columns
+        f"NSRDB PSM{version.group() if version else ''}",
+        site,
+        table,
+        "Year to Minute",
+        read_clock_times(table),
+        columns,
     )
 
 
-def read_tmy3(source: Source, text: str, first: str) -> WeatherFile:
+def read_tmy3(source: SourceFile, text: str, first: str) -> WeatherFile:
     """Months of many years; hours are named by their end, 01:00 to 24:00, or by their start."""
-    cells = cells_of(first)
+    cells = split_cells(first)
     header: dict[str, str] = dict(zip(("USAF", "Name", "State", "TZ", "Latitude", "Longitude"), cells, strict=False))
     table = read_table(source, text, skip=1)
     if len(table.columns) < 2:
@@ -335,11 +342,11 @@ def read_tmy3(source: Source, text: str, first: str) -> WeatherFile:
     clock[(clock[0] > 24) | (clock[1] > 59)] = np.nan
     ends = bool((clock[0] == 24).any())  # 01:00 to 24:00: each hour is named by its end
     times = days + pd.to_timedelta(clock[0] - ends, unit="h") + pd.to_timedelta(clock[1], unit="min")
-    zone = header_zone(source, header, "TZ")
-    site = Site(
+    zone = read_header_zone(source, header, "TZ")
+    site = Station(
         ", ".join(part for part in (header.get("Name", "").strip(), header.get("State", "").strip()) if part),
-        header_number(source, header, "Latitude"),
-        header_number(source, header, "Longitude"),
+        read_header_number(source, header, "Latitude"),
+        read_header_number(source, header, "Longitude"),
         zone,
         zone,
     )
@@ -348,7 +355,7 @@ def read_tmy3(source: Source, text: str, first: str) -> WeatherFile:
 
 _EPW_HEADER_LINES = 8
 _EPW_COLUMNS = (
-    *("Year", "Month", "Day", "Hour", "Minute", "Data Source and Uncertainty Flags", "Dry Bulb Temperature"),
+    *("Year", "Month", "Day", "Hour", "Minute", "Data SourceFile and Uncertainty Flags", "Dry Bulb Temperature"),
     *("Dew Point Temperature", "Relative Humidity", "Atmospheric Pressure", "Extraterrestrial Horizontal Radiation"),
     *("Extraterrestrial Direct Normal Radiation", "Horizontal Infrared Radiation", "Global Horizontal Radiation"),
     *("Direct Normal Radiation", "Diffuse Horizontal Radiation", "Global Horizontal Illuminance"),
@@ -363,30 +370,30 @@ _EPW_COLUMNS = (
 )
 
 
-def read_epw(source: Source, text: str, lines: list[str]) -> WeatherFile:
+def read_epw(source: SourceFile, text: str, lines: list[str]) -> WeatherFile:
     """Hours are named by their end, 1 to 24."""
     if len(lines) <= _EPW_HEADER_LINES:
         raise DataError(f"{source.path} has no rows of data below the {_EPW_HEADER_LINES} header lines of an EPW file.")
     header: dict[str, str] = dict(
         zip(
             ("LOCATION", "City", "State", "Country", "Type", "WMO", "Latitude", "Longitude", "TZ"),
-            cells_of(lines[0]),
+            split_cells(lines[0]),
             strict=False,
         )
     )
     named = [*lines[: _EPW_HEADER_LINES - 1], ",".join(_EPW_COLUMNS), *lines[_EPW_HEADER_LINES:]]
     table = read_table(source, "\n".join(named), skip=_EPW_HEADER_LINES - 1)
-    clock = pd.DataFrame({name.lower(): numbers(table, name)[0] for name in CLOCK[:4]})
+    clock = pd.DataFrame({name.lower(): parse_numbers(table, name)[0] for name in CLOCK[:4]})
     hours = clock.pop("hour")
     hours[~hours.between(1, 24)] = np.nan
     times = pd.to_datetime(clock, errors="coerce") + pd.to_timedelta(hours - 1, unit="h")
-    zone = header_zone(source, header, "TZ")
-    site = Site(
+    zone = read_header_zone(source, header, "TZ")
+    site = Station(
         ", ".join(
             header[key].strip() for key in ("City", "State", "Country") if header.get(key, "-").strip() not in ("-", "")
         ),
-        header_number(source, header, "Latitude"),
-        header_number(source, header, "Longitude"),
+        read_header_number(source, header, "Latitude"),
+        read_header_number(source, header, "Longitude"),
         zone,
         zone,
     )
@@ -394,16 +401,16 @@ def read_epw(source: Source, text: str, lines: list[str]) -> WeatherFile:
     return WeatherFile("EPW", site, table, "Year to Hour", pd.DatetimeIndex(times), columns)
 
 
-_NOWHERE = Site("unknown", None, None, None, None)
+_UNKNOWN_STATION = Station("unknown", None, None, None, None)
 
 
-def read_clock_columns(source: Source, text: str) -> WeatherFile:
+def read_clock_columns(source: SourceFile, text: str) -> WeatherFile:
     """An NSRDB table without the two lines about the site."""
     table = read_table(source, text)
-    return WeatherFile("CSV", _NOWHERE, table, "Year to Minute", clock_times(table), find_columns(table))
+    return WeatherFile("CSV", _UNKNOWN_STATION, table, "Year to Minute", read_clock_times(table), find_columns(table))
 
 
-def read_plain(source: Source, text: str) -> WeatherFile:
+def read_plain(source: SourceFile, text: str) -> WeatherFile:
     """A table with a time column."""
     table = read_table(source, text)
     columns = find_columns(table)
@@ -414,10 +421,10 @@ def read_plain(source: Source, text: str) -> WeatherFile:
         offset = times.tz.utcoffset(None)
         zone = None if offset is None else offset / datetime.timedelta(hours=1)
         times = times.tz_localize(None)
-    return WeatherFile("CSV", replace(_NOWHERE, zone=zone, local_zone=zone), table, time_column, times, columns)
+    return WeatherFile("CSV", replace(_UNKNOWN_STATION, zone=zone, local_zone=zone), table, time_column, times, columns)
 
 
-def recognise(source: Source, text: str) -> WeatherFile:
+def parse_weather(source: SourceFile, text: str) -> WeatherFile:
     """Read the file as the kind that its first lines show."""
     lines = text.splitlines()
     first = lines[0].strip()
@@ -425,12 +432,12 @@ def recognise(source: Source, text: str) -> WeatherFile:
         return read_epw(source, text, lines)
     if len(lines) > 1 and lines[1].replace('"', "").lower().startswith("date (mm/dd/yyyy)"):
         return read_tmy3(source, text, first)
-    names = [name.strip() for name in cells_of(first)]
-    if "Latitude" in names or "Source" in names:
+    names = [name.strip() for name in split_cells(first)]
+    if "Latitude" in names or "SourceFile" in names:
         return read_nsrdb(source, text, lines)
     if set(CLOCK[:4]) <= set(names):
         return read_clock_columns(source, text)
-    if any(spelled(name)[0] in COLUMNS for name in names):
+    if any(parse_column_name(name)[0] in COLUMNS for name in names):
         return read_plain(source, text)
     raise DataError(
         f"{source.path}, line 1: this is not a weather file of a known kind (NSRDB PSM3 or PSM4, TMY3, EPW, or CSV with the "
@@ -458,21 +465,21 @@ def read_weather(path: str | Path, fill: str | None = None) -> tuple[pd.DataFram
     Returns:
         The frame, and where it comes from.
     """
-    refuse_unknown_fill(fill)
+    check_fill(fill)
     source = read_source(path)
-    file = recognise(source, decoded(source))
-    values, faults, negatives = checked_values(file, fill)
+    file = parse_weather(source, decode_text(source))
+    values, faults, negatives = check_values(file, fill)
     if fill is None:
-        file.table.refuse(time_faults(file) + faults, _ADVICE)
-    times, years = one_year(file.times)
+        file.table.check_faults(find_time_faults(file) + faults, _ADVICE)
+    times, years = merge_typical_year(file.times)
     frame = pd.DataFrame(values, index=times, columns=list(COLUMNS))
-    whole = regular(file.table, file.time_column, frame, faults, fill)
+    whole = regularize(file.table, file.time_column, frame, faults, fill)
     steps_per_hour = pd.Timedelta(hours=1) / whole.step
     if steps_per_hour != int(steps_per_hour):
         raise DataError(
             f"{source.path}: one row every {whole.step}. Weather is needed at least hourly, with whole rows per hour."
         )
-    local, clock = local_time(whole.frame, file.site)
+    local, clock = to_local_time(whole.frame, file.site)
     return local, WeatherMetadata(
         file=source.path.name,
         sha256=source.sha256,

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data import Contexts, Split, frame_series, series_contexts
-from ecl2o.data.contexts import whole_days
-from ecl2o.data.series import and_weight, weight_last
+from ecl2o.data.contexts import trim_to_whole_days
+from ecl2o.data.series import add_weight_column, move_weight_last
 from ecl2o.evaluation.comparison import ComparisonRow
 from ecl2o.exceptions import DataError
 from ecl2o.fitting import pipeline
@@ -239,13 +239,13 @@ class SeriesPolicy:
     def _contexts(self, X: pd.DataFrame | pd.Series) -> Contexts:
         if (self.training_days is None) != (self.validation_days is None):
             raise ValueError("training_days and validation_days go together: give both or neither.")
-        frame, metadata = frame_series(X, and_weight(self.columns, self.weight_column), self.fill)
-        frame, metadata = weight_last(frame, metadata, self.weight_column)
+        frame, metadata = frame_series(X, add_weight_column(self.columns, self.weight_column), self.fill)
+        frame, metadata = move_weight_last(frame, metadata, self.weight_column)
         if self.period is not None:
             metadata = dataclasses.replace(metadata, steps_per_day=self.period)
         if metadata.steps_per_day < 2:
             raise DataError("the rows are a day or more apart: say how many make one round of decisions with period.")
-        frame, metadata, _ = whole_days(frame, metadata)
+        frame, metadata, _ = trim_to_whole_days(frame, metadata)
         days = len(frame) // metadata.steps_per_day
         if self.training_days is not None and self.validation_days is not None:
             return series_contexts(frame, metadata, Split(self.training_days, self.validation_days))

@@ -251,7 +251,7 @@ def _choice(
 def scale_task(contexts: Contexts, settings: FitSettings) -> FitTask:
     """A series and its recipe as training takes them: in units in which the training days, which must change, reach 1."""
     _refuse_constant(contexts)
-    scaled = contexts.scaled_to(1.0)
+    scaled = contexts.scale_to(1.0)
     own = settings.in_units(scaled.scale / contexts.scale)
     return FitTask(scaled, series_problem(contexts, settings.alpha, own.bounds, own.weights), own)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ecl2o.data import Contexts, SeriesMetadata, Split, read_series, series_contexts, whole_days
-from ecl2o.data.series import and_weight, weight_last
+from ecl2o.data import Contexts, SeriesMetadata, Split, read_series, series_contexts, trim_to_whole_days
+from ecl2o.data.series import add_weight_column, move_weight_last
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.pipeline import FEWEST_DAYS, default_split
 from ecl2o.policy import Policy
@@ -94,15 +94,15 @@ class SeriesReader:
     def rows(self) -> tuple[pd.DataFrame, SeriesMetadata]:
         """The file as it is, with a word about what was repaired; refused where its step is not the one that is wanted."""
         frame, metadata = read_series(
-            self.path, self.time_column, and_weight(self.columns, self.weight_column), self.fill
+            self.path, self.time_column, add_weight_column(self.columns, self.weight_column), self.fill
         )
-        frame, metadata = weight_last(frame, metadata, self.weight_column)
+        frame, metadata = move_weight_last(frame, metadata, self.weight_column)
         if self.step_minutes is not None and metadata.step_minutes != self.step_minutes:
             raise DataError(
                 f"the rows of {metadata.file} are {metadata.step_minutes:g} minutes apart, but the policy was made for rows "
                 f"{self.step_minutes:g} minutes apart."
             )
-        repaired = metadata.repairs.in_words()
+        repaired = metadata.repairs.describe()
         if repaired is not None:
             self.tell(f"{metadata.file}: {repaired}.")
         return frame, metadata
@@ -115,10 +115,10 @@ class SeriesReader:
                 f"the rows of {metadata.file} are a day or more apart. Say how many make one round of decisions with "
                 "--period, for example --period 7 for weeks of daily rows; 'days' are such rounds then."
             )
-        frame, metadata, part_days = whole_days(
+        frame, metadata, part_days = trim_to_whole_days(
             frame, dataclasses.replace(metadata, steps_per_day=steps), self.day_start_minutes or 0
         )
-        left_out = part_days.in_words()
+        left_out = part_days.describe()
         if left_out is not None and len(frame):
             self.tell(f"{metadata.file}: days begin at {frame.index[0]:%H:%M}; {left_out}.")
         return frame, metadata

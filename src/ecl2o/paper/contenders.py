@@ -17,7 +17,7 @@ from ecl2o.evaluation import DailyScore, TestDays, score_days
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.fitting.progress import Progress, ignore_progress
 from ecl2o.forecasters import RollingProfile
-from ecl2o.paper.results import LeftOut, TestedEntry, TradeOffPoint
+from ecl2o.paper.results import SkippedRow, StudyRow, TradeOffPoint
 from ecl2o.policy import Contract, Policy
 from ecl2o.problem import Problem
 from ecl2o.running import plausible_range
@@ -62,7 +62,7 @@ AUTHORS_EXAMPLE = (0.1, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class StudyEntry:
+class StudyAgent:
     """An agent of a study before its test, one per seed, and how the report names it."""
 
     label: str
@@ -74,7 +74,7 @@ class StudyEntry:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tuned:
+class TunedAgents:
     """The trust and mu of EC-L2O that did best, how they were found, and the agents."""
 
     trust: float
@@ -83,83 +83,83 @@ class Tuned:
     agents: Sequence[MLAROBD]
 
 
-def expert_entries() -> dict[str, StudyEntry]:
+def expert_agents() -> dict[str, StudyAgent]:
     """What needs neither training nor a forecast."""
     return {
-        "greedy": StudyEntry("Greedy", "Minimises what this hour costs.", {}, [Greedy()]),
-        "r-obd": StudyEntry("R-OBD", "The expert: no online algorithm has a smaller worst-case ratio.", {}, [ROBD()]),
+        "greedy": StudyAgent("Greedy", "Minimises what this hour costs.", {}, [Greedy()]),
+        "r-obd": StudyAgent("R-OBD", "The expert: no online algorithm has a smaller worst-case ratio.", {}, [ROBD()]),
     }
 
 
-def planner_entry(period: int) -> StudyEntry:
+def planner_agent(period: int) -> StudyAgent:
     """What a practitioner would use: a day's plan, made anew at every step."""
     what = (
         "What a practitioner would use: plans a whole day ahead at every step, on a 7-day profile by the hour plus a "
         "decaying correction."
     )
     parameters = {"window": period - 1, "truncate": False, "forecaster": "RollingProfile(days=7, decay=0.9)"}
-    return StudyEntry("RHC", what, parameters, [RHC(period - 1, truncate=False)], RollingProfile(period=period))
+    return StudyAgent("RHC", what, parameters, [RHC(period - 1, truncate=False)], RollingProfile(period=period))
 
 
-def network_entries(
-    kind: str, alone: Sequence[PureML], paper: Sequence[MLAROBD], tuned: Tuned
-) -> dict[str, StudyEntry]:
+def network_agents(
+    kind: str, alone: Sequence[PureML], paper: Sequence[MLAROBD], tuned: TunedAgents
+) -> dict[str, StudyAgent]:
     """The paper's rows around a network: alone, switched, calibrated afterwards, and trained through the calibrator."""
     return {
-        "pure-ml": StudyEntry(
+        "pure-ml": StudyAgent(
             "PureML-0",
             f"The network alone ({kind}), trained on its own cost.",
             {"kappa": 0.0, "advisor": kind},
             alone,
             daily=True,
         ),
-        "switch": StudyEntry(
+        "switch": StudyAgent(
             "Switch",
             "Switches between PureML-0 and R-OBD by their bills.",
             {"gamma": SWITCH_GAMMA, "advisor": kind},
             [Switch(agent.advisor, gamma=SWITCH_GAMMA) for agent in alone],
             daily=True,
         ),
-        "mla-robd": StudyEntry(
+        "mla-robd": StudyAgent(
             "MLA-ROBD",
             "Two stages: PureML-0's advice, calibrated afterwards.",
             {"trust": TWO_STAGE_TRUST, "advisor": kind},
             [MLAROBD(agent.advisor, TWO_STAGE_TRUST) for agent in alone],
             daily=True,
         ),
-        "ec-l2o": StudyEntry(
+        "ec-l2o": StudyAgent(
             "EC-L2O",
             "The network trained through the calibrator, with the paper's parameters.",
             {"trust": PAPER_TRUST, "mu": PAPER_MU, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind},
             paper,
             daily=True,
         ),
-        "ec-l2o-tuned": tuned_entry(kind, tuned, "tuned"),
+        "ec-l2o-tuned": tuned_agent(kind, tuned, "tuned"),
     }
 
 
-def tuned_entry(kind: str, tuned: Tuned, word: str) -> StudyEntry:
+def tuned_agent(kind: str, tuned: TunedAgents, word: str) -> StudyAgent:
     """EC-L2O with a trust and mu that were chosen."""
     parameters = {"trust": tuned.trust, "mu": tuned.mu, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind}
     what = f"The same with another trust and mu, chosen {tuned.how}."
-    return StudyEntry(f"EC-L2O, {word}", what, parameters, tuned.agents, daily=True)
+    return StudyAgent(f"EC-L2O, {word}", what, parameters, tuned.agents, daily=True)
 
 
-def authors_entries(kind: str, paper: Sequence[MLAROBD], example: Sequence[MLAROBD]) -> dict[str, StudyEntry]:
+def authors_agents(kind: str, paper: Sequence[MLAROBD], example: Sequence[MLAROBD]) -> dict[str, StudyAgent]:
     """EC-L2O as the authors' code trains it: with the paper's trust and mu, and with those of the published configuration."""
 
     def parameters(trust: float, weight: float) -> dict[str, Any]:
         return {"trust": trust, "weight": weight, "min_cr": 2.0, "loss": "AuthorsLoss", "advisor": kind}
 
     return {
-        "ec-l2o-code": StudyEntry(
+        "ec-l2o-code": StudyAgent(
             "EC-L2O, authors' loss",
             "The same trained with the loss and the learning rates of the authors' code, which are not the paper's.",
             parameters(PAPER_TRUST, PAPER_MU),
             paper,
             daily=True,
         ),
-        "ec-l2o-example": StudyEntry(
+        "ec-l2o-example": StudyAgent(
             "EC-L2O, authors' example",
             "The same with the trust and the weight of the configuration that was published with the code.",
             parameters(*AUTHORS_EXAMPLE),
@@ -169,15 +169,15 @@ def authors_entries(kind: str, paper: Sequence[MLAROBD], example: Sequence[MLARO
     }
 
 
-def oracle_entry(score: DailyScore) -> TestedEntry:
+def oracle_row(score: DailyScore) -> StudyRow:
     """The daily oracle, which comes first."""
     what = "Knows the whole day in advance; every cost in this table is divided by its average."
-    return TestedEntry("oracle", "Oracle", what, {}, [score])
+    return StudyRow("oracle", "Oracle", what, {}, [score])
 
 
-def tested(
-    entries: dict[str, StudyEntry], score: Callable[[str, AbstractAgent], DailyScore], progress: Progress
-) -> tuple[dict[str, TestedEntry], dict[str, LeftOut]]:
+def score_study(
+    entries: dict[str, StudyAgent], score: Callable[[str, AbstractAgent], DailyScore], progress: Progress
+) -> tuple[dict[str, StudyRow], dict[str, SkippedRow]]:
     """Every entry on the test days, and those whose agent does not apply. Two at a time: compiling takes longer than running."""
     alike: dict[Any, list[str]] = {}  # rows that run the same compiled program, one after the other
     for name, entry in entries.items():
@@ -197,18 +197,18 @@ def tested(
 
     jobs = [Job(names[0], lambda _report, names=names: test(names)) for names in alike.values()]
     scores = {name: found for group in run_jobs(jobs, ignore_progress).values() for name, found in group.items()}
-    rows, left_out = {}, {}
+    rows, skipped = {}, {}
     for name, entry in entries.items():
         found = scores[name]
         if isinstance(found, NotApplicableError):
-            left_out[name] = LeftOut(entry.label, entry.what, str(found))
+            skipped[name] = SkippedRow(entry.label, entry.what, str(found))
         else:
             learned = "advisor" in entry.parameters
-            rows[name] = TestedEntry(name, entry.label, entry.what, entry.parameters, found, learned)
-    return rows, left_out
+            rows[name] = StudyRow(name, entry.label, entry.what, entry.parameters, found, learned)
+    return rows, skipped
 
 
-def trade_off_points(
+def score_trade_off(
     cases: Sequence[tuple[str, str, AbstractAgent]], bed: TestDays, progress: Progress
 ) -> list[TradeOffPoint]:
     """Settings (family, setting, agent) on the plane of average cost and ratio."""
@@ -220,8 +220,8 @@ def trade_off_points(
     return points
 
 
-def policies(
-    entries: dict[str, StudyEntry], problem: Problem, contexts: Contexts, about: dict[str, Any]
+def make_policies(
+    entries: dict[str, StudyAgent], problem: Problem, contexts: Contexts, about: dict[str, Any]
 ) -> dict[str, Policy]:
     """The content of a policy file for each entry: the first seed's agent, to be run as a stream of days.
 
@@ -229,7 +229,7 @@ def policies(
     """
     period = contexts.steps_per_day
 
-    def streamed(entry: StudyEntry) -> AbstractAgent:
+    def streamed(entry: StudyAgent) -> AbstractAgent:
         return Periodic(entry.agents[0], period, "history") if entry.daily else entry.agents[0]
 
     plausible = plausible_range(contexts.training)

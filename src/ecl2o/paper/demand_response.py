@@ -29,22 +29,22 @@ from ecl2o.paper.contenders import (
     PAPER_MU,
     PAPER_TRUST,
     Job,
-    StudyEntry,
-    Tuned,
-    authors_entries,
-    expert_entries,
-    network_entries,
-    oracle_entry,
-    planner_entry,
-    policies,
+    StudyAgent,
+    TunedAgents,
+    authors_agents,
+    expert_agents,
+    make_policies,
+    network_agents,
+    oracle_row,
+    planner_agent,
     run_jobs,
-    tested,
-    trade_off_points,
-    tuned_entry,
+    score_study,
+    score_trade_off,
+    tuned_agent,
 )
-from ecl2o.paper.networks import Alone, Authors, Calibrated, NetworkTraining, untrained_key
-from ecl2o.paper.pareto import Choice, Record, choices, over_seeds
-from ecl2o.paper.results import Laps, Study, TradeOffPoint, WorstDay, entry_points
+from ecl2o.paper.networks import AuthorsTraining, CalibratedTraining, NetworkTraining, StandaloneTraining, untrained_key
+from ecl2o.paper.pareto import ChosenSetting, SweepRecord, average_over_seeds, choose_settings
+from ecl2o.paper.results import StageTimer, Study, TradeOffPoint, WorstDay, row_points
 from ecl2o.paper.settings import DEMAND_RESPONSE, DemandResponseSettings
 from ecl2o.paper.sweep_grid import Network, Setting
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
@@ -106,15 +106,15 @@ class DemandResponse:
         """(trust, mu) of EC-L2O that are trained with every seed, the paper's first."""
         return ((PAPER_TRUST, PAPER_MU), *(QUICK_TUNING if self.settings.quick else TUNING))
 
-    def train_references(self, report: Callable) -> dict[Calibrated, MLAROBD]:
+    def train_references(self, report: Callable) -> dict[CalibratedTraining, MLAROBD]:
         """EC-L2O trained on the *test* days: the theorems' W*, as well as training finds it."""
-        days = generalization.test_days(self.problem, self.contexts)
-        return self._training(days.instances).calibrated(self.theorem_settings, report)
+        days = generalization.solve_test_days(self.problem, self.contexts)
+        return self._training(days.instances).train_calibrated(self.theorem_settings, report)
 
     @property
-    def theorem_settings(self) -> list[Calibrated]:
+    def theorem_settings(self) -> list[CalibratedTraining]:
         """Whose bounds are evaluated: the paper's parameters, and the same trust without the prediction error."""
-        return [Calibrated(PAPER_TRUST, mu, self.settings.seed) for mu in (PAPER_MU, 0.0)]
+        return [CalibratedTraining(PAPER_TRUST, mu, self.settings.seed) for mu in (PAPER_MU, 0.0)]
 
     def train_seasonal(self, report: Callable) -> dict[float, list[MLAROBD]]:
         """The structured advisor, trained through the calibrator across days: agents by trust, one per seed."""
@@ -141,7 +141,7 @@ class DemandResponse:
         trained, _ = train_through(guard, self.problem, self.contexts, period=HOURS, steps=steps)
         return Periodic(trained, HOURS)
 
-    def score(self, name: str, entry: StudyEntry, agent: AbstractAgent) -> DailyScore:
+    def score(self, name: str, entry: StudyAgent, agent: AbstractAgent) -> DailyScore:
         """Test an agent; one that learns while it runs keeps its memory over midnight, and has seen all that went before."""
         if name == "guarded":
             split = self.contexts.split
@@ -153,13 +153,13 @@ class DemandResponse:
         """Mean normalised cost on the validation days: what hyper-parameters are chosen by."""
         return float(np.mean([score.average_cost for score in score_agents(agents, self.validation)]))
 
-    def choices(self, calibrated: dict[Calibrated, MLAROBD]) -> list[Choice]:
+    def choices(self, calibrated: dict[CalibratedTraining, MLAROBD]) -> list[ChosenSetting]:
         """EC-L2O's trust and mu by the validation days: by cost, and by cost and ratio."""
         network: Network = "lstm" if self.network_kind is LSTM else "mlp"
         tried = [s for s in calibrated if (s.trust, s.mu) in self.tuning]
         scores = score_agents([calibrated[s] for s in tried], self.validation)
         records = [
-            Record(
+            SweepRecord(
                 Setting("ec-l2o", network, s.trust, s.mu, "zero", "oracle"),
                 s.seed,
                 {"validation_cost": score.average_cost, "validation_ratio": score.competitive_ratio},
@@ -167,31 +167,33 @@ class DemandResponse:
             for s, score in zip(tried, scores, strict=True)
         ]
         bound = theory.robd_ratio(1.0, self.settings.alpha, self.settings.alpha)
-        return choices(over_seeds(records), network, float(bound))
+        return choose_settings(average_over_seeds(records), network, float(bound))
 
 
 def run(settings: DemandResponseSettings, progress: Progress = ignore_progress) -> Study:
     """Train, test and collect everything the report shows."""
-    laps = Laps()
+    timer = StageTimer()
     progress("weather", 0, 1)
     study = DemandResponse(settings)
     progress("weather", 1, 1)
-    laps.lap("weather")
+    timer.record("weather")
     trained = run_jobs(_jobs(study), progress)
-    laps.lap("training")
+    timer.record("training")
     chosen = study.choices(_calibrated(trained))
     entries = _entries(study, trained, chosen)
     oracle_score = score_runs(*oracle_days(study.problem, study.test.x0, study.test.days), study.test)
-    scored, left_out = tested(entries, lambda name, agent: study.score(name, entries[name], agent), progress)
-    rows = {"oracle": oracle_entry(oracle_score), **scored}
-    trade_off = _trade_off(study, trained, progress) + entry_points(rows, ("rhc", "seasonal", "guarded"))
-    laps.lap("testing")
+    scored, skipped = score_study(entries, lambda name, agent: study.score(name, entries[name], agent), progress)
+    rows = {"oracle": oracle_row(oracle_score), **scored}
+    trade_off = _trade_off(study, trained, progress) + row_points(rows, ("rhc", "seasonal", "guarded"))
+    timer.record("testing")
     extra = {
         "choices": [choice.as_json() for choice in chosen],
-        "shift": shift.measured(study.contexts, study.test, rows, {name: entries[name].agents for name in SHIFTED}),
+        "shift": shift.measure_shift(
+            study.contexts, study.test, rows, {name: entries[name].agents for name in SHIFTED}
+        ),
         "theorems": _theorems(study, trained),
     }
-    laps.lap("shift")
+    timer.record("shift")
     weather = study.contexts.metadata
     assert isinstance(weather, WeatherMetadata)
     about = {
@@ -210,15 +212,15 @@ def run(settings: DemandResponseSettings, progress: Progress = ignore_progress) 
         seeds=settings.seed_numbers,
         oracle_average_cost=float(np.mean(study.test.oracle_cost)),
         test_days=study.test.days.shape[0],
-        entries=rows,
+        rows=rows,
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
-        policies=policies({name: entries[name] for name in scored}, study.problem, study.contexts, about),
+        policies=make_policies({name: entries[name] for name in scored}, study.problem, study.contexts, about),
         settings=settings.as_run(),
         weather={**_plain(dataclasses.asdict(weather)), "base_shortage": study.contexts.base_shortage},
-        seconds=laps.seconds,
+        seconds=timer.seconds,
         extra=extra,
-        left_out=left_out,
+        skipped=skipped,
         problem=DEMAND_RESPONSE.format(m=1.0, alpha=settings.alpha),
     )
 
@@ -227,16 +229,18 @@ def _jobs(study: DemandResponse) -> list[Job]:
     """Everything that is trained, the longest first."""
     seeds, quick, networks = study.settings.seed_numbers, study.settings.quick, study.networks
     first = seeds[0]
-    calibrated = [Calibrated(trust, mu, seed) for trust, mu in study.tuning for seed in seeds]
+    calibrated = [CalibratedTraining(trust, mu, seed) for trust, mu in study.tuning for seed in seeds]
     calibrated += [setting for setting in study.theorem_settings if setting not in calibrated]
     half = -(-len(calibrated) // 2)
-    alone = [Alone(0.0, seed) for seed in seeds] + [Alone(kappa, first) for kappa in (() if quick else KAPPAS)]
-    authors = [Authors(trust, weight, seed) for trust, weight in _authors_settings(study) for seed in seeds]
+    alone = [StandaloneTraining(0.0, seed) for seed in seeds] + [
+        StandaloneTraining(kappa, first) for kappa in (() if quick else KAPPAS)
+    ]
+    authors = [AuthorsTraining(trust, weight, seed) for trust, weight in _authors_settings(study) for seed in seeds]
     return [
-        *([Job("EC-L2O, authors' loss", lambda report: networks.authors(authors, report))] if authors else []),
-        Job("EC-L2O, first half", lambda report: networks.calibrated(calibrated[:half], report)),
-        Job("EC-L2O, second half", lambda report: networks.calibrated(calibrated[half:], report)),
-        Job("PureML", lambda report: networks.alone(alone, report)),
+        *([Job("EC-L2O, authors' loss", lambda report: networks.train_authors(authors, report))] if authors else []),
+        Job("EC-L2O, first half", lambda report: networks.train_calibrated(calibrated[:half], report)),
+        Job("EC-L2O, second half", lambda report: networks.train_calibrated(calibrated[half:], report)),
+        Job("PureML", lambda report: networks.train_alone(alone, report)),
         Job("seasonal", study.train_seasonal),
         Job("guarded", lambda report: study.train_guarded()),
         Job("EC-L2O on test days", study.train_references),
@@ -248,23 +252,23 @@ def _authors_settings(study: DemandResponse) -> tuple[tuple[float, float], ...]:
     return ((PAPER_TRUST, PAPER_MU), AUTHORS_EXAMPLE) if study.settings.preset == "authors-code" else ()
 
 
-def _calibrated(trained: dict[str, Any]) -> dict[Calibrated, MLAROBD]:
+def _calibrated(trained: dict[str, Any]) -> dict[CalibratedTraining, MLAROBD]:
     return {**trained["EC-L2O, first half"], **trained["EC-L2O, second half"]}
 
 
-def _entries(study: DemandResponse, trained: dict[str, Any], chosen: list[Choice]) -> dict[str, StudyEntry]:
+def _entries(study: DemandResponse, trained: dict[str, Any], chosen: list[ChosenSetting]) -> dict[str, StudyAgent]:
     """The table's rows in order, without the oracle."""
     seeds, calibrated = study.settings.seed_numbers, _calibrated(trained)
-    alone: list[PureML] = [trained["PureML"][Alone(0.0, seed)] for seed in seeds]
+    alone: list[PureML] = [trained["PureML"][StandaloneTraining(0.0, seed)] for seed in seeds]
 
     def with_seeds(trust: float | None, mu: float | None) -> list[MLAROBD]:
         return [agent for s, agent in calibrated.items() if (s.trust, s.mu) == (trust, mu) and s.seed in seeds]
 
-    def chosen_by(choice: Choice, how: str) -> Tuned:
+    def chosen_by(choice: ChosenSetting, how: str) -> TunedAgents:
         trust, mu = choice.setting.trust, choice.setting.mu
         assert trust is not None
         assert mu is not None
-        return Tuned(trust, mu, how, with_seeds(trust, mu))
+        return TunedAgents(trust, mu, how, with_seeds(trust, mu))
 
     paper = with_seeds(PAPER_TRUST, PAPER_MU)
     tuned = chosen_by(chosen[0], "by its cost on the validation month")
@@ -272,21 +276,22 @@ def _entries(study: DemandResponse, trained: dict[str, Any], chosen: list[Choice
     seasonal_trust, seasonal = _best(study, trained["seasonal"])
     kind = study.network_kind.__name__
     authors = [
-        [trained["EC-L2O, authors' loss"][Authors(*pair, seed)] for seed in seeds] for pair in _authors_settings(study)
+        [trained["EC-L2O, authors' loss"][AuthorsTraining(*pair, seed)] for seed in seeds]
+        for pair in _authors_settings(study)
     ]
     return {
-        **expert_entries(),
-        "rhc": planner_entry(HOURS),
-        **network_entries(kind, alone, paper, tuned),
-        **({} if chosen[0].setting == chosen[1].setting else {"ec-l2o-careful": tuned_entry(kind, careful, "careful")}),
-        **(authors_entries(kind, *authors) if authors else {}),
-        "seasonal": StudyEntry(
+        **expert_agents(),
+        "rhc": planner_agent(HOURS),
+        **network_agents(kind, alone, paper, tuned),
+        **({} if chosen[0].setting == chosen[1].setting else {"ec-l2o-careful": tuned_agent(kind, careful, "careful")}),
+        **(authors_agents(kind, *authors) if authors else {}),
+        "seasonal": StudyAgent(
             "Seasonal",
             "A linear advisor on a rolling profile, trained through the calibrator on 4-day windows.",
             {"trust": seasonal_trust, "mu": 0.0, "advisor": "SeasonalLinear"},
             seasonal,
         ),
-        "guarded": StudyEntry(
+        "guarded": StudyAgent(
             f"Guarded, {PROMISE:g}",
             f"A regression that learns while it runs, corrected and trained through a guard: at most {PROMISE:g} times the "
             "optimum of the day, whatever happens.",
@@ -306,7 +311,7 @@ def _best(study: DemandResponse, candidates: dict[Any, list]) -> tuple[Any, list
 def _trade_off(study: DemandResponse, trained: dict[str, Any], progress: Progress) -> list[TradeOffPoint]:
     """Average cost against ratio over the parameters that trade one for the other (first seed)."""
     first = study.settings.seed_numbers[0]
-    advisor = trained["PureML"][Alone(0.0, first)].advisor
+    advisor = trained["PureML"][StandaloneTraining(0.0, first)].advisor
     cases: list[tuple[str, str, AbstractAgent]] = [("r-obd", "", ROBD())]
     cases += [("pure-ml", f"kappa {s.kappa:g}", a) for s, a in trained["PureML"].items() if s.seed == first]
     cases += [("switch", f"gamma {gamma:g}", Switch(advisor, gamma=gamma)) for gamma in GAMMAS]
@@ -314,16 +319,18 @@ def _trade_off(study: DemandResponse, trained: dict[str, Any], progress: Progres
     cases += [
         ("ec-l2o", f"trust {s.trust:g}, mu {s.mu:g}", a) for s, a in _calibrated(trained).items() if s.seed == first
     ]
-    return trade_off_points(cases, study.test, progress)
+    return score_trade_off(cases, study.test, progress)
 
 
 def _theorems(study: DemandResponse, trained: dict[str, Any]) -> list[dict[str, Any]]:
     """Theorems 5.1 and 5.2 for EC-L2O (first seed)."""
     problem, contexts = study.problem, study.contexts
-    training, use = (of(problem, contexts) for of in (generalization.training_days, generalization.test_days))
+    training, use = (
+        of(problem, contexts) for of in (generalization.solve_training_days, generalization.solve_test_days)
+    )
     return [
         {"trust": setting.trust, "mu": setting.mu}
-        | generalization.theorems(
+        | generalization.evaluate_theorems(
             _calibrated(trained)[setting],
             trained["EC-L2O on test days"][setting],
             problem,

@@ -29,25 +29,26 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
 from ecl2o import theory
-from ecl2o.paper.results import Study, TestedEntry, TradeOffPoint, best, is_unfinished, shown
-from ecl2o.paper.shift import quarters
-from ecl2o.plots.policy_week import clock, days_of, median_week, totals
+from ecl2o.paper.pareto import pareto_front
+from ecl2o.paper.results import Study, StudyRow, TradeOffPoint, find_best_row, is_unfinished, reported_rows
+from ecl2o.paper.shift import split_quarters
+from ecl2o.plots.policy_week import find_median_week, slice_days, sum_coordinates, to_wall_clock
 from ecl2o.plots.style import (
     BLACK,
     BLUE,
-    FORMATS,
     GREEN,
     GREY,
     LIGHT,
     ORANGE,
     PURPLE,
+    REPORT_FORMATS,
     SKY,
     VERMILLION,
-    house_style,
+    apply_style,
     line_style,
-    looks,
     new_figure,
-    save_as,
+    row_looks,
+    save_figure,
 )
 from ecl2o.theory.forms import Form
 
@@ -65,7 +66,7 @@ def draw_bounds(m: float, alpha: float, beta: float, trusts: list[float]) -> Fig
     """Competitive-ratio bounds against rho: pure ML (a lower bound), MLA-ROBD by trust, and R-OBD; both forms."""
     largest = 1.5 * max(float(theory.useful_prediction_error(m, alpha, beta, form)) for form, _ in _FORMS)
     rho = np.linspace(0.0, largest, _POINTS)
-    with house_style():
+    with apply_style():
         figure = new_figure(height=3.4)
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (form, title) in zip(panels, _FORMS, strict=True):
@@ -101,8 +102,8 @@ _ROOM = 1.22  # of the axis for the numbers at the ends of bars
 
 def draw_bars(study: Study) -> Figure:
     """Two panels; error bars are one standard deviation over seeds."""
-    rows = shown(study)
-    with house_style():
+    rows = reported_rows(study)
+    with apply_style():
         figure = new_figure(height=0.9 + 0.29 * len(rows))
         cost, ratio = figure.subplots(1, 2, sharey=True)
         _draw_bar_panel(cost, rows, "average_cost", log=False)
@@ -117,7 +118,7 @@ def draw_bars(study: Study) -> Figure:
         return figure
 
 
-def _draw_bar_panel(axes, rows: list[TestedEntry], figure: str, log: bool) -> None:
+def _draw_bar_panel(axes, rows: list[StudyRow], figure: str, log: bool) -> None:
     means, spreads = _means(rows, figure)
     finite = np.isfinite(means)
     reach = float(np.max((means + spreads)[finite], initial=1.1))
@@ -129,7 +130,7 @@ def _draw_bar_panel(axes, rows: list[TestedEntry], figure: str, log: bool) -> No
         ticks = [tick for tick in (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000) if tick <= end]
         axes.set_xticks(ticks[:: 1 if len(ticks) <= 7 else 2])
     start = 1.0 if log else 0.0
-    look = looks([row.name for row in rows])
+    look = row_looks([row.name for row in rows])
     for place, (row, mean, spread) in enumerate(zip(rows, means, spreads, strict=True)):
         shown = mean if np.isfinite(mean) else reach
         hatch = None if np.isfinite(mean) else "///"
@@ -150,7 +151,7 @@ def _draw_bar_panel(axes, rows: list[TestedEntry], figure: str, log: bool) -> No
     axes.set_xlim(start, end)
 
 
-def _means(rows: list[TestedEntry], figure: str) -> tuple[np.ndarray, np.ndarray]:
+def _means(rows: list[StudyRow], figure: str) -> tuple[np.ndarray, np.ndarray]:
     values = [row.over_seeds(figure) for row in rows]
     means = np.array([value.mean() for value in values])
     spreads = np.array([value.std() if np.isfinite(value).all() else 0.0 for value in values])
@@ -164,8 +165,8 @@ def draw_moved_days(study: Study) -> Figure:
     """Average cost over the oracle's, mean and standard deviation over seeds; the amounts are on the axis below."""
     cases = study.extra["shift"]["moved"]
     names = list(cases[0]["cost"])
-    look = looks(names)
-    with house_style():
+    look = row_looks(names)
+    with apply_style():
         figure = new_figure(height=3.4)
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (what, title) in zip(panels, _MOVED_DAYS_PANELS, strict=True):
@@ -177,7 +178,7 @@ def draw_moved_days(study: Study) -> Figure:
             for name in names:
                 means, spreads = (np.array([case["cost"][name][part] for case in shown]) for part in ("mean", "std"))
                 axes.plot(
-                    amounts, means, marker=look[name].marker, label=study.entries[name].label, **line_style(look[name])
+                    amounts, means, marker=look[name].marker, label=study.rows[name].label, **line_style(look[name])
                 )
                 axes.fill_between(
                     amounts, means - spreads, means + spreads, color=look[name].color, alpha=0.15, linewidth=0
@@ -204,10 +205,10 @@ def draw_shift(study: Study, seed: int = 0) -> Figure:
     per_day = contexts.steps_per_day
     before = len(contexts.training) // per_day + contexts.split.validation_days
     days = contexts.values[: contexts.n_days * per_day].reshape(contexts.n_days, per_day * contexts.dim)
-    placed = _map(days, seed)
+    placed = _embed_days(days, seed)
     mornings = contexts.time[: contexts.n_days * per_day : per_day]
-    parts = quarters(contexts.test_time()[::per_day])
-    with house_style():
+    parts = split_quarters(contexts.test_time()[::per_day])
+    with apply_style():
         figure = new_figure(height=3.2)
         panels = list(figure.subplots(1, len(parts), sharex=True, sharey=True, squeeze=False).flat)
         label = f"{mornings[0]:%d %b} to {mornings[before - 1]:%d %b}: training and validation"
@@ -225,7 +226,7 @@ def draw_shift(study: Study, seed: int = 0) -> Figure:
         return figure
 
 
-def _map(days: np.ndarray, seed: int) -> np.ndarray:
+def _embed_days(days: np.ndarray, seed: int) -> np.ndarray:
     """One thread: the same map every time, and no waiting for threads on a busy machine."""
     perplexity = min(_PERPLEXITY, (len(days) - 1) / 3)
     with threadpool_limits(limits=1):
@@ -245,8 +246,8 @@ _TAIL_PANELS = (
 
 def draw_tails(study: Study) -> Figure:
     """Ratio against percentile, 90 to 100 (the competitive ratio), means over seeds."""
-    rows = [row for row in shown(study) if row.name != "oracle"]
-    with house_style():
+    rows = [row for row in reported_rows(study) if row.name != "oracle"]
+    with apply_style():
         figure = new_figure(height=3.8)
         axes = figure.subplots()
         _draw_tail(axes, rows, study, _LEVELS)
@@ -258,13 +259,11 @@ def draw_tails(study: Study) -> Figure:
 
 def draw_highest_tails(study: Study) -> Figure:
     """The same beyond the 99th percentile, in two panels, with the spread over seeds: the paper's Figure 6."""
-    with house_style():
+    with apply_style():
         figure = new_figure(height=3.2)
         panels = figure.subplots(1, 2, sharey=True)
         for axes, (title, names) in zip(panels, _TAIL_PANELS, strict=True):
-            _draw_tail(
-                axes, [study.entries[name] for name in names if name in study.entries], study, _HIGHEST, spread=True
-            )
+            _draw_tail(axes, [study.rows[name] for name in names if name in study.rows], study, _HIGHEST, spread=True)
             axes.set_xlim(99.0, 100.02)
             axes.set_title(title)
             axes.legend(loc="upper left")
@@ -272,8 +271,8 @@ def draw_highest_tails(study: Study) -> Figure:
         return figure
 
 
-def _draw_tail(axes, rows: list[TestedEntry], study: Study, levels: np.ndarray, spread: bool = False) -> None:
-    look = looks(list(study.entries))
+def _draw_tail(axes, rows: list[StudyRow], study: Study, levels: np.ndarray, spread: bool = False) -> None:
+    look = row_looks(list(study.rows))
     axes.set_yscale("log")
     for place, row in enumerate(rows):
         curves = tail_curves(row, levels)
@@ -289,12 +288,12 @@ def _draw_tail(axes, rows: list[TestedEntry], study: Study, levels: np.ndarray, 
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def tail_curve(row: TestedEntry, levels: np.ndarray = _LEVELS) -> np.ndarray:
+def tail_curve(row: StudyRow, levels: np.ndarray = _LEVELS) -> np.ndarray:
     """The mean over seeds of the percentiles of the ratio; NaN, which is not drawn, where it is infinite."""
     return tail_curves(row, levels).mean(axis=1)
 
 
-def tail_curves(row: TestedEntry, levels: np.ndarray) -> np.ndarray:
+def tail_curves(row: StudyRow, levels: np.ndarray) -> np.ndarray:
     """The percentiles of the ratio, (levels, seeds)."""
     ratios = np.stack([np.asarray(score.ratio, float) for score in row.scores])
     with np.errstate(invalid="ignore"):
@@ -311,22 +310,22 @@ def _by_height(axes):
 
 def draw_trade_off(study: Study) -> Figure:
     """Every setting as a point; a line joins those of a family that are not dominated. Down and left is better."""
-    hidden = set(study.entries) - {row.name for row in shown(study)}
+    hidden = set(study.rows) - {row.name for row in reported_rows(study)}
     points = [
         point
         for point in study.trade_off
         if point.family not in hidden and np.isfinite([point.average_cost, point.competitive_ratio]).all()
     ]
     families = list(dict.fromkeys(point.family for point in points))
-    look = looks(families)
-    with house_style():
+    look = row_looks(families)
+    with apply_style():
         figure = new_figure(height=3.8)
         axes = figure.subplots()
         axes.set_yscale("log")
         for family in families:
             members = [point for point in points if point.family == family]
-            boundary = pareto(members)
-            label = study.entries[family].label if family in study.entries else family
+            boundary = pareto_front(members, lambda point: (point.average_cost, point.competitive_ratio))
+            label = study.rows[family].label if family in study.rows else family
             spots: dict[str, Any] = {"marker": look[family].marker, "color": look[family].color}
             axes.scatter(*_coordinates(members), s=22, alpha=0.35, linewidth=0, **spots)
             axes.plot(*_coordinates(boundary), markersize=6, label=label, **line_style(look[family]) | spots)
@@ -342,20 +341,6 @@ def draw_trade_off(study: Study) -> Figure:
         return figure
 
 
-def pareto(points: Sequence[TradeOffPoint]) -> list[TradeOffPoint]:
-    """The points that no other beats in both figures, by average cost.
-
-    >>> a, b, c = (TradeOffPoint("f", s, x, y) for s, x, y in (("a", 1.0, 3.0), ("b", 2.0, 1.5), ("c", 2.5, 1.5)))
-    >>> [point.setting for point in pareto([c, b, a])]
-    ['a', 'b']
-    """
-    kept: list[TradeOffPoint] = []
-    for point in sorted(points, key=lambda point: (point.average_cost, point.competitive_ratio)):
-        if not kept or point.competitive_ratio < kept[-1].competitive_ratio:
-            kept.append(point)
-    return kept
-
-
 def _coordinates(points: Sequence[TradeOffPoint]) -> tuple[list[float], list[float]]:
     return [point.average_cost for point in points], [point.competitive_ratio for point in points]
 
@@ -365,27 +350,29 @@ _COLUMNS = 4
 
 def draw_worst_day(study: Study) -> Figure:
     """One small panel per row, all on the same axes, with the context and the oracle in each."""
-    day, units = study.worst_day, units_of(study)
-    time = clock(day.time)
+    day, units = study.worst_day, find_units(study)
+    time = to_wall_clock(day.time)
     names = [name for name in day.actions if name != "oracle"]
-    look = looks(list(day.actions))
+    look = row_looks(list(day.actions))
     scale = units.factor if units.common else 1.0
     lines = -(-len(names) // _COLUMNS)
-    with house_style():
+    with apply_style():
         figure = new_figure(height=0.9 + 1.35 * lines)
         panels = list(figure.subplots(lines, _COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
         for axes in panels[len(names) :]:
             axes.set_visible(False)
         for place, (axes, name) in enumerate(zip(panels, names, strict=False)):
             if units.common:
-                axes.fill_between(time, totals(day.contexts) * scale, color=LIGHT, label="context")
+                axes.fill_between(time, sum_coordinates(day.contexts) * scale, color=LIGHT, label="context")
             if "oracle" in day.actions:
-                best = totals(day.actions["oracle"]) * scale
+                best = sum_coordinates(day.actions["oracle"]) * scale
                 axes.plot(
                     time, best, color=BLACK, linewidth=1, linestyle=(0, (2, 1)), label="oracle, from its own start"
                 )
-            axes.plot(time, totals(day.actions[name]) * scale, color=look[name].color, linewidth=2, label="this row")
-            axes.set_title(f"{study.entries[name].label}\nratio {day.ratios[name]:.3g}", fontsize=8)
+            axes.plot(
+                time, sum_coordinates(day.actions[name]) * scale, color=look[name].color, linewidth=2, label="this row"
+            )
+            axes.set_title(f"{study.rows[name].label}\nratio {day.ratios[name]:.3g}", fontsize=8)
             axes.xaxis.set_major_locator(dates.HourLocator(byhour=(0, 12)))
             axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))
             axes.margins(x=0)
@@ -402,7 +389,7 @@ _LITTLE = 0.1  # of the range of contexts: a day that moves through less has lit
 
 
 @dataclasses.dataclass(frozen=True)
-class Plate:
+class ReportFigure:
     """A figure to be drawn: the name of its files, its title, what to see in it."""
 
     stem: str
@@ -411,14 +398,14 @@ class Plate:
     draw: Callable[[Study], Figure]
 
 
-def plates(study: Study) -> list[Plate]:
+def report_figures(study: Study) -> list[ReportFigure]:
     """The figures in the order of the report."""
-    worst, rows = study.worst_day, study.entries
+    worst, rows = study.worst_day, study.rows
     label = rows[worst.row].label
     moved = [_MOVED_DAYS] if "shift" in study.extra else []
     unfinished = is_unfinished(study, rows[worst.row])
     every = [
-        Plate(
+        ReportFigure(
             "bars",
             "Average cost and worst day",
             "Left: what each row pays on average, as a multiple of the daily oracle. Right: its worst test day, as a multiple "
@@ -427,7 +414,7 @@ def plates(study: Study) -> list[Plate]:
             "whiskers have nothing random in them.",
             draw_bars,
         ),
-        Plate(
+        ReportFigure(
             "trade-off",
             "Average cost against competitive ratio",
             "Every point is one setting of a family (its trust, mu, kappa or gamma; first seed), every line joins those settings "
@@ -435,14 +422,14 @@ def plates(study: Study) -> list[Plate]:
             "better; a family whose line lies below another's offers more safety for the same cost.",
             draw_trade_off,
         ),
-        Plate(
+        ReportFigure(
             "tails",
             "The bad days",
             "The ratio of cost to the day's optimum at high percentiles of the test days, mean over seeds; at 100 it is the "
             "competitive ratio. A line that turns up only at the very end has few bad days, and those explain its ratio.",
             draw_tails,
         ),
-        Plate(
+        ReportFigure(
             "highest-tails",
             "The very worst days",
             "The same beyond the 99th percentile, for the rows that the paper compares there. Shaded: from the least to the "
@@ -450,24 +437,24 @@ def plates(study: Study) -> list[Plate]:
             f"{study.test_days / 100:.1f} days.",
             draw_highest_tails,
         ),
-        Plate(
+        ReportFigure(
             "worst-day",
             f"The worst day of {label}",
             f"{worst.time[0]:%d %B}, the test day on which {label} had its largest ratio, {worst.ratios[worst.row]:.3g} (first "
             "seed), and what every row did on it. Each starts from its own last action of the day before and is compared with "
             "the optimum from there; the dashed line is the oracle that ran through all test days. "
-            + _worst_day_in_words(study),
+            + _describe_worst_day(study),
             draw_worst_day,
         ),
-        Plate(
+        ReportFigure(
             "week",
             "A week of contexts and actions",
-            f"The test week of median cost, with {best(study, 'average_cost').label}, which is the cheapest row on average, and "
-            "R-OBD. Moving is expensive, so good actions follow the context late and smoothly; the oracle starts to move before "
+            f"The test week of median cost, with {find_best_row(study, 'average_cost').label}, the cheapest row on average, "
+            "and R-OBD. Moving is expensive, so good actions follow the context late and smoothly; the oracle moves before "
             "the context does, because it knows it.",
             draw_week,
         ),
-        Plate(
+        ReportFigure(
             "shift",
             "Training days and test days",
             "t-SNE of whole days: days with similar contexts lie near each other, axes have no meaning. Test days (triangles) "
@@ -475,20 +462,20 @@ def plates(study: Study) -> list[Plate]:
             draw_shift,
         ),
         *moved,
-        Plate(
+        ReportFigure(
             "bounds",
             "What the theorems promise",
             "Competitive ratio against the error of the advice, for this problem's constants. Pure ML can be at least as bad as "
             "its dotted line; MLA-ROBD and R-OBD are never worse than theirs. More trust pays for good advice and costs for bad; "
             "to the right of the thin line no trust helps. Left: the corrected and sharper forms (docs/errata.md); right: as "
-            "printed. Where alpha = beta only pure ML's line differs." + _constant_curvature_in_words(study),
+            "printed. Where alpha = beta only pure ML's line differs." + _describe_constant_curvature(study),
             _draw_study_bounds,
         ),
     ]
     return [plate for plate in every if not (unfinished and plate.stem in _OF_NETWORKS)]
 
 
-_MOVED_DAYS = Plate(
+_MOVED_DAYS = ReportFigure(
     "moved-days",
     "Days unlike the training days, on purpose",
     "The training days with a number added to every context, or multiplied by one: average cost over that of the oracle of the "
@@ -498,14 +485,14 @@ _MOVED_DAYS = Plate(
 )
 
 
-def save_plate(plate: Plate, study: Study, folder: Path) -> None:
+def save_report_figure(plate: ReportFigure, study: Study, folder: Path) -> None:
     """Draw a figure into a folder, once per format."""
     figure = plate.draw(study)
-    for kind in FORMATS:
-        save_as(figure, folder / f"{plate.stem}.{kind}")
+    for kind in REPORT_FORMATS:
+        save_figure(figure, folder / f"{plate.stem}.{kind}")
 
 
-def _worst_day_in_words(study: Study) -> str:
+def _describe_worst_day(study: Study) -> str:
     """What there is to see on the worst day: often next to nothing, and that is the point."""
     day, test = study.worst_day.contexts, study.contexts.test_days().days
     moved = float(np.ptp(day, axis=0).max() / max(float(np.ptp(test)), 1e-300))
@@ -520,7 +507,7 @@ def _worst_day_in_words(study: Study) -> str:
     )
 
 
-def _constant_curvature_in_words(study: Study) -> str:
+def _describe_constant_curvature(study: Study) -> str:
     """Why R-OBD's line is higher than its worst day in the table can be."""
     if study.study != "demand-response":
         return ""
@@ -552,7 +539,7 @@ class Units:
         return self.action == self.context
 
 
-def units_of(study: Study) -> Units:
+def find_units(study: Study) -> Units:
     """Power for demand response, requests and racks for right-sizing, plain numbers for anything else."""
     if study.contexts.base_shortage is not None:
         in_watts = 1 / study.contexts.scale
@@ -567,21 +554,21 @@ def units_of(study: Study) -> Units:
 
 def draw_week(study: Study) -> Figure:
     """The week whose optimum costs the median of all test weeks (first seed)."""
-    units, rows = units_of(study), study.entries
-    shown = dict.fromkeys(("oracle", best(study, "average_cost").name, "r-obd"))
+    units, rows = find_units(study), study.rows
+    shown = dict.fromkeys(("oracle", find_best_row(study, "average_cost").name, "r-obd"))
     shown = [name for name in shown if name in rows]
-    first, days = median_week(rows["oracle"].scores[0].cost)
-    time = days_of(clock(study.contexts.test_time()), first, days, study.contexts.steps_per_day)
+    first, days = find_median_week(rows["oracle"].scores[0].cost)
+    time = slice_days(to_wall_clock(study.contexts.test_time()), first, days, study.contexts.steps_per_day)
     contexts = study.contexts.test_days().days[first : first + days].reshape(-1, study.contexts.dim)
-    with house_style():
+    with apply_style():
         figure = new_figure(height=2.8 if units.common else 3.8)
         panels = figure.subplots(1 if units.common else 2, 1, sharex=True, squeeze=False)[:, 0]
-        panels[0].fill_between(time, totals(contexts) * units.factor, color=LIGHT, step=None, label="context")
+        panels[0].fill_between(time, sum_coordinates(contexts) * units.factor, color=LIGHT, step=None, label="context")
         panels[0].set_ylabel(units.context)
         for name in shown:
             actions = np.asarray(rows[name].scores[0].runs.actions)[first : first + days]
-            values = totals(actions).reshape(-1) * (units.factor if units.common else 1.0)
-            style = line_style(looks(list(rows))[name]) | (
+            values = sum_coordinates(actions).reshape(-1) * (units.factor if units.common else 1.0)
+            style = line_style(row_looks(list(rows))[name]) | (
                 {"color": BLACK, "linewidth": 1.2} if name == "oracle" else {}
             )
             panels[-1].plot(time, values, label=f"{rows[name].label}'s action", **style)

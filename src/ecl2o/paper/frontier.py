@@ -139,7 +139,7 @@ class Frontier:
         }
 
 
-def run(
+def run_frontier(
     contexts: Contexts, settings: FrontierSettings = FrontierSettings(), progress: Progress = ignore_progress
 ) -> Frontier:
     """Train every family on the training days, choose on the validation days, report on the test days."""
@@ -150,7 +150,7 @@ def run(
         )
     if (contexts.training == contexts.training[0]).all():
         raise DataError(f"the training days of {contexts.name} never change, so that there is nothing to learn.")
-    used = contexts if contexts.preset else contexts.scaled_to(1.0)
+    used = contexts if contexts.preset else contexts.scale_to(1.0)
     setup = _Setup(used, settings, used.scale / contexts.scale)
     smallest = float(theory.smallest_feasible_ratio(settings.alpha))
     ratios = [ratio for ratio in settings.ratios if ratio > smallest]
@@ -170,7 +170,7 @@ def run(
         test_days=setup.test.days.shape[0],
         oracle_average_cost=float(np.mean(setup.test.unit)) * (contexts.scale / setup.contexts.scale) ** 2,
         settings=settings,
-        source=source_of(contexts),
+        source=describe_source(contexts),
         seconds=time.perf_counter() - started,
         daily_oracle=float(np.mean(setup.test.oracle_cost) / np.mean(setup.test.unit)),
     )
@@ -270,7 +270,7 @@ class _Setup:
         guarded = []
         for done, (terms, guard) in enumerate(trained["guarded"].items(), start=1):
             found = through(renewed(guard, terms.steps(self.period)))()
-            guarded.append(_guarded_point(terms, found))
+            guarded.append(_make_guarded_point(terms, found))
             progress("testing guards", done, len(trained["guarded"]))
         rows: list[tuple[str, str, float | None, dict[str, Any], Callable[[], DailyScore]]] = [
             ("r-obd", "R-OBD", exact, {}, days(ROBD())),
@@ -284,8 +284,8 @@ class _Setup:
                 {"advisor": kind, "trust": TWO_STAGE_TRUST},
                 days(MLAROBD(alone.advisor, TWO_STAGE_TRUST)),
             ),
-            ("ec-l2o", "EC-L2O", None, _calibrated(kind, paper), days(calibrated[paper])),
-            ("ec-l2o-tuned", "EC-L2O, tuned", None, _calibrated(kind, tuned), days(calibrated[tuned])),
+            ("ec-l2o", "EC-L2O", None, _calibrated_parameters(kind, paper), days(calibrated[paper])),
+            ("ec-l2o-tuned", "EC-L2O, tuned", None, _calibrated_parameters(kind, tuned), days(calibrated[tuned])),
         ]
         points = []
         for family, label, promise, parameters, score in rows:
@@ -296,7 +296,7 @@ class _Setup:
         return [points[0], *guarded, *points[1:]]
 
 
-def _guarded_point(terms: PromiseSpec, found: DailyScore) -> FrontierPoint:
+def _make_guarded_point(terms: PromiseSpec, found: DailyScore) -> FrontierPoint:
     if not bool(np.all(found.runs.converged)):
         raise DataError("some contexts lie outside the interval in which all were said to lie, so nothing is promised.")
     return FrontierPoint(
@@ -313,11 +313,11 @@ def _guarded_point(terms: PromiseSpec, found: DailyScore) -> FrontierPoint:
     )
 
 
-def _calibrated(kind: str, pair: tuple[float, float]) -> dict[str, Any]:
+def _calibrated_parameters(kind: str, pair: tuple[float, float]) -> dict[str, Any]:
     return {"advisor": kind, "trust": pair[0], "mu": pair[1]}
 
 
-def source_of(contexts: Contexts) -> dict[str, Any]:
+def describe_source(contexts: Contexts) -> dict[str, Any]:
     """Where the contexts come from, as JSON's types."""
     metadata = contexts.metadata
     return {

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from ecl2o.paper.frontier import Frontier, FrontierPoint
-from ecl2o.paper.pareto import COST, RATIO, Point, family_of, fronts
+from ecl2o.paper.pareto import COST, RATIO, SweepPoint, family_of, pareto_fronts
 from ecl2o.plots.style import (
     BLACK,
     GREY,
@@ -21,10 +21,10 @@ from ecl2o.plots.style import (
     OLIVE,
     PURPLE,
     Look,
-    house_style,
+    apply_style,
     line_style,
-    looks,
     new_figure,
+    row_looks,
 )
 
 LABELS = {
@@ -38,15 +38,15 @@ _MARKERS = "o^DvPX<>"
 _FRONT_TICKS = (1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100, 200, 500)
 
 
-def draw_fronts(points: Sequence[Point], network: str) -> Figure:
+def draw_fronts(points: Sequence[SweepPoint], network: str) -> Figure:
     """Every setting as a faint point, the front of each family as a line; whiskers are one standard deviation over seeds.
 
     Down and to the left is better. Settings whose mean ratio is infinite are left out.
     """
     shown = [point for point in points if point.setting.network in (None, network) and np.isfinite(point.mean[RATIO])]
-    found = fronts(shown)
+    found = pareto_fronts(shown)
     trusts = sorted(trust for family, _, trust in found if family == "ec-l2o" and trust is not None)
-    with house_style():
+    with apply_style():
         figure = new_figure(height=4.6)
         axes = figure.subplots()
         axes.set_yscale("log")
@@ -67,21 +67,21 @@ def draw_fronts(points: Sequence[Point], network: str) -> Figure:
         return figure
 
 
-def _draw_front(axes, edge: Sequence[Point], look: Look, label: str) -> None:
+def _draw_front(axes, edge: Sequence[SweepPoint], look: Look, label: str) -> None:
     across, up = ([point.spread[name] for point in edge] for name in (COST, RATIO))
     whiskers = {"fmt": "none", "ecolor": look.color, "elinewidth": 0.7, "alpha": 0.6}
     axes.errorbar(*_coordinates(edge), xerr=across, yerr=up, **whiskers)
     axes.plot(*_coordinates(edge), marker=look.marker, markersize=4.5, label=label, **line_style(look))
 
 
-def _coordinates(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+def _coordinates(points: Sequence[SweepPoint]) -> tuple[list[float], list[float]]:
     return [point.mean[COST] for point in points], [point.mean[RATIO] for point in points]
 
 
 def _look(family: str, trust: float | None, trusts: list[float]) -> Look:
     """A family's look; EC-L2O's go from light to dark with trust."""
     if family != "ec-l2o" or trust is None:
-        return looks([family])[family] if family in LABELS else Look(GREY, "d", "-")
+        return row_looks([family])[family] if family in LABELS else Look(GREY, "d", "-")
     place = trusts.index(trust)
     shade = 0.35 + 0.6 * place / max(len(trusts) - 1, 1)
     red, green, blue, _ = colormaps["Oranges"](shade)
@@ -106,7 +106,7 @@ _DASHED = (0, (4, 2))
 
 def draw_frontier(frontier: Frontier) -> Figure:
     """Two panels with one cost axis; down and left is better. What promises nothing stands at the right edge of the first."""
-    with house_style():
+    with apply_style():
         figure = new_figure(height=4.4)
         promised, seen = figure.subplots(1, 2, sharey=True, width_ratios=(1.25, 1))
         _draw_promises(promised, frontier)
@@ -174,7 +174,7 @@ def _draw_worst(axes, frontier: Frontier) -> None:
 
 def _plot(axes, members: Sequence[FrontierPoint], ratios: list[float]) -> None:
     first = members[0]
-    look = looks([first.family])[first.family] if first.per is None else _PERIODS[first.per]
+    look = row_looks([first.family])[first.family] if first.per is None else _PERIODS[first.per]
     style = line_style(look) | {"marker": look.marker, "markersize": 6, "linewidth": 1.2}
     if first.bounded:
         style |= {"linestyle": _DASHED, "markerfacecolor": "white"}

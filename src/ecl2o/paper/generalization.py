@@ -29,8 +29,8 @@ _FORMS: tuple[Form, ...] = ("tight", "paper")
 
 
 @dataclasses.dataclass(frozen=True)
-class Days:
-    """Days as instances, with the optimum of each."""
+class SolvedDays:
+    """SolvedDays as instances, with the optimum of each."""
 
     instances: Instance
     best: Trajectory
@@ -42,23 +42,23 @@ class Days:
         return np.concatenate([x0, contexts.reshape(len(x0), -1)], axis=1)
 
 
-def days_of(problem: Problem, x0: np.ndarray, days: np.ndarray) -> Days:
+def solve_days(problem: Problem, x0: np.ndarray, days: np.ndarray) -> SolvedDays:
     """Each day from the last context before it, the first from `x0`."""
     starts = np.concatenate([np.asarray(x0)[None], days[:-1, -1]])
     instances = Instance(starts, days)
-    return Days(instances, _oracles(problem, instances))
+    return SolvedDays(instances, _oracles(problem, instances))
 
 
-def training_days(problem: Problem, contexts: Contexts) -> Days:
+def solve_training_days(problem: Problem, contexts: Contexts) -> SolvedDays:
     """The training days after the first."""
     days = contexts.training.reshape(-1, contexts.steps_per_day, contexts.dim)
-    return days_of(problem, days[0, -1], days[1:])
+    return solve_days(problem, days[0, -1], days[1:])
 
 
-def test_days(problem: Problem, contexts: Contexts) -> Days:
+def solve_test_days(problem: Problem, contexts: Contexts) -> SolvedDays:
     """The test days."""
     x0, days, _ = contexts.test_days()
-    return days_of(problem, x0, days)
+    return solve_days(problem, x0, days)
 
 
 @eqx.filter_jit
@@ -78,12 +78,12 @@ def _terms(
     return loss.scale.factor * played.cost, jax.nn.relu(error - loss.rho_bar)
 
 
-def theorems(
+def evaluate_theorems(
     trained: MLAROBD,
     reference: MLAROBD,
     problem: Problem,
-    training: Days,
-    use: Days,
+    training: SolvedDays,
+    use: SolvedDays,
     mu: float,
     rho_bar: float,
     diameter: float,

@@ -97,7 +97,7 @@ class ProblemCase(eqx.Module):
         contexts = weather_contexts()
         windows, days = contexts.training_windows(), contexts.validation_days()
         starts = np.concatenate([days.x0[None], days.days[:-1, -1]])
-        training, validation = (_within(problem, given) for given in (windows, Instance(starts, days.days)))
+        training, validation = (_project_starts(problem, given) for given in (windows, Instance(starts, days.days)))
         oracles = eqx.filter_jit(jax.vmap(lambda s: oracle(problem, s)))(training)
         return cls(problem, training, oracles, validation)
 
@@ -113,15 +113,15 @@ class ProblemCase(eqx.Module):
         return MLAROBD(network, trust=TRUST)
 
 
-def _within(problem: Problem, instances: Instance) -> Instance:
+def _project_starts(problem: Problem, instances: Instance) -> Instance:
     """The same instances, starting inside the action set."""
     return Instance(jax.vmap(problem.actions.project)(instances.x0), instances.contexts)
 
 
-def problems() -> dict[str, Problem]:
+def make_problems() -> dict[str, Problem]:
     """The case study, and the same with bounds that bind.
 
-    >>> list(problems())
+    >>> list(make_problems())
     ['no bounds', 'bounds']
     """
     hitting, switching = SquaredTracking(), Mahalanobis.isotropic(ALPHA, dim=1)
@@ -131,7 +131,7 @@ def problems() -> dict[str, Problem]:
     }
 
 
-def gradient_errors(
+def measure_gradient_errors(
     setting: ProblemCase, methods: dict[str, AbstractGradient], effort: Effort
 ) -> dict[str, GradientError]:
     """How far each method's gradient is from the true one, on batches, in the middle of a training."""
@@ -148,11 +148,11 @@ def gradient_errors(
     errors = {}
     for name, method in methods.items():
         ready = method.prepare_for(agent, setting.problem, setting.training, setting.oracles, jax.random.key(1))
-        errors[name] = compared(_slopes(ready, agent, setting, effort), true, ready.report())
+        errors[name] = compare_gradients(_slopes(ready, agent, setting, effort), true, ready.report())
     return errors
 
 
-def compared(
+def compare_gradients(
     found: Float[np.ndarray, "b n"], true: Float[np.ndarray, "b n"], report: dict[str, float]
 ) -> GradientError:
     """How gradients, one for each batch, differ from the true ones."""
@@ -188,12 +188,12 @@ def _slopes(
     return np.asarray(all_slopes(places, jax.random.split(jax.random.key(3), effort.batches)))
 
 
-def costs_reached(setting: ProblemCase, methods: dict[str, AbstractGradient], effort: Effort) -> dict[str, CostReached]:
+def train_each(setting: ProblemCase, methods: dict[str, AbstractGradient], effort: Effort) -> dict[str, CostReached]:
     """Train with each method for the same number of loss evaluations; the last validation cost at its best rate."""
-    return {name: _trained(setting, method, effort) for name, method in methods.items()}
+    return {name: _train(setting, method, effort) for name, method in methods.items()}
 
 
-def _trained(setting: ProblemCase, method: AbstractGradient, effort: Effort) -> CostReached:
+def _train(setting: ProblemCase, method: AbstractGradient, effort: Effort) -> CostReached:
     steps = max(effort.evaluations // method.evaluations, 1)
     runs = [(rate, seed) for rate in effort.rates for seed in range(effort.seeds)]
     results = fit_many(
@@ -231,7 +231,7 @@ def expert_cost(setting: ProblemCase) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class ProblemResults:
     """What was measured on one problem, by method; `expert` is R-OBD's validation cost over the oracle's."""
 
     errors: dict[str, GradientError]
@@ -239,7 +239,7 @@ class Measured:
     expert: float
 
 
-def as_markdown(measured: dict[str, Measured]) -> str:
+def format_tables(measured: dict[str, ProblemResults]) -> str:
     """One table per problem."""
     lines = []
     for problem, found in measured.items():
@@ -266,7 +266,7 @@ def _colour(name: str) -> str:
     return next(colour for start, colour in _COLOURS.items() if name.startswith(start))
 
 
-def draw(measured: dict[str, Measured], path: Path) -> None:
+def draw(measured: dict[str, ProblemResults], path: Path) -> None:
     """A row per problem: cosine with the true gradient, and cost after equal loss evaluations."""
     import matplotlib
 
@@ -305,13 +305,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out = parser.parse_args(arguments).out
     jax.config.update("jax_enable_x64", True)
     measured, effort = {}, Effort()
-    for name, problem in problems().items():
+    for name, problem in make_problems().items():
         setting = ProblemCase.of(problem)
-        errors, costs = gradient_errors(setting, METHODS, effort), costs_reached(setting, METHODS, effort)
-        measured[name] = Measured(errors, costs, expert_cost(setting))
+        errors, costs = measure_gradient_errors(setting, METHODS, effort), train_each(setting, METHODS, effort)
+        measured[name] = ProblemResults(errors, costs, expert_cost(setting))
     out.mkdir(parents=True, exist_ok=True)
     draw(measured, out / "gradient-study.png")
-    print(as_markdown(measured))
+    print(format_tables(measured))
 
 
 if __name__ == "__main__":

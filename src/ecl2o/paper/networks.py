@@ -28,7 +28,7 @@ _DTYPE = "float32"  # of training
 
 
 @dataclasses.dataclass(frozen=True)
-class Alone:
+class StandaloneTraining:
     """One training of a network on its own cost, kappa weighing the ratio."""
 
     kappa: float
@@ -36,7 +36,7 @@ class Alone:
 
 
 @dataclasses.dataclass(frozen=True)
-class Calibrated:
+class CalibratedTraining:
     """One training of a network behind the calibrator."""
 
     trust: float
@@ -47,7 +47,7 @@ class Calibrated:
 
 
 @dataclasses.dataclass(frozen=True)
-class Authors:
+class AuthorsTraining:
     """One training of a network behind the calibrator as in the authors' code: their loss, at their learning rates."""
 
     trust: float
@@ -65,12 +65,14 @@ class NetworkTraining:
     steps: int
     learning_rate: float = 3e-3
 
-    def alone(self, settings: Sequence[Alone], report: Report) -> dict[Alone, PureML]:
+    def train_alone(self, settings: Sequence[StandaloneTraining], report: Report) -> dict[StandaloneTraining, PureML]:
         """Train networks on their own cost (PureML)."""
         agents = [PureML(self.network(s.seed)) for s in settings]
         return self._fit(agents, [StandaloneLoss(s.kappa) for s in settings], settings, report)
 
-    def calibrated(self, settings: Sequence[Calibrated], report: Report) -> dict[Calibrated, MLAROBD]:
+    def train_calibrated(
+        self, settings: Sequence[CalibratedTraining], report: Report
+    ) -> dict[CalibratedTraining, MLAROBD]:
         """Train networks through the calibrator (EC-L2O); one program for all scales of the cost, since they are fixed here."""
         agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
         kinds: dict[CostScale, None] = dict.fromkeys(s.cost_scale for s in settings)
@@ -78,7 +80,7 @@ class NetworkTraining:
         losses = [CalibratedLoss(mu=s.mu, rho_bar=s.rho_bar, scale=scales[s.cost_scale]) for s in settings]
         return self._fit(agents, losses, settings, report)
 
-    def authors(self, settings: Sequence[Authors], report: Report) -> dict[Authors, MLAROBD]:
+    def train_authors(self, settings: Sequence[AuthorsTraining], report: Report) -> dict[AuthorsTraining, MLAROBD]:
         """EC-L2O as the authors trained it; where there are fewer steps than theirs, their stages are so much shorter."""
         agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
         steps, rates = authors_schedule(self.windows.x0.shape[0], rates=AUTHORS_RATES_IN_USE)

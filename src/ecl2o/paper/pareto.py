@@ -2,20 +2,21 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ecl2o.paper.sweep_grid import Network, Setting
 
+T = TypeVar("T")
 COST, RATIO = "test_cost", "test_ratio"
 # Of R-OBD's bound: how large a ratio on the validation days a careful choice may have.
 CAREFUL = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class SweepRecord:
     """One setting with one seed, and its figures by name."""
 
     setting: Setting
@@ -28,7 +29,7 @@ class Record:
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One setting: the mean of each figure over seeds, and its standard deviation (of the population)."""
 
     setting: Setting
@@ -42,9 +43,9 @@ class Point:
         return {"setting": self.setting.as_json(), "seeds": self.seeds, **self.mean, **spreads}
 
 
-def over_seeds(records: Iterable[Record]) -> list[Point]:
+def average_over_seeds(records: Iterable[SweepRecord]) -> list[SweepPoint]:
     """One point for each setting, in the order in which they first appear."""
-    groups: dict[Setting, list[Record]] = {}
+    groups: dict[Setting, list[SweepRecord]] = {}
     for record in records:
         groups.setdefault(record.setting, []).append(record)
     points = []
@@ -52,41 +53,50 @@ def over_seeds(records: Iterable[Record]) -> list[Point]:
         values = {name: np.array([record.figures[name] for record in group]) for name in group[0].figures}
         mean = {name: float(found.mean()) for name, found in values.items()}
         spread = {name: float(found.std()) if np.isfinite(found).all() else math.inf for name, found in values.items()}
-        points.append(Point(setting, len(group), mean, spread))
+        points.append(SweepPoint(setting, len(group), mean, spread))
     return points
 
 
-def front(points: Iterable[Point], cost: str = COST, ratio: str = RATIO) -> list[Point]:
-    """The points that no other beats in both figures, the cheapest first."""
-    kept: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.mean[cost], point.mean[ratio])):
-        if not kept or point.mean[ratio] < kept[-1].mean[ratio]:
-            kept.append(point)
-    return kept
+def pareto_front(points: Iterable[T], figures: Callable[[T], tuple[float, float]]) -> list[T]:
+    """Return the points that no other beats in both figures (cost, ratio), the cheapest first.
+
+    >>> pareto_front([(2.5, 1.5), (2.0, 1.5), (1.0, 3.0)], lambda point: point)
+    [(1.0, 3.0), (2.0, 1.5)]
+    """
+    front: list[T] = []
+    for point in sorted(points, key=figures):
+        if not front or figures(point)[1] < figures(front[-1])[1]:
+            front.append(point)
+    return front
 
 
 # (family, network, EC-L2O's trust)
 Family = tuple[str, Network | None, float | None]
 
 
-def family_of(point: Point) -> Family:
+def family_of(point: SweepPoint) -> Family:
     """What a point shares its front with: its family and network, and, for EC-L2O, its trust."""
     setting = point.setting
     return setting.family, setting.network, setting.trust if setting.family == "ec-l2o" else None
 
 
-def fronts(points: Sequence[Point]) -> dict[Family, list[Point]]:
+def pareto_fronts(points: Sequence[SweepPoint]) -> dict[Family, list[SweepPoint]]:
     """The front of every family, EC-L2O's by trust."""
-    families = dict.fromkeys(family_of(point) for point in points)
-    return {family: front(point for point in points if family_of(point) == family) for family in families}
+    families: dict[Family, list[SweepPoint]] = {}
+    for point in points:
+        families.setdefault(family_of(point), []).append(point)
+    return {
+        family: pareto_front(members, lambda point: (point.mean[COST], point.mean[RATIO]))
+        for family, members in families.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class ChosenSetting:
     """A setting that the validation days choose, and by which rule."""
 
     rule: str
-    point: Point
+    point: SweepPoint
 
     @property
     def setting(self) -> Setting:
@@ -98,7 +108,7 @@ class Choice:
         return {"rule": self.rule, **self.point.as_json()}
 
 
-def choices(points: Iterable[Point], network: Network, bound: float) -> list[Choice]:
+def choose_settings(points: Iterable[SweepPoint], network: Network, bound: float) -> list[ChosenSetting]:
     """EC-L2O's settings with the least cost on the validation days: of all, and of those that are safe there.
 
     Safe is a mean validation ratio of at most 1.5 times `bound`, R-OBD's; where none is, the smallest ratio counts.
@@ -107,18 +117,18 @@ def choices(points: Iterable[Point], network: Network, bound: float) -> list[Cho
     limit = max(CAREFUL * bound, min(point.mean["validation_ratio"] for point in candidates))
     safe = [point for point in candidates if point.mean["validation_ratio"] <= limit]
     rule = f"least validation cost of those with a validation ratio of at most {limit:.4g}"
-    return [Choice("least validation cost", _cheapest(candidates)), Choice(rule, _cheapest(safe))]
+    return [ChosenSetting("least validation cost", _cheapest(candidates)), ChosenSetting(rule, _cheapest(safe))]
 
 
-def _cheapest(points: Iterable[Point]) -> Point:
+def _cheapest(points: Iterable[SweepPoint]) -> SweepPoint:
     return min(points, key=lambda point: point.mean["validation_cost"])
 
 
-def _calibrated(points: Iterable[Point], network: Network) -> list[Point]:
+def _calibrated(points: Iterable[SweepPoint], network: Network) -> list[SweepPoint]:
     return [point for point in points if (point.setting.family, point.setting.network) == ("ec-l2o", network)]
 
 
-def safest_below(points: Iterable[Point], network: Network, cost: float) -> dict[str, Any]:
+def find_safest_below(points: Iterable[SweepPoint], network: Network, cost: float) -> dict[str, Any]:
     """Of EC-L2O's settings that cost less than this on the test days: how many, and the one with the smallest ratio."""
     candidates = _calibrated(points, network)
     below = [point for point in candidates if point.mean[COST] < cost]
@@ -127,7 +137,7 @@ def safest_below(points: Iterable[Point], network: Network, cost: float) -> dict
     return {"cost": cost, "settings": len(candidates), "below": len(below), "safest": shown}
 
 
-def summary(points: Sequence[Point], networks: Sequence[Network], bound: float) -> dict[str, Any]:
+def summarize_sweep(points: Sequence[SweepPoint], networks: Sequence[Network], bound: float) -> dict[str, Any]:
     """What results.json says: every setting's figures, the fronts, what validation chooses, what is cheaper than PureML-0.
 
     `bound` is R-OBD's.
@@ -137,8 +147,10 @@ def summary(points: Sequence[Point], networks: Sequence[Network], bound: float) 
         "points": [point.as_json() for point in points],
         "fronts": [
             {"family": family, "network": network, "trust": trust, "points": [point.as_json() for point in edge]}
-            for (family, network, trust), edge in fronts(points).items()
+            for (family, network, trust), edge in pareto_fronts(points).items()
         ],
-        "choices": {network: [choice.as_json() for choice in choices(points, network, bound)] for network in networks},
-        "below_pure_ml": {network: safest_below(points, network, costs[network]) for network in networks},
+        "choices": {
+            network: [choice.as_json() for choice in choose_settings(points, network, bound)] for network in networks
+        },
+        "below_pure_ml": {network: find_safest_below(points, network, costs[network]) for network in networks},
     }

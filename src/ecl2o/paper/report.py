@@ -20,20 +20,20 @@ import tomli_w
 
 from ecl2o.agents import citation
 from ecl2o.agents.citations import named_citation
-from ecl2o.paper.figures import Plate, plates, save_plate
+from ecl2o.paper.figures import ReportFigure, report_figures, save_report_figure
 from ecl2o.paper.frontier_figures import draw_fronts
-from ecl2o.paper.pareto import Record, over_seeds
+from ecl2o.paper.pareto import SweepRecord, average_over_seeds
 from ecl2o.paper.results import (
     HEADINGS,
     Study,
-    best,
-    cells,
-    notes,
-    number_text,
-    shown,
+    find_best_row,
+    format_cells,
+    format_number,
+    reported_rows,
+    table_notes,
 )
 from ecl2o.plots.folder import CONFIG, FIGURES, PAGE, POLICIES, RESULTS, TABLE, write_results, write_text
-from ecl2o.plots.style import STYLE
+from ecl2o.plots.style import PAGE_CSS
 from ecl2o.policy import save
 
 _PACKAGES = ("ecl2o", "jax", "equinox", "optax", "numpy", "scipy", "pandas", "pvlib", "scikit-learn", "matplotlib")
@@ -65,7 +65,7 @@ _AUTHORS = (
 )
 
 
-def page(study: Study, settings: str, figures: Mapping[Plate, Path]) -> str:
+def page(study: Study, settings: str, figures: Mapping[ReportFigure, Path]) -> str:
     """The report of a study; `settings` is the text of config.toml, `figures` the SVG file of each plate."""
     parts = [
         _head(study),
@@ -80,7 +80,7 @@ def page(study: Study, settings: str, figures: Mapping[Plate, Path]) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{title}</title>\n<style>{PAGE_CSS}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(parts)
         + "\n</main>\n</body>\n</html>\n"
     )
@@ -91,7 +91,7 @@ def _section(title: str, content: str) -> str:
 
 
 def _head(study: Study) -> str:
-    cheapest, safest = best(study, "average_cost"), best(study, "competitive_ratio")
+    cheapest, safest = find_best_row(study, "average_cost"), find_best_row(study, "competitive_ratio")
     facts = [
         f"{study.test_days} test days",
         f"{len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}",
@@ -99,8 +99,8 @@ def _head(study: Study) -> str:
         *([str(study.weather["site"])] if study.weather.get("site") else []),
         ", ".join(f"{name} = {value:g}" for name, value in study.constants.items()),
     ]
-    cost = number_text(float(cheapest.over_seeds("average_cost").mean()), 3)
-    ratio = number_text(float(safest.over_seeds("competitive_ratio").mean()), 2)
+    cost = format_number(float(cheapest.over_seeds("average_cost").mean()), 3)
+    ratio = format_number(float(safest.over_seeds("competitive_ratio").mean()), 2)
     return (
         f'<header>\n<p class="kind">ecl2o, {escape(study.study)}</p>\n<h1>{escape(study.title)}</h1>\n'
         f'<p class="facts">{escape(" · ".join(facts))}</p>\n<p class="problem">{escape(study.problem)}</p>\n'
@@ -111,21 +111,21 @@ def _head(study: Study) -> str:
 
 def results_table(study: Study) -> str:
     """The table of the page: a line for each entry, and for each that was left out, with the reason."""
-    lowest = {1: best(study, "average_cost").name, 2: best(study, "competitive_ratio").name}
+    lowest = {1: find_best_row(study, "average_cost").name, 2: find_best_row(study, "competitive_ratio").name}
     lines = []
-    for row in shown(study):
-        label, *figures = cells(row)
+    for row in reported_rows(study):
+        label, *figures = format_cells(row)
         entries = [
             f"<td{' class=best' if lowest.get(place) == row.name else ''}>{escape(text)}</td>"
             for place, text in enumerate(figures, start=1)
         ]
         lines.append(f'<tr><th scope="row">{escape(label)}</th>{"".join(entries)}</tr>')
-    for entry in study.left_out.values():
+    for entry in study.skipped.values():
         reason = f'<td class="reason" colspan="{len(HEADINGS) - 1}">does not apply: {escape(entry.reason)}</td>'
         lines.append(f'<tr><th scope="row">{escape(entry.label)}</th>{reason}</tr>')
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in HEADINGS)
     meanings = "".join(f"<dt>{escape(term)}</dt><dd>{escape(meaning)}</dd>" for term, meaning in _MEANINGS)
-    marks = "".join(f'\n<p class="note">{escape(note)}</p>' for note in notes(study))
+    marks = "".join(f'\n<p class="note">{escape(note)}</p>' for note in table_notes(study))
     return (
         f'<div class="wide"><table class="results">\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
         + "\n".join(lines)
@@ -133,7 +133,7 @@ def results_table(study: Study) -> str:
     )
 
 
-def _figure(place: int, plate: Plate, file: Path) -> str:
+def _figure(place: int, plate: ReportFigure, file: Path) -> str:
     data = base64.b64encode(file.read_bytes()).decode("ascii")
     return (
         f'<figure id="{plate.stem}">\n<img src="data:image/svg+xml;base64,{data}" alt="{escape(plate.title)}">\n'
@@ -143,19 +143,17 @@ def _figure(place: int, plate: Plate, file: Path) -> str:
 
 def _rows(study: Study) -> str:
     lines = []
-    for row in study.entries.values():
+    for row in study.rows.values():
         parameters = ", ".join(f"{name} {_value(value)}" for name, value in row.parameters.items())
         note = f' <span class="parameters">{escape(parameters)}</span>' if parameters else ""
         lines.append(f"<dt>{escape(row.label)}</dt><dd>{escape(row.what)}{note}</dd>")
-    for entry in study.left_out.values():
+    for entry in study.skipped.values():
         lines.append(f"<dt>{escape(entry.label)}</dt><dd>{escape(entry.what)}</dd>")
     return "\n".join(['<dl class="rows">', *lines, "</dl>"])
 
 
 def _protocol(study: Study) -> str:
-    asked = {
-        row.label: row.parameters["forecaster"] for row in study.entries.values() if "forecaster" in row.parameters
-    }
+    asked = {row.label: row.parameters["forecaster"] for row in study.rows.values() if "forecaster" in row.parameters}
     forecasters = "".join(f"{label} asks {_value(forecaster)}. " for label, forecaster in asked.items())
     notes = [*_PROTOCOL, _FORECASTS.format(forecasters=forecasters)]
     notes += [_AUTHORS] if study.preset == "authors-code" else []
@@ -230,10 +228,10 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def write_sweep(records: Sequence[Record], results: dict[str, Any], networks: Sequence[str], folder: Path) -> None:
+def write_sweep(records: Sequence[SweepRecord], results: dict[str, Any], networks: Sequence[str], folder: Path) -> None:
     """Everything that a sweep leaves behind, into an empty folder."""
     pd.DataFrame.from_records([record.as_row() for record in records]).to_parquet(folder / TABLE, index=False)
-    points = over_seeds(records)
+    points = average_over_seeds(records)
     write_results(folder, results, {f"fronts-{network}": draw_fronts(points, network) for network in networks})
 
 
@@ -242,12 +240,12 @@ _HEADER = "# Settings of this run. To repeat it: ecl2o reproduce --config {CONFI
 
 def write_report(study: Study, config: dict[str, Any], folder: Path, progress: Callable[[str, int, int], None]) -> None:
     """Everything a run leaves behind, into an empty folder; `config` is what config.toml holds."""
-    shown = plates(study)
+    shown = report_figures(study)
     figures, policies = folder / FIGURES, folder / POLICIES
     figures.mkdir()
     policies.mkdir()
     for done, plate in enumerate(shown, start=1):
-        save_plate(plate, study, figures)
+        save_report_figure(plate, study, figures)
         progress("report", done, len(shown) + 1)
     for name, policy in study.policies.items():
         save(policies / f"{name}.ecl2o", policy)

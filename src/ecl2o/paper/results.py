@@ -17,7 +17,7 @@ FORMAT = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class TestedEntry:
+class StudyRow:
     """An entry after its test: its scores over seeds (one score where nothing is random)."""
 
     name: str
@@ -43,16 +43,16 @@ class TestedEntry:
         return {
             "label": self.label,
             "parameters": self.parameters,
-            "average_cost": summary(self.over_seeds("average_cost")),
-            "competitive_ratio": summary(self.over_seeds("competitive_ratio")),
-            "tail_ratio": {level: summary([tail[level] for tail in tails]) for level in tails[0]},
-            "prediction_error": None if None in errors else summary(errors),
+            "average_cost": summarize_seeds(self.over_seeds("average_cost")),
+            "competitive_ratio": summarize_seeds(self.over_seeds("competitive_ratio")),
+            "tail_ratio": {level: summarize_seeds([tail[level] for tail in tails]) for level in tails[0]},
+            "prediction_error": None if None in errors else summarize_seeds(errors),
             "unconverged": self.unconverged.as_json(),
         }
 
 
 @dataclasses.dataclass(frozen=True)
-class LeftOut:
+class SkippedRow:
     """An entry whose agent does not apply to the study's problem, and why."""
 
     label: str
@@ -60,20 +60,20 @@ class LeftOut:
     reason: str
 
 
-def summary(values: Any) -> dict[str, Any]:
+def summarize_seeds(values: Any) -> dict[str, Any]:
     """Mean, standard deviation (over seeds, of the population) and the values; infinities as the string "inf"."""
     array = np.asarray(values, float)
     finite = bool(np.isfinite(array).all())
     spread = float(array.std()) if finite else math.inf
     return {
-        "mean": number(float(array.mean())),
-        "std": number(spread),
-        "per_seed": [number(float(value)) for value in array],
+        "mean": json_number(float(array.mean())),
+        "std": json_number(spread),
+        "per_seed": [json_number(float(value)) for value in array],
     }
 
 
-def number(value: float) -> float | str:
-    """A number that JSON can hold."""
+def json_number(value: float) -> float | str:
+    """A json_number that JSON can hold."""
     return value if math.isfinite(value) else ("inf" if value > 0 else str(value))
 
 
@@ -88,10 +88,10 @@ class TradeOffPoint:
 
     def as_json(self) -> dict[str, Any]:
         """The point in results.json."""
-        return dataclasses.asdict(self) | {"competitive_ratio": number(self.competitive_ratio)}
+        return dataclasses.asdict(self) | {"competitive_ratio": json_number(self.competitive_ratio)}
 
 
-def entry_points(entries: dict[str, TestedEntry], names: Sequence[str]) -> list[TradeOffPoint]:
+def row_points(entries: dict[str, StudyRow], names: Sequence[str]) -> list[TradeOffPoint]:
     """Entries as they are (first seed) as points of the trade-off."""
     scores = {name: entries[name].scores[0] for name in names}
     return [TradeOffPoint(name, "", score.average_cost, score.competitive_ratio) for name, score in scores.items()]
@@ -109,7 +109,7 @@ class WorstDay:
     ratios: dict[str, float]
 
     @classmethod
-    def of(cls, name: str, rows: dict[str, TestedEntry], contexts: Contexts, bed: TestDays) -> "WorstDay":
+    def of(cls, name: str, rows: dict[str, StudyRow], contexts: Contexts, bed: TestDays) -> "WorstDay":
         """The day on which the row's ratio was largest."""
         day = int(np.argmax(rows[name].scores[0].ratio))
         steps = contexts.steps_per_day
@@ -124,14 +124,14 @@ class WorstDay:
         )
 
 
-class Laps:
+class StageTimer:
     """The seconds that each part of a run took."""
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
         self._started = time.perf_counter()
 
-    def lap(self, name: str) -> None:
+    def record(self, name: str) -> None:
         """All since the lap before belongs to this part."""
         self.seconds[name] = time.perf_counter() - self._started - sum(self.seconds.values())
 
@@ -148,7 +148,7 @@ class Study:
     seeds: list[int]
     oracle_average_cost: float
     test_days: int
-    entries: dict[str, TestedEntry]  # by name, in the order of the table
+    rows: dict[str, StudyRow]  # by name, in the order of the table
     trade_off: list[TradeOffPoint]
     worst_day: WorstDay
     policies: dict[str, Policy]
@@ -156,7 +156,7 @@ class Study:
     weather: dict[str, Any]  # where the contexts come from
     seconds: dict[str, float]
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
-    left_out: dict[str, LeftOut] = dataclasses.field(default_factory=dict)  # by name
+    skipped: dict[str, SkippedRow] = dataclasses.field(default_factory=dict)  # by name
     problem: str = ""  # what is decided, in one paragraph for the report
 
     def as_json(self) -> dict[str, Any]:
@@ -170,8 +170,8 @@ class Study:
             "seeds": self.seeds,
             "oracle": {"average_cost": self.oracle_average_cost},
             "test_days": self.test_days,
-            "algorithms": {name: row.as_json() for name, row in self.entries.items()},
-            "not_applicable": {name: entry.reason for name, entry in self.left_out.items()},
+            "algorithms": {name: row.as_json() for name, row in self.rows.items()},
+            "not_applicable": {name: entry.reason for name, entry in self.skipped.items()},
             "trade_off": [point.as_json() for point in self.trade_off],
             **self.extra,
             "seconds": self.seconds,
@@ -184,30 +184,30 @@ NETWORKS = ("LSTM", "MLP")  # which a quick run trains too little for their rows
 HEADINGS = ("", "average cost", "competitive ratio", "p90", "p95", "p99", "p99.5", "prediction error")
 
 
-def cells(row: TestedEntry) -> tuple[str, ...]:
+def format_cells(row: StudyRow) -> tuple[str, ...]:
     """One line: label, then figures in the order of `HEADINGS`."""
     tails = [score.tail_ratio for score in row.scores]
     errors = [score.prediction_error for score in row.scores]
-    error = "" if None in errors else spread_text(np.array(errors, float), 3)
+    error = "" if None in errors else format_spread(np.array(errors, float), 3)
     levels = ("p90", "p95", "p99", "p99.5")
     return (
         row.unconverged.marked(row.label),
-        spread_text(row.over_seeds("average_cost"), 3),
-        spread_text(row.over_seeds("competitive_ratio"), 2),
-        *(number_text(float(np.mean([tail[level] for tail in tails])), 2) for level in levels),
+        format_spread(row.over_seeds("average_cost"), 3),
+        format_spread(row.over_seeds("competitive_ratio"), 2),
+        *(format_number(float(np.mean([tail[level] for tail in tails])), 2) for level in levels),
         error,
     )
 
 
-def shown(study: Study) -> list[TestedEntry]:
+def reported_rows(study: Study) -> list[StudyRow]:
     """The rows of table and figures: all, but not those of networks in a quick run, which say nothing about them."""
-    return [row for row in study.entries.values() if not is_unfinished(study, row)]
+    return [row for row in study.rows.values() if not is_unfinished(study, row)]
 
 
-def notes(study: Study) -> list[str]:
+def table_notes(study: Study) -> list[str]:
     """What the marks in the table mean, and what is not in it."""
-    found = [row.unconverged.note(row.label) for row in shown(study) if row.unconverged]
-    unfinished = [row.label for row in study.entries.values() if is_unfinished(study, row)]
+    found = [row.unconverged.note(row.label) for row in reported_rows(study) if row.unconverged]
+    unfinished = [row.label for row in study.rows.values() if is_unfinished(study, row)]
     if unfinished:
         found.append(
             f"A quick run: a look, not a result. Neither in the table nor in the figures: {'; '.join(unfinished)}. Their "
@@ -216,29 +216,29 @@ def notes(study: Study) -> list[str]:
     return found
 
 
-def is_unfinished(study: Study, row: TestedEntry) -> bool:
+def is_unfinished(study: Study, row: StudyRow) -> bool:
     """Whether it is a network's, and a quick run's."""
     return bool(study.settings.get("quick")) and row.parameters.get("advisor") in NETWORKS
 
 
-def spread_text(values: np.ndarray, digits: int) -> str:
+def format_spread(values: np.ndarray, digits: int) -> str:
     """Mean and standard deviation.
 
-    >>> spread_text(np.array([1.0, 2.0]), 2), spread_text(np.array([1.5]), 2)
+    >>> format_spread(np.array([1.0, 2.0]), 2), format_spread(np.array([1.5]), 2)
     ('1.50 ± 0.50', '1.50')
     """
-    mean = number_text(float(values.mean()), digits)
+    mean = format_number(float(values.mean()), digits)
     spread = float(values.std()) if np.isfinite(values).all() else 0.0
     return f"{mean} ± {spread:.{digits}f}" if len(values) > 1 and spread > 0 else mean
 
 
-def number_text(value: float, digits: int) -> str:
-    """A number, or the sign of infinity."""
+def format_number(value: float, digits: int) -> str:
+    """A json_number, or the sign of infinity."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "∞"
 
 
-def best(study: Study, figure: str) -> TestedEntry:
+def find_best_row(study: Study, figure: str) -> StudyRow:
     """The row, the oracle aside, with the lowest mean of a figure; one that is a result, if there is any."""
-    rows = [row for row in shown(study) if row.name != "oracle"]
+    rows = [row for row in reported_rows(study) if row.name != "oracle"]
     rows = [row for row in rows if not row.unconverged] or rows
     return min(rows, key=lambda row: float(row.over_seeds(figure).mean()))

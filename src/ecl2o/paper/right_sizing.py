@@ -32,19 +32,19 @@ from ecl2o.paper.contenders import (
     PAPER_MU,
     PAPER_TRUST,
     Job,
-    StudyEntry,
-    Tuned,
-    expert_entries,
-    network_entries,
-    oracle_entry,
-    planner_entry,
-    policies,
+    StudyAgent,
+    TunedAgents,
+    expert_agents,
+    make_policies,
+    network_agents,
+    oracle_row,
+    planner_agent,
     run_jobs,
-    tested,
-    trade_off_points,
+    score_study,
+    score_trade_off,
 )
-from ecl2o.paper.networks import Alone, Calibrated, NetworkTraining, untrained_key
-from ecl2o.paper.results import Laps, Study, TestedEntry, TradeOffPoint, WorstDay, entry_points
+from ecl2o.paper.networks import CalibratedTraining, NetworkTraining, StandaloneTraining, untrained_key
+from ecl2o.paper.results import StageTimer, Study, StudyRow, TradeOffPoint, WorstDay, row_points
 from ecl2o.paper.right_sizing_cost import Cluster
 from ecl2o.paper.settings import RIGHT_SIZING, RightSizingSettings
 from ecl2o.problem import Instance, Problem
@@ -57,7 +57,7 @@ _FIRST_HOUR = pd.Timestamp("2025-01-06")  # a Monday
 _REGIME_LEVEL, _REGIME_SHIFT, _REGIME_BURSTS = 1.2, 4, 2.0
 
 
-def synthetic_workload(
+def make_synthetic_workload(
     seed: int = 0, days: int = 150, mean: float = 10.0, regime_day: int | None = 120, split: Split = Split()
 ) -> Contexts:
     """Hourly requests in krps with everything that makes right-sizing hard, the same for the same seed.
@@ -67,7 +67,7 @@ def synthetic_workload(
     the test part unless given otherwise, the level is higher, the day is shifted and bursts are more frequent, which no
     training day has shown; None: never.
 
-    >>> synthetic_workload().values.shape
+    >>> make_synthetic_workload().values.shape
     (3600, 1)
     """
     if not mean > 0:
@@ -111,7 +111,7 @@ def _bursts(random: np.random.Generator, changed: np.ndarray) -> np.ndarray:
     return rise
 
 
-def workload_contexts(contexts: Contexts, peak: float) -> Contexts:
+def scale_workload(contexts: Contexts, peak: float) -> Contexts:
     """A series of one non-negative number per step, in any unit, scaled so that the largest training value is `peak` krps."""
     if contexts.dim != 1:
         raise DataError(f"a workload is one number per step, but the series has {contexts.dim} columns; name one.")
@@ -120,7 +120,7 @@ def workload_contexts(contexts: Contexts, peak: float) -> Contexts:
         raise DataError(
             f"a workload must not be negative, but it is {contexts.values[where, 0]:g} at {contexts.time[where]}."
         )
-    return contexts.scaled_to(peak)
+    return contexts.scale_to(peak)
 
 
 HISTORY_DAYS = 14  # what forecasters may remember
@@ -139,10 +139,10 @@ def read_workload(settings: RightSizingSettings) -> Contexts:
     """The built-in workload, or that of a file."""
     split = Split(settings.training_days, settings.validation_days)
     if settings.workload is None:
-        return synthetic_workload(settings.seed, split=split)
+        return make_synthetic_workload(settings.seed, split=split)
     columns = None if settings.column is None else [settings.column]
     frame, metadata = read_series(settings.workload, settings.time_column, columns, settings.fill)
-    return workload_contexts(series_contexts(frame, metadata, split), settings.peak)
+    return scale_workload(series_contexts(frame, metadata, split), settings.peak)
 
 
 @eqx.filter_jit
@@ -217,21 +217,21 @@ class RightSizing:
 
 def run(settings: RightSizingSettings, progress: Progress = ignore_progress) -> Study:
     """Train, test and collect everything the report shows."""
-    laps = Laps()
+    timer = StageTimer()
     progress("workload", 0, 1)
     study = RightSizing(settings)
     progress("workload", 1, 1)
-    laps.lap("workload")
+    timer.record("workload")
     found = run_jobs(_trainings(study), progress)
-    laps.lap("training")
+    timer.record("training")
     entries = _entries(study, found)
-    scored, left_out = tested(
+    scored, skipped = score_study(
         entries, lambda name, agent: score_days(agent, study.test, entries[name].forecaster), progress
     )
-    rows = {"oracle": oracle_entry(study.oracle_score()), **scored}
+    rows = {"oracle": oracle_row(study.oracle_score()), **scored}
     shown = ("r-obd", "rhc", "pure-ml", "switch", "ec-l2o", "ec-l2o-tuned")
-    trade_off = _trade_off(study, entries, progress) + entry_points(rows, shown)
-    laps.lap("testing")
+    trade_off = _trade_off(study, entries, progress) + row_points(rows, shown)
+    timer.record("testing")
     constants = {name: float(getattr(study.problem, name)) for name in ("m", "alpha", "beta")}
     about = {
         "study": "right-sizing",
@@ -249,19 +249,19 @@ def run(settings: RightSizingSettings, progress: Progress = ignore_progress) -> 
         seeds=settings.seed_numbers,
         oracle_average_cost=float(np.mean(study.test.oracle_cost)),
         test_days=study.test.days.shape[0],
-        entries=rows,
+        rows=rows,
         trade_off=trade_off,
         worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
-        policies=policies({name: entries[name] for name in scored}, study.problem, study.contexts, about),
+        policies=make_policies({name: entries[name] for name in scored}, study.problem, study.contexts, about),
         settings=settings.as_run(),
         weather=_source(study),
-        seconds=laps.seconds,
+        seconds=timer.seconds,
         extra={
             "cluster": study.cluster.as_dict(),
             "solves": {name: _solves(study, row) for name, row in rows.items()},
             "promises": _promises(constants, rows),
         },
-        left_out=left_out,
+        skipped=skipped,
         problem=RIGHT_SIZING.format(**constants),
     )
 
@@ -270,8 +270,8 @@ def _trainings(study: RightSizing) -> list[Job]:
     """Everything that is trained or chosen on the validation days, the longest first."""
     seeds = study.settings.seed_numbers
     pairs = ((PAPER_TRUST, PAPER_MU), *(TUNING[:1] if study.settings.quick else TUNING))
-    calibrated = [Calibrated(trust, mu, seed) for trust, mu in pairs for seed in seeds]
-    alone = [Alone(0.0, seed) for seed in seeds]
+    calibrated = [CalibratedTraining(trust, mu, seed) for trust, mu in pairs for seed in seeds]
+    alone = [StandaloneTraining(0.0, seed) for seed in seeds]
 
     def tuned(report: Callable) -> tuple[float, float]:
         obd = study.cheapest({gamma: [OBD(gamma)] for gamma in GAMMAS}, study.tuning)
@@ -281,13 +281,13 @@ def _trainings(study: RightSizing) -> list[Job]:
         return obd, ogd
 
     return [
-        Job("EC-L2O", lambda report: study.networks.calibrated(calibrated, report)),
+        Job("EC-L2O", lambda report: study.networks.train_calibrated(calibrated, report)),
         Job("OBD and OGD", tuned),
-        Job("PureML", lambda report: study.networks.alone(alone, report)),
+        Job("PureML", lambda report: study.networks.train_alone(alone, report)),
     ]
 
 
-def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, StudyEntry]:
+def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, StudyAgent]:
     """The table's rows in order, without the oracle."""
     gamma, eta = found["OBD and OGD"]
     by_pair: dict[tuple[float, float], list[MLAROBD]] = {}
@@ -296,31 +296,31 @@ def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, StudyEntry]
     paper = by_pair.pop((PAPER_TRUST, PAPER_MU))
     best = next(iter(by_pair)) if len(by_pair) == 1 else study.cheapest(by_pair, study.validation)
     how = "chosen on the validation days" if len(by_pair) > 1 else "not chosen, since this is a quick run"
-    tuned = Tuned(best[0], best[1], how, by_pair[best])
+    tuned = TunedAgents(best[0], best[1], how, by_pair[best])
     return {
-        **expert_entries(),
-        "obd": StudyEntry(
+        **expert_agents(),
+        "obd": StudyAgent(
             "OBD",
             "Moves until movement costs gamma times what the hour costs; gamma chosen on the days before the test.",
             {"gamma": gamma},
             [OBD(gamma)],
         ),
-        "ogd": StudyEntry(
+        "ogd": StudyAgent(
             "OGD",
             "Steps down the gradient of the hour's cost; the step size chosen on the days before the test.",
             {"eta": eta, "mode": "revealed", "steps": "constant"},
             [OGD(eta=eta)],
         ),
-        "rhc": planner_entry(study.hours),
-        **network_entries("MLP", list(found["PureML"].values()), paper, tuned),
-        "guarded": StudyEntry(
+        "rhc": planner_agent(study.hours),
+        **network_agents("MLP", list(found["PureML"].values()), paper, tuned),
+        "guarded": StudyAgent(
             f"Guarded, {SLACK:g}",
             f"The tuned agent inside a guard: each day at most {1 + SLACK:g} times what R-OBD pays, whatever happens.",
             {"slack": SLACK, "expert": "ROBD", "trust": tuned.trust, "mu": tuned.mu, "advisor": "MLP"},
             [Guarded(agent, slack=SLACK) for agent in tuned.agents],
             daily=True,
         ),
-        "competitive": StudyEntry(
+        "competitive": StudyAgent(
             f"Competitive, {PROMISE:g}",
             f"R-OBD inside a guard: each day at most {PROMISE:g} times the optimum of the day, whatever happens.",
             {"ratio": PROMISE, "horizon": study.hours},
@@ -330,7 +330,7 @@ def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, StudyEntry]
     }
 
 
-def _trade_off(study: RightSizing, entries: dict[str, StudyEntry], progress: Progress) -> list[TradeOffPoint]:
+def _trade_off(study: RightSizing, entries: dict[str, StudyAgent], progress: Progress) -> list[TradeOffPoint]:
     """Average cost against ratio over trust and slack (first seed)."""
     advisor, tuned = entries["pure-ml"].agents[0], entries["ec-l2o-tuned"].agents[0]
     assert isinstance(advisor, PureML)
@@ -338,10 +338,10 @@ def _trade_off(study: RightSizing, entries: dict[str, StudyEntry], progress: Pro
         ("mla-robd", f"trust {trust:g}", MLAROBD(advisor.advisor, trust)) for trust in TRUSTS
     ]
     cases += [("guarded", f"slack {slack:g}", Guarded(tuned, slack=slack)) for slack in SLACKS]
-    return trade_off_points(cases, study.test, progress)
+    return score_trade_off(cases, study.test, progress)
 
 
-def _solves(study: RightSizing, row: TestedEntry) -> dict[str, float]:
+def _solves(study: RightSizing, row: StudyRow) -> dict[str, float]:
     """How often bounds were active and how often a solve did not converge, over all steps and seeds."""
     return {
         "bound_active": float(np.mean([study.bound_active(score) for score in row.scores])),
@@ -349,7 +349,7 @@ def _solves(study: RightSizing, row: TestedEntry) -> dict[str, float]:
     }
 
 
-def _promises(constants: dict[str, float], rows: dict[str, TestedEntry]) -> dict[str, dict[str, float]]:
+def _promises(constants: dict[str, float], rows: dict[str, StudyRow]) -> dict[str, dict[str, float]]:
     """What was promised for every day, and the largest that occurred."""
     guarded = max(float(jnp.max(score.runs.info.details["expert_ratio"][:, -1])) for score in rows["guarded"].scores)
     return {

@@ -14,7 +14,7 @@ import pandas as pd
 from ecl2o.agents import AbstractAgent
 from ecl2o.data import Contexts
 from ecl2o.evaluation import TestDays, score_agents, solve_transport
-from ecl2o.paper.results import TestedEntry, summary
+from ecl2o.paper.results import StudyRow, summarize_seeds
 from ecl2o.problem import Problem
 
 OFFSETS = (-0.2, -0.1, 0.1, 0.2, 0.4)  # added to every context of the training days, in the contexts' unit
@@ -32,12 +32,12 @@ class Quarter:
     days: np.ndarray
 
 
-def quarters(mornings: pd.DatetimeIndex) -> list[Quarter]:
+def split_quarters(mornings: pd.DatetimeIndex) -> list[Quarter]:
     """The calendar quarters of the test days, which begin at these times.
 
     A quarter of fewer than 10 days goes with its neighbour; what lies in one quarter is cut into three equal parts.
 
-    >>> [part.label for part in quarters(pd.date_range("2015-04-01", "2015-12-31"))]
+    >>> [part.label for part in split_quarters(pd.date_range("2015-04-01", "2015-12-31"))]
     ['April to June', 'July to September', 'October to December']
     """
     number = np.asarray(mornings.year * 4 + mornings.quarter - 1)
@@ -52,14 +52,14 @@ def quarters(mornings: pd.DatetimeIndex) -> list[Quarter]:
     return [Quarter(f"{mornings[part[0]]:%d %b} to {mornings[part[-1]]:%d %b}", part) for part in cut]
 
 
-def training_bed(problem: Problem, contexts: Contexts) -> TestDays:
+def make_training_test_days(problem: Problem, contexts: Contexts) -> TestDays:
     """The training days after the first, for continuous testing from its last context."""
     per_day = contexts.steps_per_day
     days = contexts.training.reshape(-1, per_day, contexts.dim)
     return TestDays.of(problem, days[0, -1], days[1:])
 
 
-def distances(contexts: Contexts) -> dict[str, Any]:
+def measure_distances(contexts: Contexts) -> dict[str, Any]:
     """W1 from the training days to the validation days and to each quarter of the test days, in the contexts' unit.
 
     `within` is the distance between every other training day and the rest: what chance alone makes of sets of that size.
@@ -73,28 +73,31 @@ def distances(contexts: Contexts) -> dict[str, Any]:
         "within": solve_transport(training[::2], training[1::2]).distance,
         "validation": solve_transport(training, validation).distance,
         "test": solve_transport(training, test).distance,
-        "quarters": {q.label: solve_transport(training, test[q.days]).distance for q in quarters(mornings)},
+        "quarters": {q.label: solve_transport(training, test[q.days]).distance for q in split_quarters(mornings)},
     }
 
 
-def gaps(
-    rows: Mapping[str, TestedEntry], agents: Mapping[str, Sequence[AbstractAgent]], contexts: Contexts, test: TestDays
+def measure_gaps(
+    rows: Mapping[str, StudyRow], agents: Mapping[str, Sequence[AbstractAgent]], contexts: Contexts, test: TestDays
 ) -> dict[str, Any]:
     """Each row's cost over the oracle's on the training days, and by how much it is larger in each quarter; over seeds."""
-    bed = training_bed(test.problem, contexts)
-    parts = quarters(contexts.test_time()[:: contexts.steps_per_day])
+    bed = make_training_test_days(test.problem, contexts)
+    parts = split_quarters(contexts.test_time()[:: contexts.steps_per_day])
     oracle = np.asarray(test.oracle_cost)
     found = {}
     for name, trained in agents.items():
         before = np.array([score.average_cost for score in score_agents(trained, bed)])
         costs = np.stack([score.cost for score in rows[name].scores])
         dearer = {q.label: costs[:, q.days].sum(axis=1) / oracle[q.days].sum() - before for q in parts}
-        found[name] = {"training": summary(before), "gap": {label: summary(gap) for label, gap in dearer.items()}}
+        found[name] = {
+            "training": summarize_seeds(before),
+            "gap": {label: summarize_seeds(gap) for label, gap in dearer.items()},
+        }
     return found
 
 
 @dataclasses.dataclass(frozen=True)
-class Moved:
+class ShiftedDays:
     """The training days, moved by a known amount: how far that is, and what each row costs there, over the oracle's."""
 
     what: str  # "offset" or "factor"
@@ -104,13 +107,15 @@ class Moved:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        costs = {name: summary(values) for name, values in self.costs.items()}
+        costs = {name: summarize_seeds(values) for name, values in self.costs.items()}
         return {"what": self.what, "amount": self.amount, "distance": self.distance, "cost": costs}
 
 
-def moved_days(problem: Problem, contexts: Contexts, agents: Mapping[str, Sequence[AbstractAgent]]) -> list[Moved]:
+def score_shifted_days(
+    problem: Problem, contexts: Contexts, agents: Mapping[str, Sequence[AbstractAgent]]
+) -> list[ShiftedDays]:
     """The controlled experiment: agents on training days with an offset, or times a factor; the days as they are first."""
-    bed = training_bed(problem, contexts)
+    bed = make_training_test_days(problem, contexts)
     cases = [("offset", 0.0), *(("offset", amount) for amount in OFFSETS), *(("factor", amount) for amount in FACTORS)]
     still = np.asarray(bed.days).reshape(len(bed.days), -1)
     found = []
@@ -119,11 +124,11 @@ def moved_days(problem: Problem, contexts: Contexts, agents: Mapping[str, Sequen
         there = TestDays.of(problem, factor * bed.x0 + offset, factor * bed.days + offset)
         distance = solve_transport(still, factor * still + offset).distance
         costs = {name: [score.average_cost for score in score_agents(group, there)] for name, group in agents.items()}
-        found.append(Moved(what, amount, distance, {name: np.array(values) for name, values in costs.items()}))
+        found.append(ShiftedDays(what, amount, distance, {name: np.array(values) for name, values in costs.items()}))
     return found
 
 
-def saved_by(experiment: Sequence[Moved], pure: str, calibrated: str) -> dict[str, Any]:
+def measure_savings(experiment: Sequence[ShiftedDays], pure: str, calibrated: str) -> dict[str, Any]:
     """What calibration saves, cost of `pure` less that of `calibrated`, against distance: the least-squares slope by seed.
 
     The paper's claim is that it is positive.
@@ -131,18 +136,22 @@ def saved_by(experiment: Sequence[Moved], pure: str, calibrated: str) -> dict[st
     distance = np.array([case.distance for case in experiment])
     saved = np.stack([case.costs[pure] - case.costs[calibrated] for case in experiment])  # (cases, seeds)
     slopes = np.polyfit(distance, saved, 1)[0]
-    return {"slope": summary(slopes), "at_home": summary(saved[0]), "furthest": summary(saved[np.argmax(distance)])}
+    return {
+        "slope": summarize_seeds(slopes),
+        "at_home": summarize_seeds(saved[0]),
+        "furthest": summarize_seeds(saved[np.argmax(distance)]),
+    }
 
 
-def measured(
-    contexts: Contexts, test: TestDays, rows: Mapping[str, TestedEntry], agents: Mapping[str, Sequence[AbstractAgent]]
+def measure_shift(
+    contexts: Contexts, test: TestDays, rows: Mapping[str, StudyRow], agents: Mapping[str, Sequence[AbstractAgent]]
 ) -> dict[str, Any]:
     """Collect what results.json says: distances, gaps, days moved on purpose, and what each calibrated row saves on those."""
-    moved = moved_days(test.problem, contexts, agents)
+    moved = score_shifted_days(test.problem, contexts, agents)
     calibrated = [name for name in agents if name not in ("r-obd", "pure-ml")]
     return {
-        "distances": distances(contexts),
-        "gaps": gaps(rows, agents, contexts, test),
+        "distances": measure_distances(contexts),
+        "gaps": measure_gaps(rows, agents, contexts, test),
         "moved": [case.as_json() for case in moved],
-        "saved": {name: saved_by(moved, "pure-ml", name) for name in calibrated},
+        "saved": {name: measure_savings(moved, "pure-ml", name) for name in calibrated},
     }

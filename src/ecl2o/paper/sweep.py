@@ -3,7 +3,7 @@
 The whole trade-off as one job: a grid of settings and seeds, trained under `vmap` in pieces, scored on the same days.
 
 A piece is a function of arrays and settings that gives back plain records, so that it can run in a thread here, in another
-process, or on another machine: `sweep` takes what executes them. Which settings share a piece does not depend on who does the
+process, or on another machine: `run_sweep` takes what executes them. Which settings share a piece does not depend on who does the
 work, and so neither do the figures.
 
 What a sweep finds, as the content of results.json.
@@ -35,9 +35,9 @@ from ecl2o.learning.losses import CostScale
 from ecl2o.learning.losses import runs as rolled_out
 from ecl2o.offline import oracle
 from ecl2o.paper.contenders import Job, run_jobs
-from ecl2o.paper.frontier import source_of
-from ecl2o.paper.networks import Alone, Calibrated, NetworkTraining, Report, untrained_key
-from ecl2o.paper.pareto import Record, over_seeds, summary
+from ecl2o.paper.frontier import describe_source
+from ecl2o.paper.networks import CalibratedTraining, NetworkTraining, Report, StandaloneTraining, untrained_key
+from ecl2o.paper.pareto import SweepRecord, average_over_seeds, summarize_sweep
 from ecl2o.paper.sweep_grid import Grid, Network, Setting
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
 from ecl2o.running import stream_days
@@ -98,7 +98,7 @@ class SweepData(eqx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class SweepTask:
     """A named piece of work: `work(*arguments, report)`, a function of a module, so that it can be sent anywhere."""
 
     name: str
@@ -110,43 +110,45 @@ class Piece:
 
 
 # Executes pieces, in any order, and gives back what they found, in theirs.
-Execute = Callable[[Sequence[Piece], Progress], list[Any]]
+Execute = Callable[[Sequence[SweepTask], Progress], list[Any]]
 
 
-def in_threads(pieces: Sequence[Piece], progress: Progress) -> list[Any]:
+def run_in_threads(pieces: Sequence[SweepTask], progress: Progress) -> list[Any]:
     """Two at a time, in this process."""
     found = run_jobs([Job(piece.name, piece) for piece in pieces], progress)
     return [found[piece.name] for piece in pieces]
 
 
 def run_sweep(
-    data: SweepData, grid: Grid, progress: Progress = ignore_progress, execute: Execute = in_threads
-) -> list[Record]:
+    data: SweepData, grid: Grid, progress: Progress = ignore_progress, execute: Execute = run_in_threads
+) -> list[SweepRecord]:
     """One record for each setting and seed: the setting, and its figures on the validation and on the test days.
 
     First PureML, whose networks advise the two-stage rows and whose mean error is what rho_bar is measured in; then the rest.
     """
-    alone: dict[Network, list[Piece]] = {
-        network: _pieces(data, train_alone, network, tuple(grid.alone(network)), grid) for network in grid.networks
+    alone: dict[Network, list[SweepTask]] = {
+        network: _make_tasks(data, train_alone, network, tuple(grid.alone(network)), grid) for network in grid.networks
     }
     found = iter(execute([piece for pieces in alone.values() for piece in pieces], progress))
-    records: list[Record] = []
-    later: list[Piece] = [Piece("guarded and R-OBD", score_experts, (data, tuple(grid.guarded())))]
+    records: list[SweepRecord] = []
+    later: list[SweepTask] = [SweepTask("guarded and R-OBD", score_experts, (data, tuple(grid.guarded())))]
     for network, pieces in alone.items():
         scored = [next(found) for _ in pieces]
         records += [record for group, _ in scored for record in group]
         advisors = {seed: advisor for _, group in scored for seed, advisor in group.items()}
-        later.append(Piece(f"{network}, two stages", score_two_stage, (data, tuple(grid.two_stage(network)), advisors)))
-        error = _mean_error(data, advisors)
-        later += _pieces(data, train_calibrated, network, tuple(grid.calibrated(network)), grid, error)
+        later.append(
+            SweepTask(f"{network}, two stages", score_two_stage, (data, tuple(grid.two_stage(network)), advisors))
+        )
+        error = _measure_mean_error(data, advisors)
+        later += _make_tasks(data, train_calibrated, network, tuple(grid.calibrated(network)), grid, error)
     for group in execute(later, progress):
         records += group
     return records
 
 
-def _pieces(
+def _make_tasks(
     data: SweepData, work: Callable, network: Network, settings: tuple[Setting, ...], grid: Grid, *more: Any
-) -> list[Piece]:
+) -> list[SweepTask]:
     """The cases of some settings, cut into pieces of nearly the same size."""
     cases: list[Case] = list(itertools.product(settings, grid.seeds))
     count = -(-len(cases) // MOST_RUNS)
@@ -155,32 +157,32 @@ def _pieces(
     parts = [tuple(cases[start::count]) for start in range(count)]
     family = settings[0].family if settings else ""
     return [
-        Piece(f"{network}, {family} {number} of {count}", work, (data, network, part, *more))
+        SweepTask(f"{network}, {family} {number} of {count}", work, (data, network, part, *more))
         for number, part in enumerate(parts, start=1)
     ]
 
 
 def train_alone(
     data: SweepData, network: Network, cases: tuple[Case, ...], report: Report
-) -> tuple[list[Record], dict[int, AbstractAgent]]:
+) -> tuple[list[SweepRecord], dict[int, AbstractAgent]]:
     """PureML: the records, and the advisors of kappa = 0 by seed."""
-    keys = [Alone(_number(setting.kappa), seed) for setting, seed in cases]
-    agents = data.training(network).alone(keys, report)
+    keys = [StandaloneTraining(_require(setting.kappa), seed) for setting, seed in cases]
+    agents = data.training(network).train_alone(keys, report)
     advisors = {key.seed: agents[key].advisor for key in keys if key.kappa == 0}
-    return _records(data, cases, [agents[key] for key in keys]), advisors
+    return _score_records(data, cases, [agents[key] for key in keys]), advisors
 
 
 def train_calibrated(
     data: SweepData, network: Network, cases: tuple[Case, ...], error: float, report: Report
-) -> list[Record]:
+) -> list[SweepRecord]:
     """EC-L2O."""
     keys = []
     for setting, seed in cases:
         rho_bar = _SHARES[setting.rho_bar or "zero"] * error
         scale = _SCALES[setting.cost_scale or "oracle"]
-        keys.append(Calibrated(_number(setting.trust), _number(setting.mu), seed, rho_bar, scale))
-    agents = data.training(network).calibrated(keys, report)
-    records = _records(data, cases, [agents[key] for key in keys])
+        keys.append(CalibratedTraining(_require(setting.trust), _require(setting.mu), seed, rho_bar, scale))
+    agents = data.training(network).train_calibrated(keys, report)
+    records = _score_records(data, cases, [agents[key] for key in keys])
     return [
         dataclasses.replace(record, figures={**record.figures, "rho_bar": key.rho_bar})
         for record, key in zip(records, keys, strict=True)
@@ -189,56 +191,56 @@ def train_calibrated(
 
 def score_two_stage(
     data: SweepData, settings: tuple[Setting, ...], advisors: dict[int, AbstractAgent], report: Report
-) -> list[Record]:
+) -> list[SweepRecord]:
     """MLA-ROBD and Switch on advisors that were trained alone."""
     records = []
     for family in ("mla-robd", "switch"):
         cases = [(setting, seed) for setting in settings if setting.family == family for seed in advisors]
         if cases:
-            records += _records(data, cases, [_two_stage(setting, advisors[seed]) for setting, seed in cases])
+            records += _score_records(data, cases, [_two_stage(setting, advisors[seed]) for setting, seed in cases])
     return records
 
 
 def _two_stage(setting: Setting, advisor: AbstractAgent) -> AbstractAgent:
     if setting.family == "switch":
-        return Switch(advisor, gamma=_number(setting.gamma))
-    return MLAROBD(advisor, _number(setting.trust))
+        return Switch(advisor, gamma=_require(setting.gamma))
+    return MLAROBD(advisor, _require(setting.trust))
 
 
-def score_experts(data: SweepData, settings: tuple[Setting, ...], report: Report) -> list[Record]:
+def score_experts(data: SweepData, settings: tuple[Setting, ...], report: Report) -> list[SweepRecord]:
     """R-OBD, and the regression behind promises; what nobody can promise is left out."""
-    records = _records(data, [(Setting("r-obd"), 0)], [ROBD()])
+    records = _score_records(data, [(Setting("r-obd"), 0)], [ROBD()])
     per_day = data.test.days.shape[1]
     for period, group in itertools.groupby(settings, key=lambda setting: setting.period or 0):
         horizon = period * per_day or None
         smallest = float(theory.smallest_feasible_ratio(float(data.problem.beta / data.problem.m), horizon))
         for setting in group:
-            ratio = _number(setting.ratio)
+            ratio = _require(setting.ratio)
             if ratio > smallest:
-                records.append(_streamed_record(data, setting, _promising(ratio, horizon, per_day)))
+                records.append(_score_stream(data, setting, _guard_ridge(ratio, horizon, per_day)))
     return records
 
 
-def _promising(ratio: float, horizon: int | None, per_day: int) -> AbstractAgent:
+def _guard_ridge(ratio: float, horizon: int | None, per_day: int) -> AbstractAgent:
     guard = Competitive(OnlineRidge(per_day), ratio, horizon=horizon)
     return guard if horizon is None else Periodic(guard, horizon)
 
 
-def _streamed_record(data: SweepData, setting: Setting, agent: AbstractAgent) -> Record:
+def _score_stream(data: SweepData, setting: Setting, agent: AbstractAgent) -> SweepRecord:
     """A record of what runs on over midnight, having seen all that went before."""
     scores = [
         score_runs(*stream_days(agent, data.problem, bed.x0, bed.days, past), bed)
         for bed, past in ((data.validation, data.seen_before_validation), (data.test, data.seen_before_test))
     ]
-    return _record(setting, 0, *scores)
+    return _make_record(setting, 0, *scores)
 
 
-def _records(data: SweepData, cases: Sequence[Case], agents: Sequence[AbstractAgent]) -> list[Record]:
+def _score_records(data: SweepData, cases: Sequence[Case], agents: Sequence[AbstractAgent]) -> list[SweepRecord]:
     beds = (score_agents(agents, data.validation), score_agents(agents, data.test))
-    return [_record(setting, seed, *scores) for (setting, seed), *scores in zip(cases, *beds, strict=True)]
+    return [_make_record(setting, seed, *scores) for (setting, seed), *scores in zip(cases, *beds, strict=True)]
 
 
-def _record(setting: Setting, seed: int, validation: DailyScore, test: DailyScore) -> Record:
+def _make_record(setting: Setting, seed: int, validation: DailyScore, test: DailyScore) -> SweepRecord:
     figures = {
         "validation_cost": validation.average_cost,
         "validation_ratio": validation.competitive_ratio,
@@ -248,18 +250,23 @@ def _record(setting: Setting, seed: int, validation: DailyScore, test: DailyScor
     }
     if test.prediction_error is not None:
         figures["test_prediction_error"] = test.prediction_error
-    return Record(setting, seed, figures)
+    return SweepRecord(setting, seed, figures)
 
 
-def _mean_error(data: SweepData, advisors: dict[int, AbstractAgent]) -> float:
+def _measure_mean_error(data: SweepData, advisors: dict[int, AbstractAgent]) -> float:
     """The mean prediction error of the two-stage rule on the training windows, over seeds: the unit of rho_bar."""
     return float(
-        np.mean([two_stage_error(MLAROBD(a, TWO_STAGE_TRUST), data.problem, data.windows) for a in advisors.values()])
+        np.mean(
+            [
+                measure_two_stage_error(MLAROBD(a, TWO_STAGE_TRUST), data.problem, data.windows)
+                for a in advisors.values()
+            ]
+        )
     )
 
 
 @eqx.filter_jit
-def two_stage_error(agent: MLAROBD, problem: Problem, windows: Instance) -> Float[Array, ""]:
+def measure_two_stage_error(agent: MLAROBD, problem: Problem, windows: Instance) -> Float[Array, ""]:
     """The mean over windows of rho along the calibrated roll-out; windows whose optimum is free are left out."""
     best = jax.vmap(lambda window: oracle(problem, window))(windows)
     played = rolled_out(agent, problem, windows)
@@ -268,7 +275,7 @@ def two_stage_error(agent: MLAROBD, problem: Problem, windows: Instance) -> Floa
     return jnp.mean(errors, where=jnp.isfinite(errors))
 
 
-def _number(value: float | None) -> float:
+def _require(value: float | None) -> float:
     assert value is not None
     return value
 
@@ -276,24 +283,24 @@ def _number(value: float | None) -> float:
 FORMAT = 1
 
 
-def sweep_results(
-    records: Sequence[Record], grid: Grid, contexts: Contexts, alpha: float, steps: int
+def summarize_results(
+    records: Sequence[SweepRecord], grid: Grid, contexts: Contexts, alpha: float, steps: int
 ) -> dict[str, Any]:
     """Where the contexts come from, what was tried, the fronts, and what the validation days choose."""
     return {
         "format": FORMAT,
         "study": "sweep",
-        "source": source_of(contexts),
+        "source": describe_source(contexts),
         "problem": {"m": 1.0, "alpha": alpha, "beta": alpha},
         "grid": dataclasses.asdict(grid),
         "training_steps": steps,
-        **summary(over_seeds(records), grid.networks, float(theory.robd_ratio(1.0, alpha, alpha))),
+        **summarize_sweep(average_over_seeds(records), grid.networks, float(theory.robd_ratio(1.0, alpha, alpha))),
     }
 
 
-def sweep(
+def run_sweep_on(
     study: SweepData, grid: Grid = Grid(), client: "Client | None" = None, progress: Progress = ignore_progress
-) -> list[Record]:
+) -> list[SweepRecord]:
     """One record for each setting and seed of the grid, the same to the last bit whoever trains them.
 
     Args:
@@ -302,13 +309,13 @@ def sweep(
         client: of a Dask cluster; None: two threads of this process.
         progress: told how far it is.
     """
-    return run_sweep(study, grid, progress, in_threads if client is None else on_cluster(client))
+    return run_sweep(study, grid, progress, run_in_threads if client is None else run_on_cluster(client))
 
 
-def on_cluster(client: "Client") -> Execute:
-    """Let a Dask cluster execute the pieces of a sweep."""
+def run_on_cluster(client: "Client") -> Execute:
+    """Let a Dask cluster execute the pieces of a run_sweep_on."""
 
-    def execute(pieces: Sequence[Piece], progress: Progress) -> list[Any]:
+    def execute(pieces: Sequence[SweepTask], progress: Progress) -> list[Any]:
         found: list[Any] = [None] * len(pieces)
         for done, (place, result) in enumerate(run_pieces(_run, [(piece,) for piece in pieces], client), start=1):
             if isinstance(result, ChunkFailedError):
@@ -320,5 +327,5 @@ def on_cluster(client: "Client") -> Execute:
     return execute
 
 
-def _run(piece: Piece) -> Any:
+def _run(piece: SweepTask) -> Any:
     return piece()

@@ -11,7 +11,7 @@ RhoBar = Literal[
     "zero", "half", "mean"
 ]  # of the mean prediction error of the two-stage advisor on the training windows
 ScaleName = Literal["raw", "oracle", "window"]
-LONGEST = 3650  # days of a period, over which the allowances of a promise are laid out step by step
+LONGEST_PERIOD = 3650  # days of a period, over which the allowances of a promise are laid out step by step
 
 _Rule = tuple[Callable[[float], bool], str]
 _NOT_NEGATIVE: _Rule = (lambda value: 0 <= value < math.inf, "be finite and not negative")
@@ -24,7 +24,7 @@ _RULES: dict[str, _Rule] = {  # which values an axis takes, and how that is said
     "kappas": _FRACTION,
     "gammas": _ABOVE_ONE,
     "ratios": _ABOVE_ONE,
-    "periods": (lambda value: 0 <= value <= LONGEST, f"be days, from 0 (never) to {LONGEST}"),
+    "periods": (lambda value: 0 <= value <= LONGEST_PERIOD, f"be days, from 0 (never) to {LONGEST_PERIOD}"),
     "seeds": _NOT_NEGATIVE,
 }
 
@@ -117,6 +117,6 @@ class Grid:
         """The same with all that the paper's text leaves open: three thresholds rho_bar, three scales of the cost."""
         return dataclasses.replace(self, rho_bars=("zero", "half", "mean"), cost_scales=("raw", "oracle", "window"))
 
-    def changed(self, **axes: Any) -> "Grid":
+    def with_axes(self, **axes: Any) -> "Grid":
         """The same with other values on some axes."""
         return dataclasses.replace(self, **axes)

@@ -26,14 +26,14 @@ from ecl2o.fitting.pipeline import tracking_problem
 from ecl2o.fitting.settings import check_alpha
 from ecl2o.paper.right_sizing import RightSizing
 from ecl2o.paper.settings import RightSizingSettings
-from ecl2o.paper.varying_curvature import random_instances, varying_curvature_problem
+from ecl2o.paper.varying_curvature import draw_instances, varying_curvature_problem
 from ecl2o.problem import CurvedTracking, Mahalanobis, Problem
 
 HOURS = 24
 _HISTORY = 14 * HOURS
 
 
-def spot_prices(shortage: Float[np.ndarray, " n"], seed: int) -> Float[np.ndarray, " n"]:
+def draw_spot_prices(shortage: Float[np.ndarray, " n"], seed: int) -> Float[np.ndarray, " n"]:
     """A price that rises with the shortage, relative to its mean, and wanders; between the lowest and the highest."""
     noise, wander = np.random.default_rng(seed).normal(0, 0.12, len(shortage)), np.zeros(len(shortage))
     for t in range(1, len(shortage)):
@@ -41,24 +41,24 @@ def spot_prices(shortage: Float[np.ndarray, " n"], seed: int) -> Float[np.ndarra
     return np.clip(shortage / shortage.mean() * np.exp(wander), LOWEST, HIGHEST)
 
 
-def prices_problem(alpha: float) -> Problem:
+def make_prices_problem(alpha: float) -> Problem:
     """Follow the shortage, each miss weighed by the price of its hour."""
     return Problem(CurvedTracking(LOWEST, HIGHEST), Mahalanobis.isotropic(alpha=alpha, dim=1))
 
 
-def spot_bed(alpha: float, seed: int) -> TestDays:
+def make_spot_days(alpha: float, seed: int) -> TestDays:
     """The test days with prices that nobody knows in advance."""
     contexts = weather_contexts()
-    return _bed(contexts, spot_prices(contexts.values[:, 0], seed), alpha)
+    return _price_days(contexts, draw_spot_prices(contexts.values[:, 0], seed), alpha)
 
 
-def tariff_bed(alpha: float) -> TestDays:
+def make_tariff_days(alpha: float) -> TestDays:
     """The test days under the tariff."""
     contexts = weather_contexts()
-    return _bed(contexts, np.tile(time_of_use(HOURS), contexts.n_days), alpha)
+    return _price_days(contexts, np.tile(time_of_use(HOURS), contexts.n_days), alpha)
 
 
-def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> TestDays:
+def _price_days(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> TestDays:
     _, days, history = contexts.test_days(_HISTORY)
     used = contexts.n_days * HOURS
     priced = np.concatenate([contexts.values[:used], prices[:used, None]], axis=1)
@@ -66,14 +66,14 @@ def _bed(contexts: Contexts, prices: Float[np.ndarray, " n"], alpha: float) -> T
     past = priced[first - _HISTORY : first]
     assert history is not None
     assert np.array_equal(past[:, :1], history)
-    return TestDays.of(prices_problem(alpha), past[-1, :1], priced[first:].reshape(-1, HOURS, 2), past)
+    return TestDays.of(make_prices_problem(alpha), past[-1, :1], priced[first:].reshape(-1, HOURS, 2), past)
 
 
 _INSTANCES = 200
 _ALPHA = 10.0
 
 
-def _movement(alpha: float | None) -> float:
+def _resolve_alpha(alpha: float | None) -> float:
     """What moving costs, unless said the paper's."""
     if alpha is None:
         return _ALPHA
@@ -81,12 +81,12 @@ def _movement(alpha: float | None) -> float:
     return alpha
 
 
-def demand_response_bed(alpha: float | None, seed: int) -> TestDays:
+def _demand_response_days(alpha: float | None, seed: int) -> TestDays:
     """The test days of the demand-response study on the built-in weather."""
-    return TestDays.of(tracking_problem(1, _movement(alpha)), *weather_contexts().test_days(_HISTORY))
+    return TestDays.of(tracking_problem(1, _resolve_alpha(alpha)), *weather_contexts().test_days(_HISTORY))
 
 
-def right_sizing_bed(alpha: float | None, seed: int) -> TestDays:
+def _right_sizing_days(alpha: float | None, seed: int) -> TestDays:
     """The test days of the right-sizing study on the built-in workload: three kinds of servers, a box, Newton's solves."""
     if alpha is not None:
         raise NotApplicableError(
@@ -95,28 +95,28 @@ def right_sizing_bed(alpha: float | None, seed: int) -> TestDays:
     return RightSizing(RightSizingSettings(seed=seed)).test
 
 
-def varying_curvature_bed(alpha: float | None, seed: int) -> TestDays:
+def _varying_curvature_days(alpha: float | None, seed: int) -> TestDays:
     """Random days on which the curvature of the hitting cost changes from step to step."""
-    problem = varying_curvature_problem(beta=_movement(alpha))
-    instances = random_instances(jax.random.key(seed), _INSTANCES, 24, problem)
+    problem = varying_curvature_problem(beta=_resolve_alpha(alpha))
+    instances = draw_instances(jax.random.key(seed), _INSTANCES, 24, problem)
     return TestDays.of(problem, np.zeros(1), instances.contexts)
 
 
-def prices_bed(alpha: float | None, seed: int) -> TestDays:
+def _spot_price_days(alpha: float | None, seed: int) -> TestDays:
     """The demand-response days, each miss weighed by a price that is not known in advance."""
-    return spot_bed(_movement(alpha), seed)
+    return make_spot_days(_resolve_alpha(alpha), seed)
 
 
-def tariff_prices_bed(alpha: float | None, seed: int) -> TestDays:
+def _tariff_price_days(alpha: float | None, seed: int) -> TestDays:
     """The same under a tariff that is."""
-    return tariff_bed(_movement(alpha))
+    return make_tariff_days(_resolve_alpha(alpha))
 
 
 # By name: alpha (None: the study's own) and seed to a bed.
-BEDS: dict[str, Callable[[float | None, int], TestDays]] = {
-    "demand-response": demand_response_bed,
-    "right-sizing": right_sizing_bed,
-    "varying-curvature": varying_curvature_bed,
-    "prices": prices_bed,
-    "prices-tariff": tariff_prices_bed,
+STUDY_TEST_DAYS: dict[str, Callable[[float | None, int], TestDays]] = {
+    "demand-response": _demand_response_days,
+    "right-sizing": _right_sizing_days,
+    "varying-curvature": _varying_curvature_days,
+    "prices": _spot_price_days,
+    "prices-tariff": _tariff_price_days,
 }

@@ -36,7 +36,9 @@ def varying_curvature_problem(m: float = 1.0, beta: float = 10.0, dim: int = 1) 
     return Problem(CurvedTracking(minimum=m), Mahalanobis.isotropic(alpha=beta, dim=dim))
 
 
-def late_demand(problem: Problem, horizon: int, curvature: float = LARGEST_CURVATURE, sign: float = 1.0) -> Instance:
+def make_late_demand(
+    problem: Problem, horizon: int, curvature: float = LARGEST_CURVATURE, sign: float = 1.0
+) -> Instance:
     """Calm at 0, then one severe demand at `sign` in the first coordinate: R-OBD's worst instance as the horizon grows."""
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1, got {horizon}.")
@@ -48,7 +50,7 @@ def late_demand(problem: Problem, horizon: int, curvature: float = LARGEST_CURVA
 
 
 def late_demand_optimum(m: float, beta: float, horizon: int, curvature: float = LARGEST_CURVATURE) -> float:
-    """What the oracle pays on `late_demand`: half of the harmonic sum of p, beta and the last curvature.
+    """What the oracle pays on `make_late_demand`: half of the harmonic sum of p, beta and the last curvature.
 
     >>> round(late_demand_optimum(1.0, 10.0, horizon=200, curvature=1e12), 6)  # m (CR - 1) / 2
     1.350781
@@ -59,7 +61,7 @@ def late_demand_optimum(m: float, beta: float, horizon: int, curvature: float = 
     return 0.5 / (1 / p + 1 / beta + 1 / curvature)
 
 
-def random_instances(
+def draw_instances(
     key: PRNGKeyArray,
     count: int,
     horizon: int,

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ecl2o.evaluation.metrics import MARK
-from ecl2o.plots.style import GREY, STYLE, house_style, looks, new_figure
+from ecl2o.plots.style import GREY, PAGE_CSS, apply_style, new_figure, row_looks
 
 _MOST_ROWS = 200  # sites in the page's table; all are in the Parquet file
 _COLUMNS = {
@@ -26,70 +26,72 @@ _COLUMNS = {
 }
 
 
-def summary(table: pd.DataFrame) -> dict[str, Any]:
+def summarize_fleet(table: pd.DataFrame) -> dict[str, Any]:
     """How many sites, how many failed, and the distribution of the two figures over the others."""
-    done = _done(table)
+    done = _finished_rows(table)
     kept = [row.get("promise_kept") for row in done]
     found: dict[str, Any] = {"sites": len(table), "failed": len(table) - len(done)}
     found |= {"promised": sum(value in (True, False) for value in kept), "kept": sum(value is True for value in kept)}
-    found["no_result"] = sum(map(is_no_result, done))
+    found["unreliable"] = sum(map(is_unreliable, done))
     for name in ("average_cost", "competitive_ratio"):
         quantiles = zip(
-            ("smallest", "median", "p90", "largest"), np.quantile(_column(done, name), [0, 0.5, 0.9, 1]), strict=True
+            ("smallest", "median", "p90", "largest"),
+            np.quantile(_column_values(done, name), [0, 0.5, 0.9, 1]),
+            strict=True,
         )
         found[name] = {label: float(value) for label, value in quantiles}
     return found
 
 
-def _done(table: pd.DataFrame) -> list[dict[str, Any]]:
+def _finished_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     rows: list[Any] = table.to_dict("records")
     return [row for row in rows if row["status"] != "failed"]
 
 
-def _column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
+def _column_values(rows: list[dict[str, Any]], name: str) -> np.ndarray:
     """One figure of all rows; a single NaN where there are none."""
     return np.array([row[name] for row in rows], float) if rows else np.array([np.nan])
 
 
-def is_no_result(row: Mapping[str, Any]) -> bool:
+def is_unreliable(row: Mapping[str, Any]) -> bool:
     """Whether a step behind this site's figures did not converge, or its promise was lost."""
     return row.get("promise_kept") is False or row.get("unconverged", 0) > 0
 
 
-def marked_name(row: Mapping[str, Any]) -> str:
+def mark_name(row: Mapping[str, Any]) -> str:
     """The name of a site, with a mark where its figures are no result."""
-    return row["name"] + MARK if is_no_result(row) else row["name"]
+    return row["name"] + MARK if is_unreliable(row) else row["name"]
 
 
-def note(found: Mapping[str, Any]) -> str:
+def describe_marks(found: Mapping[str, Any]) -> str:
     """What the mark means, for how many sites; nothing where there are none."""
-    count = found["no_result"]
+    count = found["unreliable"]
     sites = "1 site" if count == 1 else f"{count} sites"
     told = f"{MARK.strip()} {sites}: a solve did not converge, or a promise was lost. Such figures are no result."
     return told if count else ""
 
 
-def worst_first(table: pd.DataFrame) -> list[dict[str, Any]]:
+def sort_worst_first(table: pd.DataFrame) -> list[dict[str, Any]]:
     """The sites that are done: broken promises, then other figures that are no result, then what costs most beside R-OBD."""
 
     def badness(row: dict[str, Any]) -> tuple[bool, bool, float]:
-        return row.get("promise_kept") is False, is_no_result(row), row["average_cost"] / row["r_obd_cost"]
+        return row.get("promise_kept") is False, is_unreliable(row), row["average_cost"] / row["r_obd_cost"]
 
-    return sorted(_done(table), key=badness, reverse=True)
+    return sorted(_finished_rows(table), key=badness, reverse=True)
 
 
 def draw_distributions(table: pd.DataFrame) -> Figure:
     """Average cost and worst day over the sites, R-OBD's beside them."""
-    done = _done(table)
-    own, expert = looks(["ec-l2o", "r-obd"]).values()
-    with house_style():
+    done = _finished_rows(table)
+    own, expert = row_looks(["ec-l2o", "r-obd"]).values()
+    with apply_style():
         figure = new_figure(height=3.2)
         for axes, (name, beside, label) in zip(
             figure.subplots(1, 2),
             (("average_cost", "r_obd_cost", "average cost"), ("competitive_ratio", "r_obd_ratio", "worst day's ratio")),
             strict=True,
         ):
-            values = [_column(done, column) for column in (name, beside)]
+            values = [_column_values(done, column) for column in (name, beside)]
             finite = np.concatenate([value[np.isfinite(value)] for value in values])
             bins = np.linspace(finite.min(), finite.max() + 1e-9, 31).tolist() if finite.size else 30
             axes.hist(values[1], bins, color=expert.color, alpha=0.5, label="R-OBD")
@@ -103,7 +105,7 @@ def draw_distributions(table: pd.DataFrame) -> Figure:
 
 def fleet_page(table: pd.DataFrame, about: Mapping[str, str], seconds: float) -> str:
     """One page that needs nothing but itself."""
-    found = summary(table)
+    found = summarize_fleet(table)
     done = found["sites"] - found["failed"]
     facts = [f"{found['sites']} sites", f"{found['failed']} failed", *about.values(), f"{seconds:.0f} s"]
     made = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
@@ -116,13 +118,13 @@ def fleet_page(table: pd.DataFrame, about: Mapping[str, str], seconds: float) ->
     if done:
         parts += [
             _section("Distribution over sites", _distribution(table, found)),
-            _section("Sites, the worst first", _sites(table, note(found))),
+            _section("Sites, the worst first", _sites(table, describe_marks(found))),
         ]
     parts.append(f"<p>Made on {escape(made)}.</p>")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>fleet: ecl2o</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>fleet: ecl2o</title>\n<style>{PAGE_CSS}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(parts)
         + "\n</main>\n</body>\n</html>\n"
     )
@@ -141,7 +143,7 @@ def _failures(table: pd.DataFrame) -> str:
 
 def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
     file = io.BytesIO()
-    with house_style():
+    with apply_style():
         draw_distributions(table).savefig(file, format="svg", metadata={"Date": None})
     data = base64.b64encode(file.getvalue()).decode("ascii")
     told = "".join(
@@ -157,11 +159,11 @@ def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
 
 
 def _sites(table: pd.DataFrame, about_marks: str) -> str:
-    rows = worst_first(table)
+    rows = sort_worst_first(table)
     columns = {name: label for name, label in _COLUMNS.items() if any(_cell(row.get(name)) for row in rows)}
     head = "".join(f'<th scope="col">{escape(label)}</th>' for label in columns.values())
     lines = [
-        f'<tr><th scope="row">{escape(marked_name(row))}</th>'
+        f'<tr><th scope="row">{escape(mark_name(row))}</th>'
         f"{''.join(f'<td>{_cell(row[name])}</td>' for name in columns)}</tr>"
         for row in rows[:_MOST_ROWS]
     ]

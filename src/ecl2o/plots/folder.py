@@ -13,32 +13,32 @@ from matplotlib.figure import Figure
 
 from ecl2o.json_text import json_text
 from ecl2o.plots import style
-from ecl2o.plots.style import FORMATS
+from ecl2o.plots.style import REPORT_FORMATS
 
 RESULTS, PAGE, CONFIG, FIGURES, POLICIES = "results.json", "report.html", "config.toml", "figures", "policies"
 TABLE = "sweep.parquet"
-_SUFFIXES = {FIGURES: {f".{kind}" for kind in FORMATS}, POLICIES: {".ecl2o"}}
+_SUFFIXES = {FIGURES: {f".{kind}" for kind in REPORT_FORMATS}, POLICIES: {".ecl2o"}}
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what only writing, or reading, can fail by
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path, option: str = "--out") -> Iterator[Path]:
+def atomic_folder(path: Path, option: str = "--out") -> Iterator[Path]:
     """A temporary folder that takes the place of `path` when the block ends well, and vanishes when it does not.
 
     A folder that holds anything but a report of ours is not replaced. This is refused before the block runs, and again after.
     `option` is what chooses the path.
     """
     path = Path(os.path.abspath(path))
-    refuse_foreign(path, option)
+    check_replaceable(path, option)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as spare:
         fresh, old = Path(spare, "new"), Path(spare, "old")
         fresh.mkdir()
-        with naming(path):
+        with name_path_in_errors(path):
             yield fresh
-        refuse_foreign(path, option)
+        check_replaceable(path, option)
         if path.exists():
             path.rename(old)
         try:
@@ -50,7 +50,7 @@ def whole_folder(path: Path, option: str = "--out") -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_path_in_errors(path: Path) -> Iterator[None]:
     """Say what was being written, where the system does not: on a full disk it names no file."""
     try:
         yield
@@ -60,11 +60,11 @@ def naming(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def refuse_foreign(path: Path, option: str = "--out") -> None:
+def check_replaceable(path: Path, option: str = "--out") -> None:
     """Refuse a path that exists and is neither an empty folder nor a report of ours and nothing else."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise ValueError(f"{path} is not a folder; choose another one with {option}.")
-    stranger = _stranger(path) if path.exists() else None
+    stranger = _find_foreign(path) if path.exists() else None
     if stranger is not None:
         raise ValueError(
             f"{path} holds {stranger.relative_to(path)}, which no report of ours has, and is not overwritten; choose another "
@@ -72,7 +72,7 @@ def refuse_foreign(path: Path, option: str = "--out") -> None:
         )
 
 
-def _stranger(folder: Path) -> Path | None:
+def _find_foreign(folder: Path) -> Path | None:
     """Something in a folder that this program did not put there."""
     for entry in sorted(folder.iterdir()):
         if entry.name in (RESULTS, PAGE, CONFIG, TABLE) and entry.is_file() and not entry.is_symlink():
@@ -98,8 +98,8 @@ def write_results(folder: Path, results: dict[str, Any], figures: dict[str, Figu
     """Figures by name, in every format, and results.json, into an empty folder."""
     (folder / FIGURES).mkdir()
     for name, figure in figures.items():
-        for kind in FORMATS:
-            style.save_as(figure, folder / FIGURES / f"{name}.{kind}")
+        for kind in REPORT_FORMATS:
+            style.save_figure(figure, folder / FIGURES / f"{name}.{kind}")
     write_text(folder / RESULTS, json_text(results) + "\n")
 
 

@@ -23,7 +23,8 @@ VERMILLION, PURPLE = "#D55E00", "#CC79A7"
 INDIGO, WINE, OLIVE = "#332288", "#882255", "#999933"
 
 WIDTH = 7.2  # inches: a page's text
-FORMATS = ("png", "svg", "pdf")
+FORMATS = ("png", "svg", "pdf")  # of a figure file
+REPORT_FORMATS = ("png", "svg")  # of a folder
 _DPI = 200
 
 
@@ -85,7 +86,7 @@ _SETTINGS: dict[Any, Any] = {
 
 
 @contextlib.contextmanager
-def house_style() -> Iterator[None]:
+def apply_style() -> Iterator[None]:
     """Matplotlib set up for our figures, and as it was afterwards."""
     with matplotlib.rc_context(_SETTINGS):
         yield
@@ -96,10 +97,10 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def looks(names: Sequence[str]) -> dict[str, Look]:
+def row_looks(names: Sequence[str]) -> dict[str, Look]:
     """How to draw each of these rows.
 
-    >>> looks(["r-obd"])["r-obd"].marker
+    >>> row_looks(["r-obd"])["r-obd"].marker
     's'
     """
     others = [name for name in names if name not in _LOOKS]
@@ -112,7 +113,7 @@ def line_style(look: Look) -> dict[str, Any]:
     return {"color": look.color, "linestyle": look.dash}
 
 
-def save_as(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure to a file, whole or not at all; the suffix says in which format."""
     kind = path.suffix.lstrip(".").lower()
     if kind not in FORMATS:
@@ -122,7 +123,7 @@ def save_as(figure: Figure, path: Path) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     os.close(handle)
     try:
-        with house_style():
+        with apply_style():
             figure.savefig(name, format=kind, dpi=_DPI, metadata=_UNDATED[kind])
         os.chmod(name, 0o644)
         os.replace(name, path)
@@ -136,7 +137,7 @@ def save_as(figure: Figure, path: Path) -> None:
 _UNDATED: dict[str, dict[str, Any]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
-STYLE = """
+PAGE_CSS = """
 :root { color-scheme: light dark; --ground: #fff; --ink: #1a1a1a; --soft: #595959; --rule: #d0d0d0; --tint: #f5f5f5;
   --mark: #0072B2; }
 @media screen and (prefers-color-scheme: dark) {
@@ -195,6 +196,3 @@ code { font-size: .92em; }
   pre { white-space: pre-wrap; font-size: 7.5pt; }
 }
 """
-
-
-FORMATS = ("png", "svg")
