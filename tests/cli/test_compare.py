@@ -105,7 +105,7 @@ def test_a_reading_in_the_wrong_unit_does_not_decide_the_comparison(ecl2o, tmp_p
         told[name] = ecl2o("compare", path, "--column", "demand", "--agents", "r-obd,greedy", "--json")
     reports = {name: json.loads(result.stdout) for name, result in told.items()}
     assert [report.pop("screened") for report in reports.values()] == [1, 0]
-    costs = [{name: row["mean_bill"] for name, row in report["agents"].items()} for report in reports.values()]
+    costs = [{name: row["mean_cost"] for name, row in report["agents"].items()} for report in reports.values()]
     assert costs[0] == costs[1]
     assert f"damaged.csv: 1 reading was not plausible and replaced by the one before, the first at {time}" in " ".join(
         told["damaged"].stderr.split()

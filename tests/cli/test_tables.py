@@ -73,8 +73,8 @@ def test_entries_of_any_magnitude_at_80_columns(monkeypatch, bill, unit_cost):
     )
     tails = {"p99": 1.9}
     rows = [
-        ComparisonRow("policy", 1.0872, 2.5, tails, 0, 12.0, mean_bill=bill, dearest_bill=bill),
-        ComparisonRow("r-obd", 1e9, 612.4, tails, 0, 99.0, mean_bill=bill / 7e5, dearest_bill=bill / 3),
+        ComparisonRow("policy", 1.0872, 2.5, tails, 0, 12.0, mean_cost=bill, highest_cost=bill),
+        ComparisonRow("r-obd", 1e9, 612.4, tails, 0, 99.0, mean_cost=bill / 7e5, highest_cost=bill / 3),
     ]
     extra = {"": ["trained", "not trained"], "validation": ["1.087 ± 0.060", "12.500 ± 1.123"]}
     comparison_table.print_entries(rows, "title", {}, PROBLEM, unit_cost, before=extra)

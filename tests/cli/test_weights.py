@@ -84,8 +84,8 @@ def test_bills_are_those_of_numpy_and_the_contract_says_what_it_counts_on(made, 
     runner = start_run(policy, None, past)
     actions = np.array([runner.step(context)[0] for context in tested])
     paid, best = bill(past[-1, 0], actions, *tested.T), optimum(past[-1, 0], *tested.T)
-    np.testing.assert_allclose(rows["policy"]["mean_bill"] * days, paid, rtol=1e-9)
-    np.testing.assert_allclose(rows["oracle"]["mean_bill"] * days, best, rtol=1e-9)
+    np.testing.assert_allclose(rows["policy"]["mean_cost"] * days, paid, rtol=1e-9)
+    np.testing.assert_allclose(rows["oracle"]["mean_cost"] * days, best, rtol=1e-9)
     np.testing.assert_allclose(rows["policy"]["average_cost"], paid / best, rtol=1e-9)
     assert rows["policy"]["promise_kept"] is True
     assert report["test"]["policy"]["average_cost"] < report["test"]["r-obd"]["average_cost"]

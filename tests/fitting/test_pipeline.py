@@ -97,7 +97,7 @@ def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wav
     best = ec.oracle(found.policy.problem, ec.Instance(x0, days.reshape(-1, 1)))
     row = next(row for row in found.entries if row.name == "policy")
     assert row.average_cost == pytest.approx(cost / float(best.cost), rel=1e-9)
-    assert row.mean_bill == pytest.approx(cost / len(days), rel=1e-9)
+    assert row.mean_cost == pytest.approx(cost / len(days), rel=1e-9)
 
 
 def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_path):
@@ -187,7 +187,7 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
     runner = ec.Runner(found.policy, x0, history)
     actions = np.array([runner.step(context) for context in days.reshape(-1, 1)]).ravel()
     cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(np.diff(actions, prepend=x0) ** 2)
-    assert rows["policy"].mean_bill == pytest.approx(cost / len(days), rel=1e-9)
+    assert rows["policy"].mean_cost == pytest.approx(cost / len(days), rel=1e-9)
     behind = FitSettings(advisor="rhc", promise=PromiseSpec(2.0, "day"))
     promised = fit_contexts(contexts, behind)
     assert [c.name for c in promised.candidates] == ["promised-rhc"]

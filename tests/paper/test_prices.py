@@ -54,7 +54,7 @@ def test_promises_are_kept_where_weights_vary(beds):
 def test_a_tariff_that_is_not_kept_to_ends_the_promise(beds):
     row = evaluate_contender("it", named_contender("competitive-tariff", beds["spot"]), beds["spot"])
     assert row.promise_kept is False
-    assert row.lost_at == 0
+    assert row.promise_lost_at == 0
     with pytest.raises(ValueError, match=r"must exceed 2\.43303"):
         score_days(ec.Competitive(ec.ROBD(), 2.4), beds["spot"])
     assert float(make_prices_problem(10.0).m) == LOWEST

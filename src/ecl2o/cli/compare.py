@@ -93,7 +93,7 @@ def compare(
         bed = series_test_days(contexts, movement or 10.0, ends, limits, days)
     asked = make_contenders(names, bed, forecaster)
     with output.progress_bars(not json) as progress:
-        rows = compare_days(asked, bed, lambda done, total: progress("comparing", done, total))
+        rows = compare_days(asked, bed, lambda done, total: progress("comparing", done, total), timed=True)
     refused = {row.name: row.not_applicable for row in rows if row.not_applicable is not None}
     if len(refused) == len(asked):
         name, reason = next(iter(refused.items()))

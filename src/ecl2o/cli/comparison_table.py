@@ -63,7 +63,11 @@ def _figures(rows: "list[ComparisonRow]", unit_cost: float | None) -> Columns:
 def live_columns(rows: "list[ComparisonRow]") -> Columns:
     """What the policies said of themselves while they ran, where any did, and how long a step took."""
     live = ["" if row.live_ratio is None else f"{row.live_ratio:.4g}" for row in rows]
-    speed = {"µs per step": [f"{row.microseconds_per_step:.1f}" for row in rows]}
+    speed = {
+        "µs per step": [
+            f"{row.microseconds_per_step:.1f}" if row.microseconds_per_step is not None else "" for row in rows
+        ]
+    }
     return ({"live ratio": live} if any(live) else {}) | speed
 
 
@@ -100,15 +104,16 @@ def _ratio(value: float) -> str:
 def promise_line(row: "ComparisonRow") -> str | None:
     """Whether the promise was kept, in words."""
     promise = row.promise
-    if promise is None or row.left is None:
+    if promise is None or row.budget_left is None:
         return None
     told = f"promise: {promise}, at every step; "
-    if row.lost_at is not None:
+    if row.promise_lost_at is not None:
         return (
-            told + f"LOST from step {row.lost_at + 1} on, where a context, or its weight, was not such as it counts on."
+            told
+            + f"LOST from step {row.promise_lost_at + 1} on, where a context, or its weight, was not such as it counts on."
         )
     live = "" if row.live_ratio is None else f" (largest at any step: {row.live_ratio:.4f}"
-    live += "" if row.live_ratio is None else f"; at least {row.left:.1%} of it was left at every step)"
+    live += "" if row.live_ratio is None else f"; at least {row.budget_left:.1%} of it was left at every step)"
     return told + ("kept" if row.promise_kept else "BROKEN") + live + "."
 
 

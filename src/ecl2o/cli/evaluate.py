@@ -59,6 +59,7 @@ def evaluate(
             },
             bed,
             lambda done, total: progress("testing", done, total),
+            timed=True,
         )
     own, tested = next(row for row in rows if row.name == "policy"), bed.days.shape[0]
     bills = CostSummary.of(own, unit_cost)

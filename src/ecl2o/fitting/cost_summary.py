@@ -93,13 +93,13 @@ class CostSummary:
     def of(cls, entry: ComparisonRow, unit_cost: float | None = None) -> "CostSummary":
         """The bills of an entry.
 
-        >>> entry = ComparisonRow("it", 1.2, 1.5, {}, 0, 1.0, mean_bill=50.0, dearest_bill=80.0, allowed=120.0)
+        >>> entry = ComparisonRow("it", 1.2, 1.5, {}, 0, 1.0, mean_cost=50.0, highest_cost=80.0, allowed_cost=120.0)
         >>> CostSummary.of(entry, unit_cost=3.0)
         CostSummary(mean_day=300.0, dearest_day=480.0, allowed=720.0, unit_cost=3.0)
         """
         factor = 1.0 if unit_cost is None else 2 * unit_cost  # a miss of 1 costs 1/2
-        allowed = None if entry.allowed is None else factor * entry.allowed
-        return cls(factor * entry.mean_bill, factor * entry.dearest_bill, allowed, unit_cost)
+        allowed = None if entry.allowed_cost is None else factor * entry.allowed_cost
+        return cls(factor * entry.mean_cost, factor * entry.highest_cost, allowed, unit_cost)
 
     def in_words(self, period: str, problem: Problem) -> str:
         """A sentence; `period` is what the promise is for.
