@@ -5,32 +5,24 @@ import re
 import pytest
 
 import ecl2o as ec
-from ecl2o.agents import AbstractAgent, Info
+from ecl2o.agents import AbstractAgent
 from ecl2o.agents.citations import _ENTRIES, _WORKS
+from toy_agent import StatelessAgent
 
 
 def _keys(text):
     return re.findall(r"^@\w+\{(\w+),$", text, flags=re.MULTILINE)
 
 
-class Mine(AbstractAgent):
-    @property
-    def lookahead(self):
-        return 0
-
-    def init(self, problem, start):
-        return None
-
-    def step(self, problem, state, observation):
-        return state, observation.previous_action, Info.plain()
+class Mine(StatelessAgent):
+    def act(self, observation):
+        return observation.previous_action
 
 
-class Switch(Mine.__base__):
+class Switch(StatelessAgent):
     """Not the library's, though its name is."""
 
-    lookahead = Mine.lookahead
-    init = Mine.init
-    step = Mine.step
+    act = Mine.act
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from jaxtyping import Array, Float
 
 import ecl2o as ec
-from ecl2o.agents import Info
 from ecl2o.theory import decay_root
+from toy_agent import StatelessAgent
 
 
 class TwoWeights(ec.Trainable):
@@ -17,21 +17,13 @@ class TwoWeights(ec.Trainable):
     previous: Float[Array, ""]
 
 
-class Linear(ec.AbstractAgent):
+class Linear(StatelessAgent):
     """Advice = a y_t + b x_{t-1}."""
 
     weights: TwoWeights
 
-    @property
-    def lookahead(self):
-        return 0
-
-    def init(self, problem, start):
-        return None
-
-    def step(self, problem, state, observation):
-        advice = self.weights.context * observation.context + self.weights.previous * observation.previous_action
-        return state, advice, Info.plain()
+    def act(self, observation):
+        return self.weights.context * observation.context + self.weights.previous * observation.previous_action
 
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))

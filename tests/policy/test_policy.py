@@ -15,10 +15,10 @@ import pytest
 
 import ecl2o as ec
 from conformance.registry import CASES
-from ecl2o.agents import AbstractAgent, Info
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.policy import describe, policy_file
 from ecl2o.problem.arrays import as_float
+from toy_agent import StatelessAgent
 
 FRAME = struct.Struct("<8sIQQ")
 
@@ -164,19 +164,12 @@ def test_a_function_is_not_in_the_file_and_must_be_given(tmp_path):
         ec.load(tmp_path / "policy", problem=cosh_problem(dim=2))
 
 
-class Stubborn(AbstractAgent):
+class Stubborn(StatelessAgent):
     target: jax.Array = eqx.field(converter=as_float)
     label: tuple = eqx.field(static=True, default=())
 
-    @property
-    def lookahead(self):
-        return 0
-
-    def init(self, problem, start):
-        return None
-
-    def step(self, problem, state, observation):
-        return state, self.target, Info.plain()
+    def act(self, observation):
+        return self.target
 
 
 def test_a_class_of_the_user_is_loaded_only_when_it_is_given(tmp_path):

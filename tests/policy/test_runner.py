@@ -18,6 +18,7 @@ from ecl2o.exceptions import PolicyFileError
 from ecl2o.forecasters import AbstractCausalForecaster
 from ecl2o.policy import policy_file
 from ecl2o.running import compiled_step
+from toy_agent import StatelessAgent
 
 STEPS = 7
 
@@ -58,18 +59,11 @@ class Trend(AbstractCausalForecaster):
         return context, context + ahead * (context - state)
 
 
-class Broken(AbstractAgent):
+class Broken(StatelessAgent):
     """Has no finite answer to negative contexts."""
 
-    @property
-    def lookahead(self):
-        return 0
-
-    def init(self, problem, start):
-        return None
-
-    def step(self, problem, state, observation):
-        return state, jnp.sqrt(observation.context), Info.plain()
+    def act(self, observation):
+        return jnp.sqrt(observation.context)
 
 
 def streams(count, dim, seen=3, steps=STEPS, seed=0):
@@ -301,18 +295,14 @@ def test_no_answer_is_said_and_changes_nothing():
         assert bits(runner.state_dict()) == before
 
 
-class Unsure(AbstractAgent):
+class Unsure(StatelessAgent):
     """Plays contexts, and does not converge on negative ones."""
 
-    @property
-    def lookahead(self):
-        return 0
+    def act(self, observation):
+        return observation.context
 
-    def init(self, problem, start):
-        return None
-
-    def step(self, problem, state, observation):
-        return state, observation.context, Info(observation.context[0] >= 0)
+    def converges(self, observation):
+        return observation.context[0] >= 0
 
 
 def test_a_step_that_did_not_converge_is_told_of_that_step_and_counted():

@@ -1,8 +1,4 @@
-"""Which leaves of an agent are trained: those inside a `Trainable`, by type, never by dtype.
-
-Trust, slack, scales and problem constants are arrays too, so that they can be vmapped; they are not weights.
-
-What every agent is: a PyTree with `init` and `step`.
+"""The interface of agents: a PyTree with `init` and `step`, what it is given, what it returns, and which leaves are trained.
 
 The played action is in the observation, never in an agent's state, so that a wrapper can play something else than its
 inner agent proposed.
@@ -23,16 +19,43 @@ from ecl2o.agents.promise import Promise
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import Problem
 
+State = Any
+
 
 class Trainable(eqx.Module):
-    """A part of an advisor whose every array is a weight."""
+    """The base class of weights: every array inside a `Trainable` is trained, and no other.
+
+    >>> import jax.numpy as jnp
+    >>> class Gain(Trainable):
+    ...     weight: jnp.ndarray
+    >>> bool(trainable_mask(Gain(jnp.ones(2))).weight)
+    True
+    """
 
 
 def trainable_mask(agent: PyTree) -> PyTree:
-    """The agent's tree with True at weights and False elsewhere; for `equinox.partition`.
+    """Mark the weights of an agent, to train it with your own optax loop.
+
+    Every number of an agent is an array, so that it can be vmapped: trust, slack and scales too. A filter by dtype, such as
+    `eqx.partition(agent, eqx.is_inexact_array)`, trains them all, and they leave their ranges. This mask selects by type.
 
     Args:
         agent: any tree of modules.
+
+    Returns:
+        The same tree with True at the arrays inside a `Trainable` and False elsewhere.
+
+    >>> import equinox as eqx, jax, optax, ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> day = ec.Instance([0.0], [[1.0], [2.0]])
+    >>> agent = ec.MLAROBD(ec.advisors.MLP(dim=1, context_dim=1, key=jax.random.key(0)), trust=0.5)
+    >>> weights, frozen = eqx.partition(agent, trainable_mask(agent))
+    >>> gradient = jax.grad(lambda w: ec.rollout(eqx.combine(w, frozen), problem, day).cost)(weights)
+    >>> optimizer = optax.adam(1e-3)
+    >>> change, state = optimizer.update(gradient, optimizer.init(weights))
+    >>> trained = eqx.combine(optax.apply_updates(weights, change), frozen)
+    >>> float(trained.trust)
+    0.5
     """
 
     def mark(node):
@@ -41,16 +64,17 @@ def trainable_mask(agent: PyTree) -> PyTree:
     return jax.tree.map(mark, agent, is_leaf=lambda node: isinstance(node, Trainable))
 
 
-State = Any
-
-
 class Start(eqx.Module):
     """What is known before the first step.
 
     Args:
         x0: (d,), the action in force before the first step.
         history: (H, q), the contexts before the first step; H may be 0.
-        horizon: T, the number of steps. Default: not known.
+        horizon: T, the number of steps. Default: None, not known.
+
+    >>> import jax.numpy as jnp
+    >>> Start(jnp.zeros(2), jnp.zeros((0, 3))).dim
+    2
     """
 
     x0: Float[Array, " d"]
@@ -69,9 +93,14 @@ class Observation(eqx.Module):
     Args:
         context: (q,), y_t.
         previous_action: (d,), x_{t-1}, the action that was played.
-        step: t - 1: steps are counted from 0.
-        remaining: the number of steps after this one. Default: the horizon is not known.
-        forecast: (w, q), predictions of the next contexts, for agents with a lookahead. Default: none.
+        step: the number of steps before this one: 0 at the first.
+        remaining: the number of steps after this one. Default: None, the horizon is not known.
+        forecast: (w, q), predictions of the next contexts, for agents with a lookahead. Default: None.
+
+    >>> import jax.numpy as jnp
+    >>> now = Observation(jnp.ones(1), jnp.zeros(1), jnp.array(0), forecast=jnp.zeros((3, 1)))
+    >>> now.known_contexts(2).shape
+    (3, 1)
     """
 
     context: Float[Array, " q"]
@@ -81,7 +110,11 @@ class Observation(eqx.Module):
     forecast: Float[Array, "w q"] | None = None
 
     def known_contexts(self, window: int) -> Float[Array, "steps q"]:
-        """y_t and the forecasts of the `window` contexts after it."""
+        """Return y_t and the forecasts of the `window` contexts after it, (window + 1, q).
+
+        Raises:
+            NotApplicableError: if there are fewer forecasts.
+        """
         now = self.context[None]
         if window == 0:
             return now
@@ -91,9 +124,9 @@ class Observation(eqx.Module):
         return jnp.concatenate([now, self.forecast[:window]])
 
     def with_lookahead(self, window: int) -> "Observation":
-        """Return the observation with at most `window` forecasts, None if `window` is 0; a wrapper may have asked for more."""
+        """Return the observation with the first `window` forecasts only; a wrapper may have asked for more."""
         forecast = None if self.forecast is None or window == 0 else self.forecast[:window]
-        return Observation(self.context, self.previous_action, self.step, self.remaining, forecast)
+        return dataclasses.replace(self, forecast=forecast)
 
     @property
     def steps_left(self) -> Int[Array, ""]:
@@ -106,13 +139,13 @@ class Observation(eqx.Module):
 
 
 class Info(eqx.Module):
-    """What an agent says about its step besides the action.
+    """What an agent reports about a step besides the action.
 
     Args:
-        converged: whether every solve did, those of the wrapped agent included.
-        advice: (d,), what its advisor proposed. Default: it has none.
+        converged: whether every solve converged, those of the wrapped agent included.
+        advice: (d,), what its advisor proposed. Default: None.
         details: the agent's own figures by name. Default: none.
-        inner: what the wrapped agent said. Default: there is none.
+        inner: what the wrapped agent reported. Default: None.
     """
 
     converged: Bool[Array, ""]
@@ -122,78 +155,158 @@ class Info(eqx.Module):
 
     @classmethod
     def plain(cls) -> "Info":
-        """Nothing to report: no solve that could fail, no advice."""
+        """Return a report of a step without solves, advice and figures.
+
+        >>> bool(Info.plain().converged)
+        True
+        """
         return cls(jnp.ones((), bool))
 
 
 class AbstractAgent(eqx.Module):
-    """Anything that acts.
+    """The base class of everything that acts: experts, planners, networks, and wrappers around them.
 
-    Besides what must be written, `check`, `promise` and `is_linear` may be: they are asked of every agent, and answer for one
-    that has nothing to say. A class with nothing left to write is final: what it promises, and that it is linear, would be said
-    of a subclass too, and need not be so.
+    Write `init` and `step`. Override `lookahead`, `check`, `promise` and `is_linear` where their defaults are wrong. Check
+    numbers in `__check_init__` with `ecl2o.problem.arrays`: it runs when the agent is made and again before each run.
+    A class that can be instantiated is final: what it says about itself need not hold for a subclass.
+
+    >>> import equinox as eqx, jax.numpy as jnp, ecl2o as ec
+    >>> class Follow(ec.AbstractAgent):
+    ...     '''Move a share of the way toward the context.'''
+    ...
+    ...     share: jnp.ndarray = eqx.field(converter=jnp.asarray, default=0.5)
+    ...
+    ...     def init(self, problem, start):
+    ...         if start.history.shape[1] != start.dim:
+    ...             raise ec.NotApplicableError("Follow needs one number of the context for each number of an action.")
+    ...
+    ...     def step(self, problem, state, observation):
+    ...         way = observation.context - observation.previous_action
+    ...         action = problem.actions.project(observation.previous_action + self.share * way)
+    ...         return state, action, ec.Info.plain()
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> day = ec.Instance([0.0], [[1.0], [2.0]])
+    >>> ec.rollout(Follow(), problem, day).actions.ravel().tolist()
+    [0.5, 1.25]
+    >>> bool(ec.rollout(ec.Guarded(Follow()), problem, day).converged.all())
+    True
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for parent in cls.__mro__[1:]:
-            if issubclass(parent, AbstractAgent) and not inspect.isabstract(parent):
+            abstract = inspect.isabstract(parent) or getattr(parent, "__abstractvars__", ())
+            if issubclass(parent, AbstractAgent) and not abstract:
                 raise TypeError(
-                    f"{parent.__name__} is final, since what it says of itself need not hold for a {cls.__name__}: wrap it "
-                    "(hold it in a field and call its init and step), or begin from AbstractAgent."
+                    f"{parent.__name__} is final, since what it says about itself need not hold for {cls.__name__}: wrap it "
+                    "(hold it in a field and call its init and step), or derive from AbstractAgent."
                 )
 
     @property
-    @abc.abstractmethod
     def lookahead(self) -> int:
-        """How many future contexts it wants in `Observation.forecast`; wrappers delegate it."""
+        """How many future contexts `step` needs in `Observation.forecast`. Default: as many as the agents inside, or 0."""
+        return max((inner.lookahead for inner in child_agents(self)), default=0)
 
     @abc.abstractmethod
     def init(self, problem: Problem, start: Start) -> State:
-        """The state before the first step; what is needed once per run is made here. Refuses needs that are not met."""
+        """Return the state before the first step. Called once per run, inside the compiled program.
+
+        Compute here what the run needs once, such as factors of matrices, and keep it in the state.
+
+        Args:
+            problem: costs and action set, in the precision of `start.x0`.
+            start: x_0, the history and the horizon. Warm up memory made of contexts on `start.history`.
+
+        Returns:
+            Any PyTree of arrays, or None. Its structure, shapes and dtypes must not change from step to step.
+
+        Raises:
+            NotApplicableError: if the problem or the run does not fit: a kind of cost, a dimension, no horizon.
+        """
 
     @abc.abstractmethod
     def step(self, problem: Problem, state: State, observation: Observation) -> tuple[State, Float[Array, " d"], Info]:
-        """See a context, choose an action: (state, action, info)."""
+        """Choose an action. Called at every step, inside the compiled program.
+
+        Args:
+            problem: the same as in `init`.
+            state: what `init` or the last `step` returned.
+            observation: the context, the action that was really played before, the step and the forecasts.
+
+        Returns:
+            The state after the step, the action (d,), and an `Info`; `Info.plain()` if there is nothing to report.
+            Clear `Info.converged` where a solve failed. Wrappers put the inner agent's report into `Info.inner`.
+        """
 
     def check(self, problem: Problem, start: Start) -> None:
-        """Refuse, while numbers are known, what could only be noticed later inside a compiled run. Asks the agents inside."""
+        """Reject an agent that does not fit, before anything is compiled. `rollout` and `Runner` call it once per run.
+
+        The default runs `__check_init__` again, since `eqx.tree_at` and optimisers change numbers without it, and checks the
+        agents inside. Override it to reject concrete values that would fail inside the compiled run; call `super().check`.
+
+        Args:
+            problem: costs and action set.
+            start: x_0, the history and the horizon.
+
+        Raises:
+            ValueError: if a number is out of its range.
+            NotApplicableError: if the problem or the run does not fit.
+        """
+        check_fields(self)
         for inner in child_agents(self):
             inner.check(problem, start)
 
     def promise(self, problem: Problem) -> Promise | None:
-        """What is promised of the bill of the actions that this agent plays; None where nothing is."""
+        """Return what is promised about the cost of the actions that this agent plays. Default: None, nothing."""
         return None
 
     def is_linear(self, problem: Problem) -> bool:
-        """Whether it is known by structure that, on this problem, actions are linear in x_0, history, contexts and forecasts.
+        """Return whether actions are linear in x_0, history, contexts and forecasts by construction. Default: False.
 
         `certify` calls a worst case exact on the strength of this answer. A wrapper is linear if the agent inside is and what it
-        adds is; what clips, switches, guards or learns as it goes is not, nor is what has a constant part.
+        adds is. Agents that clip, switch, guard, learn while running or have a constant part are not linear.
         """
         return False
 
 
+def check_fields(module: eqx.Module) -> None:
+    """Run `__check_init__` of a module and of the modules in its fields, except for agents, which `check` themselves.
+
+    Raises:
+        ValueError: if a concrete number is out of its range.
+    """
+    for kind in type(module).__mro__:
+        if "__check_init__" in vars(kind):
+            vars(kind)["__check_init__"](module)
+    for value in _field_values(module):
+        if isinstance(value, eqx.Module) and not isinstance(value, AbstractAgent):
+            check_fields(value)
+
+
 def child_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
-    """The agents that this one holds in its fields, directly or in tuples and lists, in the order of the fields."""
-
-    def found(value: Any) -> Iterator[AbstractAgent]:
-        if isinstance(value, AbstractAgent):
-            yield value
-        elif isinstance(value, tuple | list):
-            for item in value:
-                yield from found(item)
-
-    for field in dataclasses.fields(agent):
-        yield from found(getattr(agent, field.name))
+    """Yield the agents in the fields of this one, also in tuples and lists, in the order of the fields."""
+    return (value for value in _field_values(agent) if isinstance(value, AbstractAgent))
 
 
 def walk_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
-    """The agent and every agent inside it, however deep, the outermost first.
+    """Yield the agent and every agent inside it, however deep, the outermost first.
 
-    Args:
-        agent: where to begin.
+    >>> import ecl2o as ec
+    >>> [type(found).__name__ for found in walk_agents(ec.Guarded(ec.PureML(ec.Greedy())))]
+    ['Guarded', 'PureML', 'Greedy', 'ROBD']
     """
     yield agent
     for inner in child_agents(agent):
         yield from walk_agents(inner)
+
+
+def _field_values(module: eqx.Module) -> Iterator[Any]:
+    def flatten(value: Any) -> Iterator[Any]:
+        if isinstance(value, tuple | list):
+            for item in value:
+                yield from flatten(item)
+        else:
+            yield value
+
+    for field in dataclasses.fields(module):
+        yield from flatten(getattr(module, field.name))

@@ -17,10 +17,6 @@ from ecl2o.theory.forms import Form, check_form
 class Greedy(AbstractAgent):
     """Minimise what this step will cost, f(x, y) + c(x, x_prev): lambda = (1, 0, 0). At most 1 + beta/m competitive."""
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def is_linear(self, problem: Problem) -> bool:
         return problem.is_linear_quadratic
 
@@ -34,10 +30,6 @@ class Greedy(AbstractAgent):
 
 class HittingMinimizer(AbstractAgent):
     """Play the minimiser of the hitting cost and ignore movement: lambda = (0, 0, 0). At most 1 + 4 beta/m competitive."""
-
-    @property
-    def lookahead(self) -> int:
-        return 0
 
     def is_linear(self, problem: Problem) -> bool:
         return problem.is_linear_quadratic
@@ -83,10 +75,6 @@ class ROBD(AbstractAgent):
 
     lambda1: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
     form: Form = eqx.field(static=True, default="tight")
-
-    @property
-    def lookahead(self) -> int:
-        return 0
 
     def __check_init__(self):
         check_form(self.form)
@@ -141,10 +129,6 @@ class MLAROBD(AbstractAgent):
         if self.lambda2 is not None:
             check_nonnegative("lambda2", self.lambda2)
 
-    @property
-    def lookahead(self) -> int:
-        return self.advisor.lookahead
-
     def is_linear(self, problem: Problem) -> bool:
         return problem.is_linear_quadratic and self.advisor.is_linear(problem)
 
@@ -175,10 +159,6 @@ class FollowPrediction(AbstractAgent):
     def __check_init__(self):
         if self.form not in ("original", "paper"):
             raise ValueError(f"form must be 'original' or 'paper', got {self.form!r}.")
-
-    @property
-    def lookahead(self) -> int:
-        return self.advisor.lookahead
 
     def is_linear(self, problem: Problem) -> bool:
         return problem.is_linear_quadratic and self.advisor.is_linear(problem)

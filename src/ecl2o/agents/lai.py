@@ -17,10 +17,6 @@ class LAI(AbstractAgent):
     The horizon must be known and the action set unbounded.
     """
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def is_linear(self, problem: Problem) -> bool:
         return problem.is_linear_quadratic
 

@@ -40,10 +40,6 @@ class LCP(AbstractAgent):
 
     heuristic: bool = eqx.field(static=True, default=False)
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def init(self, problem: Problem, start: Start) -> Prefix:
         if start.dim != 1:
             raise NotApplicableError(f"LCP lives on a line, but x0 has dimension {start.dim}.")

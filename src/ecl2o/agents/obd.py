@@ -83,10 +83,6 @@ class OBD(AbstractAgent):
         check_finite("gamma", self.gamma)
         check_positive("gamma", self.gamma)
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def is_linear(self, problem: Problem) -> bool:
         return problem.is_linear_quadratic and problem.Q.shape[0] == 1  # elsewhere homogeneous only
 
@@ -116,10 +112,6 @@ class GreedyOBD(AbstractAgent):
         check_finite("gamma", self.gamma)
         check_positive("gamma", self.gamma)
         check_nonnegative("mu", self.mu)
-
-    @property
-    def lookahead(self) -> int:
-        return 0
 
     def is_linear(self, problem: Problem) -> bool:
         return problem.is_linear_quadratic and problem.Q.shape[0] == 1  # elsewhere homogeneous only
@@ -160,10 +152,6 @@ class ABCS(AbstractAgent):
         slow, fast = concrete_value(self.slow), concrete_value(self.fast)
         if slow is not None and fast is not None and (slow > fast).any():
             raise ValueError(f"slow must not exceed fast, got slow = {slow:g} and fast = {fast:g}.")
-
-    @property
-    def lookahead(self) -> int:
-        return self.advisor.lookahead
 
     def init(self, problem: Problem, start: Start) -> State:
         _ = problem.quadratic_movement  # refuses any other

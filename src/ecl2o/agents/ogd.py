@@ -55,10 +55,6 @@ class OGD(AbstractAgent):
             check_finite("eta", self.eta)
             check_positive("eta", self.eta)
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def is_linear(self, problem: Problem) -> bool:
         return problem.is_linear_quadratic
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Observation, Start, State
+from ecl2o.agents.base import AbstractAgent, Observation, Start, State, check_fields
 from ecl2o.agents.guards.base import AbstractGuard
 from ecl2o.agents.promise import Promise
 from ecl2o.problem import Problem
@@ -58,14 +58,11 @@ class Periodic(AbstractAgent):
                 "wrap a guard, or say keeps='history'."
             )
 
-    @property
-    def lookahead(self) -> int:
-        return self.agent.lookahead
-
     def is_linear(self, problem: Problem) -> bool:
         return self.agent.is_linear(problem)
 
     def check(self, problem: Problem, start: Start) -> None:
+        check_fields(self)
         self.agent.check(problem, self._period_start(start.x0, start.history))
 
     def promise(self, problem: Problem) -> Promise | None:

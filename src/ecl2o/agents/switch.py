@@ -69,10 +69,6 @@ class Switch(AbstractAgent):
                 raise ValueError("threshold has no meaning with mode='ratio'.")
 
     @property
-    def lookahead(self) -> int:
-        return max(self.advisor.lookahead, self.expert.lookahead)
-
-    @property
     def _legs(self) -> tuple[Independent, Independent]:
         return Independent(PureML(self.advisor)), Independent(self.expert)
 

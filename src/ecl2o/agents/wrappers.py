@@ -17,10 +17,6 @@ class PureML(AbstractAgent):
 
     advisor: AbstractAgent
 
-    @property
-    def lookahead(self) -> int:
-        return self.advisor.lookahead
-
     def is_linear(self, problem: Problem) -> bool:
         return not problem.is_bounded and self.advisor.is_linear(problem)
 
@@ -52,10 +48,6 @@ class Independent(AbstractAgent):
     """
 
     agent: AbstractAgent
-
-    @property
-    def lookahead(self) -> int:
-        return self.agent.lookahead
 
     def is_linear(self, problem: Problem) -> bool:
         return self.agent.is_linear(problem)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, check_fields
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import CurvedTracking, Mahalanobis, Problem, SquaredTracking
 from ecl2o.problem.arrays import as_float, check_finite, check_positive
@@ -44,11 +44,8 @@ class ConstantWeight(AbstractAgent):
         check_finite("usual", self.usual)
         check_positive("usual", self.usual)
 
-    @property
-    def lookahead(self) -> int:
-        return self.agent.lookahead
-
     def check(self, problem: Problem, start: Start) -> None:
+        check_fields(self)
         self.agent.check(self._usual_problem(problem), _without_weights(start))
 
     def init(self, problem: Problem, start: Start) -> ConstantWeightState:

@@ -38,10 +38,6 @@ class Replayed(AbstractAgent):
 
     forecast: DiscountedForecast
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def init(self, problem: Problem, start: Start) -> ReplayedState:
         return ReplayedState(Modes.from_problem(problem, start.dim), jnp.zeros((), int))
 

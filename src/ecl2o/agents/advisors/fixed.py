@@ -21,10 +21,6 @@ class Fixed(AbstractAgent):
 
     actions: Float[Array, "T d"] = eqx.field(converter=as_float)
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def __check_init__(self):
         if self.actions.ndim != 2 or self.actions.shape[0] == 0:
             raise ValueError(f"actions must have shape (T, d) with T >= 1, got {self.actions.shape}.")

@@ -93,10 +93,6 @@ class GuardAwareCorrection(AbstractAgent):
         check_finite("scale", self.scale)
         check_count("period", self.period)
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def init(self, problem: Problem, start: Start) -> GuardAwareCorrectionState:
         inner = self.advisor.init(problem, start)  # refuses other costs than constant quadratics
         context = jnp.zeros((start.history.shape[1],), start.x0.dtype)

@@ -118,10 +118,6 @@ class LSTM(AbstractAgent):
         self.contexts = Scaling() if contexts is None else contexts
         self.actions = Scaling() if actions is None else actions
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def init(self, problem: Problem, start: Start) -> tuple[HiddenAndCell, ...]:
         made_for = self.cells[0].weight.shape[1] - self.cells[0].width - self.readout.weight.shape[0]
         refuse_unless_fitting("LSTM", made_for, self.readout.weight.shape[0], start)

@@ -52,10 +52,6 @@ class MLP(AbstractAgent):
         self.contexts = Scaling() if contexts is None else contexts
         self.actions = Scaling() if actions is None else actions
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def init(self, problem: Problem, start: Start) -> None:
         inputs, dim = self.layers[0].weight.shape[1], self.layers[-1].weight.shape[0]
         refuse_unless_fitting("MLP", inputs - dim, dim, start)

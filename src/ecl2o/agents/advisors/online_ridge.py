@@ -258,10 +258,6 @@ class OnlineRidge(AbstractAgent):
         if self.maturity < 2:
             raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def init(self, problem: Problem, start: Start) -> OnlineRidgeState:
         nothing = self._nothing(start.x0.dtype)
         lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), nothing)

@@ -63,10 +63,6 @@ class SeasonalLinear(AbstractAgent):
                 f"ahead must not be negative and recent must fit the memory, got {self.ahead}, {self.recent}."
             )
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def is_linear(self, problem: Problem) -> bool:
         return True
 

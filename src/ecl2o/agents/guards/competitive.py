@@ -105,10 +105,6 @@ class Competitive(AbstractGuard):
                     f"weights must have one entry for each of the {self.horizon} steps, got {self.weights.shape}."
                 )
 
-    @property
-    def lookahead(self) -> int:
-        return self.agent.lookahead
-
     def promise(self, problem: Problem) -> Promise:
         contexts = None
         if self.contexts is not None:
@@ -130,6 +126,7 @@ class Competitive(AbstractGuard):
 
     def check(self, problem: Problem, start: Start) -> None:
         """Refuse problems that this guard is not for, and, where the numbers are known, a ratio that cannot be promised."""
+        super().check(problem, start)
         self._refuse_problem(problem, start)
         if start.horizon is None and self.horizon is not None:
             raise NotApplicableError(
@@ -138,7 +135,6 @@ class Competitive(AbstractGuard):
             )
         if not any(concrete_value(leaf) is None for leaf in jax.tree.leaves((self.ratio, self.weights, problem))):
             self._refuse_ratio(problem, start.dim)
-        self.agent.check(problem, start)
 
     def _refuse_problem(self, problem: Problem, start: Start) -> None:
         hitting, movement, dim = problem.hitting, problem.switching, start.dim

@@ -87,10 +87,6 @@ class Guarded(AbstractGuard):
             )
 
     @property
-    def lookahead(self) -> int:
-        return max(self.agent.lookahead, self.expert.lookahead)
-
-    @property
     def _independent_expert(self) -> Independent:
         return Independent(PureML(self.expert))
 
@@ -101,9 +97,8 @@ class Guarded(AbstractGuard):
         return self
 
     def check(self, problem: Problem, start: Start) -> None:
+        super().check(problem, start)
         self._refuse_movement(problem)
-        self.agent.check(problem, start)
-        self.expert.check(problem, start)
 
     def _refuse_movement(self, problem: Problem) -> None:
         if not isinstance(problem.switching, LinearSwitching):
@@ -185,10 +180,6 @@ class ClippedAdvice(AbstractAgent):
     def __check_init__(self):
         check_finite("delta", self.delta)
         check_nonnegative("delta", self.delta)
-
-    @property
-    def lookahead(self) -> int:
-        return max(self.advisor.lookahead, self.expert.lookahead)
 
     @property
     def _independent_expert(self) -> Independent:
