@@ -47,9 +47,9 @@ METHODS: dict[str, AbstractGradient] = {
     "zero-order, 16": ZeroOrder(16),
     "zero-order, 64": ZeroOrder(64),
     "linear surrogate, straight through": SurrogateCalibrator("linear"),
-    "linear surrogate, in its place": SurrogateCalibrator("linear", straight_through=False),
+    "linear surrogate, replacing it": SurrogateCalibrator("linear", straight_through=False),
     "network surrogate, straight through": SurrogateCalibrator("mlp"),
-    "network surrogate, in its place": SurrogateCalibrator("mlp", straight_through=False),
+    "network surrogate, replacing it": SurrogateCalibrator("mlp", straight_through=False),
 }
 
 
