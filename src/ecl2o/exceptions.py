@@ -7,9 +7,16 @@ Ecl2oError
   x MemoryLimitError     (ValueError)  a policy needs more memory than allowed
   x NotAnsweredError     (OSError)     `act` could not write its answer
   x ChunkFailedError                   a cluster could not run a chunk of work
+  + ServiceError                       the service could not fulfil a request
+    x NotFoundError                    there is no such stream or policy
+    x ConflictError                    the request contradicts what is stored
+    x InvalidRequestError              the request cannot be fulfilled as it is
+    x UnavailableError                 the service cannot fulfil it now
 
 Wrong arguments raise `ValueError` or `TypeError` itself, as in NumPy.
 """
+
+from typing import Any
 
 
 class Ecl2oError(Exception):
@@ -50,3 +57,32 @@ class NotAnsweredError(Ecl2oError, OSError):
 
 class ChunkFailedError(Ecl2oError):
     """A cluster could not run a chunk of work: its workers died, or the chunk itself raised an error."""
+
+
+class ServiceError(Ecl2oError):
+    """The service could not fulfil a request. Nothing was changed.
+
+    Args:
+        message: What was wrong and what to do.
+        details: Further fields of the answer, such as `last_step`.
+    """
+
+    def __init__(self, message: str, **details: Any):
+        super().__init__(message)
+        self.details = details
+
+
+class NotFoundError(ServiceError):
+    """There is no such stream or policy."""
+
+
+class ConflictError(ServiceError):
+    """The request contradicts what is stored, such as a step number that does not follow."""
+
+
+class InvalidRequestError(ServiceError):
+    """The request cannot be fulfilled as it is, such as a context of the wrong length."""
+
+
+class UnavailableError(ServiceError):
+    """The service cannot fulfil the request now, such as on a full disk. Try again later."""

@@ -33,7 +33,7 @@ def main(dist: Path) -> None:
     run(sys.executable, "-m", "build", "--outdir", dist, ROOT, cwd=ROOT)
     wheel, sdist = max(dist.glob("ecl2o-*.whl"), key=_age), max(dist.glob("ecl2o-*.tar.gz"), key=_age)
     inside = set(zipfile.ZipFile(wheel).namelist())
-    for needed in ("ecl2o/py.typed", "ecl2o/service/http/static/page.css", "ecl2o/service/http/templates/frame.html"):
+    for needed in ("ecl2o/py.typed", "ecl2o/service/http/static/page.css", "ecl2o/service/http/templates/base.html"):
         assert needed in inside, f"{needed} is not in {wheel.name}"
     assert not [name for name in inside if name.startswith(("tests/", "docs/"))]
     with tarfile.open(sdist) as archive:

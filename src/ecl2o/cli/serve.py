@@ -1,7 +1,4 @@
-"""`ecl2o serve`: a durable service for many streams, over HTTP.
-
-`ecl2o demo`: the service with a fitted policy on the built-in weather, to be looked at.
-"""
+"""`ecl2o serve`: policies as an HTTP service. `ecl2o demo`: the service with a policy on the built-in weather."""
 
 import os
 from pathlib import Path
@@ -12,19 +9,20 @@ import typer
 
 def serve(
     policies: Annotated[
-        list[Path] | None, typer.Argument(help="Policy files, each named after its file without the ending.")
+        list[Path] | None, typer.Argument(help="Policy files. A policy's name is its file name without the ending.")
     ] = None,
     store: Annotated[
-        str, typer.Option(help="Where streams live: sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE.")
+        str, typer.Option(help="Database of streams: sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE.")
     ] = "sqlite:///streams.db",
     host: Annotated[
-        str, typer.Option(help="The address to listen at; any but loopback needs ECL2O_TOKEN.")
+        str, typer.Option(help="Address to listen at. Any but loopback requires ECL2O_TOKEN.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 finds a free one.")] = 8700,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 finds a free one.")] = 8700,
 ) -> None:
-    """Answer contexts over HTTP: a step is on disk before its answer leaves, and the page at / shows all streams.
+    """Serve policies over HTTP. Steps survive crashes: each is on disk before its answer leaves.
 
-    ECL2O_TOKEN (for everything) and ECL2O_READ_TOKEN (for looking) are bearer tokens. See docs/service.md.
+    The page at / shows all streams. Bearer tokens: ECL2O_TOKEN for full access, ECL2O_READ_TOKEN for reading. See
+    docs/service.md.
     """
     from ecl2o.cli.interrupts import leave_termination_to_the_system
     from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
@@ -42,33 +40,32 @@ def serve(
     access.check_host(host)
     files = {path.stem: path.read_bytes() for path in policies or []}
     if len(files) != len(policies or []):
-        raise typer.BadParameter("two policy files have the same name.", param_hint="POLICIES")
+        raise typer.BadParameter("Two policy files have the same name.", param_hint="POLICIES")
     bound = bind(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
 
-    def ready() -> None:
+    def on_ready() -> None:
         served = "1 policy" if len(files) == 1 else f"{len(files)} policies"
-        typer.echo(f"ecl2o: serving {served} at {address} from {_shown(store)}.", err=True)
+        typer.echo(f"ecl2o: serving {served} at {address} from {_hide_password(store)}.", err=True)
 
-    run(store, files, bound, access, ready)
+    run(store, files, bound, access, on_ready)
 
 
-def _shown(store: str) -> str:
-    """The store's address without a password."""
+def _hide_password(store: str) -> str:
     import sqlalchemy as sa
 
     return sa.make_url(store).render_as_string(hide_password=True)
 
 
 def demo(
-    speed: Annotated[float, typer.Option(min=0.1, max=200.0, help="Hours of weather in a second.")] = 4.0,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 finds a free one.")] = 0,
-    steps: Annotated[int | None, typer.Option(min=1, help="Stop after this many steps. (default: go on)")] = None,
+    speed: Annotated[float, typer.Option(min=0.1, max=200.0, help="Hours of weather per second.")] = 4.0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 finds a free one.")] = 0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Stop after this many steps. (default: a year)")] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Start the service at a free port and replay the built-in weather: see the page live within a minute of installing.
+    """Replay the built-in weather through the service, with a live page.
 
-    Everything is in a temporary folder, which is removed in the end.
+    All files are in a temporary folder, which is removed at the end.
     """
     from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
     from ecl2o.cli.options import need_serve
@@ -78,10 +75,10 @@ def demo(
     use_double_precision()
     from ecl2o.service.demo import Demo
 
-    def ready(url: str) -> None:
-        typer.echo(f"ecl2o: the page is at {url} . Ctrl-C ends it.")
+    def on_ready(url: str) -> None:
+        typer.echo(f"ecl2o: the page is at {url} . Press Ctrl-C to stop.")
         if open_page:
             typer.launch(url)
 
     typer.echo("ecl2o: preparing the weather and a policy (a few seconds).", err=True)
-    Demo(speed, port, steps).run(ready)
+    Demo(speed, port, steps).run(on_ready)

@@ -1,10 +1,23 @@
-"""Many streams that survive the machine they run on: a store, a program that steps them together, commits in groups.
+"""Many streams of policies in a database: steps survive crashes, and one compiled call serves many streams.
 
-Knows policies and databases; knows nothing of HTTP.
+Store, executor and registry know nothing of HTTP, which is in `http`. `Client` talks to a running service. May import `policy`.
 """
 
-from ecl2o.service.refused import Refused
+from typing import TYPE_CHECKING, Any
+
 from ecl2o.service.service import Service
 from ecl2o.service.store import Store
 
-__all__ = ["Refused", "Service", "Store"]
+if TYPE_CHECKING:
+    from ecl2o.service.client import Client
+
+__all__ = ["Client", "Service", "Store"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the client, and with it the HTTP libraries, on first use."""
+    if name != "Client":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ecl2o.service.client import Client
+
+    return Client

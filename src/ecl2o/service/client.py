@@ -1,4 +1,4 @@
-"""The service from Python: retries that are harmless, because every step carries its number."""
+"""The client of a running service. Retries are safe, because every step carries its number."""
 
 import math
 import time
@@ -7,37 +7,52 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import httpx
+import httpx2
+from pydantic import TypeAdapter
 
-from ecl2o.service.refused import Refused
+from ecl2o.exceptions import ServiceError, UnavailableError
+from ecl2o.service.http.api import STATUS_OF_ERROR
+from ecl2o.service.models import StepRecord, StreamRecord
 
-_PAUSE = 0.05  # seconds before the first retry; then twice as long each time
-_LONGEST_PAUSE = 0.5
+_PAUSE = 0.05  # seconds before the first retry; doubled each time
+_MAX_PAUSE = 0.5
+_ERROR_OF_STATUS = {status: error for error, status in STATUS_OF_ERROR.items()}
+_STEP, _STEPS = TypeAdapter(StepRecord), TypeAdapter(list[StepRecord])
+_STEP_OF_STREAM, _STREAM = TypeAdapter(dict[str, StepRecord]), TypeAdapter(StreamRecord)
 
 
 class Client:
-    """A connection to `ecl2o serve`. For one thread.
+    """A connection to `ecl2o serve`. Not thread-safe; use one client per stream, since it counts the steps.
 
-    A request that got no answer, or a 503, is sent again with the same step number until `patience` has passed, so that a
-    service which was killed in between plays no step twice. Refusals are raised as `Refused`.
+    A request without an answer, or answered with 503, is sent again with the same step number until `patience` has passed. So
+    no step is executed twice, even if the service is killed in between. Errors are raised as in Python: `NotFoundError`,
+    `ConflictError`, `InvalidRequestError`, `UnavailableError`; other statuses as `ServiceError`, with `status` in its details.
 
     Args:
-        url: "http://127.0.0.1:8700".
-        token: what ECL2O_TOKEN is at the service; None if it has none.
-        timeout: seconds to wait for one answer.
-        patience: seconds after which a request that has no answer fails.
+        url: Such as "http://127.0.0.1:8700".
+        token: The service's ECL2O_TOKEN. Default: none.
+        timeout: Seconds to wait for one answer.
+        patience: Seconds after which a request without an answer raises `TimeoutError`.
+
+    >>> from ecl2o.service import Client
+    >>> with Client("http://127.0.0.1:9", patience=0.1) as client:  # nothing listens there
+    ...     try:
+    ...         client.step("site-1", [1.5])
+    ...     except TimeoutError as error:
+    ...         print(error)
+    No answer from http://127.0.0.1:9 for 0.1 s.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout: float = 30.0, patience: float = 120.0):
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
+        self._http = httpx2.Client(base_url=url, headers=headers, timeout=timeout)
         self._patience = patience
         self._next: dict[str, int] = {}
 
-    def put_policy(self, name: str, file: str | Path | bytes) -> dict[str, Any]:
-        """Bring a policy file under a name."""
+    def put_policy(self, name: str, file: str | Path | bytes) -> bool:
+        """Upload a policy file, given as a path or as bytes; return whether it is new."""
         data = file if isinstance(file, bytes) else Path(file).read_bytes()
-        return self._ask("PUT", f"/policies/{name}", content=data)
+        return self._request("PUT", f"/policies/{name}", content=data)["new"]
 
     def put_stream(
         self,
@@ -45,47 +60,62 @@ class Client:
         policy: str,
         x0: Sequence[float] | None = None,
         history: Sequence[Sequence[float]] | None = None,
-    ) -> dict[str, Any]:
-        """Make a stream, or find the one that the same request made."""
-        asked = {"policy": policy, "x0": None if x0 is None else [float(entry) for entry in x0]}
-        past = None if history is None else [[float(entry) for entry in context] for context in history]
-        found = self._ask("PUT", f"/streams/{stream}", json=asked | {"history": past})
-        self._next[stream] = found["steps"] + 1
+    ) -> StreamRecord:
+        """Create a stream, or find the one that the same request created.
+
+        Args:
+            stream: Its id.
+            policy: Name of an uploaded policy.
+            x0: (d,), the action in force. Default: the cheapest action for the last context of the history.
+            history: (H, q), contexts before the first step. Default: the policy's own.
+        """
+        body = {
+            "policy": policy,
+            "x0": None if x0 is None else [float(entry) for entry in x0],
+            "history": None if history is None else [[float(entry) for entry in context] for context in history],
+        }
+        found = _STREAM.validate_python(self._request("PUT", f"/streams/{stream}", json=body))
+        self._next[stream] = found.steps + 1
         return found
 
-    def step(self, stream: str, context: Sequence[float | None]) -> dict[str, Any]:
-        """See a context, get an action and how the stream stands. One client per stream: numbers are counted here."""
-        number = self._number(stream)
-        asked = {"step": number, "context": _numbers(context)}
-        answer = self._ask("POST", f"/streams/{stream}/steps", json=asked)
+    def step(self, stream: str, context: Sequence[float | None]) -> StepRecord:
+        """Send a context (q,), with None or NaN for missing numbers; return the step with its action."""
+        number = self._next_step(stream)
+        body = {"step": number, "context": _as_numbers(context)}
+        record = _STEP.validate_python(self._request("POST", f"/streams/{stream}/steps", json=body))
         self._next[stream] = number + 1
-        return answer
+        return record
 
-    def steps(self, contexts: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str, Any]]:
-        """A context for each of many streams in one call. Refusals of single streams are raised after all others are noted."""
-        numbers = {stream: self._number(stream) for stream in contexts}
-        asked = {s: {"step": numbers[s], "context": _numbers(c)} for s, c in contexts.items()}
-        found = self._ask("POST", "/steps", json=asked)
-        for stream in found["answered"]:
+    def steps(self, contexts: Mapping[str, Sequence[float | None]]) -> dict[str, StepRecord]:
+        """Send a context for each of many streams in one request; return the steps by stream.
+
+        Raises:
+            ServiceError: of the first stream that failed; the steps of the others are its detail `answered`.
+        """
+        numbers = {stream: self._next_step(stream) for stream in contexts}
+        body = {s: {"step": numbers[s], "context": _as_numbers(context)} for s, context in contexts.items()}
+        found = self._request("POST", "/steps", json=body)
+        answered = _STEP_OF_STREAM.validate_python(found["answered"])
+        for stream in answered:
             self._next[stream] = numbers[stream] + 1
-        for stream, why in found["refused"].items():
-            raise Refused(why["status"], f"{stream}: {why['detail']}", answered=found["answered"])
-        return found["answered"]
+        for stream, error in found["refused"].items():
+            raise _make_error(error["status"], f"{stream}: {error['detail']}", {"answered": answered})
+        return answered
 
     def action(self, stream: str) -> list[float]:
-        """The action in force."""
-        return self._ask("GET", f"/streams/{stream}/action")["action"]
+        """Return the action in force."""
+        return self._request("GET", f"/streams/{stream}/action")["action"]
 
-    def stream(self, stream: str) -> dict[str, Any]:
-        """Where a stream stands."""
-        return self._ask("GET", f"/streams/{stream}")
+    def stream(self, stream: str) -> StreamRecord:
+        """Return a stream and its last step."""
+        return _STREAM.validate_python(self._request("GET", f"/streams/{stream}"))
 
-    def played(self, stream: str, after: int = 0) -> list[dict[str, Any]]:
-        """The steps of a stream with numbers above `after`."""
-        found: list[dict[str, Any]] = []
-        while some := self._ask("GET", f"/streams/{stream}/steps", params={"after": after, "limit": 10_000}):
-            found += some
-            after = some[-1]["step"]
+    def list_steps(self, stream: str, after: int = 0) -> list[StepRecord]:
+        """Return the steps of a stream with numbers above `after`."""
+        found: list[StepRecord] = []
+        while some := self._request("GET", f"/streams/{stream}/steps", params={"after": after, "limit": 10_000}):
+            found += _STEPS.validate_python(some)
+            after = found[-1].step
         return found
 
     def close(self) -> None:
@@ -100,39 +130,45 @@ class Client:
     ) -> None:
         self.close()
 
-    def _number(self, stream: str) -> int:
+    def _next_step(self, stream: str) -> int:
         if stream not in self._next:
-            self._next[stream] = self.stream(stream)["steps"] + 1
+            self._next[stream] = self.stream(stream).steps + 1
         return self._next[stream]
 
-    def _ask(self, method: str, path: str, **request: Any) -> Any:
-        """Send until there is an answer."""
+    def _request(self, method: str, path: str, **request: Any) -> Any:
+        """Send a request until it is answered."""
         until, pause = time.monotonic() + self._patience, _PAUSE
         while True:
+            unavailable = None
             try:
-                answer = self._http.request(method, path, **request)
-                if answer.status_code != 503:
-                    return _read(answer)
-            except httpx.TransportError:
-                answer = None
+                return _read_answer(self._http.request(method, path, **request))
+            except UnavailableError as error:
+                unavailable = error
+            except httpx2.TransportError:
+                pass
             if time.monotonic() + pause > until:
-                if answer is not None:
-                    return _read(answer)
-                raise TimeoutError(f"{self._http.base_url} has not answered for {self._patience:g} s.")
+                if unavailable is not None:
+                    raise unavailable
+                raise TimeoutError(f"No answer from {self._http.base_url} for {self._patience:g} s.")
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
 
 
-def _read(answer: httpx.Response) -> Any:
+def _read_answer(answer: httpx2.Response) -> Any:
     if answer.is_success:
         return answer.json() if answer.content else None
     try:
         body = dict(answer.json())
     except ValueError:
         body = {}
-    raise Refused(answer.status_code, str(body.pop("detail", answer.reason_phrase)), **body)
+    raise _make_error(answer.status_code, str(body.pop("detail", answer.reason_phrase)), body)
 
 
-def _numbers(context: Sequence[float | None]) -> list[float | None]:
-    """What JSON knows: null for a number that is missing."""
+def _make_error(status: int, message: str, details: dict[str, Any]) -> ServiceError:
+    kind = _ERROR_OF_STATUS.get(status)
+    return ServiceError(message, **details | {"status": status}) if kind is None else kind(message, **details)
+
+
+def _as_numbers(context: Sequence[float | None]) -> list[float | None]:
+    """Return a context for JSON, with None for missing numbers."""
     return [None if entry is None or not math.isfinite(entry) else float(entry) for entry in context]

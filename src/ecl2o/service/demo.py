@@ -1,4 +1,4 @@
-"""The service shown at work: a policy fitted on the built-in weather, and a year of it replayed over HTTP."""
+"""A demonstration: a policy fitted on the built-in weather, and a year of weather replayed over HTTP."""
 
 import contextlib
 import dataclasses
@@ -26,64 +26,66 @@ _HOURS = 24
 _HISTORY_DAYS = 30
 _ALPHA = 10.0
 _PROMISE = 2.5
-_SEASONS = {"winter": 35, "spring": 110, "summer": 200, "autumn": 290}  # days of the year on which streams begin
+_SEASONS = {"winter": 35, "spring": 110, "summer": 200, "autumn": 290}  # day of the year on which a stream starts
 
 
 @dataclasses.dataclass(frozen=True)
 class Demo:
-    """Four seasons of one site at the same time, with a daily promise, and R-OBD without one beside them.
+    """Five streams of one site: a policy with a daily promise in four seasons, and R-OBD in summer.
 
     Args:
-        speed: hours of weather in a second.
-        port: where the page is; 0 finds a free port.
-        steps: stop after so many; None: when the year has been replayed.
+        speed: Hours of weather per second.
+        port: Of the page; 0 finds a free port.
+        steps: Number of steps. Default: until the year has been replayed.
     """
 
     speed: float = 4.0
     port: int = 0
     steps: int | None = None
 
-    def run(self, ready: Callable[[str], None]) -> None:
-        """Serve until the weather ends or the process is interrupted; `ready` is told the page's address when it has streams."""
+    def run(self, on_ready: Callable[[str], None]) -> None:
+        """Serve until the steps are done or the process is interrupted; call `on_ready` with the URL of the page."""
         weather = weather_contexts()
         contexts = weather.values
         bound = bind("127.0.0.1", self.port)
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
             files = {}
-            for name, policy in policies(weather).items():
+            for name, policy in make_policies(weather).items():
                 save(Path(folder) / name, policy)
                 files[name] = (Path(folder) / name).read_bytes()
-            feeder = threading.Thread(target=self._replay, args=(url, contexts, ready), daemon=True)
+            feeder = threading.Thread(target=self._replay, args=(url, contexts, on_ready), daemon=True)
             store = f"sqlite:///{Path(folder) / 'streams.db'}"
             serve(store, files, bound, Access(), feeder.start)
 
-    def _replay(self, url: str, contexts: np.ndarray, ready: Callable[[str], None]) -> None:
+    def _replay(self, url: str, contexts: np.ndarray, on_ready: Callable[[str], None]) -> None:
         with Client(url) as client:
-            begun = {}
+            first_hour = {}
             for season, day in _SEASONS.items():
                 first, past = day * _HOURS, (day - _HISTORY_DAYS) * _HOURS
-                begun[f"site-{season}"] = first
+                first_hour[f"site-{season}"] = first
                 client.put_stream(
                     f"site-{season}", "promised", contexts[first - 1].tolist(), contexts[past:first].tolist()
                 )
-            begun["summer-r-obd"] = begun["site-summer"]
-            client.put_stream("summer-r-obd", "r-obd", contexts[begun["site-summer"] - 1].tolist(), None)
-            ready(url)
+            first_hour["summer-r-obd"] = first = first_hour["site-summer"]
+            client.put_stream("summer-r-obd", "r-obd", contexts[first - 1].tolist(), None)
+            on_ready(url)
             for step in range(self.steps or len(contexts)):
                 due = time.monotonic() + 1 / self.speed
-                client.steps({name: contexts[(first + step) % len(contexts)].tolist() for name, first in begun.items()})
+                client.steps(
+                    {name: contexts[(first + step) % len(contexts)].tolist() for name, first in first_hour.items()}
+                )
                 time.sleep(max(due - time.monotonic(), 0.0))
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def policies(weather: Contexts) -> dict[str, Policy]:
-    """A regression that is fitted on the contexts before and goes on learning, behind a daily promise; and R-OBD."""
+def make_policies(weather: Contexts) -> dict[str, Policy]:
+    """Return two policies: an online regression behind a daily promise, and R-OBD."""
     problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=_ALPHA, dim=1))
     guard = Competitive(OnlineRidge(_HOURS), ratio=_PROMISE, horizon=_HOURS)
     plausible = plausible_range(weather.training)
     contract = Contract(columns=["shortage"], step_minutes=60.0, steps_per_day=_HOURS, plausible=plausible)
-    site = {"site": "the built-in weather"}
+    site = {"site": "built-in weather"}
     return {
         "promised": Policy(Periodic(guard, _HOURS), problem, None, site, contract),
         "r-obd": Policy(ROBD(), problem, None, site, contract),

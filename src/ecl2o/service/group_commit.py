@@ -1,4 +1,4 @@
-"""Group commit: one thread writes, and what is waiting when it begins shares one transaction and one flush to the disk."""
+"""Group commit: one writer thread; all waiting requests share one transaction and one flush to disk."""
 
 import dataclasses
 import logging
@@ -11,138 +11,139 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from ecl2o.service.refused import Refused
-from ecl2o.service.step_executor import Answer, Ask, Group, Player
+from ecl2o.exceptions import ServiceError, UnavailableError
+from ecl2o.service.models import StepRequest, StepResult
+from ecl2o.service.step_executor import StepBatch, StepExecutor
 from ecl2o.service.store import Store
 
-_MOST_ASKS = 20_000  # in one transaction
-_MOST_WAITING = 4 * _MOST_ASKS
-_TRIES = 5
+_MAX_STEPS = 20_000  # in one transaction
+_MAX_WAITING_STEPS = 4 * _MAX_STEPS
+_ATTEMPTS = 5
 _log = logging.getLogger("ecl2o.serve")
 
 
 @dataclasses.dataclass
 class _Task:
-    """Steps to be played, or anything else to be written; who waits hears of it after the commit."""
+    """Steps to execute, or another write. The future is resolved after the commit."""
 
-    asks: Sequence[Ask]
+    requests: Sequence[StepRequest]
     write: Callable[[sa.Connection], Any] | None
-    heard: Future
+    future: Future
 
 
-class Commits:
-    """The only writer of a store in this process.
+class GroupCommit:
+    """The only writer of a store in this process. Thread-safe.
 
     Args:
-        store: where to.
-        player: who plays the steps.
-        announce: told the fresh answers of a group after its commit, in the writer's thread.
-        also: called within each transaction, after its steps; what it writes is committed with them.
+        store: Receives the writes.
+        executor: Executes the steps.
+        announce: Called in the writer thread with the new results of a batch, after its commit.
+        before_commit: Called within each transaction after its steps; its writes are committed with them.
     """
 
     def __init__(
         self,
         store: Store,
-        player: Player,
-        announce: Callable[[list[Answer]], None],
-        also: Callable[[sa.Connection, Group], None] = lambda connection, group: None,
+        executor: StepExecutor,
+        announce: Callable[[list[StepResult]], None],
+        before_commit: Callable[[sa.Connection, StepBatch], None] = lambda connection, batch: None,
     ):
-        self._store, self._player, self._announce, self._also = store, player, announce, also
+        self._store, self._executor, self._announce, self._before_commit = store, executor, announce, before_commit
         self._waiting: deque[_Task] = deque()
-        self._asks_waiting = 0
+        self._steps_waiting = 0
         self._wake = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="ecl2o-commits", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ecl2o-group-commit", daemon=True)
         self._thread.start()
 
-    def play(self, asks: Sequence[Ask]) -> "Future[list[Answer | Refused]]":
-        """Play steps; done when they are on disk."""
-        return self._enter(_Task(asks, None, Future()))
+    def submit_steps(self, requests: Sequence[StepRequest]) -> "Future[list[StepResult | ServiceError]]":
+        """Queue steps; the future is done when they are on disk."""
+        return self._submit(_Task(requests, None, Future()))
 
-    def write(self, what: Callable[[sa.Connection], Any]) -> Future:
-        """Write something else. It may be called again, in another transaction, if another service was in the way."""
-        return self._enter(_Task((), what, Future()))
+    def submit_write(self, write: Callable[[sa.Connection], Any]) -> Future:
+        """Queue another write. After a conflict with another service it is called again, in a new transaction."""
+        return self._submit(_Task((), write, Future()))
 
     def close(self) -> None:
-        """Finish what is waiting, then stop."""
+        """Finish the queue, then stop."""
         with self._wake:
             self._closed = True
             self._wake.notify()
         self._thread.join()
 
-    def _enter(self, task: _Task) -> Future:
+    def _submit(self, task: _Task) -> Future:
         with self._wake:
             if self._closed:
-                raise Refused(503, "the service is stopping.")
-            if self._asks_waiting + len(task.asks) > _MOST_WAITING:
-                raise Refused(503, "too many steps are waiting; try again in a moment.")
+                raise UnavailableError("The service is stopping.")
+            if self._steps_waiting + len(task.requests) > _MAX_WAITING_STEPS:
+                raise UnavailableError("Too many steps are waiting. Try again in a moment.")
             self._waiting.append(task)
-            self._asks_waiting += len(task.asks)
+            self._steps_waiting += len(task.requests)
             self._wake.notify()
-        return task.heard
+        return task.future
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while not (self._closed and not self._waiting):
-            if tasks := self._next():
+            if tasks := self._take_tasks():
                 self._commit(tasks)
 
-    def _next(self) -> list[_Task]:
-        """All that is waiting, as far as it fits."""
+    def _take_tasks(self) -> list[_Task]:
+        """Wait for tasks, and take all that fit into one transaction."""
         with self._wake:
             while not self._waiting and not self._closed:
                 self._wake.wait()
-            tasks, asks = [], 0
-            while self._waiting and (not tasks or asks + len(self._waiting[0].asks) <= _MOST_ASKS):
+            tasks, steps = [], 0
+            while self._waiting and (not tasks or steps + len(self._waiting[0].requests) <= _MAX_STEPS):
                 task = self._waiting.popleft()
-                self._asks_waiting -= len(task.asks)
-                if task.heard.set_running_or_notify_cancel():  # else whoever asked has gone before it began
+                self._steps_waiting -= len(task.requests)
+                if task.future.set_running_or_notify_cancel():  # False: the client has gone
                     tasks.append(task)
-                    asks += len(task.asks)
+                    steps += len(task.requests)
             return tasks
 
-    def _commit(self, tasks: list[_Task], tries: int = _TRIES) -> None:
+    def _commit(self, tasks: list[_Task], attempts: int = _ATTEMPTS) -> None:
         try:
-            with self._store.writing() as connection:
-                self._player.trust(self._store.openings)
-                results = [_attempt(task, connection) for task in tasks]
-                group = self._player.play(connection, [ask for task in tasks for ask in task.asks])
-                self._also(connection, group)
-        except DBAPIError:  # another service was in the way: one by one, so that only one can be hit again
+            with self._store.begin_write() as connection:
+                self._executor.drop_stale_states(self._store.open_count)
+                written = [_write(task, connection) for task in tasks]
+                batch = self._executor.execute(connection, [request for task in tasks for request in task.requests])
+                self._before_commit(connection, batch)
+        except DBAPIError:  # a conflict with another service: retry one by one, so that it can hit only one task again
             for task in tasks:
-                if len(tasks) > 1 or tries > 1:
-                    self._commit([task], _TRIES if len(tasks) > 1 else tries - 1)
+                if len(tasks) > 1 or attempts > 1:
+                    self._commit([task], _ATTEMPTS if len(tasks) > 1 else attempts - 1)
                 else:
-                    task.heard.set_exception(Refused(503, "the store is busy; try again in a moment."))
+                    task.future.set_exception(UnavailableError("The store is busy. Try again in a moment."))
             return
         except Exception as error:
             for task in tasks:
-                task.heard.set_exception(error)
+                task.future.set_exception(error)
             return
-        self._player.committed(group)
-        self._tell(tasks, results, group)
-
-    def _tell(self, tasks: list[_Task], results: list[Any], group: Group) -> None:
-        fresh = [answer for answer in group.answers if isinstance(answer, Answer) and answer.fresh]
-        if fresh:
-            try:
-                self._announce(fresh)
-            except Exception:  # who watches must not keep the answers from those who asked
-                _log.exception("steps were made and not announced")
+        self._executor.cache_states(batch)
+        self._announce_new(batch)
         start = 0
-        for task, result in zip(tasks, results, strict=True):
-            stop = start + len(task.asks)
-            if isinstance(result, Refused):
-                task.heard.set_exception(result)
+        for task, result in zip(tasks, written, strict=True):
+            stop = start + len(task.requests)
+            if isinstance(result, ServiceError):
+                task.future.set_exception(result)
             else:
-                task.heard.set_result(group.answers[start:stop] if task.write is None else result)
+                task.future.set_result(batch.results[start:stop] if task.write is None else result)
             start = stop
 
+    def _announce_new(self, batch: StepBatch) -> None:
+        new = [result for result in batch.results if isinstance(result, StepResult) and result.record is not None]
+        if new:
+            try:
+                self._announce(new)
+            except Exception:  # clients get their answers all the same
+                _log.exception("announcing committed steps failed")
 
-def _attempt(task: _Task, connection: sa.Connection) -> Any:
-    """What a task writes, or its refusal, which it raises before it writes anything."""
+
+def _write(task: _Task, connection: sa.Connection) -> Any:
+    """Return what a task's write returns, or its error, which it raises before it writes anything."""
     if task.write is None:
         return None
     try:
         return task.write(connection)
-    except Refused as refused:
-        return refused
+    except ServiceError as error:
+        return error

@@ -1,6 +1,6 @@
-"""What other services on the same PostgreSQL play: each tells of its steps in the transaction that makes them (NOTIFY).
+"""Announce steps among the services on one PostgreSQL database, by NOTIFY in the transaction that makes them.
 
-A notice has keys and numbers only; the steps themselves are read from the store, and only if somebody watches.
+A notification has keys and step numbers only. The steps are read from the database, and only while somebody watches.
 """
 
 import logging
@@ -11,72 +11,72 @@ from collections.abc import Callable, Iterable, Iterator
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from ecl2o.exceptions import ServiceError
 from ecl2o.service import queries
-from ecl2o.service.refused import Refused
-from ecl2o.service.step_executor import Answer, Group, answer_text
+from ecl2o.service.models import StepResult
+from ecl2o.service.step_executor import StepBatch
 from ecl2o.service.store import Store
 
+MAX_PAYLOAD = 7900  # bytes; PostgreSQL's limit is 8000
 _CHANNEL = "ecl2o_steps"
-MOST_BYTES = 7900  # PostgreSQL takes less than 8000 in a notice
-_LOOK_UP = 0.5  # seconds between looks at whether to stop
-_AGAIN = 2.0  # seconds before a lost connection is tried again
+_POLL_SECONDS = 0.5  # between checks whether to stop
+_RETRY_SECONDS = 2.0  # before a lost connection is opened again
 _log = logging.getLogger("ecl2o.serve")
 
 
-class Neighbours:
-    """Tells others of this service's steps, and hears of theirs in a thread of its own.
+class PgNotifier:
+    """Notify other services of this service's steps; listen to theirs in a thread.
 
     Args:
-        store: a PostgreSQL.
-        wanted: whether anybody watches now.
-        announce: told of the others' answers, none of them fresh.
+        store: On PostgreSQL.
+        is_watched: Whether anybody watches now.
+        announce: Called with the results of other services.
     """
 
-    def __init__(self, store: Store, wanted: Callable[[], bool], announce: Callable[[list[Answer]], None]):
-        self._store, self._wanted, self._announce = store, wanted, announce
-        self._own = uuid.uuid4().hex
+    def __init__(self, store: Store, is_watched: Callable[[], bool], announce: Callable[[list[StepResult]], None]):
+        self._store, self._is_watched, self._announce = store, is_watched, announce
+        self._service_id = uuid.uuid4().hex
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="ecl2o-neighbours", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ecl2o-pg-notify", daemon=True)
         self._thread.start()
 
-    def tell(self, connection: sa.Connection, group: Group) -> None:
-        """Tell of the steps of a transaction; nobody hears of it unless it is committed."""
-        for part in parts(f"{key}.{step}" for key, step in group.made):
-            notice = sa.func.pg_notify(_CHANNEL, f"{self._own} {part}")
-            connection.execute(sa.select(notice))
+    def notify(self, connection: sa.Connection, batch: StepBatch) -> None:
+        """Notify others of the steps of a transaction, once it is committed."""
+        for payload in join_payloads(f"{key}.{step}" for key, step in batch.written):
+            connection.execute(sa.select(sa.func.pg_notify(_CHANNEL, f"{self._service_id} {payload}")))
 
     def close(self) -> None:
         """Stop listening."""
         self._closed.set()
         self._thread.join()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while not self._closed.is_set():
             try:
-                with self._store.listening(_CHANNEL) as notices:
+                with self._store.listen(_CHANNEL) as receive:
                     while not self._closed.is_set():
-                        for notice in notices(_LOOK_UP):
-                            self._heard(notice)
-            except (exc.SQLAlchemyError, Refused):
-                self._closed.wait(_AGAIN)
+                        for payload in receive(_POLL_SECONDS):
+                            self._handle(payload)
+            except (exc.SQLAlchemyError, ServiceError):
+                self._closed.wait(_RETRY_SECONDS)
             except Exception:
-                _log.exception("the steps of other services are not heard")
-                self._closed.wait(_AGAIN)
+                _log.exception("listening to other services failed")
+                self._closed.wait(_RETRY_SECONDS)
 
-    def _heard(self, notice: str) -> None:
-        own, _, part = notice.partition(" ")
-        if own == self._own or not self._wanted():
+    def _handle(self, payload: str) -> None:
+        sender, _, pairs = payload.partition(" ")
+        if sender == self._service_id or not self._is_watched():
             return
-        made = [(int(key), int(step)) for key, _, step in (pair.partition(".") for pair in part.split(","))]
-        with self._store.reading() as connection:
-            self._announce(_answers(connection, made))
+        written = [(int(key), int(step)) for key, _, step in (pair.partition(".") for pair in pairs.split(","))]
+        with self._store.begin_read() as connection:
+            self._announce(_load_results(connection, written))
 
 
-def parts(pairs: Iterable[str]) -> Iterator[str]:
-    """Joined by commas, as many as fit in a notice."""
+def join_payloads(pairs: Iterable[str]) -> Iterator[str]:
+    """Join pairs by commas, as many as fit in a payload."""
     part, size = [], 0
     for pair in pairs:
-        if size + len(pair) + 1 > MOST_BYTES - 33:
+        if size + len(pair) + 1 > MAX_PAYLOAD - 33:  # 33: the sender's id
             yield ",".join(part)
             part, size = [], 0
         part.append(pair)
@@ -85,21 +85,17 @@ def parts(pairs: Iterable[str]) -> Iterator[str]:
         yield ",".join(part)
 
 
-def _answers(connection: sa.Connection, made: list[tuple[int, int]]) -> list[Answer]:
-    """These steps as they were answered; a stream that is gone has none."""
-    found = queries.latest(connection, [key for key, _ in made])
-    answers = []
-    for key, step in made:
-        if key not in found:
+def _load_results(connection: sa.Connection, written: list[tuple[int, int]]) -> list[StepResult]:
+    """Return these steps as they were answered; those of deleted streams are left out."""
+    last_steps = queries.load_last_steps(connection, [key for key, _ in written])
+    results = []
+    for key, step in written:
+        last = last_steps.get(key)
+        if last is None:
             continue
-        latest = found[key]
-        text = latest.last if latest.steps == step else _earlier(connection, key, step, latest.last)
-        if text is not None:
-            answers.append(Answer(latest.name, latest.policy, text, False, False))
-    return answers
-
-
-def _earlier(connection: sa.Connection, key: int, step: int, last: str) -> str | None:
-    """A step that is not the last one any more."""
-    found = queries.played(connection, key, step - 1, 1)
-    return answer_text(found[0], last) if found else None
+        if last.step == step:
+            results.append(StepResult(last.stream, last.policy, last.json))
+        else:
+            found = queries.load_steps(connection, key, step - 1, 1)
+            results += [StepResult(last.stream, last.policy, record.to_json()) for record in found]
+    return results

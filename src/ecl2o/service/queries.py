@@ -1,27 +1,43 @@
-"""The tables of a store. Steps are only ever appended; a stream's row holds the state that follows from its last one.
+"""The tables of the store and every statement on them.
 
-What is read from the tables and written to them, one function for each question. Nothing is decided here.
+Steps are only appended. A stream's row holds the state after its last step.
 """
 
 import functools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import types
+import typing
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-VERSION = 3  # of these tables, and of how a state is laid out in its bytes
+from ecl2o.service.models import StepRecord, StreamRecord, encode_json
+
+VERSION = 4  # of the tables and of the layout of a state's bytes
+
+_SQL_TYPES: dict[Any, type[sa.types.TypeEngine]] = {int: sa.Integer, float: sa.Double, bool: sa.Boolean}
+_STEP_TYPES = typing.get_type_hints(StepRecord)
+_LISTS = tuple(name for name, kind in _STEP_TYPES.items() if typing.get_origin(kind) is list)  # JSON text in the table
+
+
+def _step_column(name: str, kind: Any) -> sa.Column:
+    """Return the column of a field of `StepRecord`."""
+    optional = typing.get_origin(kind) is types.UnionType
+    sql_type = _SQL_TYPES.get(typing.get_args(kind)[0] if optional else kind, sa.Text)
+    return sa.Column(name, sql_type, nullable=optional, primary_key=name == "step", autoincrement=False)
+
 
 tables = sa.MetaData()
 
-about = sa.Table(
+store_info = sa.Table(
     "ecl2o_store", tables, sa.Column("version", sa.Integer, primary_key=True), sa.Column("probed", sa.Double)
 )
 
-room = sa.Table(
-    "ecl2o_room", tables, sa.Column("key", sa.Integer, primary_key=True), sa.Column("bytes", sa.LargeBinary)
-)  # empty but for the moment in which it is seen whether there is room
+space_probe = sa.Table(
+    "ecl2o_space_probe", tables, sa.Column("key", sa.Integer, primary_key=True), sa.Column("bytes", sa.LargeBinary)
+)  # empty except while the store checks for free space
 
 policies = sa.Table(
     "policies",
@@ -36,195 +52,241 @@ streams = sa.Table(
     "streams",
     tables,
     sa.Column("key", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("name", sa.String(128), nullable=False, unique=True),
+    sa.Column("id", sa.String(128), nullable=False, unique=True),
     sa.Column("policy", sa.String(128), sa.ForeignKey("policies.name"), nullable=False, index=True),
     sa.Column("x0", sa.Text, nullable=False),
-    sa.Column("asked", sa.String(64), nullable=False),  # hash of the request that made it; compared if it comes again
-    sa.Column("seen", sa.Integer, nullable=False),
+    sa.Column("history", sa.Integer, nullable=False),
+    sa.Column("request_hash", sa.String(64), nullable=False),  # of the request that created it, to recognise a repetition
     sa.Column("created", sa.Double, nullable=False),
+    sa.Column("updated", sa.Double, nullable=False),  # time of the last step, or of creation
     sa.Column("steps", sa.Integer, nullable=False),
     sa.Column("state", sa.LargeBinary, nullable=False),
-    sa.Column("touched", sa.Double, nullable=False),  # the time of its last step, or of its making
-    sa.Column("last", sa.Text),  # the last step as JSON, with its context and its time
+    sa.Column("last", sa.Text),  # the last `StepRecord` as JSON
     sa.Column("live_ratio", sa.Double),
     sa.Column("promise_left", sa.Double),
-    sqlite_autoincrement=True,  # a key is never used again, so that what is remembered of a deleted stream fits no new one
+    sqlite_autoincrement=True,  # keys are never reused, so a cached state never matches a new stream
 )
 
 steps = sa.Table(
     "steps",
     tables,
     sa.Column("stream", sa.Integer, sa.ForeignKey("streams.key", ondelete="CASCADE"), primary_key=True),
-    sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("at", sa.Double, nullable=False),  # seconds since 1970; steps are ordered by their number, never by this
-    sa.Column("context", sa.Text, nullable=False),
-    sa.Column("action", sa.Text, nullable=False),
-    sa.Column("hitting", sa.Double, nullable=False),
-    sa.Column("switching", sa.Double, nullable=False),
-    sa.Column("cost", sa.Double, nullable=False),
-    sa.Column("optimum", sa.Double),
-    sa.Column("expert", sa.Double),
-    sa.Column("live_ratio", sa.Double),
-    sa.Column("promise_left", sa.Double),
-    sa.Column("guard_active", sa.Boolean),
-    sa.Column("used", sa.Text),  # the context that stood in for one that was not believed
-    sa.Column("unconverged", sa.Boolean),  # null in steps of older services, which did not write it
+    *(_step_column(name, kind) for name, kind in _STEP_TYPES.items()),
     sqlite_with_rowid=False,
 )
 
+_NAMES_PER_QUERY = 500
 
-_AT_ONCE = 500  # names in one query
 
-
-class Place(NamedTuple):
-    """Where a stream stands."""
+class StreamPosition(NamedTuple):
+    """What the executor needs to know of a stream before a step."""
 
     key: int
-    name: str
+    id: str
     policy: str
-    seen: int
+    history: int
     steps: int
-    touched: float
+    updated: float
 
 
-_PLACE = (streams.c.key, streams.c.name, streams.c.policy, streams.c.seen, streams.c.steps, streams.c.touched)
-_STEP = [column for column in steps.c if column.name != "stream"]
-_ADVANCE = (
+class StoredStream(NamedTuple):
+    """A stream with its key and the hash of the request that created it."""
+
+    key: int
+    request_hash: str
+    record: StreamRecord
+
+
+class LastStep(NamedTuple):
+    """A stream's last step as JSON, and its number."""
+
+    stream: str
+    policy: str
+    step: int
+    json: str
+
+
+_POSITION = [streams.c[name] for name in StreamPosition._fields]
+_STEP = [steps.c[name] for name in _STEP_TYPES]
+_APPEND_STEP = sa.insert(steps).values({column.name: sa.bindparam(column.name) for column in steps.c})
+_ADVANCE_STREAM = (
     sa.update(streams)
-    .where(streams.c.key == sa.bindparam("at_key"), streams.c.steps == sa.bindparam("after"))
-    .values({name: sa.bindparam(name) for name in ("steps", "state", "touched", "last", "live_ratio", "promise_left")})
+    .where(streams.c.key == sa.bindparam("stream_key"), streams.c.steps == sa.bindparam("steps_before"))
+    .values({name: sa.bindparam(name) for name in ("steps", "state", "updated", "last", "live_ratio", "promise_left")})
 )
 
 
-_APPEND = sa.insert(steps).values({column.name: sa.bindparam(column.name) for column in steps.c})
-
-
-def _execute_many(connection: sa.Connection, statement: sa.Executable, given: list[dict[str, Any]]) -> sa.CursorResult:
-    """The statement for each of these, handed to the driver as it is: numbers, text and bytes need no conversion."""
-    text, order = _compiled(statement, connection.dialect)
-    values = given if order is None else [tuple(one[name] for name in order) for one in given]
+def _execute_many(connection: sa.Connection, statement: sa.Executable, rows: list[dict[str, Any]]) -> sa.CursorResult:
+    """Execute a statement for each row, without SQLAlchemy's conversions: numbers, text and bytes need none."""
+    text, order = _compile(statement, connection.dialect)
+    values = rows if order is None else [tuple(row[name] for name in order) for row in rows]
     return connection.exec_driver_sql(text, values)
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled(statement: Any, dialect: sa.Dialect) -> tuple[str, tuple[str, ...] | None]:
-    """A statement's text, and the order of its parameters where they have no names."""
+def _compile(statement: Any, dialect: sa.Dialect) -> tuple[str, tuple[str, ...] | None]:
+    """Return a statement's text, and the order of its parameters if they are positional."""
     compiled = statement.compile(dialect=dialect)
     return str(compiled), None if compiled.positiontup is None else tuple(compiled.positiontup)
 
 
-def lock(connection: sa.Connection, names: Sequence[str]) -> dict[str, Place]:
-    """Where these streams stand; their rows are held until the transaction ends, in one order for everybody."""
+def _chunks(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (values[start : start + _NAMES_PER_QUERY] for start in range(0, len(values), _NAMES_PER_QUERY))
+
+
+# Steps
+
+
+def lock_streams(connection: sa.Connection, ids: Iterable[str]) -> dict[str, StreamPosition]:
+    """Lock the rows of streams until the transaction ends, always in the order of ids; return their positions."""
     found = {}
-    ordered = sorted(names)
-    for start in range(0, len(ordered), _AT_ONCE):
-        some = ordered[start : start + _AT_ONCE]
-        query = sa.select(*_PLACE).where(streams.c.name.in_(some)).order_by(streams.c.name).with_for_update()
-        found.update((row[1], Place(*row)) for row in connection.execute(query))
+    for some in _chunks(sorted(ids)):
+        query = sa.select(*_POSITION).where(streams.c.id.in_(some)).order_by(streams.c.id).with_for_update()
+        found.update((row[1], StreamPosition(*row)) for row in connection.execute(query))
     return found
 
 
-def states(connection: sa.Connection, keys: Sequence[int]) -> dict[int, bytes]:
-    """The states of these streams."""
+def load_states(connection: sa.Connection, keys: Sequence[int]) -> dict[int, bytes]:
+    """Return the states of streams by key."""
     found = {}
-    for start in range(0, len(keys), _AT_ONCE):
-        query = sa.select(streams.c.key, streams.c.state).where(streams.c.key.in_(keys[start : start + _AT_ONCE]))
+    for some in _chunks(keys):
+        query = sa.select(streams.c.key, streams.c.state).where(streams.c.key.in_(some))
         found.update((key, bytes(state)) for key, state in connection.execute(query))
     return found
 
 
-def append(connection: sa.Connection, made: list[dict[str, Any]], moved: list[dict[str, Any]]) -> None:
-    """Steps, and what follows from them. A stream that is no longer where it was breaks the transaction."""
-    _execute_many(connection, _APPEND, made)
-    changed = _execute_many(connection, _ADVANCE, moved)
-    if changed.rowcount not in (-1, len(moved)):
-        raise IntegrityError("a stream has moved on", None, RuntimeError("conflict"))
+def append_steps(
+    connection: sa.Connection, made: list[tuple[StreamPosition, StepRecord, str, bytes]], time: float
+) -> None:
+    """Append steps and advance their streams.
+
+    Args:
+        connection: a transaction that holds the locks of the streams.
+        made: for each step the stream's position before it, the record, the record as JSON, and the state after it.
+        time: of the steps.
+
+    Raises:
+        IntegrityError: a stream has advanced since it was locked.
+    """
+    rows, advances = [], []
+    for position, record, text, state in made:
+        rows.append(
+            vars(record) | {"stream": position.key} | {name: encode_json(getattr(record, name)) for name in _LISTS}
+        )
+        advances.append(
+            {
+                "stream_key": position.key,
+                "steps_before": position.steps,
+                "steps": record.step,
+                "state": state,
+                "updated": time,
+                "last": text,
+                "live_ratio": record.live_ratio,
+                "promise_left": record.promise_left,
+            }
+        )
+    _execute_many(connection, _APPEND_STEP, rows)
+    changed = _execute_many(connection, _ADVANCE_STREAM, advances)
+    if changed.rowcount not in (-1, len(advances)):
+        raise IntegrityError("a stream has advanced", None, RuntimeError("conflict"))
 
 
-def last_text(connection: sa.Connection, key: int) -> str:
-    """The last step of a stream that has one, as it was answered."""
-    return connection.scalars(sa.select(streams.c.last).where(streams.c.key == key)).one() or ""
-
-
-class Latest(NamedTuple):
-    """A stream's last step, as it was answered, and its number."""
-
-    name: str
-    policy: str
-    steps: int
-    last: str
-
-
-def latest(connection: sa.Connection, keys: Sequence[int]) -> dict[int, Latest]:
-    """The last steps of those of these streams that have any."""
-    columns = (streams.c.key, streams.c.name, streams.c.policy, streams.c.steps, streams.c.last)
-    found = {}
-    for start in range(0, len(keys), _AT_ONCE):
-        query = sa.select(*columns).where(streams.c.key.in_(keys[start : start + _AT_ONCE]), streams.c.steps > 0)
-        found.update((row[0], Latest(*row[1:])) for row in connection.execute(query))
-    return found
-
-
-def stream(connection: sa.Connection, name: str) -> dict[str, Any] | None:
-    """All about a stream but its state."""
-    columns = [column for column in streams.c if column.name != "state"]
-    row = connection.execute(sa.select(*columns).where(streams.c.name == name)).first()
-    return None if row is None else _read(row)
-
-
-def all_streams(connection: sa.Connection, after: str, limit: int) -> list[dict[str, Any]]:
-    """Streams in the order of their names, those after this one."""
-    columns = [c for c in streams.c if c.name not in ("state", "asked")]
-    query = sa.select(*columns).where(streams.c.name > after).order_by(streams.c.name).limit(limit)
-    return [_read(row) for row in connection.execute(query)]
-
-
-def _read(row: sa.Row) -> dict[str, Any]:
-    found = dict(row._mapping)
-    for name in ("x0", "last"):
-        if found.get(name) is not None:
-            found[name] = json.loads(found[name])
-    return found
-
-
-def played(connection: sa.Connection, key: int, after: int, limit: int) -> list[dict[str, Any]]:
-    """Steps of a stream with numbers above `after`, in order."""
+def load_steps(connection: sa.Connection, key: int, after: int, limit: int) -> list[StepRecord]:
+    """Return up to `limit` steps of a stream with numbers above `after`, in order."""
     query = sa.select(*_STEP).where(steps.c.stream == key, steps.c.step > after).order_by(steps.c.step).limit(limit)
-    return list(_steps(connection.execute(query)))
+    rows = [dict(row._mapping) for row in connection.execute(query)]
+    return [StepRecord(**row | {name: json.loads(row[name]) for name in _LISTS}) for row in rows]
 
 
-def _steps(rows: Iterable[sa.Row]) -> Iterator[dict[str, Any]]:
-    for row in rows:
-        found = dict(row._mapping)
-        found["context"], found["action"] = json.loads(found["context"]), json.loads(found["action"])
-        found["used"] = None if found["used"] is None else json.loads(found["used"])
-        yield found
+def load_last_steps(connection: sa.Connection, keys: Sequence[int]) -> dict[int, LastStep]:
+    """Return the last steps of streams by key; a stream without steps is left out."""
+    columns = (streams.c.key, streams.c.id, streams.c.policy, streams.c.steps, streams.c.last)
+    found = {}
+    for some in _chunks(keys):
+        query = sa.select(*columns).where(streams.c.key.in_(some), streams.c.steps > 0)
+        found.update((row[0], LastStep(*row[1:])) for row in connection.execute(query))
+    return found
 
 
-def policy_names(connection: sa.Connection) -> list[str]:
-    """The name of every policy."""
+# Streams
+
+_STREAM = [streams.c[name] for name in ("key", "request_hash", "id", "policy", "x0", "history", "created", "steps", "last")]
+
+
+def _read_stream(row: sa.Row) -> StoredStream:
+    key, request_hash, stream_id, policy, x0, history, created, step_count, last = row
+    first, last_step = json.loads(x0), None if last is None else StepRecord(**json.loads(last))
+    action = first if last_step is None else last_step.action
+    record = StreamRecord(stream_id, policy, first, history, created, step_count, action, last_step)
+    return StoredStream(key, request_hash, record)
+
+
+def find_stream(connection: sa.Connection, stream_id: str) -> StoredStream | None:
+    """Return a stream, or None if it does not exist."""
+    row = connection.execute(sa.select(*_STREAM).where(streams.c.id == stream_id)).first()
+    return None if row is None else _read_stream(row)
+
+
+def list_streams(connection: sa.Connection, after: str, limit: int) -> list[StreamRecord]:
+    """Return up to `limit` streams with ids above `after`, in order."""
+    query = sa.select(*_STREAM).where(streams.c.id > after).order_by(streams.c.id).limit(limit)
+    return [_read_stream(row).record for row in connection.execute(query)]
+
+
+def add_stream(connection: sa.Connection, stream: StreamRecord, request_hash: str, state: bytes) -> None:
+    """Insert a stream without steps."""
+    row = {"id": stream.id, "policy": stream.policy, "x0": encode_json(stream.x0), "history": stream.history}
+    times = {"created": stream.created, "updated": stream.created}
+    connection.execute(sa.insert(streams).values(request_hash=request_hash, steps=0, state=state, **row, **times))
+
+
+def remove_stream(connection: sa.Connection, stream_id: str) -> bool:
+    """Delete a stream and its steps; return whether it existed."""
+    key = connection.scalar(sa.select(streams.c.key).where(streams.c.id == stream_id).with_for_update())
+    if key is None:
+        return False
+    connection.execute(sa.delete(steps).where(steps.c.stream == key))
+    connection.execute(sa.delete(streams).where(streams.c.key == key))
+    return True
+
+
+def load_latest_time(connection: sa.Connection) -> float | None:
+    """Return the time of the last write; None in an empty store."""
+    return connection.scalar(sa.select(sa.func.max(streams.c.updated)))
+
+
+# Policies
+
+
+def list_policy_names(connection: sa.Connection) -> list[str]:
+    """Return the names of all policies, in order."""
     return list(connection.scalars(sa.select(policies.c.name).order_by(policies.c.name)))
 
 
-def policy_file(connection: sa.Connection, name: str) -> tuple[str, bytes] | None:
-    """A policy's fingerprint, taken when it was brought, and its file."""
+def load_policy_file(connection: sa.Connection, name: str) -> tuple[str, bytes] | None:
+    """Return the SHA-256 of a policy's file at its upload, and the stored file."""
     row = connection.execute(sa.select(policies.c.fingerprint, policies.c.file).where(policies.c.name == name)).first()
     return None if row is None else (row[0], bytes(row[1]))
 
 
-def mend_policy(connection: sa.Connection, name: str, file: bytes) -> None:
-    """A policy's file once more, in the place of a copy that is damaged."""
+def add_policy(connection: sa.Connection, name: str, fingerprint: str, file: bytes, time: float) -> None:
+    """Insert a policy."""
+    connection.execute(sa.insert(policies).values(name=name, fingerprint=fingerprint, file=file, created=time))
+
+
+def replace_policy_file(connection: sa.Connection, name: str, file: bytes) -> None:
+    """Overwrite a damaged copy of a policy's file."""
     connection.execute(sa.update(policies).where(policies.c.name == name).values(file=file))
 
 
-def lengths_of_histories(connection: sa.Connection) -> list[tuple[str, int]]:
-    """The pairs of policy and length of history that streams have."""
-    rows = connection.execute(sa.select(streams.c.policy, streams.c.seen).distinct())
-    return [(policy, seen) for policy, seen in rows]
+def list_history_lengths(connection: sa.Connection) -> list[tuple[str, int]]:
+    """Return the pairs (policy, history length) that occur among the streams."""
+    rows = connection.execute(sa.select(streams.c.policy, streams.c.history).distinct())
+    return [(policy, length) for policy, length in rows]
 
 
-def standing(connection: sa.Connection) -> list[tuple[str, int, int, float | None, float | None]]:
-    """By policy: streams, steps, the highest live ratio, and the least that a promise has left."""
+def summarize_streams(connection: sa.Connection) -> list[tuple[str, int, int, float | None, float | None]]:
+    """Return for each policy: streams, steps, highest live ratio, least remainder of a promise."""
     query = sa.select(
         streams.c.policy,
         sa.func.count(),
@@ -233,28 +295,3 @@ def standing(connection: sa.Connection) -> list[tuple[str, int, int, float | Non
         sa.func.min(streams.c.promise_left),
     ).group_by(streams.c.policy)
     return [(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in connection.execute(query)]
-
-
-def latest_time(connection: sa.Connection) -> float | None:
-    """When anything was last stored; None in an empty store."""
-    return connection.scalar(sa.select(sa.func.max(streams.c.touched)))
-
-
-def add_policy(connection: sa.Connection, name: str, fingerprint: str, file: bytes, at: float) -> None:
-    """A policy that is not there yet."""
-    connection.execute(sa.insert(policies).values(name=name, fingerprint=fingerprint, file=file, created=at))
-
-
-def add_stream(connection: sa.Connection, row: dict[str, Any]) -> None:
-    """A stream that is not there yet."""
-    connection.execute(sa.insert(streams).values(row))
-
-
-def remove_stream(connection: sa.Connection, name: str) -> bool:
-    """A stream and its steps, gone; whether it was there."""
-    key = connection.scalar(sa.select(streams.c.key).where(streams.c.name == name).with_for_update())
-    if key is None:
-        return False
-    connection.execute(sa.delete(steps).where(steps.c.stream == key))
-    connection.execute(sa.delete(streams).where(streams.c.key == key))
-    return True

@@ -1,4 +1,4 @@
-"""What may be asked of the service: policies, streams and their steps, whatever the way the question came."""
+"""The service in Python: policies, streams and their steps, without HTTP."""
 
 import contextlib
 import hashlib
@@ -6,288 +6,274 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import jax
 import numpy as np
 import sqlalchemy as sa
 
+from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.offline import oracle
 from ecl2o.problem import Instance
-from ecl2o.service import policy_registry, queries
-from ecl2o.service.group_commit import Commits
-from ecl2o.service.pg_notify import Neighbours
-from ecl2o.service.policy_registry import Offer, Shelf
-from ecl2o.service.refused import Refused
-from ecl2o.service.step_executor import Answer, Ask, Player, answer
+from ecl2o.service import queries
+from ecl2o.service.group_commit import GroupCommit
+from ecl2o.service.models import (
+    Hindsight,
+    PolicySummary,
+    PolicyUsage,
+    StepRecord,
+    StepRequest,
+    StepResult,
+    StreamRecord,
+)
+from ecl2o.service.pg_notify import PgNotifier
+from ecl2o.service.policy_registry import LoadedPolicy, PolicyRegistry, read_policy
+from ecl2o.service.step_executor import StepExecutor
 from ecl2o.service.store import Store
 
-_CLOCK_SECONDS = 5.0  # a clock this far behind the store has been set back
-_WINDOWS = (256, 128, 64, 32, 16, 8, 4, 2, 1)  # lengths of hindsight: each is a program
+_CLOCK_TOLERANCE = 5.0  # seconds that the clock may be behind the last stored step
+_HINDSIGHT_STEPS = (256, 128, 64, 32, 16, 8, 4, 2, 1)  # each number of steps is a compilation
 
 
 class Service:
-    """Many streams in one store. For several threads; works in 64 bits, and refuses to start where JAX does not.
+    """Many streams in one store. Thread-safe. Requires JAX's 64-bit mode.
 
     Args:
-        store: where everything is kept.
-        announce: told of fresh answers after they are on disk; and, on PostgreSQL, of those of other services, which are not
-            fresh, while somebody watches.
-        watched: whether anybody watches; None: nobody ever does.
+        store: Keeps policies, streams and steps.
+        announce: Called with new results after their commit; on PostgreSQL also with results of other services, while
+            `is_watched`.
+        is_watched: Whether anybody waits for the results of other services. Default: never.
+
+    Raises:
+        ValueError: JAX is in 32-bit mode.
+
+    >>> import tempfile
+    >>> import ecl2o as ec
+    >>> from ecl2o.service import Service, Store
+    >>> from ecl2o.service.models import StepRequest
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ec.save(f"{folder}/policy.ecl2o", ec.Policy(ec.Greedy(), problem))
+    ...     service = Service(Store(f"sqlite:///{folder}/streams.db"))
+    ...     service.add_policies({"greedy": open(f"{folder}/policy.ecl2o", "rb").read()})
+    ...     stream, created = service.create_stream("site-1", "greedy", x0=[0.0])
+    ...     results = service.submit_steps([StepRequest("site-1", [3.0])]).result()
+    ...     service.close()
+    >>> results[0].record.step, results[0].record.action
+    (1, [1.0])
     """
 
     def __init__(
         self,
         store: Store,
-        announce: Callable[[list[Answer]], None] = lambda answers: None,
-        watched: Callable[[], bool] | None = None,
+        announce: Callable[[list[StepResult]], None] = lambda results: None,
+        is_watched: Callable[[], bool] = lambda: False,
     ):
         if not jax.config.read("jax_enable_x64"):
-            raise ValueError("promises are made in 64 bits: call jax.config.update('jax_enable_x64', True) first.")
+            raise ValueError("Promises need 64 bits: call jax.config.update('jax_enable_x64', True) first.")
         self.store = store
-        self._shelf = Shelf(store)
-        self._player = Player(self._shelf.course)
-        self._neighbours = None if store.is_sqlite else Neighbours(store, watched or (lambda: False), announce)
-        tell = (lambda connection, group: None) if self._neighbours is None else self._neighbours.tell
-        self._commits = Commits(store, self._player, announce, tell)
-        self._to_bring: dict[str, bytes] = {}
+        self._registry = PolicyRegistry(store)
+        self._executor = StepExecutor(self._registry.get_stepper)
+        self._notifier = None if store.is_sqlite else PgNotifier(store, is_watched, announce)
+        notify = (lambda connection, batch: None) if self._notifier is None else self._notifier.notify
+        self._commits = GroupCommit(store, self._executor, announce, notify)
+        self._policies_to_add: dict[str, bytes] = {}
 
-    def warm(self) -> None:
-        """Read every policy and prepare the program of every stream, so that the first step need not wait."""
+    def warm_up(self) -> None:
+        """Load every policy and compile the step of every stream, so that first steps need not wait."""
         try:
-            with self.store.reading() as connection:
-                names = queries.policy_names(connection)
-                lengths = queries.lengths_of_histories(connection)
-                self._player.latest = queries.latest_time(connection) or 0.0
-        except Refused:
+            with self.store.begin_read() as connection:
+                names = queries.list_policy_names(connection)
+                lengths = queries.list_history_lengths(connection)
+                self._executor.latest_time = queries.load_latest_time(connection) or 0.0
+        except ServiceError:
             return
         for name in names:
-            self._try(lambda name=name: self.offer(name))
-        for name, seen in lengths:
-            self._try(lambda name=name, seen=seen: self._shelf.course(name, seen))
-
-    @staticmethod
-    def _try(work: Callable[[], Any]) -> None:
-        with contextlib.suppress(Refused):  # `unready` says it
-            work()
+            with contextlib.suppress(ServiceError):  # reported by `list_failures`
+                self.get_policy(name)
+        for name, length in lengths:
+            with contextlib.suppress(ServiceError):
+                self._registry.get_stepper(name, length)
 
     def close(self) -> None:
-        """Finish what is waiting and let go of the store."""
+        """Finish the queue and close the store."""
         self._commits.close()
-        if self._neighbours is not None:
-            self._neighbours.close()
+        if self._notifier is not None:
+            self._notifier.close()
         self.store.close()
 
     # Policies
 
-    def bring(self, files: dict[str, bytes]) -> None:
-        """Keep policies by their names; as soon as the store can be used, if it cannot be now."""
+    def add_policies(self, files: dict[str, bytes]) -> None:
+        """Store policies by name; if the store is unavailable, as soon as it is available.
+
+        Raises:
+            ValueError: a file is not a valid policy, or its name belongs to another policy.
+        """
         for name, file in files.items():
             try:
                 self.put_policy(name, file)
-                self._to_bring.pop(name, None)
-            except Refused as refused:
-                if refused.status != 503:
-                    raise ValueError(f"{name}: {refused.detail}") from None
-                self._to_bring[name] = file
+                self._policies_to_add.pop(name, None)
+            except UnavailableError:
+                self._policies_to_add[name] = file
+            except ServiceError as error:
+                raise ValueError(f"{name}: {error}") from None
 
     def put_policy(self, name: str, file: bytes) -> bool:
-        """Keep a policy under a name; True if it is new. What a name stands for never changes."""
-        offered = policy_registry.read(name, file)
-        new = self._commits.write(lambda connection: self._shelf.keep(connection, name, file)).result()
-        self._shelf.kept(offered)
-        return new
+        """Store a policy; return whether it is new. A name always means the same file."""
+        policy = read_policy(name, file)
+        stored = self._commits.submit_write(lambda connection: self._registry.store_file(connection, name, file))
+        is_new = stored.result()
+        self._registry.add(policy)
+        return is_new
 
-    def offer(self, name: str) -> Offer:
-        """The policy of that name."""
-        return self._shelf.offer(name)
+    def get_policy(self, name: str) -> LoadedPolicy:
+        """Return a policy."""
+        return self._registry.get(name)
 
-    def policies(self) -> list[dict[str, Any]]:
-        """Every policy in a few words; `trouble` where one cannot be read."""
-        told = []
-        for name in self._shelf.names():
+    def list_policies(self) -> list[PolicySummary]:
+        """Return a summary of every policy, also of those that cannot be loaded."""
+        summaries = []
+        for name in self._registry.list_names():
             try:
-                offered = self.offer(name)
-                about = offered.about()
-                told.append({"name": name, "agent": about["agent"], "promise": offered.promise, "trouble": None})
-            except Refused as refused:
-                told.append({"name": name, "agent": None, "promise": None, "trouble": refused.detail})
-        return told
+                policy = self.get_policy(name)
+                summaries.append(PolicySummary(name, policy.describe()["agent"], policy.promise, None))
+            except ServiceError as error:
+                summaries.append(PolicySummary(name, None, None, str(error)))
+        return summaries
 
     # Streams
 
-    def put_stream(
-        self, name: str, policy: str, x0: list[float] | None, history: list[list[float]] | None
-    ) -> tuple[dict[str, Any], bool]:
-        """Make a stream, or find the one that the same request made; and whether it is new."""
-        asked = hashlib.sha256(json.dumps([policy, x0, history]).encode()).hexdigest()
-        existing = self._same_stream(name, asked)
+    def create_stream(
+        self, stream_id: str, policy: str, x0: list[float] | None = None, history: list[list[float]] | None = None
+    ) -> tuple[StreamRecord, bool]:
+        """Create a stream, or find the one that the same request created; return it, and whether it is new.
+
+        Args:
+            stream_id: A new id.
+            policy: Name of a stored policy.
+            x0: (d,), the action in force. Default: the cheapest action for the last context of the history.
+            history: (H, q), contexts before the first step. Default: the policy's own.
+        """
+        request_hash = hashlib.sha256(json.dumps([policy, x0, history]).encode()).hexdigest()
+        with self.store.begin_read() as connection:
+            existing = queries.find_stream(connection, stream_id)
         if existing is not None:
-            return existing, False
+            return _check_same_request(existing, request_hash), False
         try:
-            if policy in self._to_bring:
-                self.put_policy(policy, self._to_bring[policy])
-            offered = self.offer(policy)
-        except Refused as refused:
-            raise Refused(422 if refused.status == 404 else refused.status, refused.detail) from None
-        first, past = offered.start(x0, history)
+            if policy in self._policies_to_add:
+                self.put_policy(policy, self._policies_to_add[policy])
+            loaded = self.get_policy(policy)
+        except NotFoundError as error:
+            raise InvalidRequestError(str(error)) from None
+        first, past = loaded.choose_start(x0, history)
+        length = 0 if past is None else len(past)
         try:
-            course = self._shelf.prepared(offered, len(first), 0 if past is None else len(past), past)
-            state = course.lanes.begin(first, np.zeros((0, course.context_dim)) if past is None else past)
+            stepper = self._registry.compile(loaded, len(first), length, past)
+            state = stepper.start(first, np.zeros((0, stepper.context_dim)) if past is None else past)
         except (ValueError, TypeError) as error:
-            raise Refused(422, str(error)) from None
-        now = max(time.time(), self._player.latest)
-        row = {
-            "name": name,
-            "policy": policy,
-            "x0": json.dumps(first.tolist()),
-            "asked": asked,
-            "seen": 0 if past is None else len(past),
-            "created": now,
-            "touched": now,
-            "steps": 0,
-            "state": state,
-        }
+            raise InvalidRequestError(str(error)) from None
+        now = max(time.time(), self._executor.latest_time)
+        created = StreamRecord(stream_id, policy, first.tolist(), length, now, 0, first.tolist(), None)
 
-        def write(connection: sa.Connection) -> tuple[dict[str, Any], bool]:
-            known = queries.stream(connection, name)
-            if known is None:
-                queries.add_stream(connection, row)
-                return row | {"x0": first.tolist(), "last": None}, True
-            _check_same(known, asked)
-            return known, False
+        def write(connection: sa.Connection) -> tuple[StreamRecord, bool]:
+            existing = queries.find_stream(connection, stream_id)
+            if existing is not None:
+                return _check_same_request(existing, request_hash), False
+            queries.add_stream(connection, created, request_hash, state)
+            return created, True
 
-        made, new = self._commits.write(write).result()
-        return _shown(made), new
+        return self._commits.submit_write(write).result()
 
-    def _same_stream(self, name: str, asked: str) -> dict[str, Any] | None:
-        with self.store.reading() as connection:
-            known = queries.stream(connection, name)
-        if known is None:
-            return None
-        _check_same(known, asked)
-        return _shown(known)
+    def get_stream(self, stream_id: str) -> StreamRecord:
+        """Return a stream."""
+        with self.store.begin_read() as connection:
+            return _find(connection, stream_id).record
 
-    def stream(self, name: str) -> dict[str, Any]:
-        """Where a stream stands."""
-        with self.store.reading() as connection:
-            return _shown(_found(connection, name))
+    def list_streams(self, after: str = "", limit: int = 1000) -> list[StreamRecord]:
+        """Return up to `limit` streams with ids above `after`, in order."""
+        with self.store.begin_read() as connection:
+            return queries.list_streams(connection, after, limit)
 
-    def streams(self, after: str = "", limit: int = 1000) -> list[dict[str, Any]]:
-        """Where streams stand, by their names."""
-        with self.store.reading() as connection:
-            return [_shown(row) for row in queries.all_streams(connection, after, limit)]
-
-    def delete_stream(self, name: str) -> None:
-        """Remove a stream and its steps."""
-        if not self._commits.write(lambda connection: queries.remove_stream(connection, name)).result():
-            raise Refused(404, f"there is no stream {name!r}.")
+    def delete_stream(self, stream_id: str) -> None:
+        """Delete a stream and its steps."""
+        if not self._commits.submit_write(lambda connection: queries.remove_stream(connection, stream_id)).result():
+            raise NotFoundError(f"There is no stream {stream_id!r}.")
 
     # Steps
 
-    def play(self, asks: Sequence[Ask]) -> "Future[list[Answer | Refused]]":
-        """Play steps: each answered or refused by itself, done when they are on disk."""
-        return self._commits.play(asks)
+    def submit_steps(self, requests: Sequence[StepRequest]) -> "Future[list[StepResult | ServiceError]]":
+        """Queue steps. The future is done when they are on disk, with a result or an error for each request."""
+        return self._commits.submit_steps(requests)
 
-    def steps(self, name: str, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
-        """The steps of a stream that follow the one with number `after`."""
-        with self.store.reading() as connection:
-            row = _found(connection, name)
-            found = queries.played(connection, row["key"], after, limit)
-        promise = None if row["last"] is None else row["last"]["promise"]
-        return [answer(step, promise) for step in found]
+    def list_steps(self, stream_id: str, after: int = 0, limit: int = 1000) -> list[StepRecord]:
+        """Return up to `limit` steps of a stream with numbers above `after`, in order."""
+        with self.store.begin_read() as connection:
+            return queries.load_steps(connection, _find(connection, stream_id).key, after, limit)
 
-    def hindsight(self, name: str) -> dict[str, Any]:
-        """The cheapest actions for the latest contexts, had they been known; from the action played before them.
+    def compute_hindsight(self, stream_id: str) -> Hindsight:
+        """Return the optimal actions for the latest contexts, from the action before them.
 
-        For the last 256 steps, or, where there are fewer, the largest power of two of them.
+        The latest are the last 256 steps, or, of a shorter stream, the largest power of two of them.
         """
-        with self.store.reading() as connection:
-            row = _found(connection, name)
-            window = next((size for size in _WINDOWS if size <= row["steps"]), 0)
-            found = queries.played(connection, row["key"], max(row["steps"] - window - 1, 0), window + 1)
-        if not window:
-            return {"first": 1, "actions": []}
-        start = row["x0"] if len(found) == window else found[0]["action"]
-        latest = found[-window:]
-        instance = Instance(
-            np.asarray(start, float), np.asarray([step["used"] or step["context"] for step in latest], float)
-        )
+        with self.store.begin_read() as connection:
+            key, _, stream = _find(connection, stream_id)
+            count = next((size for size in _HINDSIGHT_STEPS if size <= stream.steps), 0)
+            found = queries.load_steps(connection, key, max(stream.steps - count - 1, 0), count + 1)
+        if not count:
+            return Hindsight(1, [])
+        start = stream.x0 if len(found) == count else found[0].action
+        latest = found[-count:]
+        instance = Instance(np.asarray(start, float), np.asarray([step.context_used for step in latest], float))
         try:
-            best = oracle(self.offer(row["policy"]).policy.problem, instance)
+            best = oracle(self.get_policy(stream.policy).policy.problem, instance)
         except (ValueError, TypeError):
-            return {"first": latest[0]["step"], "actions": []}
-        return {"first": latest[0]["step"], "actions": np.asarray(best.actions).tolist()}
+            return Hindsight(latest[0].step, [])
+        return Hindsight(latest[0].step, np.asarray(best.actions).tolist())
 
-    # How it is
+    # Status
 
-    def unready(self) -> list[str]:
-        """Why the service should not be asked now; nothing if it may be."""
-        if self.store.trouble is not None:
+    def list_failures(self) -> list[str]:
+        """Return why the service is not ready; empty if it is. Retries what failed before."""
+        if self.store.failure is not None:
             self.store.open()
-        if self.store.trouble is not None:
-            return [f"the store cannot be used: {self.store.trouble}"]
-        reasons = []
+        if self.store.failure is not None:
+            return [f"The store cannot be used: {self.store.failure}."]
+        failures = []
         try:
-            self.bring(self._to_bring.copy())
-            reasons += self._shelf.trouble()
+            self.add_policies(self._policies_to_add.copy())
+            failures += self._registry.list_errors()
         except ValueError as error:
-            reasons.append(str(error))
-        except Refused as refused:
-            return [refused.detail]
-        behind = self._player.latest - time.time()
-        if behind > _CLOCK_SECONDS:
-            reasons.append(
-                f"the clock is {behind:.0f} s behind the last step in the store; steps are answered all the same"
-            )
-        return reasons
+            failures.append(str(error))
+        except ServiceError as error:
+            return [str(error)]
+        behind = self._executor.latest_time - time.time()
+        if behind > _CLOCK_TOLERANCE:
+            failures.append(f"The clock is {behind:.0f} s behind the last stored step. Steps are still answered.")
+        return failures
 
-    def standing(self) -> list[dict[str, Any]]:
-        """By policy: streams, steps, the highest live ratio, the least that is left of a promise, the promise, actions' units."""
-        with self.store.reading() as connection:
-            found = queries.standing(connection)
-        told = []
-        for name, streams, steps, ratio, left in found:
+    def summarize_policies(self) -> list[PolicyUsage]:
+        """Return the totals over the streams of each policy."""
+        with self.store.begin_read() as connection:
+            found = queries.summarize_streams(connection)
+        usages = []
+        for name, *totals in found:
             try:
-                promise, units = self.offer(name).promise, self.offer(name).units
-            except Refused:  # `unready` says it; the figures are there all the same
+                policy = self.get_policy(name)
+                promise, units = policy.promise, policy.units
+            except ServiceError:  # reported by `list_failures`
                 promise, units = None, ""
-            told.append(
-                {
-                    "policy": name,
-                    "streams": streams,
-                    "steps": steps,
-                    "live_ratio": ratio,
-                    "left": left,
-                    "promise": promise,
-                    "units": units,
-                }
-            )
-        return told
+            usages.append(PolicyUsage(name, *totals, promise, units))
+        return usages
 
 
-def _found(connection: sa.Connection, name: str) -> dict[str, Any]:
-    row = queries.stream(connection, name)
-    if row is None:
-        raise Refused(404, f"there is no stream {name!r}.")
-    return row
+def _find(connection: sa.Connection, stream_id: str) -> queries.StoredStream:
+    found = queries.find_stream(connection, stream_id)
+    if found is None:
+        raise NotFoundError(f"There is no stream {stream_id!r}.")
+    return found
 
 
-def _check_same(known: dict[str, Any], asked: str) -> None:
-    if known["asked"] != asked:
-        raise Refused(409, f"the stream {known['name']!r} was made with another policy, x0 or history.")
-
-
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A stream as people see it: the action in force is x0 before the first step."""
-    last = row["last"]
-    return {
-        "id": row["name"],
-        "policy": row["policy"],
-        "x0": row["x0"],
-        "history": row["seen"],
-        "created": row["created"],
-        "steps": row["steps"],
-        "action": row["x0"] if last is None else last["action"],
-        "last": last,
-    }
+def _check_same_request(existing: queries.StoredStream, request_hash: str) -> StreamRecord:
+    if existing.request_hash != request_hash:
+        raise ConflictError(f"The stream {existing.record.id!r} was created with another policy, x0 or history.")
+    return existing.record

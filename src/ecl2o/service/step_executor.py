@@ -1,4 +1,4 @@
-"""A group of steps in one transaction: each judged by itself, played together, written before anybody hears of it."""
+"""Execute batches of steps, each batch in one transaction."""
 
 import dataclasses
 import json
@@ -7,274 +7,216 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.policy.context_validation import explain_failed_step
 from ecl2o.service import queries
-from ecl2o.service.batched_stepper import Lanes, Played
-from ecl2o.service.queries import Place
-from ecl2o.service.refused import Refused
+from ecl2o.service.batched_stepper import BatchedStepper, StepOutcome
+from ecl2o.service.models import StepRecord, StepRequest, StepResult
+from ecl2o.service.queries import StreamPosition
 
-_ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_REMEMBERED = 100_000  # streams whose states are kept at hand
+_MAX_CACHED_STATES = 100_000
 _log = logging.getLogger("ecl2o.serve")
 
 
-class Ask(NamedTuple):
-    """A context for a stream, None for a number that is missing, and the number of the step if it was said."""
-
-    stream: str
-    context: list[float | None]
-    step: int | None = None
-
-
-class Answer(NamedTuple):
-    """A step's answer as JSON, which is also what is stored; `fresh` if it was played now and by this service."""
-
-    stream: str
-    policy: str
-    text: str
-    fresh: bool
-    active: bool
-    screened: bool = False
-    unconverged: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class Course:
-    """How the streams of a policy with a history of some length are stepped, and what they are promised."""
-
-    lanes: Lanes
-    context_dim: int
-    promise: float | None
-
-
 @dataclasses.dataclass
-class Group:
-    """What a transaction does: answers in the order of the asks, and the states to remember once it is committed.
+class StepBatch:
+    """The outcome of a batch: results in the order of the requests, and the states to cache after the commit.
 
-    `made` are the keys of streams and the numbers of their steps that are written, `latest` is the time of these steps.
+    `written` has the key of the stream and the number of each new step; `time` is the time of these steps.
     """
 
-    answers: list[Answer | Refused | None]
-    latest: float
+    results: list[StepResult | ServiceError | None]
+    time: float
     states: dict[int, tuple[int, bytes]] = dataclasses.field(default_factory=dict)
-    made: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    written: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
 
-class Player:
-    """Steps streams. `course_of(policy, seen)` gives their program or refuses. For one thread."""
+class StepExecutor:
+    """Execute batches of steps. Not thread-safe: the writer thread has one executor.
 
-    def __init__(self, course_of: Callable[[str, int], Course]):
-        self._course_of = course_of
-        self._states: OrderedDict[int, tuple[int, bytes]] = OrderedDict()  # key: steps made, state after them
-        self._openings = 0
-        self.latest = 0.0  # the time of the last step; a clock that is set back does not lead below it
+    Args:
+        get_stepper: Returns the compiled stepper for a policy and a history length. Raises `ServiceError` if there is none.
+    """
 
-    def trust(self, openings: int) -> None:
-        """Forget what is remembered if the store has been opened anew since: it may be another one, from a backup."""
-        if openings != self._openings:
+    def __init__(self, get_stepper: Callable[[str, int], BatchedStepper]):
+        self._get_stepper = get_stepper
+        self._states: OrderedDict[int, tuple[int, bytes]] = OrderedDict()  # key: number of steps, state after them
+        self._open_count = 0
+        self.latest_time = 0.0  # of a step; later steps are never earlier, even if the clock is set back
+
+    def drop_stale_states(self, open_count: int) -> None:
+        """Empty the cache if the store was reopened: it may have been restored from a backup."""
+        if open_count != self._open_count:
             self._states.clear()
-            self._openings = openings
+            self._open_count = open_count
 
-    def play(self, connection: sa.Connection, asks: Sequence[Ask]) -> Group:
-        """All asks, those of one stream one after the other."""
-        group = Group([None] * len(asks), max(self.latest, time.time()))
-        waiting = list(range(len(asks)))
-        while waiting:
-            first = {}
-            for number in waiting:
-                first.setdefault(asks[number].stream, number)
-            self._round(connection, asks, list(first.values()), group)
-            waiting = [number for number in waiting if group.answers[number] is None]
-        return group
+    def execute(self, connection: sa.Connection, requests: Sequence[StepRequest]) -> StepBatch:
+        """Execute requests within a transaction; several for one stream run in their order."""
+        batch = StepBatch([None] * len(requests), max(self.latest_time, time.time()))
+        pending = list(range(len(requests)))
+        while pending:
+            first_of_stream = {}
+            for index in pending:
+                first_of_stream.setdefault(requests[index].stream, index)
+            self._execute_round(connection, requests, list(first_of_stream.values()), batch)
+            pending = [index for index in pending if batch.results[index] is None]
+        return batch
 
-    def committed(self, group: Group) -> None:
-        """Remember the states that are now in the store."""
-        self.latest = max(self.latest, group.latest)
-        for key, state in group.states.items():
+    def cache_states(self, batch: StepBatch) -> None:
+        """Cache the states of a committed batch."""
+        self.latest_time = max(self.latest_time, batch.time)
+        for key, state in batch.states.items():
             self._states[key] = state
             self._states.move_to_end(key)
-        while len(self._states) > _REMEMBERED:
+        while len(self._states) > _MAX_CACHED_STATES:
             self._states.popitem(last=False)
 
-    def _round(self, connection: sa.Connection, asks: Sequence[Ask], numbers: list[int], group: Group) -> None:
-        """One ask for each stream."""
-        named = [asks[number].stream for number in numbers]
-        places = queries.lock(connection, [name for name in named if name.isprintable()])  # no name has a zero in it
-        group.latest = max([group.latest, *(place.touched for place in places.values())])  # another service's clock
-        courses: dict[tuple[str, int], list[tuple[int, Place]]] = {}
-        for number in numbers:
-            ask = asks[number]
+    def _execute_round(
+        self, connection: sa.Connection, requests: Sequence[StepRequest], indices: list[int], batch: StepBatch
+    ) -> None:
+        """Execute at most one request per stream, those of one policy and history length together."""
+        ids = [requests[index].stream for index in indices]
+        positions = queries.lock_streams(connection, [id for id in ids if id.isprintable()])  # PostgreSQL rejects NUL
+        batch.time = max([batch.time, *(position.updated for position in positions.values())])  # other services' clocks
+        groups: dict[tuple[str, int], list[tuple[int, StreamPosition]]] = {}
+        for index in indices:
+            request = requests[index]
             try:
-                place = places.get(ask.stream)
-                if place is None:
-                    raise Refused(404, f"there is no stream {ask.stream!r}; make it with PUT /streams/{ask.stream}.")
-                course = self._course_of(place.policy, place.seen)
-                _check_context(ask, course)
-                if _is_next(ask, place):
-                    courses.setdefault((place.policy, place.seen), []).append((number, place))
+                position = positions.get(request.stream)
+                if position is None:
+                    raise NotFoundError(f"There is no stream {request.stream!r}. Create it first.")
+                _check_context(request, self._get_stepper(position.policy, position.history))
+                if _is_next(request, position):
+                    groups.setdefault((position.policy, position.history), []).append((index, position))
                 else:
-                    group.answers[number] = _again(connection, ask, place)
-            except Refused as refused:
-                group.answers[number] = refused
-        for (policy, seen), members in courses.items():
-            self._play_course(connection, self._course_of(policy, seen), asks, members, group)
+                    batch.results[index] = _repeat_answer(connection, request, position)
+            except ServiceError as error:
+                batch.results[index] = error
+        for (policy, history), members in groups.items():
+            self._execute_group(connection, self._get_stepper(policy, history), requests, members, batch)
 
-    def _play_course(
+    def _execute_group(
         self,
         connection: sa.Connection,
-        course: Course,
-        asks: Sequence[Ask],
-        members: list[tuple[int, Place]],
-        group: Group,
+        stepper: BatchedStepper,
+        requests: Sequence[StepRequest],
+        members: list[tuple[int, StreamPosition]],
+        batch: StepBatch,
     ) -> None:
-        states = self._gather(connection, [place for _, place in members], group)
+        states = self._load_states(connection, [position for _, position in members], batch)
         try:
-            played = course.lanes.play(states, [asks[number].context for number, _ in members])
+            outcomes = stepper.step(states, [requests[index].context for index, _ in members])
         except Exception:
-            _log.exception("a policy's program failed")
-            for number, _ in members:  # others who share the transaction are not concerned
-                group.answers[number] = Refused(503, "the policy's program failed; nothing was changed.")
+            _log.exception("the compiled step of a policy failed")
+            for index, _ in members:  # the rest of the transaction is not affected
+                batch.results[index] = UnavailableError("The policy's compiled step failed. Nothing was changed.")
             return
-        made, moved = [], []
-        for (number, place), step in zip(members, played, strict=True):
-            ask = asks[number]
-            if step.action is None:
-                group.answers[number] = Refused(
-                    422, explain_failed_step(ask.context, step.used, course.lanes.plausible)
-                )
+        made = []
+        for (index, position), outcome in zip(members, outcomes, strict=True):
+            context = requests[index].context
+            if outcome.action is None:
+                reason = explain_failed_step(context, outcome.context_used, stepper.plausible)
+                batch.results[index] = InvalidRequestError(reason)
                 continue
-            row = _row(place.steps + 1, group.latest, ask.context, step)
-            text = _text(row, course.promise)
-            stored = {"context": _ENCODE(ask.context), "action": _ENCODE(step.action)}
-            used = None if step.used is None else _ENCODE(step.used)
-            made.append(row | stored | {"stream": place.key, "used": used})
-            moved.append(
-                {
-                    "at_key": place.key,
-                    "after": place.steps,
-                    "steps": place.steps + 1,
-                    "state": step.state,
-                    "touched": group.latest,
-                    "last": text,
-                    "live_ratio": row["live_ratio"],
-                    "promise_left": row["promise_left"],
-                }
-            )
-            group.states[place.key] = (place.steps + 1, step.state)
-            group.made.append((place.key, place.steps + 1))
-            group.answers[number] = Answer(
-                ask.stream,
-                place.policy,
-                text,
-                True,
-                bool(row["guard_active"]),
-                step.used is not None,
-                step.unconverged,
-            )
+            record = _make_record(position.steps + 1, batch.time, context, outcome, outcome.action, stepper.promise)
+            text = record.to_json()
+            made.append((position, record, text, outcome.state))
+            batch.states[position.key] = (record.step, outcome.state)
+            batch.written.append((position.key, record.step))
+            batch.results[index] = StepResult(position.id, position.policy, text, record)
         if made:
-            queries.append(connection, made, moved)
+            queries.append_steps(connection, made, batch.time)
 
-    def _gather(self, connection: sa.Connection, places: list[Place], group: Group) -> list[bytes]:
-        """The states of streams, from memory where it is of the step that the store has, else from the store."""
-        known: dict[int, bytes] = {}
-        for place in places:
-            steps, state = group.states.get(place.key) or self._states.get(place.key) or (-1, b"")
-            if steps == place.steps:
-                known[place.key] = state
-        missing = [place.key for place in places if place.key not in known]
-        known |= queries.states(connection, missing)
-        return [known[place.key] for place in places]
+    def _load_states(
+        self, connection: sa.Connection, positions: list[StreamPosition], batch: StepBatch
+    ) -> list[bytes]:
+        """Return each stream's state: from the cache if it is after the stream's last step, else from the database."""
+        found: dict[int, bytes] = {}
+        for position in positions:
+            steps, state = batch.states.get(position.key) or self._states.get(position.key) or (-1, b"")
+            if steps == position.steps:
+                found[position.key] = state
+        found |= queries.load_states(connection, [position.key for position in positions if position.key not in found])
+        return [found[position.key] for position in positions]
 
 
-def _check_context(ask: Ask, course: Course) -> None:
-    if len(ask.context) != course.context_dim:
-        raise Refused(422, f"the context must be {course.context_dim} numbers, got {len(ask.context)}.")
-    if not all(entry is None or math.isfinite(entry) for entry in ask.context):
-        raise Refused(422, "the context must be finite numbers.")
-    if None in ask.context and not course.lanes.is_screened:
-        raise Refused(
-            422, "a number is missing, and the policy does not say what is plausible, so that none stands in."
+def _check_context(request: StepRequest, stepper: BatchedStepper) -> None:
+    if len(request.context) != stepper.context_dim:
+        raise InvalidRequestError(
+            f"The context must have {stepper.context_dim} numbers, but {len(request.context)} were sent."
+        )
+    if not all(entry is None or math.isfinite(entry) for entry in request.context):
+        raise InvalidRequestError("The context must be finite numbers.")
+    if None in request.context and not stepper.is_screened:
+        raise InvalidRequestError(
+            "A number of the context is missing, and the policy has no plausible ranges by which to replace it."
         )
 
 
-def _is_next(ask: Ask, place: Place) -> bool:
-    """Whether this is the next step of the stream; False for the last one again."""
-    if ask.step is None or ask.step == place.steps + 1:
+def _is_next(request: StepRequest, position: StreamPosition) -> bool:
+    """Return whether the request is for the stream's next step; False if it repeats the last one."""
+    if request.step is None or request.step == position.steps + 1:
         return True
-    if ask.step == place.steps and place.steps > 0:
+    if request.step == position.steps and position.steps > 0:
         return False
-    detail = f"step {ask.step} does not follow step {place.steps}, the last one of this stream; the next is {place.steps + 1}."
-    raise Refused(409, detail, last_step=place.steps, next_step=place.steps + 1)
+    raise ConflictError(
+        f"Step {request.step} does not follow the last step, {position.steps}. Send step {position.steps + 1}.",
+        last_step=position.steps,
+        next_step=position.steps + 1,
+    )
 
 
-def _again(connection: sa.Connection, ask: Ask, place: Place) -> Answer:
-    """The answer that the last step had, if this is the last step."""
-    text = queries.last_text(connection, place.key)
+def _repeat_answer(connection: sa.Connection, request: StepRequest, position: StreamPosition) -> StepResult:
+    """Return the answer to the last step again, if the context is the same."""
+    text = queries.load_last_steps(connection, [position.key])[position.key].json
     answered = json.loads(text)["context"]
-    if answered != ask.context:
-        detail = f"step {ask.step} was answered for another context; a step cannot be taken back."
-        raise Refused(409, detail, last_step=place.steps, context_answered=answered, context_sent=ask.context)
-    return Answer(ask.stream, place.policy, text, False, False)
+    if answered != request.context:
+        raise ConflictError(
+            f"Step {request.step} was already answered for another context and cannot be changed.",
+            last_step=position.steps,
+            context_answered=answered,
+            context_sent=request.context,
+        )
+    return StepResult(position.id, position.policy, text)
 
 
-def _row(step: int, at: float, context: list[float | None], played: Played) -> dict[str, Any]:
-    """A step as a row of the store. The live ratio is the promise's, in its period, where there is one."""
-    report, action = played.report, played.action
-    over = (report.account_cost, report.account_reference)
-    cost, reference = over if not math.isnan(report.left) else (report.cost, report.optimum)
+def _make_record(
+    step: int,
+    at: float,
+    context: list[float | None],
+    outcome: StepOutcome,
+    action: list[float],
+    promise: float | None,
+) -> StepRecord:
+    """Return the record of a step. The live ratio is that of the promise's period, if there is a promise."""
+    figures = outcome.figures
+    in_period = not math.isnan(figures.promise_left)
+    cost = figures.period_cost if in_period else figures.cost
+    reference = figures.period_reference if in_period else figures.optimum
     ratio = cost / reference if reference > 0 else (1.0 if cost <= 0 else math.nan)
-    return {
-        "step": step,
-        "at": at,
-        "context": context,
-        "action": action,
-        "hitting": played.hitting,
-        "switching": played.switching,
-        "cost": report.cost,
-        "optimum": _known(report.optimum),
-        "expert": _known(report.expert),
-        "live_ratio": _known(ratio),
-        "promise_left": _known(report.left),
-        "guard_active": None if math.isnan(report.active) else report.active > 0,
-        "used": played.used,
-        "unconverged": played.unconverged,
-    }
+    used = outcome.context_used
+    return StepRecord(
+        step=step,
+        action=action,
+        hitting=outcome.hitting,
+        switching=outcome.switching,
+        cost=figures.cost,
+        optimum=_finite(figures.optimum),
+        live_ratio=_finite(ratio),
+        promise=promise,
+        promise_left=_finite(figures.promise_left),
+        guard_active=None if math.isnan(figures.guard_active) else figures.guard_active > 0,
+        expert=_finite(figures.expert),
+        context=context,
+        screened=used is not None,
+        context_used=context if used is None else used,  # pyright: ignore[reportArgumentType] (complete where not screened)
+        unconverged=outcome.unconverged,
+        at=at,
+    )
 
 
-def _known(figure: float) -> float | None:
+def _finite(figure: float) -> float | None:
     return figure if math.isfinite(figure) else None
-
-
-def answer(row: dict[str, Any], promise: float | None) -> dict[str, Any]:
-    """A step as people see it."""
-    return {
-        "step": row["step"],
-        "action": row["action"],
-        "hitting": row["hitting"],
-        "switching": row["switching"],
-        "cost": row["cost"],
-        "optimum": row["optimum"],
-        "live_ratio": row["live_ratio"],
-        "promise": promise,
-        "promise_left": row["promise_left"],
-        "guard_active": row["guard_active"],
-        "expert": row["expert"],
-        "context": row["context"],
-        "screened": row["used"] is not None,
-        "context_used": row["context"] if row["used"] is None else row["used"],
-        "unconverged": bool(row["unconverged"]),
-        "at": row["at"],
-    }
-
-
-def answer_text(row: dict[str, Any], last: str) -> str:
-    """A step of the store as it was answered; `last` is the answer to a step of the same stream."""
-    return _text(row, json.loads(last)["promise"])
-
-
-def _text(row: dict[str, Any], promise: float | None) -> str:
-    return _ENCODE(answer(row, promise))

@@ -1,4 +1,4 @@
-"""Where streams live: SQLite for one process, PostgreSQL for several. Opening it, and what may be wrong with it."""
+"""The database of streams: SQLite for one process, PostgreSQL for several. Transactions, and what can go wrong with them."""
 
 import contextlib
 import logging
@@ -14,75 +14,90 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
+from ecl2o.exceptions import InvalidRequestError, UnavailableError
 from ecl2o.service import queries
-from ecl2o.service.refused import Refused
 
-_BUSY_SECONDS = 30
-_ROOM = 1 << 18  # bytes that must fit before a store counts as usable: a probe of a few bytes fits on a full disk
+_LOCK_TIMEOUT = 30  # seconds
+_PROBE_BYTES = 1 << 18  # that must fit before a store counts as usable: a few bytes fit even on a full disk
 _log = logging.getLogger("ecl2o.serve")
 
 
 class Store:
-    """A database of streams. For several threads; a store that cannot be used says why in `trouble` and is tried again.
+    """A database of streams. Thread-safe.
 
-    `openings` counts how often it became usable: what was known of it before may no longer be so, as after a restore.
+    A store that cannot be used says why in `failure` and is opened again on the next use. `open_count` counts how often it
+    became usable: values cached before may be stale, as after a restore.
 
     Args:
-        url: as SQLAlchemy has it, "sqlite:///streams.db" or "postgresql+psycopg://user@host/database".
+        url: As in SQLAlchemy, "sqlite:///streams.db" or "postgresql+psycopg://user@host/database".
+
+    Raises:
+        ValueError: the URL is not that of a SQLite file or of a PostgreSQL database.
+
+    >>> import tempfile
+    >>> from ecl2o.service import Store
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = Store(f"sqlite:///{folder}/streams.db")
+    ...     store.close()
+    >>> print(store.failure)
+    None
     """
 
     def __init__(self, url: str):
         try:
             parsed = sa.make_url(url)
         except exc.ArgumentError:
-            raise ValueError(f"{url!r:.80} is not the address of a store; see `ecl2o serve --help`.") from None
-        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-            raise ValueError(f"a store is sqlite or postgresql, got {parsed.get_backend_name()}.")
-        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+            raise ValueError(
+                f"A store is sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE, got {url!r:.80}."
+            ) from None
+        backend = parsed.get_backend_name()
+        if backend not in ("sqlite", "postgresql"):
+            raise ValueError(f"A store is on sqlite or postgresql, got {backend}.")
+        self.is_sqlite = backend == "sqlite"
         self.url = parsed
         if self.is_sqlite:
             if parsed.database in (None, "", ":memory:"):
-                raise ValueError("a store in memory would lose every step; name a file: sqlite:///streams.db.")
-            self._reader = _sqlite(parsed, "BEGIN")
-            self._writer = _sqlite(parsed, "BEGIN IMMEDIATE")
+                raise ValueError("A store in memory would lose every step. Name a file: sqlite:///streams.db.")
+            self._reader = _make_sqlite_engine(parsed, "BEGIN")
+            self._writer = _make_sqlite_engine(parsed, "BEGIN IMMEDIATE")
         else:
             parsed = parsed.set(drivername="postgresql+psycopg")
             self._reader = self._writer = sa.create_engine(
                 parsed, pool_pre_ping=True, pool_size=8, connect_args={"connect_timeout": 5}
             )
-        self.trouble: str | None = "not opened yet"
-        self.openings = 0
+        self.failure: str | None = "not opened yet"
+        self.open_count = 0
         self._opening = threading.Lock()
         self.open()
 
     def open(self) -> None:
-        """Make the tables unless they are there, and see whether the store can be read and written."""
+        """Create missing tables, and check that the store can be read and written; set `failure` if not."""
         with self._opening:
-            if self.trouble not in (None, _FULL):  # connections remember what was wrong, or a file that was replaced
+            if self.failure not in (None, _FULL):  # old connections keep the error, or a file that was replaced
                 self.close()
             try:
-                if self.is_sqlite and self.trouble == _DAMAGED:
-                    self._check_sound()
-                if self.is_sqlite and self.trouble == _FULL:
-                    self._empty_log()
+                if self.is_sqlite and self.failure == _DAMAGED:
+                    self._check_integrity()
+                if self.is_sqlite and self.failure == _FULL:
+                    self._truncate_log()
                 with self._writer.begin() as connection:
-                    self._make_tables(connection)
-                    connection.execute(sa.update(queries.about).values(probed=time.time()))
-                self._find_room()
-                self.openings += self.trouble is not None
-                self.trouble = None
+                    self._create_tables(connection)
+                    connection.execute(sa.update(queries.store_info).values(probed=time.time()))
+                self._check_free_space()
+                self.open_count += self.failure is not None
+                self.failure = None
             except exc.SQLAlchemyError as error:
-                self._note(error)
+                self._record_failure(error)
 
-    def _check_sound(self) -> None:
-        """Read the whole file: damage in the middle of it is not seen by opening it."""
+    def _check_integrity(self) -> None:
+        """Read the whole file: opening it does not reveal damage in the middle."""
         with self._reader.begin() as connection:
             found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
         if found != "ok":
             raise exc.DatabaseError("PRAGMA quick_check", None, RuntimeError(f"malformed: {found}"))
 
-    def _empty_log(self) -> None:
-        """Move the write-ahead log into the file, as far as there is room: a log that cannot grow is used from its beginning."""
+    def _truncate_log(self) -> None:
+        """Move the write-ahead log into the file as far as it fits: a log that cannot grow is reused from its start."""
         connection = self._writer.raw_connection()
         try:
             connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -91,109 +106,111 @@ class Store:
         finally:
             connection.close()
 
-    def _find_room(self) -> None:
-        """Write some more than a step needs, and remove it."""
+    def _check_free_space(self) -> None:
+        """Write more than a step needs, and delete it."""
         with self._writer.begin() as connection:
-            connection.execute(sa.delete(queries.room))
-            connection.execute(sa.insert(queries.room).values(bytes=os.urandom(_ROOM)))
+            connection.execute(sa.delete(queries.space_probe))
+            connection.execute(sa.insert(queries.space_probe).values(bytes=os.urandom(_PROBE_BYTES)))
         with self._writer.begin() as connection:
-            connection.execute(sa.delete(queries.room))
+            connection.execute(sa.delete(queries.space_probe))
 
-    def _make_tables(self, connection: sa.Connection) -> None:
+    def _create_tables(self, connection: sa.Connection) -> None:
         if not self.is_sqlite:  # two services may start at once
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(8700)"))
         queries.tables.create_all(connection)
-        version = connection.scalar(sa.select(queries.about.c.version))
+        version = connection.scalar(sa.select(queries.store_info.c.version))
         if version is None:
-            connection.execute(sa.insert(queries.about).values(version=queries.VERSION, probed=time.time()))
+            connection.execute(sa.insert(queries.store_info).values(version=queries.VERSION, probed=time.time()))
         elif version != queries.VERSION:
             raise exc.InvalidRequestError(f"the store has version {version}, this service {queries.VERSION}")
-        _add_new_columns(connection)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        """A transaction that is on disk when this ends."""
-        if self.trouble is not None:
+    def begin_write(self) -> Iterator[sa.Connection]:
+        """Open a transaction that is on disk when the block ends.
+
+        Raises:
+            UnavailableError: the store cannot be used.
+        """
+        if self.failure is not None:
             self.open()
-        self._refuse_in_trouble()
-        with self._told(), self._writer.begin() as connection:
+        self._check_usable()
+        with self._translate_errors(), self._writer.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        """A consistent view."""
-        with self._told(), self._reader.begin() as connection:
+    def begin_read(self) -> Iterator[sa.Connection]:
+        """Open a transaction with a consistent view.
+
+        Raises:
+            UnavailableError: the store cannot be used.
+        """
+        with self._translate_errors(), self._reader.begin() as connection:
             yield connection
 
     @contextlib.contextmanager
-    def listening(self, channel: str) -> Iterator[Callable[[float], Iterator[str]]]:
-        """A function that waits for so many seconds and gives the notices of this channel, of PostgreSQL."""
+    def listen(self, channel: str) -> Iterator[Callable[[float], Iterator[str]]]:
+        """Listen to a channel of PostgreSQL; give a function that waits some seconds and yields the payloads."""
         with self._reader.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql(f"LISTEN {channel}")
             driver: Any = connection.connection.driver_connection
 
-            def notices(seconds: float) -> Iterator[str]:
+            def receive(seconds: float) -> Iterator[str]:
                 try:
-                    for notice in driver.notifies(timeout=seconds):
-                        yield notice.payload
+                    for notification in driver.notifies(timeout=seconds):
+                        yield notification.payload
                 except driver.OperationalError as error:
                     raise exc.OperationalError("LISTEN", None, error) from None
 
             try:
-                yield notices
+                yield receive
             finally:
                 connection.invalidate()  # it still listens
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """The database's errors as refusals. A conflict between two writers is left for the caller to try again."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Raise database errors as `ServiceError`, except conflicts between two writers, which the caller retries."""
         try:
             yield
         except exc.IntegrityError:
             raise
-        except exc.DataError:  # as PostgreSQL of a text with a zero in it: the question is at fault, not the store
-            raise Refused(422, "the database does not take such a value.") from None
-        except exc.DBAPIError as error:
+        except exc.DataError:  # such as PostgreSQL on text with a NUL: the request is at fault
+            raise InvalidRequestError("The database does not accept such a value.") from None
+        except (exc.DBAPIError, exc.TimeoutError) as error:
             if _is_conflict(error):
                 raise
-            self._note(error)
-            self._refuse_in_trouble()
-        except exc.TimeoutError as error:
-            self._note(error)
-            self._refuse_in_trouble()
+            self._record_failure(error)
+            self._check_usable()
 
-    def _note(self, error: exc.SQLAlchemyError) -> None:
+    def _record_failure(self, error: exc.SQLAlchemyError) -> None:
         _log.error("the store cannot be used: %s", error)
-        self.trouble = in_words(error)
-        if self.trouble == _CLOSED and self.is_sqlite and self._is_read_only():
-            self.trouble = _READ_ONLY
+        self.failure = describe_database_error(error)
+        if self.failure == _CANNOT_OPEN and self.is_sqlite and self._is_folder_read_only():
+            self.failure = _READ_ONLY
 
-    def _is_read_only(self) -> bool:
-        """Whether the file's folder is there and cannot be written; SQLite only says that the file cannot be opened."""
+    def _is_folder_read_only(self) -> bool:
+        """Return whether the file's folder cannot be written; SQLite only says that the file cannot be opened."""
         folder = Path(str(self.url.database).removeprefix("file:")).parent
         return folder.is_dir() and not os.access(folder, os.W_OK)
 
-    def _refuse_in_trouble(self) -> None:
-        if self.trouble is not None:
-            raise Refused(503, f"the store cannot be used: {self.trouble}. Nothing was changed; try again later.")
+    def _check_usable(self) -> None:
+        if self.failure is not None:
+            raise UnavailableError(f"The store cannot be used: {self.failure}. Nothing was changed. Try again later.")
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close all connections."""
         self._writer.dispose()
         self._reader.dispose()
 
 
-def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
-    """An engine whose transactions begin with this statement, and are flushed to the disk when they end."""
-    engine = sa.create_engine(url, connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False})
+def _make_sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:
+    """Return an engine whose transactions begin with this statement and are flushed to disk at their commit."""
+    engine = sa.create_engine(url, connect_args={"timeout": _LOCK_TIMEOUT, "check_same_thread": False})
 
     @event.listens_for(engine, "connect")
     def configure(connection, _record):
-        connection.isolation_level = None  # the driver begins nothing by itself
+        connection.isolation_level = None  # the driver starts no transactions of its own
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-            with contextlib.suppress(
-                Exception
-            ):  # a store that is damaged or read-only says so at its first transaction
+            with contextlib.suppress(Exception):  # a damaged or read-only store fails at its first transaction
                 connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
@@ -203,30 +220,20 @@ def _sqlite(url: sa.URL, begin: str) -> sa.Engine:
     return engine
 
 
-def _add_new_columns(connection: sa.Connection) -> None:
-    """Columns of steps that the store is too old to have. They may be null, so that an older service can go on writing."""
-    known = {column["name"] for column in sa.inspect(connection).get_columns(queries.steps.name)}
-    for column in queries.steps.c:
-        if column.name not in known:
-            kind = column.type.compile(connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {queries.steps.name} ADD COLUMN {column.name} {kind}")
+def _is_conflict(error: exc.SQLAlchemyError) -> bool:
+    """Return whether PostgreSQL reports a deadlock or a serialization failure."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) in ("40001", "40P01")
 
 
-def _is_conflict(error: exc.DBAPIError) -> bool:
-    """Two services in each other's way: PostgreSQL's deadlocks and serialization failures."""
-    return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")
-
-
-# What databases say, for people; nothing of the machine is repeated.
 _FULL = "the disk is full"
 _DAMAGED = "the database file is damaged; restore it from a backup"
 _READ_ONLY = "it is read-only"
-_CLOSED = "its file cannot be opened"
-_WORDS = (
+_CANNOT_OPEN = "its file cannot be opened"
+_DESCRIPTIONS = (
     ("disk is full|no space left|disk full|could not extend", _FULL),
     ("readonly|read-only", _READ_ONLY),
     ("malformed|not a database|corrupt|invalid page", _DAMAGED),
-    ("unable to open", _CLOSED),
+    ("unable to open", _CANNOT_OPEN),
     ("locked", "another program holds its lock"),
     ("disk i/o error", "the disk reports an error"),
     ("the store has version", "it was made by another version of ecl2o"),
@@ -235,7 +242,8 @@ _WORDS = (
 )
 
 
-def in_words(error: Exception) -> str:
-    """What is wrong with the database, without addresses or secrets."""
+def describe_database_error(error: Exception) -> str:
+    """Return what is wrong with the database, without addresses and secrets."""
     text = str(error).lower()
-    return next((words for pattern, words in _WORDS if re.search(pattern, text)), "the database reports an error")
+    found = (description for pattern, description in _DESCRIPTIONS if re.search(pattern, text))
+    return next(found, "the database reports an error")

@@ -1,4 +1,4 @@
-"""The service over HTTP: an API in JSON, a page that shows it working, and who may ask for what."""
+"""The service over HTTP: a JSON API, a page that shows the streams, access by tokens. May import `service`."""
 
 from ecl2o.service.http.app import make_app, serve
 from ecl2o.service.http.middleware import Access

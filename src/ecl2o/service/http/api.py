@@ -1,195 +1,367 @@
-"""The routes in JSON: policies, streams and steps."""
+"""The JSON routes: policies, streams, steps and events; their request and answer models; the status codes of errors."""
 
 import asyncio
 import csv
 import io
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, Strict, StrictInt
 
-from ecl2o.service.http import models
-from ecl2o.service.http.events import Events
-from ecl2o.service.http.metrics import Measures
-from ecl2o.service.http.models import Name, refusals
-from ecl2o.service.refused import Refused
+from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
+from ecl2o.service.http.metrics import Metrics
+from ecl2o.service.models import (
+    Hindsight,
+    PolicySummary,
+    PromiseInfo,
+    StepRecord,
+    StepRequest,
+    StepResult,
+    StreamRecord,
+)
 from ecl2o.service.service import Service
-from ecl2o.service.step_executor import Answer, Ask
 
-_MOST_STEPS = 20_000  # in one call
+STATUS_OF_ERROR: dict[type[ServiceError], int] = {
+    NotFoundError: 404,
+    ConflictError: 409,
+    InvalidRequestError: 422,
+    UnavailableError: 503,
+}
+_DESCRIPTIONS = {
+    400: "malformed request",
+    401: "token missing or wrong",
+    403: "not allowed with this token or from this site",
+    404: "not found",
+    408: "the body took too long",
+    409: "conflict",
+    413: "too large",
+    422: "invalid",
+    503: "unavailable; nothing was changed",
+}
+_ANY_ROUTE = {400, 401, 403, 408, 413, 422, 503}
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
+Name = Annotated[str, Path(pattern=_NAME, max_length=128, description="letters, digits and . _ : - (at most 128)")]
+_Number = Annotated[float, Strict(), AllowInfNan(False)]  # neither "18" nor true is a number
+_Numbers = Annotated[list[_Number], Field(max_length=4096)]
+_NumbersOrMissing = Annotated[list[_Number | None], Field(max_length=4096)]
 _After = Annotated[int, Query(ge=0, le=2**31 - 1)]
 _Limit = Annotated[int, Query(ge=1, le=10_000)]
-_FILE = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+_MAX_STEPS = 20_000  # in one request
+
+
+def status_of(error: ServiceError) -> int:
+    """Return the HTTP status of an error."""
+    return STATUS_OF_ERROR.get(type(error), 500)
+
+
+def error_body(error: ServiceError) -> dict[str, Any]:
+    """Return the JSON body of an error."""
+    return {"detail": str(error), **error.details}
+
+
+class ErrorBody(BaseModel):
+    """What was wrong and what to do."""
+
+    model_config = ConfigDict(extra="allow")
+    detail: str
+
+
+def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of a route's errors: these, and those of any route."""
+    return {
+        status: {"model": ErrorBody, "description": _DESCRIPTIONS[status]} for status in sorted({*_ANY_ROUTE, *statuses})
     }
-}
-_CSV = {200: {"model": list[models.Step], "content": {"text/csv": {"schema": {"type": "string"}}}}}
-_EVENTS = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "steps as they are made"}
-}
 
 
-def make_api(service: Service, events: Events, measures: Measures) -> APIRouter:
-    """All routes that answer in JSON."""
+class NewStream(BaseModel):
+    """A stream to create."""
+
+    model_config = ConfigDict(extra="forbid")
+    policy: str = Field(pattern=_NAME, max_length=128, description="Name of a policy.")
+    x0: _Numbers | None = Field(
+        None,
+        description="Action in force before the first step, at most 1e100 in size. "
+        "Default: the cheapest action for the last context of the history.",
+    )
+    history: Annotated[list[_Numbers], Field(max_length=200_000)] | None = Field(
+        None, description="Contexts before the first step. Default: the policy's own."
+    )
+
+
+class NewStep(BaseModel):
+    """A context, and the number of the step, which makes the request safe to repeat."""
+
+    model_config = ConfigDict(extra="forbid")
+    context: _Number | _NumbersOrMissing | None = Field(description="Numbers; null for a missing number.")
+    step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = Field(None, description="1, 2, ... Default: the next.")
+
+
+class StepResults(BaseModel):
+    """Answers and errors by stream; an error has `status`, `detail` and further fields."""
+
+    answered: dict[str, StepRecord]
+    refused: dict[str, dict[str, Any]]
+
+
+class StreamPage(BaseModel):
+    """Streams in the order of their ids; `next` is the value of `after` for the next page."""
+
+    streams: list[StreamRecord]
+    next: str | None
+
+
+class ActionInForce(BaseModel):
+    """The action in force, and the number of the step that chose it; 0 for x0."""
+
+    step: int
+    action: list[float]
+
+
+class PolicyDescription(BaseModel):
+    """A policy: agent, promise, problem, contract, metadata and fingerprint."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    agent: str
+    promise: PromiseInfo | None
+
+
+class StoredPolicy(BaseModel):
+    """A policy in the store, and whether this request added it."""
+
+    name: str
+    new: bool
+
+
+_MAX_WATCHERS = 256
+_MAX_BATCHES_BEHIND = 100  # of a slow watcher; it misses further batches
+_RESULTS_PER_EVENT = 500
+_KEEP_ALIVE_SECONDS = 15.0
+
+
+class Events:
+    """Pass new results from the writer thread to watchers, as server-sent events. Missed events are in the store."""
+
+    def __init__(self):
+        self._watchers: dict[asyncio.Queue[list[StepResult]], str | None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing = asyncio.Event()
+
+    def start(self) -> None:
+        """Serve watchers in the running event loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def stop(self) -> None:
+        """End all event streams, so that the server can stop."""
+        self._closing.set()
+        for queue in self._watchers:
+            if not queue.full():
+                queue.put_nowait([])
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody watches."""
+        return bool(self._watchers)
+
+    def announce(self, results: list[StepResult]) -> None:
+        """Send results to the watchers; called from any thread."""
+        if self._loop is not None and self._watchers and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._distribute, results)
+
+    def _distribute(self, results: list[StepResult]) -> None:
+        for queue, stream in self._watchers.items():
+            wanted = results if stream is None else [result for result in results if result.stream == stream]
+            if wanted and not queue.full():
+                queue.put_nowait(wanted)
+
+    def watch(self, stream: str | None) -> AsyncIterator[str]:
+        """Return events of one stream or of all: `steps`, a list of records with their streams."""
+        if len(self._watchers) >= _MAX_WATCHERS:
+            raise UnavailableError(f"The limit of {_MAX_WATCHERS} watchers is reached.")
+        return self._generate(stream)
+
+    async def _generate(self, stream: str | None) -> AsyncIterator[str]:
+        queue: asyncio.Queue[list[StepResult]] = asyncio.Queue(_MAX_BATCHES_BEHIND)
+        self._watchers[queue] = stream
+        try:
+            yield "retry: 1000\n\n"
+            while not self._closing.is_set():
+                try:
+                    results = await asyncio.wait_for(queue.get(), _KEEP_ALIVE_SECONDS)
+                except TimeoutError:
+                    yield ": keep-alive\n\n"
+                    continue
+                for start in range(0, len(results), _RESULTS_PER_EVENT):
+                    some = results[start : start + _RESULTS_PER_EVENT]
+                    data = ",".join(f'{{"stream":"{result.stream}",{result.json[1:]}' for result in some)
+                    yield f"event: steps\ndata: [{data}]\n\n"
+        finally:
+            self._watchers.pop(queue, None)
+
+
+def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
+    """Return the JSON routes."""
     api = APIRouter()
-    _add_policies(api, service)
-    _add_streams(api, service)
-    _add_steps(api, service, events, measures)
+    _add_policy_routes(api, service)
+    _add_stream_routes(api, service)
+    _add_step_routes(api, service, events, metrics)
     return api
 
 
-def _add_policies(api: APIRouter, service: Service) -> None:
+def _add_policy_routes(api: APIRouter, service: Service) -> None:
+    file = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
     @api.put(
         "/policies/{name}",
         tags=["policies"],
-        response_model=models.Kept,
-        responses={201: {"model": models.Kept}, **refusals(409)},
-        openapi_extra=_FILE,
+        response_model=StoredPolicy,
+        responses={201: {"model": StoredPolicy}, **describe_errors(409)},
+        openapi_extra={"requestBody": {"required": True, "content": file}},
     )
     async def put_policy(name: Name, request: Request, response: Response):
-        """Bring a policy file, at most 64 MiB. What a name stands for never changes: another file is refused with 409."""
+        """Upload a policy file of at most 64 MiB. A name always means the same file; another file is a conflict (409)."""
         new = await asyncio.to_thread(service.put_policy, name, await request.body())
         response.status_code = 201 if new else 200
-        return {"name": name, "new": new}
+        return StoredPolicy(name=name, new=new)
 
-    @api.get("/policies", tags=["policies"], response_model=list[models.PolicyShown], responses=refusals())
+    @api.get("/policies", tags=["policies"], response_model=list[PolicySummary], responses=describe_errors())
     def get_policies():
-        """All policies."""
-        return service.policies()
+        """List all policies."""
+        return service.list_policies()
 
-    @api.get("/policies/{name}", tags=["policies"], response_model=models.PolicyAbout, responses=refusals(404))
+    @api.get("/policies/{name}", tags=["policies"], response_model=PolicyDescription, responses=describe_errors(404))
     def get_policy(name: Name):
-        """What a policy is, its promise and period."""
-        return service.offer(name).about()
+        """Describe a policy: its agent, its promise, its problem."""
+        return service.get_policy(name).describe()
 
 
-def _add_streams(api: APIRouter, service: Service) -> None:
+def _add_stream_routes(api: APIRouter, service: Service) -> None:
     @api.put(
         "/streams/{id}",
         tags=["streams"],
-        response_model=models.StreamShown,
-        responses={201: {"model": models.StreamShown}, **refusals(409)},
+        response_model=StreamRecord,
+        responses={201: {"model": StreamRecord}, **describe_errors(409)},
     )
-    def put_stream(id: Name, asked: models.StreamAsked, response: Response):
-        """Make a stream. The same request again finds it (200); another one under the same id is refused (409)."""
-        shown, new = service.put_stream(id, asked.policy, asked.x0, asked.history)
+    def put_stream(id: Name, body: NewStream, response: Response):
+        """Create a stream (201). The same request again finds it (200); a different one is a conflict (409)."""
+        stream, new = service.create_stream(id, body.policy, body.x0, body.history)
         response.status_code = 201 if new else 200
-        return shown
+        return stream
 
-    @api.get("/streams", tags=["streams"], response_model=models.StreamsShown, responses=refusals())
+    @api.get("/streams", tags=["streams"], response_model=StreamPage, responses=describe_errors())
     def get_streams(after: Annotated[str, Query(max_length=128)] = "", limit: _Limit = 1000):
-        """Streams in the order of their ids, from the one after `after` on."""
-        found = service.streams(after, limit)
-        return {"streams": found, "next": found[-1]["id"] if len(found) == limit else None}
+        """List streams in the order of their ids, from the one after `after` on."""
+        found = service.list_streams(after, limit)
+        return StreamPage(streams=found, next=found[-1].id if len(found) == limit else None)
 
-    @api.get("/streams/{id}", tags=["streams"], response_model=models.StreamShown, responses=refusals(404))
+    @api.get("/streams/{id}", tags=["streams"], response_model=StreamRecord, responses=describe_errors(404))
     def get_stream(id: Name):
-        """Where a stream stands."""
-        return service.stream(id)
+        """Describe a stream and its last step."""
+        return service.get_stream(id)
 
-    @api.delete("/streams/{id}", tags=["streams"], status_code=204, responses=refusals(404))
+    @api.delete("/streams/{id}", tags=["streams"], status_code=204, responses=describe_errors(404))
     def delete_stream(id: Name):
-        """Remove a stream and all its steps, for good."""
+        """Delete a stream and all its steps."""
         service.delete_stream(id)
 
-    @api.get("/streams/{id}/action", tags=["streams"], response_model=models.Action, responses=refusals(404))
+    @api.get("/streams/{id}/action", tags=["streams"], response_model=ActionInForce, responses=describe_errors(404))
     def get_action(id: Name):
-        """The action in force. Safe to poll: nothing is played."""
-        stream = service.stream(id)
-        return {"step": stream["steps"], "action": stream["action"]}
+        """Return the action in force. Polling it executes no step."""
+        stream = service.get_stream(id)
+        return ActionInForce(step=stream.steps, action=stream.action)
 
-    @api.get("/streams/{id}/hindsight", tags=["streams"], responses=refusals(404))
-    def get_hindsight(id: Name) -> dict[str, Any]:
-        """The cheapest actions for the latest contexts, had they been known: of up to 256 steps, from number `first` on."""
-        return service.hindsight(id)
+    @api.get("/streams/{id}/hindsight", tags=["streams"], response_model=Hindsight, responses=describe_errors(404))
+    def get_hindsight(id: Name):
+        """Return the optimal actions for the latest contexts, up to 256, from step `first` on."""
+        return service.compute_hindsight(id)
 
 
-def _add_steps(api: APIRouter, service: Service, events: Events, measures: Measures) -> None:
-    @api.post(
-        "/streams/{id}/steps",
-        tags=["steps"],
-        response_model=models.Step,
-        responses=refusals(404, 409),
+def _add_step_routes(api: APIRouter, service: Service, events: Events, metrics: Metrics) -> None:
+    @api.post("/streams/{id}/steps", tags=["steps"], response_model=StepRecord, responses=describe_errors(404, 409))
+    async def post_step(id: Name, body: NewStep):
+        """Send a context, get an action. The step is on disk before the answer leaves.
+
+        Repeating the last step with its number and the same context gives the same answer. Another context, or a number that
+        does not follow, is a conflict (409).
+        """
+        start = time.perf_counter()
+        (result,) = await asyncio.wrap_future(service.submit_steps([_make_request(id, body)]))
+        metrics.latency.observe(time.perf_counter() - start)
+        if isinstance(result, ServiceError):
+            raise result
+        return Response(result.json, media_type="application/json")
+
+    @api.post("/steps", tags=["steps"], response_model=StepResults, responses=describe_errors())
+    async def post_steps(body: dict[str, _Number | _NumbersOrMissing | NewStep | None]):
+        """Send contexts for many streams by id, each a context or {"step": 7, "context": [1.5]}.
+
+        All steps share one transaction. Each stream gets its own answer or error.
+        """
+        start = time.perf_counter()
+        if len(body) > _MAX_STEPS:
+            raise InvalidRequestError(f"At most {_MAX_STEPS} streams in one request, got {len(body)}.")
+        requests = [_make_request(stream, step) for stream, step in body.items()]
+        results = await asyncio.wrap_future(service.submit_steps(requests))
+        metrics.latency.observe(time.perf_counter() - start)
+        return Response(_join_results(requests, results, metrics), media_type="application/json")
+
+    as_csv = {200: {"model": list[StepRecord], "content": {"text/csv": {"schema": {"type": "string"}}}}}
+
+    @api.get(
+        "/streams/{id}/steps", tags=["steps"], response_model=list[StepRecord], responses=as_csv | describe_errors(404)
     )
-    async def post_step(id: Name, asked: models.StepAsked):
-        """See a context, get an action. It is on disk before the answer leaves.
-
-        The step just answered, sent again with its number and the same context, has the same answer; with another context, or a
-        number that does not follow: 409.
-        """
-        began = time.perf_counter()
-        answer = (await asyncio.wrap_future(service.play([Ask(id, asked.numbers, asked.step)])))[0]
-        measures.latency.observe(time.perf_counter() - began)
-        if isinstance(answer, Refused):
-            raise answer
-        return Response(answer.text, media_type="application/json")
-
-    @api.post("/steps", tags=["steps"], response_model=models.Steps, responses=refusals())
-    async def post_steps(asked: dict[str, models.Figure | models.Reading | models.StepAsked | None]):
-        """Contexts for many streams, by their ids; a value is a context or {"step": 7, "context": [1.5]}.
-
-        Each stream is answered or refused by itself, all in one transaction.
-        """
-        began = time.perf_counter()
-        if len(asked) > _MOST_STEPS:
-            raise Refused(422, f"at most {_MOST_STEPS} streams in one call, got {len(asked)}.")
-        asks = [_ask(stream, what) for stream, what in asked.items()]
-        answers = await asyncio.wrap_future(service.play(asks))
-        measures.latency.observe(time.perf_counter() - began)
-        return Response(_joined(asks, answers, measures), media_type="application/json")
-
-    @api.get("/streams/{id}/steps", tags=["steps"], response_model=list[models.Step], responses=_CSV | refusals(404))
     def get_steps(id: Name, request: Request, after: _After = 0, limit: _Limit = 1000):
-        """The steps that follow the one with number `after`; as CSV if the Accept header asks for text/csv."""
-        found = service.steps(id, after, limit)
+        """List the steps after number `after`, as JSON, or as CSV if the Accept header asks for text/csv."""
+        steps = service.list_steps(id, after, limit)
         if "text/csv" in request.headers.get("accept", ""):
-            return Response(_as_csv(found), media_type="text/csv")
-        return found
+            return Response(_format_csv(steps), media_type="text/csv")
+        return Response(f"[{','.join(step.to_json() for step in steps)}]", media_type="application/json")
 
-    @api.get("/events", tags=["steps"], responses=_EVENTS | refusals(), response_class=Response)
+    event_stream = {
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "steps as they happen"}
+    }
+
+    @api.get("/events", tags=["steps"], responses=event_stream | describe_errors(), response_class=Response)
     async def get_events(stream: Annotated[str | None, Query(max_length=128)] = None):
-        """Steps as they are made, as server-sent events named `steps`; of one stream, or of all.
+        """Watch steps of one stream or of all, as server-sent events named `steps`.
 
-        On PostgreSQL also those that other services on the same database make.
+        On PostgreSQL, steps of other services on the same database are included.
         """
         return StreamingResponse(events.watch(stream), media_type="text/event-stream")
 
 
-def _ask(stream: str, what: Any) -> Ask:
-    if isinstance(what, models.StepAsked):
-        return Ask(stream, what.numbers, what.step)
-    return Ask(stream, what if isinstance(what, list) else [what])
+def _make_request(stream: str, step: "NewStep | float | list[float | None] | None") -> StepRequest:
+    context, number = (step.context, step.step) if isinstance(step, NewStep) else (step, None)
+    return StepRequest(stream, context if isinstance(context, list) else [context], number)
 
 
-def _joined(asks: list[Ask], answers: Iterable[Answer | Refused], measures: Measures) -> str:
-    """All answers in one text; an answer is JSON already."""
+def _join_results(requests: list[StepRequest], results: Iterable[StepResult | ServiceError], metrics: Metrics) -> str:
+    """Return all results as one JSON text; single results are JSON already."""
     answered, refused = [], []
-    for ask, answer in zip(asks, answers, strict=True):
-        if isinstance(answer, Answer):
-            answered.append(f"{json.dumps(ask.stream)}:{answer.text}")
+    for request, result in zip(requests, results, strict=True):
+        if isinstance(result, StepResult):
+            answered.append(f"{json.dumps(request.stream)}:{result.json}")
         else:
-            measures.refused(answer.status)
-            refused.append(f"{json.dumps(ask.stream)}:{json.dumps({'status': answer.status, **answer.as_json()})}")
+            metrics.count_error(status_of(result))
+            body = {"status": status_of(result), **error_body(result)}
+            refused.append(f"{json.dumps(request.stream)}:{json.dumps(body)}")
     return f'{{"answered":{{{",".join(answered)}}},"refused":{{{",".join(refused)}}}}}'
 
 
-def _as_csv(steps: list[dict[str, Any]]) -> str:
-    """One line for each step; contexts and actions have a column for each number."""
+def _format_csv(steps: list[StepRecord]) -> str:
+    """Return a line for each step; each number of a context or an action has its own column."""
     text = io.StringIO()
     writer = csv.writer(text)
-    for number, step in enumerate(steps):
+    for index, step in enumerate(steps):
         flat: dict[str, Any] = {}
-        for name, value in step.items():
-            if isinstance(value, list):
-                flat |= {f"{name}_{place}": entry for place, entry in enumerate(value)}
-            else:
-                flat[name] = value
-        if number == 0:
+        for name, value in vars(step).items():
+            flat |= {f"{name}_{k}": entry for k, entry in enumerate(value)} if isinstance(value, list) else {name: value}
+        if index == 0:
             writer.writerow(flat)
         writer.writerow(flat.values())
     return text.getvalue()

@@ -1,96 +1,95 @@
-"""What Prometheus reads."""
+"""The metrics that Prometheus reads."""
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ecl2o.service.refused import Refused
+from ecl2o.exceptions import ServiceError
+from ecl2o.service.models import PolicyUsage, StepRecord, StepResult
 from ecl2o.service.service import Service
-from ecl2o.service.step_executor import Answer
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)  # seconds
+
+# Counters of steps by policy: name, help, and which steps count.
+_STEP_COUNTERS: tuple[tuple[str, str, Callable[[StepRecord], bool | None]], ...] = (
+    ("ecl2o_steps", "Steps executed", lambda step: True),
+    ("ecl2o_guard_active_steps", "Steps in which the guard changed the action", lambda step: step.guard_active),
+    ("ecl2o_screened_steps", "Steps whose context was missing or implausible and was replaced", lambda step: step.screened),
+    (
+        "ecl2o_unconverged_steps",
+        "Steps in which a solve did not converge or the promise no longer held",
+        lambda step: step.unconverged,
+    ),
+)
+
+# Gauges by policy, read from the store: name, help, and the value of a policy's totals.
+_GAUGES: tuple[tuple[str, str, Callable[[PolicyUsage], float | None]], ...] = (
+    ("ecl2o_streams", "Streams in the store", lambda usage: usage.streams),
+    ("ecl2o_live_ratio_max", "Highest live ratio of a policy's streams", lambda usage: usage.live_ratio_max),
+    (
+        "ecl2o_promise_left_min",
+        "Least that a promise allows to be spent, in units of cost",
+        lambda usage: usage.promise_left_min,
+    ),
+    ("ecl2o_promise_ratio", "Promised ratio", lambda usage: None if usage.promise is None else usage.promise.ratio),
+)
 
 
-class Measures:
-    """Counters of this process, and what the store says of all streams."""
+class Metrics:
+    """Counters of this process, and gauges of all streams in the store."""
 
     def __init__(self, service: Service):
         self._registry = CollectorRegistry()
-        self._steps = Counter("ecl2o_steps", "Steps played", ["policy"], registry=self._registry)
-        self._guarded = Counter(
-            "ecl2o_guard_active_steps",
-            "Steps in which the guard changed the action",
-            ["policy"],
-            registry=self._registry,
+        self._counters = [
+            (Counter(name, text, ["policy"], registry=self._registry), counts) for name, text, counts in _STEP_COUNTERS
+        ]
+        self._errors = Counter(
+            "ecl2o_refusals", "Requests or steps answered with an error", ["status"], registry=self._registry
         )
-        self._screened = Counter(
-            "ecl2o_screened_steps",
-            "Steps whose context was missing or implausible, so that another one stood in",
-            ["policy"],
-            registry=self._registry,
-        )
-        self._unconverged = Counter(
-            "ecl2o_unconverged_steps",
-            "Steps in which a solve did not converge, or a promise held no longer",
-            ["policy"],
-            registry=self._registry,
-        )
-        self._refusals = Counter("ecl2o_refusals", "Requests or steps refused", ["status"], registry=self._registry)
         self.latency = Histogram(
-            "ecl2o_step_seconds", "From a request for steps to its answer", buckets=_SECONDS, registry=self._registry
+            "ecl2o_step_seconds", "From a request for steps to its answer", buckets=_BUCKETS, registry=self._registry
         )
-        self._registry.register(_Standing(service))
+        self._registry.register(_StoreCollector(service))
 
-    def count(self, answers: list[Answer]) -> None:
-        """Fresh answers."""
-        for policy, number in collections.Counter(answer.policy for answer in answers).items():
-            self._steps.labels(policy).inc(number)
-        for policy, number in collections.Counter(answer.policy for answer in answers if answer.active).items():
-            self._guarded.labels(policy).inc(number)
-        for policy, number in collections.Counter(answer.policy for answer in answers if answer.screened).items():
-            self._screened.labels(policy).inc(number)
-        for policy, number in collections.Counter(answer.policy for answer in answers if answer.unconverged).items():
-            self._unconverged.labels(policy).inc(number)
+    def count_steps(self, results: list[StepResult]) -> None:
+        """Count the steps that this service executed; others have no record."""
+        steps = [(result.policy, result.record) for result in results if result.record is not None]
+        for counter, counts in self._counters:
+            for policy, number in collections.Counter(policy for policy, step in steps if counts(step)).items():
+                counter.labels(policy).inc(number)
 
-    def refused(self, status: int) -> None:
-        """A refusal."""
-        self._refusals.labels(str(status)).inc()
+    def count_error(self, status: int) -> None:
+        """Count an answer with an error status."""
+        self._errors.labels(str(status)).inc()
 
-    def text(self) -> bytes:
-        """In Prometheus' format."""
+    def render(self) -> bytes:
+        """Return all metrics in the format of Prometheus."""
         return generate_latest(self._registry)
 
 
-class _Standing(Collector):
-    """Figures by policy, read from the store when they are asked for."""
+class _StoreCollector(Collector):
+    """Read the gauges from the store on each scrape."""
 
     def __init__(self, service: Service):
         self._service = service
 
     def collect(self) -> Iterable[Metric]:
-        reasons = self._service.unready()
-        ready = GaugeMetricFamily("ecl2o_ready", "1 if the service may be asked")
-        ready.add_metric([], 0.0 if reasons else 1.0)
+        ready = GaugeMetricFamily("ecl2o_ready", "1 if the service is ready")
+        ready.add_metric([], 0.0 if self._service.list_failures() else 1.0)
         yield ready
         try:
-            standing = self._service.standing()
-        except Refused:
+            usages = self._service.summarize_policies()
+        except ServiceError:
             return
-        named = {
-            "streams": ("ecl2o_streams", "Streams in the store"),
-            "live_ratio": ("ecl2o_live_ratio_max", "The highest live ratio of a policy's streams"),
-            "left": ("ecl2o_promise_left_min", "The least that a promise leaves to be spent, in units of cost"),
-            "promise": ("ecl2o_promise_ratio", "The promised ratio"),
-        }
-        for field, (name, words) in named.items():
-            family = GaugeMetricFamily(name, words, labels=["policy"])
-            for policy in standing:
-                value = policy[field]["ratio"] if field == "promise" and policy[field] else policy[field]
+        for name, text, value_of in _GAUGES:
+            family = GaugeMetricFamily(name, text, labels=["policy"])
+            for usage in usages:
+                value = value_of(usage)
                 if value is not None:
-                    family.add_metric([policy["policy"]], float(value))
+                    family.add_metric([usage.policy], float(value))
             yield family
 
     def describe(self) -> Iterable[Metric]:

@@ -1,7 +1,4 @@
-"""Who may ask for what: tokens, and the rules that keep other people's web pages away from a service without any.
-
-What every request passes: who asks, how much and how slowly it sends; and the headers that every answer has.
-"""
+"""What every request passes: access by tokens, protection against other sites' pages, limits on bodies, security headers."""
 
 import asyncio
 import dataclasses
@@ -15,84 +12,82 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "ecl2o_read"
-_OPEN = ("/healthz", "/readyz", "/login")
-_READING = ("GET", "HEAD", "OPTIONS")
-_HERE = ("localhost", "127.0.0.1", "::1")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a service bound to this host can be reached from this machine only."""
-    return host in _HERE
+_PUBLIC = ("/healthz", "/readyz", "/login")
+_READ_METHODS = ("GET", "HEAD", "OPTIONS")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_OTHER_SITE = (403, "Pages of other sites may not send this request.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """The tokens. Without any, everybody on this machine may do everything.
+    """The tokens. Without a token, every user of this machine has full access, and other machines have none.
 
     Args:
-        token: for everything.
-        read_token: for looking only: the page, and what can be read.
+        token: Grants full access.
+        read_token: Grants reading, and the page.
+
+    >>> Access().check_host("127.0.0.1")
+    >>> Access(token="a long random text").check_host("0.0.0.0")
     """
 
     token: str | None = None
     read_token: str | None = None
 
     def check_host(self, host: str) -> None:
-        """Refuse to be reachable from other machines without a token."""
-        if not is_loopback(host) and not self.token:
+        """Check that a service on this host is protected.
+
+        Raises:
+            ValueError: other machines can reach the host, and there is no token.
+        """
+        if host not in _LOOPBACK and not self.token:
             raise ValueError(
-                f"{host} can be reached from other machines: set ECL2O_TOKEN (a long random text) first, "
-                "or leave --host at 127.0.0.1."
+                f"Other machines can reach {host}. Set ECL2O_TOKEN to a long random text, or listen at 127.0.0.1."
             )
 
-    def refusal(self, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
-        """The status and the words with which a request is turned away; None for one that may pass."""
-        if path in _OPEN or path.startswith("/static/"):
-            return None if self._is_own(method, headers) else (403, "a page of another site may not do this.")
-        if not self._is_own(method, headers):
-            return 403, "a page of another site may not do this."
+    def find_denial(self, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
+        """Return status and reason if a request is denied; None if it may pass."""
+        if method not in _READ_METHODS and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return _OTHER_SITE
+        if path in _PUBLIC or path.startswith("/static/"):
+            return None
         if not self.token and not self.read_token:
             host = urlsplit("//" + headers.get("host", "")).hostname
-            if host not in _HERE:
-                return 403, "without a token the service answers only to localhost and 127.0.0.1."
+            if host not in _LOOPBACK:
+                return 403, "Without a token the service answers only as localhost or 127.0.0.1."
             return None
-        given = _bearer(headers)
-        if given is not None and _same(given, self.token):
+        given = _read_bearer(headers)
+        if given is not None and _is_equal(given, self.token):
             return None
-        if _same(given, self.read_token) or self.knows_cookie(headers):
-            return None if method in _READING else (403, "this token is for looking only.")
-        return 401, "a token is needed: Authorization: Bearer ..."
+        if _is_equal(given, self.read_token) or self._has_cookie(headers):
+            return None if method in _READ_METHODS else (403, "This token is for reading only.")
+        return 401, "A token is required: Authorization: Bearer ..."
 
-    def may_look(self, given: str) -> bool:
-        """Whether this is one of the tokens."""
-        return _same(given, self.read_token) or _same(given, self.token)
+    def may_read(self, given: str) -> bool:
+        """Return whether this is one of the tokens."""
+        return _is_equal(given, self.read_token) or _is_equal(given, self.token)
 
-    def knows_cookie(self, headers: Headers) -> bool:
-        """Whether a browser has given a token before. It may only look."""
+    def _has_cookie(self, headers: Headers) -> bool:
+        """Return whether the browser has signed in; it may only read."""
         try:
             found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except CookieError:
             return False
-        return found is not None and self.may_look(found.value)
-
-    @staticmethod
-    def _is_own(method: str, headers: Headers) -> bool:
-        return method in _READING or headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        return found is not None and self.may_read(found.value)
 
 
-def _bearer(headers: Headers) -> str | None:
+def _read_bearer(headers: Headers) -> str | None:
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else None
 
 
-def _same(given: str | None, token: str | None) -> bool:
-    """Compared in constant time."""
+def _is_equal(given: str | None, token: str | None) -> bool:
+    """Compare in constant time."""
     return bool(given and token) and hmac.compare_digest((given or "").encode(), (token or "").encode())
 
 
-LARGEST_POLICY = 64 << 20
-LARGEST_BODY = 8 << 20
-_SECONDS = 30.0  # for a body to arrive
+_MAX_POLICY_BYTES = 64 << 20
+_MAX_BODY_BYTES = 8 << 20
+_BODY_SECONDS = 30.0
 
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -107,17 +102,17 @@ _HEADERS = {
 }
 
 
-class _TurnedAway(Exception):  # noqa: N818
+class _DeniedError(Exception):
     def __init__(self, status: int, detail: str):
         super().__init__(detail)
         self.status, self.detail = status, detail
 
 
-class Gate:
-    """ASGI middleware."""
+class RequestFilter:
+    """ASGI middleware that denies requests without access, reads bodies whole and adds the security headers."""
 
     def __init__(self, app: ASGIApp, access: Access):
-        self._app, self._access, self._seconds = app, access, _SECONDS
+        self._app, self._access, self._seconds = app, access, _BODY_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -133,32 +128,32 @@ class Gate:
 
         headers, path, method = Headers(scope=scope), scope["path"], scope["method"]
         try:
-            refusal = self._access.refusal(method, path, headers)
-            if refusal is not None:
-                raise _TurnedAway(*refusal)
+            denial = self._access.find_denial(method, path, headers)
+            if denial is not None:
+                raise _DeniedError(*denial)
             if method in ("POST", "PUT", "PATCH", "DELETE"):
-                receive = await self._whole_body(headers, method, path, receive)
-        except _TurnedAway as away:
-            if away.status == 401 and "text/html" in headers.get("accept", ""):
+                receive = await self._read_body(headers, method, path, receive)
+        except _DeniedError as denied:
+            if denied.status == 401 and "text/html" in headers.get("accept", ""):
                 await _send(send_with_headers, 303, b"", {"location": "/login"})
             else:
-                more = {"www-authenticate": "Bearer"} if away.status == 401 else {}
-                body = json.dumps({"detail": away.detail}).encode()
-                await _send(send_with_headers, away.status, body, {"content-type": "application/json", **more})
+                more = {"www-authenticate": "Bearer"} if denied.status == 401 else {}
+                body = json.dumps({"detail": denied.detail}).encode()
+                await _send(send_with_headers, denied.status, body, {"content-type": "application/json", **more})
             return
         await self._app(scope, receive, send_with_headers)
 
-    async def _whole_body(self, headers: Headers, method: str, path: str, receive: Receive) -> Receive:
-        """Read the body before anybody works on it: not too much of it, and not too slowly."""
-        largest = LARGEST_POLICY if method == "PUT" and path.startswith("/policies/") else LARGEST_BODY
-        told = headers.get("content-length", "0")
-        if not told.isdecimal() or int(told) > largest:
-            raise _TurnedAway(413, f"the body may have at most {largest} bytes.")
+    async def _read_body(self, headers: Headers, method: str, path: str, receive: Receive) -> Receive:
+        """Read the whole body, within the limits of size and time, before the application gets it."""
+        limit = _MAX_POLICY_BYTES if method == "PUT" and path.startswith("/policies/") else _MAX_BODY_BYTES
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > limit:
+            raise _DeniedError(413, f"The body may have at most {limit} bytes.")
         try:
             async with asyncio.timeout(self._seconds):
-                body = await _read(receive, largest)
+                body = await _receive_body(receive, limit)
         except TimeoutError:
-            raise _TurnedAway(408, f"the body did not arrive within {self._seconds:g} seconds.") from None
+            raise _DeniedError(408, f"The body did not arrive within {self._seconds:g} seconds.") from None
         given = False
 
         async def replay() -> Message:
@@ -171,16 +166,16 @@ class Gate:
         return replay
 
 
-async def _read(receive: Receive, largest: int) -> bytes:
+async def _receive_body(receive: Receive, limit: int) -> bytes:
     parts, size = [], 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _TurnedAway(400, "the connection was closed.")
+            raise _DeniedError(400, "The connection was closed.")
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > largest:
-            raise _TurnedAway(413, f"the body may have at most {largest} bytes.")
+        if size > limit:
+            raise _DeniedError(413, f"The body may have at most {limit} bytes.")
         if not message.get("more_body"):
             return b"".join(parts)
 

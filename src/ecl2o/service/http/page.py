@@ -1,8 +1,6 @@
-"""Figures and policies in the words of the page.
+"""The page: all streams at `/`, one stream at `/watch/{id}`, the API at `/docs`, sign-in at `/login`."""
 
-The page: all streams at `/`, one stream at `/watch/{id}`, the API's description at `/docs`, and the door at `/login`.
-"""
-
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -14,17 +12,22 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
+from ecl2o.exceptions import ServiceError
+from ecl2o.service.http.api import Name, status_of
 from ecl2o.service.http.middleware import COOKIE, Access
-from ecl2o.service.http.models import Name
-from ecl2o.service.policy_registry import Offer
-from ecl2o.service.refused import Refused
+from ecl2o.service.models import PolicyUsage, PromiseInfo, StreamRecord
+from ecl2o.service.policy_registry import LoadedPolicy
 from ecl2o.service.service import Service
 
+_HERE = Path(__file__).parent
+_ROWS = 500  # in one page of the table
+_POINTS = 256  # steps in a chart
 
-def figure(value: float | int | None, digits: int = 4) -> str:
-    r"""A number for people: four digits that count, thousands apart, a dash where it is not known.
 
-    >>> figure(1234567.8), figure(0.00123456), figure(None), figure(2.5)
+def format_number(value: float | int | None, digits: int = 4) -> str:
+    r"""Format a number with four significant digits and thousands apart, a dash if unknown; as static/format.js does.
+
+    >>> format_number(1234567.8), format_number(0.00123456), format_number(None), format_number(2.5)
     ('1\u202f234\u202f568', '0.001235', '–', '2.5')
     """
     if value is None or not math.isfinite(value):
@@ -40,126 +43,127 @@ def figure(value: float | int | None, digits: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def promise_text(promise: dict[str, Any] | None) -> str:
-    """Return the promise as one sentence."""
-    return "nothing is promised" if promise is None else f"promise: {promise['text']}"
+def format_promise(promise: PromiseInfo | None) -> str:
+    """Format a promise in one line, with mathematical signs."""
+    return "no promise" if promise is None else promise.text.replace("<=", "\u2264").replace(" x ", " \u00d7 ")
 
 
-def row_of(stream: dict[str, Any], promise: dict[str, Any] | None) -> dict[str, Any]:
-    """A stream as a row of the table."""
-    last = stream["last"] or {}
-    cost, optimum, left = last.get("cost"), last.get("optimum"), last.get("promise_left")
-    return {
-        "id": stream["id"],
-        "policy": stream["policy"],
-        "steps": stream["steps"],
-        "action": ", ".join(figure(entry) for entry in stream["action"]),
-        "cost": cost,
-        "optimum": optimum,
-        "ratio": cost / optimum if cost is not None and optimum else None,
-        "live_ratio": last.get("live_ratio"),
-        "promise": None if promise is None else promise["ratio"],
-        "left": left,
-        "share": share_left(last.get("live_ratio"), promise),
-        "active": last.get("guard_active"),
-        "at": last.get("at"),
-    }
+def share_left(live_ratio: float | None, promise: PromiseInfo | None) -> float | None:
+    """Return how much of a promise is left, from 1 (cost equals the reference) to 0 (cost is at the promised ratio).
 
-
-def share_left(live_ratio: float | None, promise: dict[str, Any] | None) -> float | None:
-    """How much of a promise is left, from 1 (cost is the reference's) to 0 (cost is at the promised ratio)."""
-    if promise is None or live_ratio is None or promise["ratio"] <= 1:
+    >>> share_left(1.5, PromiseInfo("", 2.0, "the optimum", 0.0, None))
+    0.5
+    """
+    if promise is None or live_ratio is None or promise.ratio <= 1:
         return None
-    return min(max((promise["ratio"] - live_ratio) / (promise["ratio"] - 1), 0.0), 1.0)
+    return min(max((promise.ratio - live_ratio) / (promise.ratio - 1), 0.0), 1.0)
 
 
-def about_policy(offered: Offer) -> list[tuple[str, str]]:
-    """What a policy is, as pairs for a list."""
-    about = offered.about()
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A stream as a row of the table: its record, and what the page derives from it."""
+
+    stream: StreamRecord
+    promise: PromiseInfo | None
+    units: str
+
+    @property
+    def action(self) -> str:
+        return ", ".join(format_number(entry) for entry in self.stream.action)
+
+    @property
+    def ratio(self) -> float | None:
+        last = self.stream.last
+        return last.cost / last.optimum if last is not None and last.optimum else None
+
+    @property
+    def share(self) -> float | None:
+        return None if self.stream.last is None else share_left(self.stream.last.live_ratio, self.promise)
+
+
+def _describe_policy(policy: LoadedPolicy) -> list[tuple[str, str]]:
+    """Return the facts about a policy, as pairs of name and value."""
+    about = policy.describe()
     problem, metadata = about["problem"], about["metadata"]
     pairs = [
-        ("Policy", offered.name),
+        ("Policy", policy.name),
         ("Agent", about["agent"]),
-        ("Promise", promise_text(about["promise"])),
-        ("Hitting cost", f"{problem['hitting']}, m = {figure(problem['m'])}"),
-        ("Movement", problem["switching"] + (f", \u03b1 = {figure(problem['alpha'])}" if "alpha" in problem else "")),
+        ("Promise", format_promise(policy.promise)),
+        ("Hitting cost", f"{problem['hitting']}, m = {format_number(problem['m'])}"),
+        ("Movement cost", problem["switching"]),
         ("Actions", f"{problem['actions']}, {problem['dim']} number{'s' if problem['dim'] != 1 else ''}"),
         ("Trained weights", str(about["weights"])),
-        ("Made", f"{metadata.get('created', 'unknown')}, version {metadata.get('version', 'unknown')}"),
+        ("Created", f"{metadata.get('created', 'unknown')}, version {metadata.get('version', 'unknown')}"),
         ("Fingerprint", about["fingerprint"][:16]),
     ]
+    if "alpha" in problem:
+        pairs[4] = ("Movement cost", f"{problem['switching']}, \u03b1 = {format_number(problem['alpha'])}")
     if metadata.get("site"):
         pairs.insert(1, ("Site", str(metadata["site"])))
     return pairs
 
 
-_HERE = Path(__file__).parent
-_ROWS = 500  # in one page of the table
-_POINTS = 256  # steps in a chart
-
-
-def make_page(app: FastAPI, service: Service, access: Access) -> None:
-    """Add the page's routes."""
+def add_page(app: FastAPI, service: Service, access: Access) -> None:
+    """Add the routes of the page to the application."""
     templates = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=select_autoescape())
-    templates.filters |= {"figure": figure, "promise": promise_text}
+    templates.filters |= {"number": format_number, "promise": format_promise}
 
-    def page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
         return HTMLResponse(templates.get_template(template).render(**values), status)
 
     @app.get("/", include_in_schema=False)
-    def all_streams(request: Request, after: Annotated[str, Query(max_length=128)] = ""):
+    def show_streams(request: Request, after: Annotated[str, Query(max_length=128)] = ""):
         try:
-            found, standing = service.streams(after, _ROWS), service.standing()
-        except Refused as refused:
-            return page("trouble.html", refused.status, detail=refused.detail)
-        promises = {entry["policy"]: entry["promise"] for entry in standing}
-        units = {entry["policy"]: entry["units"] for entry in standing}
-        return page(
+            streams, usages = service.list_streams(after, _ROWS), service.summarize_policies()
+        except ServiceError as error:
+            return render("error.html", status_of(error), detail=str(error))
+        usage_of: dict[str, PolicyUsage] = {usage.policy: usage for usage in usages}
+        rows = [
+            _Row(stream, usage.promise if usage else None, usage.units if usage else "")
+            for stream in streams
+            for usage in [usage_of.get(stream.policy)]  # None for a stream that was created just now
+        ]
+        return render(
             "streams.html",
-            rows=[
-                row_of(stream, promises.get(stream["policy"])) | {"units": units.get(stream["policy"], "")}
-                for stream in found
-            ],
+            rows=rows,
             after=after,
-            next=found[-1]["id"] if len(found) == _ROWS else None,
-            total=sum(entry["streams"] for entry in standing),
-            steps=sum(entry["steps"] for entry in standing),
-            reasons=service.unready(),
+            next=streams[-1].id if len(streams) == _ROWS else None,
+            total=sum(usage.streams for usage in usages),
+            steps=sum(usage.steps for usage in usages),
+            failures=service.list_failures(),
             address=request.url.netloc,
         )
 
     @app.get("/watch/{id}", include_in_schema=False)
-    def one_stream(id: Name):
+    def show_stream(id: Name):
         try:
-            stream = service.stream(id)
-            offered = service.offer(stream["policy"])
-            steps = service.steps(id, max(stream["steps"] - _POINTS, 0), _POINTS)
-        except Refused as refused:
-            return page("trouble.html", refused.status, detail=refused.detail)
-        data = {"id": id, "x0": stream["x0"], "promise": offered.promise, "steps": steps}
-        return page(
+            stream = service.get_stream(id)
+            policy = service.get_policy(stream.policy)
+            steps = service.list_steps(id, max(stream.steps - _POINTS, 0), _POINTS)
+        except ServiceError as error:
+            return render("error.html", status_of(error), detail=str(error))
+        ratio = None if policy.promise is None else policy.promise.ratio
+        data = {"id": id, "promise": ratio, "steps": [vars(step) for step in steps]}
+        return render(
             "stream.html",
-            stream=stream,
-            row=row_of(stream, offered.promise),
-            promise=offered.promise,
-            units=offered.units,
-            about=about_policy(offered),
+            row=_Row(stream, policy.promise, policy.units),
+            facts=_describe_policy(policy),
             data=json.dumps(data).replace("<", "\\u003c"),
         )
 
     @app.get("/docs", include_in_schema=False)
-    def docs():
-        return page("docs.html", routes=_described(app.openapi()))
+    def show_docs():
+        return render("docs.html", routes=_list_routes(app.openapi()))
 
     @app.get("/login", include_in_schema=False)
-    def login():
-        return page("login.html", wrong=False)
+    def show_login():
+        return render("login.html", wrong=False)
 
     @app.post("/login", include_in_schema=False)
-    async def enter(request: Request):
+    async def sign_in(request: Request):
         given = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
-        if not access.may_look(given):
-            return page("login.html", 401, wrong=True)
+        if not access.may_read(given):
+            return render("login.html", 401, wrong=True)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(COOKIE, given, httponly=True, samesite="strict", max_age=30 * 86_400)
         return answer
@@ -167,8 +171,8 @@ def make_page(app: FastAPI, service: Service, access: Access) -> None:
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
 
 
-def _described(openapi: dict[str, Any]) -> list[dict[str, Any]]:
-    """The routes of the OpenAPI description, for people."""
+def _list_routes(openapi: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the routes of an OpenAPI description, as the template shows them."""
     return [
         {
             "method": method.upper(),

@@ -1,19 +1,19 @@
 // A line chart in SVG that follows its container's size, the mouse and the arrow keys.
-import { figure } from "./words.js";
+import { formatNumber } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MARGIN = { top: 12, right: 14, bottom: 26, left: 58 };
 
-function node(parent, name, attributes = {}, text = null) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== null) made.textContent = text;
-  parent.append(made);
-  return made;
+function addNode(parent, name, attributes = {}, text = null) {
+  const created = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) created.setAttribute(key, value);
+  if (text !== null) created.textContent = text;
+  parent.append(created);
+  return created;
 }
 
 // Round numbers from low to high, about `count` of them.
-function ticks(low, high, count) {
+function makeTicks(low, high, count) {
   const raw = (high - low || 1) / count, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((width) => width >= raw);
   const found = [];
@@ -25,7 +25,7 @@ function ticks(low, high, count) {
 export class Chart {
   constructor(holder, label) {
     this.holder = holder;
-    this.svg = node(holder, "svg", { role: "img", "aria-label": label, tabindex: 0 });
+    this.svg = addNode(holder, "svg", { role: "img", "aria-label": label, tabindex: 0 });
     this.label = label;
     this.readout = document.createElement("p");
     this.readout.className = "readout";
@@ -33,10 +33,10 @@ export class Chart {
     holder.append(this.readout);
     this.cursor = null;
     new ResizeObserver(() => this.draw()).observe(holder);
-    this.svg.addEventListener("pointermove", (event) => this.point(event));
-    this.svg.addEventListener("pointerleave", () => this.at(null));
-    this.svg.addEventListener("blur", () => this.at(null));
-    this.svg.addEventListener("keydown", (event) => this.key(event));
+    this.svg.addEventListener("pointermove", (event) => this.followPointer(event));
+    this.svg.addEventListener("pointerleave", () => this.moveCursor(null));
+    this.svg.addEventListener("blur", () => this.moveCursor(null));
+    this.svg.addEventListener("keydown", (event) => this.followKeys(event));
   }
 
   show(data) { this.data = data; this.draw(); }
@@ -49,29 +49,29 @@ export class Chart {
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("data-points", data.x.length);
     const all = data.lines.flatMap((line) => line.values).filter(Number.isFinite);
-    if (!all.length) { node(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "waiting for the first step"); return; }
+    if (!all.length) { addNode(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "waiting for the first step"); return; }
     let low = Math.min(...all), high = Math.max(...all);
-    const room = (high - low || Math.abs(high) || 1) * 0.08;
-    low = data.fromZero ? Math.min(0, low) : low - room; high += room;
+    const margin = (high - low || Math.abs(high) || 1) * 0.08;
+    low = data.fromZero ? Math.min(0, low) : low - margin; high += margin;
     const first = data.x[0], last = Math.max(data.x[data.x.length - 1], first + 1);
     const X = (step) => MARGIN.left + ((step - first) / (last - first)) * (width - MARGIN.left - MARGIN.right);
     const Y = (value) => height - MARGIN.bottom - ((value - low) / (high - low)) * (height - MARGIN.top - MARGIN.bottom);
     this.scale = { X, first, last, width };
-    for (const value of ticks(low, high, height / 60)) {
-      node(svg, "line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: Y(value), y2: Y(value) });
-      node(svg, "text", { x: MARGIN.left - 8, y: Y(value) + 4, "text-anchor": "end" }, figure(value, 3));
+    for (const value of makeTicks(low, high, height / 60)) {
+      addNode(svg, "line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: Y(value), y2: Y(value) });
+      addNode(svg, "text", { x: MARGIN.left - 8, y: Y(value) + 4, "text-anchor": "end" }, formatNumber(value, 3));
     }
-    for (const step of ticks(first, last, width / 110).filter(Number.isInteger)) {
-      node(svg, "text", { x: X(step), y: height - 8, "text-anchor": "middle" }, step === last || step === first ? `${step}` : step);
+    for (const step of makeTicks(first, last, width / 110).filter(Number.isInteger)) {
+      addNode(svg, "text", { x: X(step), y: height - 8, "text-anchor": "middle" }, step === last || step === first ? `${step}` : step);
     }
-    node(svg, "text", { x: MARGIN.left - 8, y: height - 8, "text-anchor": "end" }, "step");
-    for (const line of data.lines) this.line(line, X, Y);
-    for (const step of data.marks ?? []) node(svg, "circle", { class: "k-guard", cx: X(step), cy: height - MARGIN.bottom - 4, r: 3 });
-    this.rule = node(svg, "line", { class: "cursor", y1: MARGIN.top, y2: height - MARGIN.bottom, visibility: "hidden" });
-    if (this.cursor !== null) this.at(this.cursor);
+    addNode(svg, "text", { x: MARGIN.left - 8, y: height - 8, "text-anchor": "end" }, "step");
+    for (const line of data.lines) this.drawLine(line, X, Y);
+    for (const step of data.marks ?? []) addNode(svg, "circle", { class: "k-guard", cx: X(step), cy: height - MARGIN.bottom - 4, r: 3 });
+    this.rule = addNode(svg, "line", { class: "cursor", y1: MARGIN.top, y2: height - MARGIN.bottom, visibility: "hidden" });
+    if (this.cursor !== null) this.moveCursor(this.cursor);
   }
 
-  line({ key, values, stepped }, X, Y) {
+  drawLine({ key, values, stepped }, X, Y) {
     let path = "", before = null, lastPoint = null;
     values.forEach((value, index) => {
       if (!Number.isFinite(value)) { before = null; return; }
@@ -79,26 +79,26 @@ export class Chart {
       path += before === null ? `M${x} ${y}` : stepped ? `H${x}V${y}` : `L${x} ${y}`;
       before = y; lastPoint = [x, y];
     });
-    node(this.svg, "path", { class: `k-${key}`, d: path });
-    if (lastPoint && key === "action") node(this.svg, "circle", { class: "head k-action", cx: lastPoint[0], cy: lastPoint[1], r: 5 });
+    addNode(this.svg, "path", { class: `k-${key}`, d: path });
+    if (lastPoint && key === "action") addNode(this.svg, "circle", { class: "head k-action", cx: lastPoint[0], cy: lastPoint[1], r: 5 });
   }
 
-  point(event) {
+  followPointer(event) {
     if (!this.scale) return;
     const { first, last, width } = this.scale;
     const share = (event.offsetX - MARGIN.left) / (width - MARGIN.left - MARGIN.right);
-    this.at(Math.round(first + Math.min(Math.max(share, 0), 1) * (last - first)));
+    this.moveCursor(Math.round(first + Math.min(Math.max(share, 0), 1) * (last - first)));
   }
 
-  key(event) {
+  followKeys(event) {
     const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
     if (move === undefined || !this.data?.x.length) return;
     event.preventDefault();
     const steps = this.data.x, now = this.cursor ?? steps[steps.length - 1] + (move < 0 ? 1 : 0);
-    this.at(Math.min(Math.max(now + move, steps[0]), steps[steps.length - 1]));
+    this.moveCursor(Math.min(Math.max(now + move, steps[0]), steps[steps.length - 1]));
   }
 
-  at(step) {
+  moveCursor(step) {
     this.cursor = step;
     const index = step === null ? -1 : this.data.x.indexOf(step);
     this.readout.textContent = "";
@@ -107,7 +107,7 @@ export class Chart {
     if (index < 0) return;
     this.rule.setAttribute("x1", this.scale.X(step));
     this.rule.setAttribute("x2", this.scale.X(step));
-    const said = this.data.lines.filter((line) => Number.isFinite(line.values[index])).map((line) => `${line.name} ${figure(line.values[index])}`);
-    this.readout.textContent = `step ${step}: ${said.join(", ")}`;
+    const values = this.data.lines.filter((line) => Number.isFinite(line.values[index])).map((line) => `${line.name} ${formatNumber(line.values[index])}`);
+    this.readout.textContent = `step ${step}: ${values.join(", ")}`;
   }
 }

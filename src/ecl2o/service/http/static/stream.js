@@ -1,89 +1,89 @@
-// One stream: tiles, two charts and the latest steps, kept up to date.
+// One stream: tiles, two charts and the latest steps, updated with each step.
 import { Chart } from "./chart.js";
-import { age, figure, figures, fillBar, follow, shareLeft } from "./words.js";
+import { fillBar, formatAge, formatNumber, formatNumbers, shareLeft, watchEvents } from "./format.js";
 
-const MOST = 256, LATEST = 12;
+const MAX_STEPS = 256, LATEST = 12;
 const data = JSON.parse(document.getElementById("data").textContent);
-let steps = data.steps, hindsight = { first: 1, actions: [] }, asked = false;
-const path = new Chart(document.getElementById("path"), "Contexts, actions and the hindsight optimum by step");
-const bill = new Chart(document.getElementById("bill"), "Bill so far of this policy, of R-OBD and in hindsight, and what the promise allows");
-const place = (name) => document.querySelector(`[data-figure="${name}"]`);
+let steps = data.steps, hindsight = { first: 1, actions: [] }, loading = false;
+const actionChart = new Chart(document.getElementById("actions"), "Contexts, actions and the optimum in hindsight by step");
+const costChart = new Chart(document.getElementById("costs"), "Total cost of this policy, of R-OBD, of the optimum in hindsight, and the limit of the promise");
+const field = (name) => document.querySelector(`[data-field="${name}"]`);
 
-// Numbers of a context or an action each have a line.
-function lines(key, name, values, stepped = false) {
+// One line for each number of a context or an action.
+function makeLines(key, name, values, stepped = false) {
   const width = Math.max(0, ...values.map((value) => value?.length ?? 0));
   return Array.from({ length: width }, (_, k) => ({ key, stepped, name: width > 1 ? `${name} ${k + 1}` : name, values: values.map((value) => value?.[k] ?? NaN) }));
 }
 
-function charts() {
+function updateCharts() {
   const x = steps.map((step) => step.step);
   const best = x.map((step) => hindsight.actions[step - hindsight.first]);
-  path.show({
+  actionChart.show({
     x, marks: steps.filter((step) => step.guard_active).map((step) => step.step),
-    lines: [...lines("context", "context", steps.map((step) => (step.context_used ?? step.context).slice(0, step.action.length))), ...lines("optimum", "hindsight", best), ...lines("action", "action", steps.map((step) => step.action), true)],
+    lines: [...makeLines("context", "context", steps.map((step) => step.context_used.slice(0, step.action.length))), ...makeLines("optimum", "optimum", best), ...makeLines("action", "action", steps.map((step) => step.action), true)],
   });
   const curve = (key, name, value) => ({ key, name, values: steps.map((step) => value(step) ?? NaN) });
-  bill.show({
+  costChart.show({
     x, fromZero: x[0] === 1,
     lines: [curve("promise", "promise", (step) => (step.promise_left === null ? null : step.cost + Math.max(step.promise_left, 0))), curve("expert", "R-OBD", (step) => step.expert),
-      curve("optimum", "hindsight", (step) => step.optimum), curve("action", "this policy", (step) => step.cost)],
+      curve("optimum", "optimum", (step) => step.optimum), curve("action", "this policy", (step) => step.cost)],
   });
 }
 
-function tiles() {
+function updateTiles() {
   const last = steps[steps.length - 1];
   if (!last) return;
-  const share = shareLeft(last.live_ratio, data.promise?.ratio);
-  place("step").textContent = last.step;
-  place("action").textContent = figures(last.action);
-  place("cost").textContent = figure(last.cost);
-  place("optimum").textContent = figure(last.optimum);
-  place("ratio").textContent = last.optimum ? figure(last.cost / last.optimum) : "–";
-  place("expert").textContent = last.optimum && last.expert !== null ? figure(last.expert / last.optimum) : "–";
-  place("share").textContent = share === null ? "–" : `${Math.round(share * 100)} %`;
-  fillBar(place("bar"), share);
-  place("guard").textContent = last.guard_active === null ? "none" : last.guard_active ? "acting" : "idle";
-  place("guard").classList.toggle("on", last.guard_active === true);
+  const share = shareLeft(last.live_ratio, data.promise);
+  field("step").textContent = last.step;
+  field("action").textContent = formatNumbers(last.action);
+  field("cost").textContent = formatNumber(last.cost);
+  field("optimum").textContent = formatNumber(last.optimum);
+  field("ratio").textContent = last.optimum ? formatNumber(last.cost / last.optimum) : "–";
+  field("expert").textContent = last.optimum && last.expert !== null ? formatNumber(last.expert / last.optimum) : "–";
+  field("share").textContent = share === null ? "–" : `${Math.round(share * 100)} %`;
+  fillBar(field("bar"), share);
+  field("guard").textContent = last.guard_active === null ? "none" : last.guard_active ? "active" : "idle";
+  field("guard").classList.toggle("on", last.guard_active === true);
   document.getElementById("tiles").classList.remove("waiting");
-  place("acted").textContent = steps.filter((step) => step.guard_active).length;
-  place("shown").textContent = steps.length;
-  document.getElementById("latest").replaceChildren(...steps.slice(-LATEST).reverse().map(row));
-  tick();
+  field("changed").textContent = steps.filter((step) => step.guard_active).length;
+  field("shown").textContent = steps.length;
+  document.getElementById("latest").replaceChildren(...steps.slice(-LATEST).reverse().map(makeRow));
+  updateAge();
 }
 
-function row(step) {
-  const made = document.createElement("tr");
-  const cells = [step.step, step.screened ? `${figures(step.context_used)} (not ${step.context.every((entry) => entry === null) ? "sent" : figures(step.context)})` : figures(step.context), figures(step.action), figure(step.hitting), figure(step.switching), step.guard_active ? "acted" : "–"];
+function makeRow(step) {
+  const row = document.createElement("tr");
+  const cells = [step.step, step.screened ? `${formatNumbers(step.context_used)} (${step.context.every((entry) => entry === null) ? "missing" : `sent: ${formatNumbers(step.context)}`})` : formatNumbers(step.context), formatNumbers(step.action), formatNumber(step.hitting), formatNumber(step.switching), step.guard_active ? "changed" : "–"];
   cells.forEach((text, index) => {
     const cell = document.createElement("td");
     cell.textContent = text;
     if (index < 5) cell.className = "n";
-    made.append(cell);
+    row.append(cell);
   });
-  return made;
+  return row;
 }
 
-const tick = () => { if (steps.length) place("age").textContent = age(steps[steps.length - 1].at); };
+const updateAge = () => { if (steps.length) field("age").textContent = formatAge(steps[steps.length - 1].at); };
 
-async function look() {
-  if (asked) return;
-  asked = true;
-  try { hindsight = await (await fetch(`/streams/${data.id}/hindsight`)).json(); charts(); } finally { setTimeout(() => { asked = false; }, 1500); }
+async function loadHindsight() {
+  if (loading) return;
+  loading = true;
+  try { hindsight = await (await fetch(`/streams/${data.id}/hindsight`)).json(); updateCharts(); } finally { setTimeout(() => { loading = false; }, 1500); }
 }
 
-function heard(fresh) {
+function addSteps(added) {
   const last = steps[steps.length - 1]?.step ?? 0;
-  const next = fresh.filter((step) => step.step > last);
+  const next = added.filter((step) => step.step > last);
   if (next.length && next[0].step !== last + 1) { catchUp(); return; }
-  steps = [...steps, ...next].slice(-MOST);
-  tiles(); charts(); look();
+  steps = [...steps, ...next].slice(-MAX_STEPS);
+  updateTiles(); updateCharts(); loadHindsight();
 }
 
 async function catchUp() {
   const answer = await fetch(`/streams/${data.id}/steps?after=${steps[steps.length - 1]?.step ?? 0}&limit=10000`);
-  if (answer.ok) { steps = [...steps, ...(await answer.json())].slice(-MOST); tiles(); charts(); look(); }
+  if (answer.ok) { steps = [...steps, ...(await answer.json())].slice(-MAX_STEPS); updateTiles(); updateCharts(); loadHindsight(); }
 }
 
-tiles(); charts(); look();
-setInterval(tick, 1000);
-follow(`/events?stream=${encodeURIComponent(data.id)}`, heard, catchUp);
+updateTiles(); updateCharts(); loadHindsight();
+setInterval(updateAge, 1000);
+watchEvents(`/events?stream=${encodeURIComponent(data.id)}`, addSteps, catchUp);

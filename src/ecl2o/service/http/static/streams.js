@@ -1,23 +1,23 @@
-// The table of all streams, kept up to date.
-import { age, figure, figures, fillBar, follow, shareLeft } from "./words.js";
+// The table of all streams, updated with each step.
+import { fillBar, formatAge, formatNumber, formatNumbers, shareLeft, watchEvents } from "./format.js";
 
 const total = document.getElementById("steps"), body = document.getElementById("rows");
 const find = document.getElementById("find"), order = document.getElementById("order");
 const rows = () => [...document.querySelectorAll("#rows tr")];
 
-function show(row, step) {
+function updateRow(row, step) {
   const field = (name) => row.querySelector(`[data-field="${name}"]`);
   total.dataset.steps = Number(total.dataset.steps) + Math.max(step.step - Number(row.dataset.steps), 0);
   row.dataset.steps = step.step;
   field("steps").textContent = step.step;
-  field("action").textContent = figures(step.action);
-  field("cost").textContent = figure(step.cost);
-  field("ratio").textContent = step.optimum ? `${figure(step.cost / step.optimum)} ×` : "–";
-  field("guard").textContent = step.guard_active === null ? "–" : step.guard_active ? "acting" : "idle";
+  field("action").textContent = formatNumbers(step.action);
+  field("cost").textContent = formatNumber(step.cost);
+  field("ratio").textContent = step.optimum ? `${formatNumber(step.cost / step.optimum)} ×` : "–";
+  field("guard").textContent = step.guard_active === null ? "–" : step.guard_active ? "active" : "idle";
   field("guard").classList.toggle("on", step.guard_active === true);
   row.dataset.at = step.at;
   row.dataset.ratio = step.optimum ? step.cost / step.optimum : "";
-  field("age").textContent = age(step.at);
+  field("age").textContent = formatAge(step.at);
   const share = shareLeft(step.live_ratio, Number(row.dataset.promise));
   if (field("bar") && share !== null) {
     row.dataset.share = share;
@@ -29,28 +29,28 @@ function show(row, step) {
   row.classList.remove("fresh"); void row.offsetWidth; row.classList.add("fresh");
 }
 
-function tick() {
-  for (const row of rows()) row.querySelector('[data-field="age"]').textContent = age(Number(row.dataset.at));
+function updateAges() {
+  for (const row of rows()) row.querySelector('[data-field="age"]').textContent = formatAge(Number(row.dataset.at));
 }
 
 // What an operator looks for first, over all rows of this page.
-function sum() {
+function updateSummary() {
   const all = rows();
   if (!all.length) return;
   const least = all.filter((row) => row.dataset.share !== "").sort((one, other) => one.dataset.share - other.dataset.share)[0];
-  document.getElementById("acting").textContent = all.filter((row) => row.querySelector(".badge.on")).length;
+  document.getElementById("active").textContent = all.filter((row) => row.querySelector(".badge.on")).length;
   document.getElementById("least").textContent = least ? `${Math.round(least.dataset.share * 100)} % (${least.dataset.stream})` : "–";
 }
 
-// The order in which rows are wanted; what is not known comes last.
-const worth = {
+// Sort keys; unknown values come last.
+const sortKey = {
   share: (row) => (row.dataset.share === "" ? Infinity : Number(row.dataset.share)),
   ratio: (row) => (row.dataset.ratio === "" ? Infinity : -Number(row.dataset.ratio)),
   at: (row) => (row.dataset.at === "" ? Infinity : Number(row.dataset.at)),
 };
 
-function arrange() {
-  const wanted = find.value.trim().toLowerCase(), key = worth[order.value];
+function filterAndSort() {
+  const wanted = find.value.trim().toLowerCase(), key = sortKey[order.value];
   const by = (one, other) => (key ? key(one) - key(other) || 0 : 0) || (one.dataset.stream < other.dataset.stream ? -1 : 1);
   const sorted = rows().sort(by);
   for (const row of sorted) row.hidden = !row.dataset.text.toLowerCase().includes(wanted);
@@ -58,22 +58,22 @@ function arrange() {
   document.getElementById("none").hidden = sorted.some((row) => !row.hidden);
 }
 
-function heard(steps) {
+function addSteps(steps) {
   let unknown = false;
   for (const step of steps) {
     const row = document.getElementById(`row-${step.stream}`);
-    if (row) show(row, step); else unknown = true;
+    if (row) updateRow(row, step); else unknown = true;
   }
   total.textContent = Number(total.dataset.steps).toLocaleString("en").replaceAll(",", "\u202f");
-  sum();
-  // A stream that is not in the table yet: look again, but not at every step of a stream of another page.
+  updateSummary();
+  // A new stream: reload the table, at most every five seconds, and only on the first page.
   if (unknown && Date.now() - opened > 5000 && !location.search) location.reload();
 }
 
 const opened = Date.now();
 for (const bar of document.querySelectorAll('[data-field="bar"]')) fillBar(bar, Number(bar.getAttribute("width")) / 100);
-tick();
-sum();
-setInterval(tick, 1000);
-for (const [field, kind] of [[find, "input"], [order, "change"]]) field?.addEventListener(kind, arrange);
-follow("/events", heard, () => location.reload());
+updateAges();
+updateSummary();
+setInterval(updateAges, 1000);
+for (const [field, kind] of [[find, "input"], [order, "change"]]) field?.addEventListener(kind, filterAndSort);
+watchEvents("/events", addSteps, () => location.reload());

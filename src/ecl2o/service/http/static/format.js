@@ -1,6 +1,6 @@
-// Figures in the words of the page; the server writes them the same way (words.py).
+// Formatting of numbers, ages and bars, and the connection to /events. `format_number` in page.py gives the same text.
 
-export function figure(value, digits = 4) {
+export function formatNumber(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   if (Math.abs(value) >= 10 ** (digits - 1)) return Math.round(value).toLocaleString("en").replaceAll(",", "\u202f");
@@ -10,9 +10,9 @@ export function figure(value, digits = 4) {
   return text.includes(".") ? text.replace(/0+$/, "").replace(/\.$/, "") : text;
 }
 
-export const figures = (values) => values.map((value) => figure(value)).join(", ");
+export const formatNumbers = (values) => values.map((value) => formatNumber(value)).join(", ");
 
-export function age(at, now = Date.now() / 1000) {
+export function formatAge(at, now = Date.now() / 1000) {
   if (!at) return "–";
   const seconds = Math.max(now - at, 0);
   if (seconds < 1.5) return "just now";
@@ -32,15 +32,15 @@ export function fillBar(bar, share) {
   bar.setAttribute("class", `fill${share === null ? "" : share <= 0.01 ? " out" : share < 0.2 ? " low" : ""}`);
 }
 
-// Steps as they are made. Calls back with lists of steps, and says on the page how the connection is.
-export function follow(address, heard, missed) {
-  const dot = document.getElementById("dot"), link = document.getElementById("link");
+// Call `onSteps` with each list of new steps, and `onReconnect` after a gap; show the state of the connection.
+export function watchEvents(address, onSteps, onReconnect) {
+  const dot = document.getElementById("dot"), connection = document.getElementById("connection");
   const source = new EventSource(address);
   let lost = false;
-  source.onopen = () => { dot.classList.add("on"); link.textContent = "live"; if (lost) missed(); lost = false; };
-  source.onerror = () => { dot.classList.remove("on"); link.textContent = "reconnecting"; lost = true; };
+  source.onopen = () => { dot.classList.add("on"); connection.textContent = "live"; if (lost) onReconnect(); lost = false; };
+  source.onerror = () => { dot.classList.remove("on"); connection.textContent = "reconnecting"; lost = true; };
   source.addEventListener("steps", (event) => {
     dot.classList.remove("beat"); void dot.offsetWidth; dot.classList.add("beat");
-    heard(JSON.parse(event.data));
+    onSteps(JSON.parse(event.data));
   });
 }

@@ -1,0 +1,139 @@
+"""The values that the service stores and answers; each is a database row, a JSON object and an OpenAPI model at once."""
+
+import dataclasses
+import json
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+
+from ecl2o.agents import Promise
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def encode_json(value: Any) -> str:
+    """Return compact JSON; a number that is not finite raises `ValueError`."""
+    return _encode(value)
+
+
+@dataclasses.dataclass
+class StepRecord:
+    """A step of a stream, and the totals of the stream after it.
+
+    Field for field a row of the table `steps`, the JSON answer to a step and its OpenAPI model.
+    """
+
+    step: Annotated[int, Field(description="Number of the step, from 1.")]
+    action: Annotated[list[float], Field(description="The action x_t.")]
+    hitting: Annotated[float, Field(description="Hitting cost f(x_t, y_t) of this step.")]
+    switching: Annotated[float, Field(description="Movement cost c(x_t, x_{t-1}) of this step.")]
+    cost: Annotated[float, Field(description="Total cost of the stream so far.")]
+    optimum: Annotated[
+        float | None, Field(description="Least possible cost of the contexts so far, in hindsight; null if unknown.")
+    ]
+    live_ratio: Annotated[
+        float | None,
+        Field(
+            description="Cost over the cost of the promise's reference, in the promise's current period. "
+            "Without a promise: cost over optimum."
+        ),
+    ]
+    promise: Annotated[float | None, Field(description="The promised ratio; null without a promise.")]
+    promise_left: Annotated[float | None, Field(description="What the promise allows to be spent, in units of cost.")]
+    guard_active: Annotated[bool | None, Field(description="Whether the guard changed the action; null without a guard.")]
+    expert: Annotated[float | None, Field(description="Total cost of R-OBD on the same contexts so far.")]
+    context: Annotated[list[float | None], Field(description="The context as sent; null for a missing number.")]
+    screened: Annotated[bool, Field(description="Whether the context was missing or implausible and was replaced.")]
+    context_used: Annotated[list[float], Field(description="The context that action and costs refer to.")]
+    unconverged: Annotated[
+        bool,
+        Field(description="Whether a solve did not converge or the promise no longer holds: no guarantee for this action."),
+    ]
+    at: Annotated[float, Field(description="Time of the step, in seconds since 1970.")]
+
+    def to_json(self) -> str:
+        """Return the record as compact JSON, fields in the order above."""
+        return _encode(vars(self))
+
+
+class StepRequest(NamedTuple):
+    """A context for a stream, with None for missing numbers, and the expected step number if the client gave it."""
+
+    stream: str
+    context: list[float | None]
+    step: int | None = None
+
+
+class StepResult(NamedTuple):
+    """The answer to a step, as JSON.
+
+    `record` is set if this service executed the step just now; None for a repeated request and for steps of other services.
+    """
+
+    stream: str
+    policy: str
+    json: str
+    record: StepRecord | None = None
+
+
+@dataclasses.dataclass
+class StreamRecord:
+    """A stream: its start, its action in force and its last step."""
+
+    id: str
+    policy: str
+    x0: list[float]
+    history: Annotated[int, Field(description="Number of contexts before the first step.")]
+    created: Annotated[float, Field(description="Time of creation, in seconds since 1970.")]
+    steps: int
+    action: Annotated[list[float], Field(description="The action in force; x0 before the first step.")]
+    last: StepRecord | None
+
+
+@dataclasses.dataclass
+class PromiseInfo:
+    """cost <= ratio x reference + allowance in every `period` steps; a period of null is the whole run."""
+
+    text: str
+    ratio: float
+    reference: str
+    allowance: float
+    period: int | None
+
+    @classmethod
+    def of(cls, promise: Promise | None) -> "PromiseInfo | None":
+        """Return a guard's promise as plain values."""
+        if promise is None:
+            return None
+        return cls(str(promise), float(promise.ratio), promise.reference, float(promise.allowance), promise.period)
+
+
+@dataclasses.dataclass
+class PolicySummary:
+    """A stored policy. `error` says why it cannot be loaded; agent and promise are null then."""
+
+    name: str
+    agent: str | None
+    promise: PromiseInfo | None
+    error: str | None
+
+
+@dataclasses.dataclass
+class PolicyUsage:
+    """Totals over the streams of one policy; units are those of its actions, or empty."""
+
+    policy: str
+    streams: int
+    steps: int
+    live_ratio_max: float | None
+    promise_left_min: float | None
+    promise: PromiseInfo | None
+    units: str
+
+
+@dataclasses.dataclass
+class Hindsight:
+    """The optimal actions for known contexts, from step `first` on."""
+
+    first: int
+    actions: list[list[float]]
