@@ -1,11 +1,12 @@
-"""The durable service beside a bare endpoint that only appends the same row, in one run: `python benchmarks/service.py`.
+"""Compare the service with a bare endpoint that only appends a row: `python benchmarks/service.py`.
 
-Everything goes through HTTP on loopback to a server in a process of its own, on SQLite with synchronous=FULL.
+Both servers run in their own process, over HTTP on loopback, on SQLite with synchronous=FULL.
 """
 
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import socket
@@ -15,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import numpy as np
 
 CLIENTS = 64
@@ -23,7 +24,7 @@ _ROUNDS = 5
 
 
 def bare(folder: str, port: int) -> None:
-    """A FastAPI endpoint that does nothing but append a row durably."""
+    """Serve a FastAPI endpoint that appends a row to SQLite."""
     import sqlite3
 
     import uvicorn
@@ -49,12 +50,12 @@ def bare(folder: str, port: int) -> None:
 
 @contextlib.contextmanager
 def server(command: list[str], port: int):
-    """A server in a process of its own, until it is no longer needed."""
+    """Run a server in its own process."""
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:
             for _ in range(1200):
-                with contextlib.suppress(httpx.TransportError):
-                    httpx.get(f"http://127.0.0.1:{port}/docs", timeout=5)
+                with contextlib.suppress(httpx2.TransportError):
+                    httpx2.get(f"http://127.0.0.1:{port}/docs", timeout=5)
                     break
                 time.sleep(0.1)
             yield process
@@ -63,44 +64,44 @@ def server(command: list[str], port: int):
 
 
 def free_port() -> int:
-    """A port of this machine that nobody has."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 async def single_steps(url: str, requests: int) -> tuple[float, float]:
-    """(steps per second, 99th percentile in ms) of 64 clients, each with a stream, one request per step."""
+    """Return steps per second and the 99th percentile in ms: 64 clients, one stream each, one request per step."""
     times: list[float] = []
 
-    async def one(client: httpx.AsyncClient, stream: str) -> None:
+    async def one(client: httpx2.AsyncClient, stream: str) -> None:
         for step in range(1, requests // CLIENTS + 1):
             began = time.perf_counter()
             answer = await client.post(f"/streams/{stream}/steps", json={"step": step, "context": [1.0]})
             answer.raise_for_status()
             times.append(time.perf_counter() - began)
 
-    limits = httpx.Limits(max_connections=CLIENTS)
-    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=120) as client:
+    limits = httpx2.Limits(max_connections=CLIENTS)
+    async with httpx2.AsyncClient(base_url=url, limits=limits, timeout=120) as client:
         began = time.perf_counter()
         await asyncio.gather(*(one(client, f"s{number}") for number in range(CLIENTS)))
         return len(times) / (time.perf_counter() - began), 1000 * float(np.quantile(times, 0.99))
 
 
 def batches(url: str, streams: int, rounds: int) -> float:
-    """Steps per second of one request for all streams, the best of some rounds."""
+    """Return steps per second of one request for all streams, the best of some rounds."""
     asked = {f"s{number}": [float(number % 7)] for number in range(streams)}
     fastest = np.inf
     for _ in range(rounds):
         began = time.perf_counter()
-        answer = httpx.post(f"{url}/steps", json=asked, timeout=300).json()
+        answer = httpx2.post(f"{url}/steps", json=asked, timeout=300).json()
         fastest = min(fastest, time.perf_counter() - began)
         assert len(answer["answered"]) == streams
     return streams / fastest
 
 
 def fill(store: str, policy: Path, streams: int) -> None:
-    """Streams straight into the store: making them is not what is measured."""
+    """Write streams directly to the store: creating them is not measured."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -108,30 +109,30 @@ def fill(store: str, policy: Path, streams: int) -> None:
 
     service = Service(Store(store))
     service.put_policy("policy", policy.read_bytes())
-    service.put_stream("s0", "policy", [0.0], None)
-    with service.store.writing() as connection:
-        first = queries.stream(connection, "s0")
+    service.create_stream("s0", "policy", [0.0])
+    with service.store.begin_write() as connection:
+        first = queries.find_stream(connection, "s0")
         assert first is not None
-        state = queries.states(connection, [first["key"]])[first["key"]]
-        made = {name: first[name] for name in ("policy", "asked", "seen", "created", "touched", "steps")}
+        state = queries.load_states(connection, [first.key])[first.key]
         for number in range(1, streams):
-            queries.add_stream(connection, made | {"name": f"s{number}", "x0": "[0.0]", "state": state})
+            stream = dataclasses.replace(first.record, id=f"s{number}")
+            queries.add_stream(connection, stream, first.request_hash, state)
     service.close()
 
 
 def memory(process: subprocess.Popen) -> int:
-    """Resident bytes of a process."""
+    """Return the resident bytes of a process."""
     return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def busy(process: subprocess.Popen) -> float:
-    """Seconds of CPU that a process has used: they hardly depend on what else the machine does."""
+    """Return the CPU seconds of a process, which hardly depend on the load of the machine."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
-    """Measure, and print ratios."""
+    """Measure and print ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=3200)
     parser.add_argument("--streams", type=int, default=10_000)

@@ -1,4 +1,4 @@
-"""What the tests of the service share: a small policy, its program, a running server, and a PostgreSQL where there is one."""
+"""Fixtures of the service's tests: a small policy, its compiled step, a running server, a PostgreSQL cluster."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def policy_file(tmp_path_factory) -> Path:
-    """A guarded policy of one number whose guard has work to do: following every context breaks a promise of 1.6."""
+    """A policy whose guard has work to do: following every context breaks its promise of 1.6."""
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
     path = tmp_path_factory.mktemp("policy") / "small.ecl2o"
     ec.save(path, ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=1.6), problem))
@@ -44,32 +44,24 @@ def policy_bytes(policy_file) -> bytes:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def programs_made_once():
-    """Services of one run share the programs of a policy: making one takes a second, and a program has no state."""
-    made, make = {}, policy_registry.Lanes
+def shared_steppers():
+    """Compile the step of a policy once for all services of a test run: a stepper has no state."""
+    steppers, make = {}, policy_registry.BatchedStepper
 
-    def lanes(policy, *sizes):
+    def get_stepper(policy, *sizes):
         key = (describe(policy)["fingerprint"], *sizes)
-        if key not in made:
-            made[key] = make(policy, *sizes)
-        return made[key]
+        if key not in steppers:
+            steppers[key] = make(policy, *sizes)
+        return steppers[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policy_registry, "Lanes", lanes)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_certificates(tmp_path_factory):
-    """All is plain HTTP on loopback; a client that reads the world's certificates first takes 45 ms to make."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
+        patch.setattr(policy_registry, "BatchedStepper", get_stepper)
         yield
 
 
 @contextlib.contextmanager
 def running(app):
-    """The application behind a real server on a free port of this machine; gives its address."""
+    """Run the application in a server on a free port of this machine; give its URL."""
     bound = bind("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1, server_header=False))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[bound])), daemon=True)
@@ -77,8 +69,8 @@ def running(app):
     try:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         for _ in range(600):
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(url + "/healthz").status_code == 200:
+            with contextlib.suppress(httpx2.TransportError):
+                if httpx2.get(url + "/healthz").status_code == 200:
                     break
             time.sleep(0.05)
         yield url
@@ -94,15 +86,13 @@ def running_app():
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
-    """The address of a database in a cluster of its own, in a temporary folder, reached through loopback only."""
+    """Start a PostgreSQL cluster in a temporary folder, on loopback; give the URL of its database."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     initdb = str(found[-1]) if found else shutil.which("initdb")
     if initdb is None:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    folder, port = (
-        Path(tempfile.mkdtemp(prefix="ecl2o-postgresql-")),
-        free_port(),
-    )  # pytest's own is closed to other users
+    folder = Path(tempfile.mkdtemp(prefix="ecl2o-postgresql-"))  # pytest's own folders are closed to other users
+    port = free_port()
     as_user: list[str] = []
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         if shutil.which("runuser") is None:
@@ -131,17 +121,17 @@ def other_port() -> int:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory, policy_bytes, running_app):
-    """A service without tokens, with the policy `small` and the streams `a` and `b`."""
+    """The URL of a service without tokens, with the policy `small` and the streams `a` and `b`."""
     store = Store(f"sqlite:///{tmp_path_factory.mktemp('store') / 'streams.db'}")
     with running_app(make_app(store, Access(), {"small": policy_bytes})) as url:
         for stream in ("a", "b"):
-            httpx.put(f"{url}/streams/{stream}", json={"policy": "small", "x0": [0.0]}, timeout=60).raise_for_status()
+            httpx2.put(f"{url}/streams/{stream}", json={"policy": "small", "x0": [0.0]}, timeout=60).raise_for_status()
         yield url
 
 
 @pytest.fixture(scope="module")
 def guarded_url(tmp_path_factory, policy_bytes, running_app):
-    """A service with the tokens "secret" and "looking"."""
+    """The URL of a service with the tokens "secret" (full access) and "reading"."""
     store = Store(f"sqlite:///{tmp_path_factory.mktemp('store') / 'streams.db'}")
-    with running_app(make_app(store, Access("secret", "looking"), {"small": policy_bytes})) as url:
+    with running_app(make_app(store, Access("secret", "reading"), {"small": policy_bytes})) as url:
         yield url

@@ -1,14 +1,14 @@
-"""What the demonstration serves."""
+"""The policies of the demonstration."""
 
 import numpy as np
 
 from ecl2o.data import weather_contexts
-from ecl2o.service.demo import policies
+from ecl2o.service.demo import make_policies
 
 
-def test_bad_readings_are_screened_and_the_year_is_believed():
+def test_screening_replaces_a_bad_reading_and_nothing_else():
     weather = weather_contexts()
-    for policy in policies(weather).values():
+    for policy in make_policies(weather).values():
         screen = policy.contract.screen
         assert screen is not None
         assert not np.asarray(screen.through(weather.values)[1]).any()

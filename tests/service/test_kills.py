@@ -1,6 +1,6 @@
-"""The service is killed while clients go on: no answered step is lost, none is played twice, all is as if nothing were."""
+"""Kill the service while clients go on: no answered step is lost, none is executed twice, and the results are the same."""
 
-import json
+import dataclasses
 import math
 import os
 import random
@@ -12,13 +12,13 @@ import threading
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 
 from ecl2o.service import Service, Store
 from ecl2o.service.client import Client
-from ecl2o.service.step_executor import Ask
+from ecl2o.service.models import StepRecord, StepRequest
 
 _HERE = Path(__file__).parent
 _SINGLE = [f"single-{number}" for number in range(4)]  # one request per step, a client each
@@ -27,56 +27,56 @@ _STREAMS = [*_SINGLE, *_TOGETHER]
 
 
 def context(stream: str, step: int) -> list[float]:
-    """What stream `stream` sees at step `step`, decided by nothing else."""
+    """Return the context of a stream at a step."""
     return [4 * math.sin(step / 3 + len(stream)) + 3 * math.sin(1000.7 * step + _STREAMS.index(stream))]
 
 
 @pytest.fixture(scope="module")
-def birth(policy_file):
-    """`birth(store, port)` brings a service into the world, after the one that was there, and gives its process id."""
+def start_service(policy_file):
+    """`start_service(store, port)` starts a service once the previous one on that port is dead; it returns the process id."""
     cache = Path(sys.prefix) / ".jax-cache-service"
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    command = [sys.executable, str(_HERE / "nursery.py"), str(policy_file)]
+    command = [sys.executable, str(_HERE / "service_forks.py"), str(policy_file)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
     with subprocess.Popen(command, **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        asked, born = process.stdin, process.stdout
+        commands, pids = process.stdin, process.stdout
 
-        def birth(store: str, port: int) -> int:
-            asked.write(f"{port} {store}\n")
-            asked.flush()
-            return int(born.readline())
+        def start_service(store: str, port: int) -> int:
+            commands.write(f"{port} {store}\n")
+            commands.flush()
+            return int(pids.readline())
 
-        yield birth
-        asked.close()
+        yield start_service
+        commands.close()
 
 
 def wait_until_ready(url: str, seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
-    with httpx.Client(base_url=url, timeout=5) as client:
+    with httpx2.Client(base_url=url, timeout=5) as client:
         while time.monotonic() < until:
             try:
                 if client.get("/readyz").status_code == 200:
                     return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 time.sleep(0.02)
     raise AssertionError("the service did not become ready")
 
 
 class Crowd:
-    """Clients that step their streams until they are told to stop, and remember every answer."""
+    """Clients that step their streams until the block ends, and record every answer."""
 
     def __init__(self, urls: list[str]):
-        self.answers: dict[str, list[dict]] = {stream: [] for stream in _STREAMS}
+        self.answers: dict[str, list[StepRecord]] = {stream: [] for stream in _STREAMS}
         self.errors: list[BaseException] = []
         self._urls, self._stop = urls, threading.Event()
         work = [(self._one, [stream]) for stream in _SINGLE] + [(self._all, _TOGETHER)]
-        self._threads = [threading.Thread(target=self._guarded, args=task) for task in work]
+        self._threads = [threading.Thread(target=self._run, args=task) for task in work]
 
     def __enter__(self):
         for thread in self._threads:
@@ -90,14 +90,14 @@ class Crowd:
         assert not any(thread.is_alive() for thread in self._threads)
 
     def wait_for_answers(self, seconds: float = 100.0) -> None:
-        """Until every client has had another answer."""
+        """Wait until every client has another answer."""
         before, until = {stream: len(answers) for stream, answers in self.answers.items()}, time.monotonic() + seconds
         while any(len(self.answers[stream]) <= length for stream, length in before.items()):
             assert not self.errors
             assert time.monotonic() < until
             time.sleep(0.005)
 
-    def _guarded(self, play, streams):
+    def _run(self, step_streams, streams):
         clients = [Client(url, patience=100.0, timeout=20.0) for url in self._urls]
         try:
             for client in clients:
@@ -106,8 +106,8 @@ class Crowd:
             step = 1
             while not self._stop.is_set():
                 client = clients[step % len(clients)]
-                client._next |= dict.fromkeys(streams, step)  # each client counts for itself, and here they take turns
-                play(client, streams, step)
+                client._next |= dict.fromkeys(streams, step)  # clients count their own steps, and here they take turns
+                step_streams(client, streams, step)
                 step += 1
                 time.sleep(0.002)
         except BaseException as error:
@@ -124,24 +124,24 @@ class Crowd:
             self.answers[stream].append(answer)
 
 
-def without_time(answer: dict) -> dict:
-    return {name: value for name, value in answer.items() if name != "at"}
+def without_time(step: StepRecord) -> StepRecord:
+    return dataclasses.replace(step, at=0.0)
 
 
-def uninterrupted(policy: Path, folder: Path, lengths: dict[str, int]) -> dict[str, list[dict]]:
-    """The answers of a service that nobody kills."""
+def run_uninterrupted(policy: Path, folder: Path, lengths: dict[str, int]) -> dict[str, list[StepRecord]]:
+    """Return the steps of a service that is not killed."""
     service = Service(Store(f"sqlite:///{folder / 'reference.db'}"))
     service.put_policy("small", policy.read_bytes())
-    played: dict[str, list[dict]] = {}
+    steps: dict[str, list[StepRecord]] = {}
     for stream in lengths:
-        service.put_stream(stream, "small", [0.0], None)
-        played[stream] = []
+        service.create_stream(stream, "small", [0.0])
+        steps[stream] = []
     for step in range(1, max(lengths.values()) + 1):
-        asks = [Ask(stream, context(stream, step)) for stream, length in lengths.items() if step <= length]
-        for ask, answer in zip(asks, service.play(asks).result(), strict=True):
-            played[ask.stream].append(without_time(json.loads(answer.text)))
+        requests = [StepRequest(stream, context(stream, step)) for stream, length in lengths.items() if step <= length]
+        for result in service.submit_steps(requests).result():
+            steps[result.stream].append(without_time(result.record))
     service.close()
-    return played
+    return steps
 
 
 def check_nothing_lost(crowd: Crowd, store: str, policy: Path, folder: Path) -> int:
@@ -149,49 +149,50 @@ def check_nothing_lost(crowd: Crowd, store: str, policy: Path, folder: Path) -> 
     service = Service(Store(store))
     lengths = {}
     for stream, answers in crowd.answers.items():
-        stored = service.steps(stream, 0, 1_000_000)
-        assert [step["step"] for step in stored] == list(range(1, len(stored) + 1))
+        stored = service.list_steps(stream, 0, 1_000_000)
+        assert [step.step for step in stored] == list(range(1, len(stored) + 1))
         assert stored[: len(answers)] == answers  # every answered step is there, with its time
-        assert len(stored) - len(answers) in (0, 1)  # the last one may have been played and not heard of
+        assert len(stored) - len(answers) in (0, 1)  # the last step may have been executed without an answer
         lengths[stream] = len(stored)
-    expected = uninterrupted(policy, folder, lengths)
-    acted = 0
+    expected = run_uninterrupted(policy, folder, lengths)
+    guarded = 0
     for stream, length in lengths.items():
-        stored = [without_time(step) for step in service.steps(stream, 0, 1_000_000)]
+        stored = [without_time(step) for step in service.list_steps(stream, 0, 1_000_000)]
         assert stored == expected[stream], stream  # to the last bit: JSON writes doubles exactly
         for step in stored:
-            assert step["cost"] <= 1.6 * step["optimum"] * (1 + 1e-9)
-            assert step["promise_left"] >= -1e-9
-            acted += step["guard_active"]
+            assert step.cost <= 1.6 * step.optimum * (1 + 1e-9)
+            assert step.promise_left >= -1e-9
+            guarded += step.guard_active
         assert length > 10
-    assert acted > 10  # the promise was in danger, and kept
+    assert guarded > 10  # the guard was needed
     service.close()
     return sum(lengths.values())
 
 
-def test_fifty_kills_on_sqlite(tmp_path, policy_file, birth, port):
+def test_fifty_kills_on_sqlite(tmp_path, policy_file, start_service, port):
     moments = random.Random(18)
     store, url = f"sqlite:///{tmp_path / 'streams.db'}", f"http://127.0.0.1:{port}"
-    pid = birth(store, port)
+    pid = start_service(store, port)
     wait_until_ready(url)
     with Crowd([url]) as crowd:
         for number in range(50):
-            if number % 5:  # the others die while they start
+            if number % 5:  # every fifth one is killed while it starts
                 crowd.wait_for_answers()
             time.sleep(moments.uniform(0.0, 0.15))
             os.kill(pid, signal.SIGKILL)
-            pid = birth(store, port)
+            pid = start_service(store, port)
     os.kill(pid, signal.SIGKILL)
     check_nothing_lost(crowd, store, policy_file, tmp_path)
     with sqlite3.connect(tmp_path / "streams.db") as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_ten_kills_of_two_services_on_postgresql(tmp_path, policy_file, postgresql, birth, port, other_port):
+@pytest.mark.integration
+def test_ten_kills_of_two_services_on_postgresql(tmp_path, policy_file, postgresql, start_service, port, other_port):
     moments = random.Random(10)
     ports = (port, other_port)
     urls = [f"http://127.0.0.1:{one}" for one in ports]
-    pids = [birth(postgresql, one) for one in ports]
+    pids = [start_service(postgresql, one) for one in ports]
     for url in urls:
         wait_until_ready(url)
     with Crowd(urls) as crowd:
@@ -199,24 +200,25 @@ def test_ten_kills_of_two_services_on_postgresql(tmp_path, policy_file, postgres
             crowd.wait_for_answers()
             time.sleep(moments.uniform(0.0, 0.3))
             os.kill(pids[turn % 2], signal.SIGKILL)
-            pids[turn % 2] = birth(postgresql, ports[turn % 2])
+            pids[turn % 2] = start_service(postgresql, ports[turn % 2])
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     check_nothing_lost(crowd, postgresql, policy_file, tmp_path)
 
 
-def test_two_services_on_one_postgresql_play_a_step_once(tmp_path, policy_file, postgresql):
+@pytest.mark.integration
+def test_two_services_on_one_postgresql_execute_a_step_once(tmp_path, policy_file, postgresql):
     services = [Service(Store(postgresql)), Service(Store(postgresql))]
     for service in services:
         service.put_policy("small", policy_file.read_bytes())
         for number in range(3):
-            service.put_stream(f"race-{number}", "small", [0.0], None)
+            service.create_stream(f"race-{number}", "small", [0.0])
     for step in range(1, 31):
-        asks = [Ask(f"race-{number}", [float(step)], step) for number in range(3)]
-        first, second = [service.play(asks) for service in services]
+        requests = [StepRequest(f"race-{number}", [float(step)], step) for number in range(3)]
+        first, second = [service.submit_steps(requests) for service in services]
         for one, two in zip(first.result(), second.result(), strict=True):
-            assert one.text == two.text
-            assert one.fresh != two.fresh
+            assert one.json == two.json
+            assert (one.record is None) != (two.record is None)
     with sa.create_engine(postgresql).connect() as connection:
         found = connection.execute(
             sa.text("SELECT count(*), count(DISTINCT (stream, step)) FROM steps WHERE step <= 30")

@@ -1,13 +1,13 @@
-"""The page in a real browser: it loads, it moves, it says nothing on the console, and axe finds nothing grave."""
+"""The page in a browser: live updates, no messages on the console, no serious accessibility violations."""
 
 import shutil
 import tempfile
 import time
 
-import httpx
+import httpx2
 import pytest
 
-from axe import grave_violations
+from axe import find_violations
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
@@ -16,6 +16,9 @@ FLAGS = (
 )
 
 _LONG = "a-long-name." + "of-some-region:" * 7 + "x"
+
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +40,8 @@ def browser():
     shutil.rmtree(profile, ignore_errors=True)
 
 
-def soon(driver, script: str, wanted, seconds: float) -> float:
-    """Wait until the script gives what is wanted; how long it took."""
+def wait_for(driver, script: str, wanted, seconds: float) -> float:
+    """Wait until the script returns the value; return the seconds that it took."""
     began = time.monotonic()
     while (found := driver.execute_script(script)) != wanted:
         assert time.monotonic() - began < seconds, (script, found, wanted)
@@ -47,7 +50,7 @@ def soon(driver, script: str, wanted, seconds: float) -> float:
 
 
 def step(url: str, stream: str, context: float) -> dict:
-    answer = httpx.post(f"{url}/streams/{stream}/steps", json={"context": [context]}, timeout=60)
+    answer = httpx2.post(f"{url}/streams/{stream}/steps", json={"context": [context]}, timeout=60)
     answer.raise_for_status()
     return answer.json()
 
@@ -56,31 +59,33 @@ def test_a_step_appears_in_the_table_and_in_the_chart(url, browser):
     for context in (1.0, 3.0, 2.0):
         last = step(url, "a", context)
     browser.get(url)
-    soon(browser, "return document.getElementById('link').textContent", "live", 20)
+    wait_for(browser, "return document.getElementById('connection').textContent", "live", 20)
     fresh = step(url, "a", 4.0)
     cell = "return document.querySelector('#row-a [data-field=\"steps\"]').textContent"
-    assert soon(browser, cell, str(last["step"] + 1), 20) < 2.0
+    assert wait_for(browser, cell, str(last["step"] + 1), 20) < 2.0
 
     browser.get(f"{url}/watch/a")
-    soon(browser, "return document.getElementById('link').textContent", "live", 20)
-    points = "return Number(document.querySelector('#path svg').getAttribute('data-points'))"
-    soon(browser, points, fresh["step"], 20)
+    wait_for(browser, "return document.getElementById('connection').textContent", "live", 20)
+    points = "return Number(document.querySelector('#actions svg').getAttribute('data-points'))"
+    wait_for(browser, points, fresh["step"], 20)
     step(url, "a", 1.0)
-    assert soon(browser, points, fresh["step"] + 1, 20) < 2.0
-    # The chart answers to the keyboard.
-    browser.execute_script("document.querySelector('#path svg').focus()")
+    assert wait_for(browser, points, fresh["step"] + 1, 20) < 2.0
+    # The chart follows the keyboard.
+    browser.execute_script("document.querySelector('#actions svg').focus()")
     browser.switch_to.active_element.send_keys("\ue012")  # arrow left
     assert f"step {fresh['step'] + 1}" in browser.execute_script(
         "return document.querySelector('.readout').textContent"
     )
-    soon(browser, "return document.querySelectorAll('#path path.k-optimum').length", 1, 30)  # hindsight has come
+    wait_for(
+        browser, "return document.querySelectorAll('#actions path.k-optimum').length", 1, 30
+    )  # the optimum in hindsight
     assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
 
 
 @pytest.fixture(scope="module")
 def crowded_url(url):
-    """With a stream of the longest name that has steps in which the guard acts, a stream without steps, and more."""
-    with httpx.Client(base_url=url, timeout=60) as client:
+    """The URL of a service with a stream of the longest name and an active guard, one without steps, and ten more."""
+    with httpx2.Client(base_url=url, timeout=60) as client:
         for stream in (_LONG, "new", *(f"site-{number}" for number in range(10))):
             client.put(f"/streams/{stream}", json={"policy": "small", "x0": [0.0]}).raise_for_status()
         for context in (1.0, 9.0, 0.0):
@@ -97,7 +102,7 @@ def test_streams_are_found_and_sorted(crowded_url, browser):
     assert names == sorted(names)
     browser.find_element("id", "find").send_keys("SITE-3")
     assert browser.execute_script(shown) == ["site-3"]
-    browser.find_element("id", "find").send_keys("nobody")
+    browser.find_element("id", "find").send_keys("none-such")
     assert browser.execute_script(shown) == []
     assert browser.find_element("id", "none").is_displayed()
     browser.find_element("id", "find").clear()
@@ -116,7 +121,7 @@ def test_streams_are_found_and_sorted(crowded_url, browser):
 
 @pytest.mark.parametrize("width", [1400, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_every_screen_and_can_be_read(crowded_url, browser, width, scheme):
+def test_layout_contrast_and_accessibility(crowded_url, browser, width, scheme):
     url = crowded_url
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
@@ -128,8 +133,8 @@ def test_it_fits_every_screen_and_can_be_read(crowded_url, browser, width, schem
         assert wide <= 0, (path, width)
         assert browser.execute_script(_CONTRAST) >= 4.5  # WCAG AA, for the softest text on a card
         if path != "/docs":
-            soon(browser, "return document.getElementById('link').textContent", "live", 20)
-        assert grave_violations(browser) == []
+            wait_for(browser, "return document.getElementById('connection').textContent", "live", 20)
+        assert find_violations(browser) == []
     assert browser.execute_script("return matchMedia('(prefers-color-scheme: dark)').matches") is (scheme == "dark")
 
 

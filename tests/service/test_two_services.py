@@ -1,16 +1,18 @@
-"""Two services on one PostgreSQL: who watches one sees the steps of both; and the database may go away for a while."""
+"""Two services on one PostgreSQL: watchers of one see the steps of both; the database may be away for a while."""
 
 import contextlib
 import json
 import threading
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 
 from ecl2o.service import Store
 from ecl2o.service.http import Access, make_app
-from ecl2o.service.pg_notify import MOST_BYTES, parts
+from ecl2o.service.pg_notify import MAX_PAYLOAD, join_payloads
+
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
@@ -20,40 +22,40 @@ def urls(postgresql, policy_bytes, running_app):
         urls = [stack.enter_context(running_app(app)) for app in apps]
         for stream in ("here", "there", "away"):
             made = {"policy": "small", "x0": [0.0]}
-            httpx.put(f"{urls[0]}/streams/{stream}", json=made, timeout=60).raise_for_status()
+            httpx2.put(f"{urls[0]}/streams/{stream}", json=made, timeout=60).raise_for_status()
         yield urls
 
 
 def step(url: str, stream: str, number: int) -> dict:
     asked = {"step": number, "context": [3.0 * (number % 2)]}
-    return httpx.post(f"{url}/streams/{stream}/steps", json=asked, timeout=60).raise_for_status().json()
+    return httpx2.post(f"{url}/streams/{stream}/steps", json=asked, timeout=60).raise_for_status().json()
 
 
 class Watcher:
-    """Hears the events of a service until it has heard of so many steps."""
+    """Collect the steps of a service's events, up to a number."""
 
     def __init__(self, url: str, count: int):
-        self.heard: list[dict] = []
-        self._begun = threading.Event()
+        self.steps: list[dict] = []
+        self._connected = threading.Event()
         self._thread = threading.Thread(target=self._listen, args=(url, count), daemon=True)
         self._thread.start()
-        assert self._begun.wait(30)
+        assert self._connected.wait(30)
 
     def _listen(self, url, count):
-        with httpx.stream("GET", f"{url}/events", timeout=30) as events:
+        with httpx2.stream("GET", f"{url}/events", timeout=30) as events:
             for line in events.iter_lines():
-                self._begun.set()
+                self._connected.set()
                 if line.startswith("data:"):
-                    self.heard += json.loads(line[5:])
-                    if len(self.heard) >= count:
+                    self.steps += json.loads(line[5:])
+                    if len(self.steps) >= count:
                         return
 
     def all(self) -> list[dict]:
         self._thread.join(30)
-        return self.heard
+        return self.steps
 
 
-def test_steps_of_the_other_service_are_heard_once_and_whole(urls):
+def test_each_service_announces_the_steps_of_both_once(urls):
     first, second = urls
     watchers = [Watcher(first, 12), Watcher(second, 12)]
     made = []
@@ -66,59 +68,59 @@ def test_steps_of_the_other_service_are_heard_once_and_whole(urls):
 
     for watcher in watchers:
         assert by_name(watcher.all()) == by_name(made)
-    counted = sum(float(httpx.get(f"{url}/metrics").text.split("ecl2o_steps_total{")[1].split()[1]) for url in urls)
-    assert counted == 12  # each step by the service that played it
+    counted = sum(float(httpx2.get(f"{url}/metrics").text.split("ecl2o_steps_total{")[1].split()[1]) for url in urls)
+    assert counted == 12  # each step is counted by the service that executed it
 
 
-def test_notices_are_short_enough_and_complete():
+def test_payloads_are_short_enough_and_complete():
     pairs = [f"{key}.{2**31 - 1}" for key in range(10**6, 10**6 + 5000)]
-    made = list(parts(pairs))
+    made = list(join_payloads(pairs))
     assert ",".join(made).split(",") == pairs
-    assert max(map(len, made)) + 33 <= MOST_BYTES
-    assert list(parts([])) == []
+    assert max(map(len, made)) + 33 <= MAX_PAYLOAD
+    assert list(join_payloads([])) == []
 
 
-def test_a_text_that_the_database_cannot_have_is_refused_and_no_trouble(urls):
-    assert httpx.get(f"{urls[0]}/streams?after=%00").status_code == 422
-    answer = httpx.post(f"{urls[0]}/steps", json={"\x00": [1.0], "away": {"step": 1, "context": [1.0]}}).json()
+def test_text_that_the_database_rejects_is_an_error_of_the_request(urls):
+    assert httpx2.get(f"{urls[0]}/streams?after=%00").status_code == 422
+    answer = httpx2.post(f"{urls[0]}/steps", json={"\x00": [1.0], "away": {"step": 1, "context": [1.0]}}).json()
     assert (set(answer["answered"]), answer["refused"]["\x00"]["status"]) == ({"away"}, 404)
-    assert httpx.get(f"{urls[0]}/readyz").status_code == 200
+    assert httpx2.get(f"{urls[0]}/readyz").status_code == 200
 
 
-def test_a_database_that_is_read_only_and_then_cut_off(urls, postgresql):
-    url, done = urls[0], httpx.get(f"{urls[0]}/streams/away").json()["steps"]
+def test_recovery_from_a_read_only_and_unreachable_database(urls, postgresql):
+    url, done = urls[0], httpx2.get(f"{urls[0]}/streams/away").json()["steps"]
     elsewhere = postgresql.replace("/postgres", "/template1")
     with sa.create_engine(elsewhere, isolation_level="AUTOCOMMIT").connect() as admin:
 
         def cut_off():
             admin.execute(sa.text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'postgres'"))
 
-        def is_told(words):
-            answer = httpx.post(f"{url}/streams/away/steps", json={"context": [1.0]}, timeout=60)
-            ready = httpx.get(f"{url}/readyz", timeout=60)
+        def check_unavailable(reason):
+            answer = httpx2.post(f"{url}/streams/away/steps", json={"context": [1.0]}, timeout=60)
+            ready = httpx2.get(f"{url}/readyz", timeout=60)
             assert (answer.status_code, ready.status_code) == (503, 503), (answer.text, ready.text)
-            assert words in answer.text
-            assert words in ready.text
+            assert reason in answer.text
+            assert reason in ready.text
             assert "psycopg" not in answer.text + ready.text
 
         try:
             admin.execute(sa.text("ALTER DATABASE postgres SET default_transaction_read_only = on"))
             cut_off()
-            is_told("it is read-only")
-            assert httpx.get(f"{url}/streams/away").json()["steps"] == done
+            check_unavailable("it is read-only")
+            assert httpx2.get(f"{url}/streams/away").json()["steps"] == done
             admin.execute(sa.text("ALTER DATABASE postgres ALLOW_CONNECTIONS false"))
             cut_off()
-            is_told("the database does not answer")
+            check_unavailable("the database does not answer")
         finally:
             admin.execute(sa.text("ALTER DATABASE postgres RESET default_transaction_read_only"))
             admin.execute(sa.text("ALTER DATABASE postgres ALLOW_CONNECTIONS true"))
             cut_off()
-    assert httpx.get(f"{url}/readyz", timeout=60).json() == {"ready": True, "reasons": []}
+    assert httpx2.get(f"{url}/readyz", timeout=60).json() == {"ready": True, "reasons": []}
     assert step(url, "away", done + 1)["step"] == done + 1
-    watcher = Watcher(urls[0], 1)  # the listener finds its way back
+    watcher = Watcher(urls[0], 1)  # the listener reconnects
     for number in range(done + 2, done + 12):
         step(urls[1], "away", number)
         watcher._thread.join(1)
-        if watcher.heard:
+        if watcher.steps:
             break
-    assert watcher.heard
+    assert watcher.steps

@@ -83,16 +83,19 @@ class ReferenceTracking(AbstractAgent):
             expert, _, expert_info = Independent(ROBD()).step(problem, state.expert, observation)
             expert_cost = expert_info.details["cost"]
         guard = info.details if "left" in info.details else {}
-        figures = StepFigures(
-            cost=cost,
-            optimum=unknown if work is None else optimum,
-            expert=expert_cost,
-            period_cost=guard.get("cost", unknown),
-            period_reference=guard.get("optimum", guard.get("expert_cost", unknown)),
-            promise_left=guard.get("left", unknown),
-            guard_active=guard.get("active", unknown),
-        )
-        details = {**info.details, "figures": jnp.stack([jnp.asarray(figure, cost.dtype) for figure in figures])}
+        figures = {
+            "cost": cost,
+            "optimum": unknown if work is None else optimum,
+            "expert": expert_cost,
+            "period_cost": guard.get("cost", unknown),
+            "period_reference": guard.get("optimum", guard.get("expert_cost", unknown)),
+            "promise_left": guard.get("left", unknown),
+            "guard_active": guard.get("active", unknown),
+        }
+        details = {
+            **info.details,
+            "figures": jnp.stack([jnp.asarray(figures[name], cost.dtype) for name in StepFigures._fields]),
+        }
         return (
             ReferenceTrackingState(inner, cost, optimum, work, expert),
             action,

@@ -40,14 +40,18 @@ class StepRecord:
     ]
     promise: Annotated[float | None, Field(description="The promised ratio; null without a promise.")]
     promise_left: Annotated[float | None, Field(description="What the promise allows to be spent, in units of cost.")]
-    guard_active: Annotated[bool | None, Field(description="Whether the guard changed the action; null without a guard.")]
+    guard_active: Annotated[
+        bool | None, Field(description="Whether the guard changed the action; null without a guard.")
+    ]
     expert: Annotated[float | None, Field(description="Total cost of R-OBD on the same contexts so far.")]
     context: Annotated[list[float | None], Field(description="The context as sent; null for a missing number.")]
     screened: Annotated[bool, Field(description="Whether the context was missing or implausible and was replaced.")]
     context_used: Annotated[list[float], Field(description="The context that action and costs refer to.")]
     unconverged: Annotated[
         bool,
-        Field(description="Whether a solve did not converge or the promise no longer holds: no guarantee for this action."),
+        Field(
+            description="Whether a solve did not converge or the promise no longer holds: no guarantee for this action."
+        ),
     ]
     at: Annotated[float, Field(description="Time of the step, in seconds since 1970.")]
 

@@ -64,7 +64,9 @@ class LoadedPolicy:
         if past is not None and past.ndim != 2:
             raise InvalidRequestError("history must be a list of contexts, each a list of numbers.")
         if x0 is None and (past is None or not len(past)):
-            raise InvalidRequestError("Give x0, the action in force, or a history: the policy has no history of its own.")
+            raise InvalidRequestError(
+                "Give x0, the action in force, or a history: the policy has no history of its own."
+            )
         try:
             first = np.asarray(x0, float) if x0 is not None else choose_x0(policy, past[-1])  # pyright: ignore
             if policy.dim is not None and len(first) != policy.dim:

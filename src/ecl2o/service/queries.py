@@ -56,7 +56,9 @@ streams = sa.Table(
     sa.Column("policy", sa.String(128), sa.ForeignKey("policies.name"), nullable=False, index=True),
     sa.Column("x0", sa.Text, nullable=False),
     sa.Column("history", sa.Integer, nullable=False),
-    sa.Column("request_hash", sa.String(64), nullable=False),  # of the request that created it, to recognise a repetition
+    sa.Column(
+        "request_hash", sa.String(64), nullable=False
+    ),  # of the request that created it, to recognise a repetition
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("updated", sa.Double, nullable=False),  # time of the last step, or of creation
     sa.Column("steps", sa.Integer, nullable=False),
@@ -142,7 +144,8 @@ def lock_streams(connection: sa.Connection, ids: Iterable[str]) -> dict[str, Str
     found = {}
     for some in _chunks(sorted(ids)):
         query = sa.select(*_POSITION).where(streams.c.id.in_(some)).order_by(streams.c.id).with_for_update()
-        found.update((row[1], StreamPosition(*row)) for row in connection.execute(query))
+        positions = (StreamPosition(*row) for row in connection.execute(query))
+        found.update((position.id, position) for position in positions)
     return found
 
 
@@ -210,7 +213,9 @@ def load_last_steps(connection: sa.Connection, keys: Sequence[int]) -> dict[int,
 
 # Streams
 
-_STREAM = [streams.c[name] for name in ("key", "request_hash", "id", "policy", "x0", "history", "created", "steps", "last")]
+_STREAM = [
+    streams.c[name] for name in ("key", "request_hash", "id", "policy", "x0", "history", "created", "steps", "last")
+]
 
 
 def _read_stream(row: sa.Row) -> StoredStream:

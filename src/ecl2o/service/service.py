@@ -256,13 +256,13 @@ class Service:
         with self.store.begin_read() as connection:
             found = queries.summarize_streams(connection)
         usages = []
-        for name, *totals in found:
+        for name, streams, steps, live_ratio_max, promise_left_min in found:
             try:
                 policy = self.get_policy(name)
                 promise, units = policy.promise, policy.units
             except ServiceError:  # reported by `list_failures`
                 promise, units = None, ""
-            usages.append(PolicyUsage(name, *totals, promise, units))
+            usages.append(PolicyUsage(name, streams, steps, live_ratio_max, promise_left_min, promise, units))
         return usages
 
 

@@ -130,9 +130,7 @@ class StepExecutor:
         if made:
             queries.append_steps(connection, made, batch.time)
 
-    def _load_states(
-        self, connection: sa.Connection, positions: list[StreamPosition], batch: StepBatch
-    ) -> list[bytes]:
+    def _load_states(self, connection: sa.Connection, positions: list[StreamPosition], batch: StepBatch) -> list[bytes]:
         """Return each stream's state: from the cache if it is after the stream's last step, else from the database."""
         found: dict[int, bytes] = {}
         for position in positions:

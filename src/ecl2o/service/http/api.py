@@ -74,7 +74,8 @@ class ErrorBody(BaseModel):
 def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI description of a route's errors: these, and those of any route."""
     return {
-        status: {"model": ErrorBody, "description": _DESCRIPTIONS[status]} for status in sorted({*_ANY_ROUTE, *statuses})
+        status: {"model": ErrorBody, "description": _DESCRIPTIONS[status]}
+        for status in sorted({*_ANY_ROUTE, *statuses})
     }
 
 
@@ -98,7 +99,9 @@ class NewStep(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     context: _Number | _NumbersOrMissing | None = Field(description="Numbers; null for a missing number.")
-    step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = Field(None, description="1, 2, ... Default: the next.")
+    step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = Field(
+        None, description="1, 2, ... Default: the next."
+    )
 
 
 class StepResults(BaseModel):
@@ -360,7 +363,9 @@ def _format_csv(steps: list[StepRecord]) -> str:
     for index, step in enumerate(steps):
         flat: dict[str, Any] = {}
         for name, value in vars(step).items():
-            flat |= {f"{name}_{k}": entry for k, entry in enumerate(value)} if isinstance(value, list) else {name: value}
+            flat |= (
+                {f"{name}_{k}": entry for k, entry in enumerate(value)} if isinstance(value, list) else {name: value}
+            )
         if index == 0:
             writer.writerow(flat)
         writer.writerow(flat.values())

@@ -17,7 +17,11 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5) 
 _STEP_COUNTERS: tuple[tuple[str, str, Callable[[StepRecord], bool | None]], ...] = (
     ("ecl2o_steps", "Steps executed", lambda step: True),
     ("ecl2o_guard_active_steps", "Steps in which the guard changed the action", lambda step: step.guard_active),
-    ("ecl2o_screened_steps", "Steps whose context was missing or implausible and was replaced", lambda step: step.screened),
+    (
+        "ecl2o_screened_steps",
+        "Steps whose context was missing or implausible and was replaced",
+        lambda step: step.screened,
+    ),
     (
         "ecl2o_unconverged_steps",
         "Steps in which a solve did not converge or the promise no longer held",

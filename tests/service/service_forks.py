@@ -1,10 +1,10 @@
-"""Services that are born again whenever they are killed: a process that has imported and compiled everything forks them.
+"""Fork services from a process that has imported and compiled everything, so that a restart takes a tenth of a second.
 
-A new life takes a tenth of a second, not a second. What it inherits is code and the policy's program; streams, states and
-policies it has from the store. test_kills compares its answers with those of a program that was compiled in another process.
+A forked service inherits code and the compiled step; policies, streams and states come from the store. test_kills compares its
+answers with those of a stepper that was compiled in another process.
 
-Argument: the policy file. A line of standard input is a port and a store: the service there is born once the one before it is
-dead, and its process id is written. When the input ends, all are killed.
+Argument: the policy file. Each line of standard input is a port and a store: the service is started as soon as the previous one
+on that port is dead, and its process id is printed. When the input ends, all services are killed.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import warnings
 from pathlib import Path
 
 
-def live(store: str, port: int, policy: Path) -> None:
+def run_service(store: str, port: int, policy: Path) -> None:
     from ecl2o.service.http import Access, serve
     from ecl2o.service.http.app import bind
 
@@ -25,7 +25,7 @@ def live(store: str, port: int, policy: Path) -> None:
 
 
 def prepare(policy: Path) -> None:
-    """Import all, and make the program of the policy's streams; it runs in its caller's thread, so it may be forked."""
+    """Import everything and compile the step; it runs in its caller's thread, so it may be forked."""
     from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
 
     use_synchronous_dispatch()
@@ -36,24 +36,24 @@ def prepare(policy: Path) -> None:
     from ecl2o.service import policy_registry
 
     sizes = (1, 1, 0)
-    lanes = policy_registry.Lanes(load(policy), *sizes)
-    lanes.play([lanes.begin(np.zeros(1), np.zeros((0, 1)))], [[1.0]])
+    stepper = policy_registry.BatchedStepper(load(policy), *sizes)
+    stepper.step([stepper.start(np.zeros(1), np.zeros((0, 1)))], [[1.0]])
 
-    def inherited(_policy, *asked):
-        assert asked == sizes
-        return lanes
+    def get_stepper(_policy, *requested):
+        assert requested == sizes
+        return stepper
 
-    policy_registry.Lanes = inherited
+    policy_registry.BatchedStepper = get_stepper
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(rehearse(f"sqlite:///{folder}/rehearsal.db", policy))
+        asyncio.run(warm_up(f"sqlite:///{folder}/warm-up.db", policy))
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
     gc.collect()
-    gc.freeze()  # a child that looks for garbage would copy every page
+    gc.freeze()  # garbage collection in a child would copy every page
 
 
-async def rehearse(store: str, policy: Path) -> None:
-    """A life without a port: what is imported and worked out at the first request is so before the first birth."""
-    import httpx
+async def warm_up(store: str, policy: Path) -> None:
+    """Serve some requests without a port, so that everything is imported before the first fork."""
+    import httpx2
     import uvicorn
 
     from ecl2o.service import Store
@@ -63,7 +63,7 @@ async def rehearse(store: str, policy: Path) -> None:
     uvicorn.Config(app).load()
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client,
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1") as client,
     ):
         await client.put("/streams/a", json={"policy": policy.stem, "x0": [0.0]})
         await client.post("/streams/a/steps", json={"step": 1, "context": [1.0]})
@@ -71,12 +71,12 @@ async def rehearse(store: str, policy: Path) -> None:
         assert (await client.get("/readyz")).status_code == 200
 
 
-def birth(store: str, port: int, policy: Path) -> int:
+def fork_service(store: str, port: int, policy: Path) -> int:
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            live(store, port, policy)
+            run_service(store, port, policy)
             status = 0
         finally:
             os._exit(status)
@@ -93,8 +93,8 @@ def main() -> None:
             if port in children:
                 _, status = os.waitpid(children.pop(port), 0)
                 if not os.WIFSIGNALED(status):
-                    sys.exit(f"the service ended by itself with {status}")
-            children[port] = birth(store, int(port), policy)
+                    sys.exit(f"the service ended on its own with status {status}")
+            children[port] = fork_service(store, int(port), policy)
             print(children[port], flush=True)
     finally:
         for child in children.values():
