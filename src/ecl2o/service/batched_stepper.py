@@ -146,7 +146,7 @@ class BatchedStepper:
         self._lock = threading.Lock()
         promise = policy.agent.promise(policy.problem)
         self.context_dim = context_dim
-        self.promise = None if promise is None else float(promise.ratio)
+        self.promise = None if promise is None else promise.ratio
         self.plausible = policy.contract.plausible
         self.is_screened = self.plausible is not None
         try:

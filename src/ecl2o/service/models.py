@@ -95,30 +95,12 @@ class StreamRecord:
 
 
 @dataclasses.dataclass
-class PromiseInfo:
-    """cost <= ratio x reference + allowance in every `period` steps; a period of null is the whole run."""
-
-    text: str
-    ratio: float
-    reference: str
-    allowance: float
-    period: int | None
-
-    @classmethod
-    def of(cls, promise: Promise | None) -> "PromiseInfo | None":
-        """Return a guard's promise as plain values."""
-        if promise is None:
-            return None
-        return cls(str(promise), float(promise.ratio), promise.reference, float(promise.allowance), promise.period)
-
-
-@dataclasses.dataclass
 class PolicySummary:
     """A stored policy. `error` says why it cannot be loaded; agent and promise are null then."""
 
     name: str
     agent: str | None
-    promise: PromiseInfo | None
+    promise: Promise | None
     error: str | None
 
 
@@ -131,7 +113,7 @@ class PolicyUsage:
     steps: int
     live_ratio_max: float | None
     promise_left_min: float | None
-    promise: PromiseInfo | None
+    promise: Promise | None
     units: str
 
 

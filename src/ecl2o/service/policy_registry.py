@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from ecl2o.agents import Promise
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.json_text import as_json
 from ecl2o.policy.context_validation import check_magnitude
@@ -22,7 +23,6 @@ from ecl2o.policy.runner import infer_context_dim
 from ecl2o.policy.start_run import choose_x0, trim_history
 from ecl2o.service import queries
 from ecl2o.service.batched_stepper import MAX_STREAM_BYTES, BatchedStepper
-from ecl2o.service.models import PromiseInfo
 from ecl2o.service.store import Store
 
 _MAX_HISTORY_LENGTHS = 16  # per policy; each length is a compilation
@@ -37,9 +37,9 @@ class LoadedPolicy:
     policy: Policy
 
     @property
-    def promise(self) -> PromiseInfo | None:
-        """The promise, or None."""
-        return PromiseInfo.of(self.policy.agent.promise(self.policy.problem))
+    def promise(self) -> Promise | None:
+        """What the policy guarantees, or None."""
+        return self.policy.agent.promise(self.policy.problem)
 
     @property
     def units(self) -> str:
@@ -81,9 +81,8 @@ class LoadedPolicy:
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the policy as JSON values."""
-        promise = self.promise
-        stated = None if promise is None else dataclasses.asdict(promise)
-        return {"name": self.name, "promise": stated, **as_json(describe(self.policy))}
+        promise = None if self.promise is None else self.promise.to_json()
+        return {"name": self.name, "promise": promise, **as_json(describe(self.policy))}
 
 
 def read_policy(name: str, file: bytes) -> LoadedPolicy:

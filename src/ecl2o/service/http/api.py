@@ -12,12 +12,12 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, Strict, StrictInt
 
+from ecl2o.agents import Promise
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.service.http.metrics import Metrics
 from ecl2o.service.models import (
     Hindsight,
     PolicySummary,
-    PromiseInfo,
     StepRecord,
     StepRequest,
     StepResult,
@@ -131,7 +131,7 @@ class PolicyDescription(BaseModel):
     model_config = ConfigDict(extra="allow")
     name: str
     agent: str
-    promise: PromiseInfo | None
+    promise: Promise | None
 
 
 class StoredPolicy(BaseModel):

@@ -12,10 +12,11 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
+from ecl2o.agents import Promise
 from ecl2o.exceptions import ServiceError
 from ecl2o.service.http.api import Name, status_of
 from ecl2o.service.http.middleware import COOKIE, Access
-from ecl2o.service.models import PolicyUsage, PromiseInfo, StreamRecord
+from ecl2o.service.models import PolicyUsage, StreamRecord
 from ecl2o.service.policy_registry import LoadedPolicy
 from ecl2o.service.service import Service
 
@@ -43,15 +44,10 @@ def format_number(value: float | int | None, digits: int = 4) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def format_promise(promise: PromiseInfo | None) -> str:
-    """Format a promise in one line, with mathematical signs."""
-    return "no promise" if promise is None else promise.text.replace("<=", "\u2264").replace(" x ", " \u00d7 ")
-
-
-def share_left(live_ratio: float | None, promise: PromiseInfo | None) -> float | None:
+def share_left(live_ratio: float | None, promise: Promise | None) -> float | None:
     """Return how much of a promise is left, from 1 (cost equals the reference) to 0 (cost is at the promised ratio).
 
-    >>> share_left(1.5, PromiseInfo("", 2.0, "the optimum", 0.0, None))
+    >>> share_left(1.5, Promise(2.0))
     0.5
     """
     if promise is None or live_ratio is None or promise.ratio <= 1:
@@ -64,7 +60,7 @@ class _Row:
     """A stream as a row of the table: its record, and what the page derives from it."""
 
     stream: StreamRecord
-    promise: PromiseInfo | None
+    promise: Promise | None
     units: str
 
     @property
@@ -88,7 +84,7 @@ def _describe_policy(policy: LoadedPolicy) -> list[tuple[str, str]]:
     pairs = [
         ("Policy", policy.name),
         ("Agent", about["agent"]),
-        ("Promise", format_promise(policy.promise)),
+        ("Promise", str(policy.promise or "none")),
         ("Hitting cost", f"{problem['hitting']}, m = {format_number(problem['m'])}"),
         ("Movement cost", problem["switching"]),
         ("Actions", f"{problem['actions']}, {problem['dim']} number{'s' if problem['dim'] != 1 else ''}"),
@@ -106,7 +102,7 @@ def _describe_policy(policy: LoadedPolicy) -> list[tuple[str, str]]:
 def add_page(app: FastAPI, service: Service, access: Access) -> None:
     """Add the routes of the page to the application."""
     templates = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=select_autoescape())
-    templates.filters |= {"number": format_number, "promise": format_promise}
+    templates.filters["number"] = format_number
 
     def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
         return HTMLResponse(templates.get_template(template).render(**values), status)
