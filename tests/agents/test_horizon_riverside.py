@@ -1,6 +1,7 @@
 """RHC on Riverside 2015: the reference's figures, an independent NumPy RHC, and what a practitioner's forecast reaches."""
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ from ecl2o.data import weather_contexts
 from ecl2o.evaluation import metrics
 from ecl2o.forecasters import Persistence, RollingProfile
 from ecl2o.offline import oracle_days
+
+REFERENCE = Path(__file__).parents[1] / "reference" / "riverside_2015.json"
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
@@ -38,8 +41,8 @@ def measured(riverside, agent, forecaster=None):
     return runs, {name: float(value) for name, value in figures.items()}
 
 
-def test_one_future_context_gives_the_figures_of_the_reference(riverside, shared):
-    reference = json.loads((shared / "reference" / "riverside_2015.json").read_text())
+def test_one_future_context_gives_the_figures_of_the_reference(riverside):
+    reference = json.loads(REFERENCE.read_text())
     row = reference["rhc, 1 future context, exact, planning window cut at the end of the day"]
     assert measured(riverside, ec.RHC(1))[1] == pytest.approx(row, abs=1e-6)
 
@@ -78,6 +81,6 @@ def test_the_forecast_of_a_practitioner(riverside):
     assert cut["normalized_average_cost"] == pytest.approx(1.1109, abs=5e-5)
 
 
-def test_persistence_makes_it_r_obd(riverside, shared):
-    row = json.loads((shared / "reference" / "riverside_2015.json").read_text())["r-obd"]
+def test_persistence_makes_it_r_obd(riverside):
+    row = json.loads(REFERENCE.read_text())["r-obd"]
     assert measured(riverside, ec.RHC(47, truncate=False), Persistence())[1] == pytest.approx(row, abs=1e-6)

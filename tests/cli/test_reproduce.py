@@ -32,14 +32,14 @@ def runs(monkeypatch, tmp_path):
         return study
 
     monkeypatch.setattr(demand_response, "run", run)
-    monkeypatch.setattr("ecl2o.paper.report.save_plate", _stub_plate)
+    monkeypatch.setattr("ecl2o.paper.report.save_report_figure", _stub_figure)
     return seen
 
 
-def _stub_plate(plate, study, folder):
+def _stub_figure(figure, study, folder):
     """Drawing is tested elsewhere."""
     for kind in ("png", "svg"):
-        (folder / f"{plate.stem}.{kind}").write_text("<svg/>")
+        (folder / f"{figure.stem}.{kind}").write_text("<svg/>")
 
 
 def test_options_become_settings_and_a_folder_is_left(runs, tmp_path):

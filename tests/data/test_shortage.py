@@ -1,6 +1,7 @@
 """The two pipelines from weather to contexts, against the reference and against plain re-computations."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,8 @@ from weather_texts import psm_text, weather_table
 
 from ecl2o.data import Split, built_in_weather, hann_smooth, read_weather, weather_contexts
 from ecl2o.exceptions import DataError
+
+REFERENCE = Path(__file__).parents[1] / "reference" / "riverside_2015.json"
 
 SITES = {
     "riverside": "nsrdb_riverside_2015.csv",
@@ -23,7 +26,7 @@ def raw_columns(path) -> tuple[np.ndarray, ...]:
 
 
 def test_authors_code_reproduces_the_reference(shared):
-    reference = json.loads((shared / "reference" / "riverside_2015.json").read_text())["context"]
+    reference = json.loads(REFERENCE.read_text())["context"]
     contexts = weather_contexts(shared / "data" / SITES["riverside"], preset="authors-code")
     values = contexts.values[:, 0]
     assert len(values) == reference["hours"]

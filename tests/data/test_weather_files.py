@@ -1,6 +1,7 @@
 """Weather files read right, with pvlib's own readers as referees."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pvlib
 import pytest
 from weather_texts import psm_text, weather_table
 
-from ecl2o.data import built_in_weather, read_weather
+from ecl2o.data import built_in_weather, read_weather, weather_contexts
 
 PVLIB_NAMES = {"ghi": "ghi", "temp_air": "temperature", "wind_speed": "wind_speed"}
 PVLIB_DATA = Path(pvlib.__file__).parent / "data"
@@ -175,3 +176,24 @@ def test_plain_csv_with_a_time_column(write):
     assert (again.index == frame.index).all()
     assert (plain.kind, plain.timezone) == ("CSV", -5.0)
     assert metadata.as_dict()["years"][0] == 1980
+
+
+def test_the_built_in_year_is_what_the_source_file_holds():
+    frame, metadata = built_in_weather()
+    original, source = read_weather(PVLIB_DATA / "723170TYA.CSV")
+    pd.testing.assert_frame_equal(frame, original, check_exact=True)
+    assert replace(metadata, file=source.file, sha256=source.sha256, built_in=False) == source
+    assert hashlib.sha256(frame.to_numpy().tobytes("C")).hexdigest()[:16] == "75beb1c7e76b4ebe"
+
+
+@pytest.mark.parametrize(
+    ("preset", "scale", "base_shortage", "digest"),
+    [
+        ("authors-code", 8.842730401147123e-06, 90469.79424999999, "601e19c1c6b37f00"),
+        ("paper", 1.1094946129023016e-07, 9013112.712499999, "9812f22642d83f57"),
+    ],
+)
+def test_the_contexts_of_the_built_in_year_stay_as_they_are(preset, scale, base_shortage, digest):
+    contexts = weather_contexts(preset=preset)
+    assert (contexts.scale, contexts.base_shortage) == (scale, base_shortage)
+    assert hashlib.sha256(contexts.values.tobytes()).hexdigest()[:16] == digest

@@ -1,6 +1,7 @@
 """The deterministic figures of an independent implementation on Riverside 2015, from file to ratio."""
 
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
 from ecl2o.running import rollout_days
 
+REFERENCE = Path(__file__).parents[1] / "reference" / "riverside_2015.json"
+
 TRUSTED_MEAN = "mla-robd, trust 0.3, advice = mean of the training contexts"
 
 
@@ -22,7 +25,7 @@ TRUSTED_MEAN = "mla-robd, trust 0.3, advice = mean of the training contexts"
 def study(shared):
     contexts = weather_contexts(shared / "data" / "nsrdb_riverside_2015.csv", preset="authors-code")
     problem = Problem(SquaredTracking(1.0), Mahalanobis.isotropic(alpha=10.0, dim=1))
-    reference = json.loads((shared / "reference" / "riverside_2015.json").read_text())
+    reference = json.loads(REFERENCE.read_text())
     x0, days, _ = contexts.test_days()
     best, _ = oracle_days(problem, jnp.asarray(x0), jnp.asarray(days))
     return contexts, problem, reference, best

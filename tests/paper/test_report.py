@@ -86,7 +86,7 @@ def test_the_folder_is_complete_and_nothing_else_is_left(study, folder):
         "figures",
         "policies",
     }
-    expected = {f"{plate.stem}.{kind}" for plate in report_figures(study) for kind in REPORT_FORMATS}
+    expected = {f"{figure.stem}.{kind}" for figure in report_figures(study) for kind in REPORT_FORMATS}
     assert {entry.name for entry in (folder / "figures").iterdir()} == expected
     assert [entry.name for entry in folder.parent.iterdir()] == ["results"]
     for name, policy in study.policies.items():
@@ -139,7 +139,7 @@ def test_the_page_says_everything(page, study):
     for entry in study.skipped.values():
         assert f"{entry.label}does not apply: {entry.reason}" in text
         assert entry.what in text
-    assert all(" ".join(plate.caption.split()) in text for plate in report_figures(study))
+    assert all(" ".join(figure.caption.split()) in text for figure in report_figures(study))
     assert all(heading in text for heading in HEADINGS)
     assert "li2022expert" in text
     assert "goel2019beyond" in text
@@ -255,7 +255,7 @@ def test_a_quick_run_leaves_networks_out_of_its_table_and_says_so():
     assert [label.get_text() for label in draw_bars(quick).axes[0].get_yticklabels()] == labels
     for draw in (draw_tails, draw_trade_off):
         assert {line.get_label() for line in draw(quick).axes[0].get_lines()} <= set(labels)
-    stems = [[plate.stem for plate in report_figures(one)] for one in (quick, fake_study())]
+    stems = [[figure.stem for figure in report_figures(one)] for one in (quick, fake_study())]
     assert set(stems[1]) - set(stems[0]) == {"highest-tails", "worst-day"}
     assert table_notes(fake_study()) == []
 
@@ -266,12 +266,12 @@ def test_the_week_shows_the_winner_and_the_expert(study):
 
 
 def test_captions_say_what_is_easily_misread(study):
-    captions = {plate.stem: plate.caption for plate in report_figures(study)}
+    captions = {figure.stem: figure.caption for figure in report_figures(study)}
     assert "R-OBD's line, at 3.70" in captions["bounds"]
     assert "worst case exactly 1.73" in captions["bounds"]
     assert "moves through" in captions["worst-day"]
     still = dataclasses.replace(study.worst_day, contexts=np.full((24, 1), 0.4))
-    captions = {plate.stem: plate.caption for plate in report_figures(dataclasses.replace(study, worst_day=still))}
+    captions = {figure.stem: figure.caption for figure in report_figures(dataclasses.replace(study, worst_day=still))}
     assert "next to nothing on it, and that is the point" in captions["worst-day"]
 
 
@@ -325,12 +325,12 @@ def test_every_day_is_on_the_map_of_its_quarter(study):
 
 
 def test_moved_days_are_drawn_at_their_amounts_and_only_where_there_are_some(study):
-    assert "moved-days" not in [plate.stem for plate in report_figures(study)]
+    assert "moved-days" not in [figure.stem for figure in report_figures(study)]
     cost = {"r-obd": {"mean": 1.7, "std": 0.0}, "pure-ml": {"mean": 1.2, "std": 0.1}}
     amounts = [("offset", 0.0), ("offset", 0.2), ("offset", -0.1), ("factor", 2.0), ("factor", 0.5)]
     moved = [{"what": what, "amount": amount, "distance": abs(amount), "cost": cost} for what, amount in amounts]
     shifted = dataclasses.replace(study, extra={"shift": {"moved": moved}})
-    assert "moved-days" in [plate.stem for plate in report_figures(shifted)]
+    assert "moved-days" in [figure.stem for figure in report_figures(shifted)]
     offsets, factors = (axes.get_lines()[0].get_xdata().tolist() for axes in draw_moved_days(shifted).axes)
     assert (offsets, factors) == ([-0.1, 0.0, 0.2], [0.5, 1.0, 2.0])
 

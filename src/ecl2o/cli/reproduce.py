@@ -94,6 +94,7 @@ def reproduce(
 
     use_double_precision()
     run = _prepared(name, values)
+    from ecl2o.paper.figures import describe_missing_figures
     from ecl2o.paper.report import write_report
     from ecl2o.plots.folder import PAGE, atomic_folder
 
@@ -104,6 +105,9 @@ def reproduce(
         output.print_json(found.as_json())
     else:
         _print_table(found)
+    missing = describe_missing_figures()
+    if missing is not None:
+        output.messages().print(missing, soft_wrap=True)
     output.messages().print(f"report: {out / PAGE}", soft_wrap=True)
 
 

@@ -16,6 +16,7 @@ All figures of a study, with what to see in each.
 """
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,6 @@ import numpy as np
 from matplotlib import dates
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from sklearn.manifold import TSNE
-from threadpoolctl import threadpool_limits
 
 from ecl2o import theory
 from ecl2o.paper.pareto import pareto_front
@@ -226,8 +225,16 @@ def draw_shift(study: Study, seed: int = 0) -> Figure:
         return figure
 
 
+def has_tsne() -> bool:
+    """Return whether the libraries of the t-SNE figure, the extra `paper`, are installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("sklearn", "threadpoolctl"))
+
+
 def _embed_days(days: np.ndarray, seed: int) -> np.ndarray:
-    """One thread: the same map every time, and no waiting for threads on a busy machine."""
+    """Embed days in the plane, on one thread: the same map every time, and no waiting on a busy machine."""
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
     perplexity = min(_PERPLEXITY, (len(days) - 1) / 3)
     with threadpool_limits(limits=1):
         return TSNE(perplexity=perplexity, init="pca", random_state=seed).fit_transform(days)
@@ -472,7 +479,13 @@ def report_figures(study: Study) -> list[ReportFigure]:
             _draw_study_bounds,
         ),
     ]
-    return [plate for plate in every if not (unfinished and plate.stem in _OF_NETWORKS)]
+    left_out = (*(_OF_NETWORKS if unfinished else ()), *(() if has_tsne() else ("shift",)))
+    return [figure for figure in every if figure.stem not in left_out]
+
+
+def describe_missing_figures() -> str | None:
+    """Return how to get the figures that need an extra, or None if they are there."""
+    return None if has_tsne() else "The t-SNE figure of the days needs scikit-learn: pip install 'ecl2o[paper]'."
 
 
 _MOVED_DAYS = ReportFigure(
@@ -485,11 +498,11 @@ _MOVED_DAYS = ReportFigure(
 )
 
 
-def save_report_figure(plate: ReportFigure, study: Study, folder: Path) -> None:
+def save_report_figure(report_figure: ReportFigure, study: Study, folder: Path) -> None:
     """Draw a figure into a folder, once per format."""
-    figure = plate.draw(study)
+    figure = report_figure.draw(study)
     for kind in REPORT_FORMATS:
-        save_figure(figure, folder / f"{plate.stem}.{kind}")
+        save_figure(figure, folder / f"{report_figure.stem}.{kind}")
 
 
 def _describe_worst_day(study: Study) -> str:

@@ -20,7 +20,7 @@ import tomli_w
 
 from ecl2o.agents import citation
 from ecl2o.agents.citations import named_citation
-from ecl2o.paper.figures import ReportFigure, report_figures, save_report_figure
+from ecl2o.paper.figures import ReportFigure, describe_missing_figures, report_figures, save_report_figure
 from ecl2o.paper.frontier_figures import draw_fronts
 from ecl2o.paper.pareto import SweepRecord, average_over_seeds
 from ecl2o.paper.results import (
@@ -36,7 +36,7 @@ from ecl2o.plots.folder import CONFIG, FIGURES, PAGE, POLICIES, RESULTS, TABLE, 
 from ecl2o.plots.style import PAGE_CSS
 from ecl2o.policy import save
 
-_PACKAGES = ("ecl2o", "jax", "equinox", "optax", "numpy", "scipy", "pandas", "pvlib", "scikit-learn", "matplotlib")
+_PACKAGES = ("ecl2o", "jax", "equinox", "optax", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib")
 
 _MEANINGS = (
     (
@@ -66,11 +66,11 @@ _AUTHORS = (
 
 
 def page(study: Study, settings: str, figures: Mapping[ReportFigure, Path]) -> str:
-    """The report of a study; `settings` is the text of config.toml, `figures` the SVG file of each plate."""
+    """The report of a study; `settings` is the text of config.toml, `figures` the SVG file of each figure."""
     parts = [
         _head(study),
         _section("Results", results_table(study)),
-        _section("Figures", "\n".join(_figure(place, *entry) for place, entry in enumerate(figures.items(), start=1))),
+        _section("Figures", _figures(figures)),
         _section("What each row is", _rows(study)),
         _section("How it was measured", _protocol(study)),
         _section("Settings", _settings(study, settings)),
@@ -133,12 +133,16 @@ def results_table(study: Study) -> str:
     )
 
 
-def _figure(place: int, plate: ReportFigure, file: Path) -> str:
-    data = base64.b64encode(file.read_bytes()).decode("ascii")
-    return (
-        f'<figure id="{plate.stem}">\n<img src="data:image/svg+xml;base64,{data}" alt="{escape(plate.title)}">\n'
-        f"<figcaption><b>{place}. {escape(plate.title)}.</b> {escape(plate.caption)}</figcaption>\n</figure>"
-    )
+def _figures(figures: Mapping[ReportFigure, Path]) -> str:
+    missing = describe_missing_figures()
+    parts = [] if missing is None else [f'<p class="note">{escape(missing)}</p>']
+    for place, (figure, file) in enumerate(figures.items(), start=1):
+        data = base64.b64encode(file.read_bytes()).decode("ascii")
+        parts.append(
+            f'<figure id="{figure.stem}">\n<img src="data:image/svg+xml;base64,{data}" alt="{escape(figure.title)}">\n'
+            f"<figcaption><b>{place}. {escape(figure.title)}.</b> {escape(figure.caption)}</figcaption>\n</figure>"
+        )
+    return "\n".join(parts)
 
 
 def _rows(study: Study) -> str:
@@ -240,20 +244,20 @@ _HEADER = "# Settings of this run. To repeat it: ecl2o reproduce --config {CONFI
 
 def write_report(study: Study, config: dict[str, Any], folder: Path, progress: Callable[[str, int, int], None]) -> None:
     """Everything a run leaves behind, into an empty folder; `config` is what config.toml holds."""
-    shown = report_figures(study)
+    drawn = report_figures(study)
     figures, policies = folder / FIGURES, folder / POLICIES
     figures.mkdir()
     policies.mkdir()
-    for done, plate in enumerate(shown, start=1):
-        save_report_figure(plate, study, figures)
-        progress("report", done, len(shown) + 1)
+    for done, figure in enumerate(drawn, start=1):
+        save_report_figure(figure, study, figures)
+        progress("report", done, len(drawn) + 1)
     for name, policy in study.policies.items():
         save(policies / f"{name}.ecl2o", policy)
     settings = settings_text(config)
     write_text(folder / RESULTS, json.dumps(study.as_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     write_text(folder / CONFIG, _HEADER.format(CONFIG=CONFIG) + settings)
-    write_text(folder / PAGE, page(study, settings, {plate: figures / f"{plate.stem}.svg" for plate in shown}))
-    progress("report", len(shown) + 1, len(shown) + 1)
+    write_text(folder / PAGE, page(study, settings, {figure: figures / f"{figure.stem}.svg" for figure in drawn}))
+    progress("report", len(drawn) + 1, len(drawn) + 1)
 
 
 def settings_text(values: dict[str, Any]) -> str:
