@@ -36,7 +36,7 @@ def measured(riverside, agent, forecaster=None):
         "normalized_average_cost": metrics.average_cost(runs.cost, best.cost),
         "competitive_ratio": metrics.competitive_ratio(runs.cost, same_start),
         "ratio_p99": metrics.tail_ratios(runs.cost, same_start, (99.0,))[0],
-        "ratio_mean": metrics.cost_ratios(runs.cost, same_start).mean(),
+        "ratio_mean": metrics.cost_ratio(runs.cost, same_start).mean(),
     }
     return runs, {name: float(value) for name, value in figures.items()}
 

@@ -19,10 +19,10 @@ def _trajectory(actions, hitting) -> ec.Trajectory:
 
 
 def test_ratios_where_the_oracle_pays_nothing():
-    np.testing.assert_array_equal(metrics.cost_ratios(COST, BEST), [1.5, 1.0, np.inf, 1.25])
+    np.testing.assert_array_equal(metrics.cost_ratio(COST, BEST), [1.5, 1.0, np.inf, 1.25])
     assert float(metrics.competitive_ratio(COST, BEST)) == np.inf
     assert float(metrics.competitive_ratio(jnp.asarray([3.0, 0.0]), jnp.asarray([2.0, 0.0]))) == 1.5
-    slopes = jax.jit(jax.grad(lambda c: jnp.sum(metrics.cost_ratios(c, BEST)[:2])))(COST)
+    slopes = jax.jit(jax.grad(lambda c: jnp.sum(metrics.cost_ratio(c, BEST)[:2])))(COST)
     assert np.isfinite(slopes).all()
 
 

@@ -48,7 +48,7 @@ def test_agents(study, name):
     x0, days, _ = contexts.test_days()
     runs, starts = rollout_days(agent, problem, jnp.asarray(x0), jnp.asarray(days))
     same_start = jax.vmap(lambda start, day: oracle(problem, Instance(start, day)).cost)(starts, jnp.asarray(days))
-    ratios = metrics.cost_ratios(runs.cost, same_start)
+    ratios = metrics.cost_ratio(runs.cost, same_start)
     measured = {
         "normalized_average_cost": metrics.average_cost(runs.cost, best.cost),
         "competitive_ratio": metrics.competitive_ratio(runs.cost, same_start),

@@ -13,11 +13,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from ecl2o.agents.promise import Promise
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import Problem
+from ecl2o.problem import Info, Problem
 
 State = Any
 
@@ -136,31 +136,6 @@ class Observation(eqx.Module):
                 "truncate=True needs Observation.remaining at every step; use truncate=False without a horizon."
             )
         return self.remaining + 1
-
-
-class Info(eqx.Module):
-    """What an agent reports about a step besides the action.
-
-    Args:
-        converged: whether every solve converged, those of the wrapped agent included.
-        advice: (d,), what its advisor proposed. Default: None.
-        details: the agent's own figures by name. Default: none.
-        inner: what the wrapped agent reported. Default: None.
-    """
-
-    converged: Bool[Array, ""]
-    advice: Float[Array, " d"] | None = None
-    details: dict[str, PyTree] = eqx.field(default_factory=dict)
-    inner: "Info | None" = None
-
-    @classmethod
-    def plain(cls) -> "Info":
-        """Return a report of a step without solves, advice and figures.
-
-        >>> bool(Info.plain().converged)
-        True
-        """
-        return cls(jnp.ones((), bool))
 
 
 class AbstractAgent(eqx.Module):

@@ -9,8 +9,7 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.receding_horizon import check_horizon, check_window
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import as_optional_float, check_finite, check_positive
-from ecl2o.problem.hitting import extreme_eigenvalues
+from ecl2o.problem.arrays import as_optional_float, check_finite, check_positive, extreme_eigenvalues
 
 
 class Iterates(eqx.Module):

@@ -16,7 +16,7 @@ import optax
 from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Promise, Reference
-from ecl2o.evaluation.metrics import cost_ratios, drop_rounding_costs
+from ecl2o.evaluation.metrics import cost_ratio, drop_rounding_costs
 from ecl2o.offline import oracle
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
@@ -35,7 +35,7 @@ def measure_ratio(agent: AbstractAgent, problem: Problem, instance: Instance) ->
 
 @eqx.filter_jit
 def _ratio_of(bills: tuple[Float[Array, ""], Float[Array, ""]], problem: Problem, instance: Instance):
-    return cost_ratios(*drop_rounding_costs(jnp.stack(bills), problem, instance.x0, instance.contexts))
+    return cost_ratio(*drop_rounding_costs(jnp.stack(bills), problem, instance.x0, instance.contexts))
 
 
 def search_worst_case(

@@ -226,8 +226,8 @@ class _Measured(eqx.Module):
 def _measured(problem: Problem, x0, days, unit, cost, starts) -> _Measured:
     best = jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
     cost, least, unit = (metrics.drop_rounding_costs(bill, problem, x0, days) for bill in (cost, best.cost, unit))
-    average = metrics.cost_ratios(jnp.mean(cost), jnp.mean(unit))
-    return _Measured(best.actions, best.cost, best.converged, metrics.cost_ratios(cost, least), average)
+    average = metrics.cost_ratio(jnp.mean(cost), jnp.mean(unit))
+    return _Measured(best.actions, best.cost, best.converged, metrics.cost_ratio(cost, least), average)
 
 
 _measured_each = eqx.filter_jit(jax.vmap(_measured))
@@ -237,18 +237,9 @@ def _score(runs: Trajectory, starts: Float[AnyArray, "n d"], measured: _Measured
     error = None
     if runs.advice is not None:  # here and not above, where runs with advice would need a program of their own
         missed = np.sum((np.asarray(runs.advice) - np.asarray(measured.best)) ** 2, axis=(-2, -1))
-        error = _over(float(np.mean(missed)), float(np.mean(np.asarray(measured.optimum))))
+        error = float(
+            metrics.cost_ratio(float(np.mean(missed)), float(np.mean(np.asarray(measured.optimum))), both_zero=0.0)
+        )
     figures = np.asarray(runs.cost), np.asarray(measured.ratio), float(measured.average_cost), error
     unconverged = UnconvergedCounts.count(runs.converged, measured.converged)
     return DailyScore(runs, np.asarray(starts), *figures, unconverged, np.asarray(measured.optimum))
-
-
-def _over(missed: float, optimum: float) -> float:
-    """The one over the other; where the optimum of all days is free, 0 for advice that misses nothing, else infinite.
-
-    >>> _over(3.0, 2.0), _over(0.0, 0.0), _over(1.0, 0.0)
-    (1.5, 0.0, inf)
-    """
-    if optimum > 0:
-        return missed / optimum
-    return np.inf if missed > 0 else 0.0

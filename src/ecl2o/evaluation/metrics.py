@@ -10,23 +10,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem import Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray
+from ecl2o.problem.arrays import AnyArray, cost_ratio
 
 TAIL_PERCENTILES = (90.0, 95.0, 99.0, 99.5)
-
-
-@jax.jit
-def cost_ratios(cost: Float[Array, "*n"], oracle_cost: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """Cost / cost* per instance; where cost* is 0, a cost of 0 counts as 1 and any other as infinite. What is NaN stays NaN.
-
-    >>> import jax.numpy as jnp
-    >>> [float(r) for r in cost_ratios(jnp.array([3.0, 0.0, 1.0]), jnp.array([2.0, 0.0, 0.0]))]
-    [1.5, 1.0, inf]
-    """
-    cost, oracle_cost = jnp.asarray(cost), jnp.asarray(oracle_cost)
-    free = oracle_cost <= 0
-    ratio = cost / jnp.where(free, 1.0, oracle_cost)
-    return jnp.where(free & ~jnp.isnan(cost), jnp.where(cost <= 0, 1.0, jnp.inf), ratio)
 
 
 def drop_rounding_costs(
@@ -58,7 +44,7 @@ def average_cost(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"] | Non
 
 def competitive_ratio(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"]) -> Float[Array, ""]:
     """The largest ratio that occurred (Definition 2, over these instances); oracles from the same x0 as the runs."""
-    return jnp.max(cost_ratios(cost, oracle_cost))
+    return jnp.max(cost_ratio(cost, oracle_cost))
 
 
 @eqx.filter_jit
@@ -68,7 +54,7 @@ def tail_ratios(
     percentiles: tuple[float, ...] = TAIL_PERCENTILES,
 ) -> Float[Array, " p"]:
     """High percentiles of the ratio, interpolated as `numpy.percentile` does; infinite where that meets an infinite one."""
-    ratios, levels = cost_ratios(cost, oracle_cost), jnp.asarray(percentiles)
+    ratios, levels = cost_ratio(cost, oracle_cost), jnp.asarray(percentiles)
     between = jnp.percentile(ratios, levels)
     return jnp.where(jnp.isnan(between), jnp.percentile(ratios, levels, method="higher"), between)
 

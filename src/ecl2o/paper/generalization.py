@@ -138,7 +138,7 @@ def evaluate_theorems(
         rho = theory.tail_prediction_error(mu=mu, mixing_norm=mixing, form=form, **tail, **shared)
         ratio = theory.tail_ratio_bound(problem.m, problem.alpha, problem.beta, trained.trust, rho, form)
         bounds[form] = {"rho_tail": _finite(rho), "ratio": _finite(ratio)}
-    ratios = metrics.cost_ratios(jnp.asarray(measured_cost) / loss.scale.factor, use.best.cost)
+    ratios = metrics.cost_ratio(jnp.asarray(measured_cost) / loss.scale.factor, use.best.cost)
     level = 100 * (1 - DELTA)
     measured = {"rho_tail": _finite(np.percentile(measured_loss + rho_bar, level))}
     measured["ratio"] = _finite(np.percentile(np.asarray(ratios), level))

@@ -1,6 +1,6 @@
 """WHAT is decided: hitting costs, switching costs, action sets, and the records of instances and runs.
 
-Knows `solvers` only.
+Imports `solvers` only.
 """
 
 from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere
@@ -16,7 +16,7 @@ from ecl2o.problem.hitting import (
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.problem import Problem
 from ecl2o.problem.switching import AbstractSwitchingCost, LinearSwitching, Mahalanobis
-from ecl2o.problem.trajectory import Trajectory
+from ecl2o.problem.trajectory import Info, Trajectory
 
 __all__ = [
     "AbstractActionSet",
@@ -28,6 +28,7 @@ __all__ = [
     "ConvexCost",
     "CurvedTracking",
     "Everywhere",
+    "Info",
     "Instance",
     "LinearSwitching",
     "Mahalanobis",

@@ -1,4 +1,4 @@
-"""Action sets X: where actions may lie."""
+"""Action sets X: the actions that are allowed."""
 
 import abc
 
@@ -11,23 +11,54 @@ from ecl2o.problem.arrays import as_float, concrete_value
 
 
 class AbstractActionSet(eqx.Module):
-    """A closed convex set of actions: all of R^d, or a box."""
+    """A set of actions given by bounds on each coordinate. Implement `bounds`, `project` and `check`.
+
+    Solvers read `bounds` only, so the set must be exactly what lies between them.
+
+    >>> import jax.numpy as jnp
+    >>> class AtMost(AbstractActionSet):
+    ...     capacity: float
+    ...
+    ...     def bounds(self, dim, dtype):
+    ...         return jnp.zeros(dim, dtype), jnp.full(dim, self.capacity, dtype)
+    ...
+    ...     def project(self, action):
+    ...         return jnp.clip(action, 0.0, self.capacity)
+    ...
+    ...     def check(self, x0):
+    ...         pass
+    >>> AtMost(2.0).project(jnp.array([-1.0, 3.0])).tolist()
+    [0.0, 2.0]
+    """
 
     @abc.abstractmethod
     def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        """Lower and upper bounds, infinite where there is none."""
+        """Return the lower and the upper bounds, infinite where there is none.
+
+        Args:
+            dim: d, the dimension of actions.
+            dtype: The precision of the bounds.
+
+        Returns:
+            Two arrays (d,).
+        """
 
     @abc.abstractmethod
     def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
-        """The nearest point of the set."""
+        """Return the nearest point of the set, (d,) for (d,)."""
 
     @abc.abstractmethod
     def check(self, x0: Float[Array, " d"]) -> None:
-        """Refuse an initial action of the wrong dimension or outside the set."""
+        """Raise ValueError if an initial action (d,) has the wrong dimension or lies outside the set."""
 
 
 class Everywhere(AbstractActionSet):
-    """X = R^d."""
+    """X = R^d, no bounds.
+
+    >>> import jax.numpy as jnp
+    >>> Everywhere().project(jnp.array([-3.0])).tolist()
+    [-3.0]
+    """
 
     def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         infinite = jnp.full((dim,), jnp.inf, dtype)
@@ -41,11 +72,14 @@ class Everywhere(AbstractActionSet):
 
 
 class Box(AbstractActionSet):
-    """X = {x: lower <= x <= upper}, by coordinate. One number serves all coordinates; a bound may be infinite.
+    """X = {x: lower <= x <= upper}, by coordinate.
 
     Args:
-        lower: (d,) or one number, in the units of actions.
-        upper: (d,) or one number, at least `lower`.
+        lower: (d,), or one number for all coordinates, in the units of actions; may be -inf.
+        upper: The same, at least `lower`; may be inf.
+
+    Raises:
+        ValueError: A bound is NaN or a matrix, the lengths differ, or `lower` exceeds `upper`.
 
     >>> import jax.numpy as jnp
     >>> [float(x) for x in Box(lower=0.0, upper=1.0).project(jnp.array([-3.0, 0.5]))]

@@ -1,6 +1,7 @@
-"""How numbers become leaves: floating arrays, checked where their values are known."""
+"""Arrays: conversion to leaves of a tree, checks of known values, arithmetic that is safe at zero."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -10,18 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-AnyArray = Array | np.ndarray  # where NumPy's arrays are welcome too
+AnyArray = Array | np.ndarray  # JAX's or NumPy's
 
 
 def to_device(value: Any) -> Array:
-    """What `jnp.asarray` makes of a value, which compiles a program for each shape of NumPy's arrays; here none is."""
+    """Convert to a JAX array. `jnp.asarray` compiles a program for each shape of a NumPy array; this does not."""
     if isinstance(value, np.ndarray | np.generic):
-        return jax.device_put(np.array(value))  # a copy, since a device that is the host keeps what it is given
+        return jax.device_put(np.array(value))  # a copy: on the CPU, JAX goes on using the memory it is given
     return jnp.asarray(value)
 
 
 def as_float(value: Any) -> Float[Array, "..."]:
-    """A floating-point array of any shape; integers become floats of the default precision."""
+    """Convert to a floating-point array of any shape; integers get the default precision."""
     array = to_device(value)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"expected real numbers, got complex ones: {value!r}")
@@ -29,62 +30,32 @@ def as_float(value: Any) -> Float[Array, "..."]:
 
 
 def as_optional_float(value: Any) -> Float[Array, "..."] | None:
-    """The same, where None means "not given"."""
+    """Convert as `as_float` does, but pass None through."""
     return None if value is None else as_float(value)
 
 
+def as_pytree(fn: Callable[..., Any]) -> Any:
+    """Wrap a plain function as a tree without leaves; a Module stays as it is."""
+    return fn if isinstance(fn, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(fn)
+
+
 def concrete_value(array: Any) -> np.ndarray | None:
-    """The values of an array as NumPy, or None while JAX is tracing and they are not known."""
+    """Return the values as NumPy, or None while JAX is tracing."""
     return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
 def to_host(array: Any) -> Any:
-    """The values of an array as NumPy, which is cut without compiling; the array itself while JAX is tracing."""
+    """Return the values as NumPy, which slices without compiling; a tracer is returned as it is."""
     return array if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
 def times_identity(weights: Float[Array, "*n"], dim: int) -> Float[Array, "*n d d"]:
-    """The identity times each weight; nothing is compiled where the weights are known."""
+    """Multiply the identity by each weight, in NumPy where the weights are known."""
     return to_device(to_host(weights)[..., None, None] * np.eye(dim, dtype=weights.dtype))
 
 
-def check_finite(name: str, array: Any) -> None:
-    """Refuse NaN and infinity, saying where the first one is."""
-    values = concrete_value(array)
-    if values is not None and not np.isfinite(values).all():
-        if values.ndim == 0:
-            raise ValueError(f"{name} must be finite, got {values}.")
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        raise ValueError(f"{name} must be finite, but {name}{list(where)} is {values[where]}.")
-
-
-def check_positive(name: str, array: Any) -> None:
-    """Refuse zero, negative numbers and NaN."""
-    values = concrete_value(array)
-    if values is not None and not (values > 0).all():
-        raise ValueError(f"{name} must be positive, got {_shown(values)}.")
-
-
-def check_nonnegative(name: str, array: Any) -> None:
-    """Refuse negative numbers and NaN."""
-    values = concrete_value(array)
-    if values is not None and not (values >= 0).all():
-        raise ValueError(f"{name} must not be negative, got {_shown(values)}.")
-
-
-def check_fraction(name: str, array: Any) -> None:
-    """Refuse numbers outside [0, 1] and NaN."""
-    values = concrete_value(array)
-    if values is not None and not ((values >= 0) & (values <= 1)).all():
-        raise ValueError(f"{name} must lie between 0 and 1, got {_shown(values)}.")
-
-
-def _shown(values: np.ndarray) -> str:
-    return f"{values.item():g}" if values.ndim == 0 else np.array2string(values, threshold=8)
-
-
 def cast_floats(tree: PyTree, dtype: Any) -> PyTree:
-    """The same tree with every floating array in this precision."""
+    """Cast every floating array of a tree to one precision."""
 
     def cast(leaf):
         if not eqx.is_inexact_array(leaf) or leaf.dtype == dtype:
@@ -95,21 +66,113 @@ def cast_floats(tree: PyTree, dtype: Any) -> PyTree:
 
 
 def strip_weak_types(tree: PyTree) -> PyTree:
-    """The same tree without weak types, which Python's numbers leave behind: so it runs as one program with what was loaded."""
+    """Remove the weak types that Python numbers leave, so that a tree runs the same program before saving and after loading."""
 
-    def own(leaf):
+    def strip(leaf):
         weak = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.weak_type
         return to_device(np.asarray(leaf)) if weak else leaf
 
-    return jax.tree.map(own, tree)
+    return jax.tree.map(strip, tree)
+
+
+def check_finite(name: str, array: Any) -> None:
+    """Raise ValueError for NaN and infinity, with the place of the first one."""
+    values = concrete_value(array)
+    if values is not None and not np.isfinite(values).all():
+        if values.ndim == 0:
+            raise ValueError(f"{name} must be finite, got {values}.")
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+        raise ValueError(f"{name} must be finite, but {name}{list(where)} is {values[where]}.")
+
+
+def check_positive(name: str, array: Any) -> None:
+    """Raise ValueError for zero, negative numbers and NaN."""
+    _check(name, array, "be positive", lambda values: values > 0)
+
+
+def check_nonnegative(name: str, array: Any) -> None:
+    """Raise ValueError for negative numbers and NaN."""
+    _check(name, array, "not be negative", lambda values: values >= 0)
+
+
+def check_fraction(name: str, array: Any) -> None:
+    """Raise ValueError for numbers outside [0, 1] and NaN."""
+    _check(name, array, "lie between 0 and 1", lambda values: (values >= 0) & (values <= 1))
+
+
+def _check(name: str, array: Any, rule: str, holds: Callable[[np.ndarray], np.ndarray]) -> None:
+    values = concrete_value(array)
+    if values is not None and not holds(values).all():
+        found = f"{values.item():g}" if values.ndim == 0 else np.array2string(values, threshold=8)
+        raise ValueError(f"{name} must {rule}, got {found}.")
+
+
+def check_scalar(name: str, array: Float[Array, "..."]) -> None:
+    """Raise ValueError for a vector or a matrix."""
+    if array.shape != ():
+        raise ValueError(f"{name} must be one number, got an array of shape {array.shape}.")
 
 
 def check_count(name: str, value: Any) -> None:
-    """Refuse anything but a whole number from 1 on."""
+    """Raise ValueError for anything but a whole number from 1 on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a positive whole number, got {value!r}.")
 
 
-def as_pytree(fn: Callable[..., Any]) -> Any:
-    """A function as a tree: a plain one has no leaves (it is static), a Module keeps its own."""
-    return fn if isinstance(fn, eqx.Module | jax.tree_util.Partial) else jax.tree_util.Partial(fn)
+def check_spd(name: str, matrix: Float[Array, "d d"]) -> None:
+    """Raise ValueError unless the matrix is square, finite, symmetric and positive definite."""
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        raise ValueError(f"{name} must be a square matrix, got shape {matrix.shape}.")
+    values = concrete_value(matrix)
+    if values is None:
+        return
+    check_finite(name, values)
+    if not np.allclose(values, values.T, rtol=1e-6, atol=1e-6 * np.abs(values).max()):
+        raise ValueError(
+            f"{name} must be symmetric; {name} - {name}' has entries up to {np.abs(values - values.T).max():g}."
+        )
+    smallest = np.linalg.eigvalsh(values)[0]
+    if not smallest > 0:
+        raise ValueError(f"{name} must be positive definite; its smallest eigenvalue is {smallest:g}.")
+
+
+@jax.jit
+def extreme_eigenvalues(matrix: Float[Array, "d d"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return the smallest and the largest eigenvalue of a symmetric matrix."""
+    if matrix.shape == (1, 1):
+        return matrix[0, 0], matrix[0, 0]
+    eigenvalues = jnp.linalg.eigvalsh(matrix)
+    return eigenvalues[0], eigenvalues[-1]
+
+
+def safe_sqrt(value: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """Return the square root; 0 with derivative 0 where the value is not positive.
+
+    >>> float(jax.grad(safe_sqrt)(0.0))
+    0.0
+    """
+    positive = value > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, value, 1.0)), 0.0)
+
+
+@partial(jax.jit, inline=True)
+def cost_ratio(
+    cost: Float[AnyArray, "*n"] | float, reference: Float[AnyArray, "*n"] | float, both_zero: float = 1.0
+) -> Float[Array, "*n"]:
+    """Return cost / reference, also where the reference is zero.
+
+    Args:
+        cost: (*n), any shape.
+        reference: (*n), in the same unit; what is negative counts as zero.
+        both_zero: The ratio of 0 to 0. Default: 1.
+
+    Returns:
+        (*n). A positive cost over a reference of zero is infinite; a cost of NaN gives NaN.
+
+    >>> [float(cost_ratio(*pair)) for pair in ((3.0, 2.0), (0.0, 0.0), (3.0, 0.0))]
+    [1.5, 1.0, inf]
+    """
+    cost, reference = jnp.asarray(cost), jnp.asarray(reference)
+    free = reference <= 0
+    ratio = cost / jnp.where(free, 1.0, reference)
+    return jnp.where(free & ~jnp.isnan(cost), jnp.where(cost <= 0, both_zero, jnp.inf), ratio)

@@ -1,7 +1,7 @@
-"""Hitting costs f(x, y): what an action costs under a context, before any movement.
+"""Hitting costs f(x, y): the cost of an action x under a context y.
 
-Every cost is non-negative and m-strongly convex in x (the paper's assumptions, section 2). Quadratic costs say so by
-their type, because they are solved in closed form; anything else is a `ConvexCost` and goes through Newton's method.
+Every cost is non-negative and m-strongly convex in x (the paper's assumptions, section 2). Quadratic costs derive from
+`AbstractQuadraticCost` and are solved in closed form; all others, such as `ConvexCost`, by Newton's method.
 """
 
 import abc
@@ -20,38 +20,73 @@ from ecl2o.problem.arrays import (
     as_pytree,
     check_finite,
     check_positive,
+    check_scalar,
+    check_spd,
     concrete_value,
+    extreme_eigenvalues,
     times_identity,
 )
 
 
 class AbstractHittingCost(eqx.Module):
-    """f(x, y) >= 0, m-strongly convex in x."""
+    """A cost f(x, y) >= 0 that is m-strongly convex and twice differentiable in x.
+
+    Implement the five methods with `jax.numpy`, for x of shape (d,) and y of shape (q,). For one formula without parameters,
+    `ConvexCost` does so from the formula alone; for a quadratic, derive from `AbstractQuadraticCost` to be solved in closed form.
+
+    >>> import ecl2o as ec
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> class Cosh(AbstractHittingCost):
+    ...     @property
+    ...     def strong_convexity(self):
+    ...         return jnp.array(1.0)
+    ...
+    ...     def __call__(self, action, context):
+    ...         return jnp.sum(jnp.cosh(action - context) - 1)
+    ...
+    ...     def gradient(self, action, context):
+    ...         return jnp.sinh(action - context)
+    ...
+    ...     def hessian(self, action, context):
+    ...         return jnp.diag(jnp.cosh(action - context))
+    ...
+    ...     def check(self, dim, context_dim):
+    ...         if dim != context_dim:
+    ...             raise ValueError(f"contexts must have {dim} columns, got {context_dim}.")
+    >>> problem = ec.Problem(Cosh(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1))
+    >>> run = ec.rollout(ec.Greedy(), problem, ec.Instance(x0=[0.0], contexts=[[1.0]]))
+    >>> round(float(run.actions[0, 0]), 4)
+    0.3498
+    """
 
     @property
     @abc.abstractmethod
     def strong_convexity(self) -> Float[Array, ""]:
-        """m, the smallest curvature."""
+        """m > 0, a lower bound on the eigenvalues of the Hessian for every x and y."""
 
     @abc.abstractmethod
     def __call__(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, ""]:
-        """f(x, y)."""
-
-    @abc.abstractmethod
-    def check(self, dim: int, context_dim: int) -> None:
-        """Refuse dimensions that do not fit, naming the field."""
+        """Return f(x, y), a number."""
 
     @abc.abstractmethod
     def gradient(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, " d"]:
-        """The gradient of f in x."""
+        """Return the gradient of f in x, (d,)."""
 
     @abc.abstractmethod
     def hessian(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, "d d"]:
-        """The Hessian of f in x."""
+        """Return the Hessian of f in x, (d, d)."""
+
+    @abc.abstractmethod
+    def check(self, dim: int, context_dim: int) -> None:
+        """Raise ValueError if actions of dimension `dim` and contexts of dimension `context_dim` do not fit."""
 
 
 class AbstractQuadraticCost(AbstractHittingCost):
-    """f(x, y) = 1/2 (x - v)' A (x - v), where centre v and curvature A may depend on the context, not on x."""
+    """A cost f(x, y) = 1/2 (x - v)' A (x - v) whose centre v and curvature A depend on the context only.
+
+    Implement `centre`, `curvature`, `curvature_bounds`, `constant_curvature`, `strong_convexity` and `check`.
+    """
 
     @property
     @abc.abstractmethod
@@ -60,15 +95,15 @@ class AbstractQuadraticCost(AbstractHittingCost):
 
     @abc.abstractmethod
     def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
-        """v, the minimiser of f over all of R^d."""
+        """Return v, the minimiser of f over R^d."""
 
     @abc.abstractmethod
     def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
-        """A, the Hessian. The context may be None where `constant_curvature` is true."""
+        """Return A, (d, d). `context` may be None if `constant_curvature` is true."""
 
     @abc.abstractmethod
     def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
-        """Matrices between which A always lies; the upper one is None where nothing bounds it."""
+        """Return the least and the greatest A of any context; None for the greatest if there is none."""
 
     def __call__(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, ""]:
         dim = action.shape[0]
@@ -83,7 +118,7 @@ class AbstractQuadraticCost(AbstractHittingCost):
         return self.curvature(context, action.shape[0])
 
 
-def _refuse_unlike(what: str, dim: int, context_dim: int) -> None:
+def _check_same_dimension(what: str, dim: int, context_dim: int) -> None:
     if dim != context_dim:
         raise ValueError(
             f"{what} compares the action with the context, so both must have the same dimension; "
@@ -92,10 +127,10 @@ def _refuse_unlike(what: str, dim: int, context_dim: int) -> None:
 
 
 class SquaredTracking(AbstractQuadraticCost):
-    """f(x, y) = weight/2 |x - y|^2: the mismatch cost of the paper's case study; m = weight.
+    """f(x, y) = weight/2 |x - y|^2, the mismatch cost of the paper's case study; m = weight.
 
     Args:
-        weight: positive. Default: 1.
+        weight: One positive number. Default: 1.
 
     >>> import jax.numpy as jnp
     >>> float(SquaredTracking(weight=2.0)(jnp.array([3.0]), jnp.array([1.0])))
@@ -105,8 +140,7 @@ class SquaredTracking(AbstractQuadraticCost):
     weight: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
 
     def __check_init__(self):
-        if self.weight.shape != ():
-            raise ValueError(f"weight must be one number, got an array of shape {self.weight.shape}.")
+        check_scalar("weight", self.weight)
         check_finite("weight", self.weight)
         check_positive("weight", self.weight)
 
@@ -129,7 +163,7 @@ class SquaredTracking(AbstractQuadraticCost):
         return A, A
 
     def check(self, dim: int, context_dim: int) -> None:
-        _refuse_unlike("SquaredTracking", dim, context_dim)
+        _check_same_dimension("SquaredTracking", dim, context_dim)
 
 
 class Quadratic(AbstractQuadraticCost):
@@ -166,21 +200,21 @@ class Quadratic(AbstractQuadraticCost):
         return self.A, self.A
 
     def check(self, dim: int, context_dim: int) -> None:
-        _refuse_unlike("Quadratic", dim, context_dim)
+        _check_same_dimension("Quadratic", dim, context_dim)
         if self.A.shape != (dim, dim):
             raise ValueError(f"A must have shape ({dim}, {dim}) to fit x0, got {self.A.shape}.")
 
 
 class CurvedTracking(AbstractQuadraticCost):
-    """f(x, y) = k/2 |x - v|^2 with the context y = (v, k): a centre and a curvature k that changes over time.
+    """f(x, y) = k/2 |x - v|^2 with the context y = (v, k): a centre, and a curvature k that changes over time.
 
-    Contexts have one number more than actions; the last is the curvature, a price or a confidence. Where it leaves the range from
-    `minimum` to `maximum` (None: no upper end) the nearer end is billed. This is where the worst-case bounds of the
-    expert algorithms are attained (erratum E21): with constant curvature R-OBD is far better than its bound.
+    Contexts have one number more than actions; the last is the curvature, such as a price or a confidence. It is clipped to the
+    range from `minimum` to `maximum`. The worst-case bounds of the expert algorithms are attained here (erratum E21); with
+    constant curvature R-OBD is far better than its bound.
 
     Args:
         minimum: m, the least curvature, positive. Default: 1.
-        maximum: the greatest one. Default: there is none.
+        maximum: The greatest curvature. Default: unbounded.
 
     >>> import jax.numpy as jnp
     >>> float(CurvedTracking(minimum=1.0)(jnp.array([3.0]), jnp.array([1.0, 5.0])))
@@ -219,8 +253,8 @@ class CurvedTracking(AbstractQuadraticCost):
             weight = jnp.minimum(weight, self.maximum)
         return weight * np.eye(dim, dtype=context.dtype)
 
-    def has_in_range(self, context: Float[Array, " q"]) -> Bool[Array, ""]:
-        """Whether the curvature of a context is what is billed, to rounding, and not one that the nearer end stands for."""
+    def is_in_range(self, context: Float[Array, " q"]) -> Bool[Array, ""]:
+        """Return whether the curvature of a context lies in the range, up to rounding, and so is not clipped."""
         weight, rounding = context[-1], 64 * jnp.finfo(context.dtype).eps
         inside = weight >= (1 - rounding) * self.minimum
         return inside if self.maximum is None else inside & (weight <= (1 + rounding) * self.maximum)
@@ -232,21 +266,18 @@ class CurvedTracking(AbstractQuadraticCost):
     def check(self, dim: int, context_dim: int) -> None:
         if context_dim != dim + 1:
             raise ValueError(
-                f"CurvedTracking wants contexts (centre, curvature) of dimension {dim + 1}, got {context_dim}."
+                f"CurvedTracking needs contexts (centre, curvature) of dimension {dim + 1}, got {context_dim}."
             )
 
 
 class ConvexCost(AbstractHittingCost):
     """Any JAX function f(x, y) that is non-negative, twice differentiable and m-strongly convex in x.
 
-    `fn` is a plain function, or an `equinox.Module` with `__call__` if the cost has parameters of its own (they are
-    then leaves and can be differentiated). `minimizer(y)`, if given, is the exact minimiser of f(., y) over R^d;
-    without it, it is found by Newton's method.
-
     Args:
-        fn: f(x, y) for x (d,) and y (q,), a number.
+        fn: Maps x (d,) and y (q,) to a number. An `equinox.Module` with `__call__` if the cost has parameters: they are then
+            leaves, and can be differentiated.
         strong_convexity: m, positive.
-        minimizer: y to the minimiser (d,). Default: Newton's method.
+        minimizer: Maps y to the exact minimiser (d,) of f(., y) over R^d. Default: Newton's method finds it.
 
     >>> import jax.numpy as jnp
     >>> cost = ConvexCost(lambda x, y: jnp.sum(jnp.cosh(x - y) - 1), strong_convexity=1.0)
@@ -283,57 +314,30 @@ class ConvexCost(AbstractHittingCost):
     def check(self, dim: int, context_dim: int) -> None:
         dtype = self.m.dtype
         wanted = (jax.ShapeDtypeStruct((dim,), dtype), jax.ShapeDtypeStruct((context_dim,), dtype))
-        _refuse_reading_past_the_end("fn", self.fn, dim, context_dim)
+        _check_indices("fn", self.fn, dim, context_dim)
         shape = jax.eval_shape(self.fn, *wanted)
         if getattr(shape, "shape", None) != ():
             raise ValueError(
                 f"ConvexCost's fn must return one number for x ({dim},) and y ({context_dim},), got {shape}."
             )
         if self.minimizer is not None:
-            _refuse_reading_past_the_end("minimizer", self.minimizer, context_dim)
+            _check_indices("minimizer", self.minimizer, context_dim)
             shape = jax.eval_shape(self.minimizer, wanted[1])
             if getattr(shape, "shape", None) != (dim,):
                 raise ValueError(f"ConvexCost's minimizer must return an action of shape ({dim},), got {shape}.")
 
 
-def _refuse_reading_past_the_end(name: str, fn: Callable[..., Any], *sizes: int) -> None:
-    """Refuse a function that reads y[1] of contexts of one number, which JAX would silently take for y[0].
+def _check_indices(name: str, fn: Callable[..., Any], *sizes: int) -> None:
+    """Raise ValueError if a function reads past the end of its arguments, which JAX silently clamps.
 
-    NumPy's arrays do object, so the function is called once on them. What else it may not like about them says nothing: it is
-    written for JAX.
+    NumPy arrays raise IndexError, so the function is called on them once. It is written for JAX: other errors are ignored.
     """
     try:
         with np.errstate(all="ignore"):
             fn(*map(np.ones, sizes))
     except IndexError as error:
         raise ValueError(
-            f"ConvexCost's {name} reads past the end of what it is given (contexts of {sizes[-1]} numbers): {error}."
+            f"ConvexCost's {name} reads past the end of its argument (contexts of {sizes[-1]} numbers): {error}."
         ) from None
     except Exception:
         return
-
-
-@jax.jit
-def extreme_eigenvalues(matrix: Float[Array, "d d"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Smallest and largest eigenvalue of a symmetric matrix."""
-    if matrix.shape == (1, 1):
-        return matrix[0, 0], matrix[0, 0]
-    eigenvalues = jnp.linalg.eigvalsh(matrix)
-    return eigenvalues[0], eigenvalues[-1]
-
-
-def check_spd(name: str, matrix: Float[Array, "d d"]) -> None:
-    """Refuse a matrix that is not square, finite, symmetric and positive definite."""
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
-        raise ValueError(f"{name} must be a square matrix, got shape {matrix.shape}.")
-    values = concrete_value(matrix)
-    if values is None:
-        return
-    check_finite(name, values)
-    if not np.allclose(values, values.T, rtol=1e-6, atol=1e-6 * np.abs(values).max()):
-        raise ValueError(
-            f"{name} must be symmetric; {name} - {name}' has entries up to {np.abs(values - values.T).max():g}."
-        )
-    smallest = np.linalg.eigvalsh(values)[0]
-    if not smallest > 0:
-        raise ValueError(f"{name} must be positive definite; its smallest eigenvalue is {smallest:g}.")

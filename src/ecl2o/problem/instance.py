@@ -1,4 +1,4 @@
-"""One problem instance: where we start and what will be revealed."""
+"""One problem instance: the initial action and the contexts."""
 
 from typing import Any
 
@@ -10,14 +10,18 @@ from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, to_d
 
 
 class Instance(eqx.Module):
-    """s = (x_0, y_1..y_T), the paper's complete offline information, and contexts seen before the first step.
+    """An initial action and a sequence of contexts: s = (x_0, y_1..y_T), the paper's complete offline information.
 
-    Shapes are (d,), (T, q) and (H, q). A *set* of instances has one leading axis on each, and goes through `jax.vmap`.
+    A *set* of instances has one leading axis on each array, for `jax.vmap`. Integers become floats; contexts and history take
+    the precision of `x0`.
 
     Args:
         x0: (d,), the action in force before the first step.
-        contexts: (T, q), what is revealed, step by step.
+        contexts: (T, q), revealed one row per step.
         history: (H, q), the contexts before the first step. Default: none.
+
+    Raises:
+        ValueError: Shapes do not fit each other, an array is empty, or a number is not finite.
 
     >>> Instance(x0=[0.5], contexts=[[0.1], [0.2], [0.3]]).horizon
     3
@@ -68,7 +72,7 @@ class Instance(eqx.Module):
 
     @property
     def past(self) -> Float[Array, "*n H q"]:
-        """The history, with no rows where none was given."""
+        """The history; (0, q) if none was given."""
         if self.history is not None:
             return self.history
         shape = (*self.contexts.shape[:-2], 0, self.contexts.shape[-1])

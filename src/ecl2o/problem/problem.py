@@ -16,9 +16,9 @@ class Problem(eqx.Module):
     """min over x_1..x_T in X of the sum of f(x_t, y_t) + c(x_t, x_{t-1}) (Eqn. obj of the paper).
 
     Args:
-        hitting: f, what a step costs.
-        switching: c, what a move costs.
-        actions: X, where actions may be. Default: all of R^d.
+        hitting: f, the cost of an action under a context.
+        switching: c, the cost of a move.
+        actions: X, the allowed actions. Default: all of R^d.
 
     >>> from ecl2o.problem import SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -37,7 +37,7 @@ class Problem(eqx.Module):
 
     @property
     def quadratic_movement(self) -> Mahalanobis:
-        """The switching cost, where the caller needs it to be a Mahalanobis distance; refused otherwise."""
+        """The switching cost as a `Mahalanobis`; raises `NotApplicableError` for any other kind."""
         if not isinstance(self.switching, Mahalanobis):
             raise NotApplicableError(f"this needs a Mahalanobis switching cost, got {type(self.switching).__name__}.")
         return self.switching
@@ -59,12 +59,12 @@ class Problem(eqx.Module):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether actions are restricted at all."""
+        """Whether actions have bounds."""
         return not isinstance(self.actions, Everywhere)
 
     @property
     def is_unbounded_quadratic(self) -> bool:
-        """Whether every solve is linear: a quadratic cost, quadratic movement, and no bounds."""
+        """Whether every solve is linear: quadratic hitting and switching costs, no bounds."""
         return (
             isinstance(self.hitting, AbstractQuadraticCost)
             and isinstance(self.switching, Mahalanobis)
@@ -73,17 +73,21 @@ class Problem(eqx.Module):
 
     @property
     def is_constant_quadratic(self) -> bool:
-        """Whether, besides, the curvature is the same for every context: the best actions are then linear in the contexts."""
+        """Whether, in addition, the curvature is the same for every context: optimal actions are then linear in the centres."""
         hitting = self.hitting
         return self.is_unbounded_quadratic and isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature
 
     @property
     def is_linear_quadratic(self) -> bool:
-        """Whether every solve is linear in the contexts too: a quadratic centred on them, of constant curvature, no bounds."""
+        """Whether, in addition, the contexts themselves are the centres: optimal actions are then linear in the contexts."""
         return self.is_unbounded_quadratic and isinstance(self.hitting, SquaredTracking | Quadratic)
 
     def check(self, instance: Instance) -> None:
-        """Refuse a set of instances, and an instance whose shapes or x0 do not fit this problem."""
+        """Check that an instance fits this problem.
+
+        Raises:
+            ValueError: It is a set of instances, its shapes do not fit, or x0 lies outside the action set.
+        """
         if instance.x0.ndim != 1:
             raise ValueError(
                 f"this takes one instance, got a set of {instance.x0.shape[0]}; use jax.vmap over the set, "
@@ -96,6 +100,15 @@ class Problem(eqx.Module):
     def costs(
         self, x0: Float[Array, " d"], actions: Float[Array, "T d"], contexts: Float[Array, "T q"]
     ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-        """Hitting and switching cost of each step of a path."""
+        """Return the hitting and the switching cost of each step of a path.
+
+        Args:
+            x0: (d,), the action before the first step.
+            actions: (T, d).
+            contexts: (T, q).
+
+        Returns:
+            Two arrays (T,).
+        """
         previous = jnp.concatenate([x0[None], actions[:-1]])
         return jax.vmap(self.hitting)(actions, contexts), jax.vmap(self.switching)(actions, previous)

@@ -1,27 +1,52 @@
-"""Switching costs c(x, z): what moving from z to x costs."""
+"""Switching costs c(x, z): the cost of moving from z to x."""
 
 import abc
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, check_finite, check_positive, to_host
-from ecl2o.problem.hitting import check_spd, extreme_eigenvalues
+from ecl2o.problem.arrays import (
+    as_float,
+    check_finite,
+    check_positive,
+    check_scalar,
+    check_spd,
+    extreme_eigenvalues,
+    to_host,
+)
 
 
 class AbstractSwitchingCost(eqx.Module):
-    """c(x, z) >= 0, zero where x = z."""
+    """A cost of movement, c(x, z) >= 0 and c(x, x) = 0. Implement `__call__` and `check`.
+
+    Closed forms and planners need one of the two kinds below; with any other kind, agents that need them raise
+    `NotApplicableError`.
+
+    >>> import jax.numpy as jnp
+    >>> class Quartic(AbstractSwitchingCost):
+    ...     def __call__(self, action, previous):
+    ...         return jnp.sum((action - previous) ** 4)
+    ...
+    ...     def check(self, dim):
+    ...         pass
+    >>> float(Quartic()(jnp.array([3.0]), jnp.array([1.0])))
+    16.0
+    """
 
     @abc.abstractmethod
     def __call__(self, action: Float[Array, " d"], previous: Float[Array, " d"]) -> Float[Array, ""]:
-        """c(x, z)."""
+        """Return c(x, z), traceable by JAX.
+
+        Args:
+            action: (d,), x.
+            previous: (d,), z.
+        """
 
     @abc.abstractmethod
     def check(self, dim: int) -> None:
-        """Refuse a dimension that does not fit."""
+        """Raise ValueError if actions of dimension `dim` do not fit this cost."""
 
 
 class Mahalanobis(AbstractSwitchingCost):
@@ -44,9 +69,18 @@ class Mahalanobis(AbstractSwitchingCost):
         check_spd("Q", self.Q)
 
     @classmethod
-    def isotropic(cls, alpha: Any, dim: int) -> "Mahalanobis":
-        """Q = alpha/2 I, so that alpha = beta and c = alpha/2 |x - z|^2 (the case study)."""
+    def isotropic(cls, alpha: Float[Array, ""] | float, dim: int) -> "Mahalanobis":
+        """Return c = alpha/2 |x - z|^2, that is Q = alpha/2 I and beta = alpha (the case study).
+
+        Args:
+            alpha: One positive number.
+            dim: d, the dimension of actions.
+
+        Raises:
+            ValueError: `alpha` is a vector, or not positive.
+        """
         alpha = as_float(alpha)
+        check_scalar("alpha", alpha)
         check_positive("alpha", alpha)
         return cls(to_host(alpha) / 2 * np.eye(dim, dtype=alpha.dtype))
 
@@ -70,10 +104,10 @@ class Mahalanobis(AbstractSwitchingCost):
 
 
 class LinearSwitching(AbstractSwitchingCost):
-    """c(x, z) = rate |x - z|, summed over coordinates: the switching cost of Lin et al. 2011.
+    """c(x, z) = rate * sum_i |x_i - z_i|, the switching cost of Lin et al. 2011.
 
     Args:
-        rate: (d,) or one number, the price of a unit of movement; positive.
+        rate: One positive number, the cost of a unit of movement.
 
     >>> import jax.numpy as jnp
     >>> float(LinearSwitching(rate=2.0)(jnp.array([1.0]), jnp.array([4.0])))
@@ -83,8 +117,7 @@ class LinearSwitching(AbstractSwitchingCost):
     rate: Float[Array, ""] = eqx.field(converter=as_float)
 
     def __check_init__(self):
-        if self.rate.shape != ():
-            raise ValueError(f"rate must be one number, got an array of shape {self.rate.shape}.")
+        check_scalar("rate", self.rate)
         check_finite("rate", self.rate)
         check_positive("rate", self.rate)
 

@@ -15,7 +15,7 @@ from ecl2o.agents.advisors.online_ridge import OnlineRidge
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, Trainable
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import as_float, check_count, check_finite
+from ecl2o.problem.arrays import as_float, check_count, check_finite, safe_sqrt
 
 HARMONICS = 7  # 1, and cosine and sine of the first three
 FEATURES = 10
@@ -132,14 +132,8 @@ def _features(
     total = bill + optimum
     share = jnp.where(total > 0, bill / jnp.where(total > 0, total, 1.0), 0.0)
     from_advice = jnp.stack([previous, so_far.work.centre, target, so_far.anchor]) - advice
-    roots = jnp.stack([_root(bill), _root(optimum)])[:, None] * jnp.ones_like(advice)
+    roots = jnp.stack([safe_sqrt(bill), safe_sqrt(optimum)])[:, None] * jnp.ones_like(advice)
     return jnp.concatenate([from_advice, roots, share * from_advice[1:2], forecast.signals])
-
-
-def _root(amount: Float[Array, ""]) -> Float[Array, ""]:
-    """The square root, with derivative 0 at 0."""
-    positive = amount > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, amount, 1.0)), 0.0)
 
 
 def _harmonics(phase: Array, period: int, dtype) -> Float[Array, " h"]:

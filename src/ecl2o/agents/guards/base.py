@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecl2o.agents.base import AbstractAgent, Start, State
 from ecl2o.agents.promise import Promise
 from ecl2o.problem import Problem
+from ecl2o.problem.arrays import cost_ratio
 
 
 class AbstractGuard(AbstractAgent):
@@ -99,17 +100,3 @@ class Account(eqx.Module):
             "kept": self.kept,
             "kept_steps": self.steps,
         }
-
-
-def cost_ratio(cost: Float[Array, ""], reference: Float[Array, ""]) -> Float[Array, ""]:
-    """Cost / reference; where the reference is 0, 1 for a cost of 0 and infinite for any other.
-
-    >>> import jax.numpy as jnp
-    >>> [
-    ...     float(cost_ratio(jnp.array(cost), jnp.array(reference)))
-    ...     for cost, reference in ((3.0, 2.0), (0.0, 0.0), (3.0, 0.0))
-    ... ]
-    [1.5, 1.0, inf]
-    """
-    free = reference <= 0
-    return jnp.where(free, jnp.where(cost <= 0, 1.0, jnp.inf), cost / jnp.where(free, 1.0, reference))

@@ -277,7 +277,7 @@ class Competitive(AbstractGuard):
         """Whether step, weight and context are such as the promise takes them to be."""
         announced = jnp.ones((), bool)
         if isinstance(problem.hitting, CurvedTracking):
-            announced &= problem.hitting.has_in_range(context)
+            announced &= problem.hitting.is_in_range(context)
         if self.horizon is not None:
             announced &= step < self.horizon
         if self.weights is not None:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ecl2o.problem.arrays import safe_sqrt
 from ecl2o.solvers import bisect_root, half_quadratic_form, multiply, spd_solve
 from ecl2o.theory import promise_value
 
@@ -124,13 +125,13 @@ def _clipped(lines: Lines, level, safest, advice):
 
     def ends(n):
         centre = (pull + lines.s * n) / (lines.a + lines.g + lines.s)
-        reach = _root(2 * (level - lines.bill(centre, n)) / (lines.a + lines.g + lines.s))
+        reach = safe_sqrt(2 * (level - lines.bill(centre, n)) / (lines.a + lines.g + lines.s))
         return centre - reach, centre + reach
 
     shape = lines.a + lines.g + lines.value
     free = pull / shape
     room = level - lines.bill(free, -lines.gain * free)
-    reach = _root(2 * room / shape)
+    reach = safe_sqrt(2 * room / shape)
 
     def inside(x):
         n = -lines.gain * x
@@ -162,9 +163,3 @@ def _spare(share, parameters):
     lines, level, safest, way = parameters
     x = safest + share * way
     return level - jnp.sum(lines.bill(x, lines.worst(x)))
-
-
-def _root(square: Float[Array, " d"]) -> Float[Array, " d"]:
-    """The square root, 0 with derivative 0 where the argument is not positive."""
-    positive = square > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
