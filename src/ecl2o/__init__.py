@@ -20,6 +20,9 @@ _PUBLIC = {
         "PolicyFileError",
     ),
     "problem": (
+        "AbstractActionSet",
+        "AbstractHittingCost",
+        "AbstractSwitchingCost",
         "Box",
         "ConvexCost",
         "CurvedTracking",

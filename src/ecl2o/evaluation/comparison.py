@@ -263,13 +263,13 @@ def _optimal_costs(
 
 def worst_live_ratio(score: DailyScore) -> float | None:
     """Return the largest ratio to the optimum so far that the agent reported; None if it reports none."""
-    details = score.runs.info.details
+    details = score.runs.details
     return float(np.max(np.asarray(details["live_ratio"]))) if "live_ratio" in details else None
 
 
 def _least_budget_left(score: DailyScore) -> float | None:
     """Return the least budget that a promise left at any step, as a share of the whole; None without a promise."""
-    details = score.runs.info.details
+    details = score.runs.details
     if "left" not in details:
         return None
     left, cost = np.asarray(details["left"]), np.asarray(details["cost"])
@@ -278,7 +278,7 @@ def _least_budget_left(score: DailyScore) -> float | None:
 
 
 def _promise_lost_at(score: DailyScore) -> int | None:
-    details = score.runs.info.details
+    details = score.runs.details
     lost = ~np.ravel(details["kept"]) if "kept" in details else np.zeros(1, bool)
     return int(np.argmax(lost)) if lost.any() else None
 

@@ -215,11 +215,11 @@ def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], beds: S
 class _Measured(eqx.Module):
     """What the days' oracles say of a run: what each plays and costs, whether it converged, ratios and average cost."""
 
-    best: Float[Array, "n T d"]
-    optimum: Float[Array, " n"]
-    converged: Bool[Array, "n T"]
-    ratio: Float[Array, " n"]
-    average_cost: Float[Array, ""]
+    best: Float[AnyArray, "n T d"]
+    optimum: Float[AnyArray, " n"]
+    converged: Bool[AnyArray, "n T"]
+    ratio: Float[AnyArray, " n"]
+    average_cost: Float[AnyArray, ""]
 
 
 @eqx.filter_jit

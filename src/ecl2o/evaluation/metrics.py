@@ -59,22 +59,16 @@ def tail_ratios(
     return jnp.where(jnp.isnan(between), jnp.percentile(ratios, levels, method="higher"), between)
 
 
-def prediction_error(advice: Float[Array, "*n T d"], best: Trajectory) -> Float[Array, "*n"]:
+def prediction_error(advice: Float[AnyArray, "*n T d"], best: Trajectory) -> Float[Array, "*n"]:
     """rho (Definition 3): the squared distance of the advice from the oracle's actions, over the oracle's cost.
 
     Where that cost is 0: 0 if the advice is exact, else infinite (erratum E14).
     """
     error = constrained_prediction_error(advice, best)  # an oracle with a budget that never binds
-    return _share_of_cost(error, best.cost)
+    return cost_ratio(error, best.cost, both_zero=0.0)
 
 
-@jax.jit
-def _share_of_cost(error, cost):
-    free = cost <= 0
-    return jnp.where(free, jnp.where(error <= 0, 0.0, jnp.inf), error / jnp.where(free, 1.0, cost))
-
-
-def constrained_prediction_error(advice: Float[Array, "*n T d"], comparator: Trajectory) -> Float[Array, "*n"]:
+def constrained_prediction_error(advice: Float[AnyArray, "*n T d"], comparator: Trajectory) -> Float[Array, "*n"]:
     """L_rho (Definition 5): the squared distance of the advice from the actions of an L-constrained oracle, in their unit.
 
     Advice is (L, L_rho)-constrained if this is at most L_rho beside `constrained_oracle` with budget L.

@@ -70,7 +70,7 @@ def guarded_ridge(slack: float, steps_per_day: int = 24) -> Guarded:
 
 def record_outlook(advisor: OnlineRidge, problem: Problem, contexts: Float[AnyArray, "n q"]) -> DiscountedForecast:
     """What the advisor makes of each context of a series, having seen those before it and nothing else."""
-    return rollout(advisor, problem, Instance(contexts[0], contexts)).info.details["discounted_forecast"]
+    return rollout(advisor, problem, Instance(contexts[0], contexts)).details["discounted_forecast"]
 
 
 def train_through(guard: Guard, problem: Problem, contexts: Contexts, **options: Any) -> tuple[Guard, GuardedLog]:

@@ -182,7 +182,7 @@ class ThroughSurrogate(AbstractAgent):
     def step(self, problem: Problem, state, observation: Observation):
         state, action, info = self.agent.step(problem, state, observation)
         assert info.advice is not None
-        instead = self.surrogate(observation.context, observation.previous_action, info.advice)
+        instead = self.surrogate(observation.context, observation.previous_action, jnp.asarray(info.advice))
         if self.straight_through:
             return state, jax.lax.stop_gradient(action) + (instead - jax.lax.stop_gradient(instead)), info
         return state, problem.actions.project(instead), info

@@ -11,6 +11,7 @@ from ecl2o.agents import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.advisors import Fixed
 from ecl2o.learning.losses import AbstractLoss, CostScale, FixedScale, runs
 from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import AnyArray
 from ecl2o.running import rollout
 
 
@@ -89,7 +90,7 @@ class ImitationLoss(AbstractLoss):
         learned, shown = self._pairs(agent, problem, instances, oracles)
         return jnp.mean(jnp.sum((learned - jax.lax.stop_gradient(shown)) ** 2, axis=(-2, -1)))
 
-    def _pairs(self, agent, problem, instances, oracles) -> tuple[Float[Array, "n T d"], Float[Array, "n T d"]]:
+    def _pairs(self, agent, problem, instances, oracles) -> tuple[Float[AnyArray, "n T d"], Float[AnyArray, "n T d"]]:
         """(what the learner did, what it was shown)."""
         if self.rollout == "dagger":
             assert self.expert is not None
@@ -106,13 +107,13 @@ class ImitationLoss(AbstractLoss):
 
 
 def _along(
-    agent: AbstractAgent, problem: Problem, instance: Instance, path: Float[Array, "T d"]
-) -> Float[Array, "T d"]:
+    agent: AbstractAgent, problem: Problem, instance: Instance, path: Float[AnyArray, "T d"]
+) -> Float[AnyArray, "T d"]:
     """What the agent proposes at each step of a given path."""
     return _proposals(rollout(_Shadowed(Fixed(path), agent), problem, instance))
 
 
-def _proposals(run: Trajectory) -> Float[Array, "*n T d"]:
+def _proposals(run: Trajectory) -> Float[AnyArray, "*n T d"]:
     """What the follower of a shadowed run said."""
     assert run.advice is not None
     return run.advice

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Observation, Start
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import as_float, concrete_value
+from ecl2o.problem.arrays import AnyArray, as_float, concrete_value
 from ecl2o.running import rollout_batch
 
 # Oracle costs in denominators are at least this share of their mean: an instance whose optimum is free has no ratio.
@@ -41,7 +41,7 @@ class AdviceOrAction(AbstractAgent):
         return state, jnp.where(self.alone != 0, _advice(self.agent, info.advice), action), info
 
 
-def _advice(agent: AbstractAgent, advice: Array | None) -> Array:
+def _advice(agent: AbstractAgent, advice: AnyArray | None) -> AnyArray:
     """The advice that the agent, or a guard around it, was given; refused where there was none."""
     if advice is None:
         raise TypeError(f"this loss needs an agent with an advisor, got {type(agent).__name__}.")
@@ -110,7 +110,7 @@ def runs(agent: AbstractAgent, problem: Problem, instances: Instance) -> Traject
     return rollout_batch(agent, problem, instances)
 
 
-def _runs_with_advice(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Float[Array, "n T d"]]:
+def _runs_with_advice(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Float[AnyArray, "n T d"]]:
     """The runs, and the advice along them."""
     played = runs(agent, problem, instances)
     return played, _advice(agent, played.advice)

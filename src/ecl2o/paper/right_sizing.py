@@ -351,7 +351,7 @@ def _solves(study: RightSizing, row: StudyRow) -> dict[str, float]:
 
 def _promises(constants: dict[str, float], rows: dict[str, StudyRow]) -> dict[str, dict[str, float]]:
     """What was promised for every day, and the largest that occurred."""
-    guarded = max(float(jnp.max(score.runs.info.details["expert_ratio"][:, -1])) for score in rows["guarded"].scores)
+    guarded = max(float(jnp.max(score.runs.details["expert_ratio"][:, -1])) for score in rows["guarded"].scores)
     return {
         "r-obd": {
             "bound": float(theory.robd_ratio(constants["m"], constants["alpha"], constants["beta"])),

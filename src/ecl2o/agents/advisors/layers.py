@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents.base import Trainable
-from ecl2o.problem.arrays import as_float, check_positive
+from ecl2o.problem.arrays import AnyArray, as_float, check_positive
 
 
 def concat_by_padding(first: Float[Array, " a"], second: Float[Array, " b"]) -> Float[Array, " a+b"]:
@@ -100,7 +100,7 @@ class Scaling(eqx.Module):
         return inside * self.scale + self.offset
 
     @classmethod
-    def of(cls, samples: Float[Array, "n k"]) -> "Scaling":
+    def of(cls, samples: Float[AnyArray, "n k"]) -> "Scaling":
         """Mean and standard deviation of samples, by column; a column that never changes keeps scale 1."""
         deviation = jnp.std(samples, axis=0)
         return cls(jnp.mean(samples, axis=0), jnp.where(deviation > 0, deviation, 1.0))
