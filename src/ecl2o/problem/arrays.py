@@ -155,7 +155,7 @@ def safe_sqrt(value: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, value, 1.0)), 0.0)
 
 
-@partial(jax.jit, inline=True)
+@partial(jax.jit, static_argnames="both_zero", inline=True)
 def cost_ratio(
     cost: Float[AnyArray, "*n"] | float, reference: Float[AnyArray, "*n"] | float, both_zero: float = 1.0
 ) -> Float[Array, "*n"]:

@@ -57,7 +57,7 @@ class AbstractHittingCost(eqx.Module):
     >>> problem = ec.Problem(Cosh(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1))
     >>> run = ec.rollout(ec.Greedy(), problem, ec.Instance(x0=[0.0], contexts=[[1.0]]))
     >>> round(float(run.actions[0, 0]), 4)
-    0.3498
+    0.349
     """
 
     @property
