@@ -73,7 +73,7 @@ def demo(
     need_serve()
     use_synchronous_dispatch()
     use_double_precision()
-    from ecl2o.service.demo import Demo
+    from ecl2o.service.demo import run_demo
 
     def on_ready(url: str) -> None:
         typer.echo(f"ecl2o: the page is at {url} . Press Ctrl-C to stop.")
@@ -81,4 +81,4 @@ def demo(
             typer.launch(url)
 
     typer.echo("ecl2o: preparing the weather and a policy (a few seconds).", err=True)
-    Demo(speed, port, steps).run(on_ready)
+    run_demo(on_ready, speed, port, steps)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import ROBD, AbstractAgent, Independent, Info, Observation, Start
 from ecl2o.agents.base import State
+from ecl2o.agents.guards.base import cost_ratio
 from ecl2o.agents.wrappers import OwnTrajectory
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
@@ -27,16 +28,12 @@ from ecl2o.running.compiled_step import RunShape, StepOutput, compile_stepper
 
 
 class StepFigures(NamedTuple):
-    """The figures of a step, in the order of the vector that the compiled step returns; NaN if unknown.
-
-    `cost`, `optimum` and `expert` (R-OBD) are totals of the whole run; the others are the guard's, of the promise's period.
-    """
+    """Figures of `StepRecord`, in the order of the vector that the compiled step returns; NaN if unknown."""
 
     cost: float
     optimum: float
     expert: float
-    period_cost: float
-    period_reference: float
+    live_ratio: float
     promise_left: float
     guard_active: float
 
@@ -82,24 +79,23 @@ class ReferenceTracking(AbstractAgent):
         if state.expert is not None:
             expert, _, expert_info = Independent(ROBD()).step(problem, state.expert, observation)
             expert_cost = expert_info.details["cost"]
+        optimum_so_far = unknown if work is None else optimum
         guard = info.details if "left" in info.details else {}
-        figures = {
-            "cost": cost,
-            "optimum": unknown if work is None else optimum,
-            "expert": expert_cost,
-            "period_cost": guard.get("cost", unknown),
-            "period_reference": guard.get("optimum", guard.get("expert_cost", unknown)),
-            "promise_left": guard.get("left", unknown),
-            "guard_active": guard.get("active", unknown),
-        }
-        details = {
-            **info.details,
-            "figures": jnp.stack([jnp.asarray(figures[name], cost.dtype) for name in StepFigures._fields]),
-        }
+        reference = guard.get("optimum", guard.get("expert_cost", unknown)) if guard else optimum_so_far
+        live_ratio = cost_ratio(guard.get("cost", cost), reference)  # of the promise's period
+        figures = [
+            cost,
+            optimum_so_far,
+            expert_cost,
+            live_ratio,
+            guard.get("left", unknown),
+            guard.get("active", unknown),
+        ]
+        vector = jnp.stack([jnp.asarray(figure, cost.dtype) for figure in figures])  # in the order of `StepFigures`
         return (
             ReferenceTrackingState(inner, cost, optimum, work, expert),
             action,
-            Info(info.converged, info.advice, details, info.inner),
+            Info(info.converged, info.advice, {**info.details, "figures": vector}, info.inner),
         )
 
 

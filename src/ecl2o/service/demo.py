@@ -1,7 +1,6 @@
 """A demonstration: a policy fitted on the built-in weather, and a year of weather replayed over HTTP."""
 
 import contextlib
-import dataclasses
 import os
 import signal
 import tempfile
@@ -9,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from ecl2o.agents import ROBD, Competitive, Periodic
 from ecl2o.agents.advisors import OnlineRidge
@@ -29,54 +26,43 @@ _PROMISE = 2.5
 _SEASONS = {"winter": 35, "spring": 110, "summer": 200, "autumn": 290}  # day of the year on which a stream starts
 
 
-@dataclasses.dataclass(frozen=True)
-class Demo:
-    """Five streams of one site: a policy with a daily promise in four seasons, and R-OBD in summer.
+def run_demo(on_ready: Callable[[str], None], speed: float = 4.0, port: int = 0, steps: int | None = None) -> None:
+    """Serve five streams: a policy with a daily promise in four seasons, and R-OBD in summer.
 
     Args:
+        on_ready: Called with the URL of the page once the streams exist.
         speed: Hours of weather per second.
         port: Of the page; 0 finds a free port.
-        steps: Number of steps. Default: until the year has been replayed.
+        steps: Number of steps, after which it ends. Default: a year.
     """
+    weather = weather_contexts()
+    contexts = weather.values
+    bound = bind("127.0.0.1", port)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}"
 
-    speed: float = 4.0
-    port: int = 0
-    steps: int | None = None
-
-    def run(self, on_ready: Callable[[str], None]) -> None:
-        """Serve until the steps are done or the process is interrupted; call `on_ready` with the URL of the page."""
-        weather = weather_contexts()
-        contexts = weather.values
-        bound = bind("127.0.0.1", self.port)
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
-            files = {}
-            for name, policy in make_policies(weather).items():
-                save(Path(folder) / name, policy)
-                files[name] = (Path(folder) / name).read_bytes()
-            feeder = threading.Thread(target=self._replay, args=(url, contexts, on_ready), daemon=True)
-            store = f"sqlite:///{Path(folder) / 'streams.db'}"
-            serve(store, files, bound, Access(), feeder.start)
-
-    def _replay(self, url: str, contexts: np.ndarray, on_ready: Callable[[str], None]) -> None:
+    def replay() -> None:
         with Client(url) as client:
-            first_hour = {}
-            for season, day in _SEASONS.items():
-                first, past = day * _HOURS, (day - _HISTORY_DAYS) * _HOURS
-                first_hour[f"site-{season}"] = first
-                client.put_stream(
-                    f"site-{season}", "promised", contexts[first - 1].tolist(), contexts[past:first].tolist()
-                )
+            first_hour = {f"site-{season}": day * _HOURS for season, day in _SEASONS.items()}
+            for stream, first in first_hour.items():
+                past = contexts[first - _HISTORY_DAYS * _HOURS : first].tolist()
+                client.put_stream(stream, "promised", contexts[first - 1].tolist(), past)
             first_hour["summer-r-obd"] = first = first_hour["site-summer"]
-            client.put_stream("summer-r-obd", "r-obd", contexts[first - 1].tolist(), None)
+            client.put_stream("summer-r-obd", "r-obd", contexts[first - 1].tolist())
             on_ready(url)
-            for step in range(self.steps or len(contexts)):
-                due = time.monotonic() + 1 / self.speed
-                client.steps(
-                    {name: contexts[(first + step) % len(contexts)].tolist() for name, first in first_hour.items()}
-                )
+            for step in range(steps or len(contexts)):
+                due = time.monotonic() + 1 / speed
+                hours = {stream: (first + step) % len(contexts) for stream, first in first_hour.items()}
+                client.steps({stream: contexts[hour].tolist() for stream, hour in hours.items()})
                 time.sleep(max(due - time.monotonic(), 0.0))
         os.kill(os.getpid(), signal.SIGINT)
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(KeyboardInterrupt):
+        files = {}
+        for name, policy in make_policies(weather).items():
+            save(Path(folder) / name, policy)
+            files[name] = (Path(folder) / name).read_bytes()
+        client_thread = threading.Thread(target=replay, daemon=True)
+        serve(f"sqlite:///{folder}/streams.db", files, bound, Access(), client_thread.start)
 
 
 def make_policies(weather: Contexts) -> dict[str, Policy]:

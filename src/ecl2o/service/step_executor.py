@@ -7,6 +7,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -81,22 +82,23 @@ class StepExecutor:
         ids = [requests[index].stream for index in indices]
         positions = queries.lock_streams(connection, [id for id in ids if id.isprintable()])  # PostgreSQL rejects NUL
         batch.time = max([batch.time, *(position.updated for position in positions.values())])  # other services' clocks
-        groups: dict[tuple[str, int], list[tuple[int, StreamPosition]]] = {}
+        groups: dict[BatchedStepper, list[tuple[int, StreamPosition]]] = {}
         for index in indices:
             request = requests[index]
             try:
                 position = positions.get(request.stream)
                 if position is None:
                     raise NotFoundError(f"There is no stream {request.stream!r}. Create it first.")
-                _check_context(request, self._get_stepper(position.policy, position.history))
+                stepper = self._get_stepper(position.policy, position.history)
+                _check_context(request, stepper)
                 if _is_next(request, position):
-                    groups.setdefault((position.policy, position.history), []).append((index, position))
+                    groups.setdefault(stepper, []).append((index, position))
                 else:
                     batch.results[index] = _repeat_answer(connection, request, position)
             except ServiceError as error:
                 batch.results[index] = error
-        for (policy, history), members in groups.items():
-            self._execute_group(connection, self._get_stepper(policy, history), requests, members, batch)
+        for stepper, members in groups.items():
+            self._execute_group(connection, stepper, requests, members, batch)
 
     def _execute_group(
         self,
@@ -121,7 +123,7 @@ class StepExecutor:
                 reason = explain_failed_step(context, outcome.context_used, stepper.plausible)
                 batch.results[index] = InvalidRequestError(reason)
                 continue
-            record = _make_record(position.steps + 1, batch.time, context, outcome, outcome.action, stepper.promise)
+            record = _make_record(position.steps + 1, batch.time, context, outcome.action, outcome, stepper.promise)
             text = record.to_json()
             made.append((position, record, text, outcome.state))
             batch.states[position.key] = (record.step, outcome.state)
@@ -182,20 +184,9 @@ def _repeat_answer(connection: sa.Connection, request: StepRequest, position: St
 
 
 def _make_record(
-    step: int,
-    at: float,
-    context: list[float | None],
-    outcome: StepOutcome,
-    action: list[float],
-    promise: float | None,
+    step: int, at: float, context: list[Any], action: list[float], outcome: StepOutcome, promise: float | None
 ) -> StepRecord:
-    """Return the record of a step. The live ratio is that of the promise's period, if there is a promise."""
-    figures = outcome.figures
-    in_period = not math.isnan(figures.promise_left)
-    cost = figures.period_cost if in_period else figures.cost
-    reference = figures.period_reference if in_period else figures.optimum
-    ratio = cost / reference if reference > 0 else (1.0 if cost <= 0 else math.nan)
-    used = outcome.context_used
+    figures, used = outcome.figures, outcome.context_used
     return StepRecord(
         step=step,
         action=action,
@@ -203,14 +194,14 @@ def _make_record(
         switching=outcome.switching,
         cost=figures.cost,
         optimum=_finite(figures.optimum),
-        live_ratio=_finite(ratio),
+        live_ratio=_finite(figures.live_ratio),
         promise=promise,
         promise_left=_finite(figures.promise_left),
         guard_active=None if math.isnan(figures.guard_active) else figures.guard_active > 0,
         expert=_finite(figures.expert),
         context=context,
         screened=used is not None,
-        context_used=context if used is None else used,  # pyright: ignore[reportArgumentType] (complete where not screened)
+        context_used=context if used is None else used,
         unconverged=outcome.unconverged,
         at=at,
     )

@@ -15,14 +15,7 @@ from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, Strict, StrictIn
 from ecl2o.agents import Promise
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.service.http.metrics import Metrics
-from ecl2o.service.models import (
-    Hindsight,
-    PolicySummary,
-    StepRecord,
-    StepRequest,
-    StepResult,
-    StreamRecord,
-)
+from ecl2o.service.models import Hindsight, PolicySummary, StepRecord, StepRequest, StepResult, StreamRecord
 from ecl2o.service.service import Service
 
 STATUS_OF_ERROR: dict[type[ServiceError], int] = {
@@ -84,11 +77,7 @@ class NewStream(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     policy: str = Field(pattern=_NAME, max_length=128, description="Name of a policy.")
-    x0: _Numbers | None = Field(
-        None,
-        description="Action in force before the first step, at most 1e100 in size. "
-        "Default: the cheapest action for the last context of the history.",
-    )
+    x0: _Numbers | None = Field(None, description="Action in force. Default: the cheapest for the last context.")
     history: Annotated[list[_Numbers], Field(max_length=200_000)] | None = Field(
         None, description="Contexts before the first step. Default: the policy's own."
     )
@@ -99,9 +88,7 @@ class NewStep(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     context: _Number | _NumbersOrMissing | None = Field(description="Numbers; null for a missing number.")
-    step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = Field(
-        None, description="1, 2, ... Default: the next."
-    )
+    step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = Field(None, description="Default: the next.")
 
 
 class StepResults(BaseModel):
@@ -210,13 +197,6 @@ class Events:
 def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
     """Return the JSON routes."""
     api = APIRouter()
-    _add_policy_routes(api, service)
-    _add_stream_routes(api, service)
-    _add_step_routes(api, service, events, metrics)
-    return api
-
-
-def _add_policy_routes(api: APIRouter, service: Service) -> None:
     file = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
     @api.put(
@@ -242,8 +222,6 @@ def _add_policy_routes(api: APIRouter, service: Service) -> None:
         """Describe a policy: its agent, its promise, its problem."""
         return service.get_policy(name).describe()
 
-
-def _add_stream_routes(api: APIRouter, service: Service) -> None:
     @api.put(
         "/streams/{id}",
         tags=["streams"],
@@ -283,8 +261,6 @@ def _add_stream_routes(api: APIRouter, service: Service) -> None:
         """Return the optimal actions for the latest contexts, up to 256, from step `first` on."""
         return service.compute_hindsight(id)
 
-
-def _add_step_routes(api: APIRouter, service: Service, events: Events, metrics: Metrics) -> None:
     @api.post("/streams/{id}/steps", tags=["steps"], response_model=StepRecord, responses=describe_errors(404, 409))
     async def post_step(id: Name, body: NewStep):
         """Send a context, get an action. The step is on disk before the answer leaves.
@@ -336,6 +312,8 @@ def _add_step_routes(api: APIRouter, service: Service, events: Events, metrics: 
         On PostgreSQL, steps of other services on the same database are included.
         """
         return StreamingResponse(events.watch(stream), media_type="text/event-stream")
+
+    return api
 
 
 def _make_request(stream: str, step: "NewStep | float | list[float | None] | None") -> StepRequest:

@@ -14,31 +14,19 @@ from ecl2o.service.service import Service
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)  # seconds
 
 # Counters of steps by policy: name, help, and which steps count.
-_STEP_COUNTERS: tuple[tuple[str, str, Callable[[StepRecord], bool | None]], ...] = (
-    ("ecl2o_steps", "Steps executed", lambda step: True),
-    ("ecl2o_guard_active_steps", "Steps in which the guard changed the action", lambda step: step.guard_active),
-    (
-        "ecl2o_screened_steps",
-        "Steps whose context was missing or implausible and was replaced",
-        lambda step: step.screened,
-    ),
-    (
-        "ecl2o_unconverged_steps",
-        "Steps in which a solve did not converge or the promise no longer held",
-        lambda step: step.unconverged,
-    ),
+_COUNTERS: tuple[tuple[str, str, Callable[[StepRecord], bool | None]], ...] = (
+    ("steps", "Steps executed", lambda step: True),
+    ("guard_active_steps", "Steps in which the guard changed the action", lambda step: step.guard_active),
+    ("screened_steps", "Steps whose context was missing or implausible and replaced", lambda step: step.screened),
+    ("unconverged_steps", "Steps without a guarantee", lambda step: step.unconverged),
 )
 
-# Gauges by policy, read from the store: name, help, and the value of a policy's totals.
+# Gauges by policy, read from the store: name, help, and value.
 _GAUGES: tuple[tuple[str, str, Callable[[PolicyUsage], float | None]], ...] = (
-    ("ecl2o_streams", "Streams in the store", lambda usage: usage.streams),
-    ("ecl2o_live_ratio_max", "Highest live ratio of a policy's streams", lambda usage: usage.live_ratio_max),
-    (
-        "ecl2o_promise_left_min",
-        "Least that a promise allows to be spent, in units of cost",
-        lambda usage: usage.promise_left_min,
-    ),
-    ("ecl2o_promise_ratio", "Promised ratio", lambda usage: None if usage.promise is None else usage.promise.ratio),
+    ("streams", "Streams in the store", lambda usage: usage.streams),
+    ("live_ratio_max", "Highest live ratio of the streams", lambda usage: usage.live_ratio_max),
+    ("promise_left_min", "Least cost that a promise still allows", lambda usage: usage.promise_left_min),
+    ("promise_ratio", "Promised ratio", lambda usage: None if usage.promise is None else usage.promise.ratio),
 )
 
 
@@ -46,17 +34,17 @@ class Metrics:
     """Counters of this process, and gauges of all streams in the store."""
 
     def __init__(self, service: Service):
-        self._registry = CollectorRegistry()
+        self._registry = registry = CollectorRegistry()
         self._counters = [
-            (Counter(name, text, ["policy"], registry=self._registry), counts) for name, text, counts in _STEP_COUNTERS
+            (Counter(f"ecl2o_{name}", text, ["policy"], registry=registry), counts) for name, text, counts in _COUNTERS
         ]
         self._errors = Counter(
-            "ecl2o_refusals", "Requests or steps answered with an error", ["status"], registry=self._registry
+            "ecl2o_refusals", "Requests or steps answered with an error", ["status"], registry=registry
         )
         self.latency = Histogram(
-            "ecl2o_step_seconds", "From a request for steps to its answer", buckets=_BUCKETS, registry=self._registry
+            "ecl2o_step_seconds", "From a request for steps to its answer", buckets=_BUCKETS, registry=registry
         )
-        self._registry.register(_StoreCollector(service))
+        registry.register(_StoreCollector(service))
 
     def count_steps(self, results: list[StepResult]) -> None:
         """Count the steps that this service executed; others have no record."""
@@ -89,7 +77,7 @@ class _StoreCollector(Collector):
         except ServiceError:
             return
         for name, text, value_of in _GAUGES:
-            family = GaugeMetricFamily(name, text, labels=["policy"])
+            family = GaugeMetricFamily(f"ecl2o_{name}", text, labels=["policy"])
             for usage in usages:
                 value = value_of(usage)
                 if value is not None:

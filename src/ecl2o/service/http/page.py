@@ -1,8 +1,6 @@
 """The page: all streams at `/`, one stream at `/watch/{id}`, the API at `/docs`, sign-in at `/login`."""
 
-import dataclasses
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
@@ -12,69 +10,15 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-from ecl2o.agents import Promise
 from ecl2o.exceptions import ServiceError
 from ecl2o.service.http.api import Name, status_of
 from ecl2o.service.http.middleware import COOKIE, Access
-from ecl2o.service.models import PolicyUsage, StreamRecord
 from ecl2o.service.policy_registry import LoadedPolicy
 from ecl2o.service.service import Service
 
 _HERE = Path(__file__).parent
 _ROWS = 500  # in one page of the table
 _POINTS = 256  # steps in a chart
-
-
-def format_number(value: float | int | None, digits: int = 4) -> str:
-    r"""Format a number with four significant digits and thousands apart, a dash if unknown; as static/format.js does.
-
-    >>> format_number(1234567.8), format_number(0.00123456), format_number(None), format_number(2.5)
-    ('1\u202f234\u202f568', '0.001235', '–', '2.5')
-    """
-    if value is None or not math.isfinite(value):
-        return "\u2013"
-    if value == 0:
-        return "0"
-    if abs(value) >= 10 ** (digits - 1):
-        return f"{value:,.0f}".replace(",", "\u202f")
-    decimals = digits - 1 - math.floor(math.log10(abs(value)))
-    if decimals > 9:
-        return f"{value:.{digits - 1}e}"
-    text = f"{value:.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def share_left(live_ratio: float | None, promise: Promise | None) -> float | None:
-    """Return how much of a promise is left, from 1 (cost equals the reference) to 0 (cost is at the promised ratio).
-
-    >>> share_left(1.5, Promise(2.0))
-    0.5
-    """
-    if promise is None or live_ratio is None or promise.ratio <= 1:
-        return None
-    return min(max((promise.ratio - live_ratio) / (promise.ratio - 1), 0.0), 1.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """A stream as a row of the table: its record, and what the page derives from it."""
-
-    stream: StreamRecord
-    promise: Promise | None
-    units: str
-
-    @property
-    def action(self) -> str:
-        return ", ".join(format_number(entry) for entry in self.stream.action)
-
-    @property
-    def ratio(self) -> float | None:
-        last = self.stream.last
-        return last.cost / last.optimum if last is not None and last.optimum else None
-
-    @property
-    def share(self) -> float | None:
-        return None if self.stream.last is None else share_left(self.stream.last.live_ratio, self.promise)
 
 
 def _describe_policy(policy: LoadedPolicy) -> list[tuple[str, str]]:
@@ -85,15 +29,13 @@ def _describe_policy(policy: LoadedPolicy) -> list[tuple[str, str]]:
         ("Policy", policy.name),
         ("Agent", about["agent"]),
         ("Promise", str(policy.promise or "none")),
-        ("Hitting cost", f"{problem['hitting']}, m = {format_number(problem['m'])}"),
-        ("Movement cost", problem["switching"]),
+        ("Hitting cost", f"{problem['hitting']}, m = {problem['m']:.4g}"),
+        ("Movement cost", problem["switching"] + (f", \u03b1 = {problem['alpha']:.4g}" if "alpha" in problem else "")),
         ("Actions", f"{problem['actions']}, {problem['dim']} number{'s' if problem['dim'] != 1 else ''}"),
         ("Trained weights", str(about["weights"])),
         ("Created", f"{metadata.get('created', 'unknown')}, version {metadata.get('version', 'unknown')}"),
         ("Fingerprint", about["fingerprint"][:16]),
     ]
-    if "alpha" in problem:
-        pairs[4] = ("Movement cost", f"{problem['switching']}, \u03b1 = {format_number(problem['alpha'])}")
     if metadata.get("site"):
         pairs.insert(1, ("Site", str(metadata["site"])))
     return pairs
@@ -102,7 +44,10 @@ def _describe_policy(policy: LoadedPolicy) -> list[tuple[str, str]]:
 def add_page(app: FastAPI, service: Service, access: Access) -> None:
     """Add the routes of the page to the application."""
     templates = Environment(loader=FileSystemLoader(_HERE / "templates"), autoescape=select_autoescape())
-    templates.filters["number"] = format_number
+
+    def to_script(value: Any) -> str:
+        """Return JSON for a script element."""
+        return json.dumps(value, default=vars).replace("<", "\\u003c")
 
     def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
         return HTMLResponse(templates.get_template(template).render(**values), status)
@@ -113,15 +58,13 @@ def add_page(app: FastAPI, service: Service, access: Access) -> None:
             streams, usages = service.list_streams(after, _ROWS), service.summarize_policies()
         except ServiceError as error:
             return render("error.html", status_of(error), detail=str(error))
-        usage_of: dict[str, PolicyUsage] = {usage.policy: usage for usage in usages}
-        rows = [
-            _Row(stream, usage.promise if usage else None, usage.units if usage else "")
-            for stream in streams
-            for usage in [usage_of.get(stream.policy)]  # None for a stream that was created just now
-        ]
+        usage_of = {usage.policy: usage for usage in usages}
+        streams = [stream for stream in streams if stream.policy in usage_of]  # without those created just now
         return render(
             "streams.html",
-            rows=rows,
+            streams=streams,
+            usage_of=usage_of,
+            data=to_script([stream.last for stream in streams]),
             after=after,
             next=streams[-1].id if len(streams) == _ROWS else None,
             total=sum(usage.streams for usage in usages),
@@ -139,13 +82,8 @@ def add_page(app: FastAPI, service: Service, access: Access) -> None:
         except ServiceError as error:
             return render("error.html", status_of(error), detail=str(error))
         ratio = None if policy.promise is None else policy.promise.ratio
-        data = {"id": id, "promise": ratio, "steps": [vars(step) for step in steps]}
-        return render(
-            "stream.html",
-            row=_Row(stream, policy.promise, policy.units),
-            facts=_describe_policy(policy),
-            data=json.dumps(data).replace("<", "\\u003c"),
-        )
+        data = to_script({"id": id, "action": stream.action, "promise": ratio, "steps": steps})
+        return render("stream.html", stream=stream, policy=policy, facts=_describe_policy(policy), data=data)
 
     @app.get("/docs", include_in_schema=False)
     def show_docs():

@@ -1,4 +1,4 @@
-// Formatting of numbers, ages and bars, and the connection to /events. `format_number` in page.py gives the same text.
+// Formatting of numbers, ages and bars, and the connection to /events.
 
 export function formatNumber(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";

@@ -84,6 +84,7 @@ async function catchUp() {
   if (answer.ok) { steps = [...steps, ...(await answer.json())].slice(-MAX_STEPS); updateTiles(); updateCharts(); loadHindsight(); }
 }
 
+field("action").textContent = formatNumbers(data.action);
 updateTiles(); updateCharts(); loadHindsight();
 setInterval(updateAge, 1000);
 watchEvents(`/events?stream=${encodeURIComponent(data.id)}`, addSteps, catchUp);

@@ -71,7 +71,12 @@ function addSteps(steps) {
 }
 
 const opened = Date.now();
-for (const bar of document.querySelectorAll('[data-field="bar"]')) fillBar(bar, Number(bar.getAttribute("width")) / 100);
+const lastSteps = JSON.parse(document.getElementById("data")?.textContent ?? "[]");
+rows().forEach((row, index) => {
+  row.querySelector('[data-field="action"]').textContent = formatNumbers(row.dataset.action.split(",").map(Number));
+  if (lastSteps[index]) updateRow(row, lastSteps[index]);
+  row.classList.remove("fresh");
+});
 updateAges();
 updateSummary();
 setInterval(updateAges, 1000);
