@@ -1,27 +1,50 @@
-"""Convert results to JSON, including what JSON has no literal for."""
+"""Text that every package writes or reads alike: JSON, missing values, and long values in messages."""
 
 import json
 import math
 from typing import Any
 
+# Spellings of a missing value in series files and in lines for `act`, in lower case.
+MISSING_VALUES = frozenset(("", "nan", "na", "n/a", "null", "none", "-", "--", "#n/a", "?"))
 
-def as_json(value: Any) -> Any:
-    """JSON's own types: arrays become lists, and what JSON cannot hold the strings "inf", "-inf" and "nan".
+
+def as_json(value: Any, where: str = "value", finite: bool = True) -> Any:
+    """Return a value made of JSON's types only: arrays and tuples become lists.
+
+    Args:
+        value: Numbers, strings, arrays, and lists and dictionaries of them.
+        where: The value's name in messages.
+        finite: Whether infinite numbers and NaN become the strings "inf", "-inf" and "nan"; else they stay floats.
+
+    Raises:
+        TypeError: The value holds something else.
 
     >>> as_json({"ratio": math.inf, "costs": (1, 2.5)})
     {'ratio': 'inf', 'costs': [1, 2.5]}
     """
     if isinstance(value, dict):
-        return {str(key): as_json(entry) for key, entry in value.items()}
+        return {str(key): as_json(entry, f"{where}[{key!r}]", finite) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json(entry) for entry in value]
+        return [as_json(entry, f"{where}[{i}]", finite) for i, entry in enumerate(value)]
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return as_json(value.tolist())  # NumPy's and JAX's
+        return float(value) if math.isfinite(value) or not finite else str(value)
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"{where} must be made of JSON's types, got {type(value).__name__} {value!r:.60}.")
+    return as_json(value.tolist(), where, finite)  # NumPy's and JAX's
 
 
 def json_text(value: Any) -> str:
-    """A result as programs read it, from standard output or from results.json."""
+    """Return a result as JSON text, for standard output and results.json."""
     return json.dumps(as_json(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def shorten(value: Any, most: int = 60) -> str:
+    """Return the `repr` of a value for a message, cut after `most` characters.
+
+    >>> shorten("9" * 5000, most=10)
+    "'999999999..."
+    """
+    text = repr(value)
+    return text if len(text) <= most else text[:most] + "..."

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ecl2o.policy import load, save
-from ecl2o.policy.limits import with_action_limits
+from ecl2o.policy.policy import with_action_limits
 from ecl2o.theory import exact_robd_ratio
 
 from .conftest import TESTED

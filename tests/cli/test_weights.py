@@ -12,7 +12,6 @@ from ecl2o.data import Split, read_series
 from ecl2o.fitting.pipeline import series_problem
 from ecl2o.fitting.read import SeriesReader
 from ecl2o.fitting.settings import FitSettings, PromiseSpec
-from ecl2o.policy.start_run import start_run
 
 from .conftest import SPLIT, TESTED
 from .operator_files import DAYS, STEPS, write_series
@@ -81,7 +80,7 @@ def test_bills_are_those_of_numpy_and_the_contract_says_what_it_counts_on(made, 
     values = read_series(priced, None, ["demand", PRICE])[0].to_numpy(float)
     first = len(values) - days * per_day
     past, tested = values[:first], values[first:]
-    runner = start_run(policy, None, past)
+    runner = ec.Runner(policy, None, past)
     actions = np.array([runner.step(context)[0] for context in tested])
     paid, best = bill(past[-1, 0], actions, *tested.T), optimum(past[-1, 0], *tested.T)
     np.testing.assert_allclose(rows["policy"]["mean_cost"] * days, paid, rtol=1e-9)

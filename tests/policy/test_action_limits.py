@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.policy.limits import with_action_limits
+from ecl2o.policy.policy import with_action_limits
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 

@@ -4,7 +4,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.exceptions import MemoryLimitError, PolicyFileError
-from ecl2o.policy.limits import check_memory
+from ecl2o.policy.start_run import check_memory
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 MANY = 1_000_000  # each of these numbers is allowed by itself

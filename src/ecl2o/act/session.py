@@ -20,7 +20,6 @@ from ecl2o.exceptions import NotAnsweredError
 from ecl2o.policy import policy_file
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.runner import Runner, read_state
-from ecl2o.policy.start_run import start_run
 
 
 @contextlib.contextmanager
@@ -156,7 +155,7 @@ class ActSession:
             self._notes = _Notes.read(read_state(state).header.get("notes"))
             say(f"going on after {self.steps} contexts, from {state}.")
         else:
-            self._runner = start_run(policy, x0, history)  # now, so that the first line need not wait for it
+            self._runner = Runner(policy, x0, history)  # now, so that the first line need not wait for it
             if history is None and policy.history is not None:
                 until = policy.contract.history_until
                 say(f"starting from the policy's own history, which ends at {until}; --history gives a fresher one.")
@@ -251,7 +250,7 @@ class ActSession:
         if self._runner.steps == 0 and time is not None and self._until is not None and past is not None and len(past):
             until_now = self._until_now(past, self._until, time)
             if len(until_now) > len(past):
-                self._runner = start_run(self._policy, self._x0, until_now)
+                self._runner = Runner(self._policy, self._x0, until_now)
         return self._runner
 
     def _until_now(self, past: np.ndarray, said: str, time: datetime.datetime) -> np.ndarray:

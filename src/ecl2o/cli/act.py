@@ -86,7 +86,7 @@ def act(
     from ecl2o.act import holding
     from ecl2o.exceptions import MemoryLimitError, NotApplicableError
     from ecl2o.policy import load
-    from ecl2o.policy.limits import with_action_limits
+    from ecl2o.policy.policy import with_action_limits
 
     with contextlib.nullcontext() if state is None else holding(state):
         loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)

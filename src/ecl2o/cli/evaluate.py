@@ -42,7 +42,8 @@ def evaluate(
     from ecl2o.fitting.screen import screen_series
     from ecl2o.fitting.test_days import count_seen_days, policy_test_days
     from ecl2o.policy import load
-    from ecl2o.policy.limits import check_memory, with_action_limits
+    from ecl2o.policy.policy import with_action_limits
+    from ecl2o.policy.start_run import check_memory
 
     loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
     check_memory(loaded, str(policy))

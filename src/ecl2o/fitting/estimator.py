@@ -20,7 +20,6 @@ from ecl2o.exceptions import DataError
 from ecl2o.fitting import pipeline
 from ecl2o.fitting.settings import AdvisorName, Alpha, FitSettings, Per, PromiseSpec
 from ecl2o.policy import Policy, Runner
-from ecl2o.policy.start_run import start_run
 
 _CONTEXT, _ACTION, _AVERAGE, _WORST = "#767676", "#0072B2", "#0072B2", "#E69F00"
 
@@ -140,7 +139,7 @@ class SeriesPolicy:
         given = np.atleast_1d(np.asarray(context, float))
         with jax.enable_x64(True):
             if self._runner is None:
-                self._runner = start_run(policy)
+                self._runner = Runner(policy)
             return self._runner.step(given)
 
     @property
@@ -163,7 +162,7 @@ class SeriesPolicy:
         past = fitted.values[: int(np.searchsorted(fitted.time, frame.index[0]))]
         followed = self._followed()
         with jax.enable_x64(True):
-            runner = start_run(policy, None if len(past) else values[0, : len(followed)], past)
+            runner = Runner(policy, None if len(past) else values[0, : len(followed)], past)
             actions = [runner.step(context) for context in values]
         return pd.DataFrame(np.array(actions), frame.index, followed)
 

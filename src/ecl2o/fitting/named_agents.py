@@ -37,7 +37,7 @@ from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractForecaster, Exact, Persistence, RollingProfile, SeasonalNaive
 from ecl2o.policy import load
-from ecl2o.policy.limits import check_memory
+from ecl2o.policy.start_run import check_memory
 from ecl2o.problem import CurvedTracking, LinearSwitching, Mahalanobis, Problem, SquaredTracking
 
 LOWEST, HIGHEST = 0.5, 2.0  # prices, in units of the usual one

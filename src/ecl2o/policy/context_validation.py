@@ -1,4 +1,4 @@
-"""Contexts as they come in from outside: judged before a policy sees them."""
+"""Checks of contexts that come in from outside, before a policy sees them."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,26 +6,28 @@ from typing import Any
 
 import numpy as np
 
+from ecl2o.json_text import shorten
+
 LARGEST = 1e100  # squares, and their sums, must stay far from where doubles end
 _FEW = 32
-_TOLD = 8  # numbers of a context in a message
+_MOST_SHOWN = 8  # numbers of a context in a message
 
 Ranges = Sequence[tuple[float, float]]
 
 
 def validate_context(context: Any, shape: tuple[int, ...], dtype: np.dtype, gaps: bool = False) -> np.ndarray:
-    """The context as an array of this shape and precision.
+    """Return a context as an array.
 
     Args:
-        context: what came in: numbers, lists of them, or an array.
+        context: Numbers, lists of them, or an array.
         shape: (q,) for one stream, (n, q) for many.
-        dtype: the working precision.
-        gaps: whether numbers may be missing: None, NaN, infinite or masked. They are not finite in the result.
+        dtype: The working precision.
+        gaps: Whether numbers may be missing: None, NaN, infinite or masked. They are not finite in the result.
 
     Raises:
-        ValueError: what came in is not such an array of finite numbers; the message says where.
+        ValueError: The context is not such an array of finite numbers; the message says where.
     """
-    array = _with_gaps(context, shape, dtype) if gaps else _as_array(context)
+    array = _fill_gaps(context, shape, dtype) if gaps else _as_array(context)
     if array.dtype.kind not in "fiu":
         raise ValueError(f"the context must be numbers, got {shorten(context)}.")
     if array.shape != shape:
@@ -40,59 +42,51 @@ def validate_context(context: Any, shape: tuple[int, ...], dtype: np.dtype, gaps
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """`np.isfinite(array).all()`, in a tenth of the time for a few numbers (a finite sum has only finite terms)."""
+    """Return `np.isfinite(array).all()`, ten times faster for a few numbers: a finite sum has finite terms."""
     if array.size <= _FEW and math.isfinite(sum(array.ravel().tolist())):
         return True
     return bool(np.isfinite(array).all())
 
 
-def shorten(value: Any) -> str:
-    """A value in a message, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."
-
-
 def check_magnitude(name: str, numbers: np.ndarray) -> None:
-    """Refuse numbers so large that no cost of them is finite, and nothing that follows is."""
+    """Raise `ValueError` for numbers that are too large for finite costs."""
     largest = np.max(np.abs(numbers), initial=0.0)
     if not largest <= LARGEST:
-        raise ValueError(
-            f"{name} has a number of the size {largest:g}; up to {LARGEST:g} the costs of actions can be worked out."
-        )
+        raise ValueError(f"{name} has a number of size {largest:g}; costs are computed for numbers up to {LARGEST:g}.")
 
 
 def format_context(context: Iterable[float | None]) -> str:
-    """A context in a message: plain numbers, cut where there are many.
+    """Return a context for a message: plain numbers, the first eight of them.
 
     >>> format_context(np.array([100.0, 0.25, np.nan]))
     '100, 0.25, missing'
     """
-    told = ["missing" if entry is None or math.isnan(entry) else f"{float(entry):.6g}" for entry in context]
-    return ", ".join(told[:_TOLD]) + (", ..." if len(told) > _TOLD else "")
+    cells = ["missing" if entry is None or math.isnan(entry) else f"{float(entry):.6g}" for entry in context]
+    return ", ".join(cells[:_MOST_SHOWN]) + (", ..." if len(cells) > _MOST_SHOWN else "")
 
 
 def explain_failed_step(context: Sequence[float | None] | np.ndarray, used: Any, plausible: Ranges | None) -> str:
-    """Why a context has no answer, in words.
+    """Return the message for a context that has no finite action.
 
     Args:
-        context: (q,), what was given.
-        used: (q,), what stood in for it, which is not finite where nothing plausible was known; None where all is believed.
-        plausible: (lowest, highest) of each number, of a policy that says so.
+        context: (q,), the given context.
+        used: (q,), the context that was used, not finite where no plausible one is known; None if it was the given one.
+        plausible: The lowest and highest plausible value of each number; None if the policy has no such ranges.
 
-    >>> explain_failed_step([100.0], [math.nan], [(0.0, 45.0)])[:88]
-    'the context (100) is not plausible, which would be from 0 to 45, and none came before it'
+    >>> explain_failed_step([100.0], [math.nan], [(0.0, 45.0)])[:67]
+    'the context (100) is missing or outside the plausible range 0 to 45'
     """
     if plausible is None or used is None or np.isfinite(np.asarray(used, float)).all():
-        return f"the policy has no finite answer to the context ({format_context(context)}); nothing was changed."
-    ranges = ", ".join(f"from {low:g} to {high:g}" for low, high in plausible[:_TOLD])
+        return f"the policy has no finite action for the context ({format_context(context)}); the state is unchanged."
+    ranges = ", ".join(f"{low:g} to {high:g}" for low, high in plausible[:_MOST_SHOWN])
     return (
-        f"the context ({format_context(context)}) is not plausible, which would be {ranges}, and none came before it that could "
-        "stand in; nothing was changed. Begin on a history of contexts (act: --history), or send a plausible one first."
+        f"the context ({format_context(context)}) is missing or outside the plausible range {ranges}, and there is no earlier "
+        "one to use instead. Start from a history of contexts, or send a plausible context first."
     )
 
 
-def _with_gaps(context: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """NaN where there is nothing."""
+def _fill_gaps(context: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return the context with NaN for missing numbers."""
     if context is None:
         return np.full(shape, np.nan, dtype)
     if isinstance(context, np.ma.MaskedArray):

@@ -1,4 +1,4 @@
-"""Policies: an agent with all that is needed to run it, and the file it travels in."""
+"""Policies: an agent with all that is needed to run it, saved to and loaded from one file."""
 
 import dataclasses
 import datetime
@@ -15,12 +15,14 @@ import numpy as np
 import pydantic
 
 from ecl2o.agents import AbstractAgent, trainable_mask
+from ecl2o.agents.guards import AbstractGuard
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.forecasters import AbstractForecaster
+from ecl2o.json_text import as_json
 from ecl2o.policy import policy_file
 from ecl2o.policy.contract import Contract, PromiseTerms, describe_validation_error
 from ecl2o.policy.policy_file import Contents
-from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, Problem
+from ecl2o.problem import AbstractQuadraticCost, Box, CurvedTracking, Mahalanobis, Problem
 
 _KIND = "policy"
 _PARTS = {"agent": AbstractAgent, "problem": Problem, "forecaster": AbstractForecaster}
@@ -31,14 +33,18 @@ class Policy:
     """An agent with all that is needed to run it.
 
     Args:
-        agent: who decides.
-        problem: what is decided.
-        forecaster: whom the agent asks about the future; None if it asks nobody.
-        metadata: how it came to be, any JSON object: training settings, normalisation, validation figures. The package
-            version and the time are added unless they are there.
-        contract: what it expects of those who run it. Its promise and its bounds of actions are filled in from agent and
-            problem, so that they cannot say anything else.
-        history: (H, q) contexts to begin on where nobody gives fresher ones; None if there are none.
+        agent: The agent that decides.
+        problem: The costs and the action set.
+        forecaster: Predicts contexts for an agent with a lookahead. Default: none.
+        metadata: How the policy was made, any JSON object: training settings, normalisation, validation figures. The package
+            version and the time are added.
+        contract: What the policy expects of its input. Its promise, action bounds and weights are filled in from agent and
+            problem.
+        history: (H, q), the contexts that a run starts on if no fresher ones are given. Default: none.
+
+    Raises:
+        TypeError: A part is of the wrong class, or the metadata is not JSON.
+        ValueError: The history does not fit the contract.
 
     >>> from ecl2o.agents import ROBD
     >>> from ecl2o.problem import SquaredTracking
@@ -56,22 +62,22 @@ class Policy:
 
     def __post_init__(self):
         _check_parts({name: getattr(self, name) for name in _PARTS})
-        object.__setattr__(self, "contract", _completed(self.contract, self.agent, self.problem))
-        object.__setattr__(self, "history", _checked_history(self.history, self.contract))
+        object.__setattr__(self, "contract", _complete(self.contract, self.agent, self.problem))
+        object.__setattr__(self, "history", _validate_history(self.history, self.contract))
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         metadata = {"version": importlib.metadata.version("ecl2o"), "created": now, **self.metadata}
-        object.__setattr__(self, "metadata", _as_json(metadata, "metadata"))
+        object.__setattr__(self, "metadata", as_json(metadata, "metadata", finite=False))
 
     @property
     def dim(self) -> int | None:
-        """d, how many numbers an action has; None where neither the problem nor the contract tells."""
-        return action_dim(self.problem, self.contract.context_dim)
+        """d, the dimension of actions; None if neither the problem nor the contract determines it."""
+        return infer_action_dim(self.problem, self.contract.context_dim)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of agent, problem and forecaster, by structure and every bit of their arrays; not of the metadata.
+        """A hash of the structure and the arrays of agent, problem and forecaster, without the metadata.
 
-        The code of a function inside the problem is not in it, only its name.
+        Of a function inside the problem it has only the name.
         """
         described, arrays = _describe_parts(self)
         return policy_file.digest([policy_file.pack(Contents(_KIND, described, arrays))])
@@ -80,12 +86,21 @@ class Policy:
 def save(path: str | os.PathLike[str], policy: Policy) -> None:
     """Write a policy to one file: a JSON header, raw arrays and a checksum (docs/policy-format.md).
 
-    The functions of a `ConvexCost` are not in the file, and `load` then asks for the problem; a function anywhere else is
-    refused. The file appears whole or not at all.
+    The functions of a `ConvexCost` are left out, so that `load` needs the problem. The file appears whole or not at all.
 
     Args:
-        path: the file; one that is there is replaced.
-        policy: what to write.
+        path: The file; an existing one is replaced.
+        policy: The policy to write.
+
+    Raises:
+        TypeError: A part other than the problem has a function in it, or an object that is neither a module nor an array.
+
+    >>> import tempfile, ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/policy.ecl2o", Policy(ec.ROBD(), problem))
+    ...     type(load(f"{folder}/policy.ecl2o").agent).__name__
+    'ROBD'
     """
     described, arrays = _describe_parts(policy)
     if policy.history is not None:
@@ -101,14 +116,20 @@ def save(path: str | os.PathLike[str], policy: Policy) -> None:
 
 
 def load(path: str | os.PathLike[str], problem: Problem | None = None, classes: Sequence[type] = ()) -> Policy:
-    """Read a policy; nothing in the file is executed, and a file that is not sound is refused with `PolicyFileError`.
+    """Read a policy from a file. Nothing in the file is executed.
 
-    Numbers keep their precision; where JAX runs in 32 bits, doubles are rounded with a warning.
+    Arrays keep their precision; if JAX runs in 32 bits, doubles are rounded, with a warning.
 
     Args:
-        path: the file.
-        problem: takes the place of the one in the file; needed where that has functions in it.
-        classes: modules of yours that the file may name.
+        path: The file.
+        problem: Replaces the problem in the file; needed if that has functions in it.
+        classes: Modules of yours that the file may name.
+
+    Returns:
+        The policy. `save` has an example.
+
+    Raises:
+        PolicyFileError: The file is not a policy, is damaged, or needs `problem` or `classes`.
     """
     contents, name = policy_file.read(path, _KIND), os.fspath(path)
     header, arrays = contents.header, list(contents.arrays)
@@ -135,16 +156,47 @@ def _read_contract(described: Any, name: str) -> Contract:
     try:
         return Contract.model_validate_json(json.dumps(described))
     except pydantic.ValidationError as error:
-        raise PolicyFileError(
-            f"{name} has a contract that cannot be understood: {describe_validation_error(error)}."
-        ) from None
+        raise PolicyFileError(f"{name} has an invalid contract: {describe_validation_error(error)}.") from None
+
+
+def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
+    """Return the policy with every number of its actions limited to [low, high], and to the limits that it had.
+
+    Actions outside are clipped. A promise relative to the optimum is then relative to the optimum within the limits, and holds
+    for contexts within them.
+
+    Raises:
+        ValueError: The limits do not overlap the policy's own.
+
+    >>> from ecl2o.agents import ROBD, Competitive
+    >>> from ecl2o.problem import SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> limited = with_action_limits(Policy(Competitive(ROBD(), ratio=2.0), problem), 0.0, 5.0)
+    >>> limited.contract.action_bounds, limited.contract.promise.contexts
+    ([(0.0, 5.0)], [(0.0, 5.0)])
+    """
+    own = policy.contract.action_bounds or [(low, high)]
+    lower, upper = max(low, *(bound[0] for bound in own)), min(high, *(bound[1] for bound in own))
+    if not lower <= upper:
+        had = ", ".join(f"{bound[0]:g}:{bound[1]:g}" for bound in own)
+        raise ValueError(f"bounds {low:g}:{high:g} do not overlap the policy's bounds {had}.")
+
+    def is_guard(part):
+        return isinstance(part, AbstractGuard)
+
+    def limit(part):
+        if not is_guard(part):
+            return part
+        inside = jax.tree.map(limit, part.agent, is_leaf=is_guard)
+        return dataclasses.replace(part.with_action_bounds(lower, upper), agent=inside)
+
+    agent = jax.tree.map(limit, policy.agent, is_leaf=is_guard)
+    problem = dataclasses.replace(policy.problem, actions=Box(lower, upper))
+    return dataclasses.replace(policy, agent=agent, problem=problem)
 
 
 def describe(policy: Policy) -> dict[str, Any]:
-    """What a policy is, as a dictionary of plain values for people to read.
-
-    Args:
-        policy: what to describe.
+    """Describe a policy as a dictionary of JSON's types: agent, problem, contract, fingerprint and metadata.
 
     >>> from ecl2o.agents import ROBD
     >>> from ecl2o.problem import SquaredTracking
@@ -175,9 +227,9 @@ def describe(policy: Policy) -> dict[str, Any]:
     }
 
 
-def _completed(contract: Contract, agent: AbstractAgent, problem: Problem) -> Contract:
-    """The contract with what agent and problem say themselves."""
-    promise, dim = agent.promise(problem), action_dim(problem, contract.context_dim)
+def _complete(contract: Contract, agent: AbstractAgent, problem: Problem) -> Contract:
+    """Return the contract with the promise, bounds and weights of agent and problem."""
+    promise, dim = agent.promise(problem), infer_action_dim(problem, contract.context_dim)
     terms = None if promise is None else PromiseTerms.of(promise, contract.period_name)
     bounds = None
     if problem.is_bounded and dim is not None:
@@ -189,13 +241,13 @@ def _completed(contract: Contract, agent: AbstractAgent, problem: Problem) -> Co
     return contract.model_copy(update={"promise": terms, "action_bounds": bounds, "weights": weights})
 
 
-def _checked_history(history: Any, contract: Contract) -> np.ndarray | None:
+def _validate_history(history: Any, contract: Contract) -> np.ndarray | None:
     if history is None:
         return None
     history = np.array(history, float)
-    wanted = contract.context_dim
-    if history.ndim != 2 or (wanted is not None and history.shape[1] != wanted):
-        raise ValueError(f"history must have shape (H, {'q' if wanted is None else wanted}), got {history.shape}.")
+    width = contract.context_dim
+    if history.ndim != 2 or (width is not None and history.shape[1] != width):
+        raise ValueError(f"history must have shape (H, {width or 'q'}), got {history.shape}.")
     if not np.isfinite(history).all():
         raise ValueError("history must be finite.")
     return history
@@ -209,7 +261,7 @@ def _check_parts(parts: dict[str, Any]) -> None:
 
 
 def _name_tree(agent: AbstractAgent) -> str:
-    """The class names of an agent and the agents inside it: "MLAROBD(LSTM)"."""
+    """Return the class names of an agent and of the agents inside it: "MLAROBD(LSTM)"."""
     fields = [getattr(agent, field.name) for field in dataclasses.fields(agent)]
     inside = [_name_tree(value) for value in fields if isinstance(value, AbstractAgent)]
     return type(agent).__name__ + (f"({', '.join(inside)})" if inside else "")
@@ -224,8 +276,8 @@ def _describe_parts(policy: Policy) -> tuple[dict[str, Any], list[np.ndarray]]:
     return described, encoder.arrays
 
 
-def action_dim(problem: Problem, context_dim: int | None) -> int | None:
-    """d, as the movement knows it, or contexts of q numbers tell it where the cost compares actions with them; else None."""
+def infer_action_dim(problem: Problem, context_dim: int | None) -> int | None:
+    """Return d, from the switching cost, or from q if the hitting cost compares actions with contexts; else None."""
     if isinstance(problem.switching, Mahalanobis):
         return problem.Q.shape[0]
     if context_dim is None or not isinstance(problem.hitting, AbstractQuadraticCost):
@@ -240,26 +292,11 @@ def action_dim(problem: Problem, context_dim: int | None) -> int | None:
 
 
 def _check_fit(problem: Problem, dim: Any, name: str) -> None:
-    """Refuse a problem of another dimension than the one that the policy was saved with."""
+    """Raise if the problem is of another dimension than the one that the policy was saved with."""
     if type(dim) is not int or dim < 1:
         return
     try:
         problem.switching.check(dim)
         problem.actions.bounds(dim, float)
     except ValueError as error:
-        raise PolicyFileError(
-            f"the given problem does not fit {name}, whose actions have {dim} numbers: {error}"
-        ) from None
-
-
-def _as_json(value: Any, where: str) -> Any:
-    """A JSON value of the library's own: NumPy and JAX numbers become Python's, tuples and arrays become lists."""
-    if value is None or isinstance(value, bool | str) or type(value) in (int, float):
-        return value
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _as_json(np.asarray(value).tolist(), where)
-    if isinstance(value, list | tuple):
-        return [_as_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _as_json(item, f"{where}[{key!r}]") for key, item in value.items()}
-    raise TypeError(f"{where} must be made of what JSON knows, got {type(value).__name__} {value!r:.60}.")
+        raise PolicyFileError(f"problem does not fit {name}, whose actions have {dim} numbers: {error}") from None

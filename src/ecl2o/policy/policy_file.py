@@ -34,6 +34,7 @@ import numpy as np
 
 from ecl2o import agents, forecasters, problem
 from ecl2o.exceptions import PolicyFileError
+from ecl2o.json_text import shorten
 from ecl2o.problem.arrays import to_device
 
 FORMAT = 1
@@ -170,21 +171,16 @@ def _judge_entry(entry: Any, where: str) -> tuple[np.dtype, tuple[int, ...], int
         raise PolicyFileError(f"{where} is not described by dtype, shape and offset.")
     dtype, shape, offset = entry["dtype"], entry["shape"], entry["offset"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise PolicyFileError(f"{where} has an unknown dtype {_shown(dtype)}.")
+        raise PolicyFileError(f"{where} has an unknown dtype {shorten(dtype)}.")
     if not isinstance(shape, list) or len(shape) > _MOST_AXES or not all(_is_count(axis) for axis in shape):
-        raise PolicyFileError(f"{where} has an absurd shape {_shown(shape)}.")
+        raise PolicyFileError(f"{where} has an absurd shape {shorten(shape)}.")
     if not _is_count(offset):
-        raise PolicyFileError(f"{where} has an absurd offset {_shown(offset)}.")
+        raise PolicyFileError(f"{where} has an absurd offset {shorten(offset)}.")
     return _DTYPES[dtype], tuple(shape), offset
 
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 40
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."
 
 
 def read(path: str | os.PathLike[str], kind: str) -> Contents:

@@ -1,65 +1,214 @@
-"""How a run begins: on which past, and from which action."""
+"""The start of a run: its first action, its history, and the memory that it takes.
 
-from typing import Any
+`Runner`, `Runner.many`, `ecl2o act` and the service all start here, by one rule, so that the same inputs give the same first
+action:
+
+- The history is the one given, else the policy's own, cut to the contexts that the policy uses.
+- x0 is the action given, else the cheapest action for the last context of the history, within the action set.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
+from ecl2o.agents import Start
 from ecl2o.agents.calibrator import find_hitting_minimizer
+from ecl2o.exceptions import MemoryLimitError, PolicyFileError
 from ecl2o.policy.context_validation import check_magnitude
-from ecl2o.policy.policy import Policy, action_dim
-from ecl2o.policy.runner import Runner
-from ecl2o.problem.arrays import to_device
+from ecl2o.policy.policy import Policy, infer_action_dim
+from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
+from ecl2o.problem.arrays import cast_floats, to_device
+from ecl2o.running import Stepper
+from ecl2o.running.compiled_step import MOST_BYTES, check_stream_bytes, count_bytes, largest_allocation
 
-_cheapest_action = eqx.filter_jit(find_hitting_minimizer)
+_find_minimizer = eqx.filter_jit(find_hitting_minimizer)
+_NO_START = "x0 is missing: give x0 (the action in force) or history (the contexts before the first step)."
 
 
-def start_run(policy: Policy, x0: Any = None, history: Any = None) -> Runner:
-    """A runner at the beginning of a run.
+class RunStart(NamedTuple):
+    """Where a run starts: x0 (d,) and history (H, q), or (n, d) and (n, H, q) for n streams, in the working precision."""
+
+    x0: Float[np.ndarray, "*n d"]
+    history: Float[np.ndarray, "*n H q"]
+
+
+def find_start(policy: Policy, x0: Any = None, history: Any = None) -> RunStart:
+    """Return where a run of one stream starts.
 
     Args:
-        policy: what to run.
-        x0: (d,), the action in force before the first one. Default: the cheapest for the last context.
-        history: (H, q), the contexts before the first one, of which the policy takes what it needs. Default: the policy's own.
+        policy: The policy to run.
+        x0: (d,), the action in force before the first step. Default: the cheapest action for the last context of the history.
+        history: (H, q), the contexts before the first step. Default: the policy's own, or none.
+
+    Raises:
+        ValueError: x0 and history are both missing, do not have the shapes that the policy needs, are not finite, or x0 is
+            outside the action set.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1), ec.Box(0.0, 5.0))
+    >>> find_start(ec.Policy(ec.ROBD(), problem), history=[[4.0], [7.0]]).x0.tolist()
+    [5.0]
     """
-    past = policy.history if history is None else np.asarray(history, float)
+    past = _as_array("history", policy.history if history is None else history, "(H, q)")
     if x0 is None:
         if past is None or not len(past):
-            raise ValueError("where does the run start? Give x0 (the action in force) or a history (contexts).")
+            raise ValueError(_NO_START)
         x0 = choose_x0(policy, past[-1])
-    check_magnitude("x0", np.asarray(x0, float))
+    x0 = _as_array("x0", x0, "(d,)", "; for several streams use Runner.many")
     if past is None:
-        width = policy.contract.context_dim
-        return Runner(policy, x0, None if width is None else np.zeros((0, width)))
-    check_context_width(policy, past.shape[-1])
-    return Runner(policy, x0, trim_history(policy, past))
+        past = np.zeros((0, policy.contract.context_dim or infer_context_dim(policy.problem, len(x0), None)))
+    _check_width(policy, past.shape[-1])
+    policy.problem.check(Instance(x0, np.zeros((1, past.shape[-1])), past))
+    return _make_start(policy, x0, trim_history(policy, past))
+
+
+def find_starts(policies: Sequence[Policy], x0: Any = None, history: Any = None) -> RunStart:
+    """Return where n streams start, each by the rule of `find_start`.
+
+    Args:
+        policies: One policy for all streams, or one for each.
+        x0: (n, d). Default: for each stream the cheapest action for its last context.
+        history: (n, H, q). Default: the policies' own, where these are equally long.
+
+    Raises:
+        ValueError: As `find_start`, or the number of policies is neither 1 nor n.
+    """
+    x0 = _as_array("x0", x0, "(n, d)", "; for one stream use Runner")
+    past = _as_array("history", history, "(n, H, q)")
+    given = x0 if past is None else past
+    n = len(policies) if given is None else len(given)
+    if len(policies) not in (1, n) or not n:
+        raise ValueError(f"there must be one policy, or one for each of the {n} streams, got {len(policies)}.")
+    each = list(policies) * (n // len(policies))
+    if past is None and all(policy.history is not None for policy in policies):
+        own = [trim_history(policy, policy.history) for policy in each]
+        if len({history.shape for history in own}) > 1:
+            raise ValueError("history is missing: the policies' own histories are not equally long.")
+        past = _as_array("history", own, "(n, H, q)")
+    if x0 is None:
+        if past is None or not past.shape[1]:
+            raise ValueError(_NO_START)
+        x0 = np.stack([choose_x0(policy, context) for policy, context in zip(each, past[:, -1], strict=True)])
+    if past is None:
+        width = policies[0].contract.context_dim or infer_context_dim(policies[0].problem, x0.shape[-1], None)
+        past = np.zeros((n, 0, width))
+    Instance(x0, np.zeros((n, 1, past.shape[-1])), past)  # checks shapes and numbers
+    for number, policy in enumerate(policies):
+        _check_width(policy, past.shape[-1])
+        own = x0 if len(policies) == 1 else x0[number : number + 1]
+        for extreme in (np.min, np.max):  # a bounded action set is a box
+            policy.problem.check(Instance(extreme(own, axis=0), np.zeros((1, past.shape[-1]))))
+    longest = max((trim_history(policy, past) for policy in policies), key=lambda history: history.shape[1])
+    return _make_start(policies[0], x0, longest)
 
 
 def choose_x0(policy: Policy, context: np.ndarray) -> np.ndarray:
-    """(d,), the action that a run begins with after a context (q,) if no other is known: the cheapest one for it."""
-    check_context_width(policy, len(context))
-    return np.asarray(_cheapest_action(policy.problem, to_device(context), _dim(policy, len(context))))
+    """Return the action that a run starts from after a context (q,): the cheapest one for it, (d,).
+
+    Raises:
+        ValueError: The policy takes contexts of another number of columns.
+    """
+    _check_width(policy, len(context))
+    dim = (
+        infer_action_dim(policy.problem, len(context)) or 1
+    )  # movement that is charged by distance is solved on a line
+    policy.problem.hitting.check(dim, len(context))
+    return np.asarray(_find_minimizer(policy.problem, to_device(context), dim))
 
 
-def check_context_width(policy: Policy, width: int) -> None:
-    """Refuse contexts of another number of columns than the policy was made for."""
-    made_for = policy.contract.context_dim
-    if made_for is not None and width != made_for:
-        raise ValueError(f"the policy takes contexts of {made_for} numbers, but these have {width}; name the columns.")
-    policy.problem.hitting.check(_dim(policy, width), width)
+def trim_history(policy: Policy, history: Float[np.ndarray, "*n H q"]) -> Float[np.ndarray, "*n K q"]:
+    """Return the end of a history (..., H, q) that the policy uses: as much as its own, at least `history_steps`.
 
-
-def _dim(policy: Policy, width: int) -> int:
-    """d; 1 where contexts of this width do not tell either, since movement that is billed by distance is solved on a line."""
-    return action_dim(policy.problem, width) or 1
-
-
-def trim_history(policy: Policy, past: np.ndarray) -> np.ndarray | None:
-    """What the policy takes of a past: as much as its own, at least what its contract asks for; all if that is silent."""
+    A policy whose contract does not say `history_steps` uses all of it.
+    """
     needed = policy.contract.history_steps
     if needed is None:
-        return past
-    kept = max(
+        return history
+    used = max(
         needed, 0 if policy.history is None else len(policy.history)
-    )  # a regression begins on more than it needs
-    return past[max(len(past) - kept, 0) :] if kept else None
+    )  # a regression learns from more than it needs
+    return history[..., max(history.shape[-2] - used, 0) :, :]
+
+
+def infer_context_dim(problem: Problem, dim: int, history: Any) -> int:
+    """Return q, from the history or from a cost that determines it.
+
+    Raises:
+        ValueError: Neither does.
+    """
+    if history is not None:
+        return np.shape(history)[-1] if np.ndim(history) else 0
+    if isinstance(problem.hitting, AbstractQuadraticCost):
+        for context_dim in (dim, dim + 1):
+            try:
+                problem.hitting.check(dim, context_dim)
+            except ValueError:
+                continue
+            return context_dim
+        return dim
+    raise ValueError(
+        f"the cost {type(problem.hitting).__name__} does not determine how many numbers a context has: give a history of "
+        "contexts, or a policy whose contract has context_dim."
+    )
+
+
+def working_dtype() -> np.dtype:
+    """Return JAX's floating-point type: float64 where 64-bit mode is on, else float32."""
+    return np.dtype(jnp.result_type(float))
+
+
+def check_memory(policy: Policy, name: str, limit: int = MOST_BYTES) -> None:
+    """Raise if one stream of a policy would take too much memory; nothing is allocated.
+
+    Args:
+        policy: The policy to run.
+        name: Its file's name in the message.
+        limit: The most bytes for a stream's state, and for what one operation of a step allocates.
+
+    Raises:
+        PolicyFileError: The policy takes more.
+    """
+    dim, dtype = policy.dim or 1, working_dtype()
+    try:
+        context_dim = policy.contract.context_dim or infer_context_dim(policy.problem, dim, policy.history)
+        stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen), dtype)
+        x0, context = (jax.ShapeDtypeStruct((size,), dtype) for size in (dim, context_dim))
+        history = jax.ShapeDtypeStruct((0 if policy.history is None else len(policy.history), context_dim), dtype)
+        state = jax.eval_shape(lambda x0, history: stepper.init(Start(x0, history, 1)), x0, history)  # any horizon
+        check_stream_bytes(count_bytes(jax.tree.leaves(state)), limit)
+        check_stream_bytes(largest_allocation(jax.make_jaxpr(stepper.step)(state, context).jaxpr), limit)
+    except MemoryLimitError as error:
+        raise PolicyFileError(f"{name} cannot be used: {error}") from None
+    except (ValueError, TypeError):
+        return  # the runner reports what else keeps it from running
+
+
+def _as_array(name: str, values: Any, shape: str, hint: str = "") -> Any:
+    if values is None:
+        return None
+    try:
+        array = np.array(values, working_dtype())
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be numbers in rows of equal length.") from None
+    if array.ndim != shape.count(",") + (shape[-2] != ","):
+        raise ValueError(f"{name} must have shape {shape}, got {array.shape}{hint}.")
+    return array
+
+
+def _check_width(policy: Policy, width: int) -> None:
+    expected = policy.contract.context_dim
+    if expected is not None and width != expected:
+        raise ValueError(f"the policy takes contexts of {expected} numbers, but these have {width}; name the columns.")
+
+
+def _make_start(policy: Policy, x0: np.ndarray, past: np.ndarray) -> RunStart:
+    """Check the size of the numbers, and cast them."""
+    check_magnitude("x0", x0)
+    if policy.contract.plausible is None:  # else the screen replaces what is too large
+        check_magnitude("history", past)
+    return RunStart(x0.astype(working_dtype()), past.astype(working_dtype()))

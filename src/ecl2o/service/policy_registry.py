@@ -16,11 +16,8 @@ import sqlalchemy as sa
 from ecl2o.agents import Promise
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.json_text import as_json
-from ecl2o.policy.context_validation import check_magnitude
-from ecl2o.policy.limits import check_memory
 from ecl2o.policy.policy import Policy, describe, load
-from ecl2o.policy.runner import infer_context_dim
-from ecl2o.policy.start_run import choose_x0, trim_history
+from ecl2o.policy.start_run import check_memory, find_start, infer_context_dim
 from ecl2o.service import queries
 from ecl2o.service.batched_stepper import MAX_STREAM_BYTES, BatchedStepper
 from ecl2o.service.store import Store
@@ -56,28 +53,10 @@ class LoadedPolicy:
             x0: (d,), the action in force. Default: the cheapest action for the last context.
             history: (H, q), earlier contexts. Default: the policy's own.
         """
-        policy = self.policy
         try:
-            past = policy.history if history is None else np.asarray(history, float)
-        except ValueError:
-            raise InvalidRequestError("history must be a list of contexts of equal length.") from None
-        if past is not None and past.ndim != 2:
-            raise InvalidRequestError("history must be a list of contexts, each a list of numbers.")
-        if x0 is None and (past is None or not len(past)):
-            raise InvalidRequestError(
-                "Give x0, the action in force, or a history: the policy has no history of its own."
-            )
-        try:
-            first = np.asarray(x0, float) if x0 is not None else choose_x0(policy, past[-1])  # pyright: ignore
-            if policy.dim is not None and len(first) != policy.dim:
-                raise ValueError(f"x0 must have {policy.dim} numbers, the policy's actions, got {len(first)}.")
-            check_magnitude("x0", first)
-            past = None if past is None else trim_history(policy, past)
-            if past is not None and policy.contract.plausible is None:
-                check_magnitude("history", past)
+            return find_start(self.policy, x0, history)
         except (ValueError, TypeError) as error:
             raise InvalidRequestError(str(error)) from None
-        return first, past
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the policy as JSON values."""
