@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.act import holding
+from ecl2o.act import lock_state
 from ecl2o.act.lines import LineReader
 from ecl2o.paper.right_sizing_cost import Cluster
 from ecl2o.policy import Contract, policy_file
@@ -312,10 +312,10 @@ def test_with_times_the_hour_of_the_day_comes_from_the_clock(fitted, ecl2o, days
 
 def test_a_second_process_on_a_state_is_told_who_holds_it(fitted, ecl2o, tmp_path):
     state = tmp_path / "run.state"
-    with holding(state):
+    with lock_state(state):
         refused = ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n")
         assert (refused.exit_code, refused.stdout) == (1, "")
-        assert f"run.state is held by process {os.getpid()} on " in refused.stderr
+        assert f"{state} is in use" in refused.stderr
         assert not state.exists()
     assert len(values(ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n"))) == 1
 

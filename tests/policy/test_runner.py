@@ -159,7 +159,7 @@ def test_many_streams_are_so_many_runners(name):
 
 
 def bits(state):
-    return [state["steps"], state["bill"].tobytes(), *(v.tobytes() for v in state["carried"])]
+    return [state["steps"], state["totals"].tobytes(), *(v.tobytes() for v in state["carried"])]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -193,7 +193,7 @@ def test_many_streams_resume_too(tmp_path):
     together.save_state(tmp_path / "state")
     resumed = type(together).resume(policy, tmp_path / "state")
     assert resumed.step(contexts[:, 1]).tobytes() == together.step(contexts[:, 1]).tobytes()
-    with pytest.raises(ValueError, match=r"x0 must have shape \(d,\)"):
+    with pytest.raises(ValueError, match="5 streams"):
         ec.Runner.resume(policy, tmp_path / "state")
 
 
@@ -290,7 +290,7 @@ def test_no_answer_is_said_and_changes_nothing():
     runner.step([4.0])
     before = bits(runner.state_dict())
     for context in (-1.0, 1e200):  # to the one there is no action, and the bill of the other overflows
-        with pytest.raises(FloatingPointError, match="no finite answer"):
+        with pytest.raises(FloatingPointError, match=r"\(-1\)"):
             runner.step([context])
         assert bits(runner.state_dict()) == before
 
@@ -398,7 +398,7 @@ def test_forecasts_must_not_come_from_the_future():
 def test_a_cost_of_the_user_needs_the_width_of_contexts():
     cost = ec.ConvexCost(lambda x, y: jnp.sum((x - y[:1] * y[1:]) ** 2), strong_convexity=2.0)
     policy = ec.Policy(ec.HittingMinimizer(), ec.Problem(cost, ec.Mahalanobis.isotropic(alpha=1.0, dim=1)))
-    with pytest.raises(ValueError, match="how many numbers a context has; give a history"):
+    with pytest.raises(ValueError, match="context_dim"):
         ec.Runner(policy, [0.0])
     runner = ec.Runner(policy, [0.0], np.zeros((0, 2)))
     np.testing.assert_allclose(runner.step([2.0, 3.0]), [6.0], rtol=1e-9)

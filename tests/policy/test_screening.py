@@ -135,9 +135,7 @@ def test_a_bad_history_and_a_first_reading_that_is_missing():
     runner, clean = ec.Runner(site, [22.0], soiled), ec.Runner(site, [22.0], history)
     assert abs(runner.step(None) - clean.step(history[-1]))[0] < 0.5
     nobody = ec.Runner(site, [22.0])
-    with pytest.raises(
-        FloatingPointError, match=r"\(missing\) is not plausible, which would be from 0 to 45, and none"
-    ):
+    with pytest.raises(FloatingPointError, match=r"\(missing\) .* 0 to 45,"):
         nobody.step([float("nan")])
     assert nobody.steps == 0
     assert nobody.context is None

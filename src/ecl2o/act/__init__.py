@@ -1,9 +1,9 @@
-"""One stream through a pipe: lines in, answers out, a state file that one process holds at a time.
+"""One stream through a pipe: lines in, answers out, and a state file that one process holds at a time.
 
-Knows runners, clocks and files; knows nothing of options or of where lines come from.
+Imports `policy`; knows nothing of options, nor where lines come from.
 """
 
 from ecl2o.act.lines import LineReader, ParsedLine
-from ecl2o.act.session import ActSession, Answer, holding
+from ecl2o.act.session import ActSession, Answer, lock_state
 
-__all__ = ["Answer", "ParsedLine", "LineReader", "ActSession", "holding"]
+__all__ = ["ActSession", "Answer", "LineReader", "ParsedLine", "lock_state"]

@@ -1,7 +1,4 @@
-"""Which step a time belongs to, so that a missed tick does not shift the day.
-
-From lines of text to contexts: numbers with commas, or JSON, with or without the time.
-"""
+"""Lines of text to contexts: numbers with commas, or JSON, with or without a time; and which step a time belongs to."""
 
 import csv
 import dataclasses
@@ -10,34 +7,33 @@ import json
 import math
 from typing import Any
 
+from ecl2o.json_text import MISSING_VALUES
 
-def same_clock(time: datetime.datetime, other: datetime.datetime) -> datetime.datetime:
-    """A time as `other`'s clock shows it: one that names no offset is taken to be of the other's, and the other way round.
 
-    >>> str(same_clock(datetime.datetime(2024, 1, 1, 6), datetime.datetime.fromisoformat("2023-01-01T00+02:00")))
+def align_offset(time: datetime.datetime, other: datetime.datetime) -> datetime.datetime:
+    """Return a time with the offset from UTC of `other`, if only one of the two has an offset.
+
+    >>> str(align_offset(datetime.datetime(2024, 1, 1, 6), datetime.datetime.fromisoformat("2023-01-01T00+02:00")))
     '2024-01-01 06:00:00+02:00'
     """
-    if (time.tzinfo is None) == (other.tzinfo is None):
-        return time
-    return time.replace(tzinfo=other.tzinfo)
+    return time if (time.tzinfo is None) == (other.tzinfo is None) else time.replace(tzinfo=other.tzinfo)
 
 
-def steps_between(first: datetime.datetime, last: datetime.datetime, step_minutes: float) -> int:
-    """How many steps later the last one is; a few minutes early or late do not count.
+def count_steps(first: datetime.datetime, last: datetime.datetime, step_minutes: float) -> int:
+    """Return how many steps `last` is after `first`, to the nearest one.
 
-    >>> steps_between(datetime.datetime(2024, 1, 1, 6), datetime.datetime(2024, 1, 1, 8, 7), 60.0)
+    >>> count_steps(datetime.datetime(2024, 1, 1, 6), datetime.datetime(2024, 1, 1, 8, 7), 60.0)
     2
     """
-    return round((same_clock(last, first) - first) / datetime.timedelta(minutes=step_minutes))
+    return round((align_offset(last, first) - first) / datetime.timedelta(minutes=step_minutes))
 
 
 _TIME_NAMES = ("time", "timestamp", "datetime", "date")
-_MISSING = ("", "null", "none", "nan", "na", "n/a", "-")
 
 
 @dataclasses.dataclass(frozen=True)
 class ParsedLine:
-    """One line: the numbers (NaN for one that is missing), whether they came as JSON, and step and time if they were said."""
+    """One line: the context (NaN for missing numbers), whether it was JSON, and step and time if the line has them."""
 
     context: list[float]
     as_json: bool = False
@@ -46,11 +42,11 @@ class ParsedLine:
 
 
 class LineReader:
-    """Reads lines one by one; remembers the column names if the input begins with them.
+    """Parses lines one by one; the first may name the columns.
 
     Args:
-        columns: the names of the policy's q columns; None if it has none.
-        size: q.
+        columns: The names of the policy's columns; None if it has none.
+        size: q, how many numbers a context has.
 
     >>> reader = LineReader(["demand"], 1)
     >>> reader.read("time,demand"), reader.read("2024-01-01 06:00,1.5").context, reader.read('{"demand": null}').context
@@ -65,7 +61,11 @@ class LineReader:
         self._first = True
 
     def read(self, line: str) -> ParsedLine | None:
-        """What is asked; None for lines that ask nothing (empty ones, and the names of columns on the first)."""
+        """Parse a line. Return None for an empty one, and for column names on the first.
+
+        Raises:
+            ValueError: The line does not hold a context.
+        """
         text, first = line.strip(), self._first
         if first:
             text = text.removeprefix("\ufeff").strip()  # a byte order mark
@@ -73,72 +73,70 @@ class LineReader:
             return None
         self._first = False
         if text[0] in "{[" or text == "null":
-            return self._json(text)
+            return self._parse_json(text)
         cells = [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True))]
         if first and self._is_header(cells):
-            self._places, self._time_place = self._header(cells)
+            self._places, self._time_place = self._read_header(cells)
             self._width = len(cells)
             return None
-        return self._cells(cells)
+        return self._parse_cells(cells)
 
-    def _cells(self, cells: list[str]) -> ParsedLine:
+    def _parse_cells(self, cells: list[str]) -> ParsedLine:
         time = None
         if self._places is not None:
             needed = max([*self._places, -1 if self._time_place is None else self._time_place])
-            if len(cells) <= needed:
-                raise ValueError(f"{len(cells)} cells, but the first line named more columns.")
-            if len(cells) > self._width:
-                raise ValueError(f"{len(cells)} cells, but the first line named {self._width} columns.")
+            if not needed < len(cells) <= self._width:
+                raise ValueError(f"the line has {len(cells)} cells, but the first line named {self._width} columns.")
             time = None if self._time_place is None else _as_time(cells[self._time_place])
             cells = [cells[place] for place in self._places]
         elif len(cells) == self._size + 1 and _is_time(cells[0]):
             time, cells = _as_time(cells[0]), cells[1:]
-        return ParsedLine(self._checked([_as_number(cell) for cell in cells]), time=time)
+        return ParsedLine(self._check_size([_as_number(cell) for cell in cells]), time=time)
 
     def _is_header(self, cells: list[str]) -> bool:
-        return not any(_is_number(cell) or _is_time(cell) or cell.lower() in _MISSING for cell in cells)
+        return not any(_is_number(cell) or _is_time(cell) or cell.lower() in MISSING_VALUES for cell in cells)
 
-    def _header(self, names: list[str]) -> tuple[list[int], int | None]:
-        wanted = self._columns or []
-        if not wanted or not all(name in names for name in wanted):
-            known = f" nor do they name the policy's columns, {', '.join(wanted)}" if wanted else ""
-            raise ValueError(f"{', '.join(names)[:60]!r} are not numbers{known}.")
-        timed = [place for place, name in enumerate(names) if name.lower() in _TIME_NAMES and name not in wanted]
-        return [names.index(name) for name in wanted], timed[0] if timed else None
+    def _read_header(self, names: list[str]) -> tuple[list[int], int | None]:
+        columns = self._columns or []
+        if not columns or not all(name in names for name in columns):
+            expected = f", nor the policy's columns: {', '.join(columns)}" if columns else ""
+            raise ValueError(f"{', '.join(names)[:60]!r} are not numbers{expected}.")
+        timed = [place for place, name in enumerate(names) if name.lower() in _TIME_NAMES and name not in columns]
+        return [names.index(name) for name in columns], timed[0] if timed else None
 
-    def _json(self, text: str) -> ParsedLine:
+    def _parse_json(self, text: str) -> ParsedLine:
         try:
             value = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"not JSON: {error}.") from None
+            raise ValueError(f"invalid JSON: {error}.") from None
         step, time = None, None
         if isinstance(value, dict):
-            step, time = value.get("step"), _time_in(value)
+            step, time = value.get("step"), _find_time(value)
             if step is not None and (type(step) is not int or step < 1):
                 raise ValueError(f"step must be a whole number, 1 or more, got {step!r}.")
-            value = self._from_names(value)
+            value = self._find_context(value)
         numbers = value if isinstance(value, list) else [value] * (self._size if value is None else 1)
         if not all(entry is None or type(entry) in (int, float) for entry in numbers):
             raise ValueError(f"the context must be numbers, got {text[:60]}.")
         given = [math.nan if entry is None else float(entry) for entry in numbers]
-        return ParsedLine(self._checked(given), True, step, time)
+        return ParsedLine(self._check_size(given), True, step, time)
 
-    def _from_names(self, value: dict[str, Any]) -> Any:
+    def _find_context(self, value: dict[str, Any]) -> Any:
         if "context" in value:
             return value["context"]
         names = self._columns or []
         if names and all(name in value for name in names):
             return [value[name] for name in names]
-        wanted = f" or {', '.join(map(repr, names))}" if names else ""
-        raise ValueError(f"no 'context'{wanted} in {json.dumps(value)[:60]}.")
+        columns = f" or {', '.join(map(repr, names))}" if names else ""
+        raise ValueError(f"no 'context'{columns} in {json.dumps(value)[:60]}.")
 
-    def _checked(self, numbers: list[float]) -> list[float]:
+    def _check_size(self, numbers: list[float]) -> list[float]:
         if len(numbers) != self._size:
             raise ValueError(f"the policy takes {self._size} numbers, got {len(numbers)}.")
         return numbers
 
 
-def _time_in(value: dict[str, Any]) -> datetime.datetime | None:
+def _find_time(value: dict[str, Any]) -> datetime.datetime | None:
     for name in _TIME_NAMES:
         if isinstance(value.get(name), str):
             return _as_time(value[name])
@@ -146,17 +144,22 @@ def _time_in(value: dict[str, Any]) -> datetime.datetime | None:
 
 
 def _is_time(cell: str) -> bool:
-    return not _is_number(cell) and len(cell) >= len("20240101T00") and cell[:4].isdigit() and _parsed(cell) is not None
+    return (
+        not _is_number(cell)
+        and len(cell) >= len("20240101T00")
+        and cell[:4].isdigit()
+        and _parse_time(cell) is not None
+    )
 
 
 def _as_time(cell: str) -> datetime.datetime:
-    time = _parsed(cell)
+    time = _parse_time(cell)
     if time is None:
         raise ValueError(f"{cell[:60]!r} is not a time; write it as 2024-01-31 06:00 or 2024-01-31T06:00+01:00.")
     return time
 
 
-def _parsed(cell: str) -> datetime.datetime | None:
+def _parse_time(cell: str) -> datetime.datetime | None:
     try:
         return datetime.datetime.fromisoformat(cell)
     except ValueError:
@@ -172,10 +175,10 @@ def _is_number(cell: str) -> bool:
 
 
 def _as_number(cell: str) -> float:
-    if cell.lower() in _MISSING:
+    if cell.lower() in MISSING_VALUES:
         return math.nan
     try:
         return float(cell)
     except ValueError:
-        hint = " Write it without separators of thousands." if _is_number(cell.replace(",", "")) else ""
+        hint = " Write it without thousands separators." if _is_number(cell.replace(",", "")) else ""
         raise ValueError(f"{cell[:60]!r} is not a number.{hint}") from None

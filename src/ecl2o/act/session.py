@@ -1,79 +1,59 @@
-"""A state file has one owner at a time.
-
-A run whose answers go out one by one: a step counts as answered once its answer has been written.
-"""
+"""A run whose answers go out line by line: parse, step, save, print. If printing fails, the step is undone on disk too."""
 
 import contextlib
 import dataclasses
 import datetime
 import math
-import os
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ecl2o.act.lines import ParsedLine, same_clock, steps_between
+from ecl2o.act.lines import ParsedLine, align_offset, count_steps
 from ecl2o.exceptions import NotAnsweredError
 from ecl2o.policy import policy_file
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.runner import Runner, read_state
 
+_DAYS_PER_WEEK = 7
+
 
 @contextlib.contextmanager
-def holding(state: Path) -> Iterator[None]:
-    """Hold a state file, until this ends or the process does; refused, with who holds it, where somebody else does.
+def lock_state(state: Path) -> Iterator[None]:
+    """Hold a state file for one process, and remove what a killed process left beside it.
 
-    What a killed process left unfinished beside it is removed.
+    Raises:
+        ValueError: Another process holds it.
     """
-    lock = state.with_name(f".{state.name}.lock")
-    with open(lock, "a+", encoding="utf-8") as file:
-        if not _locked(file.fileno()):
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise ValueError(
-                f"{state} is held by {holder}. Two processes would both play; stop one, or give it its own state."
-            )
-        file.seek(0)
-        file.truncate()
-        now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        file.write(f"process {os.getpid()} on {socket.gethostname()} since {now}")
-        file.flush()
+    import filelock
+
+    lock = filelock.FileLock(state.with_name(f".{state.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise ValueError(
+            f"{state} is in use by another process, which holds {lock.lock_file}. Stop that process, or use another state."
+        ) from None
+    try:
         policy_file.remove_unfinished(state)
         yield
-
-
-def _locked(descriptor: int) -> bool:
-    """Whether the file is ours now. The system lets go of it when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # no such thing on Windows: there is no lock then
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-_WEEK = 7
+    finally:
+        lock.release()
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What one line is answered.
+    """The answer to one line.
 
     Args:
-        step: the number of answers so far, this one included.
-        action: what to do.
-        cost: the bill of the run so far, steps that were filled in included.
-        find_live_ratio: gives cost over the optimum so far, None where the policy does not know it; a program of its own, run
-            only where the ratio is told.
-        context_used: the context that stood in for one that was missing or implausible; None where the given one was used.
-        filled: steps that were missed before this one, and played on the last plausible context.
-        unconverged: whether a solve did not converge.
+        step: The number of answers so far, this one included.
+        action: The action (d,).
+        cost: The cost of the run so far, with the steps that were filled in.
+        find_live_ratio: Computes cost over the optimum so far, None if the policy does not know it. Called for JSON only.
+        context_used: The context that replaced a missing or an implausible one; None if the given one was used.
+        filled: Missed steps before this one, played on the last plausible context.
+        unconverged: Whether a solve did not converge.
     """
 
     step: int
@@ -85,23 +65,23 @@ class Answer:
     unconverged: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """What is not worth saying is left out."""
-        told: dict[str, Any] = {"step": self.step, "action": self.action, "cost": self.cost}
+        """Return the answer as JSON's types; optional fields are left out where they say nothing."""
+        answer: dict[str, Any] = {"step": self.step, "action": self.action, "cost": self.cost}
         live_ratio = self.find_live_ratio()
         if live_ratio is not None:
-            told["live_ratio"] = float(live_ratio)
+            answer["live_ratio"] = float(live_ratio)
         if self.context_used is not None:
-            told |= {"screened": True, "context_used": self.context_used}
+            answer |= {"screened": True, "context_used": self.context_used}
         if self.filled:
-            told["filled"] = self.filled
+            answer["filled"] = self.filled
         if self.unconverged:
-            told["unconverged"] = True
-        return told
+            answer["unconverged"] = True
+        return answer
 
 
 @dataclasses.dataclass(frozen=True)
 class _Notes:
-    """What a state file keeps beside the runner's own: steps filled in, the first and the last time, the last context used."""
+    """What a state file has beside the runner's state: steps filled in, the first and last time, the last context used."""
 
     filled: int = 0
     first: str | None = None
@@ -110,31 +90,35 @@ class _Notes:
 
     @classmethod
     def read(cls, found: Any) -> "_Notes":
-        """From a state file, where they make sense."""
-        said = found if isinstance(found, dict) else {}
-        known = {field.name: said[field.name] for field in dataclasses.fields(cls) if field.name in said}
-        notes = cls(**known)
+        given = found if isinstance(found, dict) else {}
+        notes = cls(**{field.name: given[field.name] for field in dataclasses.fields(cls) if field.name in given})
         try:
             for time in (notes.first, notes.last):
                 _ = time is None or datetime.datetime.fromisoformat(time)
-            sound = type(notes.filled) is int and (notes.context is None or all(map(math.isfinite, notes.context)))
+            valid = type(notes.filled) is int and (notes.context is None or all(map(math.isfinite, notes.context)))
         except (TypeError, ValueError):
-            sound = False
-        if not sound:
-            raise ValueError("the state file has notes that cannot be understood.")
+            valid = False
+        if not valid:
+            raise ValueError("the state file has invalid notes; start a new state.")
         return notes
 
 
 class ActSession:
-    """A policy's run, from the first line or from a state file.
+    """A policy's run over lines, from the first line or from a state file.
 
     Args:
-        policy: what to run.
-        state: where to keep the state; None: nowhere. If the file exists, the run goes on from it.
-        x0: (d,), the action in force before the first line. Default: the cheapest for the last context.
+        policy: The policy to run.
+        state: The state file; the run continues from it if it exists. Default: the state is not kept.
+        x0: (d,), the action in force before the first line. Default: the cheapest for the last context of the history.
         history: (H, q), contexts before the first line. Default: the policy's own.
-        history_until: the time of the last of them, as text. Default: the policy's own.
-        say: told what people should know.
+        history_until: The time of the last of them. Default: the policy's own.
+        notify: Called with messages for people.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1))
+    >>> session = ActSession(ec.Policy(ec.Greedy(), problem), x0=[0.0])
+    >>> session.answer(ParsedLine([3.0]), lambda answer: print(answer.step, answer.action))
+    1 [1.0]
     """
 
     def __init__(
@@ -144,21 +128,22 @@ class ActSession:
         x0: Any = None,
         history: np.ndarray | None = None,
         history_until: str | None = None,
-        say: Callable[[str], None] = lambda words: None,
+        notify: Callable[[str], None] = lambda message: None,
     ):
-        self._policy, self._state, self._say = policy, state, say
-        self._x0, self._history = x0, history
+        self._policy, self._state, self._notify = policy, state, notify
+        self._x0, self._history = x0, policy.history if history is None else np.asarray(history, float)
         self._until = history_until if history is not None else policy.contract.history_until
+        self._week = _DAYS_PER_WEEK * (policy.contract.steps_per_day or 1)
         self._notes = _Notes()
         if state is not None and state.exists():
             self._runner = Runner.resume(policy, state)
             self._notes = _Notes.read(read_state(state).header.get("notes"))
-            say(f"going on after {self.steps} contexts, from {state}.")
+            notify(f"continuing after {self.steps} contexts, from {state}.")
         else:
-            self._runner = Runner(policy, x0, history)  # now, so that the first line need not wait for it
+            self._runner = Runner(policy, x0, history)  # now, so that the first line is answered at once
             if history is None and policy.history is not None:
                 until = policy.contract.history_until
-                say(f"starting from the policy's own history, which ends at {until}; --history gives a fresher one.")
+                notify(f"starting from the policy's own history, which ends at {until}; history gives a fresher one.")
 
     @property
     def context_dim(self) -> int:
@@ -167,72 +152,71 @@ class ActSession:
 
     @property
     def steps(self) -> int:
-        """How many lines have been answered."""
+        """The number of lines answered."""
         return self._runner.steps - self._notes.filled
 
-    def is_answered(self, asked: ParsedLine) -> bool:
-        """Whether a line with a time is of a step that has been answered."""
-        asked = self._with_known_clock(asked)
-        return (
-            asked.time is not None and self._notes.last is not None and self._slot(asked.time) <= self._slot_of_last()
-        )
+    def is_answered(self, line: ParsedLine) -> bool:
+        """Return whether the step of a line's time has been answered."""
+        time = self._known_time(line)
+        return time is not None and self._notes.last is not None and self._steps_after_last(time) <= 0
 
-    def answer(self, asked: ParsedLine, write: Callable[[Answer], None]) -> None:
-        """Play a line, or find it played, and write the answer; if that fails the run is as it was before.
+    def answer(self, line: ParsedLine, write: Callable[[Answer], None]) -> None:
+        """Play a line and write the answer; a line that was answered before is answered again, not played.
 
-        The state is on disk before the answer is written: an answer that somebody has read is always in the state.
+        The state is on disk before the answer is written, so that every answer that was read is in the state. If anything
+        fails, session and state file are as before.
+
+        Raises:
+            ValueError: The line does not follow the last one, or its context is rejected.
+            NotAnsweredError: `write` failed.
         """
-        asked = self._with_known_clock(asked)
-        if self._is_repeated(asked):
-            write(self._told(0))
+        time = self._known_time(line)
+        if self._is_repeated(line, time):
+            write(self._make_answer(0))
             return
-        runner = self._begun(asked.time)
-        before, notes, existed = runner.state_dict(), self._notes, self._state is not None and self._state.exists()
+        self._extend_history(time)
+        runner, notes = self._runner, self._notes
+        before, existed = runner.state_dict(), self._state is not None and self._state.exists()
         try:
-            filled = self._fill(runner, asked.time)
-            runner.step(asked.context if runner.is_screened else _finite(asked.context))
-            self._note(runner, asked, filled)
-            self._save(runner)
-            write(self._told(filled))
-        except OSError as error:
+            filled = self._fill_missed_steps(time)
+            runner.step(line.context if runner.is_screened else _check_finite(line.context))
+            self._update_notes(line.context, time, filled)
+            self._save()
+            write(self._make_answer(filled))
+        except Exception as error:
             runner.load_state_dict(before)
             self._notes = notes
-            self._undo(runner, existed)
+            if isinstance(error, OSError):
+                self._restore_file(existed)
             if isinstance(error, NotAnsweredError):
                 raise NotAnsweredError(f"step {self.steps + 1} was not answered: {error}") from None
             raise
-        except Exception:
-            runner.load_state_dict(before)
-            self._notes = notes
-            raise
 
-    def _with_known_clock(self, asked: ParsedLine) -> ParsedLine:
-        """Without its time, where nobody knows how far apart contexts are."""
-        return asked if self._policy.contract.step_minutes is not None else dataclasses.replace(asked, time=None)
+    def _known_time(self, line: ParsedLine) -> datetime.datetime | None:
+        """Return a line's time, if the policy knows how far apart contexts are."""
+        return None if self._policy.contract.step_minutes is None else line.time
 
-    def _is_repeated(self, asked: ParsedLine) -> bool:
-        """Whether the last step is asked again; refused where it is neither that nor the next one."""
-        if asked.step is not None and asked.step != self.steps + 1:
-            if asked.step != self.steps or self.steps == 0:
-                raise ValueError(f"step {asked.step} does not follow step {self.steps}, the last one answered.")
+    def _is_repeated(self, line: ParsedLine, time: datetime.datetime | None) -> bool:
+        """Return whether the last step is asked for again; raise if it is neither that nor the next one."""
+        if line.step is not None and line.step != self.steps + 1:
+            if line.step != self.steps or self.steps == 0:
+                raise ValueError(f"step {line.step} does not follow step {self.steps}, the last one answered.")
             return True
-        if asked.time is None or self._notes.last is None:
+        if time is None or self._notes.last is None:
             return False
-        slot, last = self._slot(asked.time), self._slot_of_last()
-        if slot < last:
-            raise ValueError(f"{asked.time} comes before {self._notes.last}, the last one answered.")
-        if slot == last and str(asked.time) != self._notes.last:
-            self._say(f"{asked.time} is of the same step as {self._notes.last}: answered again, not played twice.")
-        return slot == last
+        after = self._steps_after_last(time)
+        if after < 0:
+            raise ValueError(f"{time} is before {self._notes.last}, the last one answered.")
+        if after == 0 and str(time) != self._notes.last:
+            self._notify(f"{time} is in the same step as {self._notes.last}: answered again, not played twice.")
+        return after == 0
 
-    def _slot(self, time: datetime.datetime) -> int:
-        """The number of a time's step, from the first one that had a time."""
-        assert self._notes.first is not None
-        return steps_between(datetime.datetime.fromisoformat(self._notes.first), time, self._step_minutes)
-
-    def _slot_of_last(self) -> int:
-        assert self._notes.last is not None
-        return self._slot(datetime.datetime.fromisoformat(self._notes.last))
+    def _steps_after_last(self, time: datetime.datetime) -> int:
+        """Return how many steps after the last answered one a time is; both are counted from the run's first time."""
+        first, last = (
+            datetime.datetime.fromisoformat(text) for text in (self._notes.first or "", self._notes.last or "")
+        )
+        return count_steps(first, time, self._step_minutes) - count_steps(first, last, self._step_minutes)
 
     @property
     def _step_minutes(self) -> float:
@@ -240,72 +224,58 @@ class ActSession:
         assert minutes is not None
         return minutes
 
-    @property
-    def _week(self) -> int:
-        return _WEEK * (self._policy.contract.steps_per_day or 1)
+    def _extend_history(self, time: datetime.datetime | None) -> None:
+        """Restart the run on a longer history, if the first line's time shows that the history ends earlier.
 
-    def _begun(self, time: datetime.datetime | None) -> Runner:
-        """The runner; begun anew, if the first line shows that the past does not end just before it."""
-        past = self._policy.history if self._history is None else np.asarray(self._history, float)
-        if self._runner.steps == 0 and time is not None and self._until is not None and past is not None and len(past):
-            until_now = self._until_now(past, self._until, time)
-            if len(until_now) > len(past):
-                self._runner = Runner(self._policy, self._x0, until_now)
-        return self._runner
-
-    def _until_now(self, past: np.ndarray, said: str, time: datetime.datetime) -> np.ndarray:
-        """A past whose last context is of the step before this time; what is missing is as it was a week (or a day) before."""
-        until = datetime.datetime.fromisoformat(said)
-        gap = steps_between(until, time, self._step_minutes) - 1
-        usual = next((span for span in (self._week, self._week // _WEEK) if span <= len(past)), 1)
-        missing = gap % usual
+        Each missing context is taken from a week before it (or a day, of a shorter history), so that hours of the day are right.
+        """
+        past = self._history
+        if self._runner.steps or time is None or self._until is None or past is None or not len(past):
+            return
+        until = datetime.datetime.fromisoformat(self._until)
+        gap = count_steps(until, time, self._step_minutes) - 1
+        cycle = next((span for span in (self._week, self._week // _DAYS_PER_WEEK) if span <= len(past)), 1)
         if gap:
-            self._say(
-                f"the history ends at {until}, {abs(gap)} steps {'before' if gap > 0 else 'after'} {same_clock(time, until)} "
-                f"would need it; the hours of the day are kept."
+            self._notify(
+                f"the history ends at {until}, {abs(gap)} steps {'too early' if gap > 0 else 'too late'} for a start at "
+                f"{align_offset(time, until)}; the hours of the day are kept."
             )
-        return np.concatenate([past, past[len(past) - usual :][:missing]])
+        if gap % cycle:
+            extended = np.concatenate([past, past[len(past) - cycle :][: gap % cycle]])
+            self._runner = Runner(self._policy, self._x0, extended)
 
-    def _fill(self, runner: Runner, time: datetime.datetime | None) -> int:
-        """Play the steps that were missed before this time, on the last plausible context; of whole weeks, none."""
+    def _fill_missed_steps(self, time: datetime.datetime | None) -> int:
+        """Play the steps missed before a time on the last plausible context; whole weeks are left out."""
         if time is None or self._notes.last is None:
             return 0
-        missed = self._slot(time) - self._slot_of_last() - 1
+        missed = self._steps_after_last(time) - 1
         filled = missed % self._week
         if missed:
-            self._say(f"steps missing between {self._notes.last} and {time}: {missed}; filled in: {filled}.")
+            self._notify(f"steps missing between {self._notes.last} and {time}: {missed}; filled in: {filled}.")
         for _ in range(filled):
-            runner.step(None if runner.is_screened else self._notes.context)
+            self._runner.step(None if self._runner.is_screened else self._notes.context)
         return filled
 
-    def _note(self, runner: Runner, asked: ParsedLine, filled: int) -> None:
-        used, notes = runner.context, self._notes
-        time = None if asked.time is None else str(asked.time)
-        if time is None and notes.last is not None:  # a line that names no time is of the next step
+    def _update_notes(self, context: list[float], time: datetime.datetime | None, filled: int) -> None:
+        used, notes = self._runner.context, self._notes
+        last = None if time is None else str(time)
+        if last is None and notes.last is not None:  # a line without a time is of the next step
             passed = datetime.timedelta(minutes=self._step_minutes)
-            time = str(datetime.datetime.fromisoformat(notes.last) + passed)
-        self._notes = dataclasses.replace(
-            notes,
-            filled=notes.filled + filled,
-            first=notes.first or time,
-            last=time,
-            context=asked.context if used is None else used.tolist(),
-        )
+            last = str(datetime.datetime.fromisoformat(notes.last) + passed)
+        context = context if used is None else used.tolist()
+        self._notes = _Notes(notes.filled + filled, notes.first or last, last, context)
 
-    def _save(self, runner: Runner) -> None:
+    def _save(self) -> None:
         if self._state is not None:
-            runner.save_state(self._state, dataclasses.asdict(self._notes))
+            self._runner.save_state(self._state, dataclasses.asdict(self._notes))
 
-    def _undo(self, runner: Runner, existed: bool) -> None:
-        """The state file as it was before the step, as far as the disk allows."""
-        if self._state is None:
-            return
+    def _restore_file(self, existed: bool) -> None:
         if existed:
-            self._save(runner)
-        else:
+            self._save()
+        elif self._state is not None:
             self._state.unlink(missing_ok=True)
 
-    def _told(self, filled: int) -> Answer:
+    def _make_answer(self, filled: int) -> Answer:
         runner = self._runner
         used = runner.context
         return Answer(
@@ -315,14 +285,11 @@ class ActSession:
             lambda: runner.live_ratio,
             used.tolist() if used is not None and runner.replaced else None,
             filled,
-            bool(runner.is_unconverged),
+            runner.is_unconverged,
         )
 
 
-def _finite(context: list[float]) -> list[float]:
+def _check_finite(context: list[float]) -> list[float]:
     if not all(map(math.isfinite, context)):
-        raise ValueError(
-            "a number is missing or not finite, and the policy does not say what is plausible, so that none stands in; the "
-            "context must be finite."
-        )
+        raise ValueError("a number is missing or not finite, and the policy has no plausible ranges to replace it by.")
     return context

@@ -83,12 +83,12 @@ def act(
     keep_compiled_programs()
     use_synchronous_dispatch()
     use_double_precision()
-    from ecl2o.act import holding
+    from ecl2o.act import lock_state
     from ecl2o.exceptions import MemoryLimitError, NotApplicableError
     from ecl2o.policy import load
     from ecl2o.policy.policy import with_action_limits
 
-    with contextlib.nullcontext() if state is None else holding(state):
+    with contextlib.nullcontext() if state is None else lock_state(state):
         loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
         try:
             run = _run(
@@ -179,7 +179,7 @@ def _run(policy: "Policy", state: Path | None, x0: list[float] | None, reading: 
     from ecl2o.act import ActSession
 
     if state is not None and state.exists():
-        return ActSession(policy, state, say=_say)
+        return ActSession(policy, state, notify=_say)
     dim = policy.dim
     if x0 is not None and dim is not None and len(x0) != dim:
         raise typer.BadParameter(f"the policy's actions have {dim} numbers, got {len(x0)}.", param_hint="--x0")

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.exceptions import DataError
+from ecl2o.json_text import MISSING_VALUES
 
 FILLS = ("interpolate", "previous")
-_MISSING = frozenset(("", "nan", "na", "n/a", "null", "none", "-", "--", "#n/a", "?"))
 _DELIMITERS = ",;\t"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f]")
 LARGEST = 1e100  # squares, and their sums, must stay far from where doubles end
@@ -230,7 +230,9 @@ def parse_numbers(table: Table, name: str) -> tuple[np.ndarray, list[Fault]]:
     for i in np.flatnonzero(~(np.abs(values) <= LARGEST)):
         cell = str(cells[i])
         problem = (
-            "the cell is empty or marked as missing" if cell.lower() in _MISSING else f"{quote(cell)} is not a number"
+            "the cell is empty or marked as missing"
+            if cell.lower() in MISSING_VALUES
+            else f"{quote(cell)} is not a number"
         )
         if np.isinf(values[i]):
             problem = f"{quote(cell)} is not finite"

@@ -302,15 +302,12 @@ def _check_owner(contents: Contents, policies: list[Policy], path: str | os.Path
 
 
 def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[RunShape, int | None]:
-    header = contents.header
-    dim, context_dim, seen = (header.get(name) for name in ("dim", "context_dim", "seen"))
-    horizon, streams = header.get("horizon"), header.get("streams")
-    counts = [dim, context_dim, 1 if seen == 0 else seen, 1 if horizon is None else horizon]
-    counts.append(1 if streams is None else streams)
-    if (
-        not all(type(count) is int and 0 < count < _MOST_NUMBERS for count in counts)
-        or max(dim, (seen + 1) * context_dim) * counts[-1] > _MOST_NUMBERS
-    ):
+    header: dict[str, Any] = {"horizon": None, "streams": None, **contents.header}
+    dim, context_dim, seen = (header.get(name, 0) for name in ("dim", "context_dim", "seen"))
+    horizon, streams = header["horizon"], header["streams"]
+    counts = [dim, context_dim, seen or 1, horizon or 1, streams or 1]
+    possible = all(type(count) is int and 0 < count < _MOST_NUMBERS for count in counts) and 0 not in (horizon, streams)
+    if not possible or max(dim, (seen + 1) * context_dim) * (streams or 1) > _MOST_NUMBERS:
         raise PolicyFileError(f"{os.fspath(path)} has sizes that make no sense.")
     return RunShape(dim, context_dim, seen, horizon), streams
 
@@ -380,8 +377,8 @@ class BatchRunner(AbstractRunner):
         self._last = self._carried, safe
         self._carried, self._steps = carried, self._steps + 1
         self._front = self._read_front()
-        self._totals = self._totals + np.where(answered[:, None], self._front.costs, 0.0)
-        replaced = answered & (self._front.costs[:, 3] > 0) if self._is_screened else np.zeros_like(answered)
+        self._totals = self._totals + np.where(answered[:, None], self._front.bill, 0.0)
+        replaced = answered & (self._front.bill[:, 3] > 0) if self._is_screened else np.zeros_like(answered)
         self._report = BatchReport(answered, replaced, asked & ~answered)
         return self._front.action.copy()
 
@@ -465,22 +462,22 @@ class Runner(AbstractRunner):
         self._check_horizon()
         carried = self._compiled.advance(self._shared, self._carried, given)
         front = StepOutput.read(np.asarray(carried[0]), self._sizes, self._is_screened)
-        if not is_finite(front.action) or not is_finite(front.costs):
+        if not is_finite(front.action) or not is_finite(front.bill):
             raise FloatingPointError(explain_failed_step(given, front.context, self.policy.contract.plausible))
         self._last, self._last_info = (self._carried, given), None
         self._carried, self._front, self._steps = carried, front, self._steps + 1
-        self._totals = self._totals + front.costs
+        self._totals = self._totals + front.bill
         return front.action.copy()
 
     @property
     def replaced(self) -> bool:
         """Whether the last step used another context than the given one."""
-        return self._is_screened and bool(self._front.costs[3])
+        return self._is_screened and bool(self._front.bill[3])
 
     @property
     def is_unconverged(self) -> bool:
         """Whether the last step had a solve that did not converge."""
-        return bool(self._front.costs[2])
+        return bool(self._front.bill[2])
 
     @staticmethod
     def many(

@@ -85,8 +85,8 @@ def find_starts(policies: Sequence[Policy], x0: Any = None, history: Any = None)
     if len(policies) not in (1, n) or not n:
         raise ValueError(f"there must be one policy, or one for each of the {n} streams, got {len(policies)}.")
     each = list(policies) * (n // len(policies))
-    if past is None and all(policy.history is not None for policy in policies):
-        own = [trim_history(policy, policy.history) for policy in each]
+    own = [trim_history(policy, policy.history) for policy in each if policy.history is not None]
+    if past is None and len(own) == n:
         if len({history.shape for history in own}) > 1:
             raise ValueError("history is missing: the policies' own histories are not equally long.")
         past = _as_array("history", own, "(n, H, q)")
@@ -100,9 +100,9 @@ def find_starts(policies: Sequence[Policy], x0: Any = None, history: Any = None)
     Instance(x0, np.zeros((n, 1, past.shape[-1])), past)  # checks shapes and numbers
     for number, policy in enumerate(policies):
         _check_width(policy, past.shape[-1])
-        own = x0 if len(policies) == 1 else x0[number : number + 1]
+        starts = x0 if len(policies) == 1 else x0[number : number + 1]
         for extreme in (np.min, np.max):  # a bounded action set is a box
-            policy.problem.check(Instance(extreme(own, axis=0), np.zeros((1, past.shape[-1]))))
+            policy.problem.check(Instance(extreme(starts, axis=0), np.zeros((1, past.shape[-1]))))
     longest = max((trim_history(policy, past) for policy in policies), key=lambda history: history.shape[1])
     return _make_start(policies[0], x0, longest)
 
