@@ -91,7 +91,7 @@ def test_without_history_the_start_must_be_given(ecl2o, tmp_path):
         ("1,2", "the policy takes 1 numbers, got 2"),
         ('{"demand": "much"}', "must be numbers"),
         ('{"price": 1}', "no 'context' or 'demand' in"),
-        ("[1, ", "not JSON"),
+        ("[1, ", "JSON"),
         ('{"step": 7, "demand": 1}', "step 7 does not follow step 1"),
     ],
 )

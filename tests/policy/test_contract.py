@@ -5,6 +5,7 @@ import pydantic
 import pytest
 
 import ecl2o as ec
+from ecl2o.agents.promise import Promise, Reference
 from ecl2o.policy import Contract, describe
 from ecl2o.policy.contract import Source
 
@@ -15,22 +16,15 @@ def test_promise_and_bounds_are_those_of_agent_and_problem():
     guard = ec.Periodic(ec.Competitive(ec.ROBD(), 2.5, horizon=24), 24)
     said = Contract(period_name="shift", promise=None, action_bounds=[(0.0, 1.0)])
     contract = ec.Policy(guard, TRACKING, contract=said).contract
-    assert contract.promise is not None
-    assert contract.promise.model_dump() == {
-        "ratio": 2.5,
-        "relative_to": "the optimum",
-        "allowance": 0.0,
-        "period": 24,
-        "period_name": "shift",
-        "contexts": None,
-    }
+    assert contract.promise == Promise(2.5, period=24)
+    assert contract.period_name == "shift"
     assert contract.action_bounds is None
     boxed = ec.Problem(TRACKING.hitting, TRACKING.switching, ec.Box(-1.0, [np.inf]))
     assert ec.Policy(ec.ROBD(), boxed).contract.action_bounds == [(-1.0, np.inf)]
     assert ec.Policy(ec.ROBD(), boxed).contract.promise is None
 
 
-def test_a_contract_comes_back_from_its_file(tmp_path):
+def test_a_contract_is_restored_from_its_file(tmp_path):
     contract = Contract(
         columns=["demand"],
         units=["kW"],
@@ -47,7 +41,7 @@ def test_a_contract_comes_back_from_its_file(tmp_path):
     ec.save(tmp_path / "policy", policy)
     loaded = ec.load(tmp_path / "policy")
     assert loaded.contract == policy.contract
-    assert loaded.contract.promise.relative_to == "ROBD"
+    assert loaded.contract.promise == Promise(1.5, Reference.EXPERT, "ROBD")
     assert loaded.history.tobytes() == history.tobytes()
     assert describe(loaded)["contract"]["columns"] == ["demand"]
 
@@ -55,17 +49,17 @@ def test_a_contract_comes_back_from_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"columns": ["a", "b"], "context_dim": 1}, "columns must have one entry for each of the 1 numbers"),
-        ({"columns": ["a"], "units": ["kW", "kW"]}, "units must have one entry"),
-        ({"units": ["kW"]}, "units must have one entry"),
-        ({"columns": ["a"], "plausible": [(1.0, 0.0)]}, "a lower and an upper end"),
-        ({"columns": ["a"], "plausible": [(np.nan, 0.0)]}, "a lower and an upper end"),
+        ({"columns": ["a", "b"], "context_dim": 1}, "columns.* 1 "),
+        ({"columns": ["a"], "units": ["kW", "kW"]}, "units"),
+        ({"units": ["kW"]}, "units"),
+        ({"columns": ["a"], "plausible": [(1.0, 0.0)]}, "plausible"),
+        ({"columns": ["a"], "plausible": [(np.nan, 0.0)]}, "plausible"),
         ({"steps_per_day": 0}, "steps_per_day"),
         ({"step_minutes": -5.0}, "step_minutes"),
         ({"history_steps": -1}, "history_steps"),
     ],
 )
-def test_a_contract_that_makes_no_sense_is_refused(given, message):
+def test_an_invalid_contract_is_rejected(given, message):
     with pytest.raises(pydantic.ValidationError, match=message):
         Contract(**given)
 
@@ -74,6 +68,6 @@ def test_a_contract_that_makes_no_sense_is_refused(given, message):
     ("history", "message"),
     [([[1.0, 2.0]], r"\(H, 1\)"), ([1.0], r"\(H, 1\)"), ([[np.nan]], "finite"), ([["x"]], "could not convert")],
 )
-def test_a_history_of_another_shape_is_refused(history, message):
+def test_a_history_of_another_shape_is_rejected(history, message):
     with pytest.raises(ValueError, match=message):
         ec.Policy(ec.ROBD(), TRACKING, contract=Contract(columns=["demand"]), history=np.array(history))

@@ -17,6 +17,7 @@ import ecl2o as ec
 from conformance.registry import CASES
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.policy import describe, policy_file
+from ecl2o.policy.policy import with_action_limits
 from ecl2o.problem.arrays import as_float
 from toy_agent import StatelessAgent
 
@@ -305,13 +306,13 @@ HOSTILE = [
         for many, said in ((10**9, 10**9), (-(10**12), -(10**12)), (10**30, "a number of 31 digits"))
     ),
     (_set(["contract", "steps_per_day"], 10**12), "steps_per_day: Input should be less than or equal to 10000000"),
-    (_set(["contract", "context_dim"], 10**30), "contract that cannot be understood: context_dim"),
+    (_set(["contract", "context_dim"], 10**30), "invalid contract: context_dim"),
     # contracts that are none
-    (_set(["contract"], None), "contract that cannot be understood"),
-    (_set(["contract", "version"], 2), "contract that cannot be understood: version"),
-    (_set(["contract", "steps_per_day"], "24"), "contract that cannot be understood: steps_per_day"),
-    (_set(["contract", "steps_per_day"], True), "contract that cannot be understood: steps_per_day"),
-    (_set(["contract", "columns"], ["a", 1]), "contract that cannot be understood: columns.1"),
+    (_set(["contract"], None), "invalid contract"),
+    (_set(["contract", "version"], 2), "invalid contract: version"),
+    (_set(["contract", "steps_per_day"], "24"), "invalid contract: steps_per_day"),
+    (_set(["contract", "steps_per_day"], True), "invalid contract: steps_per_day"),
+    (_set(["contract", "columns"], ["a", 1]), "invalid contract: columns.1"),
     (_set(["contract", "plausible"], [[0.0, 1.0]]), "plausible must have one entry"),
     (_set(["history"], True), "not a description of a value"),
     # absurd tables of arrays
@@ -369,3 +370,26 @@ def test_loading_calls_no_init_and_imports_nothing(tmp_path, monkeypatch, saved)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert float(load(tmp_path / "policy").agent.lambda1) == 0.9
+
+
+# --- limits on actions ----------------------------------------------------------------------------------------------
+
+
+def test_every_promise_counts_on_contexts_within_the_limits():
+    inner = ec.Competitive(ec.ROBD(), ratio=2.5, contexts=(-1.0, 9.0))
+    policy = ec.Policy(ec.Guarded(ec.Periodic(ec.Competitive(inner, ratio=2.0, horizon=24), 24), slack=1.0), tracking())
+    limited = with_action_limits(policy, 0.0, 5.0)
+    outer = limited.agent.agent.agent
+    np.testing.assert_array_equal(outer.contexts, (0.0, 5.0))
+    np.testing.assert_array_equal(outer.agent.contexts, (0.0, 5.0))
+    assert (float(outer.ratio), outer.horizon, float(outer.agent.ratio)) == (2.0, 24, 2.5)
+    assert limited.contract.action_bounds == [(0.0, 5.0)]
+
+
+def test_limits_only_become_narrower():
+    narrow = with_action_limits(
+        with_action_limits(ec.Policy(ec.Competitive(ec.ROBD(), ratio=2.0), tracking()), 0.0, 5.0), -1.0, 3.0
+    )
+    assert narrow.contract.action_bounds == list(narrow.contract.promise.contexts) == [(0.0, 3.0)]
+    with pytest.raises(ValueError, match=r"4:6.* 0:3"):
+        with_action_limits(narrow, 4.0, 6.0)

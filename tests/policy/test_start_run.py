@@ -5,8 +5,9 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.act import ActSession, ParsedLine
+from ecl2o.exceptions import InvalidRequestError, MemoryLimitError, PolicyFileError
 from ecl2o.policy import Contract
-from ecl2o.policy.start_run import find_start
+from ecl2o.policy.start_run import check_memory, find_start
 
 SWITCHING = ec.Mahalanobis.isotropic(alpha=10.0, dim=1)
 PAST = np.array([[1.0], [2.0], [7.0]])
@@ -18,9 +19,9 @@ def bounded(**given):
 
 def service_start(policy, x0=None, history=None):
     pytest.importorskip("sqlalchemy")
-    from ecl2o.service.policy_registry import Offer
+    from ecl2o.service.policy_registry import LoadedPolicy
 
-    return Offer("site", policy).start(x0, history)
+    return LoadedPolicy("site", policy).choose_start(x0, history if history is None else np.asarray(history).tolist())
 
 
 @pytest.mark.parametrize(("x0", "expected"), [(None, 5.0), ([3.0], 3.0)])
@@ -70,13 +71,57 @@ def test_streams_start_from_their_own_policies():
 
 @pytest.mark.parametrize(
     ("x0", "history"),
-    [(None, None), (None, np.zeros((0, 1))), ([6.0], None), ([1.0], [[1.0, 2.0]]), (None, [1.0]), (None, [[1.0], []])],
+    [(None, None), (None, np.zeros((0, 1))), ([6.0], None), ([1.0], [[1.0, 2.0]])],
 )
 def test_a_start_that_does_not_fit_is_rejected_everywhere(x0, history):
-    from ecl2o.service.refused import Refused
-
     for start in (find_start, ec.Runner):
         with pytest.raises(ValueError, match=r"x0|history|contexts|numbers"):
             start(bounded(contract=Contract(context_dim=1)), x0, history)
-    with pytest.raises(Refused):
+    with pytest.raises(InvalidRequestError):
         service_start(bounded(contract=Contract(context_dim=1)), x0, history)
+
+
+@pytest.mark.parametrize("history", [[1.0], [[1.0], []], "abc"])
+def test_a_history_of_another_shape_is_rejected(history):
+    with pytest.raises(ValueError, match="history"):
+        ec.Runner(bounded(), None, history)
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+PROBLEM = ec.Problem(ec.SquaredTracking(), SWITCHING)
+MANY = 1_000_000  # each of these numbers is allowed by itself
+TOO_LARGE = {
+    "profile": ec.Policy(ec.RHC(3, truncate=False), PROBLEM, ec.forecasters.RollingProfile(days=MANY, period=MANY)),
+    "naive": ec.Policy(ec.RHC(3, truncate=False), PROBLEM, ec.forecasters.FromFunction(lambda y, w: y[:w], 10**12)),
+    "copies": ec.Policy(ec.AFHC(MANY, truncate=False), PROBLEM, ec.forecasters.Persistence()),
+    "advisor": ec.Policy(ec.advisors.SeasonalLinear(1, 1, period=MANY, days=MANY, ahead=1), PROBLEM),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_policy_that_takes_too_much_memory_is_rejected(name):
+    policy = TOO_LARGE[name]
+    with pytest.raises(PolicyFileError, match=r"x\.ecl2o .* \d+ GiB .* 1 GiB"):
+        check_memory(policy, "x.ecl2o")
+    with pytest.raises(MemoryLimitError, match="GiB"):
+        ec.Runner(policy, [0.0])
+
+
+def test_the_memory_of_a_step_counts():
+    """The state of a planner is small, however far it looks."""
+    policy = ec.Policy(ec.RHC(10 * MANY, truncate=False), PROBLEM, ec.forecasters.Persistence())
+    check_memory(policy, "x.ecl2o")
+    with pytest.raises(PolicyFileError, match=r"153 MiB .* 64 MiB"):
+        check_memory(policy, "x.ecl2o", limit=1 << 26)
+
+
+def test_other_reasons_are_left_to_the_runner():
+    curved = ec.Problem(ec.CurvedTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    check_memory(ec.Policy(ec.LAI(), curved), "x.ecl2o")
+
+
+@pytest.mark.parametrize("settings", [{"harmonics": 10**6}, {"lags": 10**6}, {"period": 10**7}])
+def test_a_regression_with_endless_tables_is_rejected(settings):
+    with pytest.raises(ValueError, match="at most"):
+        ec.advisors.OnlineRidge(**settings)

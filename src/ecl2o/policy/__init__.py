@@ -1,21 +1,10 @@
-"""A policy at work: what it is, the file it travels in, and the runner that steps it through a live stream.
+"""A policy and its contract, the file that holds it, the start of a run, and the runners.
 
-Knows how agents are run; knows nothing of training data, studies or printing. What the extra `serve` installs is imported when
-it is asked for: `Client`, and the rooms `durable` and `http`.
+Imports the library (`agents`, `running`, ...) and `exceptions`; knows nothing of training data, studies or printing.
 """
 
-from ecl2o.policy.contract import Contract, PromiseTerms
+from ecl2o.policy.contract import Contract
 from ecl2o.policy.policy import Policy, describe, load, save
 from ecl2o.policy.runner import BatchReport, BatchRunner, Runner
 
-__all__ = [
-    "Contract",
-    "Policy",
-    "PromiseTerms",
-    "Runner",
-    "BatchRunner",
-    "BatchReport",
-    "describe",
-    "load",
-    "save",
-]
+__all__ = ["BatchReport", "BatchRunner", "Contract", "Policy", "Runner", "describe", "load", "save"]

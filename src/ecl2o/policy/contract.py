@@ -1,4 +1,4 @@
-"""What a policy expects of those who run it, and what it promises them: written by `fit`, read by everything that runs it."""
+"""The contract of a policy: what it expects of its input and what it promises, written by `fit` and read by every runner."""
 
 import math
 from typing import Literal
@@ -10,80 +10,46 @@ from ecl2o.policy.policy_file import LARGEST
 from ecl2o.running import Screen
 
 VERSION = 1
-_PATIENCE = 24  # steps, where nobody says how many a day has
+_PATIENCE = 24  # steps, if the length of a day is not known
 
 
 class _Frozen(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, strict=True, extra="ignore", ser_json_inf_nan="constants")
 
 
-class PromiseTerms(_Frozen):
-    """cost <= ratio times the reference's cost + allowance, in every period.
-
-    Args:
-        ratio: the factor.
-        relative_to: whose cost the ratio is of: "the optimum", or an expert by its name.
-        allowance: what may be spent on top in a period, in units of cost.
-        period: steps after which the promise begins anew; None: it is for the whole run.
-        period_name: what people call a period: "day", "week".
-        contexts: (lowest, highest) of each number of a context, within which the promise holds; None: for any contexts.
-    """
-
-    ratio: float
-    relative_to: str = "the optimum"
-    allowance: float = 0.0
-    period: int | None = pydantic.Field(default=None, ge=1)
-    period_name: str = "day"
-    contexts: list[tuple[float, float]] | None = None
-
-    @classmethod
-    def of(cls, promise: Promise, period_name: str) -> "PromiseTerms":
-        """A guard's promise as plain numbers."""
-        return cls(
-            ratio=promise.ratio,
-            relative_to=promise.reference_name or "the optimum",
-            allowance=promise.allowance,
-            period=promise.period,
-            period_name=period_name,
-            contexts=None if promise.contexts is None else list(promise.contexts),
-        )
-
-
 class Source(_Frozen):
-    """The file that a policy was made from.
-
-    Args:
-        file: its name.
-        sha256: the hash of its bytes, in hexadecimal.
-    """
+    """The file that a policy was made from: its name, and the SHA-256 of its bytes in hexadecimal."""
 
     file: str
     sha256: str
 
 
 class Contract(_Frozen):
-    """What a policy expects and promises. Fields that nobody knows are None.
+    """What a policy expects of its input, and what it promises. Unknown fields are None.
 
     Args:
-        version: of this contract.
-        columns: the names of the q numbers of a context, in order.
-        units: their units, in the same order.
+        version: The version of the contract.
+        columns: The names of the q numbers of a context, in order.
+        units: Their units, in the same order.
         context_dim: q, how many numbers a context has.
-        step_minutes: minutes from one context to the next.
-        steps_per_day: steps in one round of decisions, usually a day.
-        day_start_minutes: when such a round begins, in minutes after midnight of the file's clock.
-        period_name: what people call the period of the promise: "day", "week".
-        history_steps: contexts that the policy must have seen before its first step to act as it was tested.
-        history_until: the time of the last context in the policy's own history.
-        seen_until: the time of the last context that training or choice have seen.
-        source: the file that it was made from.
-        promise: what is promised of the bill.
-        plausible: (lowest, highest) that each number of a context is expected to have; what lies outside is not believed
-            (`Screen`). None: everything is.
-        accepted_after: implausible contexts in a row after which they are believed all the same; None: as many as a day has.
-        action_bounds: (lowest, highest) of each of the d numbers of an action; infinite where there is no bound.
-        weight_column: the last of the columns, where it is what a miss costs.
-        weights: (lowest, highest) of it; the nearer end is billed for what lies outside, and ends a promise.
+        step_minutes: Minutes from one context to the next.
+        steps_per_day: Steps in one cycle of decisions, usually a day.
+        day_start_minutes: When a cycle starts, in minutes after midnight of the file's clock.
+        period_name: What people call the period of the promise: "day", "week".
+        history_steps: Contexts that the policy must have seen before its first step to act as it was tested.
+        history_until: The time of the last context of the policy's own history.
+        seen_until: The time of the last context that training or selection used.
+        source: The file that the policy was made from.
+        promise: The bound on its cost.
+        plausible: The lowest and highest plausible value of each number of a context; the last plausible context replaces
+            one outside (`Screen`). None: contexts are not screened.
+        accepted_after: Implausible contexts in a row after which they are accepted. Default: as many as a day has steps.
+        action_bounds: The lowest and highest value of each number of an action; infinite if there is no bound.
+        weight_column: The last of the columns, if it is the price of a miss.
+        weights: The lowest and highest weight; one outside is clipped, which ends a promise.
+
+    Raises:
+        pydantic.ValidationError: A field is of the wrong type, out of range, or does not fit another one.
 
     >>> Contract(columns=["demand"], steps_per_day=24).context_dim
     1
@@ -101,7 +67,7 @@ class Contract(_Frozen):
     history_until: str | None = None
     seen_until: str | None = None
     source: Source | None = None
-    promise: PromiseTerms | None = None
+    promise: Promise | None = None
     plausible: list[tuple[float, float]] | None = None
     accepted_after: int | None = pydantic.Field(default=None, ge=1, le=LARGEST)
     action_bounds: list[tuple[float, float]] | None = None
@@ -126,14 +92,14 @@ class Contract(_Frozen):
 
     @property
     def screen(self) -> Screen | None:
-        """What keeps readings that cannot be right from the policy; None where nothing is known to be implausible."""
+        """The screen that replaces implausible contexts; None if there are no plausible ranges."""
         if self.plausible is None:
             return None
         return Screen.of(self.plausible, self.accepted_after or self.steps_per_day or _PATIENCE)
 
 
 def describe_validation_error(error: pydantic.ValidationError) -> str:
-    """What pydantic found, in one line.
+    """Return what pydantic found, in one line.
 
     >>> try:
     ...     Contract(step_minutes=-1.0)

@@ -20,7 +20,7 @@ from ecl2o.exceptions import PolicyFileError
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.json_text import as_json
 from ecl2o.policy import policy_file
-from ecl2o.policy.contract import Contract, PromiseTerms, describe_validation_error
+from ecl2o.policy.contract import Contract, describe_validation_error
 from ecl2o.policy.policy_file import Contents
 from ecl2o.problem import AbstractQuadraticCost, Box, CurvedTracking, Mahalanobis, Problem
 
@@ -173,7 +173,7 @@ def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
     >>> limited = with_action_limits(Policy(Competitive(ROBD(), ratio=2.0), problem), 0.0, 5.0)
     >>> limited.contract.action_bounds, limited.contract.promise.contexts
-    ([(0.0, 5.0)], [(0.0, 5.0)])
+    ([(0.0, 5.0)], ((0.0, 5.0),))
     """
     own = policy.contract.action_bounds or [(low, high)]
     lower, upper = max(low, *(bound[0] for bound in own)), min(high, *(bound[1] for bound in own))
@@ -229,16 +229,14 @@ def describe(policy: Policy) -> dict[str, Any]:
 
 def _complete(contract: Contract, agent: AbstractAgent, problem: Problem) -> Contract:
     """Return the contract with the promise, bounds and weights of agent and problem."""
-    promise, dim = agent.promise(problem), infer_action_dim(problem, contract.context_dim)
-    terms = None if promise is None else PromiseTerms.of(promise, contract.period_name)
-    bounds = None
+    dim, bounds = infer_action_dim(problem, contract.context_dim), None
     if problem.is_bounded and dim is not None:
         low, high = (np.asarray(bound, float).tolist() for bound in problem.actions.bounds(dim, float))
         bounds = list(zip(low, high, strict=True))
     hitting, weights = problem.hitting, None
     if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
         weights = float(np.asarray(hitting.minimum)), float(np.asarray(hitting.maximum))
-    return contract.model_copy(update={"promise": terms, "action_bounds": bounds, "weights": weights})
+    return contract.model_copy(update={"promise": agent.promise(problem), "action_bounds": bounds, "weights": weights})
 
 
 def _validate_history(history: Any, contract: Contract) -> np.ndarray | None:

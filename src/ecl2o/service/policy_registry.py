@@ -17,7 +17,7 @@ from ecl2o.agents import Promise
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.json_text import as_json
 from ecl2o.policy.policy import Policy, describe, load
-from ecl2o.policy.start_run import check_memory, find_start, infer_context_dim
+from ecl2o.policy.start_run import RunStart, check_memory, find_start, infer_context_dim
 from ecl2o.service import queries
 from ecl2o.service.batched_stepper import MAX_STREAM_BYTES, BatchedStepper
 from ecl2o.service.store import Store
@@ -44,9 +44,7 @@ class LoadedPolicy:
         units = self.policy.contract.units or []
         return ", ".join(units) if len(units) == self.policy.dim else ""
 
-    def choose_start(
-        self, x0: list[float] | None, history: list[list[float]] | None
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def choose_start(self, x0: list[float] | None, history: list[list[float]] | None) -> RunStart:
         """Return the action and the history (H, q) that a stream starts from, by the rule of `policy.start_run`.
 
         Args:

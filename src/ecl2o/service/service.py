@@ -166,14 +166,13 @@ class Service:
         except NotFoundError as error:
             raise InvalidRequestError(str(error)) from None
         first, past = loaded.choose_start(x0, history)
-        length = 0 if past is None else len(past)
         try:
-            stepper = self._registry.compile(loaded, len(first), length, past)
-            state = stepper.start(first, np.zeros((0, stepper.context_dim)) if past is None else past)
+            stepper = self._registry.compile(loaded, len(first), len(past), past)
+            state = stepper.start(first, past)
         except (ValueError, TypeError) as error:
             raise InvalidRequestError(str(error)) from None
         now = max(time.time(), self._executor.latest_time)
-        created = StreamRecord(stream_id, policy, first.tolist(), length, now, 0, first.tolist(), None)
+        created = StreamRecord(stream_id, policy, first.tolist(), len(past), now, 0, first.tolist(), None)
 
         def write(connection: sa.Connection) -> tuple[StreamRecord, bool]:
             existing = queries.find_stream(connection, stream_id)
