@@ -10,8 +10,8 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
-from ecl2o.agents.advisors.layers import affine
-from ecl2o.agents.advisors.lstm import remember
+from ecl2o.agents.advisors.layers import apply_affine
+from ecl2o.agents.advisors.lstm import update_cell
 
 
 def tracking(dim: int) -> ec.Problem:
@@ -98,7 +98,7 @@ def test_the_derivative_of_the_lstm_cell_that_is_written_out():
 
     rng = np.random.default_rng(0)
     gates, cell = jnp.asarray(2 * rng.normal(size=12)), jnp.asarray(rng.normal(size=3))
-    ours, theirs = (jax.jit(jax.jacrev(f, argnums=(0, 1)))(gates, cell) for f in (remember, plain))
+    ours, theirs = (jax.jit(jax.jacrev(f, argnums=(0, 1)))(gates, cell) for f in (update_cell, plain))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), ours, theirs)
 
 
@@ -113,7 +113,7 @@ def test_the_derivative_of_an_affine_map_that_is_written_out(mode):
     given = [jnp.asarray(rng.normal(size=size)) for size in ((4, 3), (4,), (3, 5))]
     ours, theirs = (
         jax.jit(mode(jax.vmap(f, in_axes=(None, None, -1), out_axes=-1), argnums=(0, 1, 2)))(*given)
-        for f in (affine, plain)
+        for f in (apply_affine, plain)
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), ours, theirs)
 

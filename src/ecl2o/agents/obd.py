@@ -32,29 +32,32 @@ def balanced_point(
     context: Float[Array, " q"],
     previous: Float[Array, " d"],
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-    """OBD's point, c(x, x_prev) = gamma f(x, y), or the minimiser v of f where c(v, x_prev) <= gamma f(v, y).
+    """Return OBD's point, c(x, x_prev) = gamma f(x, y), or the minimiser v of f where c(v, x_prev) <= gamma f(v, y).
 
     On a line with a quadratic cost of curvature k it is the step sqrt(gamma k) / (sqrt(gamma k) + sqrt(beta)) toward v,
-    and bounds only clip it. Everything else bisects log eta. Second: whether the solves converged.
+    and bounds only clip it. Everything else bisects log eta.
+
+    Returns:
+        The point (d,), and whether the solves converged.
     """
     if previous.shape[0] == 1 and isinstance(problem.hitting, AbstractQuadraticCost):
-        return _balanced_on_a_line(problem, gamma, context, previous), jnp.ones((), bool)
+        return _balanced_point_1d(problem, gamma, context, previous), jnp.ones((), bool)
     minimizer, found = minimize_hitting(problem, context, previous)
     arrives = problem.switching(minimizer, previous) <= gamma * problem.hitting(minimizer, context)
     end = jnp.asarray(_LOG_RANGE, previous.dtype)
     log_eta = bisect_root(_imbalance, -end, end, (problem, gamma, context, previous))
-    point, converged = _on_the_path(log_eta, problem, context, previous)
+    point, converged = _path_point(log_eta, problem, context, previous)
     return jnp.where(arrives, minimizer, point), found & (arrives | converged)
 
 
-def _balanced_on_a_line(problem: Problem, gamma, context, previous):
+def _balanced_point_1d(problem: Problem, gamma, context, previous):
     hitting = problem.hitting
     assert isinstance(hitting, AbstractQuadraticCost)
     pull, drag = jnp.sqrt(gamma * hitting.curvature(context, 1)[0]), jnp.sqrt(2 * problem.Q[0])
     return problem.actions.project(previous + pull / (pull + drag) * (hitting.centre(context, 1) - previous))
 
 
-def _on_the_path(log_eta, problem: Problem, context, previous):
+def _path_point(log_eta, problem: Problem, context, previous):
     """x(eta), which is R_lambda with lambda = (1/eta, 0, 0)."""
     return calibrate(problem, Calibration(Weights(previous=jnp.exp(-log_eta)), None), context, previous)
 
@@ -62,22 +65,14 @@ def _on_the_path(log_eta, problem: Problem, context, previous):
 def _imbalance(log_eta, parameters):
     """gamma f - c along the path; it decreases in eta."""
     problem, gamma, context, previous = parameters
-    point, _ = _on_the_path(log_eta, problem, context, previous)
+    point, _ = _path_point(log_eta, problem, context, previous)
     return gamma * problem.hitting(point, context) - problem.switching(point, previous)
 
 
-class OBD(AbstractAgent):
-    """Online Balanced Descent, primal (Chen, Goel and Wierman 2018): move until c(x, x_prev) = gamma f(x, y).
+class AbstractBalanced(AbstractAgent):
+    """An agent without a state that starts from OBD's point, with balance `gamma`."""
 
-    If even the minimiser of f is nearer than that, play the minimiser. With a well chosen gamma it is 3 + O(1/m)
-    competitive for movement billed by distance; for squared distances its ratio is at least of order m^(-2/3), which is
-    why R-OBD exists. gamma is in the units of the given c: it does not adapt to m and beta.
-
-    Args:
-        gamma: what moving may cost, over what the step costs; positive. Default: 1.
-    """
-
-    gamma: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
+    gamma: eqx.AbstractVar[Float[Array, ""]]
 
     def __check_init__(self):
         check_finite("gamma", self.gamma)
@@ -87,14 +82,37 @@ class OBD(AbstractAgent):
         return problem.is_linear_quadratic and problem.Q.shape[0] == 1  # elsewhere homogeneous only
 
     def init(self, problem: Problem, start: Start) -> None:
-        _ = problem.quadratic_movement  # refuses any other
+        _ = problem.quadratic_movement  # rejects any other
+
+
+class OBD(AbstractBalanced):
+    """Online Balanced Descent, primal (Chen, Goel and Wierman 2018): move until c(x, x_prev) = gamma f(x, y).
+
+    If even the minimiser of f is nearer than that, play the minimiser. With a well chosen gamma it is 3 + O(1/m)
+    competitive for movement measured by distance. For squared distances its ratio is at least of order m^(-2/3), which R-OBD
+    improves on. gamma is in the units of the given c: it does not adapt to m and beta.
+
+    Args:
+        gamma: movement cost over hitting cost at the point that is played; positive. Default: 1.
+
+    Raises:
+        ValueError: if gamma is not positive and finite.
+        NotApplicableError: at the start of a run whose movement cost is not quadratic.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=1.0, dim=1))
+    >>> ec.rollout(OBD(), problem, ec.Instance([0.0], [[1.0]])).actions.tolist()
+    [[0.5]]
+    """
+
+    gamma: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
 
     def step(self, problem: Problem, state: None, observation: Observation):
         action, converged = balanced_point(problem, self.gamma, observation.context, observation.previous_action)
         return state, action, Info(converged)
 
 
-class GreedyOBD(AbstractAgent):
+class GreedyOBD(AbstractBalanced):
     """Greedy OBD (Goel, Lin, Sun and Wierman 2019): from OBD's point a further share toward the minimiser v of f.
 
     x = kappa v + (1 - kappa) o with kappa = min(1, mu sqrt(m/beta)); its ratio is O(sqrt(beta/m)). The original is written
@@ -102,22 +120,26 @@ class GreedyOBD(AbstractAgent):
 
     Args:
         gamma: OBD's, positive. Default: 1.
-        mu: how far to go on, times sqrt(m/beta); not negative. Default: 1.
+        mu: the further share over sqrt(m/beta), 0 or more. Default: 1.
+
+    Raises:
+        ValueError: if gamma or mu is out of its range.
+        NotApplicableError: at the start of a run whose movement cost is not quadratic.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=4.0, dim=1))
+    >>> [
+    ...     [round(x, 4) for x in row]
+    ...     for row in ec.rollout(GreedyOBD(), problem, ec.Instance([0.0], [[1.0]])).actions.tolist()
+    ... ]
+    [[0.6667]]
     """
 
     gamma: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
     mu: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
 
     def __check_init__(self):
-        check_finite("gamma", self.gamma)
-        check_positive("gamma", self.gamma)
         check_nonnegative("mu", self.mu)
-
-    def is_linear(self, problem: Problem) -> bool:
-        return problem.is_linear_quadratic and problem.Q.shape[0] == 1  # elsewhere homogeneous only
-
-    def init(self, problem: Problem, start: Start) -> None:
-        _ = problem.quadratic_movement  # refuses any other
 
     def step(self, problem: Problem, state: None, observation: Observation):
         context, previous = observation.context, observation.previous_action
@@ -128,17 +150,27 @@ class GreedyOBD(AbstractAgent):
 
 
 class ABCS(AbstractAgent):
-    """Adaptive Balanced Capacity Scaling (Rutten and Mukherjee 2021), carried over to steps and squared movement.
+    """Adaptive Balanced Capacity Scaling (Rutten and Mukherjee 2021), adapted to discrete steps and squared movement.
 
     The original scales a server's capacity in continuous time, fast toward the advice and slowly away from it. Here
     `slow` and `fast` are gammas of OBD: the action is the point nearest to the advice, in the norm of c, on the segment
     between their two points. In one dimension slow f(x) <= c(x, x_prev) <= fast f(x) unless x is the minimiser of f. The
-    carrying over is ours and has no proven ratio.
+    adaptation is ours and has no proven ratio.
 
     Args:
-        advisor: whose advice is followed.
+        advisor: the agent whose actions are taken as advice.
         slow: gamma of the nearer end of the segment, positive. Default: 0.5.
         fast: gamma of the farther end, at least `slow`. Default: 2.
+
+    Raises:
+        ValueError: if slow or fast is out of its range.
+        NotApplicableError: at the start of a run whose movement cost is not quadratic.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=1.0, dim=1))
+    >>> agent = ABCS(ec.advisors.Fixed([[0.5]]))
+    >>> ec.rollout(agent, problem, ec.Instance([0.0], [[1.0]])).actions.tolist()
+    [[0.5]]
     """
 
     advisor: AbstractAgent
@@ -154,7 +186,7 @@ class ABCS(AbstractAgent):
             raise ValueError(f"slow must not exceed fast, got slow = {slow:g} and fast = {fast:g}.")
 
     def init(self, problem: Problem, start: Start) -> State:
-        _ = problem.quadratic_movement  # refuses any other
+        _ = problem.quadratic_movement  # rejects any other
         return self.advisor.init(problem, start)
 
     def step(self, problem: Problem, state: State, observation: Observation):

@@ -1,7 +1,7 @@
 """Agents that plan over forecasts and play the beginning of the plan (docs/algorithms.md).
 
-`window` counts future contexts, so a plan has window + 1 steps. With `truncate` a plan ends at the known horizon; without,
-it runs on into whatever the forecaster says about the time after, as one who will have to live with the last action would.
+`window` counts future contexts, so a plan has window + 1 steps. With `truncate` a plan ends at the known horizon. Without, it
+continues into the forecasts of the time after the horizon, as if the last action had to be kept.
 """
 
 import equinox as eqx
@@ -15,38 +15,14 @@ from ecl2o.planning.receding_plan import Planner, make_plan, prepare_planner
 from ecl2o.problem import Problem
 
 
-def check_window(window: int) -> None:
-    """Refuse what is not a number of future contexts."""
-    if isinstance(window, bool) or not isinstance(window, int) or window < 0:
-        raise ValueError(f"window must be a number of future contexts, 0 or more, got {window!r}.")
+class AbstractRecedingHorizon(AbstractAgent):
+    """An agent that looks `window` contexts ahead."""
 
-
-def check_horizon(agent: AbstractAgent, truncate: bool, start: Start) -> None:
-    """Refuse to cut plans at a horizon that is not known."""
-    if truncate and start.horizon is None:
-        raise NotApplicableError(
-            f"{type(agent).__name__}(truncate=True) ends its plans at the horizon, which is not known here; "
-            "use truncate=False, or give a horizon."
-        )
-
-
-class RHC(AbstractAgent):
-    """Receding Horizon Control (Lin et al. 2012), also called MPC: plan, play the first action, plan again.
-
-    Plans from the action that was played through y_t and `window` forecasts, without a terminal cost. RHC(0) is Greedy;
-    with exact forecasts, RHC(T - 1) is the oracle and the excess cost falls like r^(2 window), r the decay root of
-    section 0.
-
-    Args:
-        window: how many future contexts it plans with; 0 or more.
-        truncate: whether plans stop at a known horizon. Default: true.
-    """
-
-    window: int = eqx.field(static=True)
-    truncate: bool = eqx.field(static=True, default=True)
+    window: eqx.AbstractVar[int]
 
     def __check_init__(self):
-        check_window(self.window)
+        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 0:
+            raise ValueError(f"window must be a number of future contexts, 0 or more, got {self.window!r}.")
 
     @property
     def lookahead(self) -> int:
@@ -55,8 +31,42 @@ class RHC(AbstractAgent):
     def is_linear(self, problem: Problem) -> bool:
         return problem.is_linear_quadratic
 
+    def check_horizon(self, truncate: bool, start: Start) -> None:
+        """Raise if plans are to end at a horizon that is not known."""
+        if truncate and start.horizon is None:
+            raise NotApplicableError(
+                f"{type(self).__name__}(truncate=True) ends its plans at the horizon, which is not known here; "
+                "use truncate=False, or give a horizon."
+            )
+
+
+class RHC(AbstractRecedingHorizon):
+    """Receding Horizon Control (Lin et al. 2012), also called MPC: plan, play the first action, plan again.
+
+    Plans from the action that was played through y_t and `window` forecasts, without a terminal cost. RHC(0) is Greedy.
+    With exact forecasts, RHC(T - 1) is the oracle, and the excess cost falls like r^(2 window), r the decay root.
+
+    Args:
+        window: how many future contexts it plans with; 0 or more.
+        truncate: whether plans stop at a known horizon. Default: True.
+
+    Raises:
+        ValueError: if window is not a whole number from 0 on.
+        NotApplicableError: at the start of a run with truncate=True and no horizon.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> day = ec.Instance([0.0], [[1.0], [2.0], [0.0]])
+    >>> excess = ec.rollout(RHC(2), problem, day).cost - ec.oracle(problem, day).cost
+    >>> bool(abs(excess) < 1e-5)
+    True
+    """
+
+    window: int = eqx.field(static=True)
+    truncate: bool = eqx.field(static=True, default=True)
+
     def init(self, problem: Problem, start: Start) -> Planner:
-        check_horizon(self, self.truncate, start)
+        self.check_horizon(self.truncate, start)
         steps = self.window + 1
         return prepare_planner(problem, start.dim, steps, shortest=1 if self.truncate else steps)
 
@@ -76,19 +86,26 @@ class CommittedState(eqx.Module):
     last: Float[Array, "v d"]
 
 
-class CHC(AbstractAgent):
-    """Committed Horizon Control (Chen et al. 2016): the mean of v = `commitment` copies that replan in turn every v steps.
+class CHC(AbstractRecedingHorizon):
+    """Committed Horizon Control (Chen et al. 2016): the mean of `commitment` planners that replan in turn.
 
-    Copy k = 1..v plans at the steps t = k (mod v), from *its own* last action, and commits v actions. At the first step
-    each copy but the first is in the middle of a plan of which that much is over: it plans window + k - v steps and commits
-    k - 1 of them. With v = 1 it is RHC, with v = window + 1 AFHC. Its cost is at most the mean of its copies' (Jensen).
+    Planner k = 1..v plans at the steps t = k (mod v), from *its own* last action, and commits v actions. At the first step
+    each planner but the first is in the middle of a plan of which that much is over: it plans window + k - v steps and commits
+    k - 1 of them. With v = 1 it is RHC, with v = window + 1 AFHC. Its cost is at most the mean of its planners' (Jensen).
 
-    Copies never see what was played: behind a wrapper that plays something else, they stay on their own paths.
+    Planners never see what was played: behind a wrapper that plays something else, they stay on their own paths.
 
     Args:
         window: how many future contexts it plans with; 0 or more.
         commitment: v, how many actions of a plan are played; from 1 to window + 1.
-        truncate: whether plans stop at a known horizon. Default: true.
+        truncate: whether plans stop at a known horizon. Default: True.
+
+    Raises:
+        ValueError: if window or commitment is out of its range.
+        NotApplicableError: at the start of a run with truncate=True and no horizon.
+
+    >>> CHC(4, commitment=2).lookahead
+    4
     """
 
     window: int = eqx.field(static=True)
@@ -96,22 +113,14 @@ class CHC(AbstractAgent):
     truncate: bool = eqx.field(static=True, default=True)
 
     def __check_init__(self):
-        check_window(self.window)
         commitment = self.commitment
         if isinstance(commitment, bool) or not isinstance(commitment, int) or not 1 <= commitment <= self.window + 1:
             raise ValueError(
                 f"commitment must be a number of actions from 1 to window + 1 = {self.window + 1}, got {commitment!r}."
             )
 
-    @property
-    def lookahead(self) -> int:
-        return self.window
-
-    def is_linear(self, problem: Problem) -> bool:
-        return problem.is_linear_quadratic
-
     def init(self, problem: Problem, start: Start) -> CommittedState:
-        check_horizon(self, self.truncate, start)
+        self.check_horizon(self.truncate, start)
         v, steps = self.commitment, self.window + 1
         shortest = 1 if self.truncate else steps - v + 1
         planner = prepare_planner(problem, start.dim, steps, shortest)
@@ -143,34 +152,31 @@ class CHC(AbstractAgent):
         return state, jnp.mean(last, axis=0), Info(converged)
 
 
-class AFHC(AbstractAgent):
-    """Averaging Fixed Horizon Control (Lin et al. 2012): CHC whose copies commit to their whole plans, v = window + 1.
+class AFHC(AbstractRecedingHorizon):
+    """Averaging Fixed Horizon Control (Lin et al. 2012): CHC whose planners commit to their whole plans.
 
     Args:
         window: how many future contexts it plans with; 0 or more.
-        truncate: whether plans stop at a known horizon. Default: true.
+        truncate: whether plans stop at a known horizon. Default: True.
+
+    Raises:
+        ValueError: if window is not a whole number from 0 on.
+        NotApplicableError: at the start of a run with truncate=True and no horizon.
+
+    >>> AFHC(4).committed.commitment
+    5
     """
 
     window: int = eqx.field(static=True)
     truncate: bool = eqx.field(static=True, default=True)
 
-    def __check_init__(self):
-        check_window(self.window)
-
-    @property
-    def lookahead(self) -> int:
-        return self.window
-
     @property
     def committed(self) -> CHC:
-        """The CHC that it is."""
+        """The same agent as a CHC."""
         return CHC(self.window, self.window + 1, self.truncate)
 
-    def is_linear(self, problem: Problem) -> bool:
-        return problem.is_linear_quadratic
-
     def init(self, problem: Problem, start: Start) -> CommittedState:
-        check_horizon(self, self.truncate, start)
+        self.check_horizon(self.truncate, start)
         return self.committed.init(problem, start)
 
     def step(self, problem: Problem, state: CommittedState, observation: Observation):

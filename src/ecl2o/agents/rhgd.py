@@ -1,12 +1,12 @@
-"""Receding Horizon Gradient Descent: a few gradient steps on the whole path, in an order in which each is already known."""
+"""Receding Horizon Gradient Descent: a few gradient steps on the whole path, in an order that needs few forecasts."""
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.agents.receding_horizon import check_horizon, check_window
+from ecl2o.agents.base import Info, Observation, Start
+from ecl2o.agents.receding_horizon import AbstractRecedingHorizon
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import as_optional_float, check_finite, check_positive, extreme_eigenvalues
@@ -20,8 +20,8 @@ class Iterates(eqx.Module):
     smoothness: Float[Array, ""]
 
 
-class RHGD(AbstractAgent):
-    """Receding Horizon Gradient Descent (Li, Qu and Li 2020): W = window + 1 projected gradient steps for each action.
+class RHGD(AbstractRecedingHorizon):
+    """Receding Horizon Gradient Descent (Li, Qu and Li 2020): W = window + 1 projected gradient steps per action.
 
     Iterate 0 is the path of online gradient descent, x_1^(0) = x_0. Stage t computes x_s^(k) for k = 1..W, s = t + W - k,
     by a step of size 1/(l + 4 beta) on the path's cost, from neighbours at iterate k - 1, and plays x_t^(W). The stages
@@ -29,13 +29,20 @@ class RHGD(AbstractAgent):
     projected gradient descent on the whole horizon, and
     cost - OPT <= (l + 4 beta)/2 |x^(0) - x*|^2 (1 - m/(l + 4 beta))^W.
 
-    `smoothness` is l, the largest curvature of the hitting cost; where that is not a constant quadratic it must be given.
     The iterates never see what was played: behind a wrapper that plays something else, they stay on their own path.
 
     Args:
-        window: how many future contexts it uses; it takes window + 1 gradient steps for each action.
-        truncate: whether the path stops at a known horizon. Default: true.
-        smoothness: l, the largest curvature of the hitting cost. Default: that of a constant quadratic.
+        window: how many future contexts it uses; 0 or more.
+        truncate: whether the path stops at a known horizon. Default: True.
+        smoothness: l, the largest curvature of the hitting cost, positive. Default: that of a constant quadratic cost; other
+            costs need a value.
+
+    Raises:
+        ValueError: if window or smoothness is out of its range.
+        NotApplicableError: at the start of a run without the smoothness or the horizon that it needs.
+
+    >>> RHGD(3).lookahead
+    3
     """
 
     window: int = eqx.field(static=True)
@@ -43,20 +50,12 @@ class RHGD(AbstractAgent):
     smoothness: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
 
     def __check_init__(self):
-        check_window(self.window)
         if self.smoothness is not None:
             check_finite("smoothness", self.smoothness)
             check_positive("smoothness", self.smoothness)
 
-    @property
-    def lookahead(self) -> int:
-        return self.window
-
-    def is_linear(self, problem: Problem) -> bool:
-        return problem.is_linear_quadratic
-
     def init(self, problem: Problem, start: Start) -> Iterates:
-        check_horizon(self, self.truncate, start)
+        self.check_horizon(self.truncate, start)
         at_start = jnp.broadcast_to(start.x0, (self.window + 2, start.dim))
         return Iterates(at_start, at_start, self._smoothness(problem, start.dim).astype(start.x0.dtype))
 

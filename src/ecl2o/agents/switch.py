@@ -32,22 +32,29 @@ class SwitchState(eqx.Module):
 
 
 class Switch(AbstractAgent):
-    """Follow the advice until its bill grows too large, then the expert, and so on (Antoniadis et al. 2020, their MIN^det).
+    """The agent that follows advice until it costs too much, then the expert, and so on (Antoniadis et al. 2020, MIN^det).
 
-    The advisor and the expert run from x_0 on trajectories of their own, with bills C^0 and C^1 that include this step.
-    At level l = 0, 1, ... leg l mod 2 is played. `mode="threshold"` goes up a level while C^(l mod 2) > Gamma gamma^l, where
-    Gamma is `threshold`, by default the expert's bill of the first step (which needs no units); `mode="ratio"` does so while
-    the leg's bill exceeds gamma^(l + 1) times the other's. In mode threshold the cost is at most `theory.switch_bound` times
-    the smaller bill, if that is at least Gamma; with the default Gamma > 0 always. Where a compiled program turns out to have a
-    gamma of no more than 1, as one of 1 + 1e-8 is in single precision, steps count as not converged. `Info.details` has `level`
-    and `costs`.
+    The advisor and the expert run from x_0 on trajectories of their own, with costs C^0 and C^1 that include this step.
+    At level l = 0, 1, ... leg l mod 2 is played. `mode="threshold"` goes up a level while C^(l mod 2) > Gamma gamma^l;
+    `mode="ratio"` does so while the leg's cost exceeds gamma^(l + 1) times the other's. In mode threshold the cost is at most
+    `theory.switch_bound` times the smaller of the two, if that is at least Gamma; with the default Gamma > 0 always. Where
+    rounding makes gamma 1 inside a compiled program, steps count as not converged. `Info.details` has `level` and `costs`.
 
     Args:
-        advisor: one leg, the first that is followed.
+        advisor: the leg that is followed first.
         expert: the other leg. Default: `ROBD()`.
         gamma: the factor from level to level, more than 1. Default: 1.5.
-        threshold: Gamma, in units of cost. Default: the expert's bill of the first step.
+        threshold: Gamma, positive, in units of cost. Default: the expert's cost of the first step, which needs no units.
         mode: "threshold" or "ratio". Default: "threshold".
+
+    Raises:
+        ValueError: if a number is out of its range, or if a threshold is given with mode="ratio".
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=1.0, dim=1))
+    >>> run = ec.rollout(Switch(ec.advisors.Fixed([[9.0], [9.0]])), problem, ec.Instance([0.0], [[1.0], [1.0]]))
+    >>> bool(run.actions[0, 0] < 1)  # bad advice is dropped at once
+    True
     """
 
     advisor: AbstractAgent
@@ -78,8 +85,7 @@ class Switch(AbstractAgent):
 
     def step(self, problem: Problem, state: SwitchState, observation: Observation):
         moved = [
-            leg.step(problem, leg_state, observation.with_lookahead(leg.lookahead))
-            for leg, leg_state in zip(self._legs, state.legs, strict=True)
+            leg.step(problem, leg_state, observation) for leg, leg_state in zip(self._legs, state.legs, strict=True)
         ]
         (ml_state, ml_action, ml_info), (expert_state, expert_action, expert_info) = moved
         costs = jnp.stack([ml_info.details["cost"], expert_info.details["cost"]])
@@ -117,7 +123,7 @@ _TOO_EXPENSIVE: dict[str, Callable[..., Bool[Array, ""]]] = {
 
 
 def _climb(too_expensive, costs: Costs, level, limit, gamma):
-    """Go up while the leg of the level is too expensive, and its limit grows. The level is a count and has no derivative."""
+    """Go up while the leg of the level is too expensive and its limit grows; without derivatives, as a level is a count."""
     costs, limit, gamma = jax.lax.stop_gradient((costs, limit, gamma))
 
     def over(carry):

@@ -1,5 +1,7 @@
 """Wrappers that play another agent's actions: as they are, or on a trajectory of its own."""
 
+import dataclasses
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -9,10 +11,15 @@ from ecl2o.problem import Problem
 
 
 class PureML(AbstractAgent):
-    """Play the advisor's advice, projected on the action set: the paper's standalone ML optimizer (section 3).
+    """The agent that plays advice, projected on the action set: the paper's standalone ML optimizer (section 3).
 
     Args:
-        advisor: whose advice is played.
+        advisor: the agent whose actions are taken as advice.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=1.0, dim=1), ec.Box(0.0, 2.0))
+    >>> ec.rollout(PureML(ec.advisors.Fixed([[3.0]])), problem, ec.Instance([0.0], [[1.0]])).actions.tolist()
+    [[2.0]]
     """
 
     advisor: AbstractAgent
@@ -30,7 +37,7 @@ class PureML(AbstractAgent):
 
 
 class OwnTrajectory(eqx.Module):
-    """Where an agent would be, and what it would have paid, had it been left alone."""
+    """The state, last action and cost so far of an agent on its own trajectory."""
 
     inner: State
     action: Float[Array, " d"]
@@ -38,13 +45,19 @@ class OwnTrajectory(eqx.Module):
 
 
 class Independent(AbstractAgent):
-    """Run an agent on its own trajectory and its own bill, whatever is really played.
+    """An agent on its own trajectory with its own cost, whatever is really played.
 
     The expert of a guard, the two legs of Switch, and the standalone roll-out of a loss (erratum E23). `Info.details` has
-    `cost`, its bill so far including this step, and `step_cost`.
+    `cost`, its cost so far including this step, and `step_cost`.
 
     Args:
-        agent: who is left to itself.
+        agent: the agent that sees its own previous action instead of the played one.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=1.0, dim=1))
+    >>> run = ec.rollout(Independent(ec.Greedy()), problem, ec.Instance([0.0], [[1.0], [1.0]]))
+    >>> bool(run.info.details["cost"][-1] == run.cost)
+    True
     """
 
     agent: AbstractAgent
@@ -56,7 +69,7 @@ class Independent(AbstractAgent):
         return OwnTrajectory(self.agent.init(problem, start), start.x0, jnp.zeros((), start.x0.dtype))
 
     def step(self, problem: Problem, state: OwnTrajectory, observation: Observation):
-        alone = eqx.tree_at(lambda o: o.previous_action, observation, state.action)
+        alone = dataclasses.replace(observation.with_lookahead(self.lookahead), previous_action=state.action)
         inner_state, action, inner = self.agent.step(problem, state.inner, alone)
         step_cost = problem.hitting(action, observation.context) + problem.switching(action, state.action)
         cost = state.cost + step_cost
