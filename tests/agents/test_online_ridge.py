@@ -14,7 +14,7 @@ from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem.arrays import to_device
-from ecl2o.solvers import RecursiveLeastSquares
+from ecl2o.solvers.recursive_least_squares import RecursiveLeastSquares
 from ecl2o.theory import decay_root
 
 PERIOD, LAGS, HALF_LIFE, MATURITY, WEEK = 6, 4, 3.0, 8, 2

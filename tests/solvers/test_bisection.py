@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ecl2o.solvers import bisect_root
+from ecl2o.solvers.bisection import bisect_root
 
 
 def _cubic(s, p):

@@ -7,7 +7,7 @@ import pytest
 import scipy.optimize
 from jax.test_util import check_grads
 
-from ecl2o.solvers import minimize
+from ecl2o.solvers.bounded_newton import minimize
 
 INFINITY = np.inf
 

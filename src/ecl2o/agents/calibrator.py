@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem import AbstractQuadraticCost, ConvexCost, Mahalanobis, Problem
 from ecl2o.problem.arrays import as_optional_float
-from ecl2o.solvers import minimize
+from ecl2o.solvers.bounded_newton import minimize
 
 
 class Weights(eqx.Module):

@@ -12,7 +12,7 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.linear_switching import prefix_bounds
 from ecl2o.planning.optimal_path import movement_hessian
 from ecl2o.problem import LinearSwitching, Problem
-from ecl2o.solvers import minimize_sequence
+from ecl2o.solvers.bounded_newton import minimize_sequence
 
 Interval = tuple[Float[Array, " 1"], Float[Array, " 1"], Bool[Array, ""]]
 

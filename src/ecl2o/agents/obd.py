@@ -20,7 +20,7 @@ from ecl2o.problem.arrays import (
     check_positive,
     concrete_value,
 )
-from ecl2o.solvers import bisect_root
+from ecl2o.solvers.bisection import bisect_root
 
 # log eta: e^-34 keeps the previous action, e^34 plays the minimiser of f, to double precision.
 _LOG_RANGE = 34.0

@@ -9,7 +9,8 @@ from ecl2o.offline.oracle import _oracle, make_trajectory, warn_unless_converged
 from ecl2o.planning.optimal_path import OptimalPath, find_optimal_path
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import as_float, cast_floats, check_nonnegative
-from ecl2o.solvers import bisect_root, minimize
+from ecl2o.solvers.bisection import bisect_root
+from ecl2o.solvers.bounded_newton import minimize
 
 # log of the multiplier: movement that costs e^34 times more is none, e^-34 times more is free to double precision.
 _LOG_RANGE = 34.0

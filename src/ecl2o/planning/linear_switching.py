@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import LinearSwitching, Problem
-from ecl2o.solvers import bisect_root
+from ecl2o.solvers.bisection import bisect_root
 
 
 def require_linear_rate(problem: Problem, dim: int) -> Float[Array, ""]:

@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem.hitting import AbstractQuadraticCost
 from ecl2o.problem.problem import Problem
-from ecl2o.solvers import BlockTridiagonalFactor, DenseInverse, factor, invert, minimize_sequence, solve
+from ecl2o.solvers.block_tridiagonal import BlockTridiagonalFactor, DenseInverse, factor, invert, solve
+from ecl2o.solvers.bounded_newton import minimize_sequence
 
 PathFactor = BlockTridiagonalFactor | DenseInverse
 

@@ -8,7 +8,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.solvers import half_quadratic_form, multiply, parallel_sum, spd_solve
+from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, parallel_sum, spd_solve
 
 
 class WorkFunction(eqx.Module):

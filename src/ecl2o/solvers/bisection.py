@@ -1,7 +1,7 @@
-"""The root of a monotone function of one number, by bisection, differentiable by the implicit function theorem.
+"""Bisection for a decreasing function of one number, differentiable by the implicit function theorem.
 
-Where the root is not bracketed the nearer end is the answer, and its derivative is the end's. (Optimistix' bisection takes five
-times as long, and differentiates a root that is not there: docs/decisions.md.)
+Without a sign change the result is the nearer end of the interval, with the derivative of that end. (Optimistix' bisection takes
+five times as long and has no such derivative: docs/decisions.md.)
 """
 
 from collections.abc import Callable
@@ -20,17 +20,16 @@ def bisect_root(
     parameters: PyTree,
     halvings: int = 64,
 ) -> Float[Array, ""]:
-    """The s in [lower, upper] with fn(s, parameters) = 0 for an fn that falls in s; an end where there is no sign change.
+    """Find the s in [lower, upper] with fn(s, parameters) = 0, for an fn that decreases in s.
 
-    Its derivative is that of the root clipped to the two ends: with respect to the parameters it is 0 where an end is the
-    answer. (0 also where fn has no slope at the root, and the derivative is infinite.)
+    The derivative is that of the root clipped to the interval; it is 0 where fn is flat at the root.
 
     Args:
-        fn: of s and the parameters, a number that falls in s.
-        lower: where the search begins.
-        upper: where it ends.
-        parameters: any tree.
-        halvings: of the interval. Default: 64.
+        fn: Maps s and the parameters to a number.
+        lower: The lower end of the interval.
+        upper: The upper end.
+        parameters: Any tree.
+        halvings: The number of bisections. Default: 64.
 
     >>> import jax.numpy as jnp
     >>> round(float(bisect_root(lambda s, p: p - s**3, jnp.array(0.0), jnp.array(9.0), jnp.array(8.0))), 5)
@@ -39,7 +38,7 @@ def bisect_root(
     return _bisect(fn, lower, upper, parameters, halvings)
 
 
-# A program of its own, so that JAX traces the loop once, and not again for the derivative.
+# Jitted by itself, so that JAX traces the loop once and not again for the derivative.
 @partial(jax.jit, static_argnums=(0, 4))
 def _bisect(fn, lower, upper, parameters, halvings):
     def halve(_, bracket):
@@ -54,12 +53,11 @@ def _bisect(fn, lower, upper, parameters, halvings):
 
 @bisect_root.defjvp
 def _decreasing_root_jvp(fn, halvings, primals, tangents):
-    """The root moves by -dfn/slope; an end that is the answer moves as the end does, whatever the parameters do."""
     lower, upper, parameters = primals
-    lower_moved, upper_moved, parameters_moved = tangents
+    lower_dot, upper_dot, parameters_dot = tangents
     root = bisect_root(fn, lower, upper, parameters, halvings)
     slope = jax.grad(fn)(root, parameters)
-    _, fn_moved = jax.jvp(lambda p: fn(root, p), (parameters,), (parameters_moved,))
-    moved = jnp.where(slope == 0, 0.0, -fn_moved / jnp.where(slope == 0, 1.0, slope))
-    moved = jnp.where(fn(upper, parameters) > 0, upper_moved, moved)
-    return root, jnp.where(fn(lower, parameters) < 0, lower_moved, moved)
+    _, fn_dot = jax.jvp(lambda p: fn(root, p), (parameters,), (parameters_dot,))
+    root_dot = jnp.where(slope == 0, 0.0, -fn_dot / jnp.where(slope == 0, 1.0, slope))
+    root_dot = jnp.where(fn(upper, parameters) > 0, upper_dot, root_dot)
+    return root, jnp.where(fn(lower, parameters) < 0, lower_dot, root_dot)

@@ -35,13 +35,7 @@ Curvature = Callable[[Any, Any], tuple[Float[Array, "T d d"], Float[Array, "T-1 
 
 
 class BoundedMinimum(eqx.Module):
-    """Where the minimum is, whether the solve got there, and in how many steps.
-
-    Args:
-        x: where the minimum is.
-        converged: whether the solve got there.
-        steps: how many it took.
-    """
+    """A minimiser x, whether the solve converged, and the Newton steps it took."""
 
     x: Float[Array, "..."]
     converged: Bool[Array, ""]
@@ -59,9 +53,9 @@ def _residual(x, gradient, scale, lower, upper):
 
 
 def _projected_newton(value, expansion_of, start, lower, upper):
-    """The iteration. `expansion_of(x)` gives value, gradient, the Hessian's diagonal and a solver (right, free) -> direction.
+    """Iterate. `expansion_of(x)` returns value, gradient, the Hessian's diagonal and a solver (right, free) -> direction.
 
-    All that its loops carry begins as a function of `start`: under `jax.vmap` what begins as a constant has them traced twice.
+    All that the loops carry starts as a function of `start`: under `jax.vmap` a constant would make JAX trace them twice.
     """
     dtype = start.dtype
     eps = jnp.finfo(dtype).eps
@@ -90,7 +84,7 @@ def _projected_newton(value, expansion_of, start, lower, upper):
         search = (~held, residual, finite)
         _, direction, _ = jax.lax.while_loop(lambda search: search[2], hold_blocked, search)
         direction = jnp.where(held, residual, direction)
-        blur = 8 * eps * jnp.abs(f)  # what rounding alone may add to f
+        blur = 8 * eps * jnp.abs(f)  # the rounding error of f
 
         def point(step):
             return jnp.clip(x - step * direction, lower, upper)
@@ -126,35 +120,26 @@ def _projected_newton(value, expansion_of, start, lower, upper):
     return BoundedMinimum(x, done, steps)
 
 
-def _implicit_tangent(gradient_tangent, solve_free, hessian_product, held, bound_tangent):
-    """Dx from the optimality conditions: held coordinates follow their bound, free ones keep the gradient at zero."""
-    moved = jnp.where(held, bound_tangent, 0.0)
-    right = jnp.where(held, 0.0, -gradient_tangent - hessian_product(moved))
-    return moved + solve_free(right, ~held)
-
-
-def _tangents_at_minimum(objective, x, parameters, lower, upper, tangents):
-    """What both shapes need: held coordinates, the gradient's tangent at fixed x, and the bounds' tangents."""
-    parameters_dot, lower_dot, upper_dot = tangents
-    gradient = jax.grad(objective)
+def _implicit_jvp(objective, minimum, primals, tangents, solve_free, hessian_product):
+    """Return the minimum and its tangent: held coordinates follow their bound, free ones keep the gradient at zero."""
+    _, parameters, lower, upper = primals
+    _, parameters_dot, lower_dot, upper_dot = tangents
+    x, gradient = minimum.x, jax.grad(objective)
     g, g_dot = jax.jvp(lambda p: gradient(x, p), (parameters,), (parameters_dot,))
-    at_lower = (x <= lower) & (g >= 0)
-    at_upper = (x >= upper) & (g <= 0)
+    at_lower, at_upper = (x <= lower) & (g >= 0), (x >= upper) & (g <= 0)
+    held = at_lower | at_upper
     bound_dot = jnp.where(at_lower, lower_dot, jnp.where(at_upper, upper_dot, 0.0))
-    return at_lower | at_upper, g_dot, bound_dot
-
-
-def _tangent(minimum: BoundedMinimum, x_dot) -> BoundedMinimum:
-    """The tangent of a minimum: a boolean and a count have none. Made as a tree, since it is no BoundedMinimum itself."""
-    nothing = jnp.zeros(minimum.converged.shape, jax.dtypes.float0)
-    return jax.tree.unflatten(jax.tree.structure(minimum), (x_dot, nothing, nothing))
+    right = jnp.where(held, 0.0, -g_dot - hessian_product(bound_dot))
+    x_dot = bound_dot + solve_free(right, ~held)
+    nothing = jnp.zeros(minimum.converged.shape, jax.dtypes.float0)  # a boolean and a count have no tangent
+    return minimum, jax.tree.unflatten(jax.tree.structure(minimum), (x_dot, nothing, nothing))
 
 
 # --- one point, dense Hessian ---------------------------------------------------------------------------------------
 
 
 def _dense_free_solve(hessian: Float[Array, "d d"], right: Float[Array, " d"], free: Bool[Array, " d"]):
-    """Solve on the free coordinates, zero elsewhere."""
+    """Solve on the free coordinates; zero elsewhere."""
     d = right.shape[0]
     if d == 1:
         return jnp.where(free, right / hessian[0], 0.0)
@@ -170,12 +155,12 @@ def minimize(
     lower: Float[Array, " d"],
     upper: Float[Array, " d"],
 ) -> BoundedMinimum:
-    """Minimise objective(x, parameters) over lower <= x <= upper; bounds may be infinite.
+    """Minimise objective(x, parameters) over lower <= x <= upper.
 
     Args:
-        objective: of x (d,) and the parameters, a number; convex in x.
-        start: (d,), where to begin.
-        parameters: any tree; derivatives with respect to it are exact.
+        objective: Maps x (d,) and the parameters to a number; convex in x.
+        start: (d,), the first iterate.
+        parameters: Any tree; derivatives with respect to it are exact.
         lower: (d,), may be -inf.
         upper: (d,), may be inf.
 
@@ -189,7 +174,7 @@ def minimize(
     return _minimize(objective, start, parameters, lower, upper)
 
 
-# A program of its own, so that JAX traces the loop once: not again for the derivative, nor for the next roll-out.
+# Jitted by itself, so that JAX traces the loop once: not again for the derivative or the next rollout.
 @partial(jax.jit, static_argnums=0)
 def _minimize(objective, start, parameters, lower, upper):
     def slope(x):
@@ -205,12 +190,10 @@ def _minimize(objective, start, parameters, lower, upper):
 
 @minimize.defjvp
 def _minimize_jvp(objective, primals, tangents):
-    start, parameters, lower, upper = primals
-    minimum = minimize(objective, start, parameters, lower, upper)
-    held, g_dot, bound_dot = _tangents_at_minimum(objective, minimum.x, parameters, lower, upper, tangents[1:])
-    hessian = jax.jacfwd(jax.grad(objective))(minimum.x, parameters)
-    x_dot = _implicit_tangent(g_dot, partial(_dense_free_solve, hessian), lambda v: hessian @ v, held, bound_dot)
-    return minimum, _tangent(minimum, x_dot)
+    minimum = minimize(objective, *primals)
+    hessian = jax.jacfwd(jax.grad(objective))(minimum.x, primals[1])
+    solve_free = partial(_dense_free_solve, hessian)
+    return _implicit_jvp(objective, minimum, primals, tangents, solve_free, lambda v: hessian @ v)
 
 
 # --- a path of points, block-tridiagonal Hessian --------------------------------------------------------------------
@@ -233,15 +216,9 @@ def minimize_sequence(
     lower: Float[Array, "T d"],
     upper: Float[Array, "T d"],
 ) -> BoundedMinimum:
-    """The same for a path of T points; `curvature(x, parameters)` gives the Hessian's blocks.
+    """Minimise as `minimize` does over a path x (T, d), whose Hessian is block tridiagonal.
 
-    Args:
-        objective: of x (T, d) and the parameters, a number; convex in x.
-        curvature: of the same, to the diagonal blocks (T, d, d) and those below them (T - 1, d, d).
-        start: (T, d), where to begin.
-        parameters: any tree; derivatives with respect to it are exact.
-        lower: (T, d), may be -inf.
-        upper: (T, d), may be inf.
+    `curvature(x, parameters)` returns its diagonal blocks (T, d, d) and those below them (T - 1, d, d).
     """
     return _minimize_sequence(objective, curvature, start, parameters, lower, upper)
 
@@ -258,15 +235,7 @@ def _minimize_sequence(objective, curvature, start, parameters, lower, upper):
 
 @minimize_sequence.defjvp
 def _minimize_sequence_jvp(objective, curvature, primals, tangents):
-    start, parameters, lower, upper = primals
-    minimum = minimize_sequence(objective, curvature, start, parameters, lower, upper)
-    held, g_dot, bound_dot = _tangents_at_minimum(objective, minimum.x, parameters, lower, upper, tangents[1:])
-    diagonal, below = curvature(minimum.x, parameters)
-    x_dot = _implicit_tangent(
-        g_dot,
-        partial(_path_free_solve, diagonal, below),
-        partial(block_tridiagonal.matvec, diagonal, below),
-        held,
-        bound_dot,
-    )
-    return minimum, _tangent(minimum, x_dot)
+    minimum = minimize_sequence(objective, curvature, *primals)
+    blocks = curvature(minimum.x, primals[1])
+    solve_free, product = partial(_path_free_solve, *blocks), partial(block_tridiagonal.matvec, *blocks)
+    return _implicit_jvp(objective, minimum, primals, tangents, solve_free, product)

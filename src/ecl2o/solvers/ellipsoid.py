@@ -1,12 +1,12 @@
-"""The nearest point of an ellipsoid, differentiable by the implicit function theorem.
+"""Projection on an ellipsoid, differentiable by the implicit function theorem.
 
 {x: 1/2 (x - o)' H (x - o) <= level}. From outside the nearest point is x(nu) = (I + nu H)^{-1} (point + nu H o) with the one
 nu > 0 that puts it on the boundary. In the eigenbasis of H that is a secular equation, which Newton's method on
 1/sqrt(1/2 (x - o)' H (x - o)), an almost linear function of nu, solves in a few monotone steps from 0; for one eigenvalue, hence
-for balls and on a line, in one. A last radial touch puts the point on the boundary to the last digits.
+for balls and on a line, in one. A last radial correction puts the point on the boundary to the last digits.
 
-The derivative uses the equations, x - point + nu n = 0 with n = H (x - o) and 1/2 (x - o)' n = level, not the iteration, so that
-equal eigenvalues do no harm.
+The derivative uses the equations x - point + nu n = 0 with n = H (x - o) and 1/2 (x - o)' n = level, not the iteration, so it is
+finite also where eigenvalues coincide.
 """
 
 import jax
@@ -20,13 +20,13 @@ _NEWTON_STEPS = 12
 def project_on_ellipsoid(
     point: Float[Array, " d"], centre: Float[Array, " d"], shape: Float[Array, "d d"], level: Float[Array, ""]
 ) -> Float[Array, " d"]:
-    """The point of {x: 1/2 (x - centre)' shape (x - centre) <= level} nearest to `point`; the centre where level <= 0.
+    """Return the point of {x: 1/2 (x - centre)' shape (x - centre) <= level} nearest to `point`; the centre if level <= 0.
 
     Args:
-        point: (d,), what is projected.
-        centre: (d,), of the ellipsoid.
+        point: (d,).
+        centre: (d,).
         shape: (d, d), symmetric and positive definite.
-        level: how large the ellipsoid is.
+        level: Half the squared radius, in the norm of `shape`.
 
     >>> import jax.numpy as jnp
     >>> ball = jnp.zeros(2), jnp.eye(2), jnp.array(0.5)
@@ -36,7 +36,7 @@ def project_on_ellipsoid(
     return _nearest(point, centre, shape, level)
 
 
-# A program of its own, so that JAX traces it once, and not again for the derivative.
+# Jitted by itself, so that JAX traces it once and not again for the derivative.
 @jax.jit
 def _nearest(point, centre, shape, level):
     away = point - centre

@@ -1,8 +1,7 @@
-"""Small symmetric positive definite matrices: products, solves, parallel sums, and the one that a round of them
-reproduces.
+"""Small symmetric positive definite matrices: products, solves, parallel sums, and fixed points of Riccati steps.
 
 Products are written as sums, because a batched matrix product rounds differently by place in a batch. One-by-one matrices, the
-commonest ones here, become divisions.
+most common ones here, become divisions.
 """
 
 import equinox as eqx
@@ -10,37 +9,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-# Doublings until the fixed point of `riccati_fixed_point`: 2^32 rounds, which settles ratios of matrices up to 1e16.
+# Doublings in `riccati_fixed_point`: 2^32 rounds, enough for ratios of matrices up to 1e16.
 _DOUBLINGS = 32
 
 
 def multiply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
-    """The matrix times the vector.
-
-    Args:
-        matrix: (d, d).
-        vector: (d,).
-    """
+    """Return the matrix times the vector."""
     return jnp.sum(matrix * vector, axis=-1)
 
 
 def half_quadratic_form(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, ""]:
-    """1/2 u' M u.
-
-    Args:
-        matrix: (d, d), M.
-        vector: (d,), u.
-    """
+    """Return 1/2 u' M u."""
     return 0.5 * jnp.sum(vector * multiply(matrix, vector))
 
 
 def spd_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -> Float[Array, " d *columns"]:
-    """M^-1 right; a division where d = 1.
-
-    Args:
-        matrix: (d, d), M, symmetric and positive definite.
-        right: (d,) or (d, k).
-    """
+    """Solve M x = right for a symmetric positive definite M; `right` is (d,) or (d, k)."""
     if matrix.shape[-1] == 1:
         return right / matrix[0, 0]
     return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), right)
@@ -49,13 +33,7 @@ def spd_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -
 def sandwich_solve(
     left: Float[Array, "d d"], matrix: Float[Array, "d d"], right: Float[Array, "d d"]
 ) -> Float[Array, "d d"]:
-    """L M^-1 R for symmetric L, M and R whose product is known to be symmetric; it is made so to the last bit.
-
-    Args:
-        left: (d, d), L.
-        matrix: (d, d), M.
-        right: (d, d), R.
-    """
+    """Return L M^-1 R for symmetric L, M and R whose product is symmetric; the result is symmetric to the last bit."""
     if matrix.shape[-1] == 1:
         return left * right / matrix
     product = left @ spd_solve(matrix, right)
@@ -63,11 +41,9 @@ def sandwich_solve(
 
 
 def parallel_sum(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """(A^-1 + B^-1)^-1 = A (A + B)^-1 B: two springs one behind the other. Either may be zero.
+    """Return (A^-1 + B^-1)^-1 = A (A + B)^-1 B, the stiffness of two springs in series.
 
-    Args:
-        a: (d, d), symmetric and positive semidefinite.
-        b: (d, d), likewise; their sum is definite.
+    A and B are symmetric and semidefinite, and their sum is definite.
 
     >>> import jax.numpy as jnp
     >>> float(parallel_sum(jnp.array([[2.0]]), jnp.array([[2.0]]))[0, 0])
@@ -77,15 +53,15 @@ def parallel_sum(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array,
 
 
 def riccati_fixed_point(a: Float[Array, "d d"] | Float[Array, "T d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """The X to which a round of steps X -> parallel_sum(X + A_t, B), t = 1..T, leads back, and repeated leads from anywhere.
+    """Return the fixed point X of a round of steps X -> parallel_sum(X + A_t, B), t = 1..T.
 
-    On a line and for one step it is the positive root of x^2 + a x - a b. In general a round is the `_Ladder` of its steps; two
-    rounds are a ladder again, and so the rounds double until the far end is not felt. No eigenvalues are needed, and derivatives
-    are finite for equal ones too.
+    In one dimension and for one step it is the positive root of x^2 + a x - a b. In general a round is the `_Ladder` of its
+    steps. Two rounds are a ladder again, so doubling converges fast. It needs no eigenvalues, so derivatives are finite also
+    where eigenvalues coincide.
 
     Args:
-        a: (d, d), A, symmetric and positive definite; or one for each step of a round, (T, d, d), the first one applied first.
-        b: (d, d), B, likewise.
+        a: (d, d), A, symmetric and positive definite; or (T, d, d), one for each step of a round in the order of application.
+        b: (d, d), B, symmetric and positive definite.
 
     >>> import jax.numpy as jnp
     >>> float(riccati_fixed_point(jnp.array([[1.0]]), jnp.array([[2.0]]))[0, 0])
@@ -101,8 +77,8 @@ def riccati_fixed_point(a: Float[Array, "d d"] | Float[Array, "T d d"], b: Float
 class _Ladder(eqx.Module):
     """Steps X -> parallel_sum(X + A_t, B), composed: X -> H - E' (X + F)^-1 E with F = near + E and H = far + E'.
 
-    Springs, with X at the near end. Of F and H the differences from E are carried: they only grow, and nothing cancels, however
-    soft A is beside B.
+    Springs, with X at the near end. It stores the differences of F and H from E, which only grow: nothing cancels, however small
+    A is beside B.
     """
 
     near: Float[Array, "d d"]
@@ -114,7 +90,7 @@ class _Ladder(eqx.Module):
         return cls(a, b, jnp.zeros_like(b))
 
     def then(self, later: "_Ladder") -> "_Ladder":
-        """The ladder of both, this one first: what stands between them, held by M = H + F, is eliminated."""
+        """Compose two ladders, this one first, by eliminating the point between them (M = H + F)."""
         held = self.far + later.near
         M = held + self.E.T + later.E
         onward = spd_solve(0.5 * (M + M.T), jnp.concatenate([later.E, held], axis=-1))
@@ -133,11 +109,7 @@ def _doubled(a, b):
 
 
 def largest_ratio(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, ""]:
-    """The largest u'Au / u'Bu, the greatest eigenvalue of B^-1 A.
-
-    Args:
-        a: (d, d), symmetric.
-        b: (d, d), symmetric and positive definite.
+    """Return the largest u'Au / u'Bu, the greatest eigenvalue of B^-1 A, for symmetric A and B with B definite.
 
     >>> import jax.numpy as jnp
     >>> round(float(largest_ratio(jnp.diag(jnp.array([3.0, 1.0])), jnp.diag(jnp.array([2.0, 2.0])))), 6)

@@ -23,7 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.solvers import largest_ratio, multiply, parallel_sum, riccati_fixed_point, sandwich_solve, spd_solve
+from ecl2o.solvers.positive_definite import (
+    largest_ratio,
+    multiply,
+    parallel_sum,
+    riccati_fixed_point,
+    sandwich_solve,
+    spd_solve,
+)
 from ecl2o.theory.experts import robd_ratio
 from ecl2o.theory.forms import Form, Result, Scalar, compiled
 

@@ -24,7 +24,7 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import as_float, check_count, check_finite, check_positive
-from ecl2o.solvers import RecursiveLeastSquares
+from ecl2o.solvers.recursive_least_squares import RecursiveLeastSquares
 from ecl2o.theory import decay_root
 
 _NODES = 48  # of the profile of a period

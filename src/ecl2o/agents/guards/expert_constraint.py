@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem import AbstractQuadraticCost, Mahalanobis, Problem
-from ecl2o.solvers import bisect_root, project_on_ellipsoid
+from ecl2o.solvers.bisection import bisect_root
+from ecl2o.solvers.ellipsoid import project_on_ellipsoid
 
 
 class Allowance(eqx.Module):

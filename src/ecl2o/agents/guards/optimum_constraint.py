@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem.arrays import safe_sqrt
-from ecl2o.solvers import bisect_root, half_quadratic_form, multiply, spd_solve
+from ecl2o.solvers.bisection import bisect_root
+from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, spd_solve
 from ecl2o.theory import promise_value
 
 
