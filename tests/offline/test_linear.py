@@ -37,5 +37,5 @@ def test_what_does_not_fall_apart_is_not_said_to_be_solved():
     instance = ec.Instance(np.zeros(2), np.ones((3, 2)))
     assert not bool(ec.oracle(across, instance).converged.any())
     convex = ec.Problem(ec.ConvexCost(lambda x, y: ((x - y) ** 2).sum(), strong_convexity=2.0), movement)
-    with pytest.raises(ec.NotApplicableError, match="quadratic hitting costs with a diagonal A"):
+    with pytest.raises(ec.NotApplicableError, match="diagonal A"):
         ec.oracle(convex, instance)

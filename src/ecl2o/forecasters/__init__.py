@@ -1,16 +1,23 @@
-"""Predictions of future contexts, for agents that plan.
+"""Predictions of future contexts, for agents that plan. Imports `problem` only."""
 
-Knows contexts; knows nothing of agents.
-"""
-
-from ecl2o.forecasters.base import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster
-from ecl2o.forecasters.causal import FromFunction, Persistence, RollingProfile, SeasonalNaive
-from ecl2o.forecasters.clairvoyant import Exact, NoisyExact
+from ecl2o.forecasters.forecasters import (
+    AbstractCausalForecaster,
+    AbstractClairvoyantForecaster,
+    AbstractForecaster,
+    AbstractPreparedForecast,
+    Exact,
+    FromFunction,
+    NoisyExact,
+    Persistence,
+    RollingProfile,
+    SeasonalNaive,
+)
 
 __all__ = [
     "AbstractCausalForecaster",
     "AbstractClairvoyantForecaster",
     "AbstractForecaster",
+    "AbstractPreparedForecast",
     "Exact",
     "FromFunction",
     "NoisyExact",

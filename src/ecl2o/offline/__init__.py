@@ -1,9 +1,5 @@
-"""Hindsight: the offline optimum, alone, from day to day, and under a movement budget.
+"""Hindsight: the offline optimum, alone, from day to day, and under a movement budget. Imports no agents."""
 
-Knows problems; knows nothing of agents.
-"""
+from ecl2o.offline.oracle import constrained_oracle, oracle, oracle_batch, oracle_days
 
-from ecl2o.offline.constrained import constrained_oracle
-from ecl2o.offline.oracle import oracle, oracle_batch, oracle_days
-
-__all__ = ["constrained_oracle", "oracle", "oracle_days", "oracle_batch"]
+__all__ = ["constrained_oracle", "oracle", "oracle_batch", "oracle_days"]

@@ -1,7 +1,4 @@
-"""The exact offline optimum where movement is billed by distance: on a line, and where costs fall apart into lines.
-
-The offline optimum: what an agent that knew every context would have paid.
-"""
+"""Hindsight: the cheapest actions of an agent that knows every context, also with a limit on its movement."""
 
 import warnings
 
@@ -14,64 +11,40 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.linear_switching import prefix_bounds, require_linear_rate, tilted_minimizers
 from ecl2o.planning.optimal_path import OptimalPath, find_optimal_path
 from ecl2o.problem import AbstractQuadraticCost, Box, CurvedTracking, Instance, LinearSwitching, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, cast_floats, concrete_value, to_device, to_host
+from ecl2o.problem.arrays import (
+    AnyArray,
+    as_float,
+    cast_floats,
+    check_nonnegative,
+    check_scalar,
+    concrete_value,
+    to_device,
+    to_host,
+)
+from ecl2o.solvers.bisection import bisect_root
+from ecl2o.solvers.bounded_newton import minimize
 
-
-def find_optimal_linear_path(problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "T q"]) -> OptimalPath:
-    """The cheapest path under `LinearSwitching`, O(T^2): any hitting cost where d = 1, else quadratic ones with a diagonal A."""
-    if x0.shape[0] == 1:
-        return _on_a_line(problem, x0, contexts)
-    weights, targets, separable = _coordinates(problem, contexts, x0.shape[0])
-    lower, upper = problem.actions.bounds(x0.shape[0], x0.dtype)
-
-    def one(x0, lower, upper, weight, target):
-        line = Problem(CurvedTracking(weight.min()), problem.switching, Box(lower, upper))
-        return _on_a_line(line, x0[None], jnp.stack([target, weight], axis=1))
-
-    found = jax.vmap(one)(x0, lower, upper, weights.T, targets.T)
-    return OptimalPath(found.actions[..., 0].T, found.converged.all() & separable)
-
-
-def _coordinates(problem: Problem, contexts: Float[Array, "T q"], dim: int):
-    """(weights, targets), each (T, d): the hitting costs as sums over coordinates of weight/2 (x - target)^2; and if they are."""
-    hitting = problem.hitting
-    if not isinstance(hitting, AbstractQuadraticCost):
-        raise NotApplicableError(
-            f"movement billed by distance is solved in {dim} dimensions for quadratic hitting costs with a diagonal A, "
-            f"got {type(hitting).__name__}."
-        )
-    curvatures = jax.vmap(lambda y: hitting.curvature(y, dim))(contexts)
-    separable = (curvatures * (1 - jnp.eye(dim, dtype=curvatures.dtype)) == 0).all()
-    return jnp.diagonal(curvatures, axis1=1, axis2=2), jax.vmap(lambda y: hitting.centre(y, dim))(contexts), separable
-
-
-def _on_a_line(problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, "T q"]) -> OptimalPath:
-    """x*_T minimises the work function, and going back, x*_t is x*_{t+1} clipped to the prefix bounds of step t."""
-    require_linear_rate(problem, x0.shape[0])
-    steps = jnp.arange(contexts.shape[0])
-    lower, upper = jax.vmap(lambda t: prefix_bounds(problem, x0, contexts, t))(steps)
-    last = tilted_minimizers(problem, x0, contexts, steps[-1], jnp.zeros((1,), x0.dtype))[0]
-
-    def back(later, bounds):
-        now = jnp.clip(later, *bounds)
-        return now, now
-
-    _, earlier = jax.lax.scan(back, last, (lower[:-1], upper[:-1]), reverse=True)
-    actions = jnp.concatenate([earlier, last[None]])
-    return OptimalPath(actions, jnp.isfinite(actions).all())
+# The range of log mu: movement that costs e^34 times more stops, e^-34 times more changes nothing in double precision.
+_LOG_RANGE = 34.0
 
 
 def oracle(problem: Problem, instance: Instance) -> Trajectory:
-    """pi*: the cheapest actions in hindsight (Eqn. obj of the paper), in O(T d^3).
+    """Return the cheapest actions in hindsight, pi* (Eqn. obj of the paper), in O(T d^3).
 
-    Quadratic costs without bounds are one block-tridiagonal solve, everything else Newton's method on that structure.
-    `converged` is false where that failed, and a warning says so outside jit and vmap: the cost is then not the optimum.
-    Movement billed by distance (`LinearSwitching`) is solved exactly on a line, and in more dimensions for quadratic hitting
-    costs with a diagonal A, in O(T^2). Takes one instance; use `jax.vmap` for a set.
+    Quadratic costs without bounds take one block-tridiagonal solve, all others Newton's method on the same structure.
+    `LinearSwitching` is solved exactly in O(T^2): in one dimension, and in more for quadratic costs with a diagonal A.
 
     Args:
-        problem: what is decided.
-        instance: one instance.
+        problem: Costs and action set.
+        instance: One instance; use `jax.vmap` or `oracle_batch` for a set.
+
+    Returns:
+        The optimal run. If the solve failed, `converged` is False, the cost is not the optimum, and outside of jit and vmap a
+        `RuntimeWarning` is issued.
+
+    Raises:
+        ValueError: The instance does not fit the problem, or is a set.
+        NotApplicableError: `LinearSwitching` in more than one dimension with a cost that is not quadratic.
 
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
@@ -86,12 +59,12 @@ def oracle(problem: Problem, instance: Instance) -> Trajectory:
 
 
 def warn_unless_converged(problem: Problem, run: Trajectory) -> None:
-    """Say that an optimum is none, where that can be known: not while JAX is tracing. Closed forms do not fail."""
+    """Warn if an oracle did not converge, except while JAX is tracing. Closed forms always do."""
     converged = None if problem.is_unbounded_quadratic else concrete_value(run.converged)
     if converged is not None and not converged.all():
         warnings.warn(
             f"the oracle did not converge on {(~converged).sum()} of {converged.size} steps: its cost is not the optimum, and "
-            "ratios to it mean nothing. The hitting cost must be finite, convex and twice differentiable; a kink is not.",
+            "ratios to it are meaningless. The hitting cost must be finite, convex and twice differentiable.",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -107,17 +80,25 @@ def _oracle(problem: Problem, instance: Instance) -> Trajectory:
 
 @eqx.filter_jit
 def oracle_batch(problem: Problem, instances: Instance) -> Trajectory:
-    """The oracle of every instance of a set; says nothing where one did not converge.
+    """Return the oracle of every instance of a set, without a warning if one did not converge.
 
     Args:
-        problem: what is decided.
-        instances: with a leading axis: x0 (n, d), contexts (n, T, q).
+        problem: Costs and action set.
+        instances: x0 (n, d) and contexts (n, T, q).
+
+    Returns:
+        The optimal runs, with a leading axis n.
+
+    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
+    >>> oracle_batch(problem, Instance(x0=[[0.0], [0.0]], contexts=[[[3.0]], [[6.0]]])).cost.tolist()
+    [3.0, 12.0]
     """
     return jax.vmap(lambda instance: oracle(problem, instance))(instances)
 
 
 def make_trajectory(problem: Problem, instance: Instance, path: OptimalPath) -> Trajectory:
-    """A planned path as the record of a run."""
+    """Return a planned path as the record of a run."""
     hitting, switching = problem.costs(instance.x0, path.actions, instance.contexts)
     converged = jnp.broadcast_to(path.converged, hitting.shape)
     return Trajectory(path.actions, hitting, switching, advice=None, converged=converged)
@@ -126,14 +107,21 @@ def make_trajectory(problem: Problem, instance: Instance, path: OptimalPath) -> 
 def oracle_days(
     problem: Problem, x0: Float[AnyArray, " d"], days: Float[AnyArray, "n T q"]
 ) -> tuple[Trajectory, Float[Array, "n d"]]:
-    """The daily oracle of continuous testing: each day is optimal in itself, and starts where the day before ended.
-
-    Returns the runs with a leading day axis, and the x0 of each day.
+    """Return the daily oracle of continuous testing: each day optimal by itself, from where the day before ended.
 
     Args:
-        problem: what is decided.
+        problem: Costs and action set.
         x0: (d,), the action in force before the first day.
         days: (n, T, q), consecutive days.
+
+    Returns:
+        The runs with a leading day axis, and the x0 of each day (n, d).
+
+    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
+    >>> runs, starts = oracle_days(problem, jnp.zeros(1), jnp.array([[[3.0]], [[7.0]]]))
+    >>> starts.tolist(), runs.actions[:, -1].tolist()
+    ([[0.0], [1.0]], [[1.0], [3.0]])
     """
     first = Instance(x0, to_host(days)[0])
     problem.check(first)
@@ -150,3 +138,130 @@ def _oracle_days(problem, x0, days):
 
     _, (runs, starts) = jax.lax.scan(one_day, x0, days)
     return runs, starts
+
+
+def constrained_oracle(
+    problem: Problem, instance: Instance, budget: Float[Array, ""] | float, free_start: bool = False
+) -> Trajectory:
+    """Return the cheapest actions whose total switching cost is at most `budget` (the paper's x^L).
+
+    By the KKT conditions it is the oracle for c multiplied by 1 + mu; bisection finds mu. It is the comparator of L-constrained
+    regret. With `free_start` and a budget of zero it is the best static action, the comparator of static regret (erratum E12).
+
+    Args:
+        problem: Costs and action set.
+        instance: One instance.
+        budget: L, the greatest total switching cost; not negative.
+        free_start: Whether the first move is exempt from the budget; its cost still counts. Default: false.
+
+    Returns:
+        The optimal run within the budget; `converged` as in `oracle`.
+
+    Raises:
+        ValueError: The budget is negative or not one number, or the instance does not fit.
+
+    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
+    >>> run = constrained_oracle(problem, Instance(x0=[0.0], contexts=[[3.0]]), budget=0.25)
+    >>> round(float(run.actions[0, 0]), 6)
+    0.5
+    """
+    problem.check(instance)
+    budget = as_float(budget)
+    check_scalar("budget", budget)
+    check_nonnegative("budget", budget)
+    run = _constrained_oracle(problem, instance, budget, free_start)
+    warn_unless_converged(problem, run)
+    return run
+
+
+@eqx.filter_jit
+def _constrained_oracle(problem, instance, budget, free_start):
+    dtype = instance.x0.dtype
+    problem, budget = cast_floats(problem, dtype), budget.astype(dtype)
+    free = _oracle(problem, instance)
+    counted = jnp.ones((instance.horizon,), dtype).at[0].set(0.0 if free_start else 1.0)
+
+    end = jnp.asarray(_LOG_RANGE, dtype)
+    log_mu = bisect_root(_excess_movement, -end, end, (problem, instance, counted, budget))
+    tight = make_trajectory(problem, instance, _penalized_path(log_mu, problem, instance, counted))
+    still = make_trajectory(problem, instance, _still_path(problem, instance, free_start))
+    unconstrained = jnp.sum(counted * free.switching) <= budget
+
+    def choose(rich, constrained, poor):
+        return jnp.where(unconstrained, rich, jnp.where(budget > 0, constrained, poor))
+
+    return jax.tree.map(choose, free, tight, still)
+
+
+def _penalized_path(log_mu, problem: Problem, instance: Instance, counted: Float[Array, " T"]) -> OptimalPath:
+    """Return the optimal path if counted moves cost 1 + mu times as much."""
+    return find_optimal_path(problem, instance.x0, instance.contexts, 1 + jnp.exp(log_mu) * counted)
+
+
+def _excess_movement(log_mu, parameters):
+    """Return by how much that path's movement exceeds the budget; decreasing in mu."""
+    problem, instance, counted, budget = parameters
+    path = _penalized_path(log_mu, problem, instance, counted)
+    _, switching = problem.costs(instance.x0, path.actions, instance.contexts)
+    return jnp.sum(counted * switching) - budget
+
+
+def _still_path(problem: Problem, instance: Instance, free_start: bool) -> OptimalPath:
+    """Return the best path that does not move, or not after the first step if that one is free."""
+    shape = (instance.horizon, instance.dim)
+    if not free_start:
+        return OptimalPath(jnp.broadcast_to(instance.x0, shape), jnp.ones((), bool))
+    lower, upper = problem.actions.bounds(instance.dim, instance.x0.dtype)
+    found = minimize(_static_cost, instance.x0, (problem, instance), lower, upper)
+    return OptimalPath(jnp.broadcast_to(found.x, shape), found.converged)
+
+
+def _static_cost(action, parameters):
+    problem, instance = parameters
+    hitting = jax.vmap(problem.hitting, in_axes=(None, 0))(action, instance.contexts)
+    return jnp.sum(hitting) + problem.switching(action, instance.x0)
+
+
+def find_optimal_linear_path(problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "T q"]) -> OptimalPath:
+    """Return the optimal path under `LinearSwitching` in O(T^2): any hitting cost if d = 1, else quadratic with a diagonal A."""
+    if x0.shape[0] == 1:
+        return _find_path_on_line(problem, x0, contexts)
+    weights, targets, separable = _separate_coordinates(problem, contexts, x0.shape[0])
+    lower, upper = problem.actions.bounds(x0.shape[0], x0.dtype)
+
+    def one(x0, lower, upper, weight, target):
+        line = Problem(CurvedTracking(weight.min()), problem.switching, Box(lower, upper))
+        return _find_path_on_line(line, x0[None], jnp.stack([target, weight], axis=1))
+
+    found = jax.vmap(one)(x0, lower, upper, weights.T, targets.T)
+    return OptimalPath(found.actions[..., 0].T, found.converged.all() & separable)
+
+
+def _separate_coordinates(problem: Problem, contexts: Float[Array, "T q"], dim: int):
+    """Return weights and targets (T, d) of hitting costs sum_i weight_i/2 (x_i - target_i)^2, and whether A is diagonal."""
+    hitting = problem.hitting
+    if not isinstance(hitting, AbstractQuadraticCost):
+        raise NotApplicableError(
+            f"LinearSwitching in {dim} dimensions needs a quadratic hitting cost with a diagonal A, "
+            f"got {type(hitting).__name__}."
+        )
+    curvatures = jax.vmap(lambda y: hitting.curvature(y, dim))(contexts)
+    separable = (curvatures * (1 - jnp.eye(dim, dtype=curvatures.dtype)) == 0).all()
+    return jnp.diagonal(curvatures, axis1=1, axis2=2), jax.vmap(lambda y: hitting.centre(y, dim))(contexts), separable
+
+
+def _find_path_on_line(problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, "T q"]) -> OptimalPath:
+    """x*_T minimises the work function, and going back, x*_t is x*_{t+1} clipped to the prefix bounds of step t."""
+    require_linear_rate(problem, x0.shape[0])
+    steps = jnp.arange(contexts.shape[0])
+    lower, upper = jax.vmap(lambda t: prefix_bounds(problem, x0, contexts, t))(steps)
+    last = tilted_minimizers(problem, x0, contexts, steps[-1], jnp.zeros((1,), x0.dtype))[0]
+
+    def back(later, bounds):
+        now = jnp.clip(later, *bounds)
+        return now, now
+
+    _, earlier = jax.lax.scan(back, last, (lower[:-1], upper[:-1]), reverse=True)
+    actions = jnp.concatenate([earlier, last[None]])
+    return OptimalPath(actions, jnp.isfinite(actions).all())

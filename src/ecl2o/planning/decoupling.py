@@ -1,4 +1,4 @@
-"""Coordinates in which a problem with constant quadratics falls apart into problems on a line."""
+"""Decouple a problem with constant quadratic costs into one-dimensional problems."""
 
 import equinox as eqx
 import jax
@@ -20,13 +20,12 @@ class Modes(eqx.Module):
     def from_problem(cls, problem: Problem, dim: int) -> "Modes":
         """Diagonalise A and 2Q together: A = L L', 2Q = C C', L^{-1} C = U diag(sqrt a) V', S = L^{-T} U.
 
-        By singular values, not by the eigenvalues of L^{-1} 2Q L^{-T}, whose small ones drown in rounding twice as early.
+        Singular values keep twice the digits of small a that the eigenvalues of L^{-1} 2Q L^{-T} would.
         """
         hitting = problem.hitting
         if not (isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature):
             raise NotApplicableError(
-                "modes exist for quadratic hitting costs of constant curvature, where the best policy is linear; "
-                f"got {type(hitting).__name__}."
+                f"decoupling needs a quadratic hitting cost of constant curvature, got {type(hitting).__name__}."
             )
         A, twice_Q = hitting.curvature(None, dim), 2 * problem.Q
         if dim == 1:

@@ -1,7 +1,7 @@
-"""The work function on a line where movement is billed by distance: it solves such problems exactly.
+"""The work function in one dimension with `LinearSwitching`, which solves such problems exactly.
 
 The work function W_t(x) is the least cost of x_1..x_t with x_t = x. On a line with c = a |x - z| its slope obeys
-W_t' = clip(W_{t-1}', -a, a) + f_t', starting from the slope of a |x - x_0|: moving on is never worth more than a per unit.
+W_t' = clip(W_{t-1}', -a, a) + f_t', starting from the slope of a |x - x_0|: moving saves at most a per unit.
 Everything else follows from minimisers of W_t + tilt x:
 
 - x^L_t with tilt a and x^U_t with tilt -a are the last actions of the prefix optimum when only increases, or only decreases,
@@ -19,9 +19,9 @@ from ecl2o.solvers.bisection import bisect_root
 
 
 def require_linear_rate(problem: Problem, dim: int) -> Float[Array, ""]:
-    """The rate of linear movement on a line; any other movement or dimension is refused."""
+    """Return the rate of a one-dimensional `LinearSwitching`; raise `NotApplicableError` for any other problem."""
     if not isinstance(problem.switching, LinearSwitching):
-        raise NotApplicableError(f"this needs a LinearSwitching cost, got {type(problem.switching).__name__}.")
+        raise NotApplicableError(f"expected a LinearSwitching cost, got {type(problem.switching).__name__}.")
     if dim != 1:
         raise NotApplicableError(f"LinearSwitching is solved in one dimension only, got x0 of dimension {dim}.")
     return problem.switching.rate
@@ -30,7 +30,7 @@ def require_linear_rate(problem: Problem, dim: int) -> Float[Array, ""]:
 def prefix_bounds(
     problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, "T q"], last: Int[Array, ""]
 ) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
-    """x^L and x^U after step `last` (which counts from 0). Contexts after it are evaluated but have no influence."""
+    """Return x^L and x^U after step `last`, counted from 0. Later contexts have no influence."""
     rate = require_linear_rate(problem, 1)
     lower, upper = tilted_minimizers(problem, x0, contexts, last, jnp.stack([rate, -rate]))
     return lower, upper
@@ -43,7 +43,7 @@ def tilted_minimizers(
     last: Int[Array, ""],
     tilts: Float[Array, " n"],
 ) -> Float[Array, "n 1"]:
-    """argmin over X of W_last(x) + tilt x, for several tilts of at most the rate.
+    """Return argmin over X of W_last(x) + tilt x, for n tilts of at most the rate.
 
     The slope jumps at x_0, where a |x - x_0| has its kink. The branch that holds right of x_0 and the one that holds left
     of it are both increasing, and their roots r <= l give the minimiser as x_0 clipped to [r, l]; so its derivative with
@@ -56,15 +56,15 @@ def tilted_minimizers(
     reach = jnp.abs(problem.hitting.gradient(x0, contexts[last])[0]) / m + span
 
     def root(branch, tilt):
-        return bisect_root(_slope_left, x0[0] - reach, x0[0] + reach, (problem, contexts, seen, branch, tilt))
+        return bisect_root(_negative_slope, x0[0] - reach, x0[0] + reach, (problem, contexts, seen, branch, tilt))
 
     right = jax.vmap(lambda tilt: root(rate, tilt))(tilts)
     left = jax.vmap(lambda tilt: root(-rate, tilt))(tilts)
     return jax.vmap(problem.actions.project)(jnp.clip(x0[0], right, left)[:, None])
 
 
-def _slope_left(x, parameters):
-    """How far the slope of W + tilt x is below zero at x; falls in x."""
+def _negative_slope(x, parameters):
+    """Return minus the slope of W + tilt x at x; decreasing in x."""
     problem, contexts, seen, branch, tilt = parameters
     rate = problem.switching.rate
 

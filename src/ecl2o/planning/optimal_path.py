@@ -1,9 +1,8 @@
-"""The cheapest path through known contexts: what the oracle and every planner solve.
+"""The optimal path through known contexts, which the oracle and every planner solve for.
 
-min over x_1..x_T in X of the sum of f(x_t, y_t) + w_t c(x_t, x_{t-1}), where all w_t are 1 unless the movement of some
-steps is to be weighed differently. Only neighbours are coupled, so the Hessian is block tridiagonal: diagonal blocks
-A_t + 2 (w_t + w_{t+1}) Q (with w_{T+1} = 0), blocks -2 w_{t+1} Q below. Quadratic costs without bounds take one factor and one
-solve, everything else Newton's method on the same structure.
+min over x_1..x_T in X of the sum of f(x_t, y_t) + w_t c(x_t, x_{t-1}), with movement weights w_t, 1 by default. Only neighbours
+are coupled, so the Hessian is block tridiagonal: diagonal blocks A_t + 2 (w_t + w_{t+1}) Q (with w_{T+1} = 0), blocks
+-2 w_{t+1} Q below. Quadratic costs without bounds take one factor and one solve, all others Newton's method.
 """
 
 import equinox as eqx
@@ -23,7 +22,7 @@ _SHORT = 64
 
 
 class OptimalPath(eqx.Module):
-    """The actions, and whether the solve converged."""
+    """The actions of a path, and whether the solve converged."""
 
     actions: Float[Array, "T d"]
     converged: Bool[Array, ""]
@@ -32,13 +31,13 @@ class OptimalPath(eqx.Module):
 def movement_hessian(
     Q: Float[Array, "d d"], weights: Float[Array, " T"]
 ) -> tuple[Float[Array, "T d d"], Float[Array, "T-1 d d"]]:
-    """The switching costs' part of the Hessian: blocks on and below the diagonal."""
+    """Return the switching costs' part of the Hessian: blocks on and below the diagonal."""
     after = jnp.append(weights[1:], jnp.zeros((), weights.dtype))
     return 2 * (weights + after)[:, None, None] * Q, -2 * weights[1:, None, None] * Q
 
 
 def factor_path(problem: Problem, dim: int, weights: Float[Array, " T"]) -> PathFactor:
-    """The factor of a path problem whose curvature does not depend on contexts; made once, used for any contexts."""
+    """Factor the Hessian of a quadratic problem of constant curvature, for use with any contexts."""
     assert isinstance(problem.hitting, AbstractQuadraticCost)
     assert problem.hitting.constant_curvature
     diagonal, below = movement_hessian(problem.Q, weights)
@@ -53,7 +52,7 @@ def solve_factored_path(
     contexts: Float[Array, "T q"],
     first_weight: Float[Array, ""] | float = 1.0,
 ) -> Float[Array, "T d"]:
-    """The cheapest path of a quadratic problem without bounds, from its factor; `first_weight` is w_1."""
+    """Return the optimal path of a quadratic problem without bounds from its factor; `first_weight` is w_1."""
     hitting = problem.hitting
     assert isinstance(hitting, AbstractQuadraticCost)
     dim = x0.shape[0]
@@ -67,7 +66,7 @@ def find_optimal_path(
     contexts: Float[Array, "T q"],
     weights: Float[Array, " T"] | None = None,
 ) -> OptimalPath:
-    """Solve from scratch, whatever the costs and the action set."""
+    """Return the optimal path for any costs and action set; `weights` are w_t."""
     horizon, dim = contexts.shape[0], x0.shape[0]
     if weights is None:
         weights = jnp.ones((horizon,), x0.dtype)

@@ -1,9 +1,9 @@
-"""Plans over a window of contexts: the cheapest path through what is known and forecast, of which the first part is played.
+"""Plans over a window: the optimal path through the known and forecast contexts, of which the first part is played.
 
-A plan may end before its window does, at the horizon. Its shape stays the same: steps beyond the end are uncoupled by a
-movement weight of zero, and their contexts are not read. Where costs are quadratic with constant curvature and unbounded,
-the first action of a plan is one matrix times (previous action, centres), a matrix for each length that a plan may have,
-made once per roll-out. Everything else is `find_optimal_path` on the window, O(window) by its block-tridiagonal structure.
+A plan may end before its window does, at the horizon. Its shape stays the same: a movement weight of zero decouples the steps
+beyond the end, and their contexts are not read. For quadratic costs of constant curvature without bounds, the first action of a
+plan is one matrix times (previous action, centres); there is one matrix per length of a plan, made once per rollout. All other
+problems call `find_optimal_path` on the window, O(window) by its block-tridiagonal structure.
 """
 
 import equinox as eqx
@@ -15,12 +15,12 @@ from ecl2o.planning.optimal_path import OptimalPath, find_optimal_path
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.solvers.block_tridiagonal import spd_inverse
 
-# Up to this many numbers, a matrix for each length is made; longer windows are solved at every step.
+# Up to this many numbers, matrices are tabulated; longer windows are solved at every step.
 _LARGEST_TABLE = 2**22
 
 
 class Planner(eqx.Module):
-    """Plans of `shortest` to `steps` steps, made ready for a problem."""
+    """Precomputed gains for plans of `shortest` to `steps` steps; None if plans are solved at every step."""
 
     gains: Float[Array, "lengths d columns"] | None
     steps: int = eqx.field(static=True)
@@ -28,14 +28,14 @@ class Planner(eqx.Module):
 
 
 def prepare_planner(problem: Problem, dim: int, steps: int, shortest: int) -> Planner:
-    """What is needed once per run."""
+    """Precompute what plans of a run share."""
     small = (steps - shortest + 1) * (steps + 1) * dim**2 <= _LARGEST_TABLE
     linear = problem.is_constant_quadratic and small
     return Planner(_first_action_gains(problem, dim, steps, shortest) if linear else None, steps, shortest)
 
 
 def _first_action_gains(problem: Problem, dim: int, steps: int, shortest: int) -> Float[Array, "lengths d columns"]:
-    """For each length n, the matrix from (previous action, centres of n steps, zeros) to the first action.
+    """Return for each length n the matrix from (previous action, centres of n steps, zeros) to the first action.
 
     Eliminating a plan's steps from its end: with S_n = A + 4Q - 2Q S_{n-1}^{-1} 2Q (S_1 = A + 2Q), the first action is
     S_n^{-1} (2Q x_prev + A v_1 + 2Q u), u the first action of the plan one shorter through v_2..v_n, from 0.
@@ -65,12 +65,12 @@ def make_plan(
     length: Int[Array, ""] | int,
     first: int = 1,
 ) -> OptimalPath:
-    """The `first` actions of the cheapest path from `previous` through `length` contexts; what follows its end means nothing.
+    """Return the `first` actions of the optimal path from `previous` through `length` contexts.
 
-    From gains, each action is the first one of the plan that remains.
+    Actions beyond the end of the plan are meaningless. With gains, each action is the first one of the remaining plan.
     """
     dim, coupled = previous.shape[0], jnp.arange(planner.steps) < length
-    contexts = jnp.where(coupled[:, None], contexts, contexts[0])  # whatever was forecast beyond the end
+    contexts = jnp.where(coupled[:, None], contexts, contexts[0])  # drop forecasts beyond the end
     gains, hitting = planner.gains, problem.hitting
     if gains is None:
         path = find_optimal_path(problem, previous, contexts, coupled.astype(previous.dtype))
@@ -81,7 +81,7 @@ def make_plan(
     def follow(action, done):
         gain = gains[jnp.maximum(length - done - planner.shortest, 0)]
         seen = jnp.concatenate([action, jnp.roll(centres, -done, axis=0).reshape(-1)])
-        action = jnp.sum(gain * seen, axis=1)  # unlike a batched matrix product, rounds alike at every place in a batch
+        action = jnp.sum(gain * seen, axis=1)  # a batched matrix product would round differently by place in a batch
         return action, action
 
     _, actions = jax.lax.scan(follow, previous, jnp.arange(first))

@@ -1,4 +1,4 @@
-"""What the contexts so far leave behind: the work function of quadratic problems, one context at a time.
+"""The work function of quadratic problems, updated one context at a time.
 
 W_t(z), the least cost of a path through y_1..y_t that ends in z, is 1/2 |z - m_t|^2_{P_t} + r_t. So r_t is the optimum of the
 prefix, exactly, and m_t is where its path ends.
@@ -14,7 +14,7 @@ from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, paral
 class WorkFunction(eqx.Module):
     """The work function after a move, when the next context is due: 1/2 |z - centre|^2 in the norm of `stiffness`, plus r.
 
-    `stiffness` is K_{t-1}, `centre` m_{t-1}. The optimum r is not kept: it is the sum of what `with_context` says it grows by.
+    `stiffness` is K_{t-1}, `centre` m_{t-1}. The optimum r is the sum of the growths that `with_context` returns.
     """
 
     stiffness: Float[Array, "d d"]
@@ -22,14 +22,14 @@ class WorkFunction(eqx.Module):
 
     @classmethod
     def from_start(cls, x0: Float[Array, " d"], G: Float[Array, "d d"]) -> "WorkFunction":
-        """Before the first context, K_0 = G = 2Q and m_0 = x_0: one move away from a point."""
+        """Return the work function before the first context: K_0 = G = 2Q and m_0 = x_0."""
         return cls(G.astype(x0.dtype), x0)
 
     def with_context(self, A: Float[Array, "d d"], target: Float[Array, " d"]) -> "Prefix":
-        """Take in a hitting cost 1/2 |z - target|^2 in the norm of A.
+        """Add a hitting cost 1/2 |z - target|^2 in the norm of A.
 
-        The growth of the optimum, 1/2 |y - m|^2 in the norm of (A^-1 + K^-1)^-1, is computed as what the new centre m' pays,
-        1/2 |y - m'|^2_A + 1/2 |m' - m|^2_K: m' minimises it, so that rounding in m' counts only squared.
+        The growth of the optimum, 1/2 |y - m|^2 in the norm of (A^-1 + K^-1)^-1, is computed as the cost of the new centre m',
+        1/2 |y - m'|^2_A + 1/2 |m' - m|^2_K: m' minimises it, so its rounding error enters only squared.
         """
         P = A + self.stiffness
         forward = spd_solve(P, multiply(A, target - self.centre))
@@ -38,20 +38,20 @@ class WorkFunction(eqx.Module):
 
 
 class Prefix(eqx.Module):
-    """The work function just after a context: P_t, m_t, and by how much the optimum has grown with it."""
+    """The work function just after a context: P_t, m_t, and the growth of the optimum."""
 
     P: Float[Array, "d d"]
     centre: Float[Array, " d"]
     growth: Float[Array, ""]
 
     def after_move(self, G: Float[Array, "d d"]) -> WorkFunction:
-        """One move further: K_t = (P_t^-1 + G^-1)^-1."""
+        """Return the work function after a move: K_t = (P_t^-1 + G^-1)^-1."""
         return WorkFunction(parallel_sum(self.P, G), self.centre)
 
 
 def quadratic_terms(
     problem: Problem, context: Float[Array, " q"], dim: int
 ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-    """(A_t, y_t): the hitting cost of a context as 1/2 |x - y_t|^2 in the norm of A_t."""
+    """Return (A_t, y_t), the hitting cost of a context as 1/2 |x - y_t|^2 in the norm of A_t."""
     assert isinstance(problem.hitting, AbstractQuadraticCost)
     return problem.hitting.curvature(context, dim), problem.hitting.centre(context, dim)

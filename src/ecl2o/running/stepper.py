@@ -8,8 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.forecasters import AbstractCausalForecaster, AbstractForecaster
-from ecl2o.forecasters.base import AbstractPreparedForecast
+from ecl2o.forecasters import AbstractCausalForecaster, AbstractForecaster, AbstractPreparedForecast
 from ecl2o.problem import Problem
 from ecl2o.running.screening import Screen, ScreenState
 
