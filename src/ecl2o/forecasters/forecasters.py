@@ -264,8 +264,8 @@ class NoisyExact(AbstractClairvoyantForecaster):
     """Forecast the true contexts plus the filtered noise of Chen et al. (2016).
 
     The forecast of y_s made at t is y_s + sigma (e_s + g e_{s-1} + ... + g^(s-t-1) e_{t+1}), with g = `decay`. The standard
-    normal shocks e_s are the same for every t, so later forecasts are never worse. They come from the `key` given to `rollout`, which
-    must be a different one for each instance of a set.
+    normal shocks e_s are the same for every t, so later forecasts are never worse. They come from the `key` given to
+    `rollout`, which must be a different one for each instance of a set.
 
     Args:
         sigma: The standard deviation of a shock, in the units of the contexts.
