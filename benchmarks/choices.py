@@ -23,8 +23,9 @@ from scipy.signal import lfilter
 import ecl2o as ec
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.evaluation import TestDays
-from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook, train_through_each
+from ecl2o.fitting.guarded_training import competitive_ridge, train_guards
 from ecl2o.fitting.settings import Per, PromiseSpec
+from ecl2o.learning.guarded_loss import record_forecasts
 from ecl2o.paper.networks import CalibratedTraining, NetworkTraining, StandaloneTraining, untrained_key
 from ecl2o.running import rollout_days, stream_days
 
@@ -118,12 +119,12 @@ def _trained_costs(
 ) -> dict[str, list[float]]:
     """The least validation cost on the way, for each ratio, by (steps, rate, days of a window); without training first."""
     known = contexts.values[: (contexts.split.training_days + contexts.split.validation_days) * HOURS]
-    outlook = record_outlook(ec.advisors.OnlineRidge(), PROBLEM, known)
+    outlook = record_forecasts(ec.advisors.OnlineRidge(), PROBLEM, known)
     guards = [competitive_ridge(PromiseSpec(ratio, per)) for ratio in ratios]
     period, table = PromiseSpec(2.0, per).steps(HOURS), {}
     for steps, rate, days in settings:
-        options = {"steps": steps, "learning_rate": rate, "window_days": days, "outlook": outlook}
-        logs = [log for _, log in train_through_each(guards, PROBLEM, contexts, period=period, **options)]
+        options = {"steps": steps, "learning_rate": rate, "window_days": days, "forecasts": outlook}
+        logs = [log for _, log in train_guards(guards, PROBLEM, contexts, period=period, **options)]
         table.setdefault("steps 0", [float(log.validation_cost[0]) for log in logs])
         clear = "" if all(log.best_step for log in logs) else ", not clear"
         table[f"steps {steps}, rate {rate:g}, windows of {days} days{clear}"] = [

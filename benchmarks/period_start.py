@@ -18,8 +18,9 @@ from jaxtyping import Array, Float
 import ecl2o as ec
 from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
 from ecl2o.data import Contexts, weather_contexts
-from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook
+from ecl2o.fitting.guarded_training import competitive_ridge
 from ecl2o.fitting.settings import Per, PromiseSpec, renewed
+from ecl2o.learning.guarded_loss import record_forecasts
 
 HOURS = 24
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -64,7 +65,7 @@ def show(contexts: Contexts, ratio: float) -> None:
     """Print a line for each hour, by the day and by the week."""
     split, whole_days = contexts.split, len(contexts.values) // HOURS
     tested = split.training_days + split.validation_days
-    outlook = record_outlook(ec.advisors.OnlineRidge(HOURS), PROBLEM, jnp.asarray(contexts.values))
+    outlook = record_forecasts(ec.advisors.OnlineRidge(HOURS), PROBLEM, jnp.asarray(contexts.values))
     periods: tuple[Per, ...] = ("day", "week")
     for per in periods:
         terms = PromiseSpec(ratio, per)

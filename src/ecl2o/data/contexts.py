@@ -129,17 +129,20 @@ class Contexts:
         """The contexts of the training days, (steps, q)."""
         return self.values[: self.split.training_days * self.steps_per_day]
 
-    def training_windows(self, steps: int | None = None, history_steps: int = 0) -> Instance:
+    def training_windows(
+        self, steps: int | None = None, history_steps: int = 0, starts: np.ndarray | None = None
+    ) -> Instance:
         """All windows of the given length (a day, unless given) inside the training days, as a set of instances.
 
         x_0 is the context before the window, so 60 days of 24 hours give 1,416 windows. With `history_steps` each instance
         carries that many contexts before its window (the last one is x_0); windows that begin too early to have so
-        many are left out.
+        many are left out. `starts` are the first steps of the windows to return. Default: all.
         """
         steps = self.steps_per_day if steps is None else steps
         training = self.training
         first = max(1, history_steps)
-        starts = np.arange(first, len(training) - steps + 1)
+        if starts is None:
+            starts = np.arange(first, len(training) - steps + 1)
         if steps < 1 or history_steps < 0 or not len(starts):
             raise DataError(
                 f"no window of {steps} steps with {history_steps} before it fits in the {len(training)} training steps of "

@@ -2,19 +2,17 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
-import numpy as np
 
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_runs_batch
 from ecl2o.evaluation.comparison import Contender, score_contender
 from ecl2o.fitting.settings import FitSettings, PromiseSpec
 from ecl2o.problem import Problem
-
-Tree = TypeVar("Tree")
+from ecl2o.running.rollout import stack_trees
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +28,6 @@ class FitTask:
         """The promise that is asked for."""
         assert self.settings.promise is not None
         return self.settings.promise
-
-
-def stack_trees(trees: Sequence[Tree]) -> Tree:
-    """Trees of one structure as one, with a leading axis on every array."""
-    if len({jax.tree.structure(tree) for tree in trees}) > 1:
-        raise ValueError("what runs as one program must differ in its arrays only, not in structure.")
-    return jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *trees)  # on the host: nothing to compile
 
 
 def check_same_shape(sites: Sequence[Contexts]) -> None:

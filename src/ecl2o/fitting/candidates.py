@@ -14,7 +14,7 @@ from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.data import Contexts
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.batches import FitTask
-from ecl2o.fitting.guarded_training import competitive_ridge, train_through_sites
+from ecl2o.fitting.guarded_training import competitive_ridge, train_sites
 from ecl2o.fitting.progress import Progress
 from ecl2o.fitting.settings import TRAINING, AdvisorName, FitSettings, PromiseSpec, renewed
 from ecl2o.fitting.weights import check_weights_inside, usual_weight
@@ -187,7 +187,7 @@ def _corrections(sites: Sequence[FitTask], progress: Progress) -> list[list[Cand
         return [[] for _ in sites]
     steps = settings.training_steps("ridge")
     progress("training the guarded regression", 0, 1)
-    trained = train_through_sites(
+    trained = train_sites(
         [[competitive_ridge(site.terms, period)] for site in sites],
         [site.problem for site in sites],
         [site.contexts for site in sites],

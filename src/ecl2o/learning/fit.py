@@ -12,10 +12,18 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.learning.gradients import AbstractGradient, Backpropagation
 from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, fix_scale
-from ecl2o.learning.training_loop import BatchSchedule, Report, Schedule, SolvedInstances, TrainingRuns, train
+from ecl2o.learning.training_loop import (
+    BatchSchedule,
+    Schedule,
+    SolvedInstances,
+    TrainingProgress,
+    TrainingRuns,
+    train_batches,
+)
 from ecl2o.offline import oracle_batch
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats, to_device
+from ecl2o.running.rollout import stack_trees
 
 
 class FitLog(eqx.Module):
@@ -72,7 +80,7 @@ def fit(
     gradient: AbstractGradient = Backpropagation(),
     dtype: Any = "float32",
     validation: Instance | None = None,
-    progress: Report | None = None,
+    progress: TrainingProgress | None = None,
 ) -> FitResult[Fitted]:
     """Train the advisors inside an agent on a set of instances.
 
@@ -132,7 +140,7 @@ def fit_many(
     gradient: AbstractGradient = Backpropagation(),
     dtype: Any = "float32",
     validation: Instance | None = None,
-    progress: Report | None = None,
+    progress: TrainingProgress | None = None,
     oracles: Trajectory | None = None,
 ) -> list[FitResult[Fitted]]:
     """`fit` for many seeds and settings at once: one compilation, one program under `vmap`.
@@ -167,7 +175,7 @@ def fit_many(
     training = cast_floats(solved, dtype)
     checked = None if validation is None else cast_floats(_with_oracles(problem, validation), dtype)
     losses = [cast_floats(fix_scale(loss, training.oracles), dtype) for loss in losses]
-    weights, frozen = _stack(
+    weights, frozen = stack_trees(
         [eqx.partition(cast_floats(agent, dtype), trainable_mask(agent)) for agent in agents], "agents"
     )
     gradients = [
@@ -176,22 +184,24 @@ def fit_many(
     ]
     runs = TrainingRuns(
         frozen,
-        _stack(losses, "losses"),
-        _stack([cast_floats(one, dtype) for one in gradients], "gradients"),
+        stack_trees(losses, "losses"),
+        stack_trees([cast_floats(one, dtype) for one in gradients], "gradients"),
         jnp.stack([jax.random.fold_in(key, 1) for key in keys]),
     )
     plan = BatchSchedule.of(schedule, rates, keys, steps, batch, instances.x0.shape[0], dtype)
-    trained, history = train(weights, runs, cast_floats(problem, dtype), training, checked, plan, progress)
+    trained, history = train_batches(weights, runs, cast_floats(problem, dtype), training, checked, plan, progress)
+    costs = np.concatenate(history.validation_costs, axis=-1) if checked is not None else np.zeros((count, 0))
+    loss, best_step = np.concatenate(history.losses, axis=-1), np.broadcast_to(history.best_step, count)
     results = []
     for i, agent in enumerate(agents):
         _, kept = eqx.partition(agent, trainable_mask(agent))
         finished = eqx.combine(jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], trained), kept)
         finished = jax.tree.map(lambda new, old: to_device(np.asarray(new, old.dtype)), finished, agent)
         log = FitLog(
-            history.loss[i],
+            loss[i],
             history.validation_steps,
-            history.validation_cost[i],
-            int(history.best_step[i]),
+            costs[i],
+            steps if checked is None else int(best_step[i]),
             float(losses[i].scale.factor),
             steps * gradient.evaluations,
             gradients[i].report(),
@@ -239,11 +249,3 @@ def _one_each(name: str, values: Any, count: int) -> list:
             raise ValueError(f"{name} must have one entry per agent, {count} in all, got {len(values)}.")
         return list(values)
     return [values] * count
-
-
-def _stack(trees: list, name: str) -> Any:
-    """One tree with a leading run axis on every leaf."""
-    structures = {jax.tree.structure(tree) for tree in trees}
-    if len(structures) > 1:
-        raise ValueError(f"{name} must all have the same structure; they differ in more than their arrays.")
-    return jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *trees)  # on the host: nothing to compile

@@ -9,10 +9,10 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.advisors import Fixed
-from ecl2o.learning.losses import AbstractLoss, CostScale, FixedScale, runs
+from ecl2o.learning.losses import AbstractLoss, CostScale, FixedScale
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray
-from ecl2o.running import rollout
+from ecl2o.running import rollout, rollout_batch
 
 
 class _Shadowed(AbstractAgent):
@@ -94,15 +94,15 @@ class ImitationLoss(AbstractLoss):
         """(what the learner did, what it was shown)."""
         if self.rollout == "dagger":
             assert self.expert is not None
-            run = runs(_Shadowed(_Detached(agent), self.expert), problem, instances)
+            run = rollout_batch(_Shadowed(_Detached(agent), self.expert), problem, instances)
             return run.actions, _proposals(run)
         if self.rollout == "free":
-            shown = oracles if self.expert is None else runs(self.expert, problem, instances)
-            return runs(agent, problem, instances).actions, shown.actions
+            shown = oracles if self.expert is None else rollout_batch(self.expert, problem, instances)
+            return rollout_batch(agent, problem, instances).actions, shown.actions
         if self.expert is None:
             led = jax.vmap(lambda s, x: _along(agent, problem, s, x))(instances, oracles.actions)
             return led, oracles.actions
-        run = runs(_Shadowed(self.expert, agent), problem, instances)
+        run = rollout_batch(_Shadowed(self.expert, agent), problem, instances)
         return _proposals(run), run.actions
 
 

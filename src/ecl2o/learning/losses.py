@@ -105,14 +105,9 @@ def fix_scale(loss: AbstractLoss, oracles: Trajectory) -> AbstractLoss:
     return eqx.tree_at(lambda l: l.scale, loss, get_scale(loss, oracles), is_leaf=lambda leaf: leaf is None)
 
 
-def runs(agent: AbstractAgent, problem: Problem, instances: Instance) -> Trajectory:
-    """Roll the agent out on every instance of a set."""
-    return rollout_batch(agent, problem, instances)
-
-
 def _runs_with_advice(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Float[AnyArray, "n T d"]]:
     """The runs, and the advice along them."""
-    played = runs(agent, problem, instances)
+    played = rollout_batch(agent, problem, instances)
     return played, _advice(agent, played.advice)
 
 
@@ -207,7 +202,7 @@ class StandaloneLoss(AbstractLoss):
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
     ) -> Float[Array, ""]:
         scale = get_scale(self, oracles)
-        cost = runs(agent, problem, instances).cost
+        cost = rollout_batch(agent, problem, instances).cost
         ratio = jnp.mean(scale.ratio(cost, oracles.cost))
         return self.kappa * ratio + (1 - self.kappa) * scale.mean_cost(cost, oracles.cost)
 
@@ -236,7 +231,7 @@ class TailLoss(AbstractLoss):
     def __call__(
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
     ) -> Float[Array, ""]:
-        ratios = get_scale(self, oracles).ratio(runs(agent, problem, instances).cost, oracles.cost)
+        ratios = get_scale(self, oracles).ratio(rollout_batch(agent, problem, instances).cost, oracles.cost)
         n = ratios.shape[0]
         above = jnp.clip(jnp.arange(1, n + 1) - self.level * n, 0, 1)  # how much of each, from best to worst, is tail
         return jnp.sum(above * jnp.sort(ratios)) / jnp.sum(above)

@@ -1,13 +1,10 @@
-"""What each training step uses: which instances, and which learning rate.
+"""The training loop: Adam through the roll-out, compiled in chunks of steps, for one run or many at once.
 
-Adam through the roll-out, compiled in chunks, for one run or many at once.
-
-Python is not in the loop: a chunk of steps is one compiled loop, and a run of any length, seed, trust and learning rate goes
-through the same program (a last chunk may be shorter: how many steps it makes is an argument). Between chunks the host looks
-at the losses, runs the validation, and reports.
+A chunk of steps is one compiled loop. Runs of any length, seed, trust and learning rate use the same program: the number of
+steps in a chunk is an argument. Between chunks the host looks at the losses, validates and reports.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -19,17 +16,19 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree, UInt32
 
 from ecl2o.learning.gradients import AbstractGradient
 from ecl2o.learning.losses import AbstractLoss
-from ecl2o.learning.losses import runs as runs_of
-from ecl2o.problem import Instance, Trajectory
+from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import AnyArray
+from ecl2o.running import rollout_batch
 from ecl2o.running.rollout import vmap_unless_single
 
 CHUNK = 100  # steps that are compiled as one loop
 
 Schedule = Literal["cosine", "constant"] | Callable[[Any], Any] | Float[Array, " steps"] | Float[np.ndarray, " steps"]
+TrainingProgress = Callable[[int, int, float], None]  # (step, steps, latest loss)
 
 
 class BatchSchedule(eqx.Module):
-    """Which instances and which learning rate each step of each run uses, padded to whole chunks with steps never made."""
+    """The instances and the learning rate of each step of each run, padded to whole chunks."""
 
     indices: Int[np.ndarray, "chunks n chunk b"]
     rates: Float[np.ndarray, "chunks n chunk"]
@@ -39,12 +38,12 @@ class BatchSchedule(eqx.Module):
     def of(
         cls, schedule: Schedule, learning_rates, keys, steps: int, batch: int, n_instances: int, dtype
     ) -> "BatchSchedule":
-        """One run per learning rate and key."""
+        """Draw the batches of one run per learning rate and key."""
         chunks = -(-steps // CHUNK)
         padded = chunks * CHUNK
-        rates = np.stack([_rates(schedule, rate, steps) for rate in learning_rates])
+        rates = np.stack([make_rates(schedule, rate, steps) for rate in learning_rates])
         rates = np.pad(rates, ((0, 0), (0, padded - steps)))
-        indices = np.stack([_epochs(key, n_instances, padded * batch) for key in keys])
+        indices = np.stack([_draw_epochs(key, n_instances, padded * batch) for key in keys])
         return cls(
             indices.reshape(len(keys), chunks, CHUNK, batch).swapaxes(0, 1),
             rates.reshape(len(keys), chunks, CHUNK).swapaxes(0, 1).astype(dtype),
@@ -52,8 +51,8 @@ class BatchSchedule(eqx.Module):
         )
 
 
-def _rates(schedule: Schedule, learning_rate: float, steps: int) -> Float[np.ndarray, " steps"]:
-    """A schedule as an array, so that no function meets jit."""
+def make_rates(schedule: Schedule, learning_rate: float, steps: int) -> Float[np.ndarray, " steps"]:
+    """Return the learning rate of each step, as an array: a function would make jit compile again."""
     if isinstance(schedule, str):
         if schedule == "constant":
             return np.full(steps, learning_rate)
@@ -68,16 +67,12 @@ def _rates(schedule: Schedule, learning_rate: float, steps: int) -> Float[np.nda
     return rates
 
 
-def _epochs(key: PRNGKeyArray, n_instances: int, count: int) -> Int[np.ndarray, " count"]:
-    """Instance numbers in a random order, epoch after epoch."""
+def _draw_epochs(key: PRNGKeyArray, n_instances: int, count: int) -> Int[np.ndarray, " count"]:
+    """Return instance numbers in a random order, epoch after epoch."""
     epochs = -(-count // n_instances)
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     orders = generator.permuted(np.tile(np.arange(n_instances, dtype=np.int32), (epochs, 1)), axis=1)
     return orders.ravel()[:count]
-
-
-# report(step, steps, latest loss)
-Report = Callable[[int, int, float], None]
 
 
 class SolvedInstances(eqx.Module):
@@ -87,7 +82,7 @@ class SolvedInstances(eqx.Module):
     oracles: Trajectory
 
     def batch(self, indices: Int[Array, " b"]) -> "SolvedInstances":
-        """Some of them."""
+        """Return some of them."""
         return jax.tree.map(lambda leaf: leaf[indices], self)
 
 
@@ -101,16 +96,16 @@ class TrainingRuns(eqx.Module):
 
 
 class TrainingHistory(eqx.Module):
-    """What happened in all runs."""
+    """The losses of all runs, and what the validation said after each check."""
 
-    loss: Float[np.ndarray, "n steps"]
-    validation_steps: Int[np.ndarray, " k"]
-    validation_cost: Float[np.ndarray, "n k"]
-    best_step: Int[np.ndarray, " n"]
+    losses: list[Float[np.ndarray, "*n _"]]  # of each chunk
+    validation_steps: Int[np.ndarray, " checks"]
+    validation_costs: list[Float[np.ndarray, "*n k"]]  # of each check
+    best_step: Int[np.ndarray, "*n"] | int
 
 
 class TrainingState(eqx.Module):
-    """Where training stands: the weights, and Adam's memory of them."""
+    """The weights, and Adam's moments."""
 
     weights: PyTree
     adam: PyTree
@@ -119,28 +114,122 @@ class TrainingState(eqx.Module):
 _ADAM = optax.flatten(optax.scale_by_adam())  # one vector: a program of a third of the size
 
 
-def _one_step(carry: TrainingState, indices, rate, number, run: TrainingRuns, problem, training: SolvedInstances):
-    data = training.batch(indices)
-
-    def loss(agent):
-        return run.losses(agent, problem, data.instances, data.oracles)
-
-    key = jax.random.fold_in(run.keys, number)
-    value, slope = run.gradients.value_and_grad(loss, carry.weights, run.frozen, key)
-    direction, adam = _ADAM.update(slope, carry.adam)
-    weights = jax.tree.map(lambda w, u: w - rate * u, carry.weights, direction)
+def take_step(
+    state: TrainingState, rate: Float[AnyArray, ""], value_and_grad: Callable[[PyTree], tuple[Float[Array, ""], PyTree]]
+) -> tuple[TrainingState, Float[Array, ""]]:
+    """Take one Adam step; return the new state and the loss before it."""
+    value, slope = value_and_grad(state.weights)
+    direction, adam = _ADAM.update(slope, state.adam)
+    weights = jax.tree.map(lambda w, u: w - rate * u, state.weights, direction)
     return TrainingState(weights, adam), value
+
+
+def init_state(weights: PyTree, axes: int = 1) -> TrainingState:
+    """Return the state before the first step of runs on so many leading axes, without compiling: Adam starts at zero."""
+    init = _ADAM.init
+    for _ in range(axes):
+        init = jax.vmap(init)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(init, weights))
+    return TrainingState(weights, zeros)
+
+
+def train(
+    state: TrainingState,
+    chunks: Sequence[Any],
+    train_chunk: Callable[[TrainingState, Any], tuple[TrainingState, Float[np.ndarray, "*n steps"]]],
+    validate: Callable[[PyTree], Float[Array, "*n k"]] | None = None,
+    *,
+    validate_first: bool = False,
+    progress: Callable[[int, float], None] | None = None,
+) -> tuple[PyTree, TrainingHistory]:
+    """Train chunk by chunk, and keep the weights of each run that validate best.
+
+    Args:
+        state: Before the first step, with the axes of the runs first.
+        chunks: What `train_chunk` takes, one after the other.
+        train_chunk: (state, chunk) to the state after it and the losses of its steps.
+        validate: Weights to costs, whose sum over the last axis is what is compared. Default: None, the last weights
+            are kept.
+        validate_first: Whether the untrained weights are a choice, too. Default: False.
+        progress: Called with (steps done, mean of the latest losses).
+
+    Returns:
+        The weights, and the history.
+    """
+    best, best_cost, best_step = state.weights, np.inf, 0
+    losses, checks, done = [], [], []
+    for chunk in [None, *chunks] if validate_first else chunks:
+        if chunk is not None:
+            state, values = train_chunk(state, chunk)
+            losses.append(np.asarray(values))
+        steps = sum(values.shape[-1] for values in losses)
+        if validate is not None:
+            costs = np.asarray(validate(state.weights))
+            better = costs.sum(axis=-1) < best_cost
+            best = jax.tree.map(lambda new, old, b=better: _choose(b, new, old), state.weights, best)
+            best_cost, best_step = np.where(better, costs.sum(axis=-1), best_cost), np.where(better, steps, best_step)
+            checks.append(costs)
+            done.append(steps)
+        if progress is not None and chunk is not None:
+            progress(steps, float(losses[-1][..., -1].mean()))
+    history = TrainingHistory(losses, np.array(done, int), checks, best_step)
+    return (state.weights if validate is None else best), history
+
+
+def _choose(better: np.ndarray, new: Array, old: Array) -> Array:
+    return jnp.where(better.reshape(*better.shape, *[1] * (new.ndim - better.ndim)), new, old)
+
+
+def train_batches(
+    weights: PyTree,
+    runs: TrainingRuns,
+    problem: Problem,
+    training: SolvedInstances,
+    validation: SolvedInstances | None,
+    schedule: BatchSchedule,
+    progress: TrainingProgress | None,
+) -> tuple[PyTree, TrainingHistory]:
+    """Train runs on the batches of a schedule; the validation figure is the mean cost over the oracle's."""
+
+    def train_chunk(state, chunk):
+        first = chunk * CHUNK
+        count = min(CHUNK, schedule.steps - first)
+        batches = schedule.indices[chunk], schedule.rates[chunk], jnp.asarray(first), jnp.asarray(count)
+        state, values = _train_chunk(state, runs, problem, training, *batches)
+        values = np.asarray(values)[:, :count]
+        _check_finite(values, first)
+        return state, values
+
+    def validate(weights):
+        assert validation is not None
+        return _validate(weights, runs.frozen, problem, validation)
+
+    def report(done, loss):
+        if progress is not None:
+            progress(done, schedule.steps, loss)
+
+    chunks = range(schedule.rates.shape[0])
+    return train(init_state(weights), chunks, train_chunk, None if validation is None else validate, progress=report)
 
 
 @eqx.filter_jit
 def _train_chunk(states, runs: TrainingRuns, problem, training, indices, rates, first, count):
-    """Many runs through `count` steps of a chunk that begins with step `first`; one run is not vmapped, which is faster."""
+    """Take many runs through `count` steps; one run is not vmapped, which is faster."""
 
     def one(state, run, indices, rates):
         def step(i, carry):
             state, losses = carry
-            state, loss = _one_step(state, indices[i], rates[i], first + i, run, problem, training)
-            return state, losses.at[i].set(loss)
+            data = training.batch(indices[i])
+            key = jax.random.fold_in(run.keys, first + i)
+
+            def loss(agent):
+                return run.losses(agent, problem, data.instances, data.oracles)
+
+            def value_and_grad(weights):
+                return run.gradients.value_and_grad(loss, weights, run.frozen, key)
+
+            state, value = take_step(state, rates[i], value_and_grad)
+            return state, losses.at[i].set(value)
 
         return jax.lax.fori_loop(0, count, step, (state, jnp.zeros_like(rates)))
 
@@ -148,57 +237,18 @@ def _train_chunk(states, runs: TrainingRuns, problem, training, indices, rates, 
 
 
 @eqx.filter_jit
-def _validate(weights, frozen, problem, checked: SolvedInstances):
-    """Mean cost over the validation set, over the oracle's."""
-
+def _validate(weights, frozen, problem, validation: SolvedInstances):
     def one(weights, frozen):
-        return jnp.mean(runs_of(eqx.combine(weights, frozen), problem, checked.instances).cost)
+        return jnp.mean(rollout_batch(eqx.combine(weights, frozen), problem, validation.instances).cost)
 
-    return vmap_unless_single(one)(weights, frozen) / jnp.mean(checked.oracles.cost)
-
-
-def init_at_zero(init: Callable, weights) -> Any:
-    """The state of an optimiser that begins at zero, as Adam does: nothing is compiled for it."""
-    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(init, weights))
+    return vmap_unless_single(one)(weights, frozen)[:, None] / jnp.mean(validation.oracles.cost)
 
 
-def train(weights, runs: TrainingRuns, problem, training, checked, plan: BatchSchedule, report: Report | None):
-    """The loop over chunks on the host. Returns the weights to keep, and what happened."""
-    state = TrainingState(weights, init_at_zero(jax.vmap(_ADAM.init), weights))
-    count = plan.rates.shape[1]
-    losses, checks, check_steps = [], [], []
-    best, best_cost, best_step = weights, np.full(count, np.inf), np.full(count, plan.steps)
-    for chunk in range(plan.rates.shape[0]):
-        first = chunk * CHUNK
-        done = min(first + CHUNK, plan.steps)
-        steps = jnp.asarray(first), jnp.asarray(done - first)
-        state, values = _train_chunk(state, runs, problem, training, plan.indices[chunk], plan.rates[chunk], *steps)
-        values = np.asarray(values)[:, : done - first]
-        _refuse_non_finite(values, first, count)
-        losses.append(values)
-        if checked is not None:
-            cost = np.asarray(_validate(state.weights, runs.frozen, problem, checked))
-            better = cost < best_cost
-            best = jax.tree.map(lambda new, old, b=better: _choose(b, new, old), state.weights, best)
-            best_cost, best_step = np.where(better, cost, best_cost), np.where(better, done, best_step)
-            checks.append(cost)
-            check_steps.append(done)
-        if report is not None:
-            report(done, plan.steps, float(values[:, -1].mean()))
-    validation_cost = np.stack(checks, axis=1) if checks else np.zeros((count, 0))
-    history = TrainingHistory(np.concatenate(losses, axis=1), np.array(check_steps, int), validation_cost, best_step)
-    return (state.weights if checked is None else best), history
-
-
-def _choose(better: np.ndarray, new: Array, old: Array) -> Array:
-    return jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-
-def _refuse_non_finite(values: np.ndarray, first_step: int, count: int) -> None:
+def _check_finite(values: np.ndarray, first_step: int) -> None:
     if not np.isfinite(values).all():
         run, step = np.argwhere(~np.isfinite(values))[0]
-        which = f" of run {run}" if count > 1 else ""
+        which = f" of run {run}" if len(values) > 1 else ""
         raise FloatingPointError(
-            f"the loss{which} became {values[run, step]} at step {first_step + step + 1}; "
-            "a smaller learning rate, or scaled inputs, usually help."
+            f"the loss{which} became {values[run, step]} at step {first_step + step + 1}. "
+            "Use a smaller learning rate, or scale the inputs."
         )

@@ -18,7 +18,7 @@ from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Periodic, PureML, Switch
 from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_agents, score_days, score_runs
-from ecl2o.fitting.guarded_training import competitive_ridge, train_through
+from ecl2o.fitting.guarded_training import competitive_ridge, train_guard
 from ecl2o.fitting.progress import Progress, ignore_progress
 from ecl2o.fitting.settings import PromiseSpec
 from ecl2o.learning import CalibratedLoss, fit_many
@@ -138,7 +138,7 @@ class DemandResponse:
     def train_guarded(self) -> Periodic:
         """The regression advisor with its correction, trained through a guard whose promise is renewed every day."""
         guard, steps = competitive_ridge(PromiseSpec(PROMISE, "day"), HOURS), self.settings.guarded_steps
-        trained, _ = train_through(guard, self.problem, self.contexts, period=HOURS, steps=steps)
+        trained, _ = train_guard(guard, self.problem, self.contexts, period=HOURS, steps=steps)
         return Periodic(trained, HOURS)
 
     def score(self, name: str, entry: StudyAgent, agent: AbstractAgent) -> DailyScore:

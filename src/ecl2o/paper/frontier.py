@@ -22,11 +22,12 @@ from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_days, score_runs
 from ecl2o.evaluation.comparison import worst_live_ratio
 from ecl2o.exceptions import DataError
-from ecl2o.fitting.guarded_training import competitive_ridge, record_outlook, train_through_each
+from ecl2o.fitting.guarded_training import competitive_ridge, train_guards
 from ecl2o.fitting.progress import Progress, ignore_progress
 from ecl2o.fitting.settings import Per, PromiseSpec, check_alpha, renewed
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
+from ecl2o.learning.guarded_loss import record_forecasts
 from ecl2o.paper.contenders import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST, Job, run_jobs
 from ecl2o.paper.demand_response import LEARNING_RATES, TUNING
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
@@ -229,7 +230,7 @@ class _Setup:
         """A guard for all terms, its correction trained through it; what `OnlineRidge` makes of the contexts is recorded once."""
         split = self.contexts.split
         known = self.contexts.values[: (split.training_days + split.validation_days) * self.period]
-        outlook = record_outlook(OnlineRidge(self.period), self.problem, known)
+        outlook = record_forecasts(OnlineRidge(self.period), self.problem, known)
         boxes = [None] if self.settings.contexts is None else [None, self._scaled(self.settings.contexts)]
         kinds: list[tuple[Per, tuple[float, float] | None]] = [
             (per, box) for per in self.settings.periods for box in boxes
@@ -239,8 +240,8 @@ class _Setup:
             terms = [PromiseSpec(ratio, per, contexts=box) for ratio in ratios]
             guards, period = [competitive_ridge(each, self.period) for each in terms], terms[0].steps(self.period)
             if period is not None:  # a promise without an end is not trained
-                options = {"period": period, "steps": self.settings.guarded_steps, "outlook": outlook}
-                guards = [guard for guard, _ in train_through_each(guards, self.problem, self.contexts, **options)]
+                options = {"period": period, "steps": self.settings.guarded_steps, "forecasts": outlook}
+                guards = [guard for guard, _ in train_guards(guards, self.problem, self.contexts, **options)]
             trained |= dict(zip(terms, guards, strict=True))
             report(done, len(kinds), 0.0)
         return trained

@@ -19,9 +19,9 @@ from ecl2o.agents import MLAROBD
 from ecl2o.data import Contexts
 from ecl2o.evaluation import metrics, solve_transport
 from ecl2o.learning.losses import CalibratedLoss, fix_scale
-from ecl2o.learning.losses import runs as rolled_out
 from ecl2o.offline import oracle
 from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.running import rollout_batch
 from ecl2o.theory.forms import Form
 
 DELTA = 0.01
@@ -72,7 +72,7 @@ def _terms(
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """(cost in the loss's unit, l) of every day."""
     assert loss.scale is not None
-    played = rolled_out(agent, problem, instances)
+    played = rollout_batch(agent, problem, instances)
     assert played.advice is not None
     error = loss.scale.ratio(jnp.sum((played.advice - best.actions) ** 2, axis=(-2, -1)), best.cost)
     return loss.scale.factor * played.cost, jax.nn.relu(error - loss.rho_bar)

@@ -19,7 +19,7 @@ from ecl2o.learning import (
     fit_many,
 )
 from ecl2o.learning.losses import CostScale, make_scale
-from ecl2o.learning.training_loop import Report
+from ecl2o.learning.training_loop import TrainingProgress
 from ecl2o.offline import oracle_batch
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
@@ -65,13 +65,15 @@ class NetworkTraining:
     steps: int
     learning_rate: float = 3e-3
 
-    def train_alone(self, settings: Sequence[StandaloneTraining], report: Report) -> dict[StandaloneTraining, PureML]:
+    def train_alone(
+        self, settings: Sequence[StandaloneTraining], report: TrainingProgress
+    ) -> dict[StandaloneTraining, PureML]:
         """Train networks on their own cost (PureML)."""
         agents = [PureML(self.network(s.seed)) for s in settings]
         return self._fit(agents, [StandaloneLoss(s.kappa) for s in settings], settings, report)
 
     def train_calibrated(
-        self, settings: Sequence[CalibratedTraining], report: Report
+        self, settings: Sequence[CalibratedTraining], report: TrainingProgress
     ) -> dict[CalibratedTraining, MLAROBD]:
         """Train networks through the calibrator (EC-L2O); one program for all scales of the cost, since they are fixed here."""
         agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
@@ -80,7 +82,9 @@ class NetworkTraining:
         losses = [CalibratedLoss(mu=s.mu, rho_bar=s.rho_bar, scale=scales[s.cost_scale]) for s in settings]
         return self._fit(agents, losses, settings, report)
 
-    def train_authors(self, settings: Sequence[AuthorsTraining], report: Report) -> dict[AuthorsTraining, MLAROBD]:
+    def train_authors(
+        self, settings: Sequence[AuthorsTraining], report: TrainingProgress
+    ) -> dict[AuthorsTraining, MLAROBD]:
         """EC-L2O as the authors trained it; where there are fewer steps than theirs, their stages are so much shorter."""
         agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
         steps, rates = authors_schedule(self.windows.x0.shape[0], rates=AUTHORS_RATES_IN_USE)
@@ -97,7 +101,7 @@ class NetworkTraining:
         agents: list,
         losses: Sequence[AbstractLoss],
         settings: Sequence,
-        report: Report,
+        report: TrainingProgress,
         rates: Float[np.ndarray, " steps"] | None = None,
     ) -> dict:
         fitted = fit_many(

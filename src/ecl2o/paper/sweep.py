@@ -32,15 +32,20 @@ from ecl2o.fitting.progress import Progress, ignore_progress
 from ecl2o.fitting.settings import check_alpha
 from ecl2o.fleet.cluster import run_pieces
 from ecl2o.learning.losses import CostScale
-from ecl2o.learning.losses import runs as rolled_out
 from ecl2o.offline import oracle
 from ecl2o.paper.contenders import Job, run_jobs
 from ecl2o.paper.frontier import describe_source
-from ecl2o.paper.networks import CalibratedTraining, NetworkTraining, Report, StandaloneTraining, untrained_key
+from ecl2o.paper.networks import (
+    CalibratedTraining,
+    NetworkTraining,
+    StandaloneTraining,
+    TrainingProgress,
+    untrained_key,
+)
 from ecl2o.paper.pareto import SweepRecord, average_over_seeds, summarize_sweep
 from ecl2o.paper.sweep_grid import Grid, Network, Setting
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
-from ecl2o.running import stream_days
+from ecl2o.running import rollout_batch, stream_days
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -105,7 +110,7 @@ class SweepTask:
     work: Callable[..., Any]
     arguments: tuple[Any, ...]
 
-    def __call__(self, report: Report = lambda step, steps, loss: None) -> Any:
+    def __call__(self, report: TrainingProgress = lambda step, steps, loss: None) -> Any:
         return self.work(*self.arguments, report)
 
 
@@ -163,7 +168,7 @@ def _make_tasks(
 
 
 def train_alone(
-    data: SweepData, network: Network, cases: tuple[Case, ...], report: Report
+    data: SweepData, network: Network, cases: tuple[Case, ...], report: TrainingProgress
 ) -> tuple[list[SweepRecord], dict[int, AbstractAgent]]:
     """PureML: the records, and the advisors of kappa = 0 by seed."""
     keys = [StandaloneTraining(_require(setting.kappa), seed) for setting, seed in cases]
@@ -173,7 +178,7 @@ def train_alone(
 
 
 def train_calibrated(
-    data: SweepData, network: Network, cases: tuple[Case, ...], error: float, report: Report
+    data: SweepData, network: Network, cases: tuple[Case, ...], error: float, report: TrainingProgress
 ) -> list[SweepRecord]:
     """EC-L2O."""
     keys = []
@@ -190,7 +195,7 @@ def train_calibrated(
 
 
 def score_two_stage(
-    data: SweepData, settings: tuple[Setting, ...], advisors: dict[int, AbstractAgent], report: Report
+    data: SweepData, settings: tuple[Setting, ...], advisors: dict[int, AbstractAgent], report: TrainingProgress
 ) -> list[SweepRecord]:
     """MLA-ROBD and Switch on advisors that were trained alone."""
     records = []
@@ -207,7 +212,7 @@ def _two_stage(setting: Setting, advisor: AbstractAgent) -> AbstractAgent:
     return MLAROBD(advisor, _require(setting.trust))
 
 
-def score_experts(data: SweepData, settings: tuple[Setting, ...], report: Report) -> list[SweepRecord]:
+def score_experts(data: SweepData, settings: tuple[Setting, ...], report: TrainingProgress) -> list[SweepRecord]:
     """R-OBD, and the regression behind promises; what nobody can promise is left out."""
     records = _score_records(data, [(Setting("r-obd"), 0)], [ROBD()])
     per_day = data.test.days.shape[1]
@@ -269,7 +274,7 @@ def _measure_mean_error(data: SweepData, advisors: dict[int, AbstractAgent]) -> 
 def measure_two_stage_error(agent: MLAROBD, problem: Problem, windows: Instance) -> Float[Array, ""]:
     """The mean over windows of rho along the calibrated roll-out; windows whose optimum is free are left out."""
     best = jax.vmap(lambda window: oracle(problem, window))(windows)
-    played = rolled_out(agent, problem, windows)
+    played = rollout_batch(agent, problem, windows)
     assert played.advice is not None
     errors = metrics.prediction_error(played.advice, best)
     return jnp.mean(errors, where=jnp.isfinite(errors))

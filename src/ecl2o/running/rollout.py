@@ -3,12 +3,13 @@
 Run an agent through one instance, or through a set of them.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from ecl2o.agents import AbstractAgent, Start
@@ -16,6 +17,8 @@ from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForec
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running.stepper import Stepper, StepperState
+
+Tree = TypeVar("Tree")
 
 
 def vmap_unless_single(
@@ -40,6 +43,13 @@ def vmap_unless_single(
         return jax.tree.map(lambda leaf: jnp.expand_dims(leaf, 0), function(*alone))
 
     return run
+
+
+def stack_trees(trees: Sequence[Tree], name: str = "trees") -> Tree:
+    """Stack trees of one structure into one, with a leading axis on every array."""
+    if len({jax.tree.structure(tree) for tree in trees}) > 1:
+        raise ValueError(f"{name} must all have the same structure; they differ in more than their arrays.")
+    return jax.tree.map(lambda *leaves: jax.device_put(np.stack(leaves)), *trees)  # on the host: nothing to compile
 
 
 def rollout(

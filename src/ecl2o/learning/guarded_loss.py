@@ -1,0 +1,171 @@
+"""Training through a guard: a loss on recorded forecasts, and its training for many sites and guards at once.
+
+`OnlineRidge` has no weights that gradients could change, and its forecasts do not depend on the actions. They are recorded
+once, in one causal pass, and only the 70 weights of the `GuardAwareCorrection` around it are trained, through the guard.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ecl2o.agents import AbstractAgent, Competitive, Guarded, Periodic, trainable_mask
+from ecl2o.agents.advisors import OnlineRidge
+from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
+from ecl2o.learning.fit import FitLog
+from ecl2o.learning.losses import AbstractLoss, CostScale, FixedScale, get_scale
+from ecl2o.learning.training_loop import SolvedInstances, TrainingState, init_state, make_rates, take_step, train
+from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem.arrays import AnyArray, to_device
+from ecl2o.running import rollout, rollout_batch
+from ecl2o.running.rollout import stack_trees, vmap_unless_single
+
+Guard = TypeVar("Guard", Competitive, Guarded)
+
+_CLEAR = 2.0  # standard errors by which the validation days must prefer a correction to none
+
+
+class GuardedLoss(AbstractLoss):
+    """Mean cost of a guard around a `GuardAwareCorrection`, on recorded forecasts.
+
+    Args:
+        forecasts: Of each step of each instance, in their order: (n, T, ...), cut from `record_forecasts`.
+        period: Steps after which the promise starts again. Default: None, never.
+        cost_scale: As in `CalibratedLoss`. Default: "oracle".
+        scale: Default: that of the oracles it is called with.
+    """
+
+    forecasts: DiscountedForecast
+    period: int | None = eqx.field(static=True, default=None)
+    cost_scale: CostScale = eqx.field(static=True, default="oracle")
+    scale: FixedScale | None = None
+
+    def __call__(
+        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
+    ) -> Float[Array, ""]:
+        return get_scale(self, oracles).mean_cost(self.roll_out(agent, problem, instances).cost, oracles.cost)
+
+    def roll_out(self, guard: AbstractAgent, problem: Problem, instances: Instance) -> Trajectory:
+        """Run the guard on every instance, with the recorded forecasts instead of the regression."""
+
+        def replay(guard, advisor):
+            guard = eqx.tree_at(lambda g: g.agent.advisor, guard, advisor)
+            return guard if self.period is None else Periodic(guard, self.period)
+
+        axes = replay(jax.tree.map(lambda _: None, guard), Replayed(jax.tree.map(lambda _: 0, self.forecasts)))
+        return rollout_batch(replay(guard, Replayed(self.forecasts)), problem, instances, agent_axes=axes)
+
+
+class RecordedInstances(eqx.Module):
+    """Instances with their oracles, and the loss on their recorded forecasts."""
+
+    loss: GuardedLoss
+    data: SolvedInstances
+
+    def roll_out(self, guard: AbstractAgent, problem: Problem) -> Trajectory:
+        """Run the guard on every instance."""
+        return self.loss.roll_out(guard, problem, self.data.instances)
+
+
+def record_forecasts(advisor: OnlineRidge, problem: Problem, contexts: Float[AnyArray, "n q"]) -> DiscountedForecast:
+    """Return the advisor's forecast at each step of a series, made from the contexts until then."""
+    return rollout(advisor, problem, Instance(contexts[0], contexts)).details["discounted_forecast"]
+
+
+def fit_guards(
+    guards: Sequence[Sequence[Guard]],
+    problems: Sequence[Problem],
+    training: Sequence[RecordedInstances],
+    validation: Sequence[RecordedInstances],
+    *,
+    steps_per_day: int,
+    steps: int = 200,
+    learning_rate: float = 0.05,
+    checks: int = 4,
+) -> list[list[tuple[Guard, FitLog]]]:
+    """Train the correction inside each guard of each site, all in one program.
+
+    Every step uses all instances (Adam, cosine decay; nothing is random). The weights with the lowest cost on the
+    validation days are kept if these prefer them to no correction by more than two standard errors; else the guard
+    stays as it is.
+
+    Args:
+        guards: By site, each around a `GuardAwareCorrection`; they differ in their arrays only.
+        problems: By site.
+        training: By site.
+        validation: By site: the validation days as one instance, with the daily oracles.
+        steps_per_day: Into which the validation cost is divided.
+        steps: Adam steps. Without any, the guards are only validated. Default: 200.
+        learning_rate: Of the first step. Default: 0.05.
+        checks: How often the validation days are asked. Default: 4.
+
+    Returns:
+        By site, each guard with its weights, and its log; `best_step` is 0 if no correction is kept.
+    """
+    together = stack_trees([stack_trees(group) for group in guards])
+    weights, frozen = eqx.partition(together, trainable_mask(together))
+    problem, instances, days = stack_trees(problems), stack_trees(training), stack_trees(validation)
+
+    def train_chunk(state, rates):
+        return _train_chunk(state, frozen, problem, instances, rates)
+
+    def validate(weights):
+        return daily_costs(weights, frozen, problem, days, steps_per_day)
+
+    rates = np.array_split(make_rates("cosine", learning_rate, steps), checks) if steps else ()
+    best, history = train(init_state(weights, axes=2), rates, train_chunk, validate, validate_first=True)
+    best = jax.tree.map(np.asarray, best)
+    loss = np.concatenate([np.zeros((len(guards), len(guards[0]), 0)), *history.losses], axis=-1)
+    costs = np.stack(history.validation_costs, axis=2)
+    factors = 1 / np.mean(np.asarray(instances.data.oracles.cost), axis=-1)
+    results = []
+    for i, group in enumerate(guards):
+        results.append([])
+        for j, guard in enumerate(group):
+            check = choose_check(costs[i, j])
+            if check:
+                chosen = jax.tree.map(lambda leaf, i=i, j=j: to_device(leaf[i, j]), best)
+                guard = eqx.combine(chosen, eqx.filter(guard, trainable_mask(guard), inverse=True))
+            done = int(history.validation_steps[check])
+            figures = loss[i, j], history.validation_steps, costs[i, j].sum(axis=1), done, float(factors[i]), 3 * steps
+            results[i].append((guard, FitLog(*figures, {})))
+    return results
+
+
+def choose_check(costs: Float[np.ndarray, "k n"]) -> int:
+    """Return the check with the lowest cost over the validation days, or 0 if its gain over the first is not clear."""
+    best = int(np.argmin(costs.sum(axis=1)))
+    gains, days = costs[0] - costs[best], costs.shape[1]
+    error = np.std(gains, ddof=1) / np.sqrt(days) if days > 1 else np.inf
+    return best if np.mean(gains) > _CLEAR * error else 0
+
+
+@eqx.filter_jit
+def daily_costs(
+    weights, frozen, problems: Problem, validation: RecordedInstances, steps_per_day: int
+) -> Float[Array, "sites guards n"]:
+    """Return the cost of each validation day of each guard, over the daily oracles' total."""
+
+    def one(weights, frozen, problem, days):
+        runs = days.roll_out(eqx.combine(weights, frozen), problem)
+        total = jnp.sum(days.data.oracles.cost)
+        return ((runs.hitting + runs.switching) / total).reshape(-1, steps_per_day).sum(axis=1)
+
+    return vmap_unless_single(vmap_unless_single(one, (0, 0, None, None)))(weights, frozen, problems, validation)
+
+
+@eqx.filter_jit
+def _train_chunk(
+    state: TrainingState, frozen, problems: Problem, training: RecordedInstances, rates: Float[AnyArray, " n"]
+):
+    def one(state, frozen, problem, recorded):
+        def loss(weights):
+            return recorded.loss(eqx.combine(weights, frozen), problem, recorded.data.instances, recorded.data.oracles)
+
+        return jax.lax.scan(lambda state, rate: take_step(state, rate, jax.value_and_grad(loss)), state, rates)
+
+    return vmap_unless_single(vmap_unless_single(one, (0, 0, None, None)))(state, frozen, problems, training)
