@@ -24,8 +24,12 @@ from ecl2o.theory.mla_robd import (
     mla_robd_bound_at,
     optimal_lambda2,
     optimal_trust,
+    path_strong_convexity,
     pure_ml_lower_bound,
+    regret_bound,
     smallest_lambda1,
+    sublinear_regret_bound,
+    sublinear_weights,
     useful_prediction_error,
 )
 from ecl2o.theory.promises import (
@@ -42,7 +46,6 @@ from ecl2o.theory.promises import (
     training_reservation,
     worst_future,
 )
-from ecl2o.theory.regret import path_strong_convexity, regret_bound, sublinear_regret_bound, sublinear_weights
 
 __all__ = [
     "average_cost_bound",

@@ -1,7 +1,4 @@
-"""Competitive ratios of the experts without predictions.
-
-Switching between two agents when moving is billed by squared distance.
-"""
+"""Competitive ratios of the experts without predictions, and of switching between two agents."""
 
 import jax.numpy as jnp
 
@@ -10,7 +7,7 @@ from ecl2o.theory.forms import Form, Result, Scalar, compiled, effective_beta
 
 @compiled
 def robd_ratio(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> Result:
-    """R-OBD's competitive ratio, (1 + sqrt(1 + 4k/m)) / 2 with k = beta (tight) or beta^2/alpha (the paper).
+    """Return R-OBD's competitive ratio, (1 + sqrt(1 + 4k/m)) / 2 with k = beta (tight) or beta^2/alpha (the paper).
 
     Theorem 4.1 of the paper at trust 0; the tight form is the lower bound of every online algorithm too (Goel, Lin, Sun
     and Wierman 2019; errata E1 and E2).
@@ -29,7 +26,7 @@ def robd_ratio(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> 
 
 @compiled
 def decay_root(m: Scalar, beta: Scalar) -> Result:
-    """r in (0, 1) with r + 1/r = 2 + m/beta: how fast the influence of the past fades under constant curvature m.
+    """Return r in (0, 1) with r + 1/r = 2 + m/beta, the decay of the past's influence under constant curvature m.
 
     Args:
         m: the strong convexity of the hitting cost.
@@ -43,7 +40,7 @@ def decay_root(m: Scalar, beta: Scalar) -> Result:
 
 @compiled
 def exact_robd_ratio(m: Scalar, beta: Scalar) -> Result:
-    """R-OBD's exact ratio 1 + r where the Hessian is constantly m I and Q isotropic, for T >= 2 (erratum E21).
+    """Return R-OBD's exact ratio 1 + r where the Hessian is constantly m I and Q isotropic, for T >= 2 (erratum E21).
 
     Args:
         m: the strong convexity of the hitting cost.
@@ -57,7 +54,7 @@ def exact_robd_ratio(m: Scalar, beta: Scalar) -> Result:
 
 @compiled
 def greedy_ratio(m: Scalar, beta: Scalar) -> Result:
-    """Greedy (R with lambda = (1, 0, 0)) is at most 1 + beta/m competitive; derived for this project.
+    """Return 1 + beta/m, a competitive ratio of Greedy (R with lambda = (1, 0, 0)); derived for this project.
 
     Args:
         m: the strong convexity of the hitting cost.
@@ -71,7 +68,7 @@ def greedy_ratio(m: Scalar, beta: Scalar) -> Result:
 
 @compiled
 def hitting_minimizer_ratio(m: Scalar, beta: Scalar) -> Result:
-    """Following the minimiser of the hitting cost is at most 1 + 4 beta/m competitive (Zhang et al. 2021).
+    """Return 1 + 4 beta/m, a competitive ratio of following the hitting cost's minimiser (Zhang et al. 2021).
 
     Args:
         m: the strong convexity of the hitting cost.
@@ -85,13 +82,14 @@ def hitting_minimizer_ratio(m: Scalar, beta: Scalar) -> Result:
 
 @compiled
 def switch_bound(m: Scalar, beta: Scalar, gamma: Scalar) -> Result:
-    """K with cost(Switch) <= K min(cost of ML, cost of the expert), derived for squared costs for this project:
-    gamma^2/(gamma - 1) (2 gamma + 4 (1 + gamma) beta/m).
+    """Return K with cost(Switch) <= K min(cost of ML, cost of the expert), for squared movement.
+
+    K = gamma^2/(gamma - 1) (2 gamma + 4 (1 + gamma) beta/m), derived for this project.
 
     Args:
         m: the strong convexity of the hitting cost.
         beta: twice the largest eigenvalue of Q.
-        gamma: that of `Switch`, more than 1.
+        gamma: The factor of `Switch`, more than 1.
 
     >>> float(switch_bound(1.0, 10.0, gamma=1.5))
     463.5

@@ -1,4 +1,4 @@
-"""The two forms of a statement: as the paper prints it, and as corrected here."""
+"""The two forms of a theorem: as the paper prints it, and as corrected here."""
 
 import inspect
 from collections.abc import Callable
@@ -17,19 +17,19 @@ _Result = TypeVar("_Result")
 
 
 def compiled(formula: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """The formula as one program, not one for each of its operators; inside another program nothing changes."""
+    """Jit a formula as one program; inlined when called inside another one."""
     static = [name for name in inspect.signature(formula).parameters if name == "form"]
     return jax.jit(formula, static_argnames=static, inline=True)
 
 
 def check_form(form: str) -> None:
-    """Refuse anything but the two forms."""
+    """Raise ValueError for anything but the two forms."""
     if form not in ("tight", "paper"):
         raise ValueError(f"form must be 'tight' or 'paper', got {form!r}.")
 
 
 def effective_beta(alpha: Scalar, beta: Scalar, form: Form) -> Result:
-    """k of Theorem 4.1: the paper's beta^2/alpha, or the sharper beta (erratum E1)."""
+    """Return k of Theorem 4.1: the paper's beta^2/alpha, or the sharper beta (erratum E1)."""
     check_form(form)
     beta = jnp.asarray(beta)
     return beta**2 / alpha if form == "paper" else beta * jnp.ones_like(jnp.asarray(alpha))

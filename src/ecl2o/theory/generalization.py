@@ -1,7 +1,4 @@
-"""The average cost on days unlike the training days: Theorem 5.1 of the paper, without its O(.).
-
-The tail of the cost ratio: Theorem 5.2 of the paper, with its constants spelled out.
-"""
+"""Costs on days unlike the training days: the average (Theorem 5.1) and the tail (Theorem 5.2), with explicit constants."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,25 +15,21 @@ def average_cost_bound(
     training_error: Scalar,
     shift_effect: Scalar,
 ) -> Result:
-    """AVG(trained) <= AVG(reference) + mu/(1 - mu) E[l(reference)] + (training_error + shift_effect)/(1 - mu).
+    """Bound the average cost of trained weights on the days of use (Theorem 5.1).
 
-    The expectations are over the days of use. `training_error` is by how much the trained weights' loss on the *training* set
-    exceeds that of the reference; `shift_effect` is what the paper hides in O(.): see `shift_effect`. The paper's reference
-    is W*, the best weights for the days of use; the inequality holds for any, with a negative training error where the
-    reference does worse in training. All in units of the loss's cost.
+    AVG(trained) <= AVG(reference) + mu/(1 - mu) E[l(reference)] + (training_error + shift_effect)/(1 - mu), with expectations
+    over the days of use. The paper's reference is W*, the best weights for these days; the inequality holds for any. All in
+    units of the loss's cost.
 
     Args:
-        reference_cost: the reference's mean cost on the days of use.
+        reference_cost: The reference's mean cost on the days of use.
         reference_prediction_loss: E[l] of the reference, relu(rho - rho_bar) on average.
         mu: the weight of the prediction error in the loss, in [0, 1).
         training_error: the trained weights' loss on the training set, less the reference's.
         shift_effect: see `shift_effect`.
 
-    >>> float(
-    ...     average_cost_bound(
-    ...         reference_cost=1.0, reference_prediction_loss=0.5, mu=0.5, training_error=0.1, shift_effect=0.2
-    ...     )
-    ... )
+    >>> reference = dict(reference_cost=1.0, reference_prediction_loss=0.5)
+    >>> float(average_cost_bound(**reference, mu=0.5, training_error=0.1, shift_effect=0.2))
     2.1
     """
     mu = jnp.asarray(mu)
@@ -44,16 +37,14 @@ def average_cost_bound(
 
 
 def shift_effect(distance: Scalar, slope: Scalar, reference_slope: Scalar) -> Result:
-    """(slope + reference_slope) D: what moving from the training set to the days of use can change a difference of losses by.
+    """Return (slope + reference_slope) D, the greatest change of a difference of losses under a shift of the data.
 
-    `distance` is the Wasserstein distance W1 between the two, the slopes are Lipschitz constants of the loss of a day, for the
-    trained and the reference weights, in the norm that the distance is in. With the *empirical* training set in it, as here, the
-    statement needs no probability and no number of samples: the term sqrt(log(1/delta)/|D|) is about how far that set
-    is from the distribution that it was drawn from (erratum E13).
+    The shift is from the *empirical* training set to the days of use, so no probability and no number of samples enter: the
+    paper's term sqrt(log(1/delta)/|D|) is the distance of that set from its distribution (erratum E13).
 
     Args:
-        distance: W1 between the training set and the days of use.
-        slope: a Lipschitz constant of the trained weights' loss.
+        distance: The Wasserstein distance W1 between the two.
+        slope: A Lipschitz constant of a day's loss of the trained weights, in the norm of the distance.
         reference_slope: the same of the reference's.
 
     >>> float(shift_effect(distance=0.5, slope=1.0, reference_slope=3.0))
@@ -63,15 +54,15 @@ def shift_effect(distance: Scalar, slope: Scalar, reference_slope: Scalar) -> Re
 
 
 def mixing_norm(horizon: int, epsilon: float | None, form: Form = "tight") -> float:
-    """|Gamma| of a sequence of T errors: independent steps (`epsilon=None`, Gamma = I), or a uniformly ergodic chain with
-    Gamma_ij = epsilon^relu(j - i - 1) for j >= i, as the paper quotes it.
+    """Return |Gamma|, the mixing norm of a sequence of T errors.
 
-    The paper takes the Frobenius norm; the inequality that it rests on (Paulin 2015, as we remember it) has the operator
-    norm, which is 1 instead of sqrt(T) for independent steps and below 1 + 1/(1 - epsilon) for a chain of any length.
+    Gamma = I for independent steps, and Gamma_ij = epsilon^relu(j - i - 1), j >= i, for a uniformly ergodic chain, as the paper
+    quotes it. The paper takes the Frobenius norm. The inequality that it rests on (Paulin 2015) has the operator norm: 1 instead
+    of sqrt(T) for independent steps, and below 1 + 1/(1 - epsilon) for a chain of any length.
 
     Args:
         horizon: T.
-        epsilon: how much of a step's influence is left a step later, in [0, 1); None: steps are independent.
+        epsilon: The share of a step's influence that remains a step later, in [0, 1); None for independent steps.
         form: "tight", or "paper" as printed there. Default: "tight".
 
     >>> [round(mixing_norm(24, None, form=form), 4) for form in ("tight", "paper")]
@@ -107,13 +98,11 @@ def tail_prediction_error(
     partition: Scalar = 1.0,
     form: Form = "tight",
 ) -> Result:
-    """rho_tail = rho_bar + E[l] + ((1 - mu) E[cost] + training_error + shift_effect)/mu + concentration.
+    """Return rho_tail, a bound on the prediction error that holds with probability 1 - delta (Theorem 5.2).
 
-    E[l], E[cost] and `training_error` are those of a reference, `shift_effect` what the paper hides in its first two O(.), all as
-    in `average_cost_bound`. The concentration follows from the appendix with its constants: c |Gamma| sqrt(b3 T log(k/delta)/2)
-    with b3 = `partition` (1 for a partition into single steps). One step changes l by at most c = omega^2/nu, the paper says
-    twice that; and an upper tail alone, with no share of delta left for the shift, needs k = 1, the paper has 4. It needs
-    nu = `smallest_oracle_cost` > 0 (erratum E14).
+    rho_tail = rho_bar + E[l] + ((1 - mu) E[cost] + training_error + shift_effect)/mu + c |Gamma| sqrt(b3 T log(k/delta)/2), with
+    the reference as in `average_cost_bound`. One step changes l by at most c = omega^2/nu; the paper has twice that. An upper
+    tail alone needs k = 1; the paper has 4. It needs nu > 0 (erratum E14).
 
     Args:
         rho_bar: the threshold of the loss.
@@ -126,24 +115,13 @@ def tail_prediction_error(
         smallest_oracle_cost: nu, positive.
         horizon: T.
         mixing_norm: |Gamma|, see `mixing_norm`.
-        delta: how likely the bound may fail, in (0, 1).
-        partition: b3. Default: 1.
+        delta: The probability that the bound fails, in (0, 1).
+        partition: b3, 1 for a partition into single steps. Default: 1.
         form: "tight", or "paper" as printed there. Default: "tight".
 
-    >>> quiet = dict(
-    ...     rho_bar=0.1,
-    ...     expected_prediction_loss=0.2,
-    ...     expected_cost=1.0,
-    ...     mu=0.5,
-    ...     training_error=0.0,
-    ...     shift_effect=0.0,
-    ...     diameter=0.0,
-    ...     smallest_oracle_cost=1.0,
-    ...     horizon=24,
-    ...     mixing_norm=1.0,
-    ...     delta=0.05,
-    ... )
-    >>> round(float(tail_prediction_error(**quiet)), 6)
+    >>> zero = dict.fromkeys(("training_error", "shift_effect", "diameter"), 0.0)
+    >>> known = dict(rho_bar=0.1, expected_prediction_loss=0.2, expected_cost=1.0, mu=0.5, smallest_oracle_cost=1.0)
+    >>> round(float(tail_prediction_error(**zero, **known, horizon=24, mixing_norm=1.0, delta=0.05)), 6)
     1.3
     """
     check_form(form)
@@ -158,7 +136,7 @@ def tail_prediction_error(
 def tail_ratio_bound(
     m: Scalar, alpha: Scalar, beta: Scalar, trust: Scalar, rho_tail: Scalar, form: Form = "tight"
 ) -> Result:
-    """With probability 1 - delta, cost/cost* is at most Theorem 4.1's bound at rho = rho_tail (Theorem 5.2).
+    """Bound cost/cost* with probability 1 - delta: Theorem 4.1 at rho = rho_tail (Theorem 5.2).
 
     Args:
         m: the strong convexity of the hitting cost.

@@ -1,4 +1,4 @@
-"""What can be promised relative to the optimum: the revelation theorem and its corollaries (docs/guarantees.md has the proofs).
+"""Which promises can be kept: the revelation theorem and its corollaries (proofs: docs/guarantees.md).
 
 The setting: f_t(x) = 1/2 |x - y_t|^2 in the norm of A_t, and movement 1/2 |x - z|^2 in the norm of G = 2Q, |u|^2_M = u'Mu.
 
@@ -8,11 +8,11 @@ optimum of the prefix. K_0 = G, P_t = A_t + K_{t-1}, K_t = (P_t^-1 + G^-1)^-1.
 *The future.* From x, through contexts that all lie in n, the least cost is 1/2 |x - n|^2_{S_t}. S_T = 0,
 S_{t-1} = ((S_t + A_t)^-1 + G^-1)^-1.
 
-*The theorem.* cost <= L * optimum can be kept from t on, whatever comes, if (L - 1) P_s > S_s for every s from t on; it cannot if
-some (L - 1) P_s - S_s has a negative direction. What must be kept back is 1/2 |x_t - m_t|^2_{V_t} with
+*The theorem.* cost <= L * optimum can be kept from t on, for all contexts, if (L - 1) P_s > S_s for every s from t on; it cannot
+if some (L - 1) P_s - S_s has a negative direction. The reserve needed is 1/2 |x_t - m_t|^2_{V_t} with
 V_t = L S_t ((L - 1) I - P_t^-1 S_t)^-1.
 
-Promises relative to an expert: the numbers behind `Guarded` and `ClippedAdvice`. Proofs are in docs/guarantees.md.
+*Promises relative to an expert* are those of `Guarded` and `ClippedAdvice`.
 """
 
 from typing import Any
@@ -39,13 +39,13 @@ Matrices = Float[Array, "T d d"]
 
 
 def past_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, before: Matrix | None = None) -> Matrices:
-    """P_1..P_T, how firmly the contexts so far hold the action; they fall to A + `limit_stiffness(A, G)` where A is constant.
+    """Return P_1..P_T, the stiffness of the past; for a constant A they decrease to A + `limit_stiffness(A, G)`.
 
     Args:
         A: curvature of the hitting cost, (d, d), or one for each step, (T, d, d).
         G: curvature of the movement, 2Q.
         horizon: T.
-        before: K_0, what holds the first action; G by default, one move from x_0.
+        before: K_0, (d, d). Default: G, one move from x_0.
 
     >>> import jax.numpy as jnp
     >>> [round(float(p), 4) for p in past_stiffness(jnp.eye(1), 10 * jnp.eye(1), 3).ravel()]
@@ -61,13 +61,13 @@ def past_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, before: Matrix
 
 
 def future_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, after: Matrix | None = None) -> Matrices:
-    """S_1..S_T, how firmly the contexts to come can pull at the action after each step; S_T is `after`, zero by default.
+    """Return S_1..S_T, the stiffness of the future after each step.
 
     Args:
         A: curvature of the hitting cost, (d, d), or one for each step, (T, d, d); the first is not used.
         G: curvature of the movement, 2Q.
         horizon: T.
-        after: what pulls at the last action.
+        after: S_T, (d, d). Default: zero.
 
     >>> import jax.numpy as jnp
     >>> [round(float(s), 4) for s in future_stiffness(jnp.eye(1), 10 * jnp.eye(1), 3).ravel()]
@@ -82,7 +82,7 @@ def future_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, after: Matri
 
 
 def limit_stiffness(A: Matrix, G: Matrix) -> Matrix:
-    """What S tends to as the end moves away, and K as the past grows long: the K with K = ((A + K)^-1 + G^-1)^-1.
+    """Return the limit of S and K over long runs, the K with K = ((A + K)^-1 + G^-1)^-1.
 
     Args:
         A: (d, d), the curvature of the hitting cost.
@@ -96,9 +96,9 @@ def limit_stiffness(A: Matrix, G: Matrix) -> Matrix:
 
 
 def recurring_stiffness(A: Matrices, G: Matrix) -> tuple[Matrices, Matrices]:
-    """(P_1..P_T, S_1..S_T) in the long run of T curvatures that recur for ever, as those of a daily tariff do.
+    """Return (P_1..P_T, S_1..S_T) of T curvatures that recur for ever, as those of a daily tariff do.
 
-    P_t falls to these from above, whatever came before, and S is that of an end infinitely far away.
+    P_t decreases to these from any start, and S is that of an infinite horizon.
 
     Args:
         A: (T, d, d), the curvatures of one round.
@@ -116,14 +116,14 @@ def recurring_stiffness(A: Matrices, G: Matrix) -> tuple[Matrices, Matrices]:
 
 
 def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matrix:
-    """V = L S ((L - 1) I - P^-1 S)^-1 = L S ((L - 1) P - S)^-1 P: what the future can extort per squared distance from m.
+    """Return V = L S ((L - 1) I - P^-1 S)^-1 = L S ((L - 1) P - S)^-1 P, the matrix of the reserve 1/2 |x - m|^2_V.
 
-    Meaningless where (L - 1) P > S fails.
+    Meaningless unless (L - 1) P > S.
 
     Args:
         P: (d, d), the stiffness of the past.
-        S: (d, d), that of the future.
-        ratio: L, what is promised.
+        S: (d, d), the stiffness of the future.
+        ratio: L, the promised ratio.
 
     >>> import jax.numpy as jnp
     >>> a = 10 * jnp.eye(1)
@@ -135,15 +135,15 @@ def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matr
 
 
 def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Float[Array, " d"]:
-    """n - m, where n is the one context that, repeated from now on, hurts an action x = m + away most.
+    """Return n - m, where n is the context that, repeated from now on, is worst for an action x = m + away.
 
     n maximises 1/2 |x - n|^2_S - L/2 |n - m|^2_H, H = (P^-1 + S^-1)^-1: n - m = -((L - 1) P - S)^-1 (P + S) (x - m).
 
     Args:
         away: (d,), x - m.
         P: (d, d), the stiffness of the past.
-        S: (d, d), that of the future.
-        ratio: L, what is promised.
+        S: (d, d), the stiffness of the future.
+        ratio: L, the promised ratio.
 
     >>> import jax.numpy as jnp
     >>> one = jnp.eye(1)
@@ -161,7 +161,7 @@ def largest_share(
     horizon: int | None,
     before_context: bool = False,
 ) -> Float[Array, ""]:
-    """max over t of lambda_max(P_t^-1 S_t): how far the future can outweigh the past; one less than the smallest ratio.
+    """Return max over t of lambda_max(P_t^-1 S_t), one less than the smallest feasible ratio.
 
     Args:
         past: the least curvature of a context, which makes P; (d, d), or one for each step, (T, d, d).
@@ -189,9 +189,9 @@ def smallest_feasible_ratio(
     weights: tuple[float, float] = (1.0, 1.0),
     before_context: bool = False,
 ) -> np.ndarray:
-    """The minimax competitive ratio, 1 + max_t lambda_max(P_t^-1 S_t): no online algorithm promises less.
+    """Return the minimax competitive ratio, 1 + max_t lambda_max(P_t^-1 S_t).
 
-    Every larger ratio can be promised. In double precision whatever JAX is set to.
+    Every larger ratio can be promised, no smaller one. Computed in double precision whatever JAX is set to.
 
     Args:
         movement: G = 2Q, (d, d); or the number(s) a = beta/m, each a problem on a line.
@@ -233,14 +233,16 @@ def smallest_feasible_ratio(
 
 
 def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
-    """The smallest ratio that a controller of x_{t+1} = F x_t + B u_t + w_t can promise for sum x'Qx + u'Ru, without an end.
+    """Return the smallest ratio that a controller of x_{t+1} = F x_t + B u_t + w_t can promise for sum x'Qx + u'Ru.
+
+    The horizon is infinite.
 
     The same 1 + lambda_max(P^-1 S): P^-1 is the Kalman filter's posterior covariance with the noise B R^-1 B' and the measurement
     covariance Q^-1, S the Riccati matrix less Q. This is the optimal ratio of competitive control (Goel and Hassibi).
 
     Args:
-        F: (n, n), how the state goes on.
-        B: (n, k), what the control does to it.
+        F: (n, n), the dynamics.
+        B: (n, k), the effect of the control.
         Q: (n, n), the cost of the state.
         R: (k, k), the cost of the control.
 
@@ -248,7 +250,7 @@ def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
     1.729844
     """
     F, B, Q, R = (np.atleast_2d(np.asarray(matrix, np.float64)) for matrix in (F, B, Q, R))
-    from scipy.linalg import solve_discrete_are  # a fifth of a second that no decision waits for
+    from scipy.linalg import solve_discrete_are  # a slow import, needed here only
 
     S = solve_discrete_are(F, B, Q, R) - Q
     prior = solve_discrete_are(F.T, np.eye(len(F)), B @ np.linalg.solve(R, B.T), np.linalg.inv(Q))
@@ -262,12 +264,12 @@ def _each_step(A: Matrix | Matrices, horizon: int) -> Matrices:
 
 @compiled
 def training_reservation(slack: Scalar) -> Result:
-    """sqrt(1 + slack) - 1, the reservation of `Guarded` with which there is always some room: for training.
+    """Return sqrt(1 + slack) - 1, a reservation of `Guarded` that always leaves some budget: for training.
 
-    The least conservative valid one, for use, is the slack itself.
+    The least conservative valid reservation, for use, is the slack itself.
 
     Args:
-        slack: that of `Guarded`, positive.
+        slack: The slack of `Guarded`, positive.
 
     >>> float(training_reservation(3.0))
     1.0
@@ -278,13 +280,13 @@ def training_reservation(slack: Scalar) -> Result:
 
 @compiled
 def guarded_ratio(m: Scalar, alpha: Scalar, beta: Scalar, slack: Scalar, form: Form = "tight") -> Result:
-    """The competitive ratio of any agent inside `Guarded` around R-OBD: (1 + slack) times R-OBD's.
+    """Return the competitive ratio of any agent inside `Guarded` around R-OBD: (1 + slack) times R-OBD's.
 
     Args:
         m: the strong convexity of the hitting cost.
         alpha: twice the smallest eigenvalue of Q.
         beta: twice the largest eigenvalue of Q.
-        slack: that of `Guarded`, positive.
+        slack: The slack of `Guarded`, positive.
         form: "tight", or "paper" as printed there. Default: "tight".
 
     >>> round(float(guarded_ratio(1.0, 10.0, 10.0, slack=1.0)), 5)
@@ -295,7 +297,7 @@ def guarded_ratio(m: Scalar, alpha: Scalar, beta: Scalar, slack: Scalar, form: F
 
 @compiled
 def clipped_prediction_error(m: Scalar, alpha: Scalar, beta: Scalar, delta: Scalar, form: Form = "tight") -> Result:
-    """The largest prediction error rho of any advice behind `ClippedAdvice` around R-OBD: (4/m)((1 + delta) CR0 + 1).
+    """Return the largest prediction error rho of any advice behind `ClippedAdvice` around R-OBD: (4/m)((1 + delta) CR0 + 1).
 
     With it Theorem 4.1 (`mla_robd_bound`) bounds MLA-ROBD whatever the advisor.
 
@@ -303,7 +305,7 @@ def clipped_prediction_error(m: Scalar, alpha: Scalar, beta: Scalar, delta: Scal
         m: the strong convexity of the hitting cost.
         alpha: twice the smallest eigenvalue of Q.
         beta: twice the largest eigenvalue of Q.
-        delta: that of `ClippedAdvice`, not negative.
+        delta: The delta of `ClippedAdvice`, not negative.
         form: "tight", or "paper" as printed there. Default: "tight".
 
     >>> round(float(clipped_prediction_error(1.0, 10.0, 10.0, delta=0.0)), 5)
