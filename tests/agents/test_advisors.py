@@ -10,8 +10,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
-from ecl2o.agents.advisors.layers import apply_affine
-from ecl2o.agents.advisors.lstm import update_cell
+from ecl2o.agents.advisors.networks import apply_affine, update_cell
 
 
 def tracking(dim: int) -> ec.Problem:

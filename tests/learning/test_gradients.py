@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
-from ecl2o.agents.advisors.layers import Affine
+from ecl2o.agents.advisors.networks import Affine
 from ecl2o.learning import gradients
 from ecl2o.learning.gradients import Surrogate
 from ecl2o.learning.losses import fix_scale

@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ecl2o.agents import MLAROBD, AbstractAgent, Calibration, Observation, Start, calibrate
-from ecl2o.agents.advisors.layers import Affine, Scaling
+from ecl2o.agents.advisors.networks import Affine, Scaling
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import as_float, check_count, check_positive
 

@@ -3,9 +3,7 @@
 # Loaded because policy files name their classes.
 from ecl2o.agents.advisors import constant_weight, guard_aware_correction  # noqa: F401
 from ecl2o.agents.advisors.fixed import Fixed
-from ecl2o.agents.advisors.layers import Scaling
-from ecl2o.agents.advisors.lstm import LSTM
-from ecl2o.agents.advisors.mlp import MLP
+from ecl2o.agents.advisors.networks import LSTM, MLP, Scaling
 from ecl2o.agents.advisors.online_ridge import OnlineRidge
 from ecl2o.agents.advisors.seasonal_linear import SeasonalLinear
 

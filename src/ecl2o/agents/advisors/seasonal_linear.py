@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents.advisors.mlp import refuse_unless_fitting
+from ecl2o.agents.advisors.networks import check_dimensions
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import check_count, to_device
@@ -68,7 +68,7 @@ class SeasonalLinear(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> RecentContexts:
         features, dim = self.weights.weight.shape
-        refuse_unless_fitting("SeasonalLinear", (features - dim) // (self.recent + self.ahead + 1), dim, start)
+        check_dimensions("SeasonalLinear", (features - dim) // (self.recent + self.ahead + 1), dim, start)
         return RecentContexts.from_history(start.history, self.days * self.period)
 
     def step(self, problem: Problem, state: RecentContexts, observation: Observation):
