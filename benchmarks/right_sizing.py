@@ -30,8 +30,7 @@ from timing import pin_to_one_core
 
 import ecl2o as ec
 from ecl2o.agents.advisors import Scaling
-from ecl2o.paper.right_sizing import cheapest_actions, make_synthetic_workload
-from ecl2o.paper.right_sizing_cost import Cluster
+from ecl2o.paper.right_sizing import Cluster, cheapest_actions, make_synthetic_workload
 
 BATCH, TRUST, MU = 50, 0.5, 0.6
 CLUSTER = Cluster()

@@ -14,7 +14,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.act import lock_state
 from ecl2o.act.lines import LineReader
-from ecl2o.paper.right_sizing_cost import Cluster
+from ecl2o.paper.right_sizing import Cluster
 from ecl2o.policy import Contract, policy_file
 
 from .conftest import TESTED

@@ -152,7 +152,7 @@ def test_where_the_report_fails_no_policy_is_written(ecl2o, tmp_path, monkeypatc
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ecl2o.plots.policy_week.draw_policy_week", fail)
+    monkeypatch.setattr("ecl2o.plots.series.draw_policy_week", fail)
     data = write_series(tmp_path / "demand.csv")
     places = ("--out", tmp_path / "rhc.ecl2o", "--report", tmp_path / "report")
     result = ecl2o("fit", data, "--column", "demand", "--advisor", "rhc", *SPLIT, *places)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ecl2o.paper.contenders import Job, run_jobs
+from ecl2o.paper.case_study import Job, run_jobs
 
 # Who runs tests in the background of a script ignores interrupts, and so would every process below it.
 LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"

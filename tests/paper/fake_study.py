@@ -7,7 +7,7 @@ from ecl2o.agents import MLAROBD, ROBD
 from ecl2o.agents.advisors import Fixed
 from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import DailyScore
-from ecl2o.paper.results import SkippedRow, Study, StudyRow, TradeOffPoint, WorstDay
+from ecl2o.paper.results import SkippedRow, StudyResults, StudyRow, TradeOffPoint, WorstDay
 from ecl2o.policy import Policy
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking, Trajectory
 
@@ -57,7 +57,7 @@ def fake_study(
     worst: float = 9.0,
     names=tuple(LABELS),
     quick: bool = False,
-) -> Study:
+) -> StudyResults:
     random = np.random.default_rng(0)
     split = Split(training_days=10, validation_days=4)
     contexts = fake_contexts(42, split, random, 2e4 if study == "demand-response" else None)
@@ -88,7 +88,7 @@ def fake_study(
     row = "ec-l2o" if "ec-l2o" in rows else names[-1]
     day = int(np.argmax(rows[row].scores[0].ratio))
     per_day = contexts.steps_per_day
-    return Study(
+    return StudyResults(
         study=study,
         title="Sustainable datacenter <demand> response",
         preset="authors-code" if study == "demand-response" else None,

@@ -1,11 +1,16 @@
 """The gradient study's arithmetic, table and figure on made-up figures, and its problems on the real weather."""
 
+import sys
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import numpy as np
 
-from ecl2o.paper import gradient_study
 from ecl2o.running import rollout_batch
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import gradient_study
 
 
 def made_up() -> gradient_study.ProblemResults:

@@ -10,7 +10,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import TestDays, score_agents, score_days
-from ecl2o.paper import generalization, shift
+from ecl2o.paper import generalization
 
 HOURS, DAYS = 6, 60
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -39,14 +39,14 @@ def networks():
     ids=["the paper's", "a leap year's", "one quarter"],
 )
 def test_quarters_are_the_calendars_and_hold_every_day_once(first, last, lengths):
-    parts = shift.split_quarters(pd.date_range(first, last))
+    parts = generalization.split_quarters(pd.date_range(first, last))
     assert [len(part.days) for part in parts] == lengths
     np.testing.assert_array_equal(np.concatenate([part.days for part in parts]), np.arange(sum(lengths)))
 
 
 def test_the_distance_sees_the_change_of_level(contexts):
     """The level rises by .3 after day 30: test days are about .3 sqrt(6) away, validation days are not."""
-    found = shift.measure_distances(contexts)
+    found = generalization.measure_distances(contexts)
     assert found["test"] > 0.25 * np.sqrt(HOURS)
     assert found["validation"] < 0.5 * found["test"]
     assert found["within"] < 0.5 * found["test"]
@@ -54,10 +54,10 @@ def test_the_distance_sees_the_change_of_level(contexts):
 
 
 def test_an_offset_moves_days_by_what_it_says_and_r_obd_does_not_notice(contexts, networks):
-    found = shift.score_shifted_days(PROBLEM, contexts, {"r-obd": [ec.ROBD()], "ec-l2o": networks})
+    found = generalization.score_shifted_days(PROBLEM, contexts, {"r-obd": [ec.ROBD()], "ec-l2o": networks})
     assert [(case.what, case.amount) for case in found[1:]] == [
-        *(("offset", amount) for amount in shift.OFFSETS),
-        *(("factor", amount) for amount in shift.FACTORS),
+        *(("offset", amount) for amount in generalization.OFFSETS),
+        *(("factor", amount) for amount in generalization.FACTORS),
     ]
     offsets = [case for case in found if case.what == "offset"]
     np.testing.assert_allclose(
@@ -65,17 +65,17 @@ def test_an_offset_moves_days_by_what_it_says_and_r_obd_does_not_notice(contexts
     )
     np.testing.assert_allclose([c.costs["r-obd"][0] for c in found], found[0].costs["r-obd"][0], rtol=1e-9)
     assert np.ptp([c.costs["ec-l2o"][0] for c in found]) > 0.1
-    home = shift.make_training_test_days(PROBLEM, contexts)
+    home = generalization.make_training_test_days(PROBLEM, contexts)
     expected = [score_days(agent, home).average_cost for agent in networks]
     np.testing.assert_allclose(found[0].costs["ec-l2o"], expected, rtol=1e-12)
 
 
 def test_what_is_saved_grows_with_distance_where_it_does():
     cases = [
-        shift.ShiftedDays("offset", d, d, {"a": np.array([1.0 + 3 * d, 1.0]), "b": np.array([1.0 + d, 1.0])})
+        generalization.ShiftedDays("offset", d, d, {"a": np.array([1.0 + 3 * d, 1.0]), "b": np.array([1.0 + d, 1.0])})
         for d in (0.0, 1.0, 2.0)
     ]
-    found = shift.measure_savings(cases, "a", "b")
+    found = generalization.measure_savings(cases, "a", "b")
     np.testing.assert_allclose(found["slope"]["per_seed"], [2.0, 0.0], atol=1e-12)
     np.testing.assert_allclose(found["furthest"]["per_seed"], [4.0, 0.0], atol=1e-12)
 

@@ -56,7 +56,7 @@ def alpha(
     if figure is not None:
         import pandas as pd
 
-        from ecl2o.plots.alphas import draw_alphas
+        from ecl2o.plots.series import draw_alphas
         from ecl2o.plots.style import save_figure
 
         unit = metadata.columns[0] if len(metadata.columns) == 1 else "units of the file"

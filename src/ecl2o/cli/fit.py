@@ -114,7 +114,7 @@ def fit(
         save(out, fitted.policy)
     else:
         from ecl2o.plots.folder import atomic_folder, write_results
-        from ecl2o.plots.policy_week import draw_policy_week
+        from ecl2o.plots.series import draw_policy_week
 
         with atomic_folder(report, "--report") as folder:  # both are written, or neither
             about = {"format": 1, "study": "own-series"}

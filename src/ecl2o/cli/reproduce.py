@@ -11,7 +11,7 @@ from ecl2o.cli import options, output, tables
 
 if TYPE_CHECKING:
     from ecl2o.fitting.progress import Progress
-    from ecl2o.paper.results import Study
+    from ecl2o.paper.results import StudyResults
 
 _STUDY_KEY = "study"
 _FILE_KEYS = ("weather", "workload")
@@ -118,7 +118,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _prepared(name: str, values: dict[str, Any]) -> "Callable[[Progress], Study]":
+def _prepared(name: str, values: dict[str, Any]) -> "Callable[[Progress], StudyResults]":
     """The study with its settings checked, ready to run."""
     import pydantic
 
@@ -146,14 +146,14 @@ def _settings_and_run(name: str) -> tuple[Any, Any]:
     raise ValueError(f"{_STUDY_KEY} must be demand-response or right-sizing, got {name!r}.")
 
 
-def _repeatable(study: "Study") -> dict[str, Any]:
+def _repeatable(study: "StudyResults") -> dict[str, Any]:
     """What config.toml holds: all settings, with files by their full paths, so that it works from any folder."""
     settings = {_STUDY_KEY: study.study, **study.settings}
     files = {key: str(Path(settings[key]).resolve()) for key in _FILE_KEYS if settings.get(key) is not None}
     return settings | files
 
 
-def _print_table(study: "Study") -> None:
+def _print_table(study: "StudyResults") -> None:
     from rich.table import Table
 
     from ecl2o.paper.results import HEADINGS, format_cells, reported_rows, table_notes

@@ -4,8 +4,7 @@ Imports `problem` only; imported from `recipes` on.
 """
 
 from ecl2o.data.contexts import Contexts, Days, PartDays, Split, parse_day_start, series_contexts, trim_to_whole_days
-from ecl2o.data.frames import frame_series
-from ecl2o.data.series import SeriesMetadata, read_series
+from ecl2o.data.series import SeriesMetadata, frame_series, read_series
 from ecl2o.data.shortage import (
     AUTHORS_SOLAR,
     AUTHORS_WIND,

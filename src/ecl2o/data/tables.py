@@ -257,7 +257,7 @@ def _remove_grouping(cells: pd.Series, decimal: str) -> pd.Series:
     spaced = cells.map(lambda cell: _SPACED.fullmatch(cell) is not None)
     cells = cells.where(~spaced, cells.str.replace(_SPACES, "", regex=True))
     separator = "," if decimal == "." else "."
-    having = cells[cells.str.contains(separator, regex=False)]
+    having = pd.Series(cells[cells.str.contains(separator, regex=False)])
     grouped = len(having) > 0 and having.map(lambda cell: _IN_GROUPS[decimal].fullmatch(cell) is not None).all()
     # In files with a decimal comma, 1.234 alone may be either: some cell must show both signs, or two points.
     if grouped and (decimal == "." or having.map(lambda cell: "," in cell or cell.count(".") > 1).any()):

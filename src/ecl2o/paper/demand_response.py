@@ -4,10 +4,9 @@ Contexts are the power shortage by hour, actions the load that is shed; f = 1/2 
 validation and test days, and how they are scored, are described in docs/reproduction.md.
 """
 
-import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,29 +21,25 @@ from ecl2o.fitting.guarded_training import competitive_ridge, train_guard
 from ecl2o.fitting.progress import Progress, ignore_progress
 from ecl2o.fitting.settings import PromiseSpec
 from ecl2o.learning import CalibratedLoss, fit_many
-from ecl2o.offline import oracle_days
-from ecl2o.paper import generalization, shift
-from ecl2o.paper.contenders import (
+from ecl2o.paper import generalization
+from ecl2o.paper.case_study import (
     AUTHORS_EXAMPLE,
     PAPER_MU,
     PAPER_TRUST,
+    AbstractStudy,
     Job,
     StudyAgent,
     TunedAgents,
     authors_agents,
     expert_agents,
-    make_policies,
     network_agents,
-    oracle_row,
     planner_agent,
-    run_jobs,
-    score_study,
-    score_trade_off,
+    run_study,
     tuned_agent,
 )
 from ecl2o.paper.networks import AuthorsTraining, CalibratedTraining, NetworkTraining, StandaloneTraining, untrained_key
 from ecl2o.paper.pareto import ChosenSetting, SweepRecord, average_over_seeds, choose_settings
-from ecl2o.paper.results import StageTimer, Study, TradeOffPoint, WorstDay, row_points
+from ecl2o.paper.results import StudyResults, StudyRow
 from ecl2o.paper.settings import DEMAND_RESPONSE, DemandResponseSettings
 from ecl2o.paper.sweep_grid import Network, Setting
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
@@ -70,11 +65,18 @@ TRUSTS = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 SHIFTED = ("r-obd", "pure-ml", "mla-robd", "ec-l2o", "ec-l2o-tuned")
 
 
-class DemandResponse:
-    """The data of one run of the study: contexts, problem, and the days it is judged on."""
+class DemandResponse(AbstractStudy):
+    """The demand-response study on one year of weather."""
+
+    name = "demand-response"
+    title = "Sustainable datacenter demand response"
+    description = DEMAND_RESPONSE
+    trade_off_rows = ("rhc", "seasonal", "guarded")
+    settings: DemandResponseSettings
 
     def __init__(self, settings: DemandResponseSettings):
         self.settings = settings
+        self.chosen: list[ChosenSetting] = []
         self.contexts: Contexts = weather_contexts(
             settings.weather, settings.preset, settings.base_shortage, settings.fill
         )
@@ -141,20 +143,16 @@ class DemandResponse:
         trained, _ = train_guard(guard, self.problem, self.contexts, period=HOURS, steps=steps)
         return Periodic(trained, HOURS)
 
-    def score(self, name: str, entry: StudyAgent, agent: AbstractAgent) -> DailyScore:
-        """Test an agent; one that learns while it runs keeps its memory over midnight, and has seen all that went before."""
+    def score(self, name: str, spec: StudyAgent, agent: AbstractAgent) -> DailyScore:
+        """Score an agent; `guarded` learns while it runs, so it starts with all earlier days and runs on over midnight."""
         if name == "guarded":
             split = self.contexts.split
             seen = (split.training_days + split.validation_days) * HOURS
             return score_runs(*stream_days(agent, self.problem, *self.contexts.test_days(seen)), self.test)
-        return score_days(agent, self.test, entry.forecaster)
+        return score_days(agent, self.test, spec.forecaster)
 
-    def validation_cost(self, agents: Sequence[AbstractAgent]) -> float:
-        """Mean normalised cost on the validation days: what hyper-parameters are chosen by."""
-        return float(np.mean([score.average_cost for score in score_agents(agents, self.validation)]))
-
-    def choices(self, calibrated: dict[CalibratedTraining, MLAROBD]) -> list[ChosenSetting]:
-        """EC-L2O's trust and mu by the validation days: by cost, and by cost and ratio."""
+    def _choose(self, calibrated: dict[CalibratedTraining, MLAROBD]) -> list[ChosenSetting]:
+        """Choose EC-L2O's trust and mu on the validation days: by cost, and by cost and ratio."""
         network: Network = "lstm" if self.network_kind is LSTM else "mlp"
         tried = [s for s in calibrated if (s.trust, s.mu) in self.tuning]
         scores = score_agents([calibrated[s] for s in tried], self.validation)
@@ -169,185 +167,140 @@ class DemandResponse:
         bound = theory.robd_ratio(1.0, self.settings.alpha, self.settings.alpha)
         return choose_settings(average_over_seeds(records), network, float(bound))
 
+    def make_jobs(self) -> list[Job]:
+        seeds, quick, networks = self.settings.seed_numbers, self.settings.quick, self.networks
+        first = seeds[0]
+        calibrated = [CalibratedTraining(trust, mu, seed) for trust, mu in self.tuning for seed in seeds]
+        calibrated += [setting for setting in self.theorem_settings if setting not in calibrated]
+        half = -(-len(calibrated) // 2)
+        alone = [StandaloneTraining(0.0, seed) for seed in seeds] + [
+            StandaloneTraining(kappa, first) for kappa in (() if quick else KAPPAS)
+        ]
+        authors = [AuthorsTraining(trust, weight, seed) for trust, weight in self._authors_settings for seed in seeds]
+        jobs = [Job("EC-L2O, authors' loss", lambda report: networks.train_authors(authors, report))] if authors else []
+        return [
+            *jobs,
+            Job("EC-L2O, first half", lambda report: networks.train_calibrated(calibrated[:half], report)),
+            Job("EC-L2O, second half", lambda report: networks.train_calibrated(calibrated[half:], report)),
+            Job("PureML", lambda report: networks.train_alone(alone, report)),
+            Job("seasonal", self.train_seasonal),
+            Job("guarded", lambda report: self.train_guarded()),
+            Job("EC-L2O on test days", self.train_references),
+        ]
 
-def run(settings: DemandResponseSettings, progress: Progress = ignore_progress) -> Study:
-    """Train, test and collect everything the report shows."""
-    timer = StageTimer()
-    progress("weather", 0, 1)
-    study = DemandResponse(settings)
-    progress("weather", 1, 1)
-    timer.record("weather")
-    trained = run_jobs(_jobs(study), progress)
-    timer.record("training")
-    chosen = study.choices(_calibrated(trained))
-    entries = _entries(study, trained, chosen)
-    oracle_score = score_runs(*oracle_days(study.problem, study.test.x0, study.test.days), study.test)
-    scored, skipped = score_study(entries, lambda name, agent: study.score(name, entries[name], agent), progress)
-    rows = {"oracle": oracle_row(oracle_score), **scored}
-    trade_off = _trade_off(study, trained, progress) + row_points(rows, ("rhc", "seasonal", "guarded"))
-    timer.record("testing")
-    extra = {
-        "choices": [choice.as_json() for choice in chosen],
-        "shift": shift.measure_shift(
-            study.contexts, study.test, rows, {name: entries[name].agents for name in SHIFTED}
-        ),
-        "theorems": _theorems(study, trained),
-    }
-    timer.record("shift")
-    weather = study.contexts.metadata
-    assert isinstance(weather, WeatherMetadata)
-    about = {
-        "study": "demand-response",
-        "preset": settings.preset,
-        "context_scale": study.contexts.scale,
-        "training_steps": settings.training_steps,
-        "seed": settings.seed,
-    }
-    return Study(
-        study="demand-response",
-        title="Sustainable datacenter demand response",
-        preset=settings.preset,
-        contexts=study.contexts,
-        constants={"m": 1.0, "alpha": settings.alpha, "beta": settings.alpha},
-        seeds=settings.seed_numbers,
-        oracle_average_cost=float(np.mean(study.test.oracle_cost)),
-        test_days=study.test.days.shape[0],
-        rows=rows,
-        trade_off=trade_off,
-        worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
-        policies=make_policies({name: entries[name] for name in scored}, study.problem, study.contexts, about),
-        settings=settings.as_run(),
-        weather={**_plain(dataclasses.asdict(weather)), "base_shortage": study.contexts.base_shortage},
-        seconds=timer.seconds,
-        extra=extra,
-        skipped=skipped,
-        problem=DEMAND_RESPONSE.format(m=1.0, alpha=settings.alpha),
-    )
+    @property
+    def _authors_settings(self) -> tuple[tuple[float, float], ...]:
+        """(trust, weight) that are trained with the authors' loss."""
+        return ((PAPER_TRUST, PAPER_MU), AUTHORS_EXAMPLE) if self.settings.preset == "authors-code" else ()
+
+    def make_agents(self, trained: dict[str, Any]) -> dict[str, StudyAgent]:
+        chosen = self.chosen = self._choose(_calibrated(trained))
+        seeds, calibrated = self.settings.seed_numbers, _calibrated(trained)
+        alone: list[PureML] = [trained["PureML"][StandaloneTraining(0.0, seed)] for seed in seeds]
+
+        def with_seeds(trust: float | None, mu: float | None) -> list[MLAROBD]:
+            return [agent for s, agent in calibrated.items() if (s.trust, s.mu) == (trust, mu) and s.seed in seeds]
+
+        def chosen_by(choice: ChosenSetting, how: str) -> TunedAgents:
+            trust, mu = choice.setting.trust, choice.setting.mu
+            assert trust is not None
+            assert mu is not None
+            return TunedAgents(trust, mu, how, with_seeds(trust, mu))
+
+        paper = with_seeds(PAPER_TRUST, PAPER_MU)
+        tuned = chosen_by(chosen[0], "chosen by cost on the validation month")
+        careful = chosen_by(chosen[1], "chosen by cost and ratio on the validation month")
+        differ = chosen[0].setting != chosen[1].setting
+        seasonal_trust, seasonal = self._choose_best(trained["seasonal"])
+        kind = self.network_kind.__name__
+        authors = [
+            [trained["EC-L2O, authors' loss"][AuthorsTraining(*pair, seed)] for seed in seeds]
+            for pair in self._authors_settings
+        ]
+        return {
+            **expert_agents(),
+            "rhc": planner_agent(HOURS),
+            **network_agents(kind, alone, paper, tuned),
+            **({"ec-l2o-careful": tuned_agent(kind, careful, "careful")} if differ else {}),
+            **(authors_agents(kind, *authors) if authors else {}),
+            "seasonal": StudyAgent(
+                "Seasonal",
+                "A linear advisor on a rolling profile, trained through the calibrator on 4-day windows.",
+                {"trust": seasonal_trust, "mu": 0.0, "advisor": "SeasonalLinear"},
+                seasonal,
+            ),
+            "guarded": StudyAgent(
+                f"Guarded, {PROMISE:g}",
+                f"A regression that learns while it runs, corrected and trained through a guard: at most {PROMISE:g} times the "
+                "optimum of the day, whatever happens.",
+                {"ratio": PROMISE, "horizon": HOURS, "advisor": "OnlineRidge"},
+                [trained["guarded"]],
+            ),
+        }
+
+    def _choose_best(self, candidates: dict[Any, list]) -> tuple[Any, list]:
+        """Return the candidate with the lowest validation cost, and its agents."""
+        costs = {
+            setting: np.mean([score.average_cost for score in score_agents(agents, self.validation)])
+            for setting, agents in candidates.items()
+        }
+        best = min(costs, key=lambda setting: costs[setting])
+        return best, candidates[best]
+
+    def make_trade_off_cases(
+        self, trained: dict[str, Any], agents: dict[str, StudyAgent]
+    ) -> list[tuple[str, str, AbstractAgent]]:
+        first = self.settings.seed_numbers[0]
+        advisor = trained["PureML"][StandaloneTraining(0.0, first)].advisor
+        cases: list[tuple[str, str, AbstractAgent]] = [("r-obd", "", ROBD())]
+        cases += [("pure-ml", f"kappa {s.kappa:g}", a) for s, a in trained["PureML"].items() if s.seed == first]
+        cases += [("switch", f"gamma {gamma:g}", Switch(advisor, gamma=gamma)) for gamma in GAMMAS]
+        cases += [("mla-robd", f"trust {trust:g}", MLAROBD(advisor, trust)) for trust in TRUSTS]
+        cases += [
+            ("ec-l2o", f"trust {s.trust:g}, mu {s.mu:g}", a) for s, a in _calibrated(trained).items() if s.seed == first
+        ]
+        return cases
+
+    def measure(
+        self, trained: dict[str, Any], agents: dict[str, StudyAgent], rows: dict[str, StudyRow]
+    ) -> dict[str, Any]:
+        shifted = {name: agents[name].agents for name in SHIFTED}
+        return {
+            "choices": [choice.as_json() for choice in self.chosen],
+            "shift": generalization.measure_shift(self.contexts, self.test, rows, shifted),
+            "theorems": self._evaluate_theorems(trained),
+        }
+
+    def _evaluate_theorems(self, trained: dict[str, Any]) -> list[dict[str, Any]]:
+        """Evaluate Theorems 5.1 and 5.2 for EC-L2O (first seed)."""
+        problem, contexts = self.problem, self.contexts
+        training, use = (
+            of(problem, contexts) for of in (generalization.solve_training_days, generalization.solve_test_days)
+        )
+        return [
+            {"trust": setting.trust, "mu": setting.mu}
+            | generalization.evaluate_theorems(
+                _calibrated(trained)[setting],
+                trained["EC-L2O on test days"][setting],
+                problem,
+                training,
+                use,
+                mu=setting.mu,
+                rho_bar=setting.rho_bar,
+                diameter=float(np.ptp(contexts.values)),
+            )
+            for setting in self.theorem_settings
+        ]
+
+    def describe_source(self) -> dict[str, Any]:
+        assert isinstance(self.contexts.metadata, WeatherMetadata)
+        return self.contexts.metadata.as_dict() | {"base_shortage": self.contexts.base_shortage}
 
 
-def _jobs(study: DemandResponse) -> list[Job]:
-    """Everything that is trained, the longest first."""
-    seeds, quick, networks = study.settings.seed_numbers, study.settings.quick, study.networks
-    first = seeds[0]
-    calibrated = [CalibratedTraining(trust, mu, seed) for trust, mu in study.tuning for seed in seeds]
-    calibrated += [setting for setting in study.theorem_settings if setting not in calibrated]
-    half = -(-len(calibrated) // 2)
-    alone = [StandaloneTraining(0.0, seed) for seed in seeds] + [
-        StandaloneTraining(kappa, first) for kappa in (() if quick else KAPPAS)
-    ]
-    authors = [AuthorsTraining(trust, weight, seed) for trust, weight in _authors_settings(study) for seed in seeds]
-    return [
-        *([Job("EC-L2O, authors' loss", lambda report: networks.train_authors(authors, report))] if authors else []),
-        Job("EC-L2O, first half", lambda report: networks.train_calibrated(calibrated[:half], report)),
-        Job("EC-L2O, second half", lambda report: networks.train_calibrated(calibrated[half:], report)),
-        Job("PureML", lambda report: networks.train_alone(alone, report)),
-        Job("seasonal", study.train_seasonal),
-        Job("guarded", lambda report: study.train_guarded()),
-        Job("EC-L2O on test days", study.train_references),
-    ]
-
-
-def _authors_settings(study: DemandResponse) -> tuple[tuple[float, float], ...]:
-    """(trust, weight) that are trained with the authors' loss."""
-    return ((PAPER_TRUST, PAPER_MU), AUTHORS_EXAMPLE) if study.settings.preset == "authors-code" else ()
+def run(settings: DemandResponseSettings, progress: Progress = ignore_progress) -> StudyResults:
+    """Run the demand-response study."""
+    return run_study(DemandResponse, "weather", settings, progress)
 
 
 def _calibrated(trained: dict[str, Any]) -> dict[CalibratedTraining, MLAROBD]:
     return {**trained["EC-L2O, first half"], **trained["EC-L2O, second half"]}
-
-
-def _entries(study: DemandResponse, trained: dict[str, Any], chosen: list[ChosenSetting]) -> dict[str, StudyAgent]:
-    """The table's rows in order, without the oracle."""
-    seeds, calibrated = study.settings.seed_numbers, _calibrated(trained)
-    alone: list[PureML] = [trained["PureML"][StandaloneTraining(0.0, seed)] for seed in seeds]
-
-    def with_seeds(trust: float | None, mu: float | None) -> list[MLAROBD]:
-        return [agent for s, agent in calibrated.items() if (s.trust, s.mu) == (trust, mu) and s.seed in seeds]
-
-    def chosen_by(choice: ChosenSetting, how: str) -> TunedAgents:
-        trust, mu = choice.setting.trust, choice.setting.mu
-        assert trust is not None
-        assert mu is not None
-        return TunedAgents(trust, mu, how, with_seeds(trust, mu))
-
-    paper = with_seeds(PAPER_TRUST, PAPER_MU)
-    tuned = chosen_by(chosen[0], "by its cost on the validation month")
-    careful = chosen_by(chosen[1], "by its cost and its ratio on the validation month")
-    seasonal_trust, seasonal = _best(study, trained["seasonal"])
-    kind = study.network_kind.__name__
-    authors = [
-        [trained["EC-L2O, authors' loss"][AuthorsTraining(*pair, seed)] for seed in seeds]
-        for pair in _authors_settings(study)
-    ]
-    return {
-        **expert_agents(),
-        "rhc": planner_agent(HOURS),
-        **network_agents(kind, alone, paper, tuned),
-        **({} if chosen[0].setting == chosen[1].setting else {"ec-l2o-careful": tuned_agent(kind, careful, "careful")}),
-        **(authors_agents(kind, *authors) if authors else {}),
-        "seasonal": StudyAgent(
-            "Seasonal",
-            "A linear advisor on a rolling profile, trained through the calibrator on 4-day windows.",
-            {"trust": seasonal_trust, "mu": 0.0, "advisor": "SeasonalLinear"},
-            seasonal,
-        ),
-        "guarded": StudyAgent(
-            f"Guarded, {PROMISE:g}",
-            f"A regression that learns while it runs, corrected and trained through a guard: at most {PROMISE:g} times the "
-            "optimum of the day, whatever happens.",
-            {"ratio": PROMISE, "horizon": HOURS, "advisor": "OnlineRidge"},
-            [trained["guarded"]],
-        ),
-    }
-
-
-def _best(study: DemandResponse, candidates: dict[Any, list]) -> tuple[Any, list]:
-    """The candidate with the lowest validation cost, and its agents."""
-    costs = {setting: study.validation_cost(agents) for setting, agents in candidates.items()}
-    best = min(costs, key=lambda setting: costs[setting])
-    return best, candidates[best]
-
-
-def _trade_off(study: DemandResponse, trained: dict[str, Any], progress: Progress) -> list[TradeOffPoint]:
-    """Average cost against ratio over the parameters that trade one for the other (first seed)."""
-    first = study.settings.seed_numbers[0]
-    advisor = trained["PureML"][StandaloneTraining(0.0, first)].advisor
-    cases: list[tuple[str, str, AbstractAgent]] = [("r-obd", "", ROBD())]
-    cases += [("pure-ml", f"kappa {s.kappa:g}", a) for s, a in trained["PureML"].items() if s.seed == first]
-    cases += [("switch", f"gamma {gamma:g}", Switch(advisor, gamma=gamma)) for gamma in GAMMAS]
-    cases += [("mla-robd", f"trust {trust:g}", MLAROBD(advisor, trust)) for trust in TRUSTS]
-    cases += [
-        ("ec-l2o", f"trust {s.trust:g}, mu {s.mu:g}", a) for s, a in _calibrated(trained).items() if s.seed == first
-    ]
-    return score_trade_off(cases, study.test, progress)
-
-
-def _theorems(study: DemandResponse, trained: dict[str, Any]) -> list[dict[str, Any]]:
-    """Theorems 5.1 and 5.2 for EC-L2O (first seed)."""
-    problem, contexts = study.problem, study.contexts
-    training, use = (
-        of(problem, contexts) for of in (generalization.solve_training_days, generalization.solve_test_days)
-    )
-    return [
-        {"trust": setting.trust, "mu": setting.mu}
-        | generalization.evaluate_theorems(
-            _calibrated(trained)[setting],
-            trained["EC-L2O on test days"][setting],
-            problem,
-            training,
-            use,
-            mu=setting.mu,
-            rho_bar=setting.rho_bar,
-            diameter=float(np.ptp(contexts.values)),
-        )
-        for setting in study.theorem_settings
-    ]
-
-
-def _plain(value: Any) -> Any:
-    """JSON's types only."""
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -28,10 +28,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ecl2o import theory
+from ecl2o.paper.generalization import split_quarters
 from ecl2o.paper.pareto import pareto_front
-from ecl2o.paper.results import Study, StudyRow, TradeOffPoint, find_best_row, is_unfinished, reported_rows
-from ecl2o.paper.shift import split_quarters
-from ecl2o.plots.policy_week import find_median_week, slice_days, sum_coordinates, to_wall_clock
+from ecl2o.paper.results import StudyResults, StudyRow, TradeOffPoint, find_best_row, is_unfinished, reported_rows
+from ecl2o.plots.series import find_median_week, slice_days, sum_coordinates, to_wall_clock
 from ecl2o.plots.style import (
     BLACK,
     BLUE,
@@ -99,7 +99,7 @@ def _draw_form(axes, rho, m, alpha, beta, trusts, form: Form) -> None:
 _ROOM = 1.22  # of the axis for the numbers at the ends of bars
 
 
-def draw_bars(study: Study) -> Figure:
+def draw_bars(study: StudyResults) -> Figure:
     """Two panels; error bars are one standard deviation over seeds."""
     rows = reported_rows(study)
     with apply_style():
@@ -160,7 +160,7 @@ def _means(rows: list[StudyRow], figure: str) -> tuple[np.ndarray, np.ndarray]:
 _MOVED_DAYS_PANELS = (("offset", "a number added to every context"), ("factor", "every context times a number"))
 
 
-def draw_moved_days(study: Study) -> Figure:
+def draw_moved_days(study: StudyResults) -> Figure:
     """Average cost over the oracle's, mean and standard deviation over seeds; the amounts are on the axis below."""
     cases = study.extra["shift"]["moved"]
     names = list(cases[0]["cost"])
@@ -198,7 +198,7 @@ def draw_moved_days(study: Study) -> Figure:
 _PERPLEXITY = 30.0
 
 
-def draw_shift(study: Study, seed: int = 0) -> Figure:
+def draw_shift(study: StudyResults, seed: int = 0) -> Figure:
     """One map of all days, each day a point; a panel per quarter of the test days, beside the training and validation days."""
     contexts = study.contexts
     per_day = contexts.steps_per_day
@@ -251,7 +251,7 @@ _TAIL_PANELS = (
 )
 
 
-def draw_tails(study: Study) -> Figure:
+def draw_tails(study: StudyResults) -> Figure:
     """Ratio against percentile, 90 to 100 (the competitive ratio), means over seeds."""
     rows = [row for row in reported_rows(study) if row.name != "oracle"]
     with apply_style():
@@ -264,7 +264,7 @@ def draw_tails(study: Study) -> Figure:
         return figure
 
 
-def draw_highest_tails(study: Study) -> Figure:
+def draw_highest_tails(study: StudyResults) -> Figure:
     """The same beyond the 99th percentile, in two panels, with the spread over seeds: the paper's Figure 6."""
     with apply_style():
         figure = new_figure(height=3.2)
@@ -278,7 +278,7 @@ def draw_highest_tails(study: Study) -> Figure:
         return figure
 
 
-def _draw_tail(axes, rows: list[StudyRow], study: Study, levels: np.ndarray, spread: bool = False) -> None:
+def _draw_tail(axes, rows: list[StudyRow], study: StudyResults, levels: np.ndarray, spread: bool = False) -> None:
     look = row_looks(list(study.rows))
     axes.set_yscale("log")
     for place, row in enumerate(rows):
@@ -315,7 +315,7 @@ def _by_height(axes):
     return order, [line.get_label() for line in order]
 
 
-def draw_trade_off(study: Study) -> Figure:
+def draw_trade_off(study: StudyResults) -> Figure:
     """Every setting as a point; a line joins those of a family that are not dominated. Down and left is better."""
     hidden = set(study.rows) - {row.name for row in reported_rows(study)}
     points = [
@@ -355,7 +355,7 @@ def _coordinates(points: Sequence[TradeOffPoint]) -> tuple[list[float], list[flo
 _COLUMNS = 4
 
 
-def draw_worst_day(study: Study) -> Figure:
+def draw_worst_day(study: StudyResults) -> Figure:
     """One small panel per row, all on the same axes, with the context and the oracle in each."""
     day, units = study.worst_day, find_units(study)
     time = to_wall_clock(day.time)
@@ -402,10 +402,10 @@ class ReportFigure:
     stem: str
     title: str
     caption: str
-    draw: Callable[[Study], Figure]
+    draw: Callable[[StudyResults], Figure]
 
 
-def report_figures(study: Study) -> list[ReportFigure]:
+def report_figures(study: StudyResults) -> list[ReportFigure]:
     """The figures in the order of the report."""
     worst, rows = study.worst_day, study.rows
     label = rows[worst.row].label
@@ -498,14 +498,14 @@ _MOVED_DAYS = ReportFigure(
 )
 
 
-def save_report_figure(report_figure: ReportFigure, study: Study, folder: Path) -> None:
+def save_report_figure(report_figure: ReportFigure, study: StudyResults, folder: Path) -> None:
     """Draw a figure into a folder, once per format."""
     figure = report_figure.draw(study)
     for kind in REPORT_FORMATS:
         save_figure(figure, folder / f"{report_figure.stem}.{kind}")
 
 
-def _describe_worst_day(study: Study) -> str:
+def _describe_worst_day(study: StudyResults) -> str:
     """What there is to see on the worst day: often next to nothing, and that is the point."""
     day, test = study.worst_day.contexts, study.contexts.test_days().days
     moved = float(np.ptp(day, axis=0).max() / max(float(np.ptp(test)), 1e-300))
@@ -520,7 +520,7 @@ def _describe_worst_day(study: Study) -> str:
     )
 
 
-def _describe_constant_curvature(study: Study) -> str:
+def _describe_constant_curvature(study: StudyResults) -> str:
     """Why R-OBD's line is higher than its worst day in the table can be."""
     if study.study != "demand-response":
         return ""
@@ -533,7 +533,7 @@ def _describe_constant_curvature(study: Study) -> str:
     )
 
 
-def _draw_study_bounds(study: Study) -> Figure:
+def _draw_study_bounds(study: StudyResults) -> Figure:
     constants = study.constants
     return draw_bounds(constants["m"], constants["alpha"], constants["beta"], TRUSTS)
 
@@ -552,7 +552,7 @@ class Units:
         return self.action == self.context
 
 
-def find_units(study: Study) -> Units:
+def find_units(study: StudyResults) -> Units:
     """Power for demand response, requests and racks for right-sizing, plain numbers for anything else."""
     if study.contexts.base_shortage is not None:
         in_watts = 1 / study.contexts.scale
@@ -565,7 +565,7 @@ def find_units(study: Study) -> Units:
     return Units("value", "value") if study.contexts.dim == 1 else Units("contexts", "actions, total")
 
 
-def draw_week(study: Study) -> Figure:
+def draw_week(study: StudyResults) -> Figure:
     """The week whose optimum costs the median of all test weeks (first seed)."""
     units, rows = find_units(study), study.rows
     shown = dict.fromkeys(("oracle", find_best_row(study, "average_cost").name, "r-obd"))

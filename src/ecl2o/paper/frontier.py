@@ -28,7 +28,7 @@ from ecl2o.fitting.settings import Per, PromiseSpec, check_alpha, renewed
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.learning.guarded_loss import record_forecasts
-from ecl2o.paper.contenders import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST, Job, run_jobs
+from ecl2o.paper.case_study import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST, Job, run_jobs
 from ecl2o.paper.demand_response import LEARNING_RATES, TUNING
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
 from ecl2o.running import stream_days

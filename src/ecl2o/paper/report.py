@@ -25,7 +25,7 @@ from ecl2o.paper.frontier_figures import draw_fronts
 from ecl2o.paper.pareto import SweepRecord, average_over_seeds
 from ecl2o.paper.results import (
     HEADINGS,
-    Study,
+    StudyResults,
     find_best_row,
     format_cells,
     format_number,
@@ -65,7 +65,7 @@ _AUTHORS = (
 )
 
 
-def page(study: Study, settings: str, figures: Mapping[ReportFigure, Path]) -> str:
+def page(study: StudyResults, settings: str, figures: Mapping[ReportFigure, Path]) -> str:
     """The report of a study; `settings` is the text of config.toml, `figures` the SVG file of each figure."""
     parts = [
         _head(study),
@@ -90,7 +90,7 @@ def _section(title: str, content: str) -> str:
     return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
 
 
-def _head(study: Study) -> str:
+def _head(study: StudyResults) -> str:
     cheapest, safest = find_best_row(study, "average_cost"), find_best_row(study, "competitive_ratio")
     facts = [
         f"{study.test_days} test days",
@@ -109,7 +109,7 @@ def _head(study: Study) -> str:
     )
 
 
-def results_table(study: Study) -> str:
+def results_table(study: StudyResults) -> str:
     """The table of the page: a line for each entry, and for each that was left out, with the reason."""
     lowest = {1: find_best_row(study, "average_cost").name, 2: find_best_row(study, "competitive_ratio").name}
     lines = []
@@ -145,7 +145,7 @@ def _figures(figures: Mapping[ReportFigure, Path]) -> str:
     return "\n".join(parts)
 
 
-def _rows(study: Study) -> str:
+def _rows(study: StudyResults) -> str:
     lines = []
     for row in study.rows.values():
         parameters = ", ".join(f"{name} {_value(value)}" for name, value in row.parameters.items())
@@ -156,7 +156,7 @@ def _rows(study: Study) -> str:
     return "\n".join(['<dl class="rows">', *lines, "</dl>"])
 
 
-def _protocol(study: Study) -> str:
+def _protocol(study: StudyResults) -> str:
     asked = {row.label: row.parameters["forecaster"] for row in study.rows.values() if "forecaster" in row.parameters}
     forecasters = "".join(f"{label} asks {_value(forecaster)}. " for label, forecaster in asked.items())
     notes = [*_PROTOCOL, _FORECASTS.format(forecasters=forecasters)]
@@ -171,7 +171,7 @@ def _protocol(study: Study) -> str:
     return f"<ul>\n{_items(notes)}\n</ul>" + "".join(tables) + _pairs(rest, "Also measured")
 
 
-def _settings(study: Study, settings: str) -> str:
+def _settings(study: StudyResults, settings: str) -> str:
     versions = {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()}
     versions["machine"] = f"{platform.system()} {platform.machine()}"
     seconds = {name: f"{value:.1f} s" for name, value in study.seconds.items()}
@@ -184,7 +184,7 @@ def _settings(study: Study, settings: str) -> str:
     )
 
 
-def _citations(study: Study) -> str:
+def _citations(study: StudyResults) -> str:
     entries = dict.fromkeys(
         entry
         for cited in [named_citation(), *(citation(policy.agent) for policy in study.policies.values())]
@@ -242,7 +242,9 @@ def write_sweep(records: Sequence[SweepRecord], results: dict[str, Any], network
 _HEADER = "# Settings of this run. To repeat it: ecl2o reproduce --config {CONFIG} --out ANOTHER_FOLDER\n"
 
 
-def write_report(study: Study, config: dict[str, Any], folder: Path, progress: Callable[[str, int, int], None]) -> None:
+def write_report(
+    study: StudyResults, config: dict[str, Any], folder: Path, progress: Callable[[str, int, int], None]
+) -> None:
     """Everything a run leaves behind, into an empty folder; `config` is what config.toml holds."""
     drawn = report_figures(study)
     figures, policies = folder / FIGURES, folder / POLICIES

@@ -137,7 +137,7 @@ class StageTimer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
+class StudyResults:
     """Everything a study leaves behind."""
 
     study: str  # "demand-response" or "right-sizing"
@@ -199,12 +199,12 @@ def format_cells(row: StudyRow) -> tuple[str, ...]:
     )
 
 
-def reported_rows(study: Study) -> list[StudyRow]:
+def reported_rows(study: StudyResults) -> list[StudyRow]:
     """The rows of table and figures: all, but not those of networks in a quick run, which say nothing about them."""
     return [row for row in study.rows.values() if not is_unfinished(study, row)]
 
 
-def table_notes(study: Study) -> list[str]:
+def table_notes(study: StudyResults) -> list[str]:
     """What the marks in the table mean, and what is not in it."""
     found = [row.unconverged.note(row.label) for row in reported_rows(study) if row.unconverged]
     unfinished = [row.label for row in study.rows.values() if is_unfinished(study, row)]
@@ -216,7 +216,7 @@ def table_notes(study: Study) -> list[str]:
     return found
 
 
-def is_unfinished(study: Study, row: StudyRow) -> bool:
+def is_unfinished(study: StudyResults, row: StudyRow) -> bool:
     """Whether it is a network's, and a quick run's."""
     return bool(study.settings.get("quick")) and row.parameters.get("advisor") in NETWORKS
 
@@ -237,7 +237,7 @@ def format_number(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else "∞"
 
 
-def find_best_row(study: Study, figure: str) -> StudyRow:
+def find_best_row(study: StudyResults, figure: str) -> StudyRow:
     """The row, the oracle aside, with the lowest mean of a figure; one that is a result, if there is any."""
     rows = [row for row in reported_rows(study) if row.name != "oracle"]
     rows = [row for row in rows if not row.unconverged] or rows

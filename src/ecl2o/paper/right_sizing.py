@@ -1,13 +1,17 @@
-"""Workloads for the right-sizing study: a built-in synthetic one, and anybody's own series.
+"""Right-sizing a cluster: how many racks of each kind to keep on (Lin et al. 2011 made the question famous).
 
-Right-sizing a cluster: how many racks of each kind to keep on (Lin et al. 2011 made the question famous).
+The general case of the paper: actions of several numbers in a box, a hitting cost that is convex but not quadratic, movement
+that couples the coordinates. Every solve is Newton's, with bounds that are active much of the time, and EC-L2O is trained
+through them.
 
-The general case of the paper: actions of several numbers in a box, a hitting cost that is convex but not quadratic, movement that
-couples the coordinates. Every solve is Newton's, with bounds that are active much of the time, and EC-L2O is trained through
-them. Costs and units are in `problem.cluster_cost` and `right_sizing_cost`, workloads in `right_sizing_workload`; days, scores
-and results are those of the demand-response study.
+An action x holds the racks of each kind that are on besides a standby that always is, 0 <= x <= capacity; the context is the
+workload y of the hour, in thousands of requests per second (krps). `problem.cluster_cost` derives what an hour costs.
+Starting or stopping racks costs (x - z)' Q (x - z) with Q = diag(start_up) + migration s s': wear and start-up energy by kind,
+and moving sessions and caches, by the square of the change in total speed. So kinds are coupled: growing two kinds at once
+costs more than the sum, replacing one kind by another less.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,31 +28,109 @@ from ecl2o.agents import MLAROBD, OBD, OGD, ROBD, AbstractAgent, Competitive, Gu
 from ecl2o.agents.advisors import MLP, Scaling
 from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
-from ecl2o.evaluation import DailyScore, TestDays, score_days, score_runs
+from ecl2o.evaluation import TestDays
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.progress import Progress, ignore_progress
-from ecl2o.offline import oracle_days
-from ecl2o.paper.contenders import (
+from ecl2o.paper.case_study import (
     PAPER_MU,
     PAPER_TRUST,
+    AbstractStudy,
     Job,
     StudyAgent,
     TunedAgents,
     expert_agents,
-    make_policies,
     network_agents,
-    oracle_row,
     planner_agent,
-    run_jobs,
-    score_study,
-    score_trade_off,
+    run_study,
 )
 from ecl2o.paper.networks import CalibratedTraining, NetworkTraining, StandaloneTraining, untrained_key
-from ecl2o.paper.results import StageTimer, Study, StudyRow, TradeOffPoint, WorstDay, row_points
-from ecl2o.paper.right_sizing_cost import Cluster
+from ecl2o.paper.results import StudyResults, StudyRow
 from ecl2o.paper.settings import RIGHT_SIZING, RightSizingSettings
-from ecl2o.problem import Instance, Problem
+from ecl2o.problem import Box, ClusterCost, ConvexCost, Instance, Mahalanobis, Problem
 from ecl2o.running import rollout_days
+
+
+@dataclasses.dataclass(frozen=True)
+class RackKind:
+    """One kind of rack; powers in kW per rack, speed in krps per rack, racks as real numbers."""
+
+    name: str
+    capacity: float  # racks that can be on besides the standby
+    standby: float  # racks that are always on
+    speed: float  # krps per rack at nominal speed
+    idle: float  # kW per rack that is on
+    dynamic: float  # kW per rack at nominal speed, besides idle
+    losses: float  # kW per rack^2
+    start_up: float  # $ per rack^2 started or stopped within an hour
+
+
+EFFICIENT = RackKind(
+    "efficient", capacity=8.0, standby=0.5, speed=1.0, idle=3.0, dynamic=3.0, losses=0.3, start_up=0.75
+)
+STANDARD = RackKind("standard", capacity=8.0, standby=0.5, speed=1.5, idle=6.0, dynamic=7.0, losses=0.5, start_up=1.25)
+FAST = RackKind("fast", capacity=5.0, standby=0.25, speed=3.0, idle=15.0, dynamic=16.0, losses=1.5, start_up=2.5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Kinds of racks and the prices that they are run under.
+
+    >>> cluster = Cluster()
+    >>> round(float(cluster.problem().m), 6), cluster.nominal_speed
+    (0.036, 37.0)
+    """
+
+    kinds: tuple[RackKind, ...] = (EFFICIENT, STANDARD, FAST)
+    energy_price: float = 0.12  # $ per kWh
+    delay_price: float = 0.15  # $ per krps and hour at full utilisation
+    overload_price: float = 10.0  # $ per krps and hour beyond the headroom
+    headroom: float = 0.9  # share of the nominal speed beyond which requests are late
+    softness: float = 0.5  # krps, over which lateness sets in
+    migration: float = 0.4  # $ per krps^2 of change in total speed within an hour
+
+    def __post_init__(self):
+        if not self.kinds:
+            raise ValueError("kinds must not be empty.")
+        if not self.migration >= 0:
+            raise ValueError(f"migration must not be negative, got {self.migration}.")
+
+    def of_kinds(self, figure: str) -> np.ndarray:
+        """One figure of every kind, e.g. `speed`."""
+        return np.array([getattr(kind, figure) for kind in self.kinds])
+
+    @property
+    def nominal_speed(self) -> float:
+        """What the whole cluster serves with everything on, in krps."""
+        return float(self.of_kinds("speed") @ (self.of_kinds("capacity") + self.of_kinds("standby")))
+
+    def problem(self) -> Problem:
+        """The decision problem: d actions (racks), contexts of one number (krps)."""
+        speed = self.of_kinds("speed")
+        cost = ClusterCost(
+            standby=self.of_kinds("standby"),
+            speed=speed,
+            idle=self.of_kinds("idle"),
+            dynamic=self.of_kinds("dynamic"),
+            losses=self.of_kinds("losses"),
+            energy_price=self.energy_price,
+            delay_price=self.delay_price,
+            overload_price=self.overload_price,
+            headroom=self.headroom,
+            softness=self.softness,
+        )
+        Q = np.diag(self.of_kinds("start_up")) + self.migration * np.outer(speed, speed)
+        return Problem(
+            ConvexCost(cost, strong_convexity=cost.strong_convexity),
+            Mahalanobis(jnp.asarray(Q)),
+            Box(jnp.zeros(len(speed)), jnp.asarray(self.of_kinds("capacity"))),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, for JSON."""
+        return dataclasses.asdict(self) | {"kinds": [dataclasses.asdict(kind) for kind in self.kinds]}
+
+
+# --- workloads
 
 _HOURS = 24
 _WEEKEND = 0.7
@@ -151,8 +233,14 @@ def cheapest_actions(problem: Problem, contexts: Float[Array, "n q"]) -> Float[A
     return jax.vmap(lambda context: find_hitting_minimizer(problem, context))(contexts)
 
 
-class RightSizing:
-    """The data of one run of the study: workload, problem, and the days it is judged on."""
+class RightSizing(AbstractStudy):
+    """The right-sizing study on one workload."""
+
+    name = "right-sizing"
+    title = "Right-sizing a heterogeneous cluster"
+    description = RIGHT_SIZING
+    trade_off_rows = ("r-obd", "rhc", "pure-ml", "switch", "ec-l2o", "ec-l2o-tuned")
+    settings: RightSizingSettings
 
     def __init__(self, settings: RightSizingSettings, cluster: Cluster = Cluster()):
         self.settings, self.cluster = settings, cluster
@@ -204,166 +292,109 @@ class RightSizing:
 
         return min(candidates, key=cost)
 
-    def oracle_score(self) -> DailyScore:
-        """The daily oracle beside itself."""
-        return score_runs(*oracle_days(self.problem, self.test.x0, self.test.days), self.test)
+    def make_jobs(self) -> list[Job]:
+        seeds = self.settings.seed_numbers
+        pairs = ((PAPER_TRUST, PAPER_MU), *(TUNING[:1] if self.settings.quick else TUNING))
+        calibrated = [CalibratedTraining(trust, mu, seed) for trust, mu in pairs for seed in seeds]
+        alone = [StandaloneTraining(0.0, seed) for seed in seeds]
 
-    def bound_active(self, score: DailyScore) -> float:
-        """The share of steps on which some kind is all on or all off."""
-        lower, upper = self.problem.actions.bounds(self.dim, score.runs.actions.dtype)
-        actions = score.runs.actions
-        return float(jnp.mean(jnp.any((actions <= lower) | (actions >= upper), axis=-1)))
+        def tuned(report: Callable) -> tuple[float, float]:
+            obd = self.cheapest({gamma: [OBD(gamma)] for gamma in GAMMAS}, self.tuning)
+            report(1, 2, 0.0)
+            ogd = self.cheapest({eta: [OGD(eta=eta)] for eta in STEP_SIZES}, self.tuning)
+            report(2, 2, 0.0)
+            return obd, ogd
 
+        return [
+            Job("EC-L2O", lambda report: self.networks.train_calibrated(calibrated, report)),
+            Job("OBD and OGD", tuned),
+            Job("PureML", lambda report: self.networks.train_alone(alone, report)),
+        ]
 
-def run(settings: RightSizingSettings, progress: Progress = ignore_progress) -> Study:
-    """Train, test and collect everything the report shows."""
-    timer = StageTimer()
-    progress("workload", 0, 1)
-    study = RightSizing(settings)
-    progress("workload", 1, 1)
-    timer.record("workload")
-    found = run_jobs(_trainings(study), progress)
-    timer.record("training")
-    entries = _entries(study, found)
-    scored, skipped = score_study(
-        entries, lambda name, agent: score_days(agent, study.test, entries[name].forecaster), progress
-    )
-    rows = {"oracle": oracle_row(study.oracle_score()), **scored}
-    shown = ("r-obd", "rhc", "pure-ml", "switch", "ec-l2o", "ec-l2o-tuned")
-    trade_off = _trade_off(study, entries, progress) + row_points(rows, shown)
-    timer.record("testing")
-    constants = {name: float(getattr(study.problem, name)) for name in ("m", "alpha", "beta")}
-    about = {
-        "study": "right-sizing",
-        "cluster": study.cluster.as_dict(),
-        "context_scale": study.contexts.scale,
-        "training_steps": settings.training_steps,
-        "seed": settings.seed,
-    }
-    return Study(
-        study="right-sizing",
-        title="Right-sizing a heterogeneous cluster",
-        preset=None,
-        contexts=study.contexts,
-        constants=constants,
-        seeds=settings.seed_numbers,
-        oracle_average_cost=float(np.mean(study.test.oracle_cost)),
-        test_days=study.test.days.shape[0],
-        rows=rows,
-        trade_off=trade_off,
-        worst_day=WorstDay.of("ec-l2o", rows, study.contexts, study.test),
-        policies=make_policies({name: entries[name] for name in scored}, study.problem, study.contexts, about),
-        settings=settings.as_run(),
-        weather=_source(study),
-        seconds=timer.seconds,
-        extra={
-            "cluster": study.cluster.as_dict(),
-            "solves": {name: _solves(study, row) for name, row in rows.items()},
-            "promises": _promises(constants, rows),
-        },
-        skipped=skipped,
-        problem=RIGHT_SIZING.format(**constants),
-    )
+    def make_agents(self, trained: dict[str, Any]) -> dict[str, StudyAgent]:
+        gamma, eta = trained["OBD and OGD"]
+        by_pair: dict[tuple[float, float], list[MLAROBD]] = {}
+        for setting, agent in trained["EC-L2O"].items():
+            by_pair.setdefault((setting.trust, setting.mu), []).append(agent)
+        paper = by_pair.pop((PAPER_TRUST, PAPER_MU))
+        best = next(iter(by_pair)) if len(by_pair) == 1 else self.cheapest(by_pair, self.validation)
+        how = "chosen on the validation days" if len(by_pair) > 1 else "not chosen, since this is a quick run"
+        tuned = TunedAgents(best[0], best[1], how, by_pair[best])
+        return {
+            **expert_agents(),
+            "obd": StudyAgent(
+                "OBD",
+                "Moves until movement costs gamma times what the hour costs; gamma chosen on the days before the test.",
+                {"gamma": gamma},
+                [OBD(gamma)],
+            ),
+            "ogd": StudyAgent(
+                "OGD",
+                "Steps down the gradient of the hour's cost; the step size chosen on the days before the test.",
+                {"eta": eta, "mode": "revealed", "steps": "constant"},
+                [OGD(eta=eta)],
+            ),
+            "rhc": planner_agent(self.hours),
+            **network_agents("MLP", list(trained["PureML"].values()), paper, tuned),
+            "guarded": StudyAgent(
+                f"Guarded, {SLACK:g}",
+                f"The tuned agent inside a guard: each day at most {1 + SLACK:g} times what R-OBD pays, whatever happens.",
+                {"slack": SLACK, "expert": "ROBD", "trust": tuned.trust, "mu": tuned.mu, "advisor": "MLP"},
+                [Guarded(agent, slack=SLACK) for agent in tuned.agents],
+                daily=True,
+            ),
+            "competitive": StudyAgent(
+                f"Competitive, {PROMISE:g}",
+                f"R-OBD inside a guard: each day at most {PROMISE:g} times the optimum of the day, whatever happens.",
+                {"ratio": PROMISE, "horizon": self.hours},
+                [Competitive(ROBD(), PROMISE, horizon=self.hours)],
+                daily=True,
+            ),
+        }
 
+    def make_trade_off_cases(
+        self, trained: dict[str, Any], agents: dict[str, StudyAgent]
+    ) -> list[tuple[str, str, AbstractAgent]]:
+        advisor, tuned = agents["pure-ml"].agents[0], agents["ec-l2o-tuned"].agents[0]
+        assert isinstance(advisor, PureML)
+        cases: list[tuple[str, str, AbstractAgent]] = [
+            ("mla-robd", f"trust {trust:g}", MLAROBD(advisor.advisor, trust)) for trust in TRUSTS
+        ]
+        cases += [("guarded", f"slack {slack:g}", Guarded(tuned, slack=slack)) for slack in SLACKS]
+        return cases
 
-def _trainings(study: RightSizing) -> list[Job]:
-    """Everything that is trained or chosen on the validation days, the longest first."""
-    seeds = study.settings.seed_numbers
-    pairs = ((PAPER_TRUST, PAPER_MU), *(TUNING[:1] if study.settings.quick else TUNING))
-    calibrated = [CalibratedTraining(trust, mu, seed) for trust, mu in pairs for seed in seeds]
-    alone = [StandaloneTraining(0.0, seed) for seed in seeds]
+    def measure(
+        self, trained: dict[str, Any], agents: dict[str, StudyAgent], rows: dict[str, StudyRow]
+    ) -> dict[str, Any]:
+        expert_ratios = [score.runs.details["expert_ratio"][:, -1] for score in rows["guarded"].scores]
+        return {
+            "cluster": self.cluster.as_dict(),
+            "solves": {name: self._summarize_solves(row) for name, row in rows.items()},
+            "promises": {  # what was promised for every day, and the largest that occurred
+                "r-obd": {
+                    "bound": float(theory.robd_ratio(self.problem.m, self.problem.alpha, self.problem.beta)),
+                    "largest": rows["r-obd"].scores[0].competitive_ratio,
+                },
+                "guarded": {"bound": 1 + SLACK, "largest": float(jnp.max(jnp.stack(expert_ratios)))},
+            },
+        }
 
-    def tuned(report: Callable) -> tuple[float, float]:
-        obd = study.cheapest({gamma: [OBD(gamma)] for gamma in GAMMAS}, study.tuning)
-        report(1, 2, 0.0)
-        ogd = study.cheapest({eta: [OGD(eta=eta)] for eta in STEP_SIZES}, study.tuning)
-        report(2, 2, 0.0)
-        return obd, ogd
+    def _summarize_solves(self, row: StudyRow) -> dict[str, float]:
+        """Return the shares of steps with an active bound and of steps that did not converge, over all seeds."""
+        actions = jnp.stack([score.runs.actions for score in row.scores])
+        lower, upper = self.problem.actions.bounds(self.dim, actions.dtype)
+        return {
+            "bound_active": float(jnp.mean(jnp.any((actions <= lower) | (actions >= upper), axis=-1))),
+            "unconverged": float(row.unconverged.steps / row.unconverged.of),
+        }
 
-    return [
-        Job("EC-L2O", lambda report: study.networks.train_calibrated(calibrated, report)),
-        Job("OBD and OGD", tuned),
-        Job("PureML", lambda report: study.networks.train_alone(alone, report)),
-    ]
-
-
-def _entries(study: RightSizing, found: dict[str, Any]) -> dict[str, StudyAgent]:
-    """The table's rows in order, without the oracle."""
-    gamma, eta = found["OBD and OGD"]
-    by_pair: dict[tuple[float, float], list[MLAROBD]] = {}
-    for setting, agent in found["EC-L2O"].items():
-        by_pair.setdefault((setting.trust, setting.mu), []).append(agent)
-    paper = by_pair.pop((PAPER_TRUST, PAPER_MU))
-    best = next(iter(by_pair)) if len(by_pair) == 1 else study.cheapest(by_pair, study.validation)
-    how = "chosen on the validation days" if len(by_pair) > 1 else "not chosen, since this is a quick run"
-    tuned = TunedAgents(best[0], best[1], how, by_pair[best])
-    return {
-        **expert_agents(),
-        "obd": StudyAgent(
-            "OBD",
-            "Moves until movement costs gamma times what the hour costs; gamma chosen on the days before the test.",
-            {"gamma": gamma},
-            [OBD(gamma)],
-        ),
-        "ogd": StudyAgent(
-            "OGD",
-            "Steps down the gradient of the hour's cost; the step size chosen on the days before the test.",
-            {"eta": eta, "mode": "revealed", "steps": "constant"},
-            [OGD(eta=eta)],
-        ),
-        "rhc": planner_agent(study.hours),
-        **network_agents("MLP", list(found["PureML"].values()), paper, tuned),
-        "guarded": StudyAgent(
-            f"Guarded, {SLACK:g}",
-            f"The tuned agent inside a guard: each day at most {1 + SLACK:g} times what R-OBD pays, whatever happens.",
-            {"slack": SLACK, "expert": "ROBD", "trust": tuned.trust, "mu": tuned.mu, "advisor": "MLP"},
-            [Guarded(agent, slack=SLACK) for agent in tuned.agents],
-            daily=True,
-        ),
-        "competitive": StudyAgent(
-            f"Competitive, {PROMISE:g}",
-            f"R-OBD inside a guard: each day at most {PROMISE:g} times the optimum of the day, whatever happens.",
-            {"ratio": PROMISE, "horizon": study.hours},
-            [Competitive(ROBD(), PROMISE, horizon=study.hours)],
-            daily=True,
-        ),
-    }
+    def describe_source(self) -> dict[str, Any]:
+        metadata = self.contexts.metadata
+        if metadata is None:
+            return {"file": "built-in synthetic workload", "seed": self.settings.seed}
+        return {"file": metadata.file, "sha256": metadata.sha256, "scale": self.contexts.scale}
 
 
-def _trade_off(study: RightSizing, entries: dict[str, StudyAgent], progress: Progress) -> list[TradeOffPoint]:
-    """Average cost against ratio over trust and slack (first seed)."""
-    advisor, tuned = entries["pure-ml"].agents[0], entries["ec-l2o-tuned"].agents[0]
-    assert isinstance(advisor, PureML)
-    cases: list[tuple[str, str, AbstractAgent]] = [
-        ("mla-robd", f"trust {trust:g}", MLAROBD(advisor.advisor, trust)) for trust in TRUSTS
-    ]
-    cases += [("guarded", f"slack {slack:g}", Guarded(tuned, slack=slack)) for slack in SLACKS]
-    return score_trade_off(cases, study.test, progress)
-
-
-def _solves(study: RightSizing, row: StudyRow) -> dict[str, float]:
-    """How often bounds were active and how often a solve did not converge, over all steps and seeds."""
-    return {
-        "bound_active": float(np.mean([study.bound_active(score) for score in row.scores])),
-        "unconverged": float(row.unconverged.steps / row.unconverged.of),
-    }
-
-
-def _promises(constants: dict[str, float], rows: dict[str, StudyRow]) -> dict[str, dict[str, float]]:
-    """What was promised for every day, and the largest that occurred."""
-    guarded = max(float(jnp.max(score.runs.details["expert_ratio"][:, -1])) for score in rows["guarded"].scores)
-    return {
-        "r-obd": {
-            "bound": float(theory.robd_ratio(constants["m"], constants["alpha"], constants["beta"])),
-            "largest": rows["r-obd"].scores[0].competitive_ratio,
-        },
-        "guarded": {"bound": 1 + SLACK, "largest": guarded},
-    }
-
-
-def _source(study: RightSizing) -> dict[str, Any]:
-    """Where the workload comes from."""
-    metadata = study.contexts.metadata
-    if metadata is None:
-        return {"file": "built-in synthetic workload", "seed": study.settings.seed}
-    return {"file": metadata.file, "sha256": metadata.sha256, "scale": study.contexts.scale}
+def run(settings: RightSizingSettings, progress: Progress = ignore_progress) -> StudyResults:
+    """Run the right-sizing study."""
+    return run_study(RightSizing, "workload", settings, progress)

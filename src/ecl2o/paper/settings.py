@@ -1,9 +1,6 @@
-"""What each study decides, in the paragraph that its report opens with; m, alpha and beta are filled in.
+"""Settings of the case studies, checked and written to config.toml, and the paragraph that opens each report."""
 
-Settings of the studies: checked, with defaults, and written to config.toml so that a run can be repeated.
-"""
-
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
@@ -28,20 +25,26 @@ PositiveNumber = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 
 
 class StudySettings(pydantic.BaseModel):
-    """What every study is told."""
+    """Settings of every study."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    full_steps: ClassVar[int] = 4000  # of training, unless the run is quick
 
     fill: Literal["interpolate", "previous"] | None = None
     seeds: int = pydantic.Field(default=5, ge=1, le=1000)
     seed: int = pydantic.Field(default=0, ge=0, lt=2**32)  # the first of them
-    quick: bool = False  # fewer seeds, steps and settings: a look, not a result
+    quick: bool = False  # fewer seeds, steps and settings; figures of networks mean nothing
 
     @property
     def seed_numbers(self) -> list[int]:
         """The seeds, counted from the first."""
         count = min(self.seeds, 2) if self.quick else self.seeds
         return list(range(self.seed, self.seed + count))
+
+    @property
+    def training_steps(self) -> int:
+        """Adam steps of each network."""
+        return 300 if self.quick else self.full_steps
 
     def as_run(self) -> dict[str, Any]:
         """The settings as plain values, with the number of seeds that really ran."""
@@ -57,14 +60,9 @@ class DemandResponseSettings(StudySettings):
         None  # None: the preset's, an LSTM in the authors' code, an MLP in the paper
     )
     base_shortage: PositiveNumber | Literal["auto"] | None = (
-        None  # W; None: the preset's, "auto" for the built-in weather
+        None  # W; None: the preset's, or "auto" for built-in weather
     )
     alpha: float = pydantic.Field(default=10.0, ge=LEAST_ALPHA, le=MOST_ALPHA)
-
-    @property
-    def training_steps(self) -> int:
-        """Adam steps of each network."""
-        return 300 if self.quick else 4000
 
     @property
     def seasonal_steps(self) -> int:
@@ -80,14 +78,10 @@ class DemandResponseSettings(StudySettings):
 class RightSizingSettings(StudySettings):
     """What `ecl2o reproduce --study right-sizing` does. The first seed is also the built-in workload's."""
 
+    full_steps: ClassVar[int] = 3000
     workload: str | None = None  # a CSV or Parquet file of one number per step; None: the built-in one
     time_column: str | None = None
     column: str | None = None  # which number, where the file has several
     peak: PositiveNumber = 25.0  # krps, what the largest training value of a file is scaled to
     training_days: int = pydantic.Field(default=60, ge=2)
     validation_days: int = pydantic.Field(default=30, ge=1)
-
-    @property
-    def training_steps(self) -> int:
-        """Adam steps of each network."""
-        return 300 if self.quick else 3000

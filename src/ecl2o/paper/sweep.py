@@ -33,7 +33,7 @@ from ecl2o.fitting.settings import check_alpha
 from ecl2o.fleet.cluster import run_pieces
 from ecl2o.learning.losses import CostScale
 from ecl2o.offline import oracle
-from ecl2o.paper.contenders import Job, run_jobs
+from ecl2o.paper.case_study import Job, run_jobs
 from ecl2o.paper.frontier import describe_source
 from ecl2o.paper.networks import (
     CalibratedTraining,

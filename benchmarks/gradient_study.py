@@ -4,7 +4,7 @@ The paper argues for differentiating the calibrator without measuring the altern
 built-in weather year, on two problems: the case study, whose calibrator is a linear map, and the same with actions limited to
 a range that is narrower than that of the contexts, where it is not.
 
-`python -m ecl2o.paper.gradient_study --out docs/figures` prints both tables and draws the figure.
+    .venv/bin/python benchmarks/gradient_study.py --out docs/figures     # prints both tables and draws the figure
 """
 
 import argparse
