@@ -132,10 +132,10 @@ def test_scaling_of_samples():
     samples = np.random.default_rng(0).normal(3.0, 2.0, size=(50, 3))
     samples[:, 1] = 7.0
     scaling = ec.advisors.Scaling.of(jnp.asarray(samples))
-    inside = np.asarray(jax.vmap(scaling.inward)(jnp.asarray(samples)))
+    inside = np.asarray(jax.vmap(scaling.standardize)(jnp.asarray(samples)))
     np.testing.assert_allclose(inside.mean(0), 0.0, atol=1e-12)
     np.testing.assert_allclose(inside.std(0), [1.0, 0.0, 1.0], atol=1e-12)
-    np.testing.assert_allclose(jax.vmap(scaling.outward)(jnp.asarray(inside)), samples, rtol=1e-12)
+    np.testing.assert_allclose(jax.vmap(scaling.restore)(jnp.asarray(inside)), samples, rtol=1e-12)
     with pytest.raises(ValueError, match="scale must be positive"):
         ec.advisors.Scaling(0.0, 0.0)
 

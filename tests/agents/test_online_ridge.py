@@ -11,7 +11,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
 from ecl2o.agents.advisors import OnlineRidge
-from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast, Replayed
+from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem.arrays import to_device
 from ecl2o.solvers.recursive_least_squares import RecursiveLeastSquares

@@ -4,11 +4,11 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from ecl2o.agents.advisors.periodic_profile import PeriodicProfile, ProfileState
+from ecl2o.agents.advisors.online_ridge import PeriodicProfile, ProfileState
 from ecl2o.problem.arrays import to_device
 
 NEVER = -7.0  # what stands where nothing was seen
-_at, then = eqx.filter_jit(PeriodicProfile.at), eqx.filter_jit(PeriodicProfile.then)
+_at, then = eqx.filter_jit(PeriodicProfile.at), eqx.filter_jit(PeriodicProfile.update)
 
 
 def profile(means, weights) -> ProfileState:

@@ -1,15 +1,13 @@
-"""What `OnlineRidge` regresses on: some forty differences of recent contexts and profiles, whatever the length of the period.
-
-Everything here is about one coordinate. Grids are fine near the present and coarse far from it.
-
-Advice as regression: where learning the policy is least squares.
+"""Advice as regression: an advisor that predicts the discounted mean of the coming contexts, and learns while it runs.
 
 In coordinates where A = I and 2Q = diag(a), and with rho the decay root of a, the action x_t = rho x_{t-1} + (1 - rho) zhat_t
 costs the optimum of the whole horizon plus 1/2 sum |zhat_t - z_t|^2, up to end effects, where
 
     z_t = (1 - rho) sum_{j >= 0} rho^j y_{t+j}
 
-is the discounted mean of the present and the coming contexts. So an advisor has to predict z, and nothing else.
+is the discounted mean of the present and the coming contexts. So the advisor has to predict z, and nothing else. It regresses z
+on some forty differences of recent contexts and periodic profiles, whatever the length of the period. Features, profiles and
+regression are about one coordinate; grids are fine near the present and coarse far from it.
 """
 
 import equinox as eqx
@@ -18,8 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.advisors.discounted_forecast import DiscountedForecast
-from ecl2o.agents.advisors.periodic_profile import PeriodicProfile, ProfileState
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
@@ -32,6 +28,96 @@ _WEEK_NODES = 24  # of that of a week, for each period in it
 _WEEKS = 2.0  # its half-life
 _MOST = 4096  # features, about
 _LONGEST_TABLE = 10_000_000
+
+
+class DiscountedForecast(eqx.Module):
+    """zhat, the predicted discounted mean of the contexts from now on, and signals: differences that tell where they go.
+
+    The signals are what the correction layer sees of the contexts: the last change, and the profile a period's eighth and
+    quarter ahead, less the present context.
+    """
+
+    mean: Float[Array, "*n d"]
+    signals: Float[Array, "*n s d"]
+
+    def advice(self, modes: Modes, previous: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Return rho x_{t-1} + (1 - rho) zhat in every mode: the whole-horizon optimum where zhat is exact."""
+        rho = decay_root(1.0, modes.a)
+        return previous + modes.from_modes @ ((1 - rho) * (modes.to_modes @ (self.mean - previous)))
+
+
+class ReplayedState(eqx.Module):
+    """The modes, and how many steps have been played back."""
+
+    modes: Modes
+    played: Int[Array, ""]
+
+
+class Replayed(AbstractAgent):
+    """An advisor that replays recorded forecasts, one per step: `OnlineRidge` without the cost of its regression."""
+
+    forecast: DiscountedForecast
+
+    def init(self, problem: Problem, start: Start) -> ReplayedState:
+        return ReplayedState(Modes.from_problem(problem, start.dim), jnp.zeros((), int))
+
+    def step(self, problem: Problem, state: ReplayedState, observation: Observation):
+        forecast = DiscountedForecast(self.forecast.mean[state.played], self.forecast.signals[state.played])
+        advice = forecast.advice(state.modes, observation.previous_action)
+        info = Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
+        return ReplayedState(state.modes, state.played + 1), advice, info
+
+
+class ProfileState(eqx.Module):
+    """The decaying mean at each node, and how much it rests on."""
+
+    means: Float[Array, " b"]
+    weights: Float[Array, " b"]
+
+
+class PeriodicProfile(eqx.Module):
+    """A periodic profile: linear between `nodes` nodes, each the mean of the contexts near it, with a half-life in periods.
+
+    With as many nodes as steps it is the decaying mean by phase.
+    """
+
+    half_life: Float[Array, ""] = eqx.field(converter=as_float)
+    period: int = eqx.field(static=True)
+    nodes: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_positive("half_life", self.half_life)
+        check_count("period", self.period)
+        check_count("nodes", self.nodes)
+
+    @property
+    def _neighbours(self) -> tuple[Int[np.ndarray, "2 p"], Float[np.ndarray, "2 p"]]:
+        """The nodes before and after each phase, and the share of each of them."""
+        left, rest = np.divmod(np.arange(self.period) * self.nodes, self.period)
+        return np.stack([left, (left + 1) % self.nodes]), np.stack([self.period - rest, rest]) / self.period
+
+    def empty(self, dtype) -> ProfileState:
+        """Return the state before the first context."""
+        return ProfileState(jnp.zeros((self.nodes,), dtype), jnp.zeros((self.nodes,), dtype))
+
+    def at(self, profile: ProfileState, phases: Int[Array, " n"], otherwise: Float[Array, "*n"]) -> Float[Array, " n"]:
+        """Return the profile at these phases; `otherwise` where neither node beside a phase has seen anything."""
+        sides, shares = self._neighbours
+        sides, shares = jnp.asarray(sides)[:, phases], jnp.asarray(shares, profile.means.dtype)[:, phases]
+        weight = shares * (profile.weights[sides] > 0)
+        total = jnp.sum(weight, axis=0)
+        mean = jnp.sum(weight * profile.means[sides], axis=0)
+        return jnp.where(total > 0, mean / jnp.where(total > 0, total, 1.0), otherwise)
+
+    def update(self, profile: ProfileState, phase: Int[Array, ""], now: Float[Array, ""]) -> ProfileState:
+        """Return the state after one more context."""
+        decay = jnp.asarray(0.5, now.dtype) ** (1 / (self.half_life * self.period))
+        position = phase * (self.nodes / self.period)
+        distance = jnp.abs(jnp.arange(self.nodes) - position)
+        near = jnp.maximum(1 - jnp.minimum(distance, self.nodes - distance), 0.0).astype(now.dtype)
+        weights = decay * profile.weights + near
+        gain = near / jnp.where(weights > 0, weights, 1.0)
+        return ProfileState(profile.means + gain * (now - profile.means), weights)
 
 
 class Profiles(eqx.Module):
@@ -111,21 +197,21 @@ class RidgeFeatures(eqx.Module):
         """How many contexts must have been seen before: two periods."""
         return 2 * self.period
 
-    def nothing(self, dtype) -> Profiles:
+    def empty(self, dtype) -> Profiles:
         """Profiles that have seen nothing."""
         return Profiles(self.season.empty(dtype), None if self.weekly is None else self.weekly.empty(dtype))
 
-    def profiles_with(self, profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]) -> Profiles:
+    def update_profiles(self, profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]) -> Profiles:
         """With the context of one more step."""
         week = profiles.week
         if self.weekly is not None and week is not None:
-            week = self.weekly.then(week, step % self.weekly.period, now)
-        return Profiles(self.season.then(profiles.period, step % self.period, now), week)
+            week = self.weekly.update(week, step % self.weekly.period, now)
+        return Profiles(self.season.update(profiles.period, step % self.period, now), week)
 
     def at(
         self, sums: Float[Array, " n"], profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]
     ) -> tuple[Float[Array, " k"], Float[Array, " 3"]]:
-        """The features of a step, the first of all being step 0, and the signals that go with an outlook.
+        """The features of a step, the first of all being step 0, and the signals of its forecast.
 
         sums[i] are sums of the contexts of this step and the i before it, up to a constant; the profiles are of what came before.
         The signals are the last change, and the profile an eighth and a quarter of a period ahead, less the present context.
@@ -148,7 +234,7 @@ class RidgeFeatures(eqx.Module):
         return jnp.asarray(np.concatenate([np.cos(angle), np.sin(angle)], axis=1), dtype)
 
 
-_SHORTEST = 24  # steps at least, unless told otherwise, until a row is learned from
+_SHORTEST = 24  # steps at least, by default, until a row is learned from
 _OUTLYING = 5.0  # root mean squares of the residuals so far, beyond which a row counts less
 _RESIDUALS = 20  # periods that the mean square of the residuals remembers, about
 
@@ -169,8 +255,8 @@ class ContextRange(eqx.Module):
         width = self.high - self.low
         return jnp.where(width > 0, jnp.clip(now, self.low - width, self.high + width), now)
 
-    def then(self, now: Float[Array, ""], shrinking: Float[Array, ""]) -> "ContextRange":
-        """With one more context."""
+    def update(self, now: Float[Array, ""], shrinking: Float[Array, ""]) -> "ContextRange":
+        """Return the state after one more context."""
         width = self.high - self.low
         inward = jnp.where(width > 0, 0.5 * shrinking * width, 0.0)
         return ContextRange(jnp.minimum(self.low + inward, now), jnp.maximum(self.high - inward, now))
@@ -218,7 +304,7 @@ class OnlineRidge(AbstractAgent):
     squares pulls as one of five.
 
     For f = 1/2 (x - y)' A (x - y) with a constant A, any d: one regression in each mode of (A, Q). It has nothing to train by
-    gradients. `Info.details["outlook"]` is what it makes of the contexts, whatever is played.
+    gradients. `Info.details["discounted_forecast"]` depends on contexts only, not on what is played.
 
     Args:
         period: steps in a period, usually a day. Default: 24.
@@ -259,23 +345,23 @@ class OnlineRidge(AbstractAgent):
             raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
 
     def init(self, problem: Problem, start: Start) -> OnlineRidgeState:
-        nothing = self._nothing(start.x0.dtype)
-        lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), nothing)
+        empty = self._empty_line(start.x0.dtype)
+        lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
         state = OnlineRidgeState(Modes.from_problem(problem, start.dim), jnp.zeros((), int), lines)
         if start.history.shape[0] == 0:
             return state
-        return jax.lax.scan(lambda s, y: (self._seeing(problem, s, y)[0], None), state, start.history)[0]
+        return jax.lax.scan(lambda s, y: (self._observe(problem, s, y)[0], None), state, start.history)[0]
 
     def step(self, problem: Problem, state: OnlineRidgeState, observation: Observation):
-        state, (predicted, signals) = self._seeing(problem, state, observation.context)
+        state, (predicted, signals) = self._observe(problem, state, observation.context)
         from_modes = state.modes.from_modes
         forecast = DiscountedForecast(from_modes @ predicted, (from_modes @ signals).T)
         advice = forecast.advice(state.modes, observation.previous_action)
         return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
 
-    def _nothing(self, dtype) -> LineState:
+    def _empty_line(self, dtype) -> LineState:
         """One coordinate before the first context."""
-        profiles = self.features.nothing(dtype)
+        profiles = self.features.empty(dtype)
         return LineState(
             sums=jnp.zeros((self.maturity + self.features.period,), dtype),
             profiles=profiles,
@@ -287,14 +373,14 @@ class OnlineRidge(AbstractAgent):
         )
 
     @eqx.filter_jit  # so that JAX traces it once, for pasts and runs of any length
-    def _seeing(self, problem: Problem, state: OnlineRidgeState, context: Float[Array, " q"]):
+    def _observe(self, problem: Problem, state: OnlineRidgeState, context: Float[Array, " q"]):
         """The state after one more context; zhat (d,) and signals (d, 3) in modes."""
         assert isinstance(problem.hitting, AbstractQuadraticCost)
         modes = state.modes
         now = modes.to_modes @ problem.hitting.centre(context, modes.a.shape[0])
         rho = decay_root(1.0, modes.a)
-        lines, outlook = jax.vmap(self._advance, in_axes=(0, None, 0, 0))(state.lines, state.seen, now, rho)
-        return OnlineRidgeState(modes, state.seen + 1, lines), outlook
+        lines, forecast = jax.vmap(self._advance, in_axes=(0, None, 0, 0))(state.lines, state.seen, now, rho)
+        return OnlineRidgeState(modes, state.seen + 1, lines), forecast
 
     def _advance(self, line: LineState, step: Int[Array, ""], now: Float[Array, ""], rho: Float[Array, ""]):
         """One coordinate sees a context: the features of this step, a prediction, and the row that matures."""
@@ -302,7 +388,7 @@ class OnlineRidge(AbstractAgent):
         row_step = step - late
         is_real = step >= features.needed
         now = jnp.where(is_real, line.range.plausible(now), now)
-        seen_range = line.range.then(now, self._shrinking(now.dtype))
+        seen_range = line.range.update(now, self._shrink_rate(now.dtype))
         sums = jnp.concatenate([now[None], line.sums[:-1] + now])
         row_now = sums[late] - sums[late - 1]
 
@@ -319,9 +405,9 @@ class OnlineRidge(AbstractAgent):
         forecast = jnp.sum(line.regression.weights * present) / (1 + jnp.sum(image * image))
         predicted = jnp.clip(now + forecast, seen_range.low, seen_range.high)
         target = _discounted_mean(sums[: self.maturity], rho, predicted) - row_now
-        regression, residual_power = self._learned(line, row, target, row_step)
+        regression, residual_power = self._update_regression(line, row, target, row_step)
 
-        profiles = jax.vmap(features.profiles_with)(before, steps, nows)
+        profiles = jax.vmap(features.update_profiles)(before, steps, nows)
         profiles = jax.tree.map(lambda new, old: jnp.where((steps >= 0)[:, None], new, old), profiles, before)
         after = LineState(
             sums=sums,
@@ -334,7 +420,7 @@ class OnlineRidge(AbstractAgent):
         )
         return after, (predicted, signals[0])
 
-    def _shrinking(self, dtype) -> Float[Array, ""]:
+    def _shrink_rate(self, dtype) -> Float[Array, ""]:
         """What the range of contexts loses of its width in a step."""
         season = self.features.season
         return 1 - jnp.asarray(0.5, dtype) ** (1 / (2 * season.half_life * season.period))
@@ -349,7 +435,9 @@ class OnlineRidge(AbstractAgent):
         mean = power + (jnp.stack([jnp.mean(part * part) for part in parts]) - power) / jnp.maximum(since + 1, 1)
         return jnp.where((since >= 0) & (since < self.maturity - 1), mean, power)
 
-    def _learned(self, line: LineState, row: Float[Array, " k"], target: Float[Array, ""], row_step: Int[Array, ""]):
+    def _update_regression(
+        self, line: LineState, row: Float[Array, " k"], target: Float[Array, ""], row_step: Int[Array, ""]
+    ):
         """The regression with the row that has matured, if there is one; what is far off counts less (Huber's weights)."""
         regression, period = line.regression, self.features.period
         before = row_step - self.features.needed  # rows until now
