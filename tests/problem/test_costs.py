@@ -77,7 +77,7 @@ def test_box():
 def test_x0_may_leave_the_box_by_its_rounding_and_no_further():
     box = ec.Box(0.0, 0.1)
     box.check(to_device(np.array([0.1], np.float32)))  # a little more than the 0.1 of double precision
-    with pytest.raises(ValueError, match="outside the box"):
+    with pytest.raises(ValueError, match=r"0\.1001"):
         box.check(to_device(np.array([0.1001])))
 
 

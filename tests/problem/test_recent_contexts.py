@@ -1,4 +1,4 @@
-"""Memory made of contexts against lists of Python."""
+"""The buffer of recent contexts against Python lists."""
 
 import jax
 import numpy as np
@@ -11,8 +11,8 @@ PERIOD, DAYS = 3, 4
 
 
 # Compiled once for each length of history: hypothesis calls them many times.
-memory_of = jax.jit(RecentContexts.from_history, static_argnums=1)
-after_one_more = jax.jit(RecentContexts.append)
+from_history = jax.jit(RecentContexts.from_history, static_argnums=1)
+append = jax.jit(RecentContexts.append)
 mean_by_phase = jax.jit(RecentContexts.mean_by_phase, static_argnums=1)
 
 
@@ -20,9 +20,9 @@ mean_by_phase = jax.jit(RecentContexts.mean_by_phase, static_argnums=1)
 def test_the_mean_by_phase_is_that_of_what_was_seen(before, after, seed):
     """Whatever came as history and whatever one by one; where nothing was seen at a phase, the value for that."""
     contexts = np.random.default_rng(seed).normal(size=(before + after, 2))
-    memory = memory_of(contexts[:before], PERIOD * DAYS)
+    memory = from_history(contexts[:before], PERIOD * DAYS)
     for context in contexts[before:]:
-        memory = after_one_more(memory, context)
+        memory = append(memory, context)
     kept = contexts[-PERIOD * DAYS :]
     assert int(memory.seen) == len(kept)
     np.testing.assert_array_equal(np.asarray(memory.contexts)[PERIOD * DAYS - len(kept) :], kept)

@@ -1,4 +1,4 @@
-"""The hitting cost of a cluster of several kinds of racks: what keeping racks on and being slow costs in an hour.
+"""The hitting cost of a cluster of several kinds of racks: the hourly cost of power, delay and overload.
 
 An action x holds the racks of each kind that are on besides a standby b that always is: n = x + b, 0 <= x <= capacity. The
 context is the workload y of the hour, in thousands of requests per second (krps). One step is one hour, all costs are in $.
@@ -7,7 +7,7 @@ Kind i serves speed s_i (krps) per rack at nominal speed. Given a load l_i it ru
 
 - draws  idle_i n_i + losses_i n_i^2 / 2 + dynamic_i n_i u_i^2  kW: what being on takes; distribution and cooling losses, which
   grow with the square of the current in the kind's own feed; and speed, whose power is quadratic in u (frequency and voltage
-  scale together). u_i > 1 is overclocking: dearer, not forbidden;
+  scale together). u_i > 1 is overclocking: allowed, at a higher cost;
 - makes its requests wait: delay_price l_i u_i, a latency proportional to utilisation, in $ per krps and hour at u = 1.
 
 The dispatcher splits the load at the least cost. Both terms in l_i are multiples of l_i^2 / (s_i n_i), so it minimises
@@ -38,7 +38,7 @@ from ecl2o.problem.arrays import as_float, check_finite, check_positive
 
 
 class ClusterCost(eqx.Module):
-    """f(x, y) of this module's head, for `ConvexCost`.
+    """The cost f(x, y) derived above, for `ConvexCost`.
 
     Args:
         standby: (d,), b, racks of each kind that are always on.
@@ -78,17 +78,17 @@ class ClusterCost(eqx.Module):
         return self.energy_price * jnp.min(self.losses)
 
     def split(self, racks: Float[Array, " d"], load: Float[Array, ""]) -> Float[Array, " d"]:
-        """The load of each kind, in krps, that costs least; they sum to the whole load."""
+        """Return the cheapest load of each kind, in krps; they sum to the whole load."""
         ease = self._ease(racks + self.standby)
         return load * ease / jnp.sum(ease)
 
     def _ease(self, racks_on: Float[Array, " d"]) -> Float[Array, " d"]:
-        """g_i = s_i n_i / k_i, in krps^2/$: how much load a kind takes before its marginal cost rises."""
+        """Return g_i = s_i n_i / k_i, in krps^2/$."""
         per_load = self.delay_price + self.energy_price * self.dynamic / self.speed
         return self.speed * racks_on / per_load
 
     def __call__(self, racks: Float[Array, " d"], workload: Float[Array, " 1"]) -> Float[Array, ""]:
-        """f(x, y), in $ per hour."""
+        """Return f(x, y), in $ per hour."""
         on, load = racks + self.standby, workload[0]
         being_on = self.energy_price * (self.idle @ on + 0.5 * self.losses @ on**2)
         serving = load**2 / jnp.sum(self._ease(on))

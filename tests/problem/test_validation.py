@@ -1,4 +1,4 @@
-"""Bad input is refused where it enters, with a message that names the field."""
+"""Bad input raises where it enters, with a message that names the field."""
 
 import subprocess
 import sys
@@ -63,7 +63,7 @@ def _tracking(x, y):
         ("budget must not be negative", lambda: ec.constrained_oracle(PROBLEM, GOOD, NAN)),
     ],
 )
-def test_refused_when_made(field, make):
+def test_wrong_arguments_raise(field, make):
     with pytest.raises(ValueError, match=field):
         make()
 
@@ -87,8 +87,8 @@ for make in (
 """
 
 
-def test_refused_without_run_time_types():
-    """What the shape checks of the tests would catch first is refused by the library itself too."""
+def test_wrong_arguments_raise_without_run_time_types():
+    """The library itself rejects what the shape checks of the tests would catch first."""
     run = subprocess.run([sys.executable, "-c", _WITHOUT_RUN_TIME_TYPES], capture_output=True, text=True, check=True)
     expected = ["Q must be a square", "A must be a square", *["form must be"] * 3, "budget must be one number"]
     for line, start in zip(run.stdout.splitlines(), expected, strict=True):
@@ -131,12 +131,12 @@ def test_refused_without_run_time_types():
         ),
     ],
 )
-def test_refused_at_the_entry(entry, field, problem, instance):
+def test_instances_that_do_not_fit_raise(entry, field, problem, instance):
     with pytest.raises(ValueError, match=field):
         entry(problem, instance)
 
 
-def test_fixed_advice_that_does_not_fit_is_refused():
+def test_fixed_advice_that_does_not_fit_raises():
     with pytest.raises(ValueError, match="dimension 1, but x0 has 2"):
         ec.rollout(ec.advisors.Fixed(np.zeros((3, 1))), PROBLEM, GOOD)
     with pytest.raises(ValueError, match="2 actions for 3 steps"):
