@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ import numpy as np
 from ecl2o.agents import Info, Start
 from ecl2o.exceptions import MemoryLimitError
 from ecl2o.running.single_kernel_jit import fits_single_kernel, inner_jaxprs, jit_single_kernel
-from ecl2o.running.stepper import Stepper, StepperState
+from ecl2o.running.stepper import StepperState
 
 MOST_BYTES = 1 << 30  # of a stream's state, and of what any one operation of a step makes
 
@@ -186,8 +187,8 @@ class VectorLayout:
         return arrays
 
 
-def compile_stepper(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
-    """The compiled steps, and the arrays of the stepper that they take."""
+def compile_stepper(stepper: eqx.Module, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
+    """Compile a `Stepper`, or a module with its `init` and `step`; return the functions and the arrays that they take."""
     leaves, structure = jax.tree.flatten(stepper)
     is_array = tuple(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
     arrays = [leaf for leaf, kept in zip(leaves, is_array, strict=True) if kept]
@@ -198,7 +199,7 @@ def compile_stepper(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple
 
 @functools.lru_cache(maxsize=64)
 def _program(structure, is_array, constants, specs, sizes: RunShape, dtype: np.dtype) -> CompiledStepper:
-    def rebuild(arrays) -> Stepper:
+    def rebuild(arrays) -> Any:
         rest = iter(arrays)
         pairs = zip(is_array, constants, strict=True)
         return jax.tree.unflatten(structure, [next(rest) if kept else constant for kept, constant in pairs])
