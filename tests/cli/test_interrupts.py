@@ -15,7 +15,7 @@ LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_hand
 # A process that sends itself a signal while it does what a command may be doing; `{what}` is that.
 PROCESS = """
 import os, signal, sys, tempfile, threading, time
-from ecl2o.cli.interrupts import ending_well, leave_termination_to_the_system
+from ecl2o.cli.interrupts import run_interruptible, use_default_sigterm
 
 def strike():
     threading.Timer(0.3, os.kill, [os.getpid(), signal.{name}]).start()
@@ -26,7 +26,7 @@ def command():
         {what}
     print("went on")
 
-ending_well(command)
+run_interruptible(command)
 """
 LONG = "time.sleep(30)"
 THREADS = "threading.Thread(target=time.sleep, args=(30,)).start(); time.sleep(30)"
@@ -80,7 +80,7 @@ def test_termination_is_an_interrupt(tmp_path):
 
 
 def test_a_supervised_command_is_ended_by_the_system(tmp_path):
-    assert ended("leave_termination_to_the_system(); time.sleep(30)", tmp_path, "SIGTERM").returncode == -15
+    assert ended("use_default_sigterm(); time.sleep(30)", tmp_path, "SIGTERM").returncode == -15
 
 
 def test_what_ignores_interrupts_goes_on_ignoring_them(tmp_path):

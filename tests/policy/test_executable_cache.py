@@ -51,9 +51,9 @@ def refuse_to_trace(*arguments):
 
 
 def test_a_kept_run_is_the_run_that_was_traced(folder, monkeypatch, tmp_path_factory):
-    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", compile_stepper)
+    monkeypatch.setattr("ecl2o.policy.runner.compile_cached", compile_stepper)
     expected = played()
-    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", executable_cache.pack_cached)
+    monkeypatch.setattr("ecl2o.policy.runner.compile_cached", executable_cache.compile_cached)
     made = played()
     assert [name.rpartition("-")[2] for name in kept_in(folder)][1:] == ["advance", "begin", "figures"]
     state = tmp_path_factory.mktemp("state") / "state"
@@ -75,9 +75,9 @@ def test_other_numbers_use_the_same_programs_and_stay_themselves(folder, monkeyp
     played()
     names = kept_in(folder)
     other = ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=2.5), PROBLEM)
-    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", compile_stepper)
+    monkeypatch.setattr("ecl2o.policy.runner.compile_cached", compile_stepper)
     expected = played(other)
-    monkeypatch.setattr("ecl2o.policy.runner.pack_cached", executable_cache.pack_cached)
+    monkeypatch.setattr("ecl2o.policy.runner.compile_cached", executable_cache.compile_cached)
     np.testing.assert_array_equal(played(other), expected)
     assert kept_in(folder) == names
     assert not np.array_equal(expected, played())
@@ -150,13 +150,13 @@ def test_what_decides_a_program_is_in_its_name(folder, monkeypatch):
     stepper = Stepper(ec.Greedy(), PROBLEM)
     sizes, dtype = RunShape(1, 1, 0, None), np.dtype(float)
     arrays = jax.tree.leaves(stepper)
-    named = executable_cache._place(stepper, arrays, sizes, dtype)
+    named = executable_cache._find_path(stepper, arrays, sizes, dtype)
     others = [
-        executable_cache._place(Stepper(ec.ROBD(), PROBLEM), arrays, sizes, dtype),
-        executable_cache._place(stepper, arrays, dataclasses.replace(sizes, seen=3), dtype),
-        executable_cache._place(stepper, arrays, dataclasses.replace(sizes, horizon=5), dtype),
-        executable_cache._place(stepper, arrays, sizes, np.dtype(np.float32)),
+        executable_cache._find_path(Stepper(ec.ROBD(), PROBLEM), arrays, sizes, dtype),
+        executable_cache._find_path(stepper, arrays, dataclasses.replace(sizes, seen=3), dtype),
+        executable_cache._find_path(stepper, arrays, dataclasses.replace(sizes, horizon=5), dtype),
+        executable_cache._find_path(stepper, arrays, sizes, np.dtype(np.float32)),
     ]
     monkeypatch.setattr(executable_cache, "_surroundings", lambda: ("another version",))
-    others.append(executable_cache._place(stepper, arrays, sizes, dtype))
+    others.append(executable_cache._find_path(stepper, arrays, sizes, dtype))
     assert len({named, *others}) == len(others) + 1

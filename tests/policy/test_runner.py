@@ -444,7 +444,7 @@ def test_what_the_start_decides_is_carried_by_each_stream():
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_programs_are_shared_by_policies_of_one_structure(is_kept, monkeypatch):
     if not is_kept:
-        monkeypatch.setattr("ecl2o.policy.runner.pack_cached", compiled_step.compile_stepper)
+        monkeypatch.setattr("ecl2o.policy.runner.compile_cached", compiled_step.compile_stepper)
     runners = [ec.Runner(ec.Policy(calibrated_mlp(seed), problem_of(1)), [0.5]) for seed in (1, 2)]
     assert runners[0]._compiled.advance is runners[1]._compiled.advance
     assert runners[0].step([1.0])[0] != runners[1].step([1.0])[0]

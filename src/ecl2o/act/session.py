@@ -143,7 +143,7 @@ class ActSession:
             self._runner = Runner(policy, x0, history)  # now, so that the first line is answered at once
             if history is None and policy.history is not None:
                 until = policy.contract.history_until
-                notify(f"starting from the policy's own history, which ends at {until}; history gives a fresher one.")
+                notify(f"starting from the policy's own history, which ends at {until}; `history` gives a fresher one.")
 
     @property
     def context_dim(self) -> int:

@@ -1,7 +1,6 @@
-"""The command line: what a process does before and after a command. The commands are in `commands`, a file each.
+"""The command line: parsing and printing. Each command has its own module, and `commands` registers them.
 
-Nothing but the standard library is imported before an interrupt is looked after, so that it is a line and not a traceback from
-the first moment on.
+Interrupts are handled before anything but the standard library is imported, so that Ctrl-C never ends in a traceback.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     from ecl2o.cli.interrupts import run_interruptible
 
     run_interruptible(_run)

@@ -1,4 +1,4 @@
-"""`ecl2o act`: a policy in production, one context per line in, one action per line out."""
+"""`ecl2o act`: a policy in a pipe, one context per line in, one action per line out."""
 
 import atexit
 import contextlib
@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 def act(
+    context: typer.Context,
     policy: options.PolicyFile,
     state: Annotated[
         Path | None,
-        typer.Option(help="Keep the state here, saved before each answer; if the file exists, go on from it."),
+        typer.Option(help="The state file, saved before each answer; the run continues from it if it exists."),
     ] = None,
     x0: Annotated[
         str | None,
@@ -35,15 +36,17 @@ def act(
     ] = None,
     history: Annotated[
         Path | None,
-        typer.Option(help="A series that ends just before the first context. (default: the end of the training file)"),
+        typer.Option(
+            help="A series file that ends just before the first context. (default: the end of the training file)"
+        ),
     ] = None,
     skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Report a line that cannot be read and go on, without an answer to it.")
+        bool, typer.Option("--skip-bad", help="Report and skip lines that cannot be answered.")
     ] = False,
     from_beginning: Annotated[
         bool,
         typer.Option(
-            "--from-beginning", help="The input starts with the run's first context: pass over answered ones."
+            "--from-beginning", help="The input starts with the run's first context: skip the lines that are answered."
         ),
     ] = False,
     bounds: options.Limits = None,
@@ -53,61 +56,57 @@ def act(
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
-    r"""Read contexts from standard input, write actions to standard output, line by line, each answered at once.
+    r"""Read contexts from standard input and write an action for each to standard output, line by line.
 
-    A line is numbers with commas (the first may name the columns), or JSON: [1.5, 2], {"demand": 1.5} or {"context": [1.5]}.
-    JSON is answered with step, action, cost so far and, where the policy knows it, live_ratio. A JSON line may carry "step"
-    (1, 2, ...): the last one answered is then answered again, not played twice, and any other order is refused.
+    A line is numbers with commas (the first line may name the columns), or JSON: [1.5, 2], {"demand": 1.5} or {"context": [1.5]}.
+    The answer to JSON has the step, the action, the cost so far and, if the policy computes it, live_ratio. A JSON line may have
+    a "step" (1, 2, ...): the last step is then answered again, not played twice, and any other order is an error.
 
-    A line may begin with its time, or name it "time": hours of the day then come from the clock, a missed step is filled in, and
-    a step that was answered is answered again. A reading that is missing (empty, null) or implausible is answered with the last
-    plausible one, and that is said.
+    A line may start with its time, or name it "time". The hour of the day then comes from the clock, missed steps are filled in,
+    and a step that was answered is answered again. The last plausible reading replaces a missing (empty, null, ?) or implausible
+    one, with a notice.
 
-    With --state a killed process goes on where it was: an answer that you have read is always in the state. One process at a
-    time holds a state.
+    With --state a killed process continues where it stopped: every answer that you have read is in the state. Only one process
+    at a time can use a state.
     """
-    lines, limits = _lines(), None if bounds is None else options.parse_interval(bounds, "--bounds")
+    lines, limits = _read_lines(), None if bounds is None else options.parse_interval(bounds, "--bounds")
     if sys.stdout is None:
-        raise ValueError("standard output is closed, so that nobody can be answered.")
-    from ecl2o.cli.interrupts import leave_termination_to_the_system
-    from ecl2o.cli.jax_setup import keep_compiled_programs, use_double_precision, use_synchronous_dispatch
+        raise ValueError("standard output is closed; open it to receive the answers.")
+    from ecl2o.cli.interrupts import use_default_sigterm
+    from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
 
     if state is not None:
-        if state.exists() and not state.is_file():
-            raise typer.BadParameter(
-                f"{state} is no regular file; name one, or one that does not exist yet.", param_hint="--state"
-            )
-        output.refuse_unless_writable(state, "--state")
-    leave_termination_to_the_system()
-    _look_for_garbage_later()
-    keep_compiled_programs()
+        output.check_writable(state, "--state")
+    use_default_sigterm()
+    _delay_garbage_collection()
     use_synchronous_dispatch()
     use_double_precision()
     from ecl2o.act import lock_state
     from ecl2o.exceptions import MemoryLimitError, NotApplicableError
     from ecl2o.policy import load
+    from ecl2o.policy.executable_cache import use_cache_folder
     from ecl2o.policy.policy import with_action_limits
 
+    use_cache_folder()
     with contextlib.nullcontext() if state is None else lock_state(state):
         loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
         try:
-            run = _run(
-                loaded, state, _numbers_of(x0), history and options.make_reader(history, column, time_column, fill)
-            )
+            reader = None if history is None else options.make_reader(history, column, time_column, fill)
+            session = _start_session(context.command, loaded, state, _parse_x0(x0), reader)
         except (NotApplicableError, MemoryLimitError) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
-        _answer_all(run, loaded, lines, skip_bad, from_beginning, json)
+        _answer_lines(session, loaded, lines, skip_bad, from_beginning, json)
 
 
-def _look_for_garbage_later() -> None:
-    """Not until everything is loaded, and not when the process ends: that takes a quarter of the time of a single answer."""
+def _delay_garbage_collection() -> None:
+    """Collect after everything is loaded, and not at exit: both take a quarter of the time of a single answer."""
     gc.disable()
     atexit.register(gc.freeze)
 
 
-def _answer_all(
-    run: "ActSession",
+def _answer_lines(
+    session: "ActSession",
     policy: "Policy",
     lines: Iterator[tuple[int, str]],
     skip_bad: bool,
@@ -116,94 +115,95 @@ def _answer_all(
 ) -> None:
     from ecl2o.act import LineReader
 
-    reader = LineReader(policy.contract.columns, run.context_dim)
-    to_pass = run.steps if from_beginning else 0
+    reader = LineReader(policy.contract.columns, session.context_dim)
+    to_skip = session.steps if from_beginning else 0
     failures = screened = 0
-    for number, line in lines:
+    for number, text in lines:
         try:
-            asked = reader.read(line)
-            if asked is None:
+            line = reader.read(text)
+            if line is None:
                 continue
-            if from_beginning and (run.is_answered(asked) if asked.time is not None else to_pass > 0):
-                to_pass -= 1
+            if from_beginning and (session.is_answered(line) if line.time is not None else to_skip > 0):
+                to_skip -= 1
                 continue
-            told: list[Answer] = []
-            run.answer(asked, lambda answer, told=told, asked=asked: told.append(_write(answer, asked.as_json or json)))
-            screened += told[0].context_used is not None
-            _warn(number, told[0])
+            answers: list[Answer] = []
+            session.answer(line, lambda answer, a=answers, line=line: a.append(_write(answer, line.as_json or json)))
+            screened += answers[0].context_used is not None
+            _warn(number, answers[0])
         except (ValueError, FloatingPointError) as error:
             failures += 1
             if not skip_bad:
                 raise ValueError(f"line {number}: {error}") from None
-            _say(f"line {number} skipped: {output.one_line(error)}")
+            _print_notice(f"line {number} skipped: {output.one_line(error)}")
     if screened:
-        _say(f"readings that were missing or implausible: {screened}.")
+        _print_notice(f"readings that were missing or implausible: {screened}.")
     if failures:
-        _say(f"lines skipped: {failures}.")
+        _print_notice(f"lines skipped: {failures}.")
 
 
 def _write(answer: "Answer", as_json: bool) -> "Answer":
-    """One line, out of our hands when this returns."""
+    """Print an answer and flush it."""
     line = json_library.dumps(json_text.as_json(answer.as_json())) if as_json else ",".join(map(repr, answer.action))
     try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
     except (OSError, ValueError) as error:
-        _give_up_output(error)
+        _close_output(error)
     return answer
 
 
-def _give_up_output(error: Exception) -> NoReturn:
-    """Nothing more is written, not even when the interpreter ends and flushes what is left."""
+def _close_output(error: Exception) -> NoReturn:
+    """Discard further output, also what the interpreter flushes at exit."""
     from ecl2o.exceptions import NotAnsweredError
 
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    raise NotAnsweredError(f"standard output cannot be written ({words}).") from None
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    raise NotAnsweredError(f"standard output is not writable ({reason}).") from None
 
 
 def _warn(number: int, answer: "Answer") -> None:
-    """What the answer itself does not say where it is numbers only."""
+    """Print what a plain answer does not say."""
     if answer.context_used is not None:
         used = ", ".join(f"{entry:g}" for entry in answer.context_used)
-        _say(f"line {number} is missing or implausible; answered as if it were {used}, the last plausible one.")
+        _print_notice(f"line {number} is missing or implausible; replaced by {used}, the last plausible reading.")
     if answer.unconverged:
-        _say(
-            f"line {number}: a solve did not converge, or a promise holds no longer; nothing is guaranteed of this action."
+        _print_notice(
+            f"line {number}: a solve did not converge, or the promise was lost; this action has no guarantee."
         )
 
 
-def _run(policy: "Policy", state: Path | None, x0: list[float] | None, reading: "SeriesReader | None") -> "ActSession":
-    """A run where the last one was, or a new one."""
+def _start_session(
+    command: Any, policy: "Policy", state: Path | None, x0: list[float] | None, reader: "SeriesReader | None"
+) -> "ActSession":
     from ecl2o.act import ActSession
 
+    def notify(message: str) -> None:
+        _print_notice(output.name_options(message, command))
+
     if state is not None and state.exists():
-        return ActSession(policy, state, notify=_say)
-    dim = policy.dim
-    if x0 is not None and dim is not None and len(x0) != dim:
-        raise typer.BadParameter(f"the policy's actions have {dim} numbers, got {len(x0)}.", param_hint="--x0")
-    past, until = (None, None) if reading is None else reading.made_for(policy).past()
-    if x0 is None and past is None and policy.history is None:
-        raise ValueError("where does the run start? Give --x0 (the action in force) or --history (a series).")
-    return ActSession(policy, state, x0, past, until, _say)
+        return ActSession(policy, state, notify=notify)
+    if x0 is not None and policy.dim is not None and len(x0) != policy.dim:
+        raise typer.BadParameter(f"the policy's actions have {policy.dim} numbers, got {len(x0)}.", param_hint="--x0")
+    past, until = (None, None) if reader is None else reader.made_for(policy).past()
+    return ActSession(policy, state, x0, past, until, notify)
 
 
-def _say(words: str) -> None:
-    print(f"ecl2o: {words}", file=sys.stderr, flush=True)
+def _print_notice(message: str) -> None:
+    print(f"ecl2o: {message}", file=sys.stderr, flush=True)
 
 
-def _lines() -> Iterator[tuple[int, str]]:
-    """Numbered lines as they arrive."""
+def _read_lines() -> Iterator[tuple[int, str]]:
+    """Yield numbered lines as they arrive."""
     stream = sys.stdin
     if stream is None:
-        raise ValueError("standard input is closed; contexts are read from it.")
+        raise ValueError("standard input is closed; open it to send contexts.")
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(encoding="utf-8", errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
     return enumerate(iter(stream.readline, ""), start=1)
 
 
-def _numbers_of(text: str | None) -> list[float] | None:
+def _parse_x0(text: str | None) -> list[float] | None:
     if text is None:
         return None
     try:

@@ -41,7 +41,7 @@ def alpha(
         raise typer.BadParameter("--miss-price and --ramp-price go together: give both or neither.")
     wanted = None if alphas is None else _numbers(alphas)
     if figure is not None:
-        output.refuse_unless_writable(figure, "--figure")
+        output.check_writable(figure, "--figure")
     from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()

@@ -1,8 +1,7 @@
-"""All commands. They import what they need when they run, so that `--help` answers at once.
+"""The registered commands. They import what they need when they run, so that `--help` answers at once.
 
-A command lives in its own file, is registered below with an example, offers `--json` and `--seed`, prints its result with
-`output.results()` or `output.print_json`, and lets ValueError and OSError go: `output.Program` turns them into one line and
-exit code 1.
+A command has its own module, an example, `--json` and `--seed`. It prints its result with `output.results()` or
+`output.print_json`, and lets ValueError and OSError through: `output.Program` turns them into one line and exit code 1.
 """
 
 import typer
@@ -22,7 +21,7 @@ from ecl2o.cli.sweep import sweep
 
 app = typer.Typer(
     cls=output.Program,
-    help="Online decisions when changing one's mind is costly: learn them, run them, know how bad they can get.",
+    help="Learn online decisions with a worst-case guarantee, for when changing your mind is expensive.",
     epilog="Start with: ecl2o reproduce --quick",
     no_args_is_help=True,
     add_completion=False,
@@ -44,13 +43,13 @@ app.command(epilog="Example: ecl2o bounds --m 1 --alpha 10 --beta 10 --trust 0.3
 app.command(epilog="Example: ecl2o cite mla-robd")(cite)
 
 app.add_typer(fleet.app, name="fleet")
-output.in_paragraphs([app, fleet.app])
+output.join_help_lines([app, fleet.app])
 
 
 @app.callback(invoke_without_command=True)
 def root(
-    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
-    debug: bool = typer.Option(False, "--debug", help="Show the whole traceback when something fails."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
     """Options of the whole program."""
     if version:

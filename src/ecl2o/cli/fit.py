@@ -139,7 +139,7 @@ def _refuse_bad_place(out: Path) -> None:
     """Before the training, not after it; a file that is no policy, the series itself among them, is not overwritten."""
     from ecl2o.policy.policy_file import is_ours
 
-    output.refuse_unless_writable(out, "--out")
+    output.check_writable(out, "--out")
     if out.exists() and not is_ours(out):
         raise typer.BadParameter(
             f"{out} is not a policy, and is not overwritten; choose another name, or move it away.", param_hint="--out"

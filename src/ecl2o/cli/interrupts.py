@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a line, temporary folders removed, exit code 130, and nothing left that computes."""
+"""Ctrl-C and SIGTERM: one line on standard error, temporary folders removed, exit code 130."""
 
 import contextlib
 import os
@@ -10,20 +10,20 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-INTERRUPTED = 130  # what shells call a command that was interrupted
-_UNWINDING = 2.0  # seconds in which a second signal does not disturb the cleaning up that the first began
+INTERRUPTED = 130  # the exit code of an interrupted command in shells
+_UNWINDING = 2.0  # seconds for cleaning up, in which further signals are ignored
 _MOMENT = 0.05
 
 
 class _Interrupt:
-    """The handler of both signals: it raises KeyboardInterrupt in the main thread, and remembers that it did.
+    """The handler of both signals: raises KeyboardInterrupt in the main thread, and remembers that it did.
 
-    While a module is imported it waits: modules in C that are interrupted on their way end the process, or are left half made.
-    Where somebody swallows what it raises, and the process goes on, it is raised again.
+    During an import it waits, because C modules do not survive an interrupt there. If something swallows the exception and the
+    process continues, it is raised again.
     """
 
     def __init__(self):
-        self.met = False
+        self.raised = False
         self._quiet_until = 0.0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -32,29 +32,29 @@ class _Interrupt:
         if _is_importing(frame):
             _interrupt_after(_MOMENT)
             return
-        self.met, self._quiet_until = True, time.monotonic() + _UNWINDING
+        self.raised, self._quiet_until = True, time.monotonic() + _UNWINDING
         _interrupt_after(_UNWINDING + _MOMENT)
         raise KeyboardInterrupt
 
-    def look_after(self) -> None:
-        """Take both signals, except where the process was started to ignore them, as in the background of a script."""
+    def install(self) -> None:
+        """Handle both signals, unless the process was started to ignore them, as in the background of a script."""
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self)
-        shown = sys.unraisablehook
+        original = sys.unraisablehook
 
-        def lost(unraisable: Any) -> None:
-            """Nobody hears what is raised while garbage is collected, where JAX has a word too: it is raised again."""
+        def raise_again(unraisable: Any) -> None:
+            """Raise once more what was lost in a garbage collection, where JAX has a callback."""
             if not issubclass(unraisable.exc_type, KeyboardInterrupt):
-                return shown(unraisable)
+                return original(unraisable)
             self._quiet_until = 0.0
             return _interrupt_after(_MOMENT)
 
-        sys.unraisablehook = lost
+        sys.unraisablehook = raise_again
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether what is interrupted is on its way through an import."""
+    """Return whether an import is in progress."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -63,43 +63,42 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _interrupt_after(seconds: float) -> None:
-    """An interrupt after so many seconds, if the process is still there."""
     timer = threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGINT])
     timer.daemon = True
     timer.start()
 
 
 def run_interruptible(command: Callable[[], None]) -> None:
-    """Run a command as the only thing that its process does.
+    """Run a command as the only work of its process, and exit with 130 after an interrupt.
 
-    An interrupt may surface as another error, where a library has caught it. After it the process is left at once: threads of XLA
-    that outlive the interpreter crash, and nobody waits for a training of which nothing is kept.
+    An interrupt may surface as another error where a library catches it. After it the process exits at once: XLA's threads
+    crash if they outlive the interpreter.
     """
     interrupt = _Interrupt()
-    interrupt.look_after()
+    interrupt.install()
     try:
         command()
     except SystemExit as end:
-        if not (interrupt.met and end.code):
+        if not (interrupt.raised and end.code):
             raise
     except BaseException:
-        if not interrupt.met:
+        if not interrupt.raised:
             raise
     else:
         return
-    _leave()
+    _exit()
 
 
-def _leave() -> NoReturn:
+def _exit() -> NoReturn:
     with contextlib.suppress(OSError, ValueError):
         print("ecl2o: interrupted.", file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads it
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed
             stream.flush()
     os._exit(INTERRUPTED)
 
 
-def leave_termination_to_the_system() -> None:
-    """For commands whose state is on disk at every moment: their supervisor expects SIGTERM to end them as any process."""
+def use_default_sigterm() -> None:
+    """Let SIGTERM end the process at once, for commands whose state is always on disk."""
     if isinstance(signal.getsignal(signal.SIGTERM), _Interrupt):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -108,9 +108,9 @@ def set_up_jax(workers: int | None = None) -> None:
     from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
-    from ecl2o.fleet.cluster import enable_compilation_cache
+    from ecl2o.policy.executable_cache import use_cache_folder
 
-    enable_compilation_cache()
+    use_cache_folder()
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""What all commands share: options, where things are printed, progress bars, and how failures end.
+"""What all commands share: common options, printing, progress bars, and errors as one line.
 
-Results go to standard output, everything else to standard error, so that a pipe carries results only. Exit codes: 0 done, 1 it
-could not be done (one line says why), 2 the command was not understood, 130 interrupted by Ctrl-C or SIGTERM.
+Results go to standard output, everything else to standard error. Exit codes: 0 success, 1 failure (one line says why), 2 wrong
+usage, 130 interrupted by Ctrl-C or SIGTERM.
 """
 
 import contextlib
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 
     from ecl2o.fitting.progress import Progress
 
-MOST_SEEDS, LARGEST_SEED = 1000, 2**32 - 1  # how many may be trained with, and what a random key is made of
+MOST_SEEDS, LARGEST_SEED = (
+    1000,
+    2**32 - 1,
+)  # the most seeds to train with, and the largest number that makes a random key
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Seed = Annotated[
     int,
     typer.Option(
@@ -37,60 +40,69 @@ Seed = Annotated[
         min=0,
         max=LARGEST_SEED,
         metavar="S",
-        help="The same seed gives the same figures on the same machine.",
+        help="Random seed. The same seed gives the same figures on the same machine.",
     ),
 ]
 UnusedSeed = Annotated[
-    int, typer.Option("--seed", min=0, metavar="S", help="Accepted as by every command; nothing here is random.")
+    int, typer.Option("--seed", min=0, metavar="S", help="Has no effect here; accepted for scripts.")
 ]
 
-WIDTH = 100  # columns of tables where the terminal's width is not known
+WIDTH = 100  # columns of tables if the output is not a terminal
 
 
 class Program(TyperGroup):
-    """The one place where failures become a line on standard error and an exit code; `--debug` shows where they arose."""
+    """The group of all commands: turns errors into one line on standard error and exit code 1, unless `--debug` is given."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
-        Bad input is a ValueError everywhere in the library (`DataError` and `PolicyFileError` are), a file that cannot be read
-        or written an OSError, a training or a run that leaves the numbers a FloatingPointError. Anything else is a bug and ends
-        in a traceback.
+        Bad input is a ValueError, an unreadable or unwritable file an OSError, and a run without finite numbers a
+        FloatingPointError. Anything else is a bug and ends in a traceback.
         """
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # the reader of our output has left: the command line framework ends quietly
+            raise  # the reader of the output has left: Typer exits quietly
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None  # which `interrupts` tells
+            raise typer.Exit(INTERRUPTED) from None  # `interrupts` prints the line
         except (ValueError, OSError, FloatingPointError) as error:
             if ctx.params.get("debug"):
                 raise
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            options = {} if command is None else {p.name: p.opts[0] for p in command.params if p.opts[0][:2] == "--"}
-            print(f"ecl2o: {in_options(one_line(error), options)}", file=sys.stderr)
+            print(f"ecl2o: {name_options(one_line(error), command)}", file=sys.stderr)
             raise typer.Exit(1) from None
 
 
-def in_options(message: str, options: dict[str, str]) -> str:
-    """A message of the library, which speaks of Python's arguments, in the options of the command that met it.
+def name_options(message: str, command: Any) -> str:
+    """Return a message of the library with the names of arguments replaced by the options of a command.
 
-    >>> in_options(
-    ...     "ask for it with fill='previous', or time_column", {"fill": "--fill", "time_column": "--time-column"}
+    The library names arguments: as `name`, in backticks, as name='value', or bare if the name has an underscore. This is the
+    only place that translates them.
+
+    Args:
+        message: The message.
+        command: The command that was running; None leaves the message as it is.
+
+    >>> from types import SimpleNamespace as Parameter
+    >>> command = Parameter(
+    ...     params=[Parameter(name="fill", opts=["--fill"]), Parameter(name="time_column", opts=["--time"])]
     ... )
-    'ask for it with --fill previous, or --time-column'
+    >>> name_options("ask for it with fill='previous', `fill`, or time_column", command)
+    'ask for it with --fill previous, --fill, or --time'
     """
-    for name, option in options.items():
-        message = re.sub(rf"\b{name}='(\w+)'", rf"{option} \1", message)
+    for name, option in (
+        [] if command is None else [(p.name, p.opts[0]) for p in command.params if p.opts[0][:2] == "--"]
+    ):
+        message = re.sub(rf"\b{name}='(\w+)'", rf"{option} \1", message).replace(f"`{name}`", option)
         if "_" in name:
             message = re.sub(rf"(?<![\w'-]){name}(?![\w'])", option, message)
     return message
 
 
-def refuse_unless_writable(path: Path, option: str) -> None:
-    """Before the work, not after it: the folder must exist and take a new file, and what is there now must be a file."""
+def check_writable(path: Path, option: str) -> None:
+    """Raise before the work starts if a file cannot be written, or if something else than a file is there."""
     if path.exists() and not path.is_file():
-        raise typer.BadParameter(f"{path} is not a file, and is not overwritten.", param_hint=option)
+        raise typer.BadParameter(f"{path} is not a regular file; name a file, or a new one.", param_hint=option)
     folder = path.resolve().parent
     if not folder.is_dir():
         raise typer.BadParameter(f"the folder {folder} does not exist.", param_hint=option)
@@ -98,11 +110,11 @@ def refuse_unless_writable(path: Path, option: str) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise typer.BadParameter(f"{folder} takes no file: {error.strerror}.", param_hint=option) from None
+        raise typer.BadParameter(f"the folder {folder} is not writable: {error.strerror}.", param_hint=option) from None
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, without line breaks.
+    """Return the message of an error without line breaks.
 
     >>> one_line(
     ...     ValueError('''rho must not be negative,
@@ -115,23 +127,23 @@ def one_line(error: BaseException) -> str:
     True
     """
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or _unnamed(error)}: {error.strerror}"
+        return f"{error.filename or _guess_file(error)}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _unnamed(error: OSError) -> str:
-    """What was used, where the system does not say: files of ours say so themselves."""
+def _guess_file(error: OSError) -> str:
+    """Return what was probably written, of an error that names no file."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return f"standard output, or the temporary folder {tempfile.gettempdir()}" if full else "the system says"
 
 
 def results() -> "Console":
-    """Where results are printed."""
+    """Return the console for results, on standard output."""
     return _console(stderr=False)
 
 
 def messages() -> "Console":
-    """Where everything else is printed."""
+    """Return the console for everything else, on standard error."""
     return _console(stderr=True)
 
 
@@ -146,38 +158,38 @@ def _console(stderr: bool) -> "Console":
     return console
 
 
-def in_paragraphs(apps: Iterable[typer.Typer]) -> None:
-    """Let the help of commands wrap where the terminal does, not where their docstrings do."""
+def join_help_lines(apps: Iterable[typer.Typer]) -> None:
+    """Let the help of commands wrap at the terminal's width."""
     for command in (command for app in apps for command in app.registered_commands):
-        command.help = paragraphs(getdoc(command.callback) or "")
+        command.help = join_lines(getdoc(command.callback) or "")
 
 
-def paragraphs(text: str) -> str:
-    r"""Each paragraph as one line.
+def join_lines(text: str) -> str:
+    r"""Join the lines of each paragraph.
 
-    >>> paragraphs("What is\nmeant.\n\nAnd\nmore.")
+    >>> join_lines("What is\nmeant.\n\nAnd\nmore.")
     'What is meant.\n\nAnd more.'
     """
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def print_json(value: Any) -> None:
-    """A result for programs."""
+    """Print a result as JSON."""
     typer.echo(json_text(value))
 
 
 @contextlib.contextmanager
-def progress_bars(shown: bool = True) -> "Iterator[Progress]":
-    """One bar per stage with the time left, on standard error; where that is not a terminal, a line every ten seconds.
+def progress_bars(visible: bool = True) -> "Iterator[Progress]":
+    """Show a bar per stage on standard error, or a line every ten seconds if that is not a terminal.
 
-    >>> with progress_bars(shown=False) as progress:
+    >>> with progress_bars(visible=False) as progress:
     ...     progress("training", 1, 2)
     """
     console = messages()
-    if not shown:
+    if not visible:
         yield lambda stage, done, total: None
     elif not console.is_terminal:
-        with _lines(lambda line: print(line, file=sys.stderr, flush=True)) as lines:
+        with progress_lines(lambda line: print(line, file=sys.stderr, flush=True)) as lines:
             yield lines
     else:
         from rich import progress as bars
@@ -202,20 +214,20 @@ def progress_bars(shown: bool = True) -> "Iterator[Progress]":
 
 
 @contextlib.contextmanager
-def _lines(tell: Callable[[str], None], every: float = 10.0) -> Iterator["Progress"]:
-    """A line for every finished stage, and one every so many seconds, whether or not there is news."""
+def progress_lines(write: Callable[[str], None], every: float = 10.0) -> Iterator["Progress"]:
+    """Write a line for every finished stage, and one every so many seconds."""
     progress, over = _Stages(time.monotonic()), threading.Event()
 
     def show(stage: str, done: int, total: int) -> None:
         line = progress.after(stage, done, total, time.monotonic())
         if line is not None:
-            tell(line)
+            write(line)
 
     def remind() -> None:
         while not over.wait(every):
             line = progress.line(time.monotonic())
             if line is not None:
-                tell(line)
+                write(line)
 
     reminder = threading.Thread(target=remind, daemon=True)
     reminder.start()
@@ -227,7 +239,7 @@ def _lines(tell: Callable[[str], None], every: float = 10.0) -> Iterator["Progre
 
 
 class _Stages:
-    """How far work is, in words.
+    """The progress of stages, as lines of text.
 
     >>> stages = _Stages(now=0.0)
     >>> stages.after("training", 1, 10, now=4.0)
@@ -236,33 +248,33 @@ class _Stages:
     >>> stages.after("training", 3, 10, now=15.0)
     >>> stages.line(now=20.0)
     'training: 30 % after 20 s, about 34 s left'
-    >>> stages.line(now=60.0)  # slower than what went before: no guess is better than 0 s
+    >>> stages.line(now=60.0)  # slower than what went before: no estimate
     'training: 30 % after 60 s'
     >>> stages.after("training", 10, 10, now=30.0)
     'training: done after 30 s'
     """
 
     def __init__(self, now: float):
-        self._started = now
-        self._begun: dict[str, tuple[float, int]] = {}  # when each stage was first heard of, and how far it was
+        self._start = now
+        self._started_at: dict[str, tuple[float, int]] = {}  # when each stage was first reported, and how far it was
         self._finished: set[str] = set()
         self._present: tuple[str, int, int, float] | None = None
 
     def after(self, stage: str, done: int, total: int, now: float) -> str | None:
-        """Note what was done; a line where that ends a stage."""
-        self._begun.setdefault(stage, (now, done))
+        """Record progress; return a line if that ends a stage."""
+        self._started_at.setdefault(stage, (now, done))
         self._present = None if done >= total else (stage, done, total, now)
         if done < total or stage in self._finished:
             return None
         self._finished.add(stage)
-        return f"{stage}: done after {now - self._started:.0f} s"
+        return f"{stage}: done after {now - self._start:.0f} s"
 
     def line(self, now: float) -> str | None:
-        """Where the work stands; None between stages."""
+        """Return the line of the present stage; None between stages."""
         if self._present is None:
             return None
-        stage, done, total, told = self._present
-        since, before = self._begun[stage]
-        rest = (told - since) / (done - before) * (total - done) - (now - told) if done > before else 0.0
+        stage, done, total, at = self._present
+        since, before = self._started_at[stage]
+        rest = (at - since) / (done - before) * (total - done) - (now - at) if done > before else 0.0
         left = f", about {rest:.0f} s left" if rest >= 1.0 else ""
-        return f"{stage}: {100 * done / total:.0f} % after {now - self._started:.0f} s{left}"
+        return f"{stage}: {100 * done / total:.0f} % after {now - self._start:.0f} s{left}"

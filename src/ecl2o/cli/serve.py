@@ -24,11 +24,11 @@ def serve(
     The page at / shows all streams. Bearer tokens: ECL2O_TOKEN for full access, ECL2O_READ_TOKEN for reading. See
     docs/service.md.
     """
-    from ecl2o.cli.interrupts import leave_termination_to_the_system
+    from ecl2o.cli.interrupts import use_default_sigterm
     from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
     from ecl2o.cli.options import need_serve
 
-    leave_termination_to_the_system()
+    use_default_sigterm()
     need_serve()
     use_synchronous_dispatch()
     use_double_precision()

@@ -5,7 +5,6 @@ Who does the work: this process, a cluster of this machine's cores, or a Dask cl
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import itertools
 import logging
@@ -15,12 +14,12 @@ import pickle
 import socket
 import urllib.parse
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 
 from ecl2o.exceptions import ChunkFailedError
+from ecl2o.policy.executable_cache import use_cache_folder
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -222,7 +221,7 @@ def _unpacked(result: bytes) -> Any:
 
 def _at_worker(payload: bytes) -> bytes:
     """In the worker: the driver's precision, and compiled programs shared with the other workers of the machine."""
-    enable_compilation_cache()
+    use_cache_folder()
     double, work, piece = _loaded(payload)
     with jax.enable_x64(double):
         return pickle.dumps(work(*piece))
@@ -231,14 +230,3 @@ def _at_worker(payload: bytes) -> bytes:
 def _loaded(payload: bytes) -> tuple[bool, Callable[..., Any], tuple[Any, ...]]:
     with jax.enable_x64(True):
         return pickle.loads(payload)
-
-
-@functools.cache
-def enable_compilation_cache() -> None:
-    """Keep compiled programs in a folder, where all processes of this machine find them, unless JAX has been told another."""
-    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(base) / "ecl2o" / "programs"))
-    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -81,7 +81,7 @@ def explain_failed_step(context: Sequence[float | None] | np.ndarray, used: Any,
     ranges = ", ".join(f"{low:g} to {high:g}" for low, high in plausible[:_MOST_SHOWN])
     return (
         f"the context ({format_context(context)}) is missing or outside the plausible range {ranges}, and there is no earlier "
-        "one to use instead. Start from a history of contexts, or send a plausible context first."
+        "one to use instead. Start from a `history` of contexts, or send a plausible context first."
     )
 
 

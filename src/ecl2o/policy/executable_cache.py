@@ -1,13 +1,11 @@
-"""The programs of a run, kept on disk for the next process.
+"""The cache of compiled programs on disk, so that a process that makes a single step need not trace or compile.
 
-A process that is started for a single step traces and lowers the same programs every time, which takes longer than everything
-else it does. JAX's cache spares it the compilation alone. So where JAX is told to keep compiled programs
-(`jax_compilation_cache_dir`), those that a run needs are kept beside them, ready to be called.
+JAX's cache saves compilation only. Where it has a folder (`jax_compilation_cache_dir`, which `use_cache_folder` sets), the
+functions of a run are stored beside it, ready to be called.
 
-A file is for one structure and one set of sizes, not for the numbers of a policy, and for the very library, versions and
-processor that made it: anything else has another name. It is checked when it is read; one that does not fit is made again. What
-nobody has read for a month, such as the programs of an earlier version, is removed when the next one is written. Like JAX's own
-cache it holds machine code, so whoever can write to that folder decides what is run.
+A file is for one structure and one set of sizes, not for a policy's numbers, and for the library, versions and processor that
+made it. It is checked when it is read, and made again if it does not fit. Files that were not read for a month are removed
+when the next one is written. Like JAX's own cache it holds machine code: only trusted users may write to the folder.
 """
 
 import contextlib
@@ -43,43 +41,62 @@ _MOST_PROGRAMS = 64
 _programs: dict[Path, CompiledStepper] = {}  # of this process, one for each structure and set of sizes
 
 
-def pack_cached(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
-    """`compile_stepper`, with the functions of one stream from the cache on disk; the others are traced on use."""
+def use_cache_folder() -> None:
+    """Let JAX and runners store compiled programs in the user's cache folder, ~/.cache/ecl2o/programs.
+
+    A folder that JAX has, from its configuration or from JAX_COMPILATION_CACHE_DIR (empty: none), is left as it is.
+    """
+    settings: Any = jax.config
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and settings.jax_compilation_cache_dir is None:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        folder = Path(base) / "ecl2o" / "programs"
+        with contextlib.suppress(OSError):  # a service without a home compiles every time
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                jax.config.update("jax_compilation_cache_dir", str(folder))
+    if settings.jax_compilation_cache_dir:
+        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def compile_cached(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
+    """Return what `compile_stepper` does, with the functions of one stream from the cache; the others are traced on use."""
     arrays = [leaf for leaf in jax.tree.leaves(stepper) if isinstance(leaf, jax.Array | np.ndarray)]
-    place = _place(stepper, arrays, sizes, dtype)
-    if place is None:
+    path = _find_path(stepper, arrays, sizes, dtype)
+    if path is None:
         return compile_stepper(stepper, sizes, dtype)
-    if place not in _programs:
+    if path not in _programs:
         while len(_programs) >= _MOST_PROGRAMS:
             del _programs[next(iter(_programs))]
-        _programs[place] = _program(place, stepper, sizes, dtype)
-    return _programs[place], arrays
+        _programs[path] = _load_program(path, stepper, sizes, dtype)
+    return _programs[path], arrays
 
 
-def _program(place: Path, stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> CompiledStepper:
+def _load_program(path: Path, stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> CompiledStepper:
     @functools.cache
     def traced() -> CompiledStepper:
         return compile_stepper(stepper, sizes, dtype)[0]
 
-    def kept(name: str) -> Callable[..., Any]:
-        return _CachedExecutable(place.with_name(f"{place.name}-{name}"), lambda: getattr(traced().one, name))
+    def cached(name: str) -> Callable[..., Any]:
+        return _CachedExecutable(path.with_name(f"{path.name}-{name}"), lambda: getattr(traced().one, name))
 
-    def later(name: str) -> Callable[..., Any]:
+    def trace_on_use(name: str) -> Callable[..., Any]:
         return lambda *arguments: getattr(traced().one, name)(*arguments)
 
     one = StepFunctions(
-        begin=kept("begin"),
-        share=kept("share"),
-        advance=kept("advance"),
-        inspect=later("inspect"),
-        play=later("play"),
-        figures=kept("figures"),
+        begin=cached("begin"),
+        share=cached("share"),
+        advance=cached("advance"),
+        inspect=trace_on_use("inspect"),
+        play=trace_on_use("play"),
+        figures=cached("figures"),
     )
-    return CompiledStepper(one, _carried(place, traced), lambda axis: traced().streams(axis))
+    return CompiledStepper(one, _load_carried(path, traced), lambda axis: traced().streams(axis))
 
 
 class _CachedExecutable:
-    """A function of arrays that is read from its file when it is first called, or compiled and written there."""
+    """A function of arrays; its first call reads it from its file, or compiles it and writes it there."""
 
     def __init__(self, path: Path, find: Callable[[], Any]):
         self._path, self._find, self._run = path, find, None
@@ -88,12 +105,12 @@ class _CachedExecutable:
         if self._run is not None:
             return self._run(*arguments)
         try:
-            kept = self._read(arguments)
-            if kept is not None:
-                answer = kept(*arguments)
-                self._run = kept
-                return answer
-        except Exception:  # whatever a program of another build leads to: it is made again, and fails again if it must
+            found = self._read(arguments)
+            if found is not None:
+                result = found(*arguments)
+                self._run = found
+                return result
+        except Exception:  # a program of another build may fail in any way: make it again
             pass
         self._run = self._make(arguments)
         return self._run(*arguments)
@@ -103,12 +120,12 @@ class _CachedExecutable:
         if parts is None:
             return None
         results, program = parts
-        taken, given = jax.tree.structure((arguments, {})), jax.tree.structure(_tuples(json.loads(results)))
+        taken, given = jax.tree.structure((arguments, {})), jax.tree.structure(_as_tuples(json.loads(results)))
         return serialize_executable.deserialize_and_load(program, taken, given)
 
     def _make(self, arguments: Any) -> Callable[..., Any]:
         lowered = self._find().lower(*arguments)
-        with _without_cache():  # what was read from JAX's cache cannot be written again
+        with _without_jax_cache():  # a program from JAX's cache cannot be serialized
             made = lowered.compile()
         results = json.dumps(jax.tree.map(lambda _: 0, lowered.out_info))
         with contextlib.suppress(OSError, ValueError, NotImplementedError):
@@ -116,26 +133,25 @@ class _CachedExecutable:
         return made
 
 
-def _tuples(nested: Any) -> Any:
-    """JSON as it was before: there were no lists."""
+def _as_tuples(nested: Any) -> Any:
+    """Turn lists back into tuples."""
     if isinstance(nested, dict):
-        return {name: _tuples(each) for name, each in nested.items()}
-    return tuple(map(_tuples, nested)) if isinstance(nested, list) else nested
+        return {name: _as_as_tuples(each) for name, each in nested.items()}
+    return tuple(map(_as_tuples, nested)) if isinstance(nested, list) else nested
 
 
-def _carried(place: Path, traced: Callable[[], CompiledStepper]) -> tuple[Spec, ...]:
-    """The vectors that a run carries."""
-    parts = _read(place)
+def _load_carried(path: Path, traced: Callable[[], CompiledStepper]) -> tuple[Spec, ...]:
+    parts = _read(path)
     if parts is not None:
         return tuple(Spec(tuple(shape), dtype) for shape, dtype in json.loads(parts[0]))
     carried = traced().carried
     with contextlib.suppress(OSError):
-        _write(place, [json.dumps([[list(spec.shape), str(spec.dtype)] for spec in carried]).encode()])
+        _write(path, [json.dumps([[list(spec.shape), str(spec.dtype)] for spec in carried]).encode()])
     return carried
 
 
-def _place(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: np.dtype) -> Path | None:
-    """Where its programs are kept; None where nothing is, or code is in it that is not this library's."""
+def _find_path(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: np.dtype) -> Path | None:
+    """Return where its programs are stored; None without a folder, or if it has code that is not this library's."""
     settings: Any = jax.config
     folder = settings.jax_compilation_cache_dir
     if not folder or not settings.jax_enable_compilation_cache:
@@ -149,23 +165,23 @@ def _place(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: np.d
     if encoder.functions or '"user.' in described:
         return None
     shapes = json.dumps([[list(array.shape), str(array.dtype)] for array in arrays])
-    name = _DIGEST("\0".join([described, shapes, *_surroundings()]).encode()).hexdigest()
+    name = _DIGEST("\0".join([described, shapes, *_environment()]).encode()).hexdigest()
     return Path(folder) / f"{_PREFIX}{name}"
 
 
 @functools.cache
-def _surroundings() -> tuple[str, ...]:
-    """All else that decides what a program is: versions, the library's sources, the processor, settings of XLA."""
+def _environment() -> tuple[str, ...]:
+    """Return all else that a program depends on: versions, the library's sources, the processor, XLA's settings."""
     sources = [(str(path), path.stat()) for path in sorted(_LIBRARY.rglob("*.py"))]
-    told = [f"{path} {about.st_size} {about.st_mtime_ns}" for path, about in sources]
+    parts = [f"{path} {about.st_size} {about.st_mtime_ns}" for path, about in sources]
     with contextlib.suppress(OSError):
-        told += [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")][:1]
-    told += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(("XLA_", "JAX_"))]
-    return (jax.__version__, importlib.metadata.version("jaxlib"), jax.default_backend(), platform.platform(), *told)
+        parts += [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")][:1]
+    parts += [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(("XLA_", "JAX_"))]
+    return (jax.__version__, importlib.metadata.version("jaxlib"), jax.default_backend(), platform.platform(), *parts)
 
 
 def _write(path: Path, parts: Sequence[bytes]) -> None:
-    """Whole or not at all, with a checksum."""
+    """Write parts with a checksum, whole or not at all."""
     body = b"".join(len(part).to_bytes(_LENGTH, "little") + part for part in parts)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
         try:
@@ -179,7 +195,7 @@ def _write(path: Path, parts: Sequence[bytes]) -> None:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the files that have not been read for a month, and what a killed process left unfinished that long ago."""
+    """Remove files that were not read for a month, also unfinished ones of killed processes."""
     before = time.time() - _UNUSED_SECONDS
     for path in folder.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another process was faster
@@ -188,7 +204,7 @@ def _remove_unused(folder: Path) -> None:
 
 
 def _read(path: Path) -> list[bytes] | None:
-    """What was written; None where there is nothing, or something else. Its time becomes that of its last use."""
+    """Return the parts of a file, and mark it as used; None if it is missing or damaged."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -208,7 +224,7 @@ def _read(path: Path) -> list[bytes] | None:
 
 
 @contextlib.contextmanager
-def _without_cache() -> Iterator[None]:
+def _without_jax_cache() -> Iterator[None]:
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
     try:

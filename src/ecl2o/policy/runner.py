@@ -14,7 +14,7 @@ from ecl2o.agents import Info, Start
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.policy import policy_file
 from ecl2o.policy.context_validation import explain_failed_step, is_finite, validate_context
-from ecl2o.policy.executable_cache import pack_cached
+from ecl2o.policy.executable_cache import compile_cached
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.policy_file import Contents
 from ecl2o.policy.start_run import RunStart, find_start, find_starts, working_dtype
@@ -488,7 +488,7 @@ class Runner(AbstractRunner):
 
     @staticmethod
     def _pack(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
-        return pack_cached(stepper, sizes, dtype)
+        return compile_cached(stepper, sizes, dtype)
 
     def _prepare(self, programs: list[tuple[CompiledStepper, list[Any]]]) -> tuple[StepFunctions, list[Any]]:
         program, arrays = programs[0]

@@ -27,7 +27,7 @@ from ecl2o.running import Stepper
 from ecl2o.running.compiled_step import MOST_BYTES, check_stream_bytes, count_bytes, largest_allocation
 
 _find_minimizer = eqx.filter_jit(find_hitting_minimizer)
-_NO_START = "x0 is missing: give x0 (the action in force) or history (the contexts before the first step)."
+_NO_START = "x0 is missing: give `x0` (the action in force) or `history` (the contexts before the first step)."
 
 
 class RunStart(NamedTuple):
@@ -152,7 +152,7 @@ def infer_context_dim(problem: Problem, dim: int, history: Any) -> int:
             return context_dim
         return dim
     raise ValueError(
-        f"the cost {type(problem.hitting).__name__} does not determine how many numbers a context has: give a history of "
+        f"the cost {type(problem.hitting).__name__} does not determine how many numbers a context has: give a `history` of "
         "contexts, or a policy whose contract has context_dim."
     )
 
