@@ -157,6 +157,6 @@ def test_what_decides_a_program_is_in_its_name(folder, monkeypatch):
         executable_cache._find_path(stepper, arrays, dataclasses.replace(sizes, horizon=5), dtype),
         executable_cache._find_path(stepper, arrays, sizes, np.dtype(np.float32)),
     ]
-    monkeypatch.setattr(executable_cache, "_surroundings", lambda: ("another version",))
+    monkeypatch.setattr(executable_cache, "_environment", lambda: ("another version",))
     others.append(executable_cache._find_path(stepper, arrays, sizes, dtype))
     assert len({named, *others}) == len(others) + 1

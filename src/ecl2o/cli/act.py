@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def act(
-    context: typer.Context,
     policy: options.PolicyFile,
     state: Annotated[
         Path | None,
@@ -92,7 +91,7 @@ def act(
         loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
         try:
             reader = None if history is None else options.make_reader(history, column, time_column, fill)
-            session = _start_session(context.command, loaded, state, _parse_x0(x0), reader)
+            session = _start_session(loaded, state, _parse_x0(x0), reader)
         except (NotApplicableError, MemoryLimitError) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
@@ -174,23 +173,20 @@ def _warn(number: int, answer: "Answer") -> None:
 
 
 def _start_session(
-    command: Any, policy: "Policy", state: Path | None, x0: list[float] | None, reader: "SeriesReader | None"
+    policy: "Policy", state: Path | None, x0: list[float] | None, reader: "SeriesReader | None"
 ) -> "ActSession":
     from ecl2o.act import ActSession
 
-    def notify(message: str) -> None:
-        _print_notice(output.name_options(message, command))
-
     if state is not None and state.exists():
-        return ActSession(policy, state, notify=notify)
+        return ActSession(policy, state, notify=_print_notice)
     if x0 is not None and policy.dim is not None and len(x0) != policy.dim:
         raise typer.BadParameter(f"the policy's actions have {policy.dim} numbers, got {len(x0)}.", param_hint="--x0")
     past, until = (None, None) if reader is None else reader.made_for(policy).past()
-    return ActSession(policy, state, x0, past, until, notify)
+    return ActSession(policy, state, x0, past, until, _print_notice)
 
 
 def _print_notice(message: str) -> None:
-    print(f"ecl2o: {message}", file=sys.stderr, flush=True)
+    print(f"ecl2o: {output.name_options(message)}", file=sys.stderr, flush=True)
 
 
 def _read_lines() -> Iterator[tuple[int, str]]:

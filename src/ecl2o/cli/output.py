@@ -50,6 +50,9 @@ UnusedSeed = Annotated[
 WIDTH = 100  # columns of tables if the output is not a terminal
 
 
+_options: dict[str, str] = {}  # of the running command, by the names of arguments
+
+
 class Program(TyperGroup):
     """The group of all commands: turns errors into one line on standard error and exit code 1, unless `--debug` is given."""
 
@@ -68,31 +71,32 @@ class Program(TyperGroup):
         except (ValueError, OSError, FloatingPointError) as error:
             if ctx.params.get("debug"):
                 raise
-            command = self.get_command(ctx, ctx.invoked_subcommand or "")
-            print(f"ecl2o: {name_options(one_line(error), command)}", file=sys.stderr)
+            print(f"ecl2o: {name_options(one_line(error))}", file=sys.stderr)
             raise typer.Exit(1) from None
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command, and remember its options for `name_options`."""
+        name, command, rest = super().resolve_command(ctx, args)
+        _options.clear()
+        _options.update({} if command is None else {p.name: p.opts[0] for p in command.params if p.opts[0][:2] == "--"})
+        return name, command, rest
 
-def name_options(message: str, command: Any) -> str:
-    """Return a message of the library with the names of arguments replaced by the options of a command.
+
+def name_options(message: str, options: dict[str, str] = _options) -> str:
+    """Return a message of the library with the names of arguments replaced by options.
 
     The library names arguments: as `name`, in backticks, as name='value', or bare if the name has an underscore. This is the
     only place that translates them.
 
     Args:
         message: The message.
-        command: The command that was running; None leaves the message as it is.
+        options: Options by the names of arguments. Default: those of the running command.
 
-    >>> from types import SimpleNamespace as Parameter
-    >>> command = Parameter(
-    ...     params=[Parameter(name="fill", opts=["--fill"]), Parameter(name="time_column", opts=["--time"])]
-    ... )
-    >>> name_options("ask for it with fill='previous', `fill`, or time_column", command)
-    'ask for it with --fill previous, --fill, or --time'
+    >>> options = {"fill": "--fill", "time_column": "--time-column"}
+    >>> name_options("ask for it with fill='previous', `fill`, or time_column", options)
+    'ask for it with --fill previous, --fill, or --time-column'
     """
-    for name, option in (
-        [] if command is None else [(p.name, p.opts[0]) for p in command.params if p.opts[0][:2] == "--"]
-    ):
+    for name, option in options.items():
         message = re.sub(rf"\b{name}='(\w+)'", rf"{option} \1", message).replace(f"`{name}`", option)
         if "_" in name:
             message = re.sub(rf"(?<![\w'-]){name}(?![\w'])", option, message)

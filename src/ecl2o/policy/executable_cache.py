@@ -136,7 +136,7 @@ class _CachedExecutable:
 def _as_tuples(nested: Any) -> Any:
     """Turn lists back into tuples."""
     if isinstance(nested, dict):
-        return {name: _as_as_tuples(each) for name, each in nested.items()}
+        return {name: _as_tuples(each) for name, each in nested.items()}
     return tuple(map(_as_tuples, nested)) if isinstance(nested, list) else nested
 
 
