@@ -122,7 +122,7 @@ def test_refusals():
         ec.Periodic(ec.Guarded(ec.Greedy()), 0)
     with pytest.raises(ValueError, match="at most horizon = 4 steps"):
         ec.rollout(ec.Periodic(ec.Competitive(ec.Greedy(), horizon=4), 5), PROBLEM, ec.Instance([0.5], CONTEXTS))
-    with pytest.raises(TypeError, match="nothing to begin anew; wrap a guard, or say keeps='history'"):
+    with pytest.raises(TypeError, match="keeps"):
         ec.Periodic(ec.Greedy(), 5)
 
 

@@ -1,4 +1,4 @@
-"""What begins anew at regular times: a promise for each day or week, or an agent for each of its days."""
+"""Restarts at regular times: a promise for each day or week, or an agent for each of its days."""
 
 import dataclasses
 from typing import Literal
@@ -18,30 +18,39 @@ Keeps = Literal["memory", "history"]
 
 
 class PeriodicState(eqx.Module):
-    """The wrapped agent's state, and the contexts on which it will begin anew (none where its memory is kept)."""
+    """The wrapped agent's state, and the contexts on which it will restart (none where its memory is kept)."""
 
     inner: State
     recent: Float[Array, "H q"]
 
 
 class Periodic(AbstractAgent):
-    """An agent that begins anew every `period` steps, from the action last played. Step 0 of the run begins a period.
+    """An agent that restarts every `period` steps from the action last played. Step 0 of the run starts a period.
 
     Two things can be kept over the boundary:
 
-    - `keeps="memory"`, for guards: the promise begins anew, while the agent inside it keeps its memory, so that one that learns
-      while it runs goes on learning. Bill, reference and the guard's expert start again together where the run stands
+    - `keeps="memory"`, for guards: the promise restarts, while the agent inside keeps its memory, so that an advisor that learns
+      while it runs goes on learning. Cost, reference and the guard's expert restart together from the action last played
       (erratum E22).
-    - `keeps="history"`: everything begins anew, on as many of the last contexts as the run's own history had. One long run is
+    - `keeps="history"`: everything restarts, on as many of the last contexts as the run's own history had. One long run is
       then what `rollout_days` plays: a network trained on days has each day's memory. An agent whose memory is made of contexts
       needs a history, or it forgets everything every period.
 
     What is inside sees the period's clock: `Observation.step` counts from 0 in every period, and `remaining` to its end.
 
     Args:
-        agent: what begins anew; a guard where memory is kept.
-        period: steps.
-        keeps: what is kept over the boundary.
+        agent: the agent that restarts; a guard where memory is kept.
+        period: steps from restart to restart, at least 1.
+        keeps: "memory" or "history". Default: "memory".
+
+    Raises:
+        ValueError: if period or keeps is none of these.
+        TypeError: if keeps is "memory" and the agent is not a guard.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> print(Periodic(ec.Competitive(ec.ROBD(), ratio=2.0), 24).promise(problem))
+    the cost is at most 2 times the optimum in every 24 steps
     """
 
     agent: AbstractAgent
@@ -54,8 +63,8 @@ class Periodic(AbstractAgent):
             raise ValueError(f"keeps must be 'memory' or 'history', got {self.keeps!r}.")
         if self.keeps == "memory" and not isinstance(self.agent, AbstractGuard):
             raise TypeError(
-                f"a {type(self.agent).__name__} that keeps its memory has nothing to begin anew; "
-                "wrap a guard, or say keeps='history'."
+                f"a {type(self.agent).__name__} that keeps its memory has nothing to restart; "
+                "wrap a guard, or use keeps='history'."
             )
 
     def is_linear(self, problem: Problem) -> bool:
@@ -66,7 +75,7 @@ class Periodic(AbstractAgent):
         self.agent.check(problem, self._period_start(start.x0, start.history))
 
     def promise(self, problem: Problem) -> Promise | None:
-        """That of the agent, for one period: for its own, if that is shorter; nothing where the two do not fit together."""
+        """Return the agent's promise for the shorter of the two periods, or None if they do not end together."""
         promise = self.agent.promise(problem)
         if promise is None:
             return None
@@ -87,8 +96,10 @@ class Periodic(AbstractAgent):
         left = self.period - 1 - phase
         if observation.remaining is not None:
             left = jnp.minimum(left, observation.remaining)
-        seen = Observation(observation.context, observation.previous_action, phase, left, observation.forecast)
-        inner, action, info = self.agent.step(problem, inner, seen)
+        inner_observation = Observation(
+            observation.context, observation.previous_action, phase, left, observation.forecast
+        )
+        inner, action, info = self.agent.step(problem, inner, inner_observation)
         recent = state.recent
         if recent.shape[0]:
             recent = jnp.concatenate([recent[1:], observation.context[None]])

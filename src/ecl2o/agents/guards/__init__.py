@@ -1,7 +1,6 @@
-"""What promises: wrappers that let an agent act only as far as a bound on the bill allows, whatever the agent proposes.
+"""Guards: wrappers that bound the cost of an agent, whatever the agent proposes.
 
-Every guard is an `AbstractGuard`; what it promises is a `Promise`, how that stands an `Account`. Nobody outside this room asks
-which guard it is.
+Every guard is an `AbstractGuard`. It states a `Promise` and keeps an `Account` of it.
 """
 
 from ecl2o.agents.guards.base import AbstractGuard, Account

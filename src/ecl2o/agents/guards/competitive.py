@@ -1,4 +1,4 @@
-"""The maximal guard relative to the optimum, for every quadratic problem (docs/guarantees.md, the revelation theorem)."""
+"""The maximal guard relative to the optimum, for quadratic problems (docs/guarantees.md, the revelation theorem)."""
 
 import dataclasses
 from typing import Any
@@ -51,15 +51,16 @@ def _as_bounds(contexts: Any) -> tuple[Array, Array] | None:
 
 
 class Competitive(AbstractGuard):
-    """Play an agent's actions as far as this promise allows: cost <= ratio * optimum + allowance, at every step.
+    """The guard that keeps cost <= ratio * optimum + allowance at every step, whatever the agent proposes.
 
     The optimum is that of the contexts so far. The promise holds for any agent (NaN and infinite actions included), and it is
     maximal: an action that is not allowed can be punished by some continuation of contexts, whatever is played afterwards. An
     allowed action is played as it is; another one is pulled toward the safest action x_m until it is allowed.
 
     For quadratic hitting costs: constant ones, and `CurvedTracking` with a `maximum`. A ratio that no online algorithm can
-    promise is refused with the smallest possible one. Bounds on actions are kept where all matrices are diagonal and contexts
-    are known to lie within the bounds; elsewhere use `Guarded`.
+    promise is rejected;
+    the message gives the smallest possible one. Bounds on actions are kept where all matrices are diagonal and contexts are
+    known to lie within the bounds; elsewhere use `Guarded`.
 
     The promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions
     are not met: a context outside `contexts`, or not finite; a weight outside of its range, or other than announced; more steps
@@ -67,17 +68,27 @@ class Competitive(AbstractGuard):
     inside a compiled program.
 
     Args:
-        agent: whose actions are played as far as possible.
-        ratio: above 1.
-        horizon: for runs of at most so many steps; None for runs of any length, which allows less.
-        allowance: what may be spent on top of ratio * optimum, in units of cost.
-        contexts: (low, high): contexts are known to lie there, which allows more (a little less more where x_0 lies outside).
-            Diagonal A and Q only.
-        weights: with `CurvedTracking`, the curvature of each step where it is known in advance, as a tariff is: one for each step
-            of the horizon, or a pattern that recurs where there is none.
+        agent: the agent whose actions are played as far as the promise allows.
+        ratio: above 1, and above the smallest ratio of any online algorithm on the problem. Default: 2.5.
+        horizon: the longest run, in steps. Default: None, runs of any length, which allows less.
+        allowance: cost allowed on top of ratio * optimum, 0 or more, in units of cost. Default: 0.
+        contexts: (low, high), bounds within which contexts are known to lie, which allows more. Diagonal A and Q only.
+            Default: None, contexts lie anywhere.
+        weights: with `CurvedTracking`, the curvature of each step where it is known in advance, as a tariff is: one for each
+            step of the horizon, or a recurring pattern without a horizon. Default: None, not known.
+
+    Raises:
+        ValueError: if a number is out of its range.
+        NotApplicableError: at the start of a run, if the problem is not quadratic or the ratio cannot be promised.
 
     `Info.details`: `cost` and `optimum` so far (exactly the oracle's cost of the prefix), their `live_ratio`, what is `left` of
     the promise, whether the guard was `active`, whether the promise is `kept`, and for how many steps it was (`kept_steps`).
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> run = ec.rollout(Competitive(ec.advisors.Fixed([[1e6]]), ratio=2.0), problem, ec.Instance([0.0], [[1.0]]))
+    >>> bool(run.info.details["live_ratio"][-1] <= 2.0 * (1 + 1e-4))
+    True
     """
 
     agent: AbstractAgent
@@ -125,18 +136,18 @@ class Competitive(AbstractGuard):
         return dataclasses.replace(self, contexts=tuple(np.clip(end, low, high) for end in counted_on))
 
     def check(self, problem: Problem, start: Start) -> None:
-        """Refuse problems that this guard is not for, and, where the numbers are known, a ratio that cannot be promised."""
+        """Reject problems that do not fit and, where numbers are concrete, ratios that cannot be promised."""
         super().check(problem, start)
-        self._refuse_problem(problem, start)
+        self._check_problem(problem, start)
         if start.horizon is None and self.horizon is not None:
             raise NotApplicableError(
                 f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has no end; use "
-                f"horizon=None, or Periodic(guard, {self.horizon}) for a promise that begins anew."
+                f"horizon=None, or Periodic(guard, {self.horizon}) for a promise that restarts."
             )
         if not any(concrete_value(leaf) is None for leaf in jax.tree.leaves((self.ratio, self.weights, problem))):
-            self._refuse_ratio(problem, start.dim)
+            self._check_ratio(problem, start.dim)
 
-    def _refuse_problem(self, problem: Problem, start: Start) -> None:
+    def _check_problem(self, problem: Problem, start: Start) -> None:
         hitting, movement, dim = problem.hitting, problem.switching, start.dim
         instead = "Guarded takes any costs and any box."
         if not (isinstance(hitting, AbstractQuadraticCost) and isinstance(movement, Mahalanobis)):
@@ -177,7 +188,7 @@ class Competitive(AbstractGuard):
                 f"{start.horizon}; use horizon=None for runs of any length."
             )
 
-    def _refuse_ratio(self, problem: Problem, dim: int) -> None:
+    def _check_ratio(self, problem: Problem, dim: int) -> None:
         with jax.enable_x64(True), jax.core.eval_context():  # inside a jit too, where the numbers are constants
             least, greatest, G = cast_floats(self.curvatures(problem, dim), np.float64)
             smallest = 1 + np.asarray(largest_share(least, greatest, G, self.horizon))
@@ -190,7 +201,7 @@ class Competitive(AbstractGuard):
             )
 
     def curvatures(self, problem: Problem, dim: int) -> tuple[Array, Array, Array]:
-        """The least and the greatest curvature, of all steps or by step, and G = 2Q."""
+        """Return the least and the greatest curvature, of all steps or by step, and G = 2Q."""
         G = to_device(2 * to_host(problem.Q))
         if self.weights is not None:
             announced = times_identity(self.weights, dim)
@@ -201,7 +212,7 @@ class Competitive(AbstractGuard):
         return least, greatest, G
 
     def init(self, problem: Problem, start: Start) -> CompetitiveState:
-        self._refuse_problem(problem, start)
+        self._check_problem(problem, start)
         return self._state(problem, start, self.agent.init(problem, start))
 
     def restart(self, problem: Problem, state: CompetitiveState, start: Start) -> CompetitiveState:
@@ -274,7 +285,7 @@ class Competitive(AbstractGuard):
         return after, action, Info(inner.converged & account.kept, advice, details, inner)
 
     def _as_announced(self, problem: Problem, context, A, target, place, step) -> Bool[Array, ""]:
-        """Whether step, weight and context are such as the promise takes them to be."""
+        """Return whether step, weight and context meet the conditions of the promise."""
         announced = jnp.ones((), bool)
         if isinstance(problem.hitting, CurvedTracking):
             announced &= problem.hitting.is_in_range(context)

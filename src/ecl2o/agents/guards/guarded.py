@@ -1,9 +1,7 @@
-"""Guards relative to an expert: any agent, any costs, and a bill that stays within a factor of the expert's.
+"""Guards relative to an expert: for any agent and any costs, the cost stays within a factor of the expert's.
 
 The construction is that of RCL (Li, Yang, Wierman and Ren 2023), specialised to contexts that arrive on time; proofs in
-docs/guarantees.md.
-
-Advice made harmless for MLA-ROBD, step by step, without an account.
+docs/guarantees.md. `ClippedAdvice` bounds advice for MLA-ROBD step by step, without an account.
 """
 
 import equinox as eqx
@@ -37,36 +35,41 @@ class GuardedState(eqx.Module):
 
 
 class Guarded(AbstractGuard):
-    """Play an agent's actions as far as this promise allows: cost <= (1 + slack) * cost of the expert, at every step.
+    """The guard that keeps cost <= (1 + slack) * cost of the expert at every step, whatever the agent proposes.
 
     It holds for any agent (NaN and infinite actions included), any hitting costs f >= 0, any contexts and any box. The expert
-    runs on its own trajectory, its actions projected on X. A step may use what the expert's bill leaves, except a reservation
-    for the way back to the expert:
+    runs on its own trajectory, its actions projected on X. A step may use what the promise leaves, except a reservation for
+    the way back to the expert:
 
         C_{t-1} + f(x, y_t) + c(x, x_{t-1}) + kappa c(x, x^expert_t) <= (1 + slack) C^expert_t.
 
-    The expert's own action always fits. With quadratic movement kappa = 1 + 1/reservation; with movement billed by distance the
+    The expert's own action always fits. With quadratic movement kappa = 1 + 1/reservation; with movement measured by distance the
     triangle inequality needs no more than kappa = 1, and slack may be 0. At the last step of a known horizon nothing is reserved.
     An action that does not fit is replaced by the nearest one that does where costs are quadratic (without bounds, or d = 1),
     else by the last one that does on the way from the expert's action.
 
     The promise is lost (`kept` turns false, the expert is followed, and steps count as not converged) where a compiled program
-    turns out to have a reservation above the slack, where a context is not finite, or where f < 0 and the bill exceeds it.
+    turns out to have a reservation above the slack, where a context is not finite, or where f < 0 and the cost exceeds it.
 
     Args:
-        agent: whose actions are played as far as possible.
-        expert: whose bill is the reference; R-OBD by default.
-        slack: how much more may be paid than the expert pays.
-        reservation: for quadratic movement; the slack itself, the default, is the least conservative valid choice, and for
-            training `theory.training_reservation(slack)` keeps the set from collapsing.
+        agent: the agent whose actions are played as far as the promise allows.
+        expert: the agent whose cost is the reference. Default: `ROBD()`.
+        slack: extra cost allowed, as a share of the expert's; positive, or 0 with `LinearSwitching`. Default: 0.5.
+        reservation: for quadratic movement, in (0, slack]. Default: the slack, which is the least conservative choice. For
+            training, `theory.training_reservation(slack)` keeps the allowed set from collapsing.
+
+    Raises:
+        ValueError: if slack or reservation is out of its range.
+        NotApplicableError: at the start of a run with a reservation and `LinearSwitching`.
 
     `Info.details`: `cost` and `expert_cost` so far, their quotient `expert_ratio`, what is `left` of the promise, whether the
     guard was `active`, whether the promise is `kept`, and for how many steps it was (`kept_steps`).
 
-    >>> import jax.numpy as jnp
-    >>> from ecl2o.agents.advisors import Fixed
-    >>> float(Guarded(Fixed([[1e6]]), slack=0.25).slack)
-    0.25
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> run = ec.rollout(Guarded(ec.advisors.Fixed([[1e6]]), slack=0.25), problem, ec.Instance([0.0], [[1.0]]))
+    >>> bool(run.info.details["expert_ratio"][-1] <= 1.25 * (1 + 1e-4))
+    True
     """
 
     agent: AbstractAgent
@@ -86,10 +89,6 @@ class Guarded(AbstractGuard):
                 f"reservation must not exceed slack, or the promise breaks; got reservation {reserved} and slack {slack}."
             )
 
-    @property
-    def _independent_expert(self) -> Independent:
-        return Independent(PureML(self.expert))
-
     def promise(self, problem: Problem) -> Promise:
         return Promise(float(1 + self.slack), Reference.EXPERT, type(self.expert).__name__)
 
@@ -98,9 +97,9 @@ class Guarded(AbstractGuard):
 
     def check(self, problem: Problem, start: Start) -> None:
         super().check(problem, start)
-        self._refuse_movement(problem)
+        self._check_movement(problem)
 
-    def _refuse_movement(self, problem: Problem) -> None:
+    def _check_movement(self, problem: Problem) -> None:
         if not isinstance(problem.switching, LinearSwitching):
             _ = problem.quadratic_movement  # the reservation is a triangle inequality
             check_positive("slack", self.slack)
@@ -108,7 +107,7 @@ class Guarded(AbstractGuard):
             raise NotApplicableError("reservation is for quadratic movement; a distance needs none.")
 
     def init(self, problem: Problem, start: Start) -> GuardedState:
-        self._refuse_movement(problem)
+        self._check_movement(problem)
         return self._state(problem, start, self.agent.init(problem, start))
 
     def restart(self, problem: Problem, state: GuardedState, start: Start) -> GuardedState:
@@ -119,12 +118,12 @@ class Guarded(AbstractGuard):
         if not isinstance(problem.switching, LinearSwitching):
             reserved = self.slack if self.reservation is None else self.reservation
             valid &= (reserved > 0) & (reserved <= self.slack)
-        expert = self._independent_expert.init(problem, start)
+        expert = Independent(PureML(self.expert)).init(problem, start)
         return GuardedState(inner, expert, Account.open(jnp.zeros(()), valid, start.x0.dtype))
 
     def step(self, problem: Problem, state: GuardedState, observation: Observation):
         previous, context = observation.previous_action, observation.context
-        expert = self._independent_expert
+        expert = Independent(PureML(self.expert))
         expert_state, fallback, expert_info = expert.step(
             problem, state.expert, observation.with_lookahead(expert.lookahead)
         )
@@ -161,16 +160,25 @@ class ClippedState(eqx.Module):
 
 
 class ClippedAdvice(AbstractAgent):
-    """Advice made harmless for MLA-ROBD, step by step: moved into {x: f(x, y_t) <= (1 + delta) * what the expert pays at t}.
+    """An advisor whose advice is moved into {x: f(x, y_t) <= (1 + delta) * the expert's cost of step t}, for MLA-ROBD.
 
     `MLAROBD(ClippedAdvice(advisor))` has a finite ratio whatever the advisor: the prediction error of the clipped advice is at
-    most `theory.clipped_prediction_error`, to which Theorem 4.1 applies. An answer to the paper's open question that carries no
+    most `theory.clipped_prediction_error`, to which Theorem 4.1 applies. It answers the paper's open question without carrying a
     budget; `Guarded` promises more. Advice that is NaN or infinite becomes the expert's action.
 
     Args:
-        advisor: whose advice is clipped.
-        expert: what a step may cost is measured by. Default: `ROBD()`, on its own trajectory.
-        delta: what the advice may cost more than the expert, as a share; not negative. Default: 0.5.
+        advisor: the agent whose actions are taken as advice.
+        expert: the agent whose step costs are the measure, on its own trajectory. Default: `ROBD()`.
+        delta: extra hitting cost of the advice, as a share of the expert's cost; 0 or more. Default: 0.5.
+
+    Raises:
+        ValueError: if delta is negative or not finite.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> agent = ec.MLAROBD(ClippedAdvice(ec.advisors.Fixed([[1e6]])))
+    >>> bool(ec.rollout(agent, problem, ec.Instance([0.0], [[1.0]])).actions[0, 0] < 2)
+    True
     """
 
     advisor: AbstractAgent
@@ -181,15 +189,11 @@ class ClippedAdvice(AbstractAgent):
         check_finite("delta", self.delta)
         check_nonnegative("delta", self.delta)
 
-    @property
-    def _independent_expert(self) -> Independent:
-        return Independent(PureML(self.expert))
-
     def init(self, problem: Problem, start: Start) -> ClippedState:
-        return ClippedState(self.advisor.init(problem, start), self._independent_expert.init(problem, start))
+        return ClippedState(self.advisor.init(problem, start), Independent(PureML(self.expert)).init(problem, start))
 
     def step(self, problem: Problem, state: ClippedState, observation: Observation):
-        expert = self._independent_expert
+        expert = Independent(PureML(self.expert))
         expert_state, fallback, expert_info = expert.step(
             problem, state.expert, observation.with_lookahead(expert.lookahead)
         )
