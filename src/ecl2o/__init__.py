@@ -10,91 +10,27 @@ __version__ = "0.1.0"
 
 # The public names, by the subpackage that holds them.
 _PUBLIC = {
-    "exceptions": (
-        "ChunkFailedError",
-        "DataError",
-        "Ecl2oError",
-        "MemoryLimitError",
-        "NotAnsweredError",
-        "NotApplicableError",
-        "PolicyFileError",
-    ),
+    "exceptions": "ChunkFailedError DataError Ecl2oError MemoryLimitError NotAnsweredError NotApplicableError PolicyFileError",
     "problem": (
-        "AbstractActionSet",
-        "AbstractHittingCost",
-        "AbstractSwitchingCost",
-        "Box",
-        "ConvexCost",
-        "CurvedTracking",
-        "Everywhere",
-        "Instance",
-        "LinearSwitching",
-        "Mahalanobis",
-        "Problem",
-        "Quadratic",
-        "SquaredTracking",
-        "Trajectory",
+        "AbstractActionSet AbstractHittingCost AbstractSwitchingCost Box ConvexCost CurvedTracking Everywhere "
+        "Instance LinearSwitching Mahalanobis Problem Quadratic SquaredTracking Trajectory"
     ),
-    "offline": ("constrained_oracle", "oracle", "oracle_days"),
+    "offline": "constrained_oracle oracle oracle_days",
     "agents": (
-        "ABCS",
-        "AFHC",
-        "AbstractAgent",
-        "AbstractGuard",
-        "ClippedAdvice",
-        "Competitive",
-        "CHC",
-        "Calibration",
-        "FollowPrediction",
-        "Greedy",
-        "GreedyOBD",
-        "Guarded",
-        "HittingMinimizer",
-        "Independent",
-        "Info",
-        "LAI",
-        "LCP",
-        "MLAROBD",
-        "OBD",
-        "OGD",
-        "Observation",
-        "Periodic",
-        "Promise",
-        "PureML",
-        "RHC",
-        "RHGD",
-        "ROBD",
-        "Reference",
-        "Start",
-        "Switch",
-        "Trainable",
-        "Weights",
-        "advisors",
-        "calibrate",
-        "citation",
-        "trainable_mask",
+        "ABCS AbstractAgent AbstractGuard advisors AFHC calibrate Calibration CHC citation ClippedAdvice Competitive "
+        "FollowPrediction Greedy GreedyOBD Guarded HittingMinimizer Independent Info LAI LCP MLAROBD OBD Observation "
+        "OGD Periodic Promise PureML Reference RHC RHGD ROBD Start Switch Trainable trainable_mask Weights"
     ),
     "learning": (
-        "AbstractLoss",
-        "AuthorsLoss",
-        "Backpropagation",
-        "CalibratedLoss",
-        "FitResult",
-        "ImitationLoss",
-        "StandaloneLoss",
-        "SurrogateCalibrator",
-        "TailLoss",
-        "ZeroOrder",
-        "authors_schedule",
-        "fit",
-        "fit_many",
+        "AbstractLoss authors_schedule AuthorsLoss Backpropagation CalibratedLoss fit fit_many FitResult "
+        "ImitationLoss StandaloneLoss SurrogateCalibrator TailLoss ZeroOrder"
     ),
-    "running": ("rollout", "rollout_days", "stream_days"),
-    "evaluation": ("Certificate", "certify", "metrics"),
-    "policy": ("Policy", "Runner", "load", "save"),
-    "fitting": ("SeriesPolicy", "fit_series"),
+    "running": "rollout rollout_days stream_days",
+    "evaluation": "Certificate certify metrics",
+    "policy": "load Policy Runner save",
+    "fitting": "fit_series SeriesPolicy",
 }
-_HOME = {name: package for package, names in _PUBLIC.items() for name in names}
+_HOME = {name: package for package, names in _PUBLIC.items() for name in names.split()}
 _SUBPACKAGES = ("data", "fleet", "forecasters", "gym", "theory")
 
 __all__ = ["__version__", *_SUBPACKAGES, *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
