@@ -9,7 +9,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.data import Contexts, Split
 from ecl2o.fitting.named_agents import NAMED_AGENTS
-from ecl2o.fitting.pipeline import tracking_problem
+from ecl2o.fitting.tasks import tracking_problem
 from ecl2o.paper.case_study import expert_agents, make_policies
 from ecl2o.paper.right_sizing import Cluster
 from ecl2o.paper.test_days import STUDY_TEST_DAYS

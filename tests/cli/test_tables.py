@@ -13,9 +13,8 @@ from rich.table import Table
 
 import ecl2o as ec
 from ecl2o.cli import comparison_table, output
-from ecl2o.cli.tables import print_table
+from ecl2o.cli.tables import NumberFormat, print_table
 from ecl2o.evaluation.comparison import ComparisonRow
-from ecl2o.fitting.cost_summary import NumberFormat
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 _WORDS = ["RHC, rolling profile", "ridge, promised, corrected", "not trained"]

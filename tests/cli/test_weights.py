@@ -9,9 +9,9 @@ import scipy.linalg
 
 import ecl2o as ec
 from ecl2o.data import Split, read_series
-from ecl2o.fitting.pipeline import series_problem
 from ecl2o.fitting.read import SeriesReader
 from ecl2o.fitting.settings import FitSettings, PromiseSpec
+from ecl2o.fitting.tasks import series_problem
 
 from .conftest import SPLIT, TESTED
 from .operator_files import DAYS, STEPS, write_series
@@ -155,7 +155,7 @@ def test_without_a_declaration_the_range_is_what_was_seen_a_quarter_wider(priced
     fitted = ecl2o("fit", priced, "--out", out, *FOLLOWED, "--advisor", "r-obd", *SPLIT)
     assert fitted.exit_code == 0, fitted.stderr
     said = " ".join(fitted.stdout.split())
-    weights = SeriesReader(priced, ["demand"], weight_column=PRICE).rows()[0][PRICE].iloc[: 14 * STEPS]
+    weights = SeriesReader(priced, ["demand"], weight_column=PRICE).read_rows()[0][PRICE].iloc[: 14 * STEPS]
     np.testing.assert_allclose(ec.load(out).contract.weights, (weights.min() / 1.25, weights.max() * 1.25))
     assert f"weights: of {PRICE}, from 0.4 to 2.5" in said
     assert "weight/2 miss² + alpha/2 change²" in said
@@ -201,7 +201,7 @@ def test_bounds_go_with_weights(priced):
     settings = FitSettings(ALPHA, promise=PromiseSpec(PROMISE), bounds=(2.0, 20.0), weights=ENDS)
     problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
     values = np.column_stack([np.maximum(contexts.followed, 2.0), contexts.values[:, -1]])
-    guard = settings.terms.guard(ec.advisors.Fixed(np.full((len(values), 1), -9.0)), STEPS)
+    guard = settings.promise_in_bounds.guard(ec.advisors.Fixed(np.full((len(values), 1), -9.0)), STEPS)
     run = ec.rollout(guard, problem, ec.Instance([3.0], values))
     assert bool(run.info.details["kept"].all())
     assert float(run.actions.min()) >= 2.0

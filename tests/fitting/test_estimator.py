@@ -39,7 +39,7 @@ def test_it_is_the_recipe_of_the_command(frame, fitted, tmp_path):
     found = pipeline.fit_contexts(contexts, FitSettings(10.0, "lstm", PromiseSpec(2.0, "day"), 3))
     mine, theirs = fitted.fitted_, found
     assert mine.candidates == theirs.candidates
-    for a, b in zip(mine.entries, theirs.entries, strict=True):
+    for a, b in zip(mine.comparison, theirs.comparison, strict=True):
         assert (a.average_cost, a.competitive_ratio, a.live_ratio) == (
             b.average_cost,
             b.competitive_ratio,

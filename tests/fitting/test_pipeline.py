@@ -1,4 +1,4 @@
-"""The recipe for a user's series: units do not matter, and what is tested is what is streamed."""
+"""The fit of a series: units do not matter, and what is tested is what is streamed."""
 
 import dataclasses
 
@@ -12,18 +12,11 @@ from ecl2o.data import Contexts, Repairs, SeriesMetadata, Split
 from ecl2o.evaluation import TestDays, score_days
 from ecl2o.evaluation.comparison import Contender, score_contender
 from ecl2o.exceptions import DataError
-from ecl2o.fitting import candidates
-from ecl2o.fitting.pipeline import (
-    FitSettings,
-    default_split,
-    fit_contexts,
-    scale_task,
-    select_candidates,
-    tracking_problem,
-)
-from ecl2o.fitting.progress import silent
-from ecl2o.fitting.settings import PromiseSpec
-from ecl2o.fitting.weights import usual_weight
+from ecl2o.fitting import candidates, train
+from ecl2o.fitting.pipeline import fit_contexts, select_candidates
+from ecl2o.fitting.read import default_split
+from ecl2o.fitting.settings import FitSettings, PromiseSpec, ignore_progress, with_promise
+from ecl2o.fitting.tasks import mean_training_weight, scale_task, tracking_problem, unscale_agent
 from ecl2o.running import stream_days
 
 STEPS, DAYS = 4, 20
@@ -61,9 +54,9 @@ def fitted(wavy):
 
 
 def test_the_choice_is_the_best_on_validation(fitted):
-    assert [(c.trust, c.mu, c.trained) for c in fitted.candidates] == [(*pair, True) for pair in candidates.GRID]
+    assert [(c.trust, c.mu, c.trained) for c in fitted.candidates] == [(*pair, True) for pair in train.GRID]
     assert fitted.chosen.average_cost == min(c.average_cost for c in fitted.candidates)
-    assert len({c.average_cost for c in fitted.candidates}) == len(candidates.GRID)
+    assert len({c.average_cost for c in fitted.candidates}) == len(train.GRID)
 
 
 def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
@@ -72,7 +65,7 @@ def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
     x0, days, history = contexts.test_days(fitted.policy.contract.history_steps)
     bed = TestDays.with_whole_span_optimum(fitted.policy.problem, x0, days, history)
     score = score_days(fitted.policy.agent, bed)
-    row = next(row for row in fitted.entries if row.name == "policy")
+    row = next(row for row in fitted.comparison if row.name == "policy")
     assert score.average_cost == pytest.approx(row.average_cost, rel=1e-9)
     runner = ec.Runner(fitted.policy, x0, history)
     streamed = np.array([runner.step(context) for context in days.reshape(-1, 1)])
@@ -95,7 +88,7 @@ def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wav
     moved = np.diff(np.concatenate([x0, actions]))
     cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(moved**2)
     best = ec.oracle(found.policy.problem, ec.Instance(x0, days.reshape(-1, 1)))
-    row = next(row for row in found.entries if row.name == "policy")
+    row = next(row for row in found.comparison if row.name == "policy")
     assert row.average_cost == pytest.approx(cost / float(best.cost), rel=1e-9)
     assert row.mean_cost == pytest.approx(cost / len(days), rel=1e-9)
 
@@ -115,31 +108,30 @@ def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy,
     """Scaled training is only numerics: actions are those of the scaled series times the factor."""
     contexts = series(wavy)
     scaled, problem = contexts.scale_to(1.0), tracking_problem(1, 10.0)
-    shape = candidates.Shape.of(contexts)
-    inside = candidates.untrained_advisor(advisor, scaled, shape, jax.random.key(0))
+    lengths = candidates.MemoryLengths.of(contexts)
+    inside = train.make_advisor(advisor, scaled, jax.random.key(0))
     unit, top = scaled.scale / contexts.scale, float(wavy.max())
-    terms = PromiseSpec(2.0, "day", allowance=1e9, contexts=(0.0, top)).in_units(unit)
-    agent = candidates.with_promise(ec.MLAROBD(inside, 2.0), terms, STEPS)
-    raw = candidates.in_units(agent, 1 / unit)
+    terms = PromiseSpec(2.0, "day", allowance=1e9, contexts=(0.0, top)).rescale(unit)
+    agent = with_promise(ec.MLAROBD(inside, 2.0), terms, STEPS)
+    raw = unscale_agent(agent, 1 / unit)
     assert float(raw.agent.contexts[1]) == pytest.approx(top, rel=1e-12)
     assert float(raw.agent.allowance) == pytest.approx(1e9, rel=1e-12)
     runs = [
-        ec.rollout_days(a, problem, *map(jax.numpy.asarray, c.test_days(shape.history_steps)))[0].actions
+        ec.rollout_days(a, problem, *map(jax.numpy.asarray, c.test_days(lengths.history_steps)))[0].actions
         for a, c in ((agent, scaled), (raw, contexts))
     ]
     np.testing.assert_allclose(runs[0] * (contexts.scale / scaled.scale), runs[1], rtol=1e-9)
 
 
-def test_windows_hold_what_came_before_them_and_are_not_too_many(wavy, monkeypatch):
+def test_training_windows_hold_their_history_and_are_limited_in_number(wavy):
     contexts = series(wavy)
-    windows = candidates.make_training_windows(contexts, steps=8, history_steps=4)
+    windows = contexts.training_windows(steps=8, history_steps=4)
     training = wavy[: 12 * STEPS]
     assert windows.contexts.shape == (len(training) - 8 - 4 + 1, 8, 1)
     np.testing.assert_array_equal(windows.x0, windows.past[:, -1])
     np.testing.assert_array_equal(windows.past[5], training[5:9])
     np.testing.assert_array_equal(windows.contexts[5], training[9:17])
-    monkeypatch.setattr(candidates, "MOST_WINDOWS", 10)
-    fewer = candidates.make_training_windows(contexts, steps=8, history_steps=4)
+    fewer = contexts.training_windows(steps=8, history_steps=4, most=10)
     assert fewer.x0.shape == (10, 1)
     np.testing.assert_array_equal(fewer.contexts[-1], windows.contexts[-1])
 
@@ -156,7 +148,7 @@ def test_a_promise_for_the_whole_run_within_bounds(wavy):
     low, high = float(wavy.min()) * 0.9, _rounded_up(series(wavy), 1.01 * float(wavy.max()))
     settings = FitSettings(advisor="ridge", promise=PromiseSpec(2.0), steps=2, bounds=(low, high))
     found = fit_contexts(series(wavy), settings)
-    row = next(row for row in found.entries if row.name == "policy")
+    row = next(row for row in found.comparison if row.name == "policy")
     assert row.promise.period is None
     assert [float(end) for end in row.promise.contexts] == [low, high]
     assert row.promise_kept
@@ -179,7 +171,7 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
     contexts = series(values)
     found = fit_contexts(contexts, FitSettings(advisor="rhc"))
     assert [c.name for c in found.candidates] == ["rhc", "guarded-rhc"]
-    rows = {row.name: row for row in found.entries}
+    rows = {row.name: row for row in found.comparison}
     assert rows["policy"].average_cost <= min(rows[name].average_cost for name in ("rhc", "r-obd", "greedy")) * (
         1 + 1e-9
     )
@@ -191,41 +183,41 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
     behind = FitSettings(advisor="rhc", promise=PromiseSpec(2.0, "day"))
     promised = fit_contexts(contexts, behind)
     assert [c.name for c in promised.candidates] == ["promised-rhc"]
-    assert promised.entries[2].promise_kept
+    assert promised.comparison[2].promise_kept
 
 
 def test_candidates_are_compared_day_by_day(wavy):
     """Standard errors are those of means over the validation days: of each cost, and of its distance from the best."""
     (choice,) = select_candidates([series(wavy)], [FitSettings(advisor="rhc")])
     contexts = choice.contexts
-    kept = [option.kept_steps(contexts) for option in choice.options]
+    kept = [option.history_steps(contexts) for option in choice.candidates]
     bed = TestDays.with_whole_span_optimum(choice.problem, *contexts.validation_days(max(kept)))
     scores = [
         score_contender(Contender(option.agent, option.forecaster, stream_days, steps), bed)
-        for option, steps in zip(choice.options, kept, strict=True)
+        for option, steps in zip(choice.candidates, kept, strict=True)
     ]
     costs = np.stack([score.cost for score in scores]) / np.mean(np.asarray(bed.unit))
     behind = costs - costs[choice.best]
     assert len(costs) == 2
     for name, daily in (("standard_error", costs), ("behind_error", behind)):
         expected = daily.std(axis=1, ddof=1) / np.sqrt(daily.shape[1])
-        np.testing.assert_allclose([getattr(c, name) for c in choice.candidates], expected, rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose([c.behind for c in choice.candidates], behind.mean(axis=1), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose([getattr(c, name) for c in choice.validated], expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose([c.behind for c in choice.validated], behind.mean(axis=1), rtol=1e-6, atol=1e-9)
 
 
 def test_bounds_narrower_than_the_series(wavy):
     """What was asked lies outside of what can be done, before the first day too."""
     low, high = (float(np.quantile(wavy, share)) for share in (0.4, 0.6))
     found = fit_contexts(series(wavy), FitSettings(advisor="r-obd", bounds=(low, high)))
-    rows = {row.name: row for row in found.entries}
+    rows = {row.name: row for row in found.comparison}
     assert rows["policy"].average_cost == pytest.approx(rows["r-obd"].average_cost, rel=1e-9)
-    assert all(row.average_cost >= 1 - 1e-9 and not row.unconverged for row in found.entries)
+    assert all(row.average_cost >= 1 - 1e-9 and not row.unconverged for row in found.comparison)
 
 
-def test_the_usual_weight_is_the_mean_of_those_that_are_billed(wavy):
+def test_the_mean_training_weight_is_the_mean_of_those_that_are_billed(wavy):
     told = series(np.hstack([wavy, np.tile([[0.1], [1.0], [1.0], [9.0]], (DAYS, 1))]))
     weighted = dataclasses.replace(told, metadata=dataclasses.replace(told.metadata, weight_column="y1"))
-    assert usual_weight(weighted, (0.5, 2.0)) == pytest.approx((0.5 + 1 + 1 + 2) / 4)
+    assert mean_training_weight(weighted, (0.5, 2.0)) == pytest.approx((0.5 + 1 + 1 + 2) / 4)
 
 
 def test_default_split():
@@ -244,8 +236,8 @@ def test_refusals(wavy):
     for alpha in (1e300, {"demand": 1e-300}):
         with pytest.raises(ValueError, match=r"alpha must lie between 1e-12 and 1e\+12"):
             FitSettings(alpha=alpha)
-    with pytest.raises(DataError, match="training days are too few"):
-        candidates.make_training_windows(series(wavy), steps=48, history_steps=4)
+    with pytest.raises(DataError, match="no window of 48 steps with 4 before it"):
+        series(wavy).training_windows(steps=48, history_steps=4)
 
 
 def test_a_week_is_learned_where_there_are_four_and_the_data_has_one():
@@ -254,8 +246,8 @@ def test_a_week_is_learned_where_there_are_four_and_the_data_has_one():
     noise = np.random.default_rng(0).normal(size=days * STEPS)
     values = (np.repeat(level, STEPS) + np.tile(np.sin(np.arange(STEPS)), days) + 0.1 * noise)[:, None]
     (choice,) = select_candidates([series(values, Split(42, 14))], [RIDGE])
-    costs = {candidate.name: candidate.average_cost for candidate in choice.candidates}
+    costs = {candidate.name: candidate.average_cost for candidate in choice.validated}
     assert choice.chosen.name == "ridge, weekly"
     assert costs["ridge, weekly"] < 0.95 * costs["ridge"]
-    (few,) = candidates.options([scale_task(series(values, Split(27, 14)), RIDGE)], silent)
+    (few,) = train.train_candidates([scale_task(series(values, Split(27, 14)), RIDGE)], ignore_progress)
     assert "ridge, weekly" not in [option.name for option in few]

@@ -42,7 +42,7 @@ def test_many_sites_are_each_fitted_as_one_alone(manifest, fitted):
     """Site 3 in a chunk of five, and by `fit_contexts`; the sizes of the five are 1 to 10,000."""
     site = read(manifest)[3]
     alone = fit_contexts(site.contexts, site.settings)
-    row, entries = fitted[3].row, {entry.name: entry for entry in alone.entries}
+    row, entries = fitted[3].row, {entry.name: entry for entry in alone.comparison}
     assert row["validation_cost"] == pytest.approx(alone.chosen.average_cost, rel=1e-9)
     assert row["average_cost"] == pytest.approx(entries["policy"].average_cost, rel=1e-9)
     assert row["competitive_ratio"] == pytest.approx(entries["policy"].competitive_ratio, rel=1e-9)
@@ -186,40 +186,40 @@ def test_the_cluster_of_another_process_gives_the_same_bits(manifest, fitted, sc
     assert [site.row for site in found] == [site.row for site in fitted]
 
 
-def test_a_rehearsal_runs_the_programs_of_the_tests(manifest):
+def test_a_warmup_runs_the_programs_of_the_tests(manifest):
     """What needs no training has the structure, the shapes and the days of what is chosen."""
     import ecl2o.fleet.fitting as fitting
 
     sites = read(manifest)
     chosen = fitting.select_candidates([site.contexts for site in sites], [site.settings for site in sites])
     untrained = fitting.Selection.untrained(sites[0].contexts, sites[0].settings)
-    wanted = {fitting._structure((choice.entry, choice.test_bed())) for choice in chosen}
-    assert wanted <= {fitting._structure((choice.entry, choice.test_bed())) for choice in untrained}
+    wanted = {fitting._structure((choice.contender, choice.test_days())) for choice in chosen}
+    assert wanted <= {fitting._structure((choice.contender, choice.test_days())) for choice in untrained}
     fitting.compile_tests(Chunk(tuple(sites), 5))
 
 
 def test_workers_compile_while_the_driver_still_reads(manifest, tmp_path, fitted, client, monkeypatch):
-    """Twice as many sites are expected as there are, so that two chunks of five are; the first of them begins the rehearsal."""
+    """Twice as many sites are expected as there are, so that two chunks of five are; the first of them starts the warmup."""
     import ecl2o.fleet.fitting as fitting
     import ecl2o.fleet.folder as folder
 
-    sites, submit_to_cluster = read(manifest), []
+    sites, started = read(manifest), []
 
     def watched(site, *told):
-        submit_to_cluster.append(fitting.start_warmup(site, *told))
-        return submit_to_cluster[-1]
+        started.append(fitting.start_warmup(site, *told))
+        return started[-1]
 
     def asked_for():
         for number, site in enumerate(sites):
-            assert len(submit_to_cluster) == min(number, 1)
+            assert len(started) == min(number, 1)
             yield site
 
-    monkeypatch.setattr(folder, "rehearsal", watched)
+    monkeypatch.setattr(folder, "start_warmup", watched)
     memory = PROCESS_BYTES + len(sites) * fitting._bytes(sites[0])
     rows = fit_into(tmp_path / "out", asked_for(), client, memory, expected=2 * len(sites))
     assert rows == [site.row for site in fitted]
-    assert [work.exception(timeout=120) for work in submit_to_cluster[0].work] == [None, None]
-    assert len({place for places in client.who_has(submit_to_cluster[0].work).values() for place in places}) == 2
+    assert [work.exception(timeout=120) for work in started[0].work] == [None, None]
+    assert len({place for places in client.who_has(started[0].work).values() for place in places}) == 2
     assert fitting.start_warmup(sites[0], len(sites), client, memory) is None  # one chunk is all
     assert fitting.start_warmup(sites[0], 2 * len(sites), None, memory) is None
 

@@ -68,7 +68,7 @@ def act(
     With --state a killed process continues where it stopped: every answer that you have read is in the state. Only one process
     at a time can use a state.
     """
-    lines, limits = _read_lines(), None if bounds is None else options.parse_interval(bounds, "--bounds")
+    lines, limits = _read_lines(), options.parse_interval(bounds, "--bounds")
     if sys.stdout is None:
         raise ValueError("standard output is closed; open it to receive the answers.")
     from ecl2o.cli.interrupts import use_default_sigterm
@@ -181,7 +181,7 @@ def _start_session(
         return ActSession(policy, state, notify=_print_notice)
     if x0 is not None and policy.dim is not None and len(x0) != policy.dim:
         raise typer.BadParameter(f"the policy's actions have {policy.dim} numbers, got {len(x0)}.", param_hint="--x0")
-    past, until = (None, None) if reader is None else reader.made_for(policy).past()
+    past, until = (None, None) if reader is None else reader.for_policy(policy).read_history()
     return ActSession(policy, state, x0, past, until, _print_notice)
 
 

@@ -1,4 +1,4 @@
-"""`ecl2o alpha`: what the one number that nobody knows would mean for a series."""
+"""`ecl2o alpha`: show what different alphas mean for a series."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 def alpha(
     data: options.Series,
     alphas: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Alphas to try, with commas. (default: 0.1 to 1000)")
+        str | None, typer.Option(metavar="A,B,...", help="Alphas to try, separated by commas. (default: 0.1 to 1000)")
     ] = None,
     miss_price: Annotated[
-        float | None, typer.Option(metavar="PRICE", help="What missing by some amount for one step costs you.")
+        float | None, typer.Option(metavar="PRICE", help="Price of a miss of some size for one step.")
     ] = None,
     ramp_price: Annotated[
-        float | None, typer.Option(metavar="PRICE", help="What a change by the same amount costs you.")
+        float | None, typer.Option(metavar="PRICE", help="Price of a change of the same size.")
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw it: a file that ends in .png, .svg or .pdf.")
+        Path | None, typer.Option(metavar="FILE", help="File for a figure, ending in .png, .svg or .pdf.")
     ] = None,
     column: options.Columns = None,
     time_column: options.TimeColumn = None,
@@ -31,14 +31,13 @@ def alpha(
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
-    """Show what alpha would do to a series: how far the action misses and moves, in hindsight and under R-OBD.
+    """Show how far actions miss and move for different alphas, in hindsight and under R-OBD.
 
-    A step costs 1/2 |miss|^2 + alpha/2 |change|^2, so alpha is how many times worse a change is than a miss of the same size.
-    If you know what both cost, say so with --miss-price and --ramp-price; if you know how fast you can move, read the largest
-    change.
+    A step costs 1/2 |miss|^2 + alpha/2 |change|^2: a change is alpha times as expensive as a miss of the same size. If you know
+    both prices, give --miss-price and --ramp-price. If you know how fast you can move, look at the largest change.
     """
     if (miss_price is None) != (ramp_price is None):
-        raise typer.BadParameter("--miss-price and --ramp-price go together: give both or neither.")
+        raise typer.BadParameter("give both --miss-price and --ramp-price, or neither.")
     wanted = None if alphas is None else _numbers(alphas)
     if figure is not None:
         output.check_writable(figure, "--figure")
@@ -46,10 +45,10 @@ def alpha(
 
     use_double_precision()
     from ecl2o.fitting.alpha_study import ALPHAS, alpha_from_prices, study_alphas
-    from ecl2o.fitting.screen import screen_values
+    from ecl2o.fitting.read import screen_values
 
     yours = None if miss_price is None or ramp_price is None else alpha_from_prices(miss_price, ramp_price)
-    frame, metadata = options.make_reader(data, column, time_column, fill).rows()
+    frame, metadata = options.make_reader(data, column, time_column, fill).read_rows()
     values, replaced = screen_values(frame.to_numpy(float), metadata.steps_per_day)
     options.report_replaced(data, frame.index, replaced)
     found = study_alphas(values, [*(wanted or ALPHAS), *([] if yours is None else [yours])], data.name)
@@ -71,7 +70,7 @@ def _numbers(text: str) -> list[float]:
     try:
         return [float(entry) for entry in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"numbers with commas are expected, got {text!r}.", param_hint="--alphas") from None
+        raise typer.BadParameter(f"must be numbers separated by commas, got {text!r}.", param_hint="--alphas") from None
 
 
 def _as_json(found: "AlphaStudy") -> list[dict[str, Any]]:
@@ -83,8 +82,6 @@ def _as_json(found: "AlphaStudy") -> list[dict[str, Any]]:
 def _print(found: "AlphaStudy", yours: float | None, name: str) -> None:
     from rich.table import Table
 
-    from ecl2o.fitting.cost_summary import NumberFormat
-
     figures = [
         [
             figure
@@ -93,24 +90,23 @@ def _print(found: "AlphaStudy", yours: float | None, name: str) -> None:
         ]
         for row in found.rows
     ]
-    magnitude = NumberFormat.of(figure for row in figures for figure in row)
-    unit = f"{magnitude.unit} of the units" if magnitude.unit else "the units"
-    table = Table(title=f"{name}: misses and changes in a step, in {unit} of the file", title_justify="left")
+    numbers = tables.NumberFormat.of(figure for row in figures for figure in row)
+    unit = f"{numbers.unit} of the units" if numbers.unit else "the units"
+    table = Table(title=f"{name}: misses and changes per step, in {unit} of the file", title_justify="left")
     table.add_column("alpha", justify="right")
     for who in ("hindsight:", "R-OBD:"):
         for what in ("mean miss", "mean change", "largest change"):
             table.add_column(f"{who}\n{what}", justify="right")
     for row, cells in zip(found.rows, figures, strict=True):
-        table.add_row(f"{row.alpha:g}{' <' if row.alpha == yours else ''}", *map(magnitude.text, cells))
+        table.add_row(f"{row.alpha:g}{' <' if row.alpha == yours else ''}", *map(numbers.text, cells))
     say = output.results().print
     tables.print_table(table)
     if yours is not None:
         say(f"your prices: alpha = {yours:g} (<).")
     say(
-        "hindsight knows the whole series; R-OBD knows only the past, and has the best worst case there is. How to choose: "
-        "if a miss of some size costs you A for one step and a change of that size costs B, alpha is B / A "
-        "(--miss-price A --ramp-price B); if you cannot move faster than R in a step, take the smallest alpha whose largest "
-        "change is below R; if in doubt, the smallest after which the changes are "
-        "small enough for you. Between two rows, each square of change that is not made costs between one alpha and the other "
-        "squares of miss.",
+        "hindsight knows the whole series; R-OBD knows only the past, and has the best possible worst case. How to choose: if a "
+        "miss of some size costs A for one step and a change of that size costs B, alpha is B / A (--miss-price A --ramp-price "
+        "B). If you cannot move faster than R per step, take the smallest alpha whose largest change is below R. If in doubt, "
+        "take the smallest alpha whose changes you can accept. Avoiding one unit of squared change costs about alpha units of "
+        "squared miss.",
     )

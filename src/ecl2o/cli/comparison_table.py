@@ -1,5 +1,6 @@
-"""The table of entries that `fit`, `evaluate` and `compare` print, and what stands below it."""
+"""The comparison table that `fit`, `evaluate` and `compare` print, with the notes below it."""
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,83 @@ if TYPE_CHECKING:
     from ecl2o.evaluation.comparison import ComparisonRow
     from ecl2o.problem import Problem
 
-Columns = dict[str, list[str]]  # by heading, a cell for each entry
-_LARGE = 1e6  # ratios from here on are written with an exponent
+Columns = dict[str, list[str]]  # by heading, one cell per row
+_LARGE = 1e6  # larger ratios are written with an exponent
+LABELS = {
+    "daily-oracle": "daily oracle",
+    "policy": "your policy",
+    "r-obd": "R-OBD",
+    "rhc": "RHC, rolling profile",
+    "guarded-rhc": "RHC, guarded",
+    "promised-r-obd": "R-OBD, promised",
+    "promised-rhc": "RHC, promised",
+    "promised-ridge": "ridge, promised",
+    "promised-ridge, corrected": "ridge, promised, corrected",
+    "promised-ridge, weekly": "ridge, promised, weekly",
+    "greedy": "Greedy",
+}
 
 
-def print_entries(
+@dataclasses.dataclass(frozen=True)
+class CostSummary:
+    """Costs of a day: the mean, the highest, and what the promise allows in its most expensive period.
+
+    In units of 1/2 miss^2 + alpha/2 change^2; with `unit_cost`, the price of a miss of one unit for one step, in money: a miss of
+    two units then costs four times as much, and a change alpha times as much as a miss of the same size.
+    """
+
+    mean_day: float
+    highest_day: float
+    allowed: float | None
+    unit_cost: float | None = None
+
+    @classmethod
+    def of(cls, row: "ComparisonRow", unit_cost: float | None = None) -> "CostSummary":
+        """Return the costs of a row.
+
+        >>> from ecl2o.evaluation.comparison import ComparisonRow
+        >>> row = ComparisonRow("it", 1.2, 1.5, {}, 0, mean_cost=50.0, highest_cost=80.0, allowed_cost=120.0)
+        >>> CostSummary.of(row, unit_cost=3.0)
+        CostSummary(mean_day=300.0, highest_day=480.0, allowed=720.0, unit_cost=3.0)
+        """
+        factor = 1.0 if unit_cost is None else 2 * unit_cost  # a miss of 1 costs 1/2
+        allowed = None if row.allowed_cost is None else factor * row.allowed_cost
+        return cls(factor * row.mean_cost, factor * row.highest_cost, allowed, unit_cost)
+
+    def describe(self, period: str, problem: "Problem") -> str:
+        """Return a sentence; `period` is that of the promise.
+
+        >>> from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
+        >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(10.0, dim=1))
+        >>> CostSummary(mean_day=1.5e8, highest_day=3.444e8, allowed=1.45379e10).describe("run", problem)[56:]
+        ' in millions): 150.0 on average, at most 344.4; the promise allowed 14,537.9 for the whole run.'
+        """
+        numbers = tables.NumberFormat.of((self.mean_day, self.highest_day))
+        unit = "in your money" if self.unit_cost is not None else describe_cost(problem)
+        unit += f", in {numbers.unit}" if numbers.unit else ""
+        text = f"cost of a day ({unit}): {numbers.text(self.mean_day)} on average, at most {numbers.text(self.highest_day)}"
+        if self.allowed is not None:
+            when = "whole run" if period == "run" else f"most expensive {period}"
+            text += f"; the promise allowed {numbers.text(self.allowed)} for the {when}"
+        return text + "."
+
+
+def describe_cost(problem: "Problem") -> str:
+    """Return the formula of the cost.
+
+    >>> from ecl2o.problem import CurvedTracking, Mahalanobis, Problem
+    >>> describe_cost(Problem(CurvedTracking(0.5, 2.0), Mahalanobis.isotropic(10.0, dim=1)))
+    "weight/2 miss² + alpha/2 change² in the file's units"
+    """
+    from ecl2o.problem import CurvedTracking, Mahalanobis, SquaredTracking
+
+    misses = {SquaredTracking: "1/2 miss²", CurvedTracking: "weight/2 miss²"}.get(type(problem.hitting))
+    if misses is None or not isinstance(problem.switching, Mahalanobis):
+        return "hitting and switching cost in the problem's units"
+    return f"{misses} + alpha/2 change² in the file's units"
+
+
+def print_comparison(
     rows: "list[ComparisonRow]",
     title: str,
     labels: dict[str, str],
@@ -22,7 +95,17 @@ def print_entries(
     before: Columns | None = None,
     after: Columns | None = None,
 ) -> None:
-    """Entries as a table, and what its columns are. There may be more of them before and after; with no heading, of words."""
+    """Print the rows as a table, and the meaning of its columns.
+
+    Args:
+        rows: the comparison.
+        title: heading of the table.
+        labels: names to print instead of the rows' own.
+        problem: whose cost is described below the table.
+        unit_cost: price of a miss of one unit for one step; costs are then in money.
+        before: further columns on the left; one without a heading holds words.
+        after: further columns on the right.
+    """
     from rich.table import Table
 
     columns = (before or {}) | _figures(rows, unit_cost) | (after or {})
@@ -43,40 +126,30 @@ def print_entries(
 
 
 def _figures(rows: "list[ComparisonRow]", unit_cost: float | None) -> Columns:
-    """What every entry is scored by; bills in one magnitude for all."""
-    from ecl2o.fitting.cost_summary import CostSummary, NumberFormat
-
     ratios = {
         "average cost": [row.average_cost for row in rows],
         "worst day": [row.competitive_ratio for row in rows],
         "99 % of days": [row.tail_ratio.get("p99", math.nan) for row in rows],
     }
-    bills = [CostSummary.of(row, unit_cost) for row in rows]
-    paid = {"mean bill": [bill.mean_day for bill in bills], "dearest bill": [bill.dearest_day for bill in bills]}
     columns = {heading: [_ratio(value) for value in values] for heading, values in ratios.items()}
-    magnitude = NumberFormat.of(paid["mean bill"])  # one for both, so that they can be compared
-    for heading, values in paid.items():
-        columns[magnitude.heading(heading)] = [magnitude.text(value) for value in values]
+    costs = [CostSummary.of(row, unit_cost) for row in rows]
+    numbers = tables.NumberFormat.of(cost.mean_day for cost in costs)  # one format for both, so that they compare
+    columns[numbers.heading("mean cost")] = [numbers.text(cost.mean_day) for cost in costs]
+    columns[numbers.heading("highest cost")] = [numbers.text(cost.highest_day) for cost in costs]
     return columns
 
 
 def live_columns(rows: "list[ComparisonRow]") -> Columns:
-    """What the policies said of themselves while they ran, where any did, and how long a step took."""
+    """Return the columns of what was measured during the runs: live ratios, if any, and the time of a step."""
     live = ["" if row.live_ratio is None else f"{row.live_ratio:.4g}" for row in rows]
-    speed = {
-        "µs per step": [
-            f"{row.microseconds_per_step:.1f}" if row.microseconds_per_step is not None else "" for row in rows
-        ]
-    }
+    times = [row.microseconds_per_step for row in rows]
+    speed = {"µs per step": ["" if time is None else f"{time:.1f}" for time in times]}
     return ({"live ratio": live} if any(live) else {}) | speed
 
 
 def _print_notes(
     rows: "list[ComparisonRow]", labels: dict[str, str], problem: "Problem", unit_cost: float | None, live: bool
 ) -> None:
-    """What a table of entries needs to be understood."""
-    from ecl2o.fitting.cost_summary import describe_cost
-
     console = output.results()
     left_out = [row for row in rows if row.not_applicable is not None]
     for number, row in enumerate(left_out, start=1):
@@ -85,15 +158,14 @@ def _print_notes(
         if row.unconverged:
             console.print(row.unconverged.note(labels.get(row.name, row.name)), soft_wrap=True)
     if any(row.name == "daily-oracle" for row in rows):
-        unit = "the optimum of all these days together, below which nobody can come; the daily oracle knows each day, but not "
-        unit += "tomorrow, and is the paper's unit"
+        unit = "1 is the optimum of all these days together. The daily oracle knows each day in advance, but not the next day"
     else:
-        unit = "the daily oracle's, which knows each day in advance, but not tomorrow (so that below 1 is possible)"
+        unit = "1 is the daily oracle, which knows each day in advance, but not the next day; less than 1 is possible"
     money = "in your money" if unit_cost is not None else describe_cost(problem)
     console.print(
-        f"average cost: in units of {unit}. worst day, 99 % of days: cost over the least possible cost of that day, from the "
-        f"same start. bills: of a day, {money}."
-        + (" live ratio: the largest that the policy itself saw at any step." if live else "")
+        f"average cost: {unit}. worst day, 99 % of days: cost of a day over that day's own optimum, from the same start. mean "
+        f"and highest cost: of a day, {money}."
+        + (" live ratio: the largest that the policy saw at any step." if live else "")
     )
 
 
@@ -101,22 +173,21 @@ def _ratio(value: float) -> str:
     return f"{value:.3f}" if abs(value) < _LARGE else f"{value:.3g}"
 
 
-def promise_line(row: "ComparisonRow") -> str | None:
-    """Whether the promise was kept, in words."""
-    promise = row.promise
-    if promise is None or row.budget_left is None:
+def describe_promise(row: "ComparisonRow") -> str | None:
+    """Return a sentence on whether the promise was kept; None without one."""
+    if row.promise is None or row.budget_left is None:
         return None
-    told = f"promise: {promise}, at every step; "
+    text = f"promise: {row.promise}, at every step; "
     if row.promise_lost_at is not None:
-        return (
-            told
-            + f"LOST from step {row.promise_lost_at + 1} on, where a context, or its weight, was not such as it counts on."
+        return text + f"LOST from step {row.promise_lost_at + 1} on: a context or its weight left the assumed range."
+    text += "kept" if row.promise_kept else "BROKEN"
+    if row.live_ratio is not None:
+        text += (
+            f" (largest ratio at any step: {row.live_ratio:.4f}; at least {row.budget_left:.1%} of the budget was left)"
         )
-    live = "" if row.live_ratio is None else f" (largest at any step: {row.live_ratio:.4f}"
-    live += "" if row.live_ratio is None else f"; at least {row.budget_left:.1%} of it was left at every step)"
-    return told + ("kept" if row.promise_kept else "BROKEN") + live + "."
+    return text + "."
 
 
 def as_json(rows: "list[ComparisonRow]") -> dict[str, Any]:
-    """Rows by name."""
+    """Return the rows by name."""
     return {row.name: row.as_json() for row in rows}

@@ -1,4 +1,4 @@
-"""`ecl2o fit`: from a series to a policy file, and how good it is."""
+"""`ecl2o fit`: fit a policy to a series, and show how good it is."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,53 +9,54 @@ from ecl2o.cli import comparison_table, options, output
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
+    from ecl2o.evaluation import Certificate
     from ecl2o.fitting.pipeline import FittedSeries
 
 
 def fit(
     data: options.Series,
-    out: Annotated[Path, typer.Option(help="Where to write the policy.")] = Path("policy.ecl2o"),
+    out: Annotated[Path, typer.Option(help="File for the policy.")] = Path("policy.ecl2o"),
     alpha: Annotated[
         str,
         typer.Option(
             metavar=options.ALPHA,
-            help="What moving costs: alpha/2 times the squared change, beside 1/2 the squared miss. One number for all columns, "
-            "or one for each: demand=10,price=3.",
+            help="Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. One number for all columns, "
+            "or one per column: demand=10,price=3.",
         ),
     ] = "10",
     promise: Annotated[
         float | None,
         typer.Option(
-            callback=options.promised,
-            help="Promise to pay at most this many times the optimum, whatever happens (for example 2).",
+            callback=options.check_promise,
+            help="Guarantee a cost of at most this many times the optimum, whatever the data (for example 2).",
         ),
     ] = None,
     per: Annotated[
         Literal["day", "week", "month", "run"],
         typer.Option(
-            help="What the promise is for: the whole run, or each month of 30 days, week or day by itself. The shorter, the "
-            "dearer; single days of a longer promise are not bounded."
+            help="Period of the promise: the whole run, or each month of 30 days, week or day. Shorter periods cost more on "
+            "average; longer ones do not bound single days."
         ),
     ] = "run",
-    allowance: Annotated[
-        float, typer.Option(min=0.0, help="What may be paid on top of the promise in each period, in units of cost.")
-    ] = 0.0,
+    allowance: Annotated[float, typer.Option(min=0.0, help="Cost allowed on top of the promise in each period.")] = 0.0,
     contexts_in: Annotated[
         str | None,
         typer.Option(
-            "--contexts", metavar="LOW:HIGH", help="All contexts are known to lie there: a promise then allows more."
+            "--contexts",
+            metavar="LOW:HIGH",
+            help="Range that all contexts are known to lie in; the promise then allows more.",
         ),
     ] = None,
     bounds: Annotated[
         str | None,
-        typer.Option(metavar="LOW:HIGH", help="Actions stay there; a promise then counts on contexts there too."),
+        typer.Option(metavar="LOW:HIGH", help="Range of actions; a promise then assumes contexts in it."),
     ] = None,
     advisor: Annotated[
         Literal["auto", "ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"],
         typer.Option(
-            help="Who advises: a regression that goes on learning, a linear rule on a daily profile, a planner on the profile of "
-            "the last days, the expert, a network without or with memory. auto: the first four, whichever does best on the "
-            "validation days."
+            help="ridge: a regression that keeps learning; seasonal: a linear rule on a daily profile; rhc: a planner on the "
+            "profile of the last days; r-obd: the expert; mlp, lstm: networks. auto tries the first four and takes the best on "
+            "the validation days."
         ),
     ] = "auto",
     column: options.Columns = None,
@@ -72,44 +73,44 @@ def fit(
         bool, typer.Option("--search-worst-day", help="Also search for a day on which the policy does badly.")
     ] = False,
     report: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also draw a week of what the policy does, into this folder.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for a figure of the policy in a week of the test days.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps. (default: enough)", hidden=True)] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.", hidden=True)] = None,
     json: output.Json = False,
     seed: output.Seed = 0,
 ) -> None:
-    """Learn a policy from a series of past contexts, and compare it on days held back.
+    """Fit a policy to a series of past contexts, and compare it on days held back.
 
-    Training takes a minute or two for a year of hourly rows. What is cheapest on the validation days is taken, be it trained or
-    not; the table is about the days after them. Costs are 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the units of the file.
+    Fitting takes a minute or two for a year of hourly rows. The candidate that is cheapest on the validation days becomes the
+    policy; the table shows the test days after them. A step costs 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the file's units.
     """
     movement = options.parse_alpha(alpha)
-    interval = None if contexts_in is None else options.parse_interval(contexts_in)
-    limits = None if bounds is None else options.parse_interval(bounds, "--bounds")
+    interval = options.parse_interval(contexts_in, "--contexts")
+    limits = options.parse_interval(bounds, "--bounds")
     ends = options.parse_weights(weights, weight_column)
     if promise is None and (allowance or interval or per != "run"):
-        raise typer.BadParameter("--per, --allowance and --contexts go with --promise.", param_hint="--promise")
+        raise typer.BadParameter("--per, --allowance and --contexts need --promise.", param_hint="--promise")
     from ecl2o.cli.jax_setup import use_double_precision
 
     use_double_precision()
-    _refuse_bad_place(out)
-    from ecl2o.fitting.pipeline import FitSettings, bad_day, fit_contexts
-    from ecl2o.fitting.settings import PromiseSpec
+    _check_out(out)
+    from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
+    from ecl2o.fitting.settings import FitSettings, PromiseSpec
     from ecl2o.policy import save
 
-    terms = None if promise is None else PromiseSpec(promise, per, allowance, interval)
-    settings = FitSettings(movement, advisor, terms, steps, seed, limits, ends)
+    spec = None if promise is None else PromiseSpec(promise, per, allowance, interval)
+    settings = FitSettings(movement, advisor, spec, steps, seed, limits, ends)
     split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import check_replaceable
 
         check_replaceable(report, "--report")
-    contexts = options.make_reader(data, column, time_column, fill, period, day_start, weight_column).contexts(split)
+    contexts = options.make_reader(data, column, time_column, fill, period, day_start, weight_column).read_split(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
     searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
-    found = bad_day(fitted.policy, contexts, seed) if searched else None
-    result = _as_json(fitted, out, found, unit_cost)
+    worst = search_bad_day(fitted.policy, contexts, seed) if searched else None
+    result = _as_json(fitted, out, worst, unit_cost)
     if report is None:
         save(out, fitted.policy)
     else:
@@ -125,59 +126,45 @@ def fit(
     if json:
         output.print_json(result)
         return
-    _print(fitted, contexts, out, found, unit_cost)
+    _print(fitted, contexts, out, worst, unit_cost)
     if search_worst_day and not searched:
         output.results().print(
-            "worst day: not searched. The search plays days without a past, on which neither a regression nor a profile knows "
-            "anything."
+            "worst day: not searched. The search plays single days without a history, and the selected advisor needs one."
         )
     if report is not None:
         output.messages().print(f"figure: {report / 'figures' / 'week.png'}", soft_wrap=True)
 
 
-def _refuse_bad_place(out: Path) -> None:
-    """Before the training, not after it; a file that is no policy, the series itself among them, is not overwritten."""
+def _check_out(out: Path) -> None:
+    """Raise before the training if the policy cannot be written, or would overwrite another kind of file."""
     from ecl2o.policy.policy_file import is_ours
 
     output.check_writable(out, "--out")
     if out.exists() and not is_ours(out):
         raise typer.BadParameter(
-            f"{out} is not a policy, and is not overwritten; choose another name, or move it away.", param_hint="--out"
+            f"{out} exists and is not a policy. Choose another name, or move it.", param_hint="--out"
         )
 
 
-def _as_json(fitted: "FittedSeries", out: Path, found: Any, unit_cost: float | None) -> dict[str, Any]:
+def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", unit_cost: float | None) -> dict[str, Any]:
     import dataclasses
 
-    from ecl2o.fitting.cost_summary import CostSummary
-
-    rows = {row.name: row for row in fitted.entries}
     return {
         "policy": str(out),
         "settings": fitted.policy.metadata["settings"],
-        "split": fitted.policy.metadata["split"] | {"test_days": fitted.test_days},
+        "split": fitted.policy.metadata["split"] | {"test_days": fitted.n_test_days},
         "chosen": dataclasses.asdict(fitted.chosen),
         "candidates": [dataclasses.asdict(candidate) for candidate in fitted.candidates],
         "left_out": fitted.left_out,
-        "test": comparison_table.as_json(fitted.entries),
-        "bills": dataclasses.asdict(CostSummary.of(rows["policy"], unit_cost)),
+        "test": comparison_table.as_json(fitted.comparison),
+        "costs": dataclasses.asdict(comparison_table.CostSummary.of(fitted.rows["policy"], unit_cost)),
         "expert_ratio": _expert_ratio(fitted),
-        "bad_day_ratio": None if found is None else found.ratio,
+        "bad_day_ratio": None if worst is None else worst.ratio,
     }
 
 
-def _weights_in_words(fitted: "FittedSeries") -> str | None:
-    """What weights are taken to be; None where there are none."""
-    contract = fitted.policy.contract
-    if contract.weights is None:
-        return None
-    low, high = contract.weights
-    said = f"weights: of {contract.weight_column}, from {low:g} to {high:g} (--weights); the nearer end is billed for others"
-    return said + (", and one outside ends the promise." if contract.promise is not None else ".")
-
-
 def _expert_ratio(fitted: "FittedSeries") -> float:
-    """R-OBD's, exactly, or the bound where weights vary."""
+    """Return R-OBD's exact ratio, or its bound if weights vary."""
     from ecl2o.theory import exact_robd_ratio, robd_ratio
 
     problem = fitted.policy.problem
@@ -186,8 +173,8 @@ def _expert_ratio(fitted: "FittedSeries") -> float:
     return float(exact_robd_ratio(problem.m, problem.beta))
 
 
-def _possible_promise(fitted: "FittedSeries") -> str:
-    """A ratio that can be promised: 2, or where that is too little the least with three decimals that is not."""
+def _feasible_promise(fitted: "FittedSeries") -> str:
+    """Return a ratio that can be promised: 2, or the least with three decimals if that is more."""
     import math
 
     import numpy as np
@@ -200,90 +187,71 @@ def _possible_promise(fitted: "FittedSeries") -> str:
     return "2" if least < 2 else f"{(math.floor(1000 * least) + 1) / 1000:g}"
 
 
-def _print(fitted: "FittedSeries", contexts: "Contexts", out: Path, found: Any, unit_cost: float | None) -> None:
-    from ecl2o.fitting.cost_summary import CostSummary
-
-    split = contexts.split
-    rows = {row.name: row for row in fitted.entries}
-    title = f"The last {fitted.test_days} days, which neither training ({split.training_days} days) nor choice "
-    title += f"({split.validation_days} days) has seen"
+def _print(
+    fitted: "FittedSeries", contexts: "Contexts", out: Path, worst: "Certificate | None", unit_cost: float | None
+) -> None:
+    split, contract, problem = contexts.split, fitted.policy.contract, fitted.policy.problem
+    title = f"Test on the last {fitted.n_test_days} days, after {split.training_days} days of training and "
+    title += f"{split.validation_days} of validation"
     _print_table(fitted, title, unit_cost)
-    say, policy = output.results().print, rows["policy"]
-    say(_choice_in_words(fitted), soft_wrap=True)
-    say(
-        CostSummary.of(policy, unit_cost).in_words(fitted.policy.contract.period_name, fitted.policy.problem),
-        soft_wrap=True,
-    )
-    promised, weighted = comparison_table.promise_line(policy), _weights_in_words(fitted)
-    if weighted is not None:
-        say(weighted, soft_wrap=True)
+    console, policy = output.results(), fitted.rows["policy"]
+    lines = [
+        _describe_choice(fitted),
+        comparison_table.CostSummary.of(policy, unit_cost).describe(contract.period_name, problem),
+    ]
+    if contract.weights is not None:
+        low, high = contract.weights
+        line = f"weights: column {contract.weight_column}, limited to {low:g} to {high:g} (--weights)"
+        lines.append(line + ("; a weight outside ends the promise." if contract.promise is not None else "."))
+    promised = comparison_table.describe_promise(policy)
     if promised is None:
-        possible = _possible_promise(fitted)
-        say(
-            "worst case: none is promised. R-OBD never pays more than "
-            f"{_expert_ratio(fitted):.3f} times the optimum; with --promise {possible} your policy would keep to {possible}."
-        )
-    else:
-        say(promised)
-    if found is not None:
-        say(f"worst day found by search: {found.ratio:.3f} times the optimum (within the range of your data).")
-    say(_advice(fitted, out), soft_wrap=True)
-
-
-LABELS = {
-    "oracle": "oracle",
-    "daily-oracle": "daily oracle",
-    "policy": "your policy",
-    "r-obd": "R-OBD",
-    "rhc": "RHC, rolling profile",
-    "guarded-rhc": "RHC, guarded",
-    "promised-r-obd": "R-OBD, promised",
-    "promised-rhc": "RHC, promised",
-    "promised-ridge": "ridge, promised",
-    "promised-ridge, corrected": "ridge, promised, corrected",
-    "promised-ridge, weekly": "ridge, promised, weekly",
-    "greedy": "Greedy",
-}
+        ratio = _feasible_promise(fitted)
+        promised = f"worst case: no promise. R-OBD costs at most {_expert_ratio(fitted):.3f} times the optimum; with --promise "
+        promised += f"{ratio} your policy costs at most {ratio} times the optimum."
+    lines.append(promised)
+    if worst is not None:
+        lines.append(f"worst day found: {worst.ratio:.3f} times the optimum, with contexts in the range of your data.")
+    for line in [*lines, _describe_next_step(fitted, out)]:
+        console.print(line, soft_wrap=True)
 
 
 def _print_table(fitted: "FittedSeries", title: str, unit_cost: float | None) -> None:
-    """All that were tried with what they cost on the validation days, and what they were not chosen against."""
-    tried = {candidate.name: candidate for candidate in fitted.candidates}
+    """Print candidates and references with their costs on the validation and the test days."""
+    validated = {candidate.name: candidate for candidate in fitted.candidates} | {"policy": fitted.chosen}
     trained, validation = [], []
-    for row in fitted.entries:
-        candidate = fitted.chosen if row.name == "policy" else tried.get(row.name)
+    for row in fitted.comparison:
+        candidate = validated.get(row.name)
         optimal = row.name in ("oracle", "daily-oracle")
         trained.append("" if optimal else "trained" if candidate is not None and candidate.trained else "not trained")
-        error = "" if candidate is None else f"{candidate.average_cost:.3f} ± {candidate.standard_error:.3f}"
-        validation.append(error)
+        cost = "" if candidate is None else f"{candidate.average_cost:.3f} ± {candidate.standard_error:.3f}"
+        validation.append(cost)
     before = {"": trained, "validation": validation}
-    comparison_table.print_entries(fitted.entries, title, LABELS, fitted.policy.problem, unit_cost, before)
+    labels, problem = comparison_table.LABELS, fitted.policy.problem
+    comparison_table.print_comparison(fitted.comparison, title, labels, problem, unit_cost, before)
 
 
-def _choice_in_words(fitted: "FittedSeries") -> str:
-    """What was chosen, how clear that is, and what was not tried."""
-    chosen = fitted.chosen
-    said = f"chosen on validation: {LABELS.get(chosen.name, chosen.name)}"
+def _describe_choice(fitted: "FittedSeries") -> str:
+    """Return what was selected, how clear that is, and what was not tried."""
+    labels, chosen = comparison_table.LABELS, fitted.chosen
+    text = f"selected on validation: {labels.get(chosen.name, chosen.name)}"
     others = sorted((c for c in fitted.candidates if c is not chosen), key=lambda candidate: candidate.behind)
     if others:
         second = others[0]
-        clear = "" if second.behind > 2 * second.behind_error else ", which is not clear"
-        name = LABELS.get(second.name, second.name)
-        said += f"; {name} was {second.behind:.3f} ± {second.behind_error:.3f} behind there{clear}"
-    said += f". tried: {', '.join(dict.fromkeys(candidate.advisor for candidate in fitted.candidates))}"
+        clear = "" if second.behind > 2 * second.behind_error else " (not significant)"
+        name = labels.get(second.name, second.name)
+        text += f"; second is {name}, {second.behind:.3f} ± {second.behind_error:.3f} more expensive{clear}"
+    text += f". tried: {', '.join(dict.fromkeys(candidate.advisor for candidate in fitted.candidates))}"
     if fitted.left_out:
-        said += "; left out: " + ", ".join(f"{name} ({why})" for name, why in fitted.left_out.items())
-    return said + "."
+        text += "; not tried: " + ", ".join(f"{name} ({why})" for name, why in fitted.left_out.items())
+    return text + "."
 
 
-def _advice(fitted: "FittedSeries", out: Path) -> str:
-    """What to do next, in one line."""
-    rows = {row.name: row for row in fitted.entries}
-    policy = rows["policy"]
+def _describe_next_step(fitted: "FittedSeries", out: Path) -> str:
+    rows, policy = fitted.rows, fitted.rows["policy"]
     better = min(("rhc", "r-obd", "guarded-rhc"), key=lambda name: rows[name].average_cost)
     if policy.promise is None and policy.average_cost > 1.01 * rows[better].average_cost:
         return (
-            f"next: {LABELS[better]} was cheaper on these days, though not on the validation days; try more training days or "
-            f"another --advisor before you use {out}."
+            f"next: {comparison_table.LABELS[better]} was cheaper on the test days, though not on the validation days. Try more "
+            f"training days or another --advisor before you use {out}."
         )
     return f"next: ecl2o act {out}   (one context per line in, one action per line out; docs/operators.md)"

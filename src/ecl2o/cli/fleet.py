@@ -1,4 +1,4 @@
-"""`ecl2o fleet`: many sites at once, here or on a Dask cluster."""
+"""`ecl2o fleet`: fit or evaluate many sites at once, here or on a Dask cluster."""
 
 import math
 import time
@@ -11,40 +11,41 @@ import typer
 from ecl2o.cli import options, output, tables
 
 if TYPE_CHECKING:
-    from ecl2o.fitting.progress import Progress
-    from ecl2o.fitting.settings import FitSettings
+    from ecl2o.fitting.settings import FitSettings, Progress
 
 Site = TypeVar("Site")
 Sites = Annotated[
     str,
     typer.Argument(
-        metavar="SITES", help="A folder of series, a glob in quotes, or a manifest: CSV with the columns name and file."
+        metavar="SITES",
+        help="Folder of series, glob in quotes, or manifest: a CSV file with the columns name and file.",
     ),
 ]
-Memory = Annotated[float, typer.Option(min=1.0, max=1e6, metavar="GB", help="What one process may take.")]
+Memory = Annotated[float, typer.Option(min=1.0, max=1e6, metavar="GB", help="Memory that one process may use.")]
 _WORST = 10  # sites in the printed table
 
-app = typer.Typer(help="Many sites at once, here or on a Dask cluster.", no_args_is_help=True)
+app = typer.Typer(help="Fit or evaluate many sites at once, here or on a Dask cluster.", no_args_is_help=True)
 
 
 def fit(
     sites: Sites,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for policies, table and report.")] = Path("fleet"),
     alpha: Annotated[
-        float, typer.Option(callback=options.positive, help="What moving costs, where the manifest does not say.")
+        float, typer.Option(callback=options.check_positive, help="Cost of moving, unless the manifest states it.")
     ] = 10.0,
     promise: Annotated[
         float | None,
         typer.Option(
-            callback=options.promised, help="Promise to pay at most this many times the optimum, where it does not say."
+            callback=options.check_promise,
+            help="Guarantee a cost of at most this many times the optimum, unless stated.",
         ),
     ] = None,
     per: Annotated[
-        Literal["day", "week", "month", "run"], typer.Option(help="What the promise is for, where it does not say.")
+        Literal["day", "week", "month", "run"], typer.Option(help="Period of the promise, unless stated.")
     ] = "run",
     advisor: Annotated[
         Literal["auto", "ridge", "seasonal", "mlp", "lstm"],
-        typer.Option(help="What learns. All but the regression are trained one site after the other."),
+        typer.Option(help="Advisor; all but the regression are trained one site after the other."),
     ] = "ridge",
     column: options.Columns = None,
     time_column: options.TimeColumn = None,
@@ -55,17 +56,17 @@ def fit(
     memory: Memory = 4.0,
     scheduler: options.Scheduler = None,
     workers: options.Workers = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps. (default: enough)", hidden=True)] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.", hidden=True)] = None,
     json: output.Json = False,
     seed: output.Seed = 0,
 ) -> None:
-    """Learn a policy for every site; one that fails is a row with its reason. Started again, it does what is missing.
+    """Fit a policy for every site. A failed site gets a row with the reason. Run again, it resumes what is missing.
 
-    In DIR: policies/NAME.ecl2o; sites.parquet, a row for each site; report.html, the worst sites first; errors.log, if
-    any failed.
+    DIR receives policies/NAME.ecl2o; sites.parquet, a row per site; report.html, the worst sites first; errors.log, if any
+    failed.
     """
     if promise is None and per != "run":
-        raise typer.BadParameter("--per goes with --promise.", param_hint="--per")
+        raise typer.BadParameter("needs --promise.", param_hint="--per")
     split = options.make_split(training_days, validation_days)
     options.require_parquet()
     options.set_up_jax(workers)
@@ -75,7 +76,7 @@ def fit(
     from ecl2o.plots.folder import name_path_in_errors
 
     check_output_folder(out, FITTED)
-    orders = find_sites(sites)
+    specs = find_sites(sites)
     settings = FitSettings(alpha, advisor, None if promise is None else PromiseSpec(promise, per), steps, seed)
     started = time.perf_counter()
     with (
@@ -83,19 +84,21 @@ def fit(
         options.client(scheduler, workers) as client,
         output.progress_bars(not json) as progress,
     ):
-        read = read_sites(orders, settings, options.make_reader(Path(), column, time_column, fill, period), split)
-        told = _telling(read, "reading sites", len(orders), progress)
-        rows = fit_into(out, told, client, int(memory * 2**30), progress, len(orders))
-    _finish(rows, out, {"sites": sites, "settings": _words(settings)}, time.perf_counter() - started, json)
+        read = read_sites(specs, settings, options.make_reader(Path(), column, time_column, fill, period), split)
+        read = _with_progress(read, "reading sites", len(specs), progress)
+        rows = fit_into(out, read, client, int(memory * 2**30), progress, len(specs))
+    _finish(rows, out, {"sites": sites, "settings": _describe(settings)}, time.perf_counter() - started, json)
 
 
 def evaluate(
     sites: Sites,
     policies: Annotated[
-        Path, typer.Option(metavar="DIR", help="The folder of policies NAME.ecl2o, or of a fleet that holds it.")
+        Path, typer.Option(metavar="DIR", help="Folder of policies NAME.ecl2o, or the folder of a fleet.")
     ] = Path("fleet"),
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for table and report.")] = Path("fleet-tested"),
-    days: Annotated[int | None, typer.Option(min=1, help="Only the last so many days. (default: all)")] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, help="Number of days to test on, the last ones. (default: all)")
+    ] = None,
     column: options.Columns = None,
     time_column: options.TimeColumn = None,
     fill: options.Fill = None,
@@ -106,7 +109,7 @@ def evaluate(
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
-    """Test every site's policy on its series, as one stream, beside R-OBD. Exit code 1 if a promise was broken."""
+    """Test every site's policy on its series, as one stream, next to R-OBD. Exit code 1 if a promise was broken."""
     options.require_parquet()
     options.set_up_jax(workers)
     from ecl2o.fleet.evaluating import read_to_test
@@ -115,7 +118,7 @@ def evaluate(
     from ecl2o.plots.folder import name_path_in_errors
 
     check_output_folder(out, TESTED)
-    orders = find_sites(sites)
+    specs = find_sites(sites)
     kept = policies / POLICIES if (policies / POLICIES).is_dir() else policies
     if not kept.is_dir():
         raise typer.BadParameter(f"{policies} is not a folder.", param_hint="--policies")
@@ -126,8 +129,8 @@ def evaluate(
         output.progress_bars(not json) as progress,
     ):
         reading = options.make_reader(Path(), column, time_column, fill, period)
-        told = _telling(read_to_test(orders, kept, reading, days), "reading sites", len(orders), progress)
-        rows = evaluate_into(out, told, client, int(memory * 2**30), progress)
+        read = _with_progress(read_to_test(specs, kept, reading, days), "reading sites", len(specs), progress)
+        rows = evaluate_into(out, read, client, int(memory * 2**30), progress)
     _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
     if any(row.get("promise_kept") is False for row in rows):
         raise typer.Exit(1)
@@ -137,21 +140,21 @@ app.command(epilog="Example: ecl2o fleet fit sites.csv --promise 2 --out fleet -
 app.command(epilog="Example: ecl2o fleet evaluate sites.csv --policies fleet --days 30")(evaluate)
 
 
-def _telling(sites: "Iterable[Site]", what: str, total: int, progress: "Progress") -> "Iterator[Site]":
-    """The same sites, one after the other, with a word about how many there have been."""
+def _with_progress(sites: "Iterable[Site]", what: str, total: int, progress: "Progress") -> "Iterator[Site]":
+    """Yield the sites and report how many there were."""
     for done, site in enumerate(sites, start=1):
         yield site
         progress(what, done, total)
 
 
-def _words(settings: "FitSettings") -> str:
+def _describe(settings: "FitSettings") -> str:
     promise = settings.promise
-    told = "no promise" if promise is None else f"promise {promise.ratio:g} per {promise.per}"
-    return f"alpha {settings.alpha:g}, {told}, {settings.advisor}"
+    promised = "no promise" if promise is None else f"promise {promise.ratio:g} per {promise.per}"
+    return f"alpha {settings.alpha:g}, {promised}, {settings.advisor}"
 
 
 def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], seconds: float, json: bool) -> None:
-    """Table, report, and what is printed."""
+    """Write table and report, and print the summary."""
     import pandas as pd
 
     from ecl2o.fleet.folder import ERRORS, PAGE, TABLE
@@ -168,10 +171,10 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
     else:
         _print(found, sort_worst_first(table)[:_WORST], table)
         if found["failed"]:
-            output.messages().print(f"where they failed: {out / ERRORS}", soft_wrap=True)
+            output.messages().print(f"errors: {out / ERRORS}", soft_wrap=True)
         output.messages().print(f"report: {out / PAGE}", soft_wrap=True)
     if not found["sites"] - found["failed"]:
-        raise ValueError(f"none of the {len(rows)} sites could be done; the first: {rows[0]['reason']}")
+        raise ValueError(f"all {len(rows)} sites failed; the first: {rows[0]['reason']}")
 
 
 def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> None:

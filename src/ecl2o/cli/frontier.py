@@ -66,10 +66,8 @@ def frontier(
             contexts = weather_contexts(weather, preset or options.PRESET, shortage, fill)
         else:
             reading = options.make_reader(data, column, time_column, fill, period, day_start)
-            contexts, _ = options.screen_contexts(data, reading.contexts(split))
-        interval = (
-            _WEATHER_CONTEXTS.get(contexts.preset) if contexts_in is None else options.parse_interval(contexts_in)
-        )
+            contexts, _ = options.screen_contexts(data, reading.read_split(split))
+        interval = options.parse_interval(contexts_in, "--contexts") or _WEATHER_CONTEXTS.get(contexts.preset)
         settings = FrontierSettings(
             alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick, contexts=interval
         )

@@ -1,14 +1,9 @@
-"""Commands that need more than the library is installed with.
-
-The options of the commands that read weather.
-
-What the commands that can run on a cluster share: their options, and who does the work.
-
-What the commands that read a series share: their options.
-"""
+"""Options that several commands share, and how they are parsed."""
 
 import contextlib
+import dataclasses
 import importlib.util
+import math
 import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,23 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ecl2o.cli import output
-
-if TYPE_CHECKING:
-    from distributed import Client
-import dataclasses
-import math
-from typing import TYPE_CHECKING
+from ecl2o.interval import parse_interval as parse_low_high
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
+    from distributed import Client
 
     from ecl2o.data import Contexts, Split
     from ecl2o.fitting.read import SeriesReader
 
 
 def need_serve() -> None:
-    """Say how to install what the service needs, if it is not there."""
+    """Raise with the install command if a package of the service is missing."""
     try:
         import fastapi  # noqa: F401
         import jinja2  # noqa: F401
@@ -44,7 +35,7 @@ def need_serve() -> None:
         raise ValueError(f"the service needs {error.name}; install it with: pip install 'ecl2o[serve]'") from None
 
 
-PRESET = "authors-code"  # unless given
+PRESET = "authors-code"  # the default
 
 Weather = Annotated[
     Path | None,
@@ -66,7 +57,7 @@ BaseShortage = Annotated[
 
 
 def watts(text: str) -> float | Literal["auto"]:
-    """The value of --base-shortage."""
+    """Parse --base-shortage."""
     if text == "auto":
         return "auto"
     try:
@@ -82,24 +73,21 @@ def watts(text: str) -> float | Literal["auto"]:
 
 Scheduler = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Run on the Dask cluster of this scheduler, as in tcp://10.0.0.5:8786."),
+    typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler to run on, such as tcp://10.0.0.5:8786."),
 ]
 Workers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Run in so many processes of this machine. (default: this one)")
+    int | None, typer.Option(min=1, metavar="N", help="Number of processes on this machine. (default: this one)")
 ]
 
 
 def require_parquet() -> None:
-    """Before the work, not after it."""
+    """Raise before the work if the table cannot be written."""
     if importlib.util.find_spec("pyarrow") is None:
         raise ValueError("the table is a Parquet file, which needs pyarrow: pip install 'ecl2o[parquet]'.")
 
 
 def set_up_jax(workers: int | None = None) -> None:
-    """64 bits, and compiled programs that are kept from run to run.
-
-    Workers of this machine are forked from a process that imports what they need while this one does.
-    """
+    """Set up 64 bits and the cache of compiled programs; start importing what local workers need."""
     if workers is not None and "forkserver" in multiprocessing.get_all_start_methods():
         from multiprocessing import forkserver
 
@@ -115,34 +103,34 @@ def set_up_jax(workers: int | None = None) -> None:
 
 @contextlib.contextmanager
 def client(scheduler: str | None, workers: int | None) -> "Iterator[Client | None]":
-    """Who does the work, None for this process; Dask's page is told on standard error."""
+    """Yield a client of the cluster, None for this process; print the address of Dask's dashboard."""
     if scheduler is not None and workers is not None:
-        raise typer.BadParameter("--scheduler and --workers do not go together.", param_hint="--workers")
+        raise typer.BadParameter("give --scheduler or --workers, not both.", param_hint="--workers")
     from ecl2o.fleet.cluster import cluster, dashboard
 
     with cluster(scheduler, workers) as found:
         page = dashboard(found)
         if page is not None:
-            output.messages().print(f"Dask's page: {page}", soft_wrap=True)
+            output.messages().print(f"Dask dashboard: {page}", soft_wrap=True)
         yield found
 
 
-def positive(value: float | None) -> float | None:
-    """Refuse what is no positive number."""
+def check_positive(value: float | None) -> float | None:
+    """Raise unless the number is positive and finite."""
     if value is not None and not 0 < value < math.inf:
         raise typer.BadParameter(f"must be positive and finite, got {value:g}.")
     return value
 
 
-def promised(ratio: float | None) -> float | None:
-    """Refuse what nobody could promise, whatever the costs are."""
+def check_promise(ratio: float | None) -> float | None:
+    """Raise unless the ratio exceeds 1 and is finite."""
     if ratio is not None and not 1 < ratio < math.inf:
-        raise typer.BadParameter(f"must be finite and exceed 1, got {ratio:g}.")
+        raise typer.BadParameter(f"must be greater than 1 and finite, got {ratio:g}.")
     return ratio
 
 
-def _minutes(text: str | None) -> str | None:
-    """Refuse what is no time of the day; it is read again when it is needed, because reading it needs the library."""
+def _check_day_start(text: str | None) -> str | None:
+    """Raise unless the text is a time of the day."""
     if text is not None:
         from ecl2o.data import parse_day_start
         from ecl2o.exceptions import DataError
@@ -154,19 +142,17 @@ def _minutes(text: str | None) -> str | None:
     return text
 
 
-PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="A policy file, written by fit or reproduce.")]
+PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="Policy file, written by fit or reproduce.")]
 Series = Annotated[
     Path,
-    typer.Argument(metavar="DATA", help="A CSV or Parquet file: a time column and one or more columns of numbers."),
+    typer.Argument(metavar="DATA", help="CSV or Parquet file: a time column and one or more columns of numbers."),
 ]
 Columns = Annotated[
     list[str] | None,
-    typer.Option(
-        "--column", metavar="NAME", help="A column to use; may be given several times. (default: all numbers)"
-    ),
+    typer.Option("--column", metavar="NAME", help="Column to follow; repeat for several. (default: all with numbers)"),
 ]
 TimeColumn = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The column with the time. (default: found by its name or cells)")
+    str | None, typer.Option(metavar="NAME", help="Column of the time. (default: found by its name or cells)")
 ]
 Fill = Annotated[
     Literal["interpolate", "previous"] | None,
@@ -176,43 +162,43 @@ DayStart = Annotated[
     str | None,
     typer.Option(
         metavar="HH:MM",
-        callback=_minutes,
-        help="When a day begins, on the file's clock. (default: midnight, or when the policy's days do)",
+        callback=_check_day_start,
+        help="Start of a day, on the file's clock. (default: midnight, or the policy's)",
     ),
 ]
 Alpha = Annotated[
     float,
     typer.Option(
-        callback=positive,
-        help="What moving costs: alpha/2 times the squared change, beside 1/2 the squared miss. See: ecl2o alpha",
+        callback=check_positive,
+        help="Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. See: ecl2o alpha",
     ),
 ]
 UnitCost = Annotated[
     float | None,
     typer.Option(
         metavar="MONEY",
-        callback=positive,
-        help="What a miss of one unit for one step costs you; bills are then in money. (A miss of two costs four times that.)",
+        callback=check_positive,
+        help="Price of a miss of one unit for one step; costs are then in money. (A miss of two units costs four times that.)",
     ),
 ]
 WeightColumn = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="A column that is not followed, but says what a miss costs, such as a price: weight/2 times the squared miss.",
+        help="Column of the cost of a miss, such as a price: weight/2 times the squared miss. It is not followed.",
     ),
 ]
 Weights = Annotated[
     str | None,
     typer.Option(
         metavar="LOW:HIGH",
-        help="Weights are billed between these ends, and a promise counts on it. (default: what was seen, a quarter wider)",
+        help="Range that weights are limited to, and that a promise assumes. (default: that of the data, a quarter wider)",
     ),
 ]
 Period = Annotated[
     int | None,
     typer.Option(
-        min=2, help="Steps in a 'day', needed where rows are a day or more apart (7: weeks). (default: a day's)"
+        min=2, help="Steps in a 'day', needed if rows are a day or more apart (7: weeks). (default: by the clock)"
     ),
 ]
 Limits = Annotated[
@@ -220,32 +206,32 @@ Limits = Annotated[
     typer.Option(
         "--bounds",
         metavar="LOW:HIGH",
-        help="Keep actions there, and a promise counts on contexts there. (default: the policy's)",
+        help="Range of actions; a promise then assumes contexts in it. (default: the policy's)",
     ),
 ]
 TrainingDays = Annotated[
-    int | None, typer.Option(min=2, help="Days to train on, the first ones. (default: two thirds)")
+    int | None, typer.Option(min=2, help="Number of training days, the first ones. (default: two thirds)")
 ]
 ValidationDays = Annotated[
-    int | None, typer.Option(min=1, help="Days to choose settings on, the next ones. (default: a sixth)")
+    int | None, typer.Option(min=1, help="Number of validation days, the next ones. (default: a sixth)")
 ]
 
 ALPHA = "NUMBER|NAME=NUMBER,..."
 
 
 def make_split(training_days: int | None, validation_days: int | None) -> "Split | None":
-    """The split that was asked for, None where none was."""
+    """Return the split of the options, None if none was given."""
     if training_days is None and validation_days is None:
         return None
     if training_days is None or validation_days is None:
-        raise typer.BadParameter("--training-days and --validation-days go together: give both or neither.")
+        raise typer.BadParameter("give both --training-days and --validation-days, or neither.")
     from ecl2o.data import Split
 
     return Split(training_days, validation_days)
 
 
 def parse_alpha(text: str) -> float | dict[str, float]:
-    """One number for all columns, or NAME=NUMBER for each, with commas."""
+    """Parse one number for all columns, or NAME=NUMBER for each, separated by commas."""
     parts = [part.rpartition("=") for part in text.split(",")]
     names = [name.strip() for name, _, _ in parts]
     try:
@@ -255,14 +241,14 @@ def parse_alpha(text: str) -> float | dict[str, float]:
     named = all(equals and name for name, (_, equals, _) in zip(names, parts, strict=True))
     if not numbers or not (named or text.strip() == parts[0][2].strip()):
         raise typer.BadParameter(
-            f"a number, or one for each column as in demand=10,price=3, is expected, got {text!r}.",
+            f"must be a number, or one per column as in demand=10,price=3, got {text!r}.",
             param_hint="--alpha",
         )
     for number in numbers:
         if not 0 < number < float("inf"):
             raise typer.BadParameter(f"must be positive and finite, got {number:g}.", param_hint="--alpha")
     if len(set(names)) < len(names):
-        raise typer.BadParameter(f"a column is named twice in {text!r}.", param_hint="--alpha")
+        raise typer.BadParameter(f"names a column twice: {text!r}.", param_hint="--alpha")
     return dict(zip(names, numbers, strict=True)) if named else numbers[0]
 
 
@@ -275,23 +261,21 @@ def make_reader(
     day_start: str | None = None,
     weight_column: str | None = None,
 ) -> "SeriesReader":
-    """How the options above say that a series is read; what was repaired is told on standard error."""
-    from ecl2o.cli import output
+    """Return the reader that the options describe; it reports repairs on standard error."""
     from ecl2o.data import parse_day_start
     from ecl2o.fitting.read import SeriesReader
 
-    def tell(words: str) -> None:
-        output.messages().print(words, soft_wrap=True)
+    def notify(message: str) -> None:
+        output.messages().print(message, soft_wrap=True)
 
-    minutes = None if day_start is None else parse_day_start(day_start)
-    return SeriesReader(
-        path, columns, time_column, fill, period, tell=tell, day_start_minutes=minutes, weight_column=weight_column
-    )
+    start = None if day_start is None else parse_day_start(day_start)
+    options = {"notify": notify, "day_start_minutes": start, "weight_column": weight_column}
+    return SeriesReader(path, columns, time_column, fill, period, **options)
 
 
 def screen_contexts(path: Path, contexts: "Contexts") -> tuple["Contexts", "np.ndarray"]:
-    """The contexts that the bulk of the file makes plausible, and the rows that were replaced, of which people are told."""
-    from ecl2o.fitting.screen import screen_values
+    """Replace implausible readings of a file, report them, and return also the replaced rows."""
+    from ecl2o.fitting.read import screen_values
 
     values, rows = screen_values(contexts.values, contexts.steps_per_day)
     report_replaced(path, contexts.time, rows)
@@ -299,34 +283,27 @@ def screen_contexts(path: Path, contexts: "Contexts") -> tuple["Contexts", "np.n
 
 
 def report_replaced(path: Path, time: "pd.Index", rows: "np.ndarray") -> None:
-    """Say on standard error which readings of a file were not believed, where there are any."""
-    from ecl2o.cli import output
-    from ecl2o.fitting.screen import in_words
+    """Print on standard error which readings of a file were replaced, if any."""
+    from ecl2o.fitting.read import describe_replaced
 
-    said = in_words(time, rows)
-    if said is not None:
-        output.messages().print(f"{path.name}: {said} All figures are of the contexts that were used.", soft_wrap=True)
+    text = describe_replaced(time, rows)
+    if text is not None:
+        output.messages().print(f"{path.name}: {text}", soft_wrap=True)
 
 
 def parse_weights(text: str | None, weight_column: str | None) -> tuple[float, float] | None:
-    """LOW:HIGH of weights, which must be positive."""
-    if text is None:
-        return None
-    if weight_column is None:
-        raise typer.BadParameter("goes with --weight-column.", param_hint="--weights")
-    low, high = parse_interval(text, "--weights")
-    if not 0 < low < high < math.inf:
+    """Parse --weights, LOW:HIGH with positive ends."""
+    if text is not None and weight_column is None:
+        raise typer.BadParameter("needs --weight-column.", param_hint="--weights")
+    ends = parse_interval(text, "--weights")
+    if ends is not None and not 0 < ends[0] < ends[1] < math.inf:
         raise typer.BadParameter(f"must be positive and finite, got {text!r}.", param_hint="--weights")
-    return low, high
-
-
-def parse_interval(text: str, option: str = "--contexts") -> tuple[float, float]:
-    """LOW:HIGH as two numbers."""
-    low, _, high = text.partition(":")
-    try:
-        ends = float(low), float(high)
-    except ValueError:
-        raise typer.BadParameter(f"LOW:HIGH is expected, for example 0:1.5, got {text!r}.", param_hint=option) from None
-    if not ends[0] < ends[1]:
-        raise typer.BadParameter(f"LOW must be less than HIGH, got {text!r}.", param_hint=option)
     return ends
+
+
+def parse_interval(text: str | None, option: str) -> tuple[float, float] | None:
+    """Parse LOW:HIGH of an option; None if it was not given."""
+    try:
+        return None if text is None else parse_low_high(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None

@@ -25,7 +25,7 @@ from ecl2o.json_text import json_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ecl2o.fitting.progress import Progress
+    from ecl2o.fitting.settings import Progress
 
 MOST_SEEDS, LARGEST_SEED = (
     1000,

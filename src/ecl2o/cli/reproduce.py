@@ -10,7 +10,7 @@ import typer
 from ecl2o.cli import options, output, tables
 
 if TYPE_CHECKING:
-    from ecl2o.fitting.progress import Progress
+    from ecl2o.fitting.settings import Progress
     from ecl2o.paper.results import StudyResults
 
 _STUDY_KEY = "study"

@@ -130,13 +130,21 @@ class Contexts:
         return self.values[: self.split.training_days * self.steps_per_day]
 
     def training_windows(
-        self, steps: int | None = None, history_steps: int = 0, starts: np.ndarray | None = None
+        self,
+        steps: int | None = None,
+        history_steps: int = 0,
+        starts: np.ndarray | None = None,
+        most: int | None = None,
     ) -> Instance:
-        """All windows of the given length (a day, unless given) inside the training days, as a set of instances.
+        """Return all windows inside the training days as a set of instances.
 
-        x_0 is the context before the window, so 60 days of 24 hours give 1,416 windows. With `history_steps` each instance
-        carries that many contexts before its window (the last one is x_0); windows that begin too early to have so
-        many are left out. `starts` are the first steps of the windows to return. Default: all.
+        x_0 is the context before the window, so 60 days of 24 hours give 1,416 windows.
+
+        Args:
+            steps: length of a window. Default: a day.
+            history_steps: contexts before the window, the last of which is x_0; windows that begin too early are left out.
+            starts: first steps of the windows. Default: all.
+            most: if there are more windows, so many of them at even distances. Default: all.
         """
         steps = self.steps_per_day if steps is None else steps
         training = self.training
@@ -148,6 +156,8 @@ class Contexts:
                 f"no window of {steps} steps with {history_steps} before it fits in the {len(training)} training steps of "
                 f"{self.name}. Ask for shorter windows or less history, or use more training days."
             )
+        if most is not None and len(starts) > most:
+            starts = starts[np.linspace(0, len(starts) - 1, most).astype(int)]
         contexts = training[starts[:, None] + np.arange(steps)]
         history = training[starts[:, None] + np.arange(-history_steps, 0)] if history_steps else None
         return Instance(training[starts - 1], contexts, history)

@@ -1,6 +1,7 @@
-"""From a series to a policy: what `ecl2o fit` does, for files and for pandas; training through guards; named agents.
+"""From a series to a policy: the stages of `ecl2o fit`, one file each, the pandas estimator, and agents by name.
 
-The first room that knows data; knows nothing of case studies, figures of reports or the command line.
+read -> tasks -> candidates -> train -> select -> test_days -> pipeline (build). Imports the library, policy/ and data/; knows
+nothing of the paper's studies, figures or the command line.
 """
 
 from ecl2o.fitting.estimator import SeriesPolicy, fit_series

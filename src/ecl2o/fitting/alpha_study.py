@@ -1,7 +1,7 @@
-"""What alpha means for a series: how far the action misses and moves for each, in hindsight and under R-OBD.
+"""What alpha means for a series: how far actions miss and move for each alpha, in hindsight and under R-OBD.
 
-Alpha is a rate of exchange. In hindsight the squared misses and the squared moves of a series lie on a convex curve whose slope
-is -alpha: where alpha is 10, another unit of squared movement saves 10 units of squared misses, and not one more is bought.
+Alpha is an exchange rate. In hindsight, squared misses and squared moves lie on a convex curve of slope -alpha: at alpha = 10,
+one more unit of squared movement saves 10 units of squared misses.
 """
 
 import dataclasses
@@ -25,9 +25,14 @@ ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 @dataclasses.dataclass(frozen=True)
 class TrackingStats:
-    """How closely a series was followed, in its units per step: the mean distance from the context and from the action before.
+    """How closely a series was followed, in its units.
 
-    `largest_move` is the largest change in one step, `squared_miss` and `squared_move` are the sums that are billed.
+    Args:
+        miss: mean distance of the action from the context.
+        move: mean change of the action in a step.
+        largest_move: largest change in a step.
+        squared_miss: sum of the squared misses.
+        squared_move: sum of the squared changes.
     """
 
     miss: float
@@ -38,7 +43,7 @@ class TrackingStats:
 
     @classmethod
     def of(cls, x0: np.ndarray, actions: np.ndarray, contexts: np.ndarray) -> "TrackingStats":
-        """Of a path, (T, d), from x0, (d,)."""
+        """Compute the figures of a path (T, d) that starts at x0 (d,)."""
         misses = np.linalg.norm(actions - contexts, axis=-1)
         moves = np.linalg.norm(np.diff(actions, axis=0, prepend=x0[None]), axis=-1)
         squares = float(np.sum(misses**2)), float(np.sum(moves**2))
@@ -47,7 +52,7 @@ class TrackingStats:
 
 @dataclasses.dataclass(frozen=True)
 class AlphaRow:
-    """One alpha: how the series is followed by who knows it all, and by R-OBD, who knows nothing ahead."""
+    """How the series is followed at one alpha: in hindsight, and by R-OBD, which knows only the past."""
 
     alpha: float
     hindsight: TrackingStats
@@ -56,7 +61,7 @@ class AlphaRow:
 
 @dataclasses.dataclass(frozen=True)
 class AlphaStudy:
-    """Rows by alpha, and the actions behind them: (alphas, T, d)."""
+    """Rows by increasing alpha, the contexts (T, d), and the actions of both, (alphas, T, d)."""
 
     rows: list[AlphaRow]
     contexts: np.ndarray
@@ -67,33 +72,41 @@ class AlphaStudy:
 def study_alphas(
     contexts: Float[np.ndarray, "n q"], alphas: Sequence[float] = ALPHAS, name: str = "the series"
 ) -> AlphaStudy:
-    """Follow the contexts after the first one, where both begin, with every alpha; `name` is theirs in messages.
+    """Follow a series in hindsight and by R-OBD, for each alpha.
+
+    Args:
+        contexts: (n, d); both start at the first one.
+        alphas: costs of moving. Default: 0.1 to 1000.
+        name: name of the series in messages.
+
+    Raises:
+        DataError: If the series never changes.
 
     >>> steps = np.sin(np.arange(48.0))[:, None]
     >>> calm, nervous = study_alphas(steps, [100.0, 1.0]).rows[::-1]
     >>> calm.hindsight.move < nervous.hindsight.move and calm.hindsight.miss > nervous.hindsight.miss
     True
     """
-    wanted = sorted({float(alpha) for alpha in alphas})
-    if not wanted:
-        raise ValueError("alphas must name at least one number.")
-    for alpha in wanted:
+    chosen = sorted({float(alpha) for alpha in alphas})
+    if not chosen:
+        raise ValueError("alphas must contain at least one number.")
+    for alpha in chosen:
         check_alpha(alpha)
     if len(contexts) < 2 or (contexts == contexts[0]).all():
-        raise DataError(f"{name} never changes, so that no alpha makes a difference.")
-    unit = float(np.abs(contexts).max())  # the answers scale with the series
+        raise DataError(f"{name} never changes, so alpha makes no difference.")
+    unit = float(np.abs(contexts).max())  # the results scale with the series
     x0, rest = contexts[0], contexts[1:]
     scaled = Instance(jnp.asarray(x0 / unit), jnp.asarray(rest / unit))
-    best, online = (np.asarray(actions) * unit for actions in _followed(scaled, jnp.asarray(wanted)))
+    best, online = (np.asarray(actions) * unit for actions in _follow(scaled, jnp.asarray(chosen)))
     rows = [
         AlphaRow(alpha, TrackingStats.of(x0, best[i], rest), TrackingStats.of(x0, online[i], rest))
-        for i, alpha in enumerate(wanted)
+        for i, alpha in enumerate(chosen)
     ]
     return AlphaStudy(rows, rest, best, online)
 
 
 def alpha_from_prices(miss_price: float, ramp_price: float) -> float:
-    """The alpha of somebody who pays the one for missing by some amount for one step, and the other for a change by as much.
+    """Return the alpha of two prices: of a miss of some size for one step, and of a change of the same size.
 
     >>> alpha_from_prices(miss_price=20.0, ramp_price=50.0)
     2.5
@@ -105,7 +118,7 @@ def alpha_from_prices(miss_price: float, ramp_price: float) -> float:
 
 
 @eqx.filter_jit
-def _followed(instance: Instance, alphas: Float[Array, " k"]) -> tuple[Float[Array, "k T d"], Float[Array, "k T d"]]:
+def _follow(instance: Instance, alphas: Float[Array, " k"]) -> tuple[Float[Array, "k T d"], Float[Array, "k T d"]]:
     def one(alpha):
         problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=alpha, dim=instance.dim))
         return oracle(problem, instance).actions, rollout(ROBD(), problem, instance).actions

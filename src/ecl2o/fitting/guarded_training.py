@@ -17,8 +17,8 @@ from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast
 from ecl2o.data import Contexts
-from ecl2o.fitting.batches import check_same_shape
 from ecl2o.fitting.settings import PromiseSpec
+from ecl2o.fitting.tasks import check_same_shape
 from ecl2o.learning import FitLog
 from ecl2o.learning.guarded_loss import Guard, GuardedLoss, RecordedInstances, fit_guards, record_forecasts
 from ecl2o.learning.training_loop import SolvedInstances

@@ -1,7 +1,4 @@
-"""A time-of-use tariff: what energy costs by the hour, known in advance, and what can be promised under it.
-
-The agents that have a name, which tables and commands can ask for without training anything, and policy files beside them.
-"""
+"""Agents and forecasters by name, as `ecl2o compare` and `cite` take them, and policy files as contenders."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,12 +37,12 @@ from ecl2o.policy import load
 from ecl2o.policy.start_run import check_memory
 from ecl2o.problem import CurvedTracking, LinearSwitching, Mahalanobis, Problem, SquaredTracking
 
-LOWEST, HIGHEST = 0.5, 2.0  # prices, in units of the usual one
-PROMISE = 2.1  # for a day of 24 hours 1.96 is the least; for prices that may be anything between their ends it is 2.43
+LOWEST, HIGHEST = 0.5, 2.0  # prices of the tariff, in units of the usual price
+PROMISE = 2.1  # under the tariff 1.96 is the least for 24 hours; for arbitrary prices in the range it is 2.43
 
 
 def time_of_use(steps_per_day: int) -> Float[np.ndarray, " n"]:
-    """The price of each step of a day: 0.5 from 22 to 6, 2 from 16 to 21, 1 otherwise.
+    """Return the price of each step of a day under a time-of-use tariff: 0.5 from 22 to 6, 2 from 16 to 21, 1 otherwise.
 
     >>> time_of_use(4).tolist()
     [0.5, 1.0, 1.0, 2.0]
@@ -55,11 +52,11 @@ def time_of_use(steps_per_day: int) -> Float[np.ndarray, " n"]:
 
 
 def under_tariff(agent: AbstractAgent, steps_per_day: int) -> Competitive:
-    """The agent behind a promise for each day that counts on this tariff."""
+    """Return the agent with a daily promise that assumes the tariff."""
     return Competitive(agent, PROMISE, horizon=steps_per_day, weights=time_of_use(steps_per_day))
 
 
-# Agents that need no training, by the names that tables and commands use: made for days of so many steps.
+# Agents that need no training, made for a number of steps per day.
 NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
     "greedy": lambda steps: Greedy(),
     "hitting-minimizer": lambda steps: HittingMinimizer(),
@@ -82,7 +79,6 @@ NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
     "ridge": lambda steps: OnlineRidge(steps),
     "competitive-ridge": lambda steps: Periodic(Competitive(OnlineRidge(steps), ratio=2.5, horizon=steps), steps),
 }
-# Forecasters by name, likewise.
 NAMED_FORECASTERS: dict[str, Callable[[int], AbstractForecaster]] = {
     "rolling-profile": lambda steps: RollingProfile(period=steps),
     "seasonal-naive": lambda steps: SeasonalNaive(period=steps),
@@ -90,72 +86,82 @@ NAMED_FORECASTERS: dict[str, Callable[[int], AbstractForecaster]] = {
     "exact": lambda steps: Exact(),
 }
 _POLICY = ".ecl2o"
-_OF_SERIES = {(SquaredTracking, Mahalanobis), (CurvedTracking, Mahalanobis)}  # what the costs of a series are
-_LEARN_ON = ("ridge", "competitive-ridge")  # what they have learned is not forgotten at midnight
+_OF_SERIES = {(SquaredTracking, Mahalanobis), (CurvedTracking, Mahalanobis)}  # costs of a series
+_LEARN_ON = ("ridge", "competitive-ridge")  # they keep what they learned over midnight
 
 
-def named_contender(name: str, bed: TestDays, forecaster: AbstractForecaster | None = None) -> Contender:
-    """An agent by name for the days of a bed; it asks a rolling profile unless another forecaster is given."""
+def named_contender(name: str, test_days: TestDays, forecaster: AbstractForecaster | None = None) -> Contender:
+    """Return a named agent as a contender; planners use a rolling profile unless a forecaster is given."""
     if name not in NAMED_AGENTS:
         raise ValueError(f"no agent is called {name!r}; there are {', '.join(NAMED_AGENTS)}.")
-    steps = bed.days.shape[1]
+    steps = test_days.days.shape[1]
     agent = NAMED_AGENTS[name](steps)
     if name in _LEARN_ON:
-        return make_contender(agent, bed.problem)
+        return make_contender(agent, test_days.problem)
     return Contender(agent, RollingProfile(period=steps) if forecaster is None else forecaster)
 
 
 def is_policy(name: str) -> bool:
-    """Whether a name is meant to be that of a policy file."""
+    """Return whether a name is that of a policy file."""
     return name.endswith(_POLICY) or Path(name).is_file()
 
 
-def make_contenders(names: Sequence[str], bed: TestDays, forecaster: str) -> dict[str, Contender | NotApplicableError]:
-    """Agents and policy files by name for the days of a bed; planners ask the named forecaster, policies their own.
+def make_contenders(
+    names: Sequence[str], test_days: TestDays, forecaster: str
+) -> dict[str, Contender | NotApplicableError]:
+    """Return agents and policy files by name; a policy for another kind of cost is replaced by the reason.
 
-    In the place of a policy whose bill is of another kind stands why it cannot be compared.
+    Args:
+        names: names of agents, and policy files.
+        test_days: the days to compare on.
+        forecaster: name of the planners' forecaster; policies bring their own.
     """
-    asked = NAMED_FORECASTERS[forecaster](bed.days.shape[1])
-    entries: dict[str, Contender | NotApplicableError] = {}
+    made = NAMED_FORECASTERS[forecaster](test_days.days.shape[1])
+    contenders: dict[str, Contender | NotApplicableError] = {}
     for name in names:
         if is_policy(name):
             try:
-                entries[Path(name).name] = policy_contender(name, bed)
+                contenders[Path(name).name] = policy_contender(name, test_days)
             except NotApplicableError as reason:
-                entries[Path(name).name] = reason
+                contenders[Path(name).name] = reason
         else:
-            entries[name] = named_contender(name, bed, asked)
-    return entries
+            contenders[name] = named_contender(name, test_days, made)
+    return contenders
 
 
-def policy_contender(path: str | Path, bed: TestDays) -> Contender:
-    """A policy file for the days of a bed, whose problem and length of day must be those that it was made for."""
+def policy_contender(path: str | Path, test_days: TestDays) -> Contender:
+    """Return a policy file as a contender.
+
+    Raises:
+        NotApplicableError: If the policy is for another kind of cost.
+        ValueError: If its day has another number of steps, or its problem has other numbers.
+    """
     policy = load(path)
     check_memory(policy, str(path))
-    if not _can_be_alike(policy.problem, bed.problem):
+    here = test_days.problem
+    if not _same_kind(policy.problem, here):
         raise NotApplicableError(
-            f"it was made for costs of another kind; its own are: {_in_words(policy.problem)}, and here: "
-            f"{_in_words(bed.problem)}. ecl2o evaluate tests it by its own."
+            f"it was fitted for another kind of cost: {_describe(policy.problem)}; here: {_describe(here)}. Test it by its own "
+            "cost with ecl2o evaluate."
         )
-    made_for = policy.contract.steps_per_day
-    if made_for is not None and made_for != bed.days.shape[1]:
-        raise ValueError(f"{path} was made for days of {made_for} steps, but the days here have {bed.days.shape[1]}.")
-    if not eqx.tree_equal(policy.problem, bed.problem, rtol=1e-6):
+    steps, own_steps = test_days.days.shape[1], policy.contract.steps_per_day
+    if own_steps is not None and own_steps != steps:
+        raise ValueError(f"{path} was fitted for days of {own_steps} steps, but the days here have {steps}.")
+    if not eqx.tree_equal(policy.problem, here, rtol=1e-6):
         raise ValueError(
-            f"{path} was made for another problem than this one (other costs, bounds, weights or alpha); its own is: "
-            f"{_in_words(policy.problem)}, and this one: {_in_words(bed.problem)}. Give alpha, bounds and weights as they were "
-            "when it was fitted."
+            f"{path} was fitted for a problem with other numbers: {_describe(policy.problem)}; here: {_describe(here)}. Use the "
+            "alpha, bounds and weights that it was fitted with."
         )
     return make_contender(policy.agent, policy.problem, policy.forecaster)
 
 
-def _can_be_alike(problem: Problem, other: Problem) -> bool:
-    """Whether options could make one of these problems the other: their costs are of one kind, or both those of a series."""
+def _same_kind(problem: Problem, other: Problem) -> bool:
+    """Return whether the costs are of one kind, or both those of a series."""
     one, another = ((type(each.hitting), type(each.switching)) for each in (problem, other))
     return one == another or {one, another} <= _OF_SERIES
 
 
-def _in_words(problem: Problem) -> str:
+def _describe(problem: Problem) -> str:
     hitting, movement = problem.hitting, problem.switching
     weights = ""
     if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:

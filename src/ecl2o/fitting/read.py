@@ -1,4 +1,4 @@
-"""From a file to contexts: how a series is read, to be learned from, tested on or begun with."""
+"""Read a series from a file, divide it into days, and screen its readings."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,34 +6,59 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from ecl2o.data import Contexts, SeriesMetadata, Split, read_series, series_contexts, trim_to_whole_days
 from ecl2o.data.series import add_weight_column, move_weight_last
 from ecl2o.exceptions import DataError
-from ecl2o.fitting.pipeline import FEWEST_DAYS, default_split
 from ecl2o.policy import Policy
+from ecl2o.problem.arrays import to_device
+from ecl2o.running import Screen, plausible_range
 
+FEWEST_DAYS = 91  # to be split without being told how
 FEWEST_TEST_DAYS = 3
 
 
-def _unheard(words: str) -> None:
-    """Tell nobody."""
+def default_split(n_days: int) -> Split:
+    """Return two thirds of the days for training, a sixth for validation, the rest for testing.
+
+    Fewer than 91 days get the library's default split, which does not fit and raises an error that says what is missing.
+
+    >>> default_split(365)
+    Split(training_days=243, validation_days=60)
+    """
+    return Split() if n_days < FEWEST_DAYS else Split(2 * n_days // 3, n_days // 6)
+
+
+def split_days(frame: pd.DataFrame, metadata: SeriesMetadata, split: Split | None) -> Contexts:
+    """Return the rows of whole days as contexts, with `default_split` unless a split is given."""
+    days = len(frame) // metadata.steps_per_day
+    if split is None and days < FEWEST_DAYS:
+        raise DataError(
+            f"{metadata.file} has {days} whole days ({len(frame)} rows, {metadata.steps_per_day} a day), but {FEWEST_DAYS} are "
+            "needed. To use fewer, give training_days and validation_days; the rest is for testing."
+        )
+    return series_contexts(frame, metadata, default_split(days) if split is None else split)
+
+
+def _ignore(message: str) -> None:
+    pass
 
 
 @dataclasses.dataclass(frozen=True)
 class SeriesReader:
-    """How a series is read.
+    """How to read a series from a file.
 
     Args:
-        path: a CSV or Parquet file.
-        columns: those to use. Default: all that hold numbers.
-        time_column: the one with the time. Default: found by its name or cells.
-        fill: "interpolate" or "previous" repairs gaps, repeated rows and bad cells. Default: they are refused.
+        path: CSV or Parquet file.
+        columns: columns to use. Default: all that hold numbers.
+        time_column: column of the time. Default: found by its name or cells.
+        fill: "interpolate" or "previous" repairs gaps, repeated rows and bad cells. Default: they are errors.
         period: steps in a day. Default: those between two midnights.
-        step_minutes: what the rows must be apart. Default: anything.
-        tell: called with a sentence about what was repaired, and about part-days that are left out.
-        day_start_minutes: when days begin, in minutes after midnight of the file's clock. Default: at midnight.
-        weight_column: a column that is not followed, but says what a miss costs. Default: every miss costs the same.
+        step_minutes: required distance of rows. Default: any.
+        notify: called with a sentence about repairs and about part-days that are left out.
+        day_start_minutes: start of days, in minutes after midnight of the file's clock. Default: midnight.
+        weight_column: column of the weights of misses, which is not followed. Default: all misses cost the same.
     """
 
     path: Path
@@ -42,17 +67,21 @@ class SeriesReader:
     fill: str | None = None
     period: int | None = None
     step_minutes: float | None = None
-    tell: Callable[[str], None] = _unheard
+    notify: Callable[[str], None] = _ignore
     day_start_minutes: int | None = None
     weight_column: str | None = None
 
-    def made_for(self, policy: Policy) -> "SeriesReader":
-        """The same with the columns that a policy was made for, unless others are given, its step, and its days."""
+    def for_policy(self, policy: Policy) -> "SeriesReader":
+        """Return a reader of the policy's columns, step and days, except where this one states others.
+
+        Raises:
+            DataError: If `period` is not the policy's.
+        """
         contract = policy.contract
         if None not in (self.period, contract.steps_per_day) and self.period != contract.steps_per_day:
             raise DataError(
-                f"the policy was made for days of {contract.steps_per_day} steps, and its promise and its ratios are of such "
-                f"days; --period {self.period} would judge it by others. Leave --period out."
+                f"period is {self.period}, but the policy was fitted for days of {contract.steps_per_day} steps, to which its "
+                "promise and its ratios refer. Leave period out."
             )
         return dataclasses.replace(
             self,
@@ -63,21 +92,13 @@ class SeriesReader:
             day_start_minutes=contract.day_start_minutes if self.day_start_minutes is None else self.day_start_minutes,
         )
 
-    def contexts(self, split: Split | None = None) -> Contexts:
-        """The series, divided into days for training, validation and testing; without a split, as `fit` does it."""
-        frame, metadata = self._frame()
-        days = len(frame) // metadata.steps_per_day
-        if split is None and days < FEWEST_DAYS:
-            raise DataError(
-                f"{metadata.file} has {days} whole days ({len(frame)} rows, {metadata.steps_per_day} a day), but "
-                f"{FEWEST_DAYS} are needed. With fewer, say how to divide them: --training-days and --validation-days; "
-                "the rest is for testing."
-            )
-        return series_contexts(frame, metadata, default_split(days) if split is None else split)
+    def read_split(self, split: Split | None = None) -> Contexts:
+        """Return the series divided into training, validation and test days; default: `default_split`."""
+        return split_days(*self._read_whole_days(), split)
 
-    def whole(self) -> Contexts:
-        """The series as days to test on."""
-        frame, metadata = self._frame()
+    def read_days(self) -> Contexts:
+        """Return the series as days to test on."""
+        frame, metadata = self._read_whole_days()
         days = len(frame) // metadata.steps_per_day
         if days < FEWEST_TEST_DAYS:
             raise DataError(
@@ -86,39 +107,89 @@ class SeriesReader:
             )
         return series_contexts(frame, metadata, Split(2, 0))
 
-    def past(self) -> tuple[np.ndarray, str]:
-        """The numbers, (n, q), and the time of the last row."""
-        frame = self.rows()[0]
+    def read_history(self) -> tuple[np.ndarray, str]:
+        """Return all rows, (n, q), and the time of the last one."""
+        frame = self.read_rows()[0]
         return frame.to_numpy(float), str(frame.index[-1])
 
-    def rows(self) -> tuple[pd.DataFrame, SeriesMetadata]:
-        """The file as it is, with a word about what was repaired; refused where its step is not the one that is wanted."""
+    def read_rows(self) -> tuple[pd.DataFrame, SeriesMetadata]:
+        """Return the repaired rows and where they come from.
+
+        Raises:
+            DataError: If the rows are not `step_minutes` apart, or the file cannot be read.
+        """
         frame, metadata = read_series(
             self.path, self.time_column, add_weight_column(self.columns, self.weight_column), self.fill
         )
         frame, metadata = move_weight_last(frame, metadata, self.weight_column)
         if self.step_minutes is not None and metadata.step_minutes != self.step_minutes:
             raise DataError(
-                f"the rows of {metadata.file} are {metadata.step_minutes:g} minutes apart, but the policy was made for rows "
+                f"the rows of {metadata.file} are {metadata.step_minutes:g} minutes apart, but the policy was fitted for rows "
                 f"{self.step_minutes:g} minutes apart."
             )
         repaired = metadata.repairs.describe()
         if repaired is not None:
-            self.tell(f"{metadata.file}: {repaired}.")
+            self.notify(f"{metadata.file}: {repaired}.")
         return frame, metadata
 
-    def _frame(self) -> tuple[pd.DataFrame, SeriesMetadata]:
-        frame, metadata = self.rows()
+    def _read_whole_days(self) -> tuple[pd.DataFrame, SeriesMetadata]:
+        frame, metadata = self.read_rows()
         steps = metadata.steps_per_day if self.period is None else self.period
         if steps < 2:
             raise DataError(
-                f"the rows of {metadata.file} are a day or more apart. Say how many make one round of decisions with "
-                "--period, for example --period 7 for weeks of daily rows; 'days' are such rounds then."
+                f"the rows of {metadata.file} are a day or more apart. Give the number of rows in a cycle with period, for "
+                "example 7 for weeks of daily rows; every cycle then counts as a day."
             )
         frame, metadata, part_days = trim_to_whole_days(
             frame, dataclasses.replace(metadata, steps_per_day=steps), self.day_start_minutes or 0
         )
         left_out = part_days.describe()
         if left_out is not None and len(frame):
-            self.tell(f"{metadata.file}: days begin at {frame.index[0]:%H:%M}; {left_out}.")
+            self.notify(f"{metadata.file}: days begin at {frame.index[0]:%H:%M}; {left_out}.")
         return frame, metadata
+
+
+def screen_series(contexts: Contexts, screen: Screen | None) -> tuple[Contexts, np.ndarray]:
+    """Replace implausible readings by the last plausible one; return also the replaced rows, (k,)."""
+    if screen is None:
+        return contexts, np.zeros(0, int)
+    used, replaced = screen.through(to_device(contexts.values))
+    rows = np.flatnonzero(np.asarray(replaced).any(axis=1))
+    return (dataclasses.replace(contexts, values=np.asarray(used)) if len(rows) else contexts), rows
+
+
+@dataclasses.dataclass(frozen=True)
+class ScreenedSeries:
+    """A series without implausible readings, the plausible range (low, high) of each column, and the replaced rows (k,)."""
+
+    contexts: Contexts
+    plausible: list[tuple[float, float]]
+    replaced: np.ndarray
+
+
+def screen_for_fit(contexts: Contexts) -> ScreenedSeries:
+    """Replace readings far outside the bulk of the training days, as the fitted policy will."""
+    plausible = plausible_range(contexts.training)
+    screened, replaced = screen_series(contexts, Screen.of(plausible, contexts.steps_per_day))
+    return ScreenedSeries(screened, plausible, replaced)
+
+
+def screen_values(values: Float[np.ndarray, "n q"], patience: int) -> tuple[Float[np.ndarray, "n q"], np.ndarray]:
+    """Replace readings far outside the bulk of the values; return also the replaced rows, (k,).
+
+    >>> values, rows = screen_values(np.array([[0.0], [10.0]] * 500 + [[9e9], [3.0]]), patience=24)
+    >>> values[-3:].ravel().tolist(), rows.tolist()
+    ([10.0, 10.0, 3.0], [1000])
+    """
+    used, replaced = Screen.of(plausible_range(values), patience).through(to_device(values))
+    return np.asarray(used), np.flatnonzero(np.asarray(replaced).any(axis=1))
+
+
+def describe_replaced(time: pd.Index, rows: np.ndarray) -> str | None:
+    """Return a sentence about the replaced rows, None if there are none."""
+    if not len(rows):
+        return None
+    count = f"1 implausible reading, at {time[rows[0]]}, was"
+    if len(rows) > 1:
+        count = f"{len(rows)} implausible readings, the first at {time[rows[0]]}, were"
+    return f"{count} replaced by the previous reading."

@@ -1,8 +1,8 @@
-"""Many sites and many settings at once: in this process, on a cluster of this machine's cores, or on any Dask cluster.
+"""Fit and evaluate many sites at once: in this process, on this machine's cores, or on a Dask cluster.
 
-Work is cut into chunks before anybody asks who does it, and a chunk is a function of arrays and settings: the same chunks give
-the same bits wherever they run. Inside a chunk everything runs under `vmap`, between chunks Dask does the rest. Imports Dask only
-when a cluster is asked for; knows nothing of figures or the command line.
+The work is divided into chunks first, and a chunk is a pure function of arrays and settings, so the results are the same bits
+wherever it runs. A chunk runs under `vmap`; Dask distributes chunks. Dask is imported only if a cluster is requested. Knows
+nothing of figures or the command line.
 """
 
 from ecl2o.fleet.evaluating import evaluate_sites

@@ -1,4 +1,4 @@
-"""A policy for every site: sites of one shape together, each chunk a function of arrays and settings."""
+"""Fit a policy for every site; sites of one shape run as one program."""
 
 import dataclasses
 import itertools
@@ -12,12 +12,13 @@ from ecl2o.data import Contexts
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, make_row
 from ecl2o.exceptions import ChunkFailedError
-from ecl2o.fitting.batches import score_together
-from ecl2o.fitting.candidates import check_promise_feasible, planner
-from ecl2o.fitting.pipeline import Selection, reference_contenders, scale_task, select_candidates, series_problem
-from ecl2o.fitting.progress import Progress, ignore_progress
+from ecl2o.fitting.candidates import make_planner, reference_contenders
+from ecl2o.fitting.pipeline import build_policy, select_candidates
 from ecl2o.fitting.read import SeriesReader
-from ecl2o.fitting.settings import FitSettings
+from ecl2o.fitting.select import Selection
+from ecl2o.fitting.settings import FitSettings, Progress, ignore_progress
+from ecl2o.fitting.tasks import check_promise_feasible, scale_task, series_problem
+from ecl2o.fitting.test_days import score_together
 from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, make_chunks, run_pieces, submit_to_cluster, threads
 from ecl2o.fleet.sites import FailedSite, LoadedSite, find_sites, read_sites
 from ecl2o.policy import Policy
@@ -25,15 +26,15 @@ from ecl2o.policy import Policy
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-FLEET_SETTINGS = FitSettings(advisor="ridge")  # everything else is trained site by site (docs/scale.md)
+FLEET_SETTINGS = FitSettings(advisor="ridge")  # other advisors are trained one site after the other (docs/scale.md)
 
-# What a site takes while it is trained and tested, measured (docs/scale.md): for each step of its windows, and of its series.
+# Measured memory of a site during training and testing (docs/scale.md): per step of its windows, and of its series.
 _WINDOW_DAYS, _WINDOW_STEP_BYTES, _STEP_BYTES = 510, 800, 400
 
 
 @dataclasses.dataclass(frozen=True)
 class FittedSite:
-    """A site's policy and its row of figures; without a policy, the row has the reason, and `failure` the traceback."""
+    """A site's policy and its row of figures; if the fit failed, the row has the reason and `failure` the traceback."""
 
     name: str
     row: dict[str, Any]
@@ -42,12 +43,12 @@ class FittedSite:
 
     @classmethod
     def failed(cls, site: FailedSite) -> "FittedSite":
-        """The row of a site without a policy."""
+        """Return the result of a site whose fit failed."""
         return cls(site.name, failed_row(site), failure=site)
 
 
 def failed_row(site: FailedSite) -> dict[str, Any]:
-    """The row of a site that could not be done."""
+    """Return the row of a site that failed."""
     return {"name": site.name, "status": "failed", "reason": site.reason}
 
 
@@ -59,14 +60,24 @@ def fit_sites(
     memory: int = DEFAULT_MEMORY,
     progress: Progress = ignore_progress,
 ) -> list[FittedSite]:
-    """A policy for every site, in their order; a site that fails has a row that says why.
+    """Fit a policy for every site, in their order; a failed site has a row with the reason.
 
     Args:
         sites: a folder, a glob, a manifest (`find_sites`), or series by name (`data.series_contexts`).
-        settings: how policies are made, but for what a manifest says.
-        client: of a Dask cluster; None: this process. The policies are the same to the last bit.
-        memory: bytes that a process may take.
-        progress: told how far it is.
+        settings: settings of the fits, except where a manifest states others. Default: the regression.
+        client: client of a Dask cluster. Default: None, this process. The policies are the same to the last bit.
+        memory: bytes that a process may use. Default: 4 GB.
+        progress: called with (stage, done, total).
+
+    Example:
+        >>> import numpy as np, pandas as pd
+        >>> from ecl2o.data import Split, frame_series, series_contexts
+        >>> index = pd.date_range("2024-01-01", periods=80, freq="6h")
+        >>> frame = pd.DataFrame({"demand": 10 + np.sin(np.arange(80) * np.pi / 2)}, index)
+        >>> contexts = series_contexts(*frame_series(frame), Split(12, 4))
+        >>> (site,) = fit_sites({"north": contexts}, FitSettings(advisor="r-obd"))
+        >>> site.name, site.row["status"]
+        ('north', 'fitted')
     """
     if isinstance(sites, Mapping):
         read: list[LoadedSite | FailedSite] = [LoadedSite(name, contexts, settings) for name, contexts in sites.items()]
@@ -82,7 +93,7 @@ def fit_sites(
 
 
 def check_site(site: LoadedSite | FailedSite) -> LoadedSite | FailedSite:
-    """Refuse before it joins others what would be refused in training: a series that never changes, a promise nobody can keep."""
+    """Turn a site that training would reject into a failed one: a constant series, an infeasible promise."""
     if isinstance(site, FailedSite):
         return site
     try:
@@ -94,17 +105,19 @@ def check_site(site: LoadedSite | FailedSite) -> LoadedSite | FailedSite:
 
 
 def make_site_chunks(sites: Sequence[LoadedSite], memory: int = DEFAULT_MEMORY) -> list[Chunk[LoadedSite]]:
-    """The chunks of these sites; which ones they are depends on the sites and the memory, and on nothing else."""
+    """Divide the sites into chunks; the result depends on the sites and the memory only."""
     return make_chunks(sites, _shape, _bytes, memory)
 
 
 def _shape(site: LoadedSite) -> tuple[Any, ...]:
-    """What sites of one chunk share: all but numbers."""
+    """Return what the sites of a chunk have in common: everything but numbers."""
     contexts, settings = site.contexts, site.settings
-    terms = settings.terms
-    asked = None if terms is None else (terms.per, terms.contexts is None)
-    plan = planner(series_problem(contexts, settings.alpha, settings.bounds, settings.weights), contexts.steps_per_day)
-    made = settings.advisor, settings.steps, settings.seed, settings.bounds is None, asked, plan.lookahead
+    spec = settings.promise_in_bounds
+    promise = None if spec is None else (spec.per, spec.contexts is None)
+    plan = make_planner(
+        series_problem(contexts, settings.alpha, settings.bounds, settings.weights), contexts.steps_per_day
+    )
+    made = settings.advisor, settings.steps, settings.seed, settings.bounds is None, promise, plan.lookahead
     return contexts.values.shape, contexts.steps_per_day, contexts.split, made
 
 
@@ -117,15 +130,15 @@ def _bytes(site: LoadedSite) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class CompileWarmup:
-    """What a cluster has begun to compile, for the chunks of one shape; it goes on as long as this is held."""
+    """Compilations that a cluster has started for the chunks of one shape; they run as long as this object lives."""
 
     key: Any
     work: "tuple[Future, ...]" = dataclasses.field(repr=False)
 
     @classmethod
     def of(cls, chunk: Chunk[LoadedSite], client: "Client") -> "CompileWarmup":
-        """One worker compiles what chooses policies, another what tests them, for the cache that they share."""
-        # Named, since Dask may give both to the worker that is ready first.
+        """Let one worker compile the selection and another the tests, for the cache that they share."""
+        # Name the workers: Dask may give both to the one that is ready first.
         workers = itertools.cycle(client.scheduler_info()["workers"])
         stages = (compile_selection, compile_tests)
         return cls(
@@ -134,9 +147,10 @@ class CompileWarmup:
 
 
 def start_warmup(site: LoadedSite, expected: int, client: "Client | None", memory: int) -> CompileWarmup | None:
-    """Let workers compile while the driver still reads, as if all sites that are expected were like this one.
+    """Let idle workers compile while the driver still reads, as if all expected sites were like this one.
 
-    Where they are not, nothing is lost but time of workers that had nothing to do. None where there is one worker, or one chunk.
+    Returns:
+        The compilations, or None with one worker or one chunk.
     """
     if client is None or threads(client) < 2:
         return None
@@ -147,7 +161,7 @@ def start_warmup(site: LoadedSite, expected: int, client: "Client | None", memor
 def fit_chunks(
     chunks: Sequence[Chunk[LoadedSite]], client: "Client | None" = None, warmup: CompileWarmup | None = None
 ) -> Iterator[tuple[Chunk[LoadedSite], list[FittedSite]]]:
-    """Each chunk with its policies, as they are done; workers first compile what several chunks share."""
+    """Yield each chunk with its policies, as they finish; workers first compile what several chunks share."""
     known = set() if warmup is None else {warmup.key}
     several = _first_of_several(chunks) if client is not None and threads(client) > 1 else []
     _held = [
@@ -156,20 +170,17 @@ def fit_chunks(
     for place, found in run_pieces(fit_chunk, [(chunk,) for chunk in chunks], client):
         chunk = chunks[place]
         if isinstance(found, ChunkFailedError):
-            found = [
-                FittedSite.failed(FailedSite(site.name, f"the cluster could not do it: {found}"))
-                for site in chunk.wanted
-            ]
+            found = [FittedSite.failed(FailedSite(site.name, f"the cluster failed: {found}")) for site in chunk.wanted]
         yield chunk, found
 
 
 def _program(chunk: Chunk[LoadedSite]) -> Any:
-    """What chunks that run the same programs have in common."""
+    """Return what chunks that run the same programs have in common."""
     return _shape(chunk.items[0]), len(chunk.items)
 
 
 def _first_of_several(chunks: Sequence[Chunk[LoadedSite]]) -> list[Chunk[LoadedSite]]:
-    """The chunks that are the first of their shape, and not the only one."""
+    """Return the first chunk of each shape that has several."""
     alike: dict[Any, list[Chunk[LoadedSite]]] = {}
     for chunk in chunks:
         alike.setdefault(_program(chunk), []).append(chunk)
@@ -177,22 +188,22 @@ def _first_of_several(chunks: Sequence[Chunk[LoadedSite]]) -> list[Chunk[LoadedS
 
 
 def compile_selection(chunk: Chunk[LoadedSite]) -> None:
-    """Compile what chooses this chunk's policies, by choosing them; unless it must be trained, which takes longer than that."""
+    """Compile the selection of this chunk by running it; not if training takes longer than compiling."""
     if chunk.items[0].settings.advisor == "ridge":
         with jax.enable_x64(True):
             select_candidates([site.contexts for site in chunk.items], [site.settings for site in chunk.items])
 
 
 def compile_tests(chunk: Chunk[LoadedSite]) -> None:
-    """Compile what will test this chunk's policies, by testing what needs no training, for the cache that workers share."""
+    """Compile the tests of this chunk by testing the candidates that need no training."""
     with jax.enable_x64(True):
         by_site = [Selection.untrained(site.contexts, site.settings) for site in chunk.items]
-        for choices in zip(*by_site, strict=True):
-            _tested(choices)
+        for selections in zip(*by_site, strict=True):
+            _test_together(selections)
 
 
 def fit_chunk(chunk: Chunk[LoadedSite]) -> list[FittedSite]:
-    """Fit sites of one shape as one program; where that fails, one after the other, so that the one to blame is found."""
+    """Fit sites of one shape as one program; if that fails, one by one, to find the failing site."""
     with jax.enable_x64(True):
         try:
             return _fit_together(chunk.items)[: chunk.count]
@@ -203,43 +214,43 @@ def fit_chunk(chunk: Chunk[LoadedSite]) -> list[FittedSite]:
 
 
 def _fit_together(sites: Sequence[LoadedSite]) -> list[FittedSite]:
-    choices = select_candidates([site.contexts for site in sites], [site.settings for site in sites])
+    selections = select_candidates([site.contexts for site in sites], [site.settings for site in sites])
     found = []
-    for site, choice, rows in zip(sites, choices, _tested(choices), strict=True):
-        policy = choice.policy(rows)
-        found.append(FittedSite(site.name, _row(site, choice, rows, policy), policy))
+    for site, selection, rows in zip(sites, selections, _test_together(selections), strict=True):
+        policy = build_policy(selection, rows)
+        found.append(FittedSite(site.name, _make_row(site, selection, rows, policy), policy))
     return found
 
 
-def _tested(choices: Sequence[Selection]) -> list[list[ComparisonRow]]:
-    """What was chosen for each site on its test days, beside R-OBD and RHC."""
-    beds = [choice.test_bed() for choice in choices]
-    beside = [reference_contenders(choice.problem, choice.contexts.steps_per_day) for choice in choices]
-    scored = {"policy": score_by_structure([choice.entry for choice in choices], beds)}
+def _test_together(selections: Sequence[Selection]) -> list[list[ComparisonRow]]:
+    """Return the rows of each site's policy, R-OBD and RHC on its test days."""
+    test_days = [selection.test_days() for selection in selections]
+    references = [reference_contenders(each.problem, each.contexts.steps_per_day) for each in selections]
+    scored = {"policy": score_by_structure([selection.contender for selection in selections], test_days)}
     for name in ("r-obd", "rhc"):
-        scored[name] = score_by_structure([entries[name] for entries in beside], beds)
+        scored[name] = score_by_structure([contenders[name] for contenders in references], test_days)
     return [
         [dataclasses.replace(tests[place], name=name) for name, tests in scored.items()]
-        for place in range(len(choices))
+        for place in range(len(selections))
     ]
 
 
-def score_by_structure(entries: Sequence[Contender], beds: Sequence[TestDays]) -> list[ComparisonRow]:
-    """Entries with their scores, those of one structure as one program, of the same width whatever their number."""
+def score_by_structure(contenders: Sequence[Contender], test_days: Sequence[TestDays]) -> list[ComparisonRow]:
+    """Score each contender on its days; those of one structure run as one program of constant width."""
     known = [
-        bed if entry.history_steps is None else bed.with_history(entry.history_steps)
-        for entry, bed in zip(entries, beds, strict=True)
+        days if each.history_steps is None else days.with_history(each.history_steps)
+        for each, days in zip(contenders, test_days, strict=True)
     ]
     groups: dict[Any, list[int]] = {}
-    for place, both in enumerate(zip(entries, known, strict=True)):
+    for place, both in enumerate(zip(contenders, known, strict=True)):
         groups.setdefault(_structure(both), []).append(place)
     found: dict[int, ComparisonRow] = {}
     for places in groups.values():
-        filled = [*places, *[places[-1]] * (len(beds) - len(places))]
-        scores = score_together([entries[i] for i in filled], [known[i] for i in filled])
+        filled = [*places, *[places[-1]] * (len(test_days) - len(places))]
+        scores = score_together([contenders[i] for i in filled], [known[i] for i in filled])
         for i, score in zip(places, scores, strict=False):
-            found[i] = make_row("policy", entries[i], beds[i], score)
-    return [found[i] for i in range(len(entries))]
+            found[i] = make_row("policy", contenders[i], test_days[i], score)
+    return [found[i] for i in range(len(contenders))]
 
 
 def _structure(tree: Any) -> tuple[Any, ...]:
@@ -247,8 +258,8 @@ def _structure(tree: Any) -> tuple[Any, ...]:
     return structure, tuple(getattr(leaf, "shape", ()) for leaf in leaves)
 
 
-def _row(site: LoadedSite, choice: Selection, rows: Sequence[ComparisonRow], policy: Policy) -> dict[str, Any]:
-    contexts, settings, chosen = site.contexts, site.settings, choice.chosen
+def _make_row(site: LoadedSite, selection: Selection, rows: Sequence[ComparisonRow], policy: Policy) -> dict[str, Any]:
+    contexts, settings, chosen = site.contexts, site.settings, selection.chosen
     own = rows[0]
     row: dict[str, Any] = {
         "name": site.name,
@@ -270,13 +281,13 @@ def _row(site: LoadedSite, choice: Selection, rows: Sequence[ComparisonRow], pol
     return row | {"policy": policy.fingerprint, "digest": site.digest}
 
 
-def figures(entry: ComparisonRow) -> dict[str, Any]:
-    """A scored policy in the figures that a row has."""
+def figures(scored: ComparisonRow) -> dict[str, Any]:
+    """Return the figures of a policy that a site's row has."""
     return {
-        "average_cost": entry.average_cost,
-        "competitive_ratio": entry.competitive_ratio,
-        "p99": entry.tail_ratio["p99"],
-        "live_ratio": entry.live_ratio,
-        "promise_kept": entry.promise_kept,
-        "unconverged": entry.unconverged.steps + entry.unconverged.oracle,
+        "average_cost": scored.average_cost,
+        "competitive_ratio": scored.competitive_ratio,
+        "p99": scored.tail_ratio["p99"],
+        "live_ratio": scored.live_ratio,
+        "promise_kept": scored.promise_kept,
+        "unconverged": scored.unconverged.steps + scored.unconverged.oracle,
     }

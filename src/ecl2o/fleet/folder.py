@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ecl2o.fitting.progress import Progress, ignore_progress
+from ecl2o.fitting.settings import Progress, ignore_progress
 from ecl2o.fleet.cluster import DEFAULT_MEMORY
 from ecl2o.fleet.evaluating import SiteToTest, evaluate_chunks, make_test_chunks, tested_row
 from ecl2o.fleet.fitting import check_site, failed_row, fit_chunks, make_site_chunks, start_warmup

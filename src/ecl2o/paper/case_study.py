@@ -14,7 +14,7 @@ from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, Periodic, Pu
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_days, score_runs
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.fitting.progress import Progress, ignore_progress
+from ecl2o.fitting.settings import Progress, ignore_progress
 from ecl2o.forecasters import RollingProfile
 from ecl2o.offline import oracle_days
 from ecl2o.paper.results import SkippedRow, StageTimer, StudyResults, StudyRow, TradeOffPoint, WorstDay, row_points

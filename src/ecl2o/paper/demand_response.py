@@ -18,8 +18,7 @@ from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_agents, score_days, score_runs
 from ecl2o.fitting.guarded_training import competitive_ridge, train_guard
-from ecl2o.fitting.progress import Progress, ignore_progress
-from ecl2o.fitting.settings import PromiseSpec
+from ecl2o.fitting.settings import Progress, PromiseSpec, ignore_progress
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.paper import generalization
 from ecl2o.paper.case_study import (

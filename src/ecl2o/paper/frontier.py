@@ -23,8 +23,7 @@ from ecl2o.evaluation import DailyScore, TestDays, score_days, score_runs
 from ecl2o.evaluation.comparison import worst_live_ratio
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.guarded_training import competitive_ridge, train_guards
-from ecl2o.fitting.progress import Progress, ignore_progress
-from ecl2o.fitting.settings import Per, PromiseSpec, check_alpha, renewed
+from ecl2o.fitting.settings import Per, Progress, PromiseSpec, check_alpha, ignore_progress, with_renewal
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.learning.guarded_loss import record_forecasts
@@ -270,7 +269,7 @@ class _Setup:
 
         guarded = []
         for done, (terms, guard) in enumerate(trained["guarded"].items(), start=1):
-            found = through(renewed(guard, terms.steps(self.period)))()
+            found = through(with_renewal(guard, terms.steps(self.period)))()
             guarded.append(_make_guarded_point(terms, found))
             progress("testing guards", done, len(trained["guarded"]))
         rows: list[tuple[str, str, float | None, dict[str, Any], Callable[[], DailyScore]]] = [

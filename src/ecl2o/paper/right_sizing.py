@@ -30,7 +30,7 @@ from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
 from ecl2o.evaluation import TestDays
 from ecl2o.exceptions import DataError
-from ecl2o.fitting.progress import Progress, ignore_progress
+from ecl2o.fitting.settings import Progress, ignore_progress
 from ecl2o.paper.case_study import (
     PAPER_MU,
     PAPER_TRUST,

@@ -28,8 +28,7 @@ from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, metrics, score_agents, score_runs
 from ecl2o.exceptions import ChunkFailedError
-from ecl2o.fitting.progress import Progress, ignore_progress
-from ecl2o.fitting.settings import check_alpha
+from ecl2o.fitting.settings import Progress, check_alpha, ignore_progress
 from ecl2o.fleet.cluster import run_pieces
 from ecl2o.learning.losses import CostScale
 from ecl2o.offline import oracle

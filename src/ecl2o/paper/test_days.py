@@ -22,8 +22,8 @@ from ecl2o.data import Contexts, weather_contexts
 from ecl2o.evaluation import TestDays
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.fitting.named_agents import HIGHEST, LOWEST, time_of_use
-from ecl2o.fitting.pipeline import tracking_problem
 from ecl2o.fitting.settings import check_alpha
+from ecl2o.fitting.tasks import tracking_problem
 from ecl2o.paper.right_sizing import RightSizing
 from ecl2o.paper.settings import RightSizingSettings
 from ecl2o.paper.varying_curvature import draw_instances, varying_curvature_problem

@@ -32,12 +32,12 @@ def slice_days(time, first: int, days: int, per_day: int):
 
 def draw_policy_week(fitted: FittedSeries, contexts: Contexts) -> Figure:
     """Contexts, the policy, R-OBD and the optimum, in the week of the test days whose optimum costs the median."""
-    bed, policy = fitted.bed, fitted.policy
-    assert bed.whole_span_optimum is not None
-    first, days = find_median_week(np.asarray(bed.whole_span_optimum.cost))
+    test_days, policy = fitted.test_days, fitted.policy
+    assert test_days.whole_span_optimum is not None
+    first, days = find_median_week(np.asarray(test_days.whole_span_optimum.cost))
     shown = slice(first, first + days)
     runs = {
-        "optimum": (bed.whole_span_optimum.actions, {"color": BLACK, "linestyle": (0, (2, 1)), "linewidth": 1.2}),
+        "optimum": (test_days.whole_span_optimum.actions, {"color": BLACK, "linestyle": (0, (2, 1)), "linewidth": 1.2}),
         "R-OBD": (_play(fitted, ROBD(), None), {"color": BLUE, "linestyle": (0, (5, 2))}),
         f"your policy ({fitted.chosen.name})": (
             _play(fitted, policy.agent, policy.forecaster),
@@ -46,7 +46,7 @@ def draw_policy_week(fitted: FittedSeries, contexts: Contexts) -> Figure:
     }
     steps = contexts.steps_per_day
     time = to_wall_clock(contexts.test_time())[first * steps : (first + days) * steps]
-    followed = sum_coordinates(np.asarray(bed.days[shown])[..., : contexts.action_dim]).reshape(-1)
+    followed = sum_coordinates(np.asarray(test_days.days[shown])[..., : contexts.action_dim]).reshape(-1)
     columns = (policy.contract.columns or ["context"])[: contexts.action_dim]
     with apply_style():
         figure = new_figure(height=3.2)
@@ -67,8 +67,8 @@ def draw_policy_week(fitted: FittedSeries, contexts: Contexts) -> Figure:
 
 def _play(fitted: FittedSeries, agent, forecaster):
     own = fitted.policy.history
-    bed = fitted.bed if own is None else fitted.bed.with_history(len(own))
-    return stream_days(agent, bed.problem, bed.x0, bed.days, bed.history, forecaster)[0].actions
+    test_days = fitted.test_days if own is None else fitted.test_days.with_history(len(own))
+    return stream_days(agent, test_days.problem, test_days.x0, test_days.days, test_days.history, forecaster)[0].actions
 
 
 def to_wall_clock(time: pd.DatetimeIndex) -> pd.DatetimeIndex:
