@@ -139,17 +139,14 @@ class Client:
         """Send a request until it is answered."""
         until, pause = time.monotonic() + self._patience, _PAUSE
         while True:
-            unavailable = None
             try:
                 return _read_answer(self._http.request(method, path, **request))
-            except UnavailableError as error:
-                unavailable = error
+            except UnavailableError:
+                if time.monotonic() + pause > until:
+                    raise
             except httpx2.TransportError:
-                pass
-            if time.monotonic() + pause > until:
-                if unavailable is not None:
-                    raise unavailable
-                raise TimeoutError(f"No answer from {self._http.base_url} for {self._patience:g} s.")
+                if time.monotonic() + pause > until:
+                    raise TimeoutError(f"No answer from {self._http.base_url} for {self._patience:g} s.") from None
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE)
 

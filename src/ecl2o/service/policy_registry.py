@@ -1,5 +1,6 @@
 """The policies of a store, each loaded and compiled on first use."""
 
+import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -10,14 +11,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 
 from ecl2o.agents import Promise
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.json_text import as_json
 from ecl2o.policy.policy import Policy, describe, load
-from ecl2o.policy.start_run import RunStart, check_memory, find_start, infer_context_dim
+from ecl2o.policy.start_run import check_memory, infer_context_dim
 from ecl2o.service import queries
 from ecl2o.service.batched_stepper import MAX_STREAM_BYTES, BatchedStepper
 from ecl2o.service.store import Store
@@ -43,18 +43,6 @@ class LoadedPolicy:
         """The units of an action, if an action is of the same kind as a context; else empty."""
         units = self.policy.contract.units or []
         return ", ".join(units) if len(units) == self.policy.dim else ""
-
-    def choose_start(self, x0: list[float] | None, history: list[list[float]] | None) -> RunStart:
-        """Return the action and the history (H, q) that a stream starts from, by the rule of `policy.start_run`.
-
-        Args:
-            x0: (d,), the action in force. Default: the cheapest action for the last context.
-            history: (H, q), earlier contexts. Default: the policy's own.
-        """
-        try:
-            return find_start(self.policy, x0, history)
-        except (ValueError, TypeError) as error:
-            raise InvalidRequestError(str(error)) from None
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the policy as JSON values."""
@@ -149,10 +137,12 @@ class PolicyRegistry:
         if found is not None:
             return found
         policy = self.get(name)
-        if policy.policy.dim is None:
+        problem, contract, dim = policy.policy.problem, policy.policy.contract, policy.policy.dim
+        if dim is None:
             raise InvalidRequestError(f"The policy {name!r} does not say how many numbers an action has.")
         try:
-            stepper = self.compile(policy, policy.policy.dim, history, None)
+            context_dim = contract.context_dim or infer_context_dim(problem, dim, None)
+            stepper = self.compile(policy, dim, context_dim, history)
         except ServiceError:
             raise
         except Exception:
@@ -162,8 +152,8 @@ class PolicyRegistry:
         self._compile_errors.pop((name, history), None)
         return stepper
 
-    def compile(self, policy: LoadedPolicy, dim: int, history: int, contexts: np.ndarray | None) -> BatchedStepper:
-        """Return the stepper for actions of `dim` numbers; `contexts` show the width if the policy does not say it."""
+    def compile(self, policy: LoadedPolicy, dim: int, context_dim: int, history: int) -> BatchedStepper:
+        """Return the stepper for actions (dim,), contexts (context_dim,) and a history of this length."""
         with self._lock:
             found = self._steppers.get((policy.name, history))
             if found is not None:
@@ -173,18 +163,13 @@ class PolicyRegistry:
                     f"Streams of {policy.name!r} have {_MAX_HISTORY_LENGTHS} different history lengths, the limit. "
                     "Use one of them."
                 )
-            problem, contract = policy.policy.problem, policy.policy.contract
-            context_dim = contract.context_dim or infer_context_dim(problem, dim, contexts)
-            stepper = BatchedStepper(policy.policy, dim, context_dim, history)
-            self._steppers[policy.name, history] = stepper
-            return stepper
+            self._steppers[policy.name, history] = BatchedStepper(policy.policy, dim, context_dim, history)
+            return self._steppers[policy.name, history]
 
     def list_errors(self) -> list[str]:
         """Return which policies cannot be used and why, after another attempt to load them."""
         for name in list(self._load_errors):
-            try:
+            with contextlib.suppress(ServiceError):  # recorded by `get`
                 self.get(name)
-            except ServiceError:  # recorded by `get`
-                continue
         errors = [*self._load_errors.items(), *((name, why) for (name, _), why in self._compile_errors.items())]
         return [f"Policy {name!r}: {why}" for name, why in errors]

@@ -56,9 +56,7 @@ streams = sa.Table(
     sa.Column("policy", sa.String(128), sa.ForeignKey("policies.name"), nullable=False, index=True),
     sa.Column("x0", sa.Text, nullable=False),
     sa.Column("history", sa.Integer, nullable=False),
-    sa.Column(
-        "request_hash", sa.String(64), nullable=False
-    ),  # of the request that created it, to recognise a repetition
+    sa.Column("request_hash", sa.String(64), nullable=False),  # recognises a repeated request for creation
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("updated", sa.Double, nullable=False),  # time of the last step, or of creation
     sa.Column("steps", sa.Integer, nullable=False),
@@ -161,33 +159,17 @@ def load_states(connection: sa.Connection, keys: Sequence[int]) -> dict[int, byt
 def append_steps(
     connection: sa.Connection, made: list[tuple[StreamPosition, StepRecord, str, bytes]], time: float
 ) -> None:
-    """Append steps and advance their streams.
+    """Append steps and advance their streams, which are locked.
 
-    Args:
-        connection: a transaction that holds the locks of the streams.
-        made: for each step the stream's position before it, the record, the record as JSON, and the state after it.
-        time: of the steps.
-
-    Raises:
-        IntegrityError: a stream has advanced since it was locked.
+    A step is given as the stream's position before it, its record, its record as JSON, and the state after it.
     """
     rows, advances = [], []
     for position, record, text, state in made:
-        rows.append(
-            vars(record) | {"stream": position.key} | {name: encode_json(getattr(record, name)) for name in _LISTS}
-        )
-        advances.append(
-            {
-                "stream_key": position.key,
-                "steps_before": position.steps,
-                "steps": record.step,
-                "state": state,
-                "updated": time,
-                "last": text,
-                "live_ratio": record.live_ratio,
-                "promise_left": record.promise_left,
-            }
-        )
+        lists = {name: encode_json(getattr(record, name)) for name in _LISTS}
+        rows.append({**vars(record), **lists, "stream": position.key})
+        advance = {"stream_key": position.key, "steps_before": position.steps, "steps": record.step, "updated": time}
+        figures = {"live_ratio": record.live_ratio, "promise_left": record.promise_left}
+        advances.append({**advance, **figures, "state": state, "last": text})
     _execute_many(connection, _APPEND_STEP, rows)
     changed = _execute_many(connection, _ADVANCE_STREAM, advances)
     if changed.rowcount not in (-1, len(advances)):
@@ -213,16 +195,15 @@ def load_last_steps(connection: sa.Connection, keys: Sequence[int]) -> dict[int,
 
 # Streams
 
-_STREAM = [
-    streams.c[name] for name in ("key", "request_hash", "id", "policy", "x0", "history", "created", "steps", "last")
-]
+_STREAM_COLUMNS = ("key", "request_hash", "id", "policy", "x0", "history", "created", "steps", "last")
+_STREAM = [streams.c[name] for name in _STREAM_COLUMNS]
 
 
 def _read_stream(row: sa.Row) -> StoredStream:
-    key, request_hash, stream_id, policy, x0, history, created, step_count, last = row
+    key, request_hash, stream_id, policy, x0, history, created, steps, last = row
     first, last_step = json.loads(x0), None if last is None else StepRecord(**json.loads(last))
     action = first if last_step is None else last_step.action
-    record = StreamRecord(stream_id, policy, first, history, created, step_count, action, last_step)
+    record = StreamRecord(stream_id, policy, first, history, created, steps, action, last_step)
     return StoredStream(key, request_hash, record)
 
 
@@ -292,11 +273,7 @@ def list_history_lengths(connection: sa.Connection) -> list[tuple[str, int]]:
 
 def summarize_streams(connection: sa.Connection) -> list[tuple[str, int, int, float | None, float | None]]:
     """Return for each policy: streams, steps, highest live ratio, least remainder of a promise."""
-    query = sa.select(
-        streams.c.policy,
-        sa.func.count(),
-        sa.func.coalesce(sa.func.sum(streams.c.steps), 0),
-        sa.func.max(streams.c.live_ratio),
-        sa.func.min(streams.c.promise_left),
-    ).group_by(streams.c.policy)
+    totals = (sa.func.count(), sa.func.coalesce(sa.func.sum(streams.c.steps), 0))
+    extremes = (sa.func.max(streams.c.live_ratio), sa.func.min(streams.c.promise_left))
+    query = sa.select(streams.c.policy, *totals, *extremes).group_by(streams.c.policy)
     return [(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in connection.execute(query)]

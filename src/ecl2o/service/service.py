@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.offline import oracle
+from ecl2o.policy.start_run import find_start
 from ecl2o.problem import Instance
 from ecl2o.service import queries
 from ecl2o.service.group_commit import GroupCommit
@@ -165,9 +166,9 @@ class Service:
             loaded = self.get_policy(policy)
         except NotFoundError as error:
             raise InvalidRequestError(str(error)) from None
-        first, past = loaded.choose_start(x0, history)
         try:
-            stepper = self._registry.compile(loaded, len(first), len(past), past)
+            first, past = find_start(loaded.policy, x0, history)
+            stepper = self._registry.compile(loaded, len(first), past.shape[1], len(past))
             state = stepper.start(first, past)
         except (ValueError, TypeError) as error:
             raise InvalidRequestError(str(error)) from None

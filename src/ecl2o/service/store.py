@@ -47,9 +47,7 @@ class Store:
         try:
             parsed = sa.make_url(url)
         except exc.ArgumentError:
-            raise ValueError(
-                f"A store is sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE, got {url!r:.80}."
-            ) from None
+            raise ValueError(f"A store is sqlite:///FILE or postgresql+psycopg://..., got {url!r:.80}.") from None
         backend = parsed.get_backend_name()
         if backend not in ("sqlite", "postgresql"):
             raise ValueError(f"A store is on sqlite or postgresql, got {backend}.")
@@ -126,11 +124,7 @@ class Store:
 
     @contextlib.contextmanager
     def begin_write(self) -> Iterator[sa.Connection]:
-        """Open a transaction that is on disk when the block ends.
-
-        Raises:
-            UnavailableError: the store cannot be used.
-        """
+        """Open a transaction that is on disk when the block ends; raise `UnavailableError` if the store cannot be used."""
         if self.failure is not None:
             self.open()
         self._check_usable()
@@ -139,11 +133,7 @@ class Store:
 
     @contextlib.contextmanager
     def begin_read(self) -> Iterator[sa.Connection]:
-        """Open a transaction with a consistent view.
-
-        Raises:
-            UnavailableError: the store cannot be used.
-        """
+        """Open a transaction with a consistent view; raise `UnavailableError` if the store cannot be used."""
         with self._translate_errors(), self._reader.begin() as connection:
             yield connection
 
