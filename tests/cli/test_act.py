@@ -13,7 +13,6 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.act import lock_state
-from ecl2o.act.lines import LineReader
 from ecl2o.paper.right_sizing import Cluster
 from ecl2o.policy import Contract, policy_file
 
@@ -106,26 +105,6 @@ def test_bad_lines_stop_or_are_skipped(fitted, ecl2o, expected, line, message):
     assert skipped.exit_code == 0
     assert "line 2 skipped: " in skipped.stderr
     assert [[float(answer)] for answer in skipped.stdout.splitlines()] == [action for action, _, _ in expected[:2]]
-
-
-@pytest.mark.parametrize("header", [(), ("time,demand",)])
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ('2024-01-01 06:00,"14,100"', "'14,100' is not a number"),
-        ("2024-01-01 06:00,14,100", "is not a number|3 cells.* 2 columns"),
-    ],
-)
-def test_separators_of_thousands_are_refused_not_read_as_another_number(header, line, message):
-    """Of 14,100 the first cell is 14, which may well be plausible."""
-    reader = LineReader(["demand"], 1)
-    for names in header:
-        assert reader.read(names) is None
-    with pytest.raises(ValueError, match=message):
-        reader.read(line)
-    asked = reader.read('"2024-01-01 06:00", "14.5"')
-    assert asked.context == [14.5]
-    assert asked.time == datetime.datetime(2024, 1, 1, 6)
 
 
 def test_a_repeated_step_is_answered_again_and_not_played_twice(fitted, ecl2o, expected, tmp_path):

@@ -1,13 +1,8 @@
-"""The file under saved policies and saved runners: a JSON header and raw arrays in a checked frame, and no code.
+"""The file of policies and runners' states: a JSON header and raw arrays with a checksum, and no code.
 
-docs/policy-format.md describes it byte by byte. What a file says is data to be judged: every number in it is checked before
-it is used, and nothing in it names a module to import or a function to call.
-
-Trees of modules as JSON and arrays, and back, without running anything that a file names.
-
-A module is described by its class name and its fields. A name is looked up in a list that is built from the library's own
-classes (and those the caller hands over), never imported; the instance is made without `__init__`, its fields are set after
-their types are checked, and its `__check_init__` then refuses values that the class itself would refuse.
+docs/policy-format.md describes it byte by byte. Every number in a file is checked before it is used. A module is stored as its
+class name and its fields. The name is looked up among the library's classes (and those that the caller gives), never imported;
+the instance is made without `__init__`, its fields are set after their types are checked, and its `__check_init__` runs.
 """
 
 import dataclasses
@@ -68,7 +63,7 @@ class Contents:
 
 
 def pack(contents: Contents) -> bytes:
-    """The bytes of a file; the same contents give the same bytes."""
+    """Return the bytes of a file; the same contents give the same bytes."""
     table, blocks, offset = [], [], 0
     for array in contents.arrays:
         if array.dtype.name not in _DTYPES:
@@ -87,13 +82,13 @@ def pack(contents: Contents) -> bytes:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file begins as those of this program do."""
+    """Return whether a file starts like a file of ecl2o."""
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
 def unpack(data: bytes, kind: str, name: str) -> Contents:
-    """Judge the bytes of a file and read them; `name` is what messages call it."""
+    """Check the bytes of a file and read them; `name` is the file's name in messages."""
     header_bytes = _check_frame(data, name)
     start, stop = _FRAME.size + header_bytes, len(data) - _DIGEST_BYTES
     header = _read_header(data[_FRAME.size : start], name)
@@ -104,9 +99,9 @@ def unpack(data: bytes, kind: str, name: str) -> Contents:
 
 
 def _check_frame(data: bytes, name: str) -> int:
-    """Ours, not newer than this reader, whole and undamaged, in this order. Return the length of its header.
+    """Return the length of the header, if the file is ours, not newer than this reader, whole and undamaged.
 
-    The number comes first: what comes after it may be another frame in a newer format.
+    The format is checked first: a newer one may have another frame.
     """
     if not data:
         raise PolicyFileError(f"{name} is empty.")
@@ -146,13 +141,13 @@ def _read_header(text: bytes, name: str) -> dict[str, Any]:
 
 
 def _read_arrays(table: Any, data: bytes, name: str) -> list[np.ndarray]:
-    """The arrays, which must lie one after the other as `pack` lays them, and fill the space exactly."""
+    """Return the arrays, which must fill the space exactly, one after the other."""
     if not isinstance(table, list):
         raise PolicyFileError(f"{name} has no table of arrays.")
     arrays, expected = [], 0
     for number, entry in enumerate(table):
         where = f"array {number} of {name}"
-        dtype, shape, offset = _judge_entry(entry, where)
+        dtype, shape, offset = _check_entry(entry, where)
         size = math.prod(shape) * dtype.itemsize
         if offset != expected or offset + size > len(data):
             raise PolicyFileError(f"{where} does not lie where it should: offset {offset}, {size} bytes.")
@@ -166,16 +161,16 @@ def _read_arrays(table: Any, data: bytes, name: str) -> list[np.ndarray]:
     return arrays
 
 
-def _judge_entry(entry: Any, where: str) -> tuple[np.dtype, tuple[int, ...], int]:
+def _check_entry(entry: Any, where: str) -> tuple[np.dtype, tuple[int, ...], int]:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "offset"}:
         raise PolicyFileError(f"{where} is not described by dtype, shape and offset.")
     dtype, shape, offset = entry["dtype"], entry["shape"], entry["offset"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise PolicyFileError(f"{where} has an unknown dtype {shorten(dtype)}.")
     if not isinstance(shape, list) or len(shape) > _MOST_AXES or not all(_is_count(axis) for axis in shape):
-        raise PolicyFileError(f"{where} has an absurd shape {shorten(shape)}.")
+        raise PolicyFileError(f"{where} has an impossible shape {shorten(shape)}.")
     if not _is_count(offset):
-        raise PolicyFileError(f"{where} has an absurd offset {shorten(offset)}.")
+        raise PolicyFileError(f"{where} has an impossible offset {shorten(offset)}.")
     return _DTYPES[dtype], tuple(shape), offset
 
 
@@ -184,15 +179,15 @@ def _is_count(value: Any) -> bool:
 
 
 def read(path: str | os.PathLike[str], kind: str) -> Contents:
-    """Read and judge a file."""
+    """Read and check a file."""
     path = Path(path)
     if path.is_char_device() or path.is_block_device():
-        raise PolicyFileError(f"{path} is a device, which may have no end; give a file.")
+        raise PolicyFileError(f"{path} is a device, not a file.")
     return unpack(path.read_bytes(), kind, str(path))
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Write a file under a temporary name beside it, then rename: whoever reads sees the old file or the new one."""
+    """Write a file under a temporary name, then rename it: readers see the old file or the new one."""
     path, data = Path(path), pack(contents)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
     try:
@@ -208,7 +203,7 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
 
 
 def remove_unfinished(path: str | os.PathLike[str]) -> None:
-    """Remove what writers of this file that were killed have left beside it. For whoever knows that nobody is writing it."""
+    """Remove what killed writers of this file left beside it. Call it only while no other process writes the file."""
     path = Path(path)
     for beside in path.resolve().parent.iterdir():
         if beside.name.startswith(f".{path.name}.") and beside.name.endswith(_UNFINISHED):
@@ -216,7 +211,7 @@ def remove_unfinished(path: str | os.PathLike[str]) -> None:
 
 
 def digest(parts: Sequence[bytes]) -> str:
-    """A SHA-256 over parts, in hexadecimal."""
+    """Return a SHA-256 over parts, in hexadecimal."""
     total = hashlib.sha256()
     for part in parts:
         total.update(struct.pack("<Q", len(part)))
@@ -225,14 +220,14 @@ def digest(parts: Sequence[bytes]) -> str:
 
 
 _DEEPEST = 40
-LARGEST = 10_000_000  # whole number: a window or a period of more steps than that is a mistake, or means no good
+LARGEST = 10_000_000  # whole number, such as a window or a period in steps
 
 _BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @functools.cache
 def library_classes() -> dict[str, type[eqx.Module]]:
-    """Every public, concrete module of the problem, agents and forecasters packages, by "package.Class"."""
+    """Return every public, concrete module of problem, agents and forecasters, by "package.Class"."""
     found: dict[str, type[eqx.Module]] = {}
     for package in (problem, agents, forecasters):
         inside = package.__name__
@@ -257,12 +252,12 @@ def _library_names() -> dict[type, str]:
 
 
 def class_name(cls: type) -> str:
-    """How a file calls a class: "agents.ROBD", or "user.Mine" for one that the library does not know."""
+    """Return the name of a class in files: "agents.ROBD", or "user.Mine" for one outside the library."""
     return _library_names().get(cls, f"user.{cls.__name__}")
 
 
 def allowed_classes(extra: Sequence[type]) -> dict[str, type[eqx.Module]]:
-    """What a file may name: the library's classes, and the caller's."""
+    """Return the classes that a file may name: the library's, and the caller's."""
     allowed = dict(library_classes())
     for cls in extra:
         if not _is_storable_class(cls):
@@ -274,13 +269,13 @@ def allowed_classes(extra: Sequence[type]) -> dict[str, type[eqx.Module]]:
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """Describes values in JSON; arrays are put aside, and so are the places of functions, of which only the name is kept."""
+    """Describes values in JSON; collects arrays, and the places of functions, of which only the name is stored."""
 
     arrays: list[np.ndarray] = dataclasses.field(default_factory=list)
     functions: list[str] = dataclasses.field(default_factory=list)
 
     def encode(self, value: Any, where: str) -> Any:
-        """The description of a value, or a `TypeError` that says what cannot be saved."""
+        """Return the description of a value; raise TypeError for one that cannot be saved."""
         if isinstance(value, np.generic):
             value = value.item()
         if value is None or isinstance(value, bool | int | float | str):
@@ -317,14 +312,14 @@ def _stored_array(value: Any, where: str) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-    """Rebuilds values from descriptions; `name` is what messages call the file."""
+    """Rebuilds values from descriptions; `name` is the file's name in messages."""
 
     name: str
     arrays: list[np.ndarray]
     classes: dict[str, type[eqx.Module]]
 
     def decode(self, described: Any, where: str, depth: int = 0) -> Any:
-        """The value, or a `PolicyFileError` that says what is wrong where."""
+        """Return the value; raise PolicyFileError with the place of what is wrong."""
         if depth > _DEEPEST:
             raise PolicyFileError(f"{where} of {self.name} is nested too deeply.")
         if described is None or isinstance(described, bool | int | float | str):
@@ -371,7 +366,7 @@ class Decoder:
 
 
 def _oversize(value: Any) -> str | None:
-    """What is wrong with a whole number that no policy has; None of anything else."""
+    """Return what is wrong with a whole number that is too large; None for anything else."""
     if not isinstance(value, int) or abs(value) <= LARGEST:
         return None
     digits = len(str(abs(value)))
@@ -380,7 +375,7 @@ def _oversize(value: Any) -> str | None:
 
 
 def warn_of_rounding(arrays: Sequence[np.ndarray], name: str) -> None:
-    """Say that double precision is lost where JAX runs in single precision."""
+    """Warn that doubles are rounded, if JAX runs in 32 bits."""
     if not jax.config.read("jax_enable_x64") and any(a.dtype == np.float64 for a in arrays):
         warnings.warn(
             f"{name} holds float64 numbers, but JAX runs in 32 bits, so they are rounded to float32; "
@@ -390,7 +385,7 @@ def warn_of_rounding(arrays: Sequence[np.ndarray], name: str) -> None:
 
 
 def _rebuild(cls: type[eqx.Module], values: dict[str, Any]) -> eqx.Module:
-    """An instance with these fields, checked as if it had been made by its class, but without running `__init__`."""
+    """Return an instance with these fields, checked like one made by its class, without running `__init__`."""
     fields, hints = {f.name: f for f in dataclasses.fields(cls)}, _hints(cls)
     unknown = sorted(set(values) - set(fields))
     if unknown:
@@ -408,7 +403,7 @@ def _rebuild(cls: type[eqx.Module], values: dict[str, Any]) -> eqx.Module:
 
 
 def _default(field: dataclasses.Field) -> Any:
-    """The default of a field that a file does not mention: it was made before the class had that field."""
+    """Return the default of a field that the file does not have."""
     if field.default is not dataclasses.MISSING:
         value = field.default
     elif field.default_factory is not dataclasses.MISSING:
@@ -425,7 +420,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the declared type: classes, unions, literals, containers, and arrays by kind and axes."""
+    """Return whether a value is of the declared type: classes, unions, literals, containers, arrays by kind and axes."""
     if hint is Any:
         return True
     if hasattr(hint, "dim_str"):
@@ -449,7 +444,6 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _fits_array(value: Any, hint: Any) -> bool:
-    """Kind of number and count of axes; sizes are for the class's own check."""
     axes = hint.dim_str.split()
     flexible = any(axis.startswith("*") or "..." in axis for axis in axes)
     return isinstance(value, hint.dtype[hint.array_type, "..."]) and (flexible or value.ndim == len(axes))

@@ -1,0 +1,60 @@
+"""Lines for `act`: numbers, times, missing values, and what is rejected."""
+
+import datetime
+import math
+
+import pytest
+
+import ecl2o as ec
+from ecl2o.act import ActSession, LineReader, ParsedLine
+from ecl2o.data import read_series
+from ecl2o.exceptions import NotAnsweredError
+from ecl2o.json_text import MISSING_VALUES
+
+
+@pytest.mark.parametrize("header", [(), ("time,demand",)])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('2024-01-01 06:00,"14,100"', "'14,100' is not a number"),
+        ("2024-01-01 06:00,14,100", "is not a number|3 cells.* 2 columns"),
+    ],
+)
+def test_thousands_separators_are_rejected(header, line, message):
+    """Of 14,100 the first cell is 14, which may well be plausible."""
+    reader = LineReader(["demand"], 1)
+    for names in header:
+        assert reader.read(names) is None
+    with pytest.raises(ValueError, match=message):
+        reader.read(line)
+    line_read = reader.read('"2024-01-01 06:00", "14.5"')
+    assert line_read.context == [14.5]
+    assert line_read.time == datetime.datetime(2024, 1, 1, 6)
+
+
+@pytest.mark.parametrize("cell", sorted(MISSING_VALUES - {""}))
+def test_act_and_fit_share_the_spellings_of_missing_values(cell, tmp_path):
+    assert math.isnan(LineReader(["demand"], 1).read(f"2024-01-01 06:00,{cell.upper()}").context[0])
+    rows = [f"2024-01-0{1 + i // 24} {i % 24:02}:00,{cell.upper() if i == 5 else i}" for i in range(48)]
+    (tmp_path / "series.csv").write_text("time,demand\n" + "\n".join(rows))
+    series = read_series(tmp_path / "series.csv", fill="previous")[0]
+    assert series["demand"].iloc[5] == 4
+
+
+def test_the_state_file_is_as_before_if_printing_fails(tmp_path):
+    policy = ec.Policy(ec.ROBD(), ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1)))
+    state, answers = tmp_path / "run.state", []
+
+    def fail(answer):
+        raise NotAnsweredError("closed")
+
+    session = ActSession(policy, state, x0=[0.0])
+    with pytest.raises(NotAnsweredError, match="step 1"):
+        session.answer(ParsedLine([3.0]), fail)
+    assert not state.exists()
+    session.answer(ParsedLine([3.0]), answers.append)
+    before = state.read_bytes()
+    with pytest.raises(NotAnsweredError, match="step 2"):
+        session.answer(ParsedLine([4.0]), fail)
+    assert state.read_bytes() == before
+    assert session.steps == 1
