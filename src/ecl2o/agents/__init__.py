@@ -1,4 +1,4 @@
-"""WHO decides: every algorithm is an agent, a PyTree with `init` and `step`."""
+"""Agents: every algorithm is a PyTree with `init` and `step`. One file per family, named for the algorithm."""
 
 from ecl2o.agents import advisors
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable, trainable_mask, walk_agents

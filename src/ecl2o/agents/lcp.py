@@ -46,10 +46,10 @@ class LCP(AbstractAgent):
         if start.horizon is None:
             raise NotApplicableError(
                 "LCP keeps the contexts of the whole run and needs to know the horizon; for runs without an end there is "
-                "Periodic(LCP(), period, keeps='history'), which begins anew every period."
+                "Periodic(LCP(), period, keeps='history'), which restarts every period."
             )
         if not isinstance(problem.switching, LinearSwitching):
-            _ = problem.quadratic_movement  # refuses any third kind
+            _ = problem.quadratic_movement  # rejects any third kind
             if not self.heuristic:
                 raise NotApplicableError(
                     "LCP is 3-competitive with LinearSwitching only; to use it as a heuristic with "

@@ -53,7 +53,7 @@ def test_rounding_overdraws_no_more_than_it_says():
     @jax.vmap
     def used(context, fallback, advice):
         allowance = Allowance(context, fallback, fallback, zero, zero, budget)
-        return allowance.bill(problem, move_inside(problem, allowance, advice)[0]) / budget
+        return allowance.weighted_cost(problem, move_inside(problem, allowance, advice)[0]) / budget
 
     shares = used(*map(jnp.asarray, (context, fallback, advice)))
     assert float(shares.max()) <= 1 + 4e-11

@@ -134,7 +134,7 @@ def test_moves_to_the_nearest_allowed_action():
     action, active = jax.jit(functools.partial(move_inside, problem))(allowance, advice)
     assert bool(active)
     bills, action, advice = (
-        jax.jit(jax.vmap(lambda x: allowance.bill(problem, x))),
+        jax.jit(jax.vmap(lambda x: allowance.weighted_cost(problem, x))),
         np.asarray(action),
         np.asarray(advice),
     )

@@ -1,4 +1,4 @@
-"""Agents made to be asked for advice: given sequences, networks, and structured learners."""
+"""Advisors: agents made to give advice, such as given sequences, networks and regressions."""
 
 # Loaded because policy files name their classes.
 from ecl2o.agents.advisors import constant_weight, guard_aware_correction  # noqa: F401

@@ -1,4 +1,4 @@
-"""Advice for changing weights, from an agent that knows only the usual one."""
+"""Advice for changing weights, from an agent that knows one constant weight."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ class ConstantWeightState(eqx.Module):
 class ConstantWeight(AbstractAgent):
     """An agent for a constant weight, in a problem where weights change: the present one counts as it is, later ones as usual.
 
-    The agent inside lives in the problem with f = usual/2 |x - y|^2 and is told no weights. In that problem the cost of an action
+    The agent inside runs in the problem with f = usual/2 |x - y|^2 and sees no weights. In that problem the cost of an action
     is quadratic around the advice xbar, with curvature K = 2Q + usual I + S, S being the stiffness of a future without an end. A
     present weight w adds (w - usual)/2 |x - y|^2, and the least of the sum is
 
@@ -33,8 +33,8 @@ class ConstantWeight(AbstractAgent):
     Where the agent inside plans exactly and all later weights are the usual one, so does this one.
 
     Args:
-        agent: who advises at the usual weight.
-        usual: that weight, positive: the mean of what has been seen.
+        agent: the advisor for the usual weight.
+        usual: that weight, positive, such as the mean of past weights. Default: 1.
     """
 
     agent: AbstractAgent
@@ -67,7 +67,7 @@ class ConstantWeight(AbstractAgent):
         """The same with the usual weight at every step."""
         if not (isinstance(problem.hitting, CurvedTracking) and isinstance(problem.switching, Mahalanobis)):
             raise NotApplicableError(
-                "AtUsualWeight is for CurvedTracking with quadratic movement; got "
+                "ConstantWeight is for CurvedTracking with quadratic movement; got "
                 f"{type(problem.hitting).__name__} and {type(problem.switching).__name__}."
             )
         weight = self.usual.astype(problem.hitting.minimum.dtype)

@@ -10,7 +10,7 @@ from ecl2o.problem.arrays import as_float
 
 
 class Fixed(AbstractAgent):
-    """Propose a given action at each step, whatever happens; the last one again after the end.
+    """An advisor that proposes a given sequence of actions, and the last one again after its end.
 
     Args:
         actions: (T, d), one for each step.

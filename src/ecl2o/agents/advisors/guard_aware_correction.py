@@ -1,7 +1,7 @@
 """A small trained correction of advice that will go through a guard.
 
-Advice that is best by itself is not best behind a guard: what the guard cuts off must be paid for later, and a promise
-not used up leaves room. The correction sees how the period's account stands and shifts the advice by the hour.
+Advice that is best alone is not best behind a guard: what the guard cuts off costs later, and a promise may have slack left.
+The correction sees the account of the period and shifts the advice by the hour.
 """
 
 import equinox as eqx
@@ -27,9 +27,9 @@ class CorrectionWeights(Trainable):
 
 
 class PeriodSoFar(eqx.Module):
-    """How a period stands: where it began, the optimum of its contexts so far and where that is, and what was paid.
+    """The account of a period: its first action, the optimum of its contexts so far and where that is, and the cost.
 
-    Work function and optimum are those that `Competitive` keeps; the bill covers the steps before this one.
+    Work function and optimum are those that `Competitive` keeps; the cost covers the steps before this one.
     """
 
     anchor: Float[Array, " d"]
@@ -39,22 +39,22 @@ class PeriodSoFar(eqx.Module):
 
     @classmethod
     def open(cls, G: Float[Array, "d d"], x0: Float[Array, " d"]) -> "PeriodSoFar":
-        """A period that begins at x0."""
+        """Return the account of a period that starts at x0."""
         zero = jnp.zeros((), x0.dtype)
         return cls(x0, WorkFunction.from_start(x0, G), zero, zero)
 
     def with_context(self, problem: Problem, context: Float[Array, " q"]) -> "PeriodSoFar":
-        """A context later."""
+        """Return the account with one more context."""
         prefix = self.work.with_context(*quadratic_terms(problem, context, self.anchor.shape[0]))
         return PeriodSoFar(self.anchor, prefix.after_move(2 * problem.Q), self.optimum + prefix.growth, self.cost)
 
     def with_cost(self, cost: Float[Array, ""]) -> "PeriodSoFar":
-        """After a step has been paid for."""
+        """Return the account with the cost of one more step."""
         return eqx.tree_at(lambda a: a.cost, self, self.cost + cost)
 
 
 class GuardAwareCorrectionState(eqx.Module):
-    """The advisor's state, how the period stands, and the last step, which is paid for when it is known what was played."""
+    """The advisor's state, the account of the period, and the last step, whose cost is known once its action was played."""
 
     inner: State
     so_far: PeriodSoFar
@@ -66,11 +66,11 @@ class GuardAwareCorrection(AbstractAgent):
     """An advisor's advice plus 0.1 * (7 harmonics of the hour x 10 features of degree one) with 70 weights.
 
     The features are differences and square roots of costs, so that units and origin do not matter: the previous action, the
-    period's first one, the context and the centre of the work function, all less the advice; the roots of bill and optimum
-    since the period began; the centre once more, times the bill's share of both; and the advisor's three signals. The same
+    period's first one, the context and the centre of the work function, all less the advice; the roots of cost and optimum
+    since the period began; the centre once more, times the share of the cost in both; and the advisor's three signals. The same
     weights serve every coordinate. All start at zero, where the advice is the advisor's.
 
-    Step 0 of `Observation.step` begins a promise's account, as it does inside `Periodic`; hours are steps modulo
+    Step 0 of `Observation.step` starts the account of a promise, as it does inside `Periodic`; hours are steps modulo
     `period`, the length of a day.
 
     >>> GuardAwareCorrection(OnlineRidge()).weights.weight.shape
@@ -93,7 +93,7 @@ class GuardAwareCorrection(AbstractAgent):
         check_count("period", self.period)
 
     def init(self, problem: Problem, start: Start) -> GuardAwareCorrectionState:
-        inner = self.advisor.init(problem, start)  # refuses other costs than constant quadratics
+        inner = self.advisor.init(problem, start)  # rejects costs other than constant quadratics
         context = jnp.zeros((start.history.shape[1],), start.x0.dtype)
         return GuardAwareCorrectionState(inner, PeriodSoFar.open(2 * problem.Q, start.x0), context, start.x0)
 

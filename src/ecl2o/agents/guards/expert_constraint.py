@@ -1,4 +1,4 @@
-"""What a guard allows at a step: the actions whose weighted bill stays within a budget, around one that is known to do so.
+"""The actions that a promise relative to an expert allows at a step: those whose weighted cost stays within a budget.
 
 {x in X: f(x, y) + w1 c(x, x_prev) + w2 c(x, fallback) <= budget}. Advice outside is moved inside: to the nearest point where
 the set is an ellipsoid (quadratic costs without bounds; with bounds on a line), else along the segment to the fallback. Both
@@ -25,7 +25,7 @@ class Allowance(eqx.Module):
     fallback_weight: Float[Array, ""]
     budget: Float[Array, ""]
 
-    def bill(self, problem: Problem, action: Float[Array, " d"]) -> Float[Array, ""]:
+    def weighted_cost(self, problem: Problem, action: Float[Array, " d"]) -> Float[Array, ""]:
         """f(x, y) + w1 c(x, x_prev) + w2 c(x, fallback)."""
         return (
             problem.hitting(action, self.context)
@@ -37,13 +37,13 @@ class Allowance(eqx.Module):
 def move_inside(
     problem: Problem, allowance: Allowance, advice: Float[Array, " d"]
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-    """The advice, projected on X, where it is allowed, else an allowed action instead; and whether it was changed.
+    """Return the advice, projected on X, or an allowed action instead, and whether it was changed.
 
     Advice that is not a number, infinite, or so far away that its distance is, gives the fallback.
     """
     usable = jnp.isfinite(jnp.sum((advice - allowance.fallback) ** 2))
     advice = problem.actions.project(jnp.where(usable, advice, allowance.fallback))
-    allowed = allowance.bill(problem, advice) <= allowance.budget
+    allowed = allowance.weighted_cost(problem, advice) <= allowance.budget
     if _is_ellipsoid(problem, advice.shape[0]):
         moved = _nearest(problem, allowance, advice)
     else:
@@ -60,8 +60,8 @@ def _is_ellipsoid(problem: Problem, dim: int) -> bool:
 def _nearest(problem: Problem, allowance: Allowance, advice: Float[Array, " d"]) -> Float[Array, " d"]:
     """The nearest point of the ellipsoid; on a line with bounds, clipping that is exact.
 
-    Expanded around the fallback z, where the bill has the gradient p = A (z - v) + 2 w1 Q (z - x_prev) and the Hessian
-    H = A + 2 (w1 + w2) Q: the centre is z - H^{-1} p, and the level above it budget - bill(z) + 1/2 p' H^{-1} p.
+    Expanded around the fallback z, where the weighted cost has the gradient p = A (z - v) + 2 w1 Q (z - x_prev) and the Hessian
+    H = A + 2 (w1 + w2) Q: the centre is z - H^{-1} p, and the level above it budget - cost(z) + 1/2 p' H^{-1} p.
     No large numbers cancel, however large the weights are.
     """
     hitting, z, dim = problem.hitting, allowance.fallback, advice.shape[0]
@@ -71,14 +71,14 @@ def _nearest(problem: Problem, allowance: Allowance, advice: Float[Array, " d"])
     slope = hitting.gradient(z, allowance.context)
     slope = slope + 2 * allowance.previous_weight * problem.Q @ (z - allowance.previous)
     step = slope / shape[0] if dim == 1 else jnp.linalg.solve(shape, slope)
-    level = allowance.budget - allowance.bill(problem, z) + 0.5 * slope @ step
+    level = allowance.budget - allowance.weighted_cost(problem, z) + 0.5 * slope @ step
     return problem.actions.project(project_on_ellipsoid(advice, z - step, shape, level))
 
 
 def _along_segment(problem: Problem, allowance: Allowance, advice: Float[Array, " d"]) -> Float[Array, " d"]:
     """The allowed point of the segment from the fallback to the advice that is nearest to the advice.
 
-    The bill is m-strongly convex and not negative, so an allowed share s of the way d obeys m s^2 |d|^2 <= 8 budget
+    The weighted cost is m-strongly convex and not negative, so an allowed share s of the way d obeys m s^2 |d|^2 <= 8 budget
     (compare the two ends with the middle), which brackets the root however far the advice is.
     """
     way = advice - allowance.fallback
@@ -92,7 +92,7 @@ def _along_segment(problem: Problem, allowance: Allowance, advice: Float[Array, 
 def _spare(share, parameters):
     """What is left of the budget at this share of the way from the fallback."""
     problem, allowance, way = parameters
-    return allowance.budget - allowance.bill(problem, allowance.fallback + share * way)
+    return allowance.budget - allowance.weighted_cost(problem, allowance.fallback + share * way)
 
 
 def _touch_up(problem: Problem, allowance: Allowance, action: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -101,7 +101,10 @@ def _touch_up(problem: Problem, allowance: Allowance, action: Float[Array, " d"]
     What is left may overdraw the budget by 4e-11 of it in double precision. Where the set is so small that rounding the
     action itself leads further out, a point well inside, and in the end the fallback.
     """
-    at_fallback, reached = allowance.bill(problem, allowance.fallback), allowance.bill(problem, action)
+    at_fallback, reached = (
+        allowance.weighted_cost(problem, allowance.fallback),
+        allowance.weighted_cost(problem, action),
+    )
     over = ~(reached <= allowance.budget)
     rise = reached - at_fallback
     share = jnp.where(rise > 0, (allowance.budget - at_fallback) / jnp.where(rise > 0, rise, 1.0), 0.0)
@@ -111,6 +114,6 @@ def _touch_up(problem: Problem, allowance: Allowance, action: Float[Array, " d"]
     shorter = allowance.fallback + (1 - eps ** (1 / 3)) * (pulled - allowance.fallback)
 
     def fits(x):
-        return allowance.bill(problem, x) <= allowance.budget + eps ** (2 / 3) * jnp.abs(allowance.budget)
+        return allowance.weighted_cost(problem, x) <= allowance.budget + eps ** (2 / 3) * jnp.abs(allowance.budget)
 
     return jnp.where(fits(pulled), pulled, jnp.where(fits(shorter), shorter, allowance.fallback))
