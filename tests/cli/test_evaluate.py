@@ -95,7 +95,7 @@ def test_what_was_repaired_is_said(fitted, ecl2o, tmp_path):
     (tmp_path / "gaps.csv").write_text("\n".join(lines))
     assert "missing" in ecl2o("evaluate", fitted.policy, tmp_path / "gaps.csv").stderr
     result = ecl2o("evaluate", fitted.policy, tmp_path / "gaps.csv", "--fill", "previous")
-    assert "gaps.csv: 2 numbers made up (at most 2 in a row), 2 missing times added." in result.stderr
+    assert "gaps.csv: 2 numbers imputed (at most 2 in a row), 2 missing times added." in result.stderr
 
 
 def test_a_policy_without_a_promise_says_so(ecl2o, tmp_path):

@@ -272,7 +272,7 @@ def test_captions_say_what_is_easily_misread(study):
     assert "moves through" in captions["worst-day"]
     still = dataclasses.replace(study.worst_day, contexts=np.full((24, 1), 0.4))
     captions = {figure.stem: figure.caption for figure in report_figures(dataclasses.replace(study, worst_day=still))}
-    assert "next to nothing on it, and that is the point" in captions["worst-day"]
+    assert "0.0%" in captions["worst-day"]
 
 
 def test_power_is_shown_in_its_unit(study):

@@ -35,14 +35,14 @@ def frontier(
         str | None,
         typer.Option("--contexts", metavar="LOW:HIGH", help="All contexts are known to lie there; known for weather."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Little training: a look, not a result.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Train little: figures of networks mean nothing.")] = False,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the figure and results.json; earlier ones are replaced.")
     ] = Path("frontier"),
     seed: output.Seed = 0,
     json: output.Json = False,
 ) -> None:
-    """Show what a promise costs: average cost against the promised ratio, by the period that is billed, and the worst day.
+    """Show what a promise costs: average cost against the promised ratio, by the period of the promise, and the worst day.
 
     In DIR: figures/frontier.png and .svg, and results.json.
     """
@@ -117,6 +117,8 @@ def _print_table(found: "Frontier") -> None:
         "A promise holds for its period: the worst single day of a longer one is not bounded.",
     ]
     if found.refused:
-        notes.append(f"Left out because nobody can promise them: {', '.join(f'{ratio:g}' for ratio in found.refused)}.")
+        notes.append(
+            f"Left out, since no online algorithm can promise them: {', '.join(f'{ratio:g}' for ratio in found.refused)}."
+        )
     for note in notes:
         output.results().print(note, soft_wrap=True)

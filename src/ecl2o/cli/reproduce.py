@@ -44,12 +44,14 @@ def reproduce(
             min=1, max=output.MOST_SEEDS, metavar="N", help="How many seeds the learned rows are trained with."
         ),
     ] = None,
-    quick: Annotated[bool | None, typer.Option("--quick/--full", help="Little training: a look, not a result.")] = None,
+    quick: Annotated[
+        bool | None, typer.Option("--quick/--full", help="Train little: figures of networks mean nothing.")
+    ] = None,
     fill: Annotated[
         Literal["interpolate", "previous"] | None,
         typer.Option(
             metavar="HOW",
-            help="Repair gaps and bad cells of the file, which are refused otherwise: interpolate or previous.",
+            help="Repair gaps and bad cells of the file: interpolate or previous. Without it they are errors.",
         ),
     ] = None,
     config: Annotated[

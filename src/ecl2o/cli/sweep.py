@@ -37,7 +37,7 @@ def sweep(
     gamma: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Switch's factors.")] = None,
     ratio: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Promises of the guarded regression.")] = None,
     period: Annotated[
-        str | None, typer.Option(metavar="DAYS", help="Days after which a promise is made anew; 0: never.")
+        str | None, typer.Option(metavar="DAYS", help="Days after which a promise restarts; 0: never.")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--open", help="All that the paper's text leaves open: every threshold and every scale.")
@@ -47,7 +47,7 @@ def sweep(
         int,
         typer.Option(min=1, max=output.MOST_SEEDS, metavar="N", help="How many seeds each setting is trained with."),
     ] = 2,
-    quick: Annotated[bool, typer.Option("--quick", help="Little training: a look, not a result.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Train little: figures of networks mean nothing.")] = False,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for table, figure and results.json; earlier ones are replaced.")
     ] = Path("sweep"),
@@ -97,7 +97,7 @@ def _tell_left_out(grid: "Grid", scored: "set[Setting]") -> None:
     missing = [setting for setting in grid.guarded() if setting not in scored]
     if missing:
         said = ", ".join(f"{s.ratio:g} {f'per {s.period} days' if s.period else 'for good'}" for s in missing)
-        output.messages().print(f"left out because nobody can promise them: {said}.", soft_wrap=True)
+        output.messages().print(f"left out, since no online algorithm can promise them: {said}.", soft_wrap=True)
 
 
 _OPTIONS = {"trusts": "--trust", "mus": "--mu", "kappas": "--kappa", "gammas": "--gamma", "ratios": "--ratio"}

@@ -1,7 +1,4 @@
-"""From files to contexts: weather files, power models, series.
-
-Imports `problem` only; imported from `recipes` on.
-"""
+"""From files to contexts: weather files, power models, series. Imports `problem` only."""
 
 from ecl2o.data.contexts import Contexts, Days, PartDays, Split, parse_day_start, series_contexts, trim_to_whole_days
 from ecl2o.data.series import SeriesMetadata, frame_series, read_series

@@ -1,4 +1,4 @@
-"""Any series: a CSV or Parquet file with a time column and one or more numeric columns."""
+"""Series from CSV and Parquet files and from pandas: a time column and one or more numeric columns."""
 
 import hashlib
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class SeriesMetadata:
         return self.columns if self.weight_column is None else self.columns[:-1]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain parse_numbers and strings, for JSON."""
+        """Return plain numbers and strings, for JSON."""
         return asdict(self) | {"columns": list(self.columns), "ignored_columns": list(self.ignored_columns)}
 
 
@@ -85,7 +85,7 @@ def read_series(
         path: the file; CSV may be compressed by gzip.
         time_column: the column with the time. Default: found by its name or its cells.
         columns: those to read, in this order. Default: all that hold numbers.
-        fill: "interpolate" or "previous". Default: what is wrong is refused.
+        fill: "interpolate" or "previous". Default: raise an error.
 
     Returns:
         The frame, and where it comes from.
@@ -192,7 +192,7 @@ def _check_column(table: Table, name: str) -> str:
 def _read_numeric_columns(
     table: Table, time_column: str, columns: Sequence[str] | None
 ) -> tuple[dict[str, tuple[np.ndarray, list[Fault]]], list[str]]:
-    """The columns to use, by name with their parse_numbers, and those left out because not one of their cells is a number."""
+    """Return the columns to use with their numbers, and the names of those without a single number."""
     if columns is not None:
         wanted = [_check_column(table, name) for name in columns]
         if not wanted or time_column in wanted:
@@ -215,7 +215,7 @@ def _read_numeric_columns(
 
 
 def _has_large_numbers(table: Table, name: str) -> bool:
-    """Whether a column without a usable number has parse_numbers all the same, which are refused and not left out."""
+    """Return whether a column without a usable number has numbers that are too large."""
     return bool(np.isfinite(to_floats(table.column(name))).any())
 
 
@@ -235,12 +235,12 @@ _FRAME = Path("the frame")
 def frame_series(
     series: pd.DataFrame | pd.Series, columns: Sequence[str] | None = None, fill: str | None = None
 ) -> tuple[pd.DataFrame, SeriesMetadata]:
-    """A frame of floats on a regular clock, checked and repaired as `read_series` does it with a file.
+    """Return a frame of floats on a regular clock, checked and repaired as `read_series` does for a file.
 
     Args:
         series: its index holds the times (a `DatetimeIndex`), its columns numbers; columns without a single number are left out.
         columns: which columns to use; all that hold numbers unless given.
-        fill: how to repair missing values and gaps: "interpolate" or "previous"; None refuses them.
+        fill: how to repair missing values and gaps, "interpolate" or "previous". Default: raise an error.
 
     >>> hours = pd.date_range("2025-01-01", periods=48, freq="h")
     >>> frame, metadata = frame_series(pd.Series(range(48), hours, name="demand"))
@@ -312,6 +312,6 @@ def _to_floats(frame: pd.DataFrame, name) -> np.ndarray:
 
 
 def _digest(frame: pd.DataFrame) -> str:
-    """A hash of times and numbers, in the place of a file's."""
+    """Return a hash of times and numbers."""
     times = pd.DatetimeIndex(frame.index).asi8.tobytes()
     return hashlib.sha256(times + np.ascontiguousarray(frame.to_numpy(np.float64)).tobytes()).hexdigest()

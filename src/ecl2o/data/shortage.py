@@ -1,11 +1,8 @@
-"""Wind and solar power from the weather: the models of the paper's section 6.1, in SI units.
+"""From weather to the shortage that a datacenter is asked to shed: the two pipelines of the demand-response study.
 
-Smoothing as in the authors' code: a Hann window over a series mirrored at both ends.
-
-From weather to the shortage a datacenter is asked to shed: the two pipelines of the demand-response study.
-
-Both are described in docs/reproduction.md. `paper` follows the paper's text (section 6.1), `authors-code` the program that
-made its figures: smaller turbines and panels, half-hourly data, smoothing, and a scale that looks at the whole year.
+Wind and solar power follow the models of the paper's section 6.1, in SI units. Preset `paper` follows the paper's text,
+`authors-code` the program that made its figures: smaller turbines and panels, half-hourly data, smoothing, and a scale that
+looks at the whole year. Both are described in docs/reproduction.md.
 """
 
 from dataclasses import dataclass
@@ -148,7 +145,7 @@ def weather_contexts(
         weather: a weather file. Default: the built-in typical year.
         preset: "authors-code" or "paper". Default: "authors-code".
         base_shortage: P_s in W, or "auto". Default: the preset's own; "auto" for the built-in year.
-        fill: "interpolate" or "previous", as in `read_weather`. Default: what is wrong is refused.
+        fill: "interpolate" or "previous", as in `read_weather`. Default: raise an error.
         split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
 
     >>> contexts = weather_contexts()

@@ -89,7 +89,7 @@ class Table:
         return pd.Series([*map(str.strip, self.cells[self.columns.index(name)])], dtype=object)
 
     def check_faults(self, faults: list[Fault], advice: str) -> None:
-        """Raise for the first fault, if there is any, and say how many more there are."""
+        """Raise `DataError` for the first fault, if any, and count the others."""
         if not faults:
             return
         first = min(faults, key=lambda fault: fault.row)
@@ -103,13 +103,13 @@ class Table:
 
 
 def check_fill(fill: str | None) -> None:
-    """Refuse a repair that does not exist."""
+    """Raise `DataError` unless `fill` is a known repair or None."""
     if fill is not None and fill not in FILLS:
         raise DataError(f"fill must be one of {', '.join(map(repr, FILLS))} or None, got {fill!r}.")
 
 
 def read_source(path: str | Path) -> SourceFile:
-    """The bytes of a file, refusing what is not a readable file with something in it; one packed by gzip is unpacked."""
+    """Read a file, unpacking gzip; raise `DataError` if it is unreadable or empty."""
     path = Path(path)
     if path.is_dir():
         raise DataError(f"{path} is a folder. Give the path of one file in it.")
@@ -135,7 +135,7 @@ def read_source(path: str | Path) -> SourceFile:
 
 
 def decode_text(source: SourceFile) -> str:
-    """The text of a file: UTF-8, UTF-16 with its mark, or Latin-1 (old weather files); binary files are refused."""
+    """Return the text of a file: UTF-8, UTF-16 with its mark, or Latin-1 (old weather files)."""
     content = source.content
     encodings = ("utf-16",) if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "latin-1")
     for encoding in encodings:
@@ -178,7 +178,7 @@ def read_table(source: SourceFile, text: str, skip: int = 0) -> Table:
 
 
 def _check_quotes(source: SourceFile, text: str, lines: Sequence[int], last: int) -> None:
-    """Refuse a last row that goes on to the end of the file because nothing closes a quotation mark of its first line."""
+    """Raise `DataError` if the last row runs to the end of the file because of an unclosed quotation mark."""
     if lines and lines[-1] < last and "".join(text.split("\n")[lines[-1] - 1 :]).count('"') % 2:
         raise DataError(
             f"{source.path}, line {lines[-1]}: a quotation mark is opened here and never closed, so that the rest of the file, "

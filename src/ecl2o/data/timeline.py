@@ -20,8 +20,8 @@ class Repairs:
 
     Args:
         fill: "interpolate" or "previous". Default: it was not asked for.
-        values: how many numbers were made up. Default: 0.
-        longest: the most steps made up in a row in one column. Default: 0.
+        values: how many numbers were imputed. Default: 0.
+        longest: the longest run of imputed steps in one column. Default: 0.
         rows_added: missing times. Default: 0.
         rows_dropped: repeated or untimed rows left out. Default: 0.
         rows_moved: rows found before an earlier one. Default: 0.
@@ -44,10 +44,10 @@ class Repairs:
         """What was done, None where nothing was.
 
         >>> Repairs("previous", values=3, longest=2, rows_added=1).describe()
-        '3 numbers made up (at most 2 in a row), 1 missing time added'
+        '3 numbers imputed (at most 2 in a row), 1 missing time added'
         """
         done = {
-            f"{_count(self.values, 'number')} made up (at most {self.longest} in a row)": self.values,
+            f"{_count(self.values, 'number')} imputed (at most {self.longest} in a row)": self.values,
             f"{_count(self.rows_added, 'missing time')} added": self.rows_added,
             f"{_count(self.rows_dropped, 'repeated or untimed row')} left out": self.rows_dropped,
             f"{_count(self.rows_moved, 'row')} put in order": self.rows_moved,
@@ -76,7 +76,7 @@ def regularize(
     """Check a frame whose rows are those of the table, or repair it if `fill` says how.
 
     The frame's index holds the times (NaT where unreadable) and its cells NaN where `faults` were found. Without `fill`
-    the first thing wrong is refused: a fault, a repeated time, a row out of order, a gap. A missing 29 February is no gap:
+    the first problem is raised: a fault, a repeated time, a row out of order, a gap. A missing 29 February is no gap, since
     many yearly files leave it out.
     """
     times = pd.DatetimeIndex(frame.index)
@@ -152,7 +152,7 @@ def _check_step(table, time_column, times, places, step) -> None:
 
 
 def _check_mostly_present(table, time_column, times, places, step, fill) -> None:
-    """Refuse a series of which more times are missing than there, as where one date is off by a century."""
+    """Raise `DataError` if more times are missing than present, as when one date is off by a century."""
     lacking = round((times[-1] - times[0]) / step) + 1 - len(times)
     if lacking <= max(len(times), _FEW):
         return

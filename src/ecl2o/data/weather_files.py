@@ -1,24 +1,7 @@
-"""A weather file that has been recognised, and what the readers of all formats share.
+"""Read weather files (NSRDB PSM3 and PSM4, TMY3, EPW, plain CSV) into one frame in our own names, units and clock.
 
-Which column is which: the three that are needed, as files spell them, and their units.
-
-Where a weather frame comes from.
-
-When was it: typical years in one year, and local standard time.
-
-Are the values possible?
-
-Files of the National Solar Radiation Database, PSM3 and PSM4.
-
-Typical meteorological years, TMY3.
-
-EnergyPlus weather files, EPW.
-
-Plain CSV: a table with the three columns and the time, and nothing about the site.
-
-Which kind of weather file it is.
-
-From a weather file of any kind to one frame in our own names.
+`parse_weather` finds the kind of a file, one reader per kind turns it into a `WeatherFile`, and `read_weather` checks values
+and times.
 """
 
 import csv
@@ -166,7 +149,7 @@ def find_columns(table: Table) -> dict[str, str]:
 
 
 def check_unit(table: Table, own: str, name: str, unit: str) -> None:
-    """Refuse a column in another unit than ours."""
+    """Raise `DataError` if a column is in another unit than ours."""
     if unit and unit.lower() not in _UNITS[own]:
         raise DataError(
             f"{table.path}: the column '{name}' is in {unit!r}, but {own} must be in {UNIT_WORDS[own]}. Convert it."
@@ -208,7 +191,7 @@ class WeatherMetadata:
     built_in: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain parse_numbers and strings, for JSON."""
+        """Return plain numbers and strings, for JSON."""
         return asdict(self) | {"years": list(self.years)}
 
 
@@ -459,7 +442,7 @@ def read_weather(path: str | Path, fill: str | None = None) -> tuple[pd.DataFram
 
     Args:
         path: the file.
-        fill: "interpolate" or "previous". Default: what is wrong is refused.
+        fill: "interpolate" or "previous". Default: raise an error.
 
     Returns:
         The frame, and where it comes from.

@@ -1,4 +1,4 @@
-"""Complete case studies built from the parts.
+"""The seed paper's studies: demand response, right-sizing, sweeps, generalisation, their figures and report.
 
-Knows everything but figures and the command line.
+Only cli/ imports this package.
 """

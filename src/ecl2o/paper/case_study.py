@@ -214,12 +214,12 @@ def score_study(
 
 
 def score_trade_off(
-    cases: Sequence[tuple[str, str, AbstractAgent]], bed: TestDays, progress: Progress
+    cases: Sequence[tuple[str, str, AbstractAgent]], test: TestDays, progress: Progress
 ) -> list[TradeOffPoint]:
     """Score cases (family, setting, agent) on the plane of average cost and ratio."""
     points = []
     for family, setting, agent in cases:
-        score = score_days(agent, bed)
+        score = score_days(agent, test)
         points.append(TradeOffPoint(family, setting, score.average_cost, score.competitive_ratio))
         progress("trade-off", len(points), len(cases))
     return points

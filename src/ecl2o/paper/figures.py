@@ -1,18 +1,7 @@
-"""Figure: what the theorems promise, against the error of the advice.
+"""All figures of a case study, with a caption for each.
 
-Figure: average cost and competitive ratio of every row, with their spread over seeds.
-
-Figure: what rows cost on training days that were moved by known amounts, against how far.
-
-Figure: how the test days differ from the days before them (t-SNE), the paper's Figure 4.
-
-Figures: the high percentiles of the daily cost ratio.
-
-Figure: average cost against competitive ratio, and the settings that nothing else of their family beats.
-
-Figure: the worst day of a learned row, and what every row did on it.
-
-All figures of a study, with what to see in each.
+Bars, trade-off, percentiles, worst day, a week, the map of days (t-SNE, the paper's Figure 4), moved days, and the theorems'
+bounds against the error of the advice.
 """
 
 import dataclasses
@@ -96,7 +85,16 @@ def _draw_form(axes, rho, m, alpha, beta, trusts, form: Form) -> None:
     axes.axvline(useful, color=GREY, linewidth=0.8, linestyle=(0, (2, 2)), label="advice helps to the left")
 
 
-_ROOM = 1.22  # of the axis for the numbers at the ends of bars
+def _label_log_axis(axis, ticks: Sequence[float | int] | None = None) -> None:
+    """Write plain numbers on a logarithmic axis, at those of the given ticks that are in view."""
+    if ticks is not None:
+        low, high = axis.get_view_interval()
+        axis.set_ticks([tick for tick in ticks if low <= tick <= high])
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+_MARGIN = 1.22  # of the axis for the numbers at the ends of bars
 
 
 def draw_bars(study: StudyResults) -> Figure:
@@ -121,11 +119,10 @@ def _draw_bar_panel(axes, rows: list[StudyRow], figure: str, log: bool) -> None:
     means, spreads = _means(rows, figure)
     finite = np.isfinite(means)
     reach = float(np.max((means + spreads)[finite], initial=1.1))
-    end = reach ** (_ROOM + 0.1) if log else reach * _ROOM
+    end = reach ** (_MARGIN + 0.1) if log else reach * _MARGIN
     if log:
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        _label_log_axis(axes.xaxis)
         ticks = [tick for tick in (1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000) if tick <= end]
         axes.set_xticks(ticks[:: 1 if len(ticks) <= 7 else 2])
     start = 1.0 if log else 0.0
@@ -187,8 +184,7 @@ def draw_moved_days(study: StudyResults) -> Figure:
             axes.set_xticks(amounts, distances, fontsize=7)
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            _label_log_axis(axes.yaxis)
             axes.set_xlabel("amount; below it, the distance W1")
         panels[0].set_ylabel("average cost / oracle's (log scale)")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
@@ -289,10 +285,7 @@ def _draw_tail(axes, rows: list[StudyRow], study: StudyResults, levels: np.ndarr
             ends = curves.min(axis=1), curves.max(axis=1)
             axes.fill_between(levels, *ends, color=look[row.name].color, alpha=0.15, linewidth=0)
     axes.set_xlabel("percentile of the test days")
-    low, high = axes.get_ylim()
-    axes.set_yticks([tick for tick in _TICKS if low <= tick <= high])
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    _label_log_axis(axes.yaxis, _TICKS)
 
 
 def tail_curve(row: StudyRow, levels: np.ndarray = _LEVELS) -> np.ndarray:
@@ -338,12 +331,7 @@ def draw_trade_off(study: StudyResults) -> Figure:
             axes.plot(*_coordinates(boundary), markersize=6, label=label, **line_style(look[family]) | spots)
         axes.set_xlabel("average cost / oracle's average cost")
         axes.set_ylabel("competitive ratio (log scale)")
-        low, high = axes.get_ylim()
-        axes.set_yticks(
-            [tick for tick in (1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100, 200, 500) if low <= tick <= high]
-        )
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _label_log_axis(axes.yaxis, _TICKS)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
         return figure
 
@@ -415,32 +403,32 @@ def report_figures(study: StudyResults) -> list[ReportFigure]:
         ReportFigure(
             "bars",
             "Average cost and worst day",
-            "Left: what each row pays on average, as a multiple of the daily oracle. Right: its worst test day, as a multiple "
-            "of that day's optimum from the same start. Short on both sides is what one wants. Whiskers: one "
+            "Left: the average cost of each row, as a multiple of the daily oracle's. Right: its worst test day, as a multiple "
+            "of that day's optimum from the same start. Shorter bars are better. Whiskers: one "
             f"standard deviation over {len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}; rows without "
-            "whiskers have nothing random in them.",
+            "whiskers are deterministic.",
             draw_bars,
         ),
         ReportFigure(
             "trade-off",
             "Average cost against competitive ratio",
-            "Every point is one setting of a family (its trust, mu, kappa or gamma; first seed), every line joins those settings "
-            "that no other of the family beats in both figures; the beaten ones are faint. Further down and to the left is "
-            "better; a family whose line lies below another's offers more safety for the same cost.",
+            "Each point is one setting of a family (its trust, mu, kappa or gamma; first seed). Lines join the settings that no "
+            "other of the family beats in both figures; beaten settings are faint. Down and left is better: a family whose "
+            "line lies below another's is safer at the same cost.",
             draw_trade_off,
         ),
         ReportFigure(
             "tails",
             "The bad days",
             "The ratio of cost to the day's optimum at high percentiles of the test days, mean over seeds; at 100 it is the "
-            "competitive ratio. A line that turns up only at the very end has few bad days, and those explain its ratio.",
+            "competitive ratio. A line that rises only at the very end has few bad days.",
             draw_tails,
         ),
         ReportFigure(
             "highest-tails",
             "The very worst days",
-            "The same beyond the 99th percentile, for the rows that the paper compares there. Shaded: from the least to the "
-            f"largest of {len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}. One percent of the test days are "
+            "The same beyond the 99th percentile, for the rows that the paper compares there. Shaded: from the smallest to the "
+            f"largest of {len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}. One percent of the test days is "
             f"{study.test_days / 100:.1f} days.",
             draw_highest_tails,
         ),
@@ -448,8 +436,8 @@ def report_figures(study: StudyResults) -> list[ReportFigure]:
             "worst-day",
             f"The worst day of {label}",
             f"{worst.time[0]:%d %B}, the test day on which {label} had its largest ratio, {worst.ratios[worst.row]:.3g} (first "
-            "seed), and what every row did on it. Each starts from its own last action of the day before and is compared with "
-            "the optimum from there; the dashed line is the oracle that ran through all test days. "
+            "seed), and what every row did on it. Each row starts from its own last action and is compared with "
+            "the optimum from there. The dashed line is the oracle that ran through all test days. "
             + _describe_worst_day(study),
             draw_worst_day,
         ),
@@ -457,24 +445,24 @@ def report_figures(study: StudyResults) -> list[ReportFigure]:
             "week",
             "A week of contexts and actions",
             f"The test week of median cost, with {find_best_row(study, 'average_cost').label}, the cheapest row on average, "
-            "and R-OBD. Moving is expensive, so good actions follow the context late and smoothly; the oracle moves before "
-            "the context does, because it knows it.",
+            "and R-OBD. Moving is expensive, so good actions follow the context late and smoothly; the oracle moves "
+            "before the context does, because it knows the future.",
             draw_week,
         ),
         ReportFigure(
             "shift",
             "Training days and test days",
-            "t-SNE of whole days: days with similar contexts lie near each other, axes have no meaning. Test days (triangles) "
-            "away from the days before them (circles) are unlike anything that the networks were trained on.",
+            "t-SNE of whole days: days with similar contexts lie near each other; axes have no meaning. Test days (triangles) "
+            "far from all earlier days (circles) are unlike the days that the networks were trained on.",
             draw_shift,
         ),
         *moved,
         ReportFigure(
             "bounds",
             "What the theorems promise",
-            "Competitive ratio against the error of the advice, for this problem's constants. Pure ML can be at least as bad as "
-            "its dotted line; MLA-ROBD and R-OBD are never worse than theirs. More trust pays for good advice and costs for bad; "
-            "to the right of the thin line no trust helps. Left: the corrected and sharper forms (docs/errata.md); right: as "
+            "Competitive ratio against the error of the advice, for this problem's constants. The dotted line is a lower bound "
+            "for pure ML, the others are upper bounds. More trust helps when advice is good and hurts when it is bad; "
+            "right of the thin line any trust hurts. Left: the corrected and sharper forms (docs/errata.md); right: as "
             "printed. Where alpha = beta only pure ML's line differs." + _describe_constant_curvature(study),
             _draw_study_bounds,
         ),
@@ -490,10 +478,10 @@ def describe_missing_figures() -> str | None:
 
 _MOVED_DAYS = ReportFigure(
     "moved-days",
-    "Days unlike the training days, on purpose",
-    "The training days with a number added to every context, or multiplied by one: average cost over that of the oracle of the "
-    "same days, mean and standard deviation over seeds. Below each amount is the Wasserstein distance that it moves them by. "
-    "R-OBD does not notice; where a line that is calibrated rises less than PureML's, calibration helps.",
+    "Training days moved by known amounts",
+    "The training days with a number added to every context, or with every context multiplied by a number. Average cost is "
+    "relative to the oracle of the same days, with mean and standard deviation over seeds. Below each amount is the Wasserstein "
+    "distance between the moved and the original days. Where a calibrated line rises less than PureML's, calibration helps.",
     draw_moved_days,
 )
 
@@ -506,22 +494,22 @@ def save_report_figure(report_figure: ReportFigure, study: StudyResults, folder:
 
 
 def _describe_worst_day(study: StudyResults) -> str:
-    """What there is to see on the worst day: often next to nothing, and that is the point."""
+    """Return what there is to see on the worst day."""
     day, test = study.worst_day.contexts, study.contexts.test_days().days
     moved = float(np.ptp(day, axis=0).max() / max(float(np.ptp(test)), 1e-300))
     if moved < _LITTLE:
         return (
-            f"There is next to nothing on it, and that is the point: the context stays within {moved:.1%} of its range, so that "
-            "the optimum costs next to nothing, and whoever moves at all pays many times that. In money this day is small."
+            f"The context stays within {moved:.1%} of its range on this day: "
+            "the optimum costs next to nothing, and any move costs many times that. In absolute cost this day is small."
         )
     return (
-        f"The context moves through {moved:.0%} of its range on it. A ratio is large where the optimum costs little, so look at "
-        "how far the line is from the context before judging."
+        f"The context moves through {moved:.0%} of its range on this day. Ratios are large where the optimum costs little: look "
+        "at how far each line is from the context before judging."
     )
 
 
 def _describe_constant_curvature(study: StudyResults) -> str:
-    """Why R-OBD's line is higher than its worst day in the table can be."""
+    """Return why R-OBD's line is above its worst day in the table."""
     if study.study != "demand-response":
         return ""
     m, beta = study.constants["m"], study.constants["beta"]

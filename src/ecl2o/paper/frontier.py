@@ -41,7 +41,7 @@ Network = Literal["LSTM", "MLP"]
 
 @dataclasses.dataclass(frozen=True)
 class FrontierSettings:
-    """What is trained, and how long. `quick`: a look, not a result.
+    """What is trained, and how long; `quick` trains too little for figures of networks to mean anything.
 
     `contexts` is the interval in which all contexts are known to lie, if it is known; then each period has a second curve.
     """

@@ -1,7 +1,4 @@
-"""Figure: the fronts of a sweep, the paper's Figure 5c. EC-L2O has one front for each trust.
-
-Figure: what a promise costs. Average cost against the ratio that is promised, by period, and against the worst day.
-"""
+"""Figures of a sweep (the Pareto fronts of the paper's Figure 5c) and of the frontier (what a promise costs)."""
 
 from collections.abc import Sequence
 
@@ -145,7 +142,7 @@ def _draw_promises(axes, frontier: Frontier) -> None:
     axes.set_xticks([*ticks, edge], [*(f"{tick:g}" for tick in ticks), "none"])
     axes.set_xlabel("promised ratio: cost ≤ ratio times optimum of the period")
     above = {"xycoords": axes.get_xaxis_transform(), "fontsize": 7, "color": GREY, "va": "bottom"}
-    axes.annotate(f"nobody can promise less than {frontier.smallest_ratio:.3f}", (start, 1.01), **above)
+    axes.annotate(f"not achievable: below {frontier.smallest_ratio:.3f}", (start, 1.01), **above)
     axes.annotate("no promise", (edge, 1.01), ha="center", **above)
     for point in frontier.points:
         if point.per == "day" and not point.bounded and point.promise is not None:

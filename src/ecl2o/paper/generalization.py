@@ -179,7 +179,7 @@ _FORMS: tuple[Form, ...] = ("tight", "paper")
 
 @dataclasses.dataclass(frozen=True)
 class SolvedDays:
-    """SolvedDays as instances, with the optimum of each."""
+    """Days as instances, with the optimum of each."""
 
     instances: Instance
     best: Trajectory

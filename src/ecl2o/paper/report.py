@@ -1,9 +1,4 @@
-"""The table of a study, as text cells that the terminal and the page share.
-
-report.html: one page that needs nothing but itself, on a screen or on paper.
-
-The folder of a sweep: every setting and seed as a table, its fronts as figures, and results.json.
-"""
+"""The folder of a study (report.html, one page that needs nothing but itself; results.json) and the folder of a sweep."""
 
 import base64
 import datetime
@@ -33,7 +28,7 @@ from ecl2o.paper.results import (
     table_notes,
 )
 from ecl2o.plots.folder import CONFIG, FIGURES, PAGE, POLICIES, RESULTS, TABLE, write_results, write_text
-from ecl2o.plots.style import PAGE_CSS
+from ecl2o.plots.style import html_page, html_section
 from ecl2o.policy import save
 
 _PACKAGES = ("ecl2o", "jax", "equinox", "optax", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib")
@@ -69,25 +64,14 @@ def page(study: StudyResults, settings: str, figures: Mapping[ReportFigure, Path
     """The report of a study; `settings` is the text of config.toml, `figures` the SVG file of each figure."""
     parts = [
         _head(study),
-        _section("Results", results_table(study)),
-        _section("Figures", _figures(figures)),
-        _section("What each row is", _rows(study)),
-        _section("How it was measured", _protocol(study)),
-        _section("Settings", _settings(study, settings)),
-        _section("How to cite", _citations(study)),
+        html_section("Results", results_table(study)),
+        html_section("Figures", _figures(figures)),
+        html_section("What each row is", _rows(study)),
+        html_section("How it was measured", _protocol(study)),
+        html_section("Settings", _settings(study, settings)),
+        html_section("How to cite", _citations(study)),
     ]
-    title = escape(f"{study.title}: ecl2o")
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{PAGE_CSS}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(parts)
-        + "\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
+    return html_page(f"{study.title}: ecl2o", parts)
 
 
 def _head(study: StudyResults) -> str:

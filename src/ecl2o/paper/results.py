@@ -1,4 +1,4 @@
-"""What a study finds, in the form that tables, figures, reports and results.json share."""
+"""Results of a case study, as tables, figures, reports and results.json share them."""
 
 import dataclasses
 import math
@@ -73,7 +73,7 @@ def summarize_seeds(values: Any) -> dict[str, Any]:
 
 
 def json_number(value: float) -> float | str:
-    """A json_number that JSON can hold."""
+    """Return the number, or a string if it is not finite, which JSON cannot hold."""
     return value if math.isfinite(value) else ("inf" if value > 0 else str(value))
 
 
@@ -109,7 +109,7 @@ class WorstDay:
     ratios: dict[str, float]
 
     @classmethod
-    def of(cls, name: str, rows: dict[str, StudyRow], contexts: Contexts, bed: TestDays) -> "WorstDay":
+    def of(cls, name: str, rows: dict[str, StudyRow], contexts: Contexts, test: TestDays) -> "WorstDay":
         """The day on which the row's ratio was largest."""
         day = int(np.argmax(rows[name].scores[0].ratio))
         steps = contexts.steps_per_day
@@ -118,7 +118,7 @@ class WorstDay:
             row=name,
             day=day,
             time=contexts.test_time()[day * steps : (day + 1) * steps],
-            contexts=np.asarray(bed.days[day]),
+            contexts=np.asarray(test.days[day]),
             actions={row: np.asarray(score.runs.actions[day]) for row, score in firsts.items()},
             ratios={row: float(score.ratio[day]) for row, score in firsts.items()},
         )
@@ -200,24 +200,24 @@ def format_cells(row: StudyRow) -> tuple[str, ...]:
 
 
 def reported_rows(study: StudyResults) -> list[StudyRow]:
-    """The rows of table and figures: all, but not those of networks in a quick run, which say nothing about them."""
+    """Return the rows of table and figures: all but the barely trained networks of a quick run."""
     return [row for row in study.rows.values() if not is_unfinished(study, row)]
 
 
 def table_notes(study: StudyResults) -> list[str]:
-    """What the marks in the table mean, and what is not in it."""
+    """Return what the marks in the table mean, and which rows it leaves out."""
     found = [row.unconverged.note(row.label) for row in reported_rows(study) if row.unconverged]
     unfinished = [row.label for row in study.rows.values() if is_unfinished(study, row)]
     if unfinished:
         found.append(
-            f"A quick run: a look, not a result. Neither in the table nor in the figures: {'; '.join(unfinished)}. Their "
-            "networks had a tenth of their training or less, so that their figures (in results.json) say nothing about them."
+            "This is a quick run: networks had at most a tenth of their training, so table and figures leave out "
+            f"{'; '.join(unfinished)}. Their figures are in results.json."
         )
     return found
 
 
 def is_unfinished(study: StudyResults, row: StudyRow) -> bool:
-    """Whether it is a network's, and a quick run's."""
+    """Return whether a row is a barely trained network of a quick run."""
     return bool(study.settings.get("quick")) and row.parameters.get("advisor") in NETWORKS
 
 
@@ -233,12 +233,12 @@ def format_spread(values: np.ndarray, digits: int) -> str:
 
 
 def format_number(value: float, digits: int) -> str:
-    """A json_number, or the sign of infinity."""
+    """Format a number, or the sign of infinity."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "∞"
 
 
 def find_best_row(study: StudyResults, figure: str) -> StudyRow:
-    """The row, the oracle aside, with the lowest mean of a figure; one that is a result, if there is any."""
+    """Return the row, other than the oracle, with the lowest mean of a figure; one whose solves converged, if there is any."""
     rows = [row for row in reported_rows(study) if row.name != "oracle"]
     rows = [row for row in rows if not row.unconverged] or rows
     return min(rows, key=lambda row: float(row.over_seeds(figure).mean()))

@@ -1,14 +1,8 @@
-"""What a sweep tries: every setting of every family that trades average cost for safety, on a grid.
+"""The whole trade-off as one job: a grid of settings and seeds, trained under `vmap` in tasks, scored on the same days.
 
-The whole trade-off as one job: a grid of settings and seeds, trained under `vmap` in pieces, scored on the same days.
-
-A piece is a function of arrays and settings that gives back plain records, so that it can run in a thread here, in another
-process, or on another machine: `run_sweep` takes what executes them. Which settings share a piece does not depend on who does the
-work, and so neither do the figures.
-
-What a sweep finds, as the content of results.json.
-
-A study's sweep, its pieces done by whoever is asked.
+A task is a function of arrays and settings that returns plain records, so it can run in a thread here, in another process or
+on another machine: `run_sweep` takes what executes tasks. Which settings share a task does not depend on the executor, and so
+neither do the figures.
 """
 
 import dataclasses
@@ -212,7 +206,7 @@ def _two_stage(setting: Setting, advisor: AbstractAgent) -> AbstractAgent:
 
 
 def score_experts(data: SweepData, settings: tuple[Setting, ...], report: TrainingProgress) -> list[SweepRecord]:
-    """R-OBD, and the regression behind promises; what nobody can promise is left out."""
+    """R-OBD, and the regression behind promises; ratios that cannot be promised are left out."""
     records = _score_records(data, [(Setting("r-obd"), 0)], [ROBD()])
     per_day = data.test.days.shape[1]
     for period, group in itertools.groupby(settings, key=lambda setting: setting.period or 0):
@@ -233,15 +227,15 @@ def _guard_ridge(ratio: float, horizon: int | None, per_day: int) -> AbstractAge
 def _score_stream(data: SweepData, setting: Setting, agent: AbstractAgent) -> SweepRecord:
     """A record of what runs on over midnight, having seen all that went before."""
     scores = [
-        score_runs(*stream_days(agent, data.problem, bed.x0, bed.days, past), bed)
-        for bed, past in ((data.validation, data.seen_before_validation), (data.test, data.seen_before_test))
+        score_runs(*stream_days(agent, data.problem, days.x0, days.days, past), days)
+        for days, past in ((data.validation, data.seen_before_validation), (data.test, data.seen_before_test))
     ]
     return _make_record(setting, 0, *scores)
 
 
 def _score_records(data: SweepData, cases: Sequence[Case], agents: Sequence[AbstractAgent]) -> list[SweepRecord]:
-    beds = (score_agents(agents, data.validation), score_agents(agents, data.test))
-    return [_make_record(setting, seed, *scores) for (setting, seed), *scores in zip(cases, *beds, strict=True)]
+    scored = (score_agents(agents, data.validation), score_agents(agents, data.test))
+    return [_make_record(setting, seed, *scores) for (setting, seed), *scores in zip(cases, *scored, strict=True)]
 
 
 def _make_record(setting: Setting, seed: int, validation: DailyScore, test: DailyScore) -> SweepRecord:
@@ -305,19 +299,19 @@ def summarize_results(
 def run_sweep_on(
     study: SweepData, grid: Grid = Grid(), client: "Client | None" = None, progress: Progress = ignore_progress
 ) -> list[SweepRecord]:
-    """One record for each setting and seed of the grid, the same to the last bit whoever trains them.
+    """One record for each setting and seed of the grid, the same to the last bit on any executor.
 
     Args:
         study: the days of a study, `SweepData.of(contexts)`.
         grid: what is tried.
         client: of a Dask cluster; None: two threads of this process.
-        progress: told how far it is.
+        progress: called with stage, done and total.
     """
     return run_sweep(study, grid, progress, run_in_threads if client is None else run_on_cluster(client))
 
 
 def run_on_cluster(client: "Client") -> Execute:
-    """Let a Dask cluster execute the pieces of a run_sweep_on."""
+    """Return a function that executes the tasks of a sweep on a Dask cluster."""
 
     def execute(pieces: Sequence[SweepTask], progress: Progress) -> list[Any]:
         found: list[Any] = [None] * len(pieces)

@@ -33,7 +33,7 @@ _RULES: dict[str, _Rule] = {  # which values an axis takes, and how that is said
 class Setting:
     """One point of the grid; what does not concern its family is None.
 
-    `rho_bar` and `cost_scale` are by name. `period` is the days after which a promise is made anew, 0 for never.
+    `rho_bar` and `cost_scale` are by name. `period` is the days after which a promise restarts, 0 for never.
     """
 
     family: str

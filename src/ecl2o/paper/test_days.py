@@ -4,8 +4,8 @@ f(x, (y, w)) = w/2 (x - y)^2, with the shortage y of the demand-response study o
 units of its usual level. Two markets:
 
 - a *tariff*: low at night, high in the evening, the same every day and known in advance;
-- a *spot price*, which is not: it rises with the shortage itself, as it does where the dearest plant sets it, and wanders from
-  hour to hour (an autoregression with coefficient 0.9). It is capped between the same ends, as markets do.
+- a *spot price*, which is not: it rises with the shortage itself, as it does where the most expensive plant sets it, and wanders
+  from hour to hour (an autoregression with coefficient 0.9). It is capped between the same ends, as markets do.
 
 A promise for the tariff uses it as it is; one for the spot price must reckon with the highest price at any hour to come.
 
@@ -47,13 +47,13 @@ def make_prices_problem(alpha: float) -> Problem:
 
 
 def make_spot_days(alpha: float, seed: int) -> TestDays:
-    """The test days with prices that nobody knows in advance."""
+    """Return the test days with spot prices, which are not known in advance."""
     contexts = weather_contexts()
     return _price_days(contexts, draw_spot_prices(contexts.values[:, 0], seed), alpha)
 
 
 def make_tariff_days(alpha: float) -> TestDays:
-    """The test days under the tariff."""
+    """Return the test days under the tariff, which is known in advance."""
     contexts = weather_contexts()
     return _price_days(contexts, np.tile(time_of_use(HOURS), contexts.n_days), alpha)
 
@@ -112,7 +112,7 @@ def _tariff_price_days(alpha: float | None, seed: int) -> TestDays:
     return make_tariff_days(_resolve_alpha(alpha))
 
 
-# By name: alpha (None: the study's own) and seed to a bed.
+# By name: from alpha (None: the study's own) and seed to test days.
 STUDY_TEST_DAYS: dict[str, Callable[[float | None, int], TestDays]] = {
     "demand-response": _demand_response_days,
     "right-sizing": _right_sizing_days,

@@ -1,4 +1,1 @@
-"""Figures and the HTML report.
-
-Knows what studies find; computes nothing that a study could.
-"""
+"""Figures of one's own series, policies and fleets, the look that all figures share, and report folders."""

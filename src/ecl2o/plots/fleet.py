@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ecl2o.evaluation.metrics import MARK
-from ecl2o.plots.style import GREY, PAGE_CSS, apply_style, new_figure, row_looks
+from ecl2o.plots.style import GREY, apply_style, html_page, html_section, new_figure, row_looks
 
 _MOST_ROWS = 200  # sites in the page's table; all are in the Parquet file
 _COLUMNS = {
@@ -59,7 +59,7 @@ def is_unreliable(row: Mapping[str, Any]) -> bool:
 
 
 def mark_name(row: Mapping[str, Any]) -> str:
-    """The name of a site, with a mark where its figures are no result."""
+    """The name of a site, with a mark if its figures are unreliable."""
     return row["name"] + MARK if is_unreliable(row) else row["name"]
 
 
@@ -67,12 +67,15 @@ def describe_marks(found: Mapping[str, Any]) -> str:
     """What the mark means, for how many sites; nothing where there are none."""
     count = found["unreliable"]
     sites = "1 site" if count == 1 else f"{count} sites"
-    told = f"{MARK.strip()} {sites}: a solve did not converge, or a promise was lost. Such figures are no result."
-    return told if count else ""
+    return (
+        f"{MARK.strip()} {sites}: a solve did not converge or a promise was broken. Do not rely on these figures."
+        if count
+        else ""
+    )
 
 
 def sort_worst_first(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The sites that are done: broken promises, then other figures that are no result, then what costs most beside R-OBD."""
+    """The sites that are done: broken promises, then other unreliable figures, then what costs most beside R-OBD."""
 
     def badness(row: dict[str, Any]) -> tuple[bool, bool, float]:
         return row.get("promise_kept") is False, is_unreliable(row), row["average_cost"] / row["r_obd_cost"]
@@ -114,24 +117,14 @@ def fleet_page(table: pd.DataFrame, about: Mapping[str, str], seconds: float) ->
         "\n</header>"
     ]
     if found["failed"]:
-        parts.append(_section("What failed", _failures(table)))
+        parts.append(html_section("What failed", _failures(table)))
     if done:
         parts += [
-            _section("Distribution over sites", _distribution(table, found)),
-            _section("Sites, the worst first", _sites(table, describe_marks(found))),
+            html_section("Distribution over sites", _distribution(table, found)),
+            html_section("Sites, the worst first", _sites(table, describe_marks(found))),
         ]
     parts.append(f"<p>Made on {escape(made)}.</p>")
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>fleet: ecl2o</title>\n<style>{PAGE_CSS}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(parts)
-        + "\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
+    return html_page("fleet: ecl2o", parts)
 
 
 def _failures(table: pd.DataFrame) -> str:
@@ -146,7 +139,7 @@ def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
     with apply_style():
         draw_distributions(table).savefig(file, format="svg", metadata={"Date": None})
     data = base64.b64encode(file.getvalue()).decode("ascii")
-    told = "".join(
+    quantile_items = "".join(
         f"<dt>{label}</dt><dd>" + ", ".join(f"{name} {value:.3f}" for name, value in found[key].items()) + "</dd>"
         for key, label in (("average_cost", "average cost"), ("competitive_ratio", "worst day"))
     )
@@ -154,7 +147,7 @@ def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
     return (
         f'<figure>\n<img src="data:image/svg+xml;base64,{data}" alt="Distribution of costs and ratios over sites">\n'
         "<figcaption>Average cost in units of the oracle's; the worst day's cost over its optimum.</figcaption>\n</figure>"
-        f'<dl class="terms">{told}</dl>{promises}'
+        f'<dl class="terms">{quantile_items}</dl>{promises}'
     )
 
 

@@ -27,7 +27,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what only writin
 def atomic_folder(path: Path, option: str = "--out") -> Iterator[Path]:
     """A temporary folder that takes the place of `path` when the block ends well, and vanishes when it does not.
 
-    A folder that holds anything but a report of ours is not replaced. This is refused before the block runs, and again after.
+    Raises `ValueError`, before and after the block, if the folder holds anything but a report of ours.
     `option` is what chooses the path.
     """
     path = Path(os.path.abspath(path))

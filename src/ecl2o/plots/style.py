@@ -11,6 +11,7 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,19 @@ code { font-size: .92em; }
   pre { white-space: pre-wrap; font-size: 7.5pt; }
 }
 """
+
+
+def html_page(title: str, parts: Sequence[str]) -> str:
+    """Return a page that needs nothing but itself, on a screen or on paper."""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{PAGE_CSS}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(parts)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def html_section(title: str, content: str) -> str:
+    """Return a section of a page."""
+    return f"<section>\n<h2>{escape(title)}</h2>\n{content}\n</section>"
