@@ -154,7 +154,7 @@ def serve(
     access: Access,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until the process is told to stop.
+    """Serve until the process is stopped.
 
     Args:
         store: URL of the store.
