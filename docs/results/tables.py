@@ -266,8 +266,8 @@ CLAIMS: tuple[tuple[str, Callable[[str], str], str], ...] = (
     (
         "5b: R-OBD's competitive ratio is very low, close to the lower bound of any online algorithm",
         lambda run: of(run, "r-obd", "competitive_ratio"),
-        "reproduced: it is 1 + r, the least that anybody can promise where curvature is constant; the lower bound 3.70 needs "
-        "curvature that changes ([E21](errata.md#e21))",
+        "reproduced: it is 1 + r, the smallest ratio possible under constant curvature; the lower bound 3.70 needs "
+        "varying curvature ([E21](errata.md#e21))",
     ),
     ("5a: R-OBD's average cost is very large", lambda run: of(run, "r-obd"), "reproduced"),
     (
