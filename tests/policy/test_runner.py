@@ -290,7 +290,7 @@ def test_no_answer_is_said_and_changes_nothing():
     runner.step([4.0])
     before = bits(runner.state_dict())
     for context in (-1.0, 1e200):  # to the one there is no action, and the bill of the other overflows
-        with pytest.raises(FloatingPointError, match=r"\(-1\)"):
+        with pytest.raises(FloatingPointError, match="no finite"):
             runner.step([context])
         assert bits(runner.state_dict()) == before
 
