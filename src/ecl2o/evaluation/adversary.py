@@ -29,13 +29,13 @@ _REACHED = 1e-12  # a promise is taken to be reached, relative
 
 def measure_ratio(agent: AbstractAgent, problem: Problem, instance: Instance) -> float:
     """Cost over the oracle's cost, both played."""
-    bills = rollout(agent, problem, instance).cost, oracle(problem, instance).cost
-    return float(_ratio_of(bills, problem, instance))
+    costs = rollout(agent, problem, instance).cost, oracle(problem, instance).cost
+    return float(_ratio_of(costs, problem, instance))
 
 
 @eqx.filter_jit
-def _ratio_of(bills: tuple[Float[Array, ""], Float[Array, ""]], problem: Problem, instance: Instance):
-    return cost_ratio(*drop_rounding_costs(jnp.stack(bills), problem, instance.x0, instance.contexts))
+def _ratio_of(costs: tuple[Float[Array, ""], Float[Array, ""]], problem: Problem, instance: Instance):
+    return cost_ratio(*drop_rounding_costs(jnp.stack(costs), problem, instance.x0, instance.contexts))
 
 
 def search_worst_case(
@@ -50,8 +50,8 @@ def search_worst_case(
 ) -> tuple[float, Instance]:
     """The largest ratio found in the region, with its instance: ascent of `steps` steps from each start.
 
-    Before that, contexts equal to x0, where the oracle pays nothing: whoever moves there has an infinite ratio. Where a start has
-    the largest ratio that there can be, the `ceiling`, there is nothing to search for.
+    Before that, contexts equal to x0, where the oracle pays nothing: an agent that moves there has an infinite ratio. Where a
+    start has the largest ratio that there can be, the `ceiling`, there is nothing to search for.
     """
     here = np.asarray(x0)
     if x0.shape[0] == low.shape[1] and ((np.asarray(low) <= here) & (here <= np.asarray(high))).all():
@@ -66,7 +66,7 @@ def search_worst_case(
 
     found, scores = map(np.asarray, _ascend_from_all(agent, problem, x0, low, high, starts, steps))
     if not (scores > -np.inf).any():
-        raise ValueError(f"{type(agent).__name__} has no finite bill on any of the {len(starts)} instances tried.")
+        raise ValueError(f"{type(agent).__name__} has no finite cost on any of the {len(starts)} instances tried.")
     instance = Instance(x0, found[np.argmax(scores)])
     return measure_ratio(agent, problem, instance), instance
 

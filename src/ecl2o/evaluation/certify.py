@@ -60,7 +60,7 @@ def certify(
     """The worst ratio of cost to the oracle's over all instances of `horizon` steps that start at x0 = 0.
 
     Where the agent is linear by structure (`AbstractAgent.is_linear`), on quadratics of constant curvature without bounds, the
-    answer is exact: both bills are quadratic forms of the contexts, and the ratio is their largest generalized eigenvalue. It
+    answer is exact: both costs are quadratic forms of the contexts, and the ratio is their largest generalized eigenvalue. It
     is said only if its instance, played, has that ratio, and if the forms confirm that none has more. In any other case it is
     the worst found by projected gradient ascent, `steps` steps from each of `starts` places, over contexts between the two
     bounds `contexts`: a lower bound, as the instance shows. By default these are -1 and 1, or those within which the agent's
@@ -134,7 +134,7 @@ def _ceiling(promise: Promise | None, horizon: int) -> float:
 def _exact_certificate(
     agent: AbstractAgent, problem: Problem, x0: Float[Array, " d"], horizon: int
 ) -> Certificate | None:
-    """The largest eigenvalue of a linear agent's bill relative to the oracle's; None where rounding stands in the way.
+    """The largest eigenvalue of a linear agent's cost relative to the oracle's; None where rounding stands in the way.
 
     From below it is shown by playing the eigenvector, small and large, from above by a Cholesky factor of (1 + 1e-8) ratio times
     the oracle's form less the agent's, which would not be there if some contexts had a larger ratio.

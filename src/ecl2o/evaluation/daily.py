@@ -1,7 +1,7 @@
 """Continuous testing, scored: an agent day after day beside the oracle (docs/reproduction.md).
 
-Costs are normalised by one common number, the bed's unit: in the paper's studies the mean daily cost of the daily oracle, which
-runs continuously in the same way; for one's own series that of the optimum of all days together, below which nobody comes.
+Costs are divided by one unit: in the paper's studies the mean daily cost of the daily oracle, which runs continuously in the
+same way; for one's own series that of the optimum of all days together, so that 1 is the optimum.
 Ratios are by day, against the oracle from the *same* x_0 (erratum E22).
 """
 
@@ -22,20 +22,20 @@ from ecl2o.offline import oracle, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, concrete_value, strip_weak_types, to_device, to_host
 from ecl2o.running import rollout_days
-from ecl2o.running.days import split_by_day
+from ecl2o.running.rollout import split_by_day
 
 
 class TestDays(eqx.Module):
-    """Consecutive days, what is known before them, and the daily oracle's bill: the same for all agents.
+    """Consecutive days, what is known before them, and the daily oracle's cost: the same for all agents.
 
-    Where the oracle did not converge its bill is not the optimum, and nothing measured by it is a result.
+    Figures are invalid if the oracle did not converge.
 
     Args:
         problem: what is decided.
         x0: (d,), the action in force before the first day.
         days: (n, T, q), consecutive days.
         history: (H, q), the contexts before the first day; None: there are none.
-        oracle_cost: (n,), the daily oracle's bill, made by `TestDays.of`.
+        oracle_cost: (n,), the daily oracle's cost, made by `TestDays.of`.
         oracle_unconverged: its steps that did not converge. Default: none.
         whole_span_optimum: the optimum of all days as one run, cut into days, if it is the unit of cost.
             Default: the daily oracle is the unit.
@@ -59,14 +59,14 @@ class TestDays(eqx.Module):
         cost = concrete_value(runs.cost)
         if cost is not None and not np.isfinite(cost).all():
             raise ValueError(
-                f"the bills of these days are not finite (contexts of up to {np.abs(days).max():g}); use another unit."
+                f"the costs of these days are not finite (contexts of up to {np.abs(days).max():g}); use another unit."
             )
         past = None if history is None else to_device(history)
         return cls(problem, x0, days, past, runs.cost, UnconvergedCounts.count(runs.converged, runs.converged))
 
     @classmethod
     def with_whole_span_optimum(cls, problem: Problem, x0, days, history=None) -> "TestDays":
-        """The same, with the optimum of the whole span as the unit of cost: from the same x0, nobody comes below 1.
+        """Return test days with the optimum of the whole span as the unit of cost, so that 1 is the optimum.
 
         It does not depend on where days begin, and hardly on the first and the last of them.
 
@@ -110,10 +110,10 @@ class DailyScore(eqx.Module):
         x0: (n, d), where each day began.
         cost: (n,), what each day cost.
         ratio: (n,), over the optimum of the day from the same x0.
-        average_cost: the mean daily cost, over the bed's unit.
+        average_cost: the mean daily cost, over the unit of the test days.
         prediction_error: of the advice; None without any.
         unconverged: how many steps are no result. Default: none.
-        optimum: (n,), that of each day, from the same x0; None where nobody kept it.
+        optimum: (n,), that of each day, from the same x0; None if unknown.
     """
 
     runs: Trajectory
@@ -179,7 +179,7 @@ def _all_days(agents: AbstractAgent, test_days: TestDays) -> tuple[Trajectory, F
 
 
 def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], test_days: TestDays) -> DailyScore:
-    """The score of runs through the days of a bed, each from its x0.
+    """Score runs through the days, each from its x0.
 
     The prediction error is the mean squared distance of the advice from the day's oracle, over the oracle's mean cost (the
     ratio of means, finite where single days have an optimum of zero); None for agents without advice.
@@ -194,20 +194,20 @@ def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], test_days: Test
     )
 
 
-def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], beds: Sequence[TestDays]) -> list[DailyScore]:
-    """The same for a bed each, all of one structure and shape, in one program.
+def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], sites: Sequence[TestDays]) -> list[DailyScore]:
+    """Score the runs of many sites of one shape in one program.
 
     Args:
-        runs: what was played, with a leading axis for the beds and one for days.
+        runs: what was played, with a leading axis for the sites and one for days.
         starts: (k, n, d), where each day began.
-        beds: on which days, k of them.
+        sites: the test days of each of the k sites.
     """
-    places = [(test_days.problem, test_days.x0, test_days.days, test_days.unit) for test_days in beds]
+    places = [(test_days.problem, test_days.x0, test_days.days, test_days.unit) for test_days in sites]
     problem, x0, days, unit = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
     runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where cutting an array costs nothing
     measured = jax.tree.map(np.asarray, _measured_each(problem, x0, days, unit, runs.cost, starts))
     parts = (
-        (jax.tree.map(lambda leaf, i=i: leaf[i], part) for part in (runs, starts, measured)) for i in range(len(beds))
+        (jax.tree.map(lambda leaf, i=i: leaf[i], part) for part in (runs, starts, measured)) for i in range(len(sites))
     )
     return [_score(*part) for part in parts]
 
@@ -225,7 +225,7 @@ class _Measured(eqx.Module):
 @eqx.filter_jit
 def _measured(problem: Problem, x0, days, unit, cost, starts) -> _Measured:
     best = jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
-    cost, least, unit = (metrics.drop_rounding_costs(bill, problem, x0, days) for bill in (cost, best.cost, unit))
+    cost, least, unit = (metrics.drop_rounding_costs(each, problem, x0, days) for each in (cost, best.cost, unit))
     average = metrics.cost_ratio(jnp.mean(cost), jnp.mean(unit))
     return _Measured(best.actions, best.cost, best.converged, metrics.cost_ratio(cost, least), average)
 

@@ -18,9 +18,9 @@ TAIL_PERCENTILES = (90.0, 95.0, 99.0, 99.5)
 def drop_rounding_costs(
     cost: Float[Array, "*n"], problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "*m T q"]
 ) -> Float[Array, "*n"]:
-    """Bills of T steps, with 0 for those that are no more than what rounding the actions costs.
+    """Return costs of T steps, with 0 for those no larger than the cost of rounded actions.
 
-    On a constant series all of them are. A move between two rounded actions is billed as the problem bills any move.
+    On a constant series all of them are. A move between two rounded actions costs what any move costs.
 
     >>> import jax.numpy as jnp
     >>> from ecl2o.problem import LinearSwitching, SquaredTracking

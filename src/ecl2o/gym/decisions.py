@@ -31,9 +31,9 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         problem: what is decided.
         instances: draws an instance from a NumPy generator, or a set of instances, (n, T, q), to draw from.
         actions: (low, high) of the action space where the problem has no bounds of its own. Agents that explore need some.
-            They describe the space; the bill of an action outside is still the problem's.
+            They describe the space; the cost of an action outside is still the problem's.
 
-    `info` of a step: `hitting` and `switching`, its two costs, and `cost`, the bill of the episode so far.
+    `info` of a step: `hitting` and `switching`, its two costs, and `cost`, that of the episode so far.
 
     >>> from ecl2o.problem import Box, Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1), Box(0.0, 1.0))
@@ -66,7 +66,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     def instance(self) -> Instance:
         """The episode's instance, what comes included: for scoring and for guards, never for agents."""
         if self._instance is None:
-            raise gymnasium.error.ResetNeeded("reset the environment first: no episode has begun.")
+            raise gymnasium.error.ResetNeeded("call reset first: there is no episode.")
         return self._instance
 
     @property
@@ -131,10 +131,10 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
             raise ValueError(f"an action is {self._previous.shape[0]} finite number(s), got {action!r}.")
         played, hitting, switching = map(np.asarray, _bill(self.problem, given, self.context, self._previous))
         self._previous, self._steps = played, self._steps + 1
-        bill = float(hitting) + float(switching)
-        self._cost += bill
+        cost = float(hitting) + float(switching)
+        self._cost += cost
         info = {"hitting": float(hitting), "switching": float(switching), "cost": self._cost}
-        return self._observation(), -bill, self._steps == self.horizon, False, info
+        return self._observation(), -cost, self._steps == self.horizon, False, info
 
     def _observation(self) -> np.ndarray:
         left = 1 - self._steps / self.horizon

@@ -3,8 +3,7 @@
 Knows agents, forecasters and problems; knows nothing of metrics, training or files.
 """
 
-from ecl2o.running.days import rollout_days, stream_days
-from ecl2o.running.rollout import rollout, rollout_batch
+from ecl2o.running.rollout import rollout, rollout_batch, rollout_days, stream_days
 from ecl2o.running.screening import Screen, plausible_range
 from ecl2o.running.stepper import Step, Stepper
 

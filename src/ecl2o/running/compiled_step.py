@@ -1,6 +1,4 @@
-"""How much memory a stream takes, told from its traced programs before anything is made.
-
-A stepper as compiled functions of a few flat arrays.
+"""Compile a stepper to functions of a few flat arrays, and estimate its memory from the traced programs.
 
 What a call costs is mostly the number of arrays that go in and out, not the arithmetic: a network behind the calibrator has
 dozens, and handing them over one by one takes three times as long as the step. So everything is packed into one vector for
@@ -88,7 +86,7 @@ class RunShape:
 
 @dataclasses.dataclass(frozen=True)
 class StepFunctions:
-    """`begin(arrays, x0, history) -> (shared, carried)`, and `share(arrays) -> shared` for runs that have begun;
+    """`begin(arrays, x0, history) -> (shared, carried)`, and `share(arrays) -> shared` for runs that have started;
     `advance(shared, carried, context) -> carried`;
     `inspect(shared, carried, context) -> Info`, what the agent says about that step, `play`, both in one: (carried, Info), and
     `figures`, of what it says only its own figures, by name.
@@ -108,7 +106,7 @@ class StepFunctions:
 
 class StepOutput(NamedTuple):
     """What the last step made, as the first carried vector tells it: the action, its hitting and switching cost, 1 if a solve did
-    not converge; and, where contexts are screened, 1 if this one was not believed, and the context that was used.
+    not converge; and, where contexts are screened, 1 if this one was replaced, and the context that was used.
     """
 
     action: np.ndarray
@@ -124,7 +122,7 @@ class StepOutput(NamedTuple):
 
     @staticmethod
     def costs_length(screened: bool) -> int:
-        """How many numbers a bill has."""
+        """How many costs and flags there are."""
         return 4 if screened else 3
 
     @classmethod

@@ -1,7 +1,4 @@
-"""What differs from site to site, or from run to run, is on a leading axis of every array.
-
-Run an agent through one instance, or through a set of them.
-"""
+"""Run an agent through one instance, a batch of them, or day after day."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -10,12 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ecl2o.agents import AbstractAgent, Start
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster, Exact
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import cast_floats
+from ecl2o.problem.arrays import AnyArray, cast_floats, to_device, to_host
 from ecl2o.running.stepper import Stepper, StepperState
 
 Tree = TypeVar("Tree")
@@ -59,7 +56,7 @@ def rollout(
     forecaster: AbstractForecaster | None = None,
     key: PRNGKeyArray | None = None,
 ) -> Trajectory:
-    """Let the agent act through one instance.
+    """Run the agent through one instance.
 
     Works in the precision of `instance.x0`, and can be jitted, vmapped and differentiated.
 
@@ -71,7 +68,10 @@ def rollout(
         key: for forecasters that draw noise.
 
     Returns:
-        Actions (T, d), bills (T,), and what the agent said at each step.
+        Actions (T, d), costs (T,), and the agent's report on each step.
+
+    Raises:
+        ValueError: Problem, agent and instance do not fit each other, or a concrete value is out of range.
 
     >>> from ecl2o.agents import Greedy
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking
@@ -106,7 +106,7 @@ def _read(forecaster, instance, window, key):
 def rollout_batch(
     agent: AbstractAgent, problem: Problem, instances: Instance, agent_axes: PyTree[int | None] = None
 ) -> Trajectory:
-    """A set of instances at once: what `jax.vmap` of `rollout` gives, laid out for training.
+    """Run a batch of instances: what `jax.vmap` of `rollout` gives, laid out for training.
 
     The loop over time is outside and the map over instances inside, with the instance axis last, so that the features of a
     network are rows and its layers are products of a weight matrix with a matrix of instances. On CPU that is about twice as
@@ -124,24 +124,117 @@ def rollout_batch(
     if agent.lookahead:
         return jax.vmap(lambda a, s: rollout(a, problem, s), in_axes=(agent_axes, 0))(agent, instances)
     agent, problem = cast_floats((agent, problem), instances.x0.dtype)
-    axes: dict[str, Any] = {"action": -1, "step": None, "horizon": None, "agent": -1, "forecaster": None}
-    one_clock = StepperState(**axes)
+
+    # The instances share one clock, (step, horizon); each has its own (action, agent state).
+    def split(state):
+        return (state.action, state.agent), (state.step, state.horizon)
 
     def begin(agent, x0, history):
-        return Stepper(agent, problem).init(Start(x0, history, instances.horizon))
+        return split(Stepper(agent, problem).init(Start(x0, history, instances.horizon)))
 
-    def advance(agent, state, context):
-        return Stepper(agent, problem).step(state, context)
+    def advance(agent, own, clock, context):
+        state, step = Stepper(agent, problem).step(StepperState(own[0], *clock, own[1], None), context)
+        return *split(state), (step.action, step.info)
 
     def step_all(states, contexts):
-        along = jax.vmap(advance, in_axes=(agent_axes, one_clock, -1), out_axes=(one_clock, -1))
-        states, steps = along(agent, states, contexts)
-        return states, (steps.action, steps.info)
+        along = jax.vmap(advance, in_axes=(agent_axes, -1, None, -1), out_axes=(-1, None, -1))
+        *states, record = along(agent, *states, contexts)
+        return tuple(states), record
 
-    begin_all = jax.vmap(begin, in_axes=(agent_axes, -1, -1), out_axes=one_clock)
+    begin_all = jax.vmap(begin, in_axes=(agent_axes, -1, -1), out_axes=(-1, None))
     states = begin_all(agent, instances.x0.T, jnp.moveaxis(instances.past, 0, -1))
     _, trace = jax.lax.scan(step_all, states, jnp.moveaxis(instances.contexts, 0, -1))
     actions, info = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), trace)
-    # Billed all at once: a bill inside the loop is one more thing to differentiate at each of its steps.
+    # Costs are computed at once: inside the loop they would be differentiated at each step.
     hitting, switching = jax.vmap(problem.costs)(instances.x0, actions, instances.contexts)
     return Trajectory(actions, hitting, switching, info.advice, info.converged, info)
+
+
+def rollout_days(
+    agent: AbstractAgent,
+    problem: Problem,
+    x0: Float[AnyArray, " d"],
+    days: Float[AnyArray, "n T q"],
+    history: Float[AnyArray, "H q"] | None = None,
+    forecaster: AbstractForecaster | None = None,
+    key: PRNGKeyArray | None = None,
+) -> tuple[Trajectory, Float[Array, "n d"]]:
+    """Run an agent day after day; each day starts from its own last action of the day before.
+
+    The agent restarts every day on the last H contexts before that day.
+
+    Args:
+        agent: who decides.
+        problem: what is decided.
+        x0: (d,), the action in force before the first day.
+        days: (n, T, q), consecutive days.
+        history: (H, q), the contexts before the first day. Default: none, on any day.
+        forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the day's future.
+        key: for forecasters that draw noise; each day has its own.
+
+    Returns:
+        The runs with a leading day axis, and the x0 of each day (n, d).
+    """
+    first = Instance(x0, to_host(days)[0], history)
+    problem.check(first)
+    agent.check(problem, Start(first.x0, first.past, first.horizon))
+    return _rollout_days(agent, problem, first, to_device(days).astype(first.x0.dtype), forecaster, key)
+
+
+@eqx.filter_jit
+def _rollout_days(agent, problem, first, days, forecaster, key):
+    seen = first.past.shape[0]
+
+    def one_day(carry, today):
+        start, past = carry
+        contexts, day = today
+        noise = None if key is None else jax.random.fold_in(key, day)
+        run = rollout(agent, problem, Instance(start, contexts, past), forecaster, noise)
+        past = jnp.concatenate([past, contexts])[contexts.shape[0] :] if seen else past
+        return (run.actions[-1], past), (run, start)
+
+    _, (runs, starts) = jax.lax.scan(one_day, (first.x0, first.past), (days, jnp.arange(days.shape[0])))
+    return runs, starts
+
+
+def stream_days(
+    agent: AbstractAgent,
+    problem: Problem,
+    x0: Float[AnyArray, " d"],
+    days: Float[AnyArray, "n T q"],
+    history: Float[AnyArray, "H q"] | None = None,
+    forecaster: AbstractForecaster | None = None,
+    key: PRNGKeyArray | None = None,
+) -> tuple[Trajectory, Float[Array, "n d"]]:
+    """Run an agent through consecutive days as one long run, as the streaming runner does.
+
+    What promises for a day, or was trained on days, goes in `agents.Periodic`.
+
+    Args:
+        agent: who decides.
+        problem: what is decided.
+        x0: (d,), the action in force before the first day.
+        days: (n, T, q), consecutive days.
+        history: (H, q), the contexts before the first day. Default: none.
+        forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the future.
+        key: for forecasters that draw noise.
+
+    Returns:
+        The runs with a leading day axis, and the x0 of each day (n, d).
+    """
+    n, T, q = days.shape
+    whole = Instance(x0, to_host(days).reshape(n * T, q), history)
+    problem.check(whole)
+    agent.check(problem, Start(whole.x0, whole.past, whole.horizon))
+    return _stream_days(agent, problem, whole, n, forecaster, key)
+
+
+@eqx.filter_jit
+def _stream_days(agent, problem, whole, n, forecaster, key):
+    return split_by_day(rollout(agent, problem, whole, forecaster, key), whole.x0, n)
+
+
+def split_by_day(run: Trajectory, x0: Float[Array, " d"], days: int) -> tuple[Trajectory, Float[Array, "n d"]]:
+    """Cut a run into its days; return them and the x0 of each."""
+    runs = jax.tree.map(lambda leaf: leaf.reshape(days, -1, *leaf.shape[1:]), run)
+    return runs, jnp.concatenate([x0[None], runs.actions[:-1, -1]])

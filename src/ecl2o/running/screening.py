@@ -32,10 +32,10 @@ class ScreenState(NamedTuple):
 
 
 class Screen(eqx.Module):
-    """Which readings are believed.
+    """A rule that replaces implausible readings.
 
     A number that is missing (NaN or infinite) or outside of its range is replaced by the last one that was plausible, each of
-    the q numbers by itself. A *lasting* change is believed: the `patience`-th implausible reading in a row is taken as it is, and
+    the q numbers by itself. A *lasting* change is accepted: the `patience`-th implausible reading in a row is taken as it is, and
     from then on the interval that the run spans, widened on both sides by its width or the range's, whichever is more, is
     plausible beside the range. Missing readings neither count nor interrupt a run.
 
@@ -45,8 +45,8 @@ class Screen(eqx.Module):
         patience: implausible readings in a row that make a new level.
 
     >>> screen = Screen(low=[0.0], high=[10.0], patience=3)
-    >>> used, stood_in = screen.through(jnp.array([[4.0], [4000.0], [5.0], [50.0], [51.0], [52.0], [53.0]]))
-    >>> used.ravel().tolist(), stood_in.ravel().tolist()
+    >>> used, replaced = screen.through(jnp.array([[4.0], [4000.0], [5.0], [50.0], [51.0], [52.0], [53.0]]))
+    >>> used.ravel().tolist(), replaced.ravel().tolist()
     ([4.0, 4.0, 5.0, 5.0, 5.0, 52.0, 53.0], [False, True, False, True, True, False, False])
     """
 
@@ -94,8 +94,8 @@ class Screen(eqx.Module):
         )
         lasting = implausible & (run >= self.patience)
         margin = jnp.maximum(run_high - run_low, self.high - self.low)
-        stood_in = missing | (implausible & ~lasting)
-        used = jnp.where(stood_in, state.used, reading)
+        replaced = missing | (implausible & ~lasting)
+        used = jnp.where(replaced, state.used, reading)
         after = ScreenState(
             used,
             jnp.where(lasting, 0, run),
@@ -104,7 +104,7 @@ class Screen(eqx.Module):
             jnp.where(lasting, run_low - margin, state.level_low),
             jnp.where(lasting, run_high + margin, state.level_high),
         )
-        return after, used, stood_in
+        return after, used, replaced
 
     def past(self, history: Float[Array, "H q"]) -> tuple[ScreenState, Float[Array, "H q"], Bool[Array, "H q"]]:
         """The state after contexts that came before, those to use, and which numbers were replaced.
@@ -117,11 +117,11 @@ class Screen(eqx.Module):
         state = state._replace(used=jnp.clip(jnp.nan_to_num(history[0]), self.low, self.high))
 
         def see(state, reading):
-            state, used, stood_in = self.step(state, reading)
-            return state, (used, stood_in)
+            state, used, replaced = self.step(state, reading)
+            return state, (used, replaced)
 
-        state, (used, stood_in) = jax.lax.scan(see, state, history)
-        return state, used, stood_in
+        state, (used, replaced) = jax.lax.scan(see, state, history)
+        return state, used, replaced
 
     @eqx.filter_jit
     def through(self, readings: Float[Array, "T q"]) -> tuple[Float[Array, "T q"], Bool[Array, "T q"]]:

@@ -14,7 +14,7 @@ from ecl2o.running.screening import Screen, ScreenState
 
 
 class Step(eqx.Module):
-    """One decision and its bill: f(x_t, y_t), c(x_t, x_{t-1}), and what the agent says about it.
+    """One decision, its costs f(x_t, y_t) and c(x_t, x_{t-1}), and the agent's report.
 
     Args:
         action: (d,), x_t.
@@ -53,7 +53,7 @@ class Stepper(eqx.Module):
         problem: what is decided.
         forecaster: asked only by agents with a lookahead. It knows the past only, or it has read its instance
             (`AbstractClairvoyantForecaster.prepare`).
-        screen: which contexts are believed; agent, forecaster and bill know only what it lets through. None: all.
+        screen: Replaces implausible contexts before agent, forecaster and costs see them. Default: None.
 
     >>> import jax.numpy as jnp
     >>> from ecl2o.agents import Greedy
@@ -94,22 +94,22 @@ class Stepper(eqx.Module):
         return StepperState(start.x0, jnp.zeros((), int), horizon, state, memory, screened)
 
     def step(self, state: StepperState, context: Float[Array, " q"]) -> tuple[StepperState, Step]:
-        """See a context, act, and be billed."""
-        screen, stood_in = None, None
+        """See a context, act, and compute the costs."""
+        screen, replaced = None, None
         if self.screen is not None:
             assert state.screen is not None
-            screen, context, stood_in = self.screen.step(state.screen, context)
+            screen, context, replaced = self.screen.step(state.screen, context)
         memory, forecast = self._forecast(state, context)
         remaining = None if state.horizon is None else state.horizon - 1 - state.step
         observation = Observation(context, state.action, state.step, remaining, forecast)
         inner, action, info = self.agent.step(self.problem, state.agent, observation)
-        bill = self.problem.hitting(action, context), self.problem.switching(action, state.action)
+        costs = self.problem.hitting(action, context), self.problem.switching(action, state.action)
         return StepperState(action, state.step + 1, state.horizon, inner, memory, screen), Step(
-            action, *bill, info, stood_in
+            action, *costs, info, replaced
         )
 
     def _forecast(self, state: StepperState, context: Float[Array, " q"]) -> tuple[Any, Float[Array, "w q"] | None]:
-        """The forecaster's memory after this context, and its predictions; nothing where nobody asks."""
+        """The forecaster's memory after this context, and its predictions; None for agents without a lookahead."""
         if self.agent.lookahead == 0:
             return state.forecaster, None
         if isinstance(self.forecaster, AbstractPreparedForecast):
