@@ -133,13 +133,14 @@ def rollout_batch(
         return split(Stepper(agent, problem).init(Start(x0, history, instances.horizon)))
 
     def advance(agent, own, clock, context):
-        state, step = Stepper(agent, problem).step(StepperState(own[0], *clock, own[1], None), context)
+        before = StepperState(own[0], clock[0], clock[1], own[1], None)
+        state, step = Stepper(agent, problem).step(before, context)
         return *split(state), (step.action, step.info)
 
     def step_all(states, contexts):
         along = jax.vmap(advance, in_axes=(agent_axes, -1, None, -1), out_axes=(-1, None, -1))
-        *states, record = along(agent, *states, contexts)
-        return tuple(states), record
+        own, clock, record = along(agent, states[0], states[1], contexts)
+        return (own, clock), record
 
     begin_all = jax.vmap(begin, in_axes=(agent_axes, -1, -1), out_axes=(-1, None))
     states = begin_all(agent, instances.x0.T, jnp.moveaxis(instances.past, 0, -1))
