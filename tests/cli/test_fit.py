@@ -45,8 +45,8 @@ def test_the_promise_is_kept_and_reported(fitted):
     assert row["promise"] == ec.Promise(2.2, period=STEPS).to_json()
     assert row["promise_kept"] is True
     assert row["competitive_ratio"] <= row["live_ratio"] * (1 + 1e-9) <= 2.2 * (1 + 2e-9)
-    bills = fitted.report["bills"]
-    assert bills["mean_day"] <= bills["dearest_day"] <= bills["allowed"]
+    costs = fitted.report["costs"]
+    assert costs["mean_day"] <= costs["highest_day"] <= costs["allowed"]
 
 
 def test_the_policy_knows_its_columns_its_day_and_the_end_of_the_series(fitted):

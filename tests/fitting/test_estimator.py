@@ -127,9 +127,9 @@ def test_a_repaired_frame_says_so(frame):
 
 
 def test_settings_that_do_not_go_together_are_refused(frame):
-    with pytest.raises(ValueError, match="go with a promise"):
+    with pytest.raises(ValueError, match="promise"):
         ec.fit_series(frame, per="day")
-    with pytest.raises(ValueError, match="both or neither"):
+    with pytest.raises(ValueError, match="training_days"):
         ec.fit_series(frame, training_days=3)
     with pytest.raises(DataError, match="columns must name"):
         ec.fit_series(frame, columns=["y1"])
@@ -155,7 +155,7 @@ def test_a_column_of_weights(frame):
     np.testing.assert_array_equal(fitted.step(week[["y0", "price"]].iloc[0]).shape, (1,))
     assert len(fitted.plot()[0].get_lines()) == 2
     matplotlib.pyplot.close("all")
-    with pytest.raises(DataError, match="no column is said to hold them"):
+    with pytest.raises(DataError, match="weight_column"):
         ec.fit_series(frame, weights=(0.4, 2.0), advisor="r-obd", **SMALL)
     with pytest.raises(DataError, match="columns must name columns of the frame"):
         ec.fit_series(frame, columns=["y0"], weight_column="price", advisor="r-obd", **SMALL)
