@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Concepts
 #
-# Six words carry the library: problem, agent, advisor, calibrator, guard, promise. Every picture on this page is drawn by the code above it when the page is built.
+# Six terms are enough to read the rest: problem, agent, advisor, calibrator, guard, promise. The
+# [glossary](glossary.md) has all others. Each figure is drawn by the code above it when the site is built.
 
 # %%
 import jax
@@ -15,8 +16,9 @@ jax.config.update("jax_enable_x64", True)
 # %% [markdown]
 # ## Problem
 #
-# At every step a *context* y_t arrives, an *action* x_t is due at once, and the bill is f(x_t, y_t) + c(x_t, x_{t-1}): the *hitting cost* for what you do now, the
-# *movement cost* for changing your mind. α says how dear movement is. Cheap movement follows every context; dear movement waits.
+# At every step a *context* y_t arrives and you choose an *action* x_t at once. You pay f(x_t, y_t) + c(x_t, x_{t-1}): the
+# *hitting cost* of the action for this context, and the *switching cost* of the change. α is the price of a change. If
+# changes are cheap, the best actions follow every context; if they are expensive, the best actions wait.
 
 # %%
 contexts = 0.5 + 0.35 * jnp.sign(jnp.sin(jnp.arange(36.0) / 4.5))
@@ -30,12 +32,14 @@ axes.set(xlabel="step")
 _ = axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 # %% [markdown]
-# The *oracle* (above) knows all contexts in advance. What you pay over what it pays is a *ratio*; the largest ratio over all sequences of contexts is the *competitive ratio*.
+# The *oracle* (above) knows all contexts in advance. Your cost divided by the oracle's is a *ratio*; the largest ratio over
+# all sequences of contexts is the *competitive ratio*.
 #
 # ## Agents
 #
-# Everything that acts is an *agent*. An *expert* is one with a proven ratio, R-OBD above all. An *advisor* is an agent in the role of the one who proposes, usually a learned
-# one. A *calibrator* turns advice into an action that lies between advice and expert; *trust* says where.
+# Everything that acts is an *agent*. An *expert* is an agent with a proven ratio, such as R-OBD. An *advisor* is an agent
+# whose actions are taken as advice; usually it is learned. A *calibrator* turns advice into an action between the advice and
+# the expert's action; *trust* sets how close to the advice.
 
 # %%
 problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -53,8 +57,9 @@ _ = axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5,
 # %% [markdown]
 # ## Guards
 #
-# A calibrator bounds the damage if the advice is not too wrong. A *guard* bounds it whatever the advice. It works out which actions can still be paid for, however the contexts
-# go on, plays the advice where it is one of them, and moves it inside where not.
+# A calibrator bounds the cost as long as the advice is not too wrong. A *guard* bounds it for any advice. At every step it
+# computes the set of actions from which it can still keep its promise for any future contexts. Advice inside this set is
+# played as it is; other advice is moved into the set.
 
 # %%
 mad = ec.advisors.Fixed(jnp.where(jnp.arange(36) % 12 < 6, 2.0, -1.0)[:, None])
@@ -64,7 +69,7 @@ axes[0].plot(mad.actions, color="#D55E00", linestyle=":", label="advice")
 axes[0].plot(guarded.actions, color="#0072B2", label="played")
 axes[0].step(range(36), contexts, color="#767676", where="mid", label="context")
 axes[0].legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
-axes[1].plot(guarded.info.details["live_ratio"], color="#0072B2", label="cost over optimum, so far")
+axes[1].plot(guarded.info.details["live_ratio"], color="#0072B2", label="cost / optimum so far")
 axes[1].axhline(2.0, color="black", linestyle="--", label="promise")
 axes[1].set(ylim=(0.9, 2.2))
 _ = axes[1].legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
@@ -72,9 +77,10 @@ _ = axes[1].legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0
 # %% [markdown]
 # ## Promises
 #
-# A *promise* is a sentence about the bill: cost ≤ ratio × reference + allowance, from one beginning of the account to the next. The reference is the optimum (`Competitive`) or
-# an expert (`Guarded`). The account may begin anew every day, every week, every month, or never (`Periodic`). It is a theorem, not a statistic: it holds for every sequence of contexts and for any
-# advice, not for most of them. Nobody can promise less than this, by horizon:
+# A *promise* bounds the cost: cost ≤ ratio × reference + allowance, at every step of a period. The reference is the optimum's
+# cost (`Competitive`) or an expert's (`Guarded`). `Periodic` restarts the promise every day, week or month. A promise is a
+# theorem, not a statistic: it holds for every sequence of contexts and for any advice. The smallest ratio that any online
+# algorithm can promise depends on the horizon:
 
 # %%
 horizons = [1, 2, 3, 4, 6, 8, 12, 24, 48]
@@ -88,5 +94,6 @@ _ = axes.legend(frameon=False)
 # %% [markdown]
 # ## From a policy to its use
 #
-# A *policy* is an agent with its problem, its forecaster, its history and a *contract*: what columns it expects, how far apart the steps are, what it promises. It travels as one file. A
-# `Runner` steps it, the [service](service.md) steps many, and both survive a crash. What follows from all that, room by room, is in the [architecture](architecture.md).
+# A *policy* is an agent with its problem, forecaster, history and a *contract*: the columns it expects, the time between
+# steps, what it promises. It is saved as one file. A `Runner` steps one policy through a live stream, the
+# [service](service.md) steps many; both resume after a crash. The [architecture](architecture.md) shows where each part lives.

@@ -23,21 +23,21 @@ PROMISE = 2.0
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
 
 
-def guarded(env: gymnasium.Env) -> gymnasium.Env:
-    """Every episode, a day, costs at most twice its optimum."""
+def guard(env: gymnasium.Env) -> gymnasium.Env:
+    """Wrap an environment so that every episode, a day, costs at most twice its optimum."""
     return GuardWrapper(env, PROMISE)
 
 
-def for_baselines(env: gymnasium.Env) -> gymnasium.Env:
-    """What stable-baselines3 likes: actions from -1 to 1, 32 bits, rewards of about 1."""
+def adapt(env: gymnasium.Env) -> gymnasium.Env:
+    """Convert to what stable-baselines3 expects: actions from -1 to 1, 32 bits, rewards of about 1."""
     env = gymnasium.wrappers.RescaleAction(env, np.float32(-1.0), np.float32(1.0))
     seen = gymnasium.spaces.Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
     env = gymnasium.wrappers.TransformObservation(env, lambda observation: observation.astype(np.float32), seen)
     return gymnasium.wrappers.TransformReward(env, lambda reward: 100 * reward)
 
 
-def trained(env: gymnasium.Env, steps: int, seed: int):
-    """PPO with its default settings, but for shorter roll-outs, a faster rate, and little noise: movement is dear."""
+def train(env: gymnasium.Env, steps: int, seed: int):
+    """Train PPO with shorter roll-outs, a faster rate and little noise, since movement is expensive."""
     import torch
     from stable_baselines3 import PPO
 
@@ -45,7 +45,7 @@ def trained(env: gymnasium.Env, steps: int, seed: int):
     started = time.perf_counter()
     agent = PPO(
         "MlpPolicy",
-        for_baselines(env),
+        adapt(env),
         learning_rate=1e-3,
         n_steps=1024,
         gamma=0.97,
@@ -58,13 +58,13 @@ def trained(env: gymnasium.Env, steps: int, seed: int):
     return agent
 
 
-def by(agent) -> Callable[[np.ndarray], np.ndarray]:
-    """A trained agent's action in the problem's own units."""
+def act_by(agent) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a trained agent as a function to actions in the problem's units."""
     return lambda seen: (agent.predict(seen.astype(np.float32), deterministic=True)[0] + 1) / 2
 
 
-def bills(env: gymnasium.Env, act: Callable[[np.ndarray], np.ndarray], days: list[ec.Instance]) -> np.ndarray:
-    """The cost of each day."""
+def run_days(env: gymnasium.Env, act: Callable[[np.ndarray], np.ndarray], days: list[ec.Instance]) -> np.ndarray:
+    """Return the cost of each day."""
     found = []
     for day in days:
         observation, info = env.reset(options={"instance": day})
@@ -90,13 +90,13 @@ def main() -> None:
     def env() -> DecisionEnv:
         return DecisionEnv(PROBLEM, contexts.training_windows(), actions=(0.0, 1.0))
 
-    alone = by(trained(env(), given.steps, given.seed))
-    through = by(trained(guarded(env()), given.steps, given.seed))
+    alone = act_by(train(env(), given.steps, given.seed))
+    through = act_by(train(guard(env()), given.steps, given.seed))
     rows = {
         "R-OBD": np.array([float(ec.rollout(ec.ROBD(), PROBLEM, day).cost) for day in days]),
-        "PPO": bills(env(), alone, days),
-        "PPO, guarded afterwards": bills(guarded(env()), alone, days),
-        "PPO, trained behind the guard": bills(guarded(env()), through, days),
+        "PPO": run_days(env(), alone, days),
+        "PPO, guarded afterwards": run_days(guard(env()), alone, days),
+        "PPO, trained behind the guard": run_days(guard(env()), through, days),
     }
     costly = optima > 1e-9  # a day of one context costs nothing at its best
     print(f"{'':32}average cost   worst of {costly.sum()} days, in units of the optimum")

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A first policy
 #
-# A datacenter is asked, hour by hour, to shed some of its load. Shedding less than asked costs; changing the load costs too.
-# You see the request y_t, you choose x_t at once, and you pay ½ (x_t - y_t)² for missing it and α/2 (x_t - x_{t-1})² for moving.
+# Every hour the grid asks a datacenter to shed some of its load. You see the request y_t and choose x_t at once. Missing the
+# request costs ½ (x_t - y_t)², and changing the load costs α/2 (x_t - x_{t-1})².
 
 # %%
 import jax
@@ -19,7 +19,7 @@ problem = ec.Problem(
 )
 
 # %% [markdown]
-# One day of real weather gives 24 requests. They come with the library, so nothing is fetched.
+# One day of real weather gives 24 requests. The weather is part of the package.
 
 # %%
 contexts = ec.data.weather_contexts()
@@ -27,8 +27,8 @@ x0, days, _ = contexts.test_days()
 day = ec.Instance(x0=x0, contexts=days[16])
 
 # %% [markdown]
-# An *agent* decides. R-OBD is the expert of the field: it needs no data, and nobody has a better worst case. The *oracle* knows the whole day
-# in advance. It is what everybody is measured with, because nobody can pay less.
+# An *agent* decides. R-OBD is the standard expert: it needs no data, and over all strongly convex costs its competitive ratio is
+# the best possible. The *oracle* knows the whole day in advance; its cost is the optimum, and all costs are compared with it.
 
 # %%
 expert = ec.rollout(ec.ROBD(), problem, day)
@@ -37,15 +37,15 @@ print(f"R-OBD pays {expert.cost:.4f}, the oracle {best.cost:.4f}: {expert.cost /
 
 # %%
 figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
-axes.plot(day.contexts[:, 0], color="#767676", label="asked")
+axes.plot(day.contexts[:, 0], color="#767676", label="request")
 axes.plot(expert.actions[:, 0], color="#0072B2", label="R-OBD")
 axes.plot(best.actions[:, 0], color="black", linestyle="--", label="oracle")
 axes.set(xlabel="hour", ylabel="share of load")
 _ = axes.legend(frameon=False)
 
 # %% [markdown]
-# The oracle moves before the request does. R-OBD cannot know, so it follows late and smoothly. How bad can that get? For this agent the answer is
-# exact: the worst of *all* days of 24 hours, with the day itself.
+# The oracle moves before the request does. R-OBD cannot foresee it and follows late and smoothly. How bad can that get? For
+# R-OBD `certify` computes the exact worst case over *all* sequences of 24 contexts, and a day that attains it.
 
 # %%
 worst = ec.certify(ec.ROBD(), problem, horizon=24)
@@ -55,5 +55,5 @@ print("played:", float(again.cost / ec.oracle(problem, worst.instance).cost))
 assert np.isclose(worst.ratio, 1.729844, atol=1e-5)
 
 # %% [markdown]
-# A learned policy does better on ordinary days and worse on strange ones. The next tutorials fit one to [your own data](own_csv.py), and put a
-# [promise](promise_and_price.py) around it.
+# A learned policy is cheaper on ordinary days and can be much worse on unusual ones. The next tutorials fit one to
+# [your own data](own_csv.py) and put a [promise](promise_and_price.py) around it.

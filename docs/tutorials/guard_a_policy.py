@@ -1,8 +1,8 @@
 # %% [markdown]
-# # Guarding somebody else's policy
+# # Guard a policy that is not yours
 #
-# The policy is not yours: a vendor's controller, an agent of another library, three lines of Python. It need not be differentiable, nor in JAX, nor sane. A wrapper around a
-# [gymnasium environment](../gymnasium.md) keeps a promise behind it.
+# The policy may be a vendor's controller, an agent of another library or three lines of Python. It need not be differentiable,
+# written in JAX, or even correct. A wrapper around a [gymnasium environment](../gymnasium.md) keeps a promise for it.
 
 # %%
 import jax
@@ -21,7 +21,7 @@ env = DecisionEnv(problem, windows, actions=(0.0, 1.0))
 
 
 def vendor(seen: np.ndarray) -> np.ndarray:
-    """Full load above a threshold, none below, and now and then not a number."""
+    """Return full load above a threshold, none below, and sometimes NaN."""
     request, _, left = seen
     return np.array([np.nan if left == 0.5 else float(request > 0.3)])
 
@@ -49,9 +49,10 @@ worst = int(np.argmax(alone))
 figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
 axes.plot(play(env, worst)[0], color="#D55E00", label="vendor")
 axes.plot(play(safe, worst)[0], color="#0072B2", label="behind the guard")
-axes.plot(env.instance.contexts[:, 0], color="#767676", label="asked")
+axes.plot(env.instance.contexts[:, 0], color="#767676", label="request")
 axes.set(xlabel="hour", ylabel="share of load")
 _ = axes.legend(frameon=False)
 
 # %% [markdown]
-# The guard needs to know the costs, and nothing about the policy. [An example](../gymnasium.md) trains an agent of stable-baselines3 with and without it.
+# The guard needs to know the costs, and nothing about the policy. [An example](../gymnasium.md) trains an agent of
+# stable-baselines3 with and without it.

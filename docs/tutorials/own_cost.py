@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Your own cost: load following with two units
 #
-# Two generators serve one load. The big one is cheap and slow, the small one is dear and quick. So an action has two numbers, and moving the first
-# costs more than moving the second. (A store with a state of charge is another problem: what it can do tomorrow depends on all it did before, and neither f nor c
-# can say that.)
+# Two generators serve one load. The big one is cheap and slow, the small one is expensive and quick. An action has two
+# numbers, and moving the first costs more than moving the second. (A battery is another problem: its cost depends on a state of
+# charge, which neither f nor c can express.)
 
 # %%
 import jax
@@ -28,7 +28,8 @@ problem = ec.Problem(
 )
 
 # %% [markdown]
-# m, the strong convexity, is your word to the library: every bound rests on it. The oracle, the experts, guards and training follow from the function alone.
+# You state m, the strong convexity; every bound rests on it. The oracle, the experts, guards and training use the function
+# alone.
 
 # %%
 hours = jnp.arange(24.0)
@@ -45,8 +46,8 @@ axes.set(xlabel="hour", ylabel="MW", title="R-OBD: the small unit takes the jump
 _ = axes.legend(frameon=False, loc="upper left")
 
 # %% [markdown]
-# Now somebody's advice: run the small unit flat out and hope. A guard relative to R-OBD works for any cost and any box: at every step the bill is at most 1.5 times
-# that of R-OBD.
+# Now take reckless advice: run the small unit at full power all day. A guard relative to R-OBD works for any cost and any box:
+# at every step the cost so far is at most 1.5 times that of R-OBD.
 
 # %%
 reckless = ec.advisors.Fixed(jnp.tile(jnp.array([0.0, 4.0]), (24, 1)))
@@ -56,4 +57,4 @@ for name, agent in {"advice alone": ec.PureML(reckless), "behind the guard": ec.
 assert run.cost <= 1.5 * expert.cost * (1 + 1e-9)
 
 # %% [markdown]
-# [Your own problem](../your-own-problem.md) says more about m, about minimisers in closed form, and about what is proved.
+# [Your own problem](../your-own-problem.md) explains m, closed-form minimisers, and what is proved.

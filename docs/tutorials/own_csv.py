@@ -1,7 +1,8 @@
 # %% [markdown]
 # # Your own CSV
 #
-# You have a file with a time column and a column of numbers to follow. Here is one made of four months of the built-in weather.
+# You have a file with a time column and a column of numbers to follow. Here is one made from four months of the built-in
+# weather.
 
 # %%
 import tempfile
@@ -22,15 +23,16 @@ frame.to_csv(path)
 print(*path.read_text().splitlines()[:4], sep="\n")
 
 # %% [markdown]
-# Read it, with pandas or with the library's own reader, which says in which line something is wrong and repairs gaps on request.
+# Read it with pandas, or with the library's own reader, which names the line of each error and fills gaps on request.
 
 # %%
 frame, about = ec.data.read_series(path)
 print(about.columns, about.step_minutes, "minutes a step")
 
 # %% [markdown]
-# Fit. The first two thirds of the days train, the next sixth chooses, the rest is the table. In a shell it is `ecl2o fit shortage.csv --alpha 10`.
-# With `promise=2` the policy would stand behind a guard, and training would know of it; that takes a minute or two longer.
+# Fit. The first two thirds of the days train the candidates, the next sixth selects one, and the rest tests it. In a shell
+# this is `ecl2o fit shortage.csv --alpha 10`. With `promise=2` the policy acts behind a guard and is trained through it, which
+# takes a minute or two longer.
 
 # %%
 fitted = ec.fit_series(frame, alpha=10.0, advisor="ridge")
@@ -40,7 +42,8 @@ fitted
 _ = fitted.plot()
 
 # %% [markdown]
-# Now it acts, one row at a time, going on where the file ended. `predict` does the same for a whole frame, and never looks ahead.
+# The policy now acts one row at a time, continuing where the file ended. `predict` does the same for a whole frame, without
+# looking ahead.
 
 # %%
 last = float(frame["shortage"].iloc[-1])
@@ -48,7 +51,8 @@ for request in (last, last + 0.5, last + 1.0):
     print(f"{request:.2f} -> {fitted.step(request)[0]:.2f}")
 
 # %% [markdown]
-# Save it for `ecl2o act`, `ecl2o evaluate` and [the service](../service.md). The file holds no code, and loading it executes none.
+# Save it for `ecl2o act`, `ecl2o evaluate` and [the service](../service.md). The file contains no code, and loading it executes
+# none.
 
 # %%
 ec.save(path.with_suffix(".ecl2o"), fitted.policy_)

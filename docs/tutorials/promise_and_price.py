@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A promise, and what it costs
 #
-# `Competitive(agent, ratio)` lets an agent act as long as the bill can still be kept at or below `ratio` times the optimum, whatever comes next. What does that cost when the
-# advice is good, and what does it save when it is bad?
+# `Competitive(agent, ratio)` lets an agent act as long as the cost can still be kept at or below `ratio` times the optimum for
+# any future. What does that cost when the advice is good, and what does it save when the advice is bad?
 
 # %%
 import jax
@@ -23,18 +23,19 @@ instances = ec.Instance(starts, days)
 optimum = jax.vmap(lambda day: ec.oracle(problem, day).cost)(instances)
 
 # %% [markdown]
-# Nobody can promise just anything. The smallest ratio that any online algorithm has over 24 hours is a number:
+# Not every ratio can be promised. The smallest ratio that an online algorithm can promise over 24 hours is:
 
 # %%
 smallest = float(ec.theory.smallest_feasible_ratio(10.0, horizon=24))
 print(f"{smallest:.4f}")
 
 # %% [markdown]
-# Two advisors at the ends of the scale: one that knows the day (its advice is the optimum), and one that proposes full load at every hour.
+# Compare two extreme advisors: one that knows the day (its advice is the optimum), and one that proposes full load at every
+# hour.
 
 
 # %%
-def advised(day, ratio, knowing):
+def guarded_cost(day, ratio, knowing):
     advice = ec.oracle(problem, day).actions if knowing else jnp.ones((24, 1))
     guard = ec.Competitive(ec.advisors.Fixed(advice), ratio, horizon=24)
     return ec.rollout(guard, problem, day).cost
@@ -42,7 +43,7 @@ def advised(day, ratio, knowing):
 
 ratios = jnp.array([1.75, 1.8, 1.9, 2.0, 2.25, 2.5, 3.0, 4.0])
 costs = {
-    knowing: jax.vmap(lambda ratio, k=knowing: jax.vmap(lambda day: advised(day, ratio, k))(instances))(ratios)
+    knowing: jax.vmap(lambda ratio, k=knowing: jax.vmap(lambda day: guarded_cost(day, ratio, k))(instances))(ratios)
     for knowing in (True, False)
 }
 
@@ -59,6 +60,6 @@ for axis in axes:
 assert ((costs[False] / optimum).max(1) <= ratios * (1 + 1e-9)).all()
 
 # %% [markdown]
-# With good advice a promise a little above the smallest costs next to nothing after the first few hundredths. With the worst advice the bill goes up to the promise, and
-# stays there. These promises are for each day by itself. Over a whole run they are cheaper still, because good hours save up for bad ones: that is
-# [the frontier](../frontier.md), and [here are the proofs](../guarantees.md).
+# With good advice, a promise slightly above the smallest ratio costs little. With the worst advice, the cost rises to the
+# promise and stays there. These promises hold for each day by itself. A promise over a whole run is cheaper, because cheap hours
+# leave budget for expensive ones; see [the frontier](../frontier.md) and [the proofs](../guarantees.md).

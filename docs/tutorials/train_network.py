@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Training a network through the calibrator
 #
-# A network's advice is moved toward the expert by a *calibrator* before it is played. The paper's idea: train the network through the calibrator, so that it learns what
-# will become of its advice. The calibrator is differentiable, so that is one line.
+# A *calibrator* moves a network's advice toward the expert before it is played. The paper's idea is to train the network
+# through the calibrator, so that the network learns how its advice will be changed. The calibrator is differentiable, so this
+# takes one line.
 
 # %%
 import jax
@@ -16,8 +17,8 @@ windows = contexts.training_windows()
 print(windows.contexts.shape, "windows, hours, numbers")
 
 # %% [markdown]
-# `MLAROBD(advisor, trust)` is the calibrated agent; `PureML(advisor)` plays the advice as it is. Both are trained on the cost of what is *played*. Three hundred steps are
-# enough to see it learn; the [study](../reproduction.md) uses more.
+# `MLAROBD(advisor, trust)` is the calibrated agent; `PureML(advisor)` plays the advice as it is. Both are trained on the cost of
+# the actions that are *played*. Three hundred steps show the effect; the [study](../reproduction.md) uses more.
 
 # %%
 key = jax.random.key(0)
@@ -36,7 +37,7 @@ axes.set(xlabel="step", ylabel="loss", yscale="log")
 _ = axes.legend(frameon=False)
 
 # %% [markdown]
-# Tested on days that neither has seen, continuously: each day begins where the last one ended.
+# Test both on unseen days. Each day starts from the last action of the day before.
 
 # %%
 x0, days, _ = contexts.test_days()
@@ -46,5 +47,5 @@ for name, agent in {"R-OBD": ec.ROBD(), **{name: result.agent for name, result i
     print(f"{name:14} {float(runs.cost.sum() / oracle.cost.sum()):.3f} times the oracle")
 
 # %% [markdown]
-# Gradients are exact, also where bounds are active ([gradient study](../gradient-study.md)). Nothing is promised yet: for that, put
-# [a guard](promise_and_price.py) around the agent, and train through that as well.
+# Gradients are exact, also where bounds are active ([gradient study](../gradient-study.md)). These agents promise nothing yet:
+# put [a guard](promise_and_price.py) around them, and train through the guard as well.
