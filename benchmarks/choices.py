@@ -69,14 +69,17 @@ def problem_of(contexts: Contexts) -> ec.Problem:
     )
 
 
-def validation_bed(contexts: Contexts, history: int) -> TestDays:
+def make_validation_days(contexts: Contexts, history: int) -> TestDays:
     """The validation days with the daily oracle that runs through them."""
     return TestDays.of(problem_of(contexts), *contexts.validation_days(history))
 
 
 def ridge(contexts: Contexts) -> Table:
     """`OnlineRidge`: how many lags and harmonics; half-life and penalty of each at once."""
-    bed, problem = validation_bed(contexts, contexts.split.training_days * contexts.steps_per_day), problem_of(contexts)
+    test_days, problem = (
+        make_validation_days(contexts, contexts.split.training_days * contexts.steps_per_day),
+        problem_of(contexts),
+    )
     half_lives, penalties = (5.0, 7.0, 10.0, 14.0), (0.001, 0.01, 0.1, 1.0)
     numbers = list(itertools.product(half_lives, penalties))
 
@@ -84,9 +87,9 @@ def ridge(contexts: Contexts) -> Table:
     def costs(advisor: ec.advisors.OnlineRidge, half_life, penalty):
         def cost(numbers):
             with_numbers = eqx.tree_at(lambda a: (a.features.season.half_life, a.ridge), advisor, tuple(numbers))
-            return jnp.mean(stream_days(with_numbers, problem, bed.x0, bed.days, bed.history)[0].cost)
+            return jnp.mean(stream_days(with_numbers, problem, test_days.x0, test_days.days, test_days.history)[0].cost)
 
-        return jax.lax.map(cost, jnp.stack([half_life, penalty], axis=1)) / jnp.mean(bed.oracle_cost)
+        return jax.lax.map(cost, jnp.stack([half_life, penalty], axis=1)) / jnp.mean(test_days.oracle_cost)
 
     table = {}
     for lags, harmonics in itertools.product((8, 16, 24), (2, 3, 5)):
@@ -136,7 +139,7 @@ def _trained_costs(
 def seasonal(contexts: Contexts) -> Table:
     """`SeasonalLinear` trained through the calibrator: windows, learning rate, trust, steps; the mean over seeds."""
     history = 14 * HOURS
-    bed = validation_bed(contexts, history)
+    test_days = make_validation_days(contexts, history)
     table = {}
     for window, steps in itertools.product((48, 96), (600, 1200)):
         grid = list(itertools.product((3e-3, 1e-2, 3e-2), (1.0, 3.0, 10.0), SEEDS))
@@ -149,7 +152,7 @@ def seasonal(contexts: Contexts) -> Table:
             steps=steps,
             learning_rates=[rate for rate, *_ in grid],
         )
-        costs = [_average_cost(result.agent, bed) for result in fitted]
+        costs = [_average_cost(result.agent, test_days) for result in fitted]
         for (rate, trust, _), cost in _means(grid, costs):
             table[f"windows of {window} hours, {steps} steps, rate {rate:g}, trust {trust:g}"] = cost
     return table
@@ -157,7 +160,7 @@ def seasonal(contexts: Contexts) -> Table:
 
 def networks(contexts: Contexts) -> Table:
     """Learning rates of the networks, for PureML-0 and for EC-L2O (mu 0, trust 0.3); the mean over seeds."""
-    bed = validation_bed(contexts, 0)
+    test_days = make_validation_days(contexts, 0)
     table = {}
     for kind, rate in itertools.product((ec.advisors.LSTM, ec.advisors.MLP), (1e-3, 3e-3, 1e-2, 2e-2)):
 
@@ -168,14 +171,14 @@ def networks(contexts: Contexts) -> Table:
         alone = training.train_alone([StandaloneTraining(0.0, seed) for seed in SEEDS], _silent)
         through = training.train_calibrated([CalibratedTraining(0.3, 0.0, seed) for seed in SEEDS], _silent)
         for name, agents in (("PureML-0", alone), ("EC-L2O", through)):
-            costs = [_average_cost(agent, bed) for agent in agents.values()]
+            costs = [_average_cost(agent, test_days) for agent in agents.values()]
             table[f"{kind.__name__} {name}, rate {rate:g}"] = float(np.mean(costs))
     return table
 
 
-def _average_cost(agent: ec.AbstractAgent, bed: TestDays) -> float:
-    runs, _ = rollout_days(agent, PROBLEM, bed.x0, bed.days, bed.history)
-    return float(jnp.mean(runs.cost) / jnp.mean(bed.oracle_cost))
+def _average_cost(agent: ec.AbstractAgent, test_days: TestDays) -> float:
+    runs, _ = rollout_days(agent, PROBLEM, test_days.x0, test_days.days, test_days.history)
+    return float(jnp.mean(runs.cost) / jnp.mean(test_days.oracle_cost))
 
 
 def _means(grid: list[tuple], costs: list[float]) -> Iterable[tuple[tuple, float]]:

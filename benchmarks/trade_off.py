@@ -66,8 +66,10 @@ def main() -> None:
         epochs[name].append(epoch(theirs[name]))
         seconds = sum(epochs[name]) / len(epochs[name])
         total += count * steps / EPOCH * seconds
-        told = " and ".join(f"{each:.2f}" for each in epochs[name])
-        print(f"{name}: {count} trainings; eager PyTorch {told} s an epoch of {EPOCH} steps, torch {torch.__version__}")
+        seconds_text = " and ".join(f"{each:.2f}" for each in epochs[name])
+        print(
+            f"{name}: {count} trainings; eager PyTorch {seconds_text} s an epoch of {EPOCH} steps, torch {torch.__version__}"
+        )
     print(
         f"at that pace, extrapolated: {total / 3600:.1f} hours of one core, {total / 7200:.1f} hours on two; "
         f"{total / 2 / took.seconds:.0f} times as long"

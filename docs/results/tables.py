@@ -70,7 +70,7 @@ def study(name: str) -> str:
 
 
 def by_quarter(name: str) -> str:
-    """How far the test days are from the training days, and how much dearer each row is there."""
+    """How far the test days are from the training days, and how much more each row costs there."""
     shift = results(name)["shift"]
     rows = [["training days", f"{shift['distances']['within']:.3f}"]]
     rows[0] += [spread(shift["gaps"][row]["training"]) for row in SHIFTED]
