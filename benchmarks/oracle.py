@@ -133,9 +133,9 @@ def banded_system(x0: np.ndarray, contexts: np.ndarray) -> tuple[np.ndarray, np.
 def cvxpy_problem(x0, contexts) -> tuple[cp.Problem, cp.Variable]:
     """The oracle's problem as a modeller would write it."""
     path = cp.Variable(HOURS)
-    bill = 0.5 * cp.sum_squares(path - contexts)
-    bill += ALPHA / 2 * (cp.square(path[0] - x0) + cp.sum_squares(cp.diff(path)))
-    return cp.Problem(cp.Minimize(bill)), path
+    cost = 0.5 * cp.sum_squares(path - contexts)
+    cost += ALPHA / 2 * (cp.square(path[0] - x0) + cp.sum_squares(cp.diff(path)))
+    return cp.Problem(cp.Minimize(cost)), path
 
 
 def reused_cvxpy() -> Callable:
@@ -152,7 +152,7 @@ def reused_cvxpy() -> Callable:
 
 
 def fresh_cvxpy(start, series):
-    """Built anew for each instance."""
+    """Build the problem again for each instance."""
     model, path = cvxpy_problem(start, series)
     model.solve()
     return path.value

@@ -1,4 +1,4 @@
-"""What the hour matters at which a promise begins anew: each hour's cost on the validation days, and on the test days.
+"""Measure how the hour at which a promise restarts matters: cost by hour on the validation days, and on the test days.
 
 A guard begins every period with nothing saved. Where the first hours of a period ask for a large movement, that is when it must
 follow the context most closely. The hour is chosen on the validation days; the test column shows what the choice was worth. The
@@ -29,7 +29,7 @@ PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, 
 def costs_by_hour(
     values: Float[Array, "n 1"], outlook: DiscountedForecast, terms: PromiseSpec, first: int
 ) -> Float[np.ndarray, " 24"]:
-    """What is paid from step `first` to a day before the end, by the hour of the day at which the promise begins anew.
+    """Return the cost from step `first` to a day before the end, by the hour at which the promise restarts.
 
     A run begins at its hour, at most a period before `first`, and is not counted until then: all runs have one length.
     """
@@ -52,7 +52,7 @@ def costs_by_hour(
 def in_units_of_the_oracle(
     contexts: Contexts, outlook: DiscountedForecast, terms: PromiseSpec, days: range
 ) -> Float[np.ndarray, " 24"]:
-    """Costs on the days but the last, by the hour at which the promise begins anew."""
+    """Return the costs on all days but the last, by the hour at which the promise restarts."""
     values = jnp.asarray(contexts.values[: days.stop * HOURS])
     known = jax.tree.map(lambda leaf: jnp.asarray(leaf[: days.stop * HOURS]), outlook)
     counted = values[days.start * HOURS : -HOURS].reshape(-1, HOURS, 1)

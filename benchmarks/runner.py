@@ -2,7 +2,7 @@
 
 Beside it, how long the first action takes in a new process, with and without JAX's persistent compilation cache.
 
-The yardstick is the same step (the paper's MLP, 3 layers of 10, behind the calibrator, with its bill) written by hand in
+The yardstick is the same step (the paper's MLP, 3 layers of 10, behind the calibrator, with its cost) written by hand in
 NumPy. All are interleaved in rounds in one process, in wall-clock time, which is what a control loop waits for; the median
 of a round is disturbed by other programs, so the quietest round is printed beside the median of all steps, and p99 is the
 median over rounds. What `ecl2o fit` chooses is compared with the LSTM.
@@ -35,11 +35,11 @@ ALPHA, TRUST, STREAMS = 10.0, 0.5, 10_000
 
 
 def by_hand(network: ec.advisors.MLP) -> Callable[[np.ndarray], np.ndarray]:
-    """MLP, calibrator and bill for d = 1, m = 1, in NumPy."""
+    """MLP, calibrator and cost for d = 1, m = 1, in NumPy."""
     layers = [(np.asarray(layer.weight), np.asarray(layer.bias)) for layer in network.layers]
     lambda2 = float(optimal_lambda2(1.0, ALPHA, ALPHA, TRUST))
     curvature = 1.0 + ALPHA * (1.0 + lambda2 + TRUST)
-    previous, bill = np.array([0.5]), [0.0, 0.0]
+    previous, cost = np.array([0.5]), [0.0, 0.0]
 
     def step(context: np.ndarray) -> np.ndarray:
         nonlocal previous
@@ -48,8 +48,8 @@ def by_hand(network: ec.advisors.MLP) -> Callable[[np.ndarray], np.ndarray]:
             hidden = np.maximum(weight @ hidden + bias, 0.0)
         advice = layers[-1][0] @ hidden + layers[-1][1]
         action = (context + ALPHA * (previous + lambda2 * context + TRUST * advice)) / curvature
-        bill[0] += 0.5 * float((action - context) @ (action - context))
-        bill[1] += 0.5 * ALPHA * float((action - previous) @ (action - previous))
+        cost[0] += 0.5 * float((action - context) @ (action - context))
+        cost[1] += 0.5 * ALPHA * float((action - previous) @ (action - previous))
         previous = action
         return action
 
