@@ -49,7 +49,7 @@ def test_cells_that_are_no_numbers(write, cell, words, column):
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
-        ("GHI", -50.0, "negative"),
+        ("GHI", -50.0, "not between 0 and 2500"),
         ("GHI", -9900, "missing value"),
         ("GHI", 9999, "not between 0 and 2500"),
         ("Wind Speed", -1.0, "not between"),

@@ -108,7 +108,11 @@ def test_columns_may_be_spelled_in_several_ways(write, columns, header):
     assert list(frame.columns) == ["ghi", "temperature", "wind_speed"]
 
 
-def test_version_four_is_told_from_three(write):
+def test_a_station_without_a_city_is_named_by_its_source(write):
+    assert read_weather(write(psm_text(weather_table())))[1].site == "NSRDB location 7"
+
+
+def test_version_four_is_distinguished_from_three(write):
     assert read_weather(write(psm_text(weather_table(), version="4.0.0")))[1].kind == "NSRDB PSM4"
     assert read_weather(write(psm_text(weather_table(), version="v3.2.2")))[1].kind == "NSRDB PSM3"
 

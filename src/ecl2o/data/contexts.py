@@ -1,7 +1,4 @@
-"""Contexts on a clock, split by days, and cut into the instances that agents learn from and are tested on.
-
-Where days begin: at midnight of the file's clock, or when the user says, whatever row the file starts at.
-"""
+"""Contexts on a clock, split by days, and cut into the instances that agents learn from and are tested on."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -32,10 +29,8 @@ class Split:
 
     def __post_init__(self):
         if self.training_days < 2 or self.validation_days < 0:
-            raise DataError(
-                f"training_days must be at least 2 and validation_days not negative, got {self.training_days} and "
-                f"{self.validation_days}."
-            )
+            given = f"{self.training_days} and {self.validation_days}"
+            raise DataError(f"training_days must be at least 2 and validation_days not negative, got {given}.")
 
 
 class Days(NamedTuple):
@@ -44,7 +39,7 @@ class Days(NamedTuple):
     Args:
         x0: (d,), the last context before them, without a weight.
         days: (n, T, q).
-        history: (H, q), the contexts before them; None where none were asked for.
+        history: (H, q), the contexts before them; None if none were asked for.
     """
 
     x0: np.ndarray
@@ -54,7 +49,7 @@ class Days(NamedTuple):
 
 @dataclass(frozen=True)
 class Contexts:
-    """y_t over time, divided into whole days from the first entry on.
+    """Contexts y_t over time, divided into whole days from the first entry on.
 
     Args:
         values: (n, q).
@@ -62,9 +57,9 @@ class Contexts:
         metadata: where they come from. Default: not known.
         steps_per_day: T. Default: 24.
         split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
-        scale: what the values in their own unit (watts for weather) were multiplied by. Default: 1.
-        preset: that of the demand-response study. Default: this is another series.
-        base_shortage: that of the demand-response study, in W. Default: this is another series.
+        scale: the factor by which the values in their own unit (watts for weather) were multiplied. Default: 1.
+        preset: that of the demand-response study. Default: none, another series.
+        base_shortage: that of the demand-response study, in W. Default: none, another series.
     """
 
     values: np.ndarray
@@ -88,20 +83,21 @@ class Contexts:
         greatest = np.abs(self.values).max(initial=0.0)
         if greatest > LARGEST or 0 < greatest < 1 / LARGEST:
             raise DataError(
-                f"the largest of the values of {self.name} is {greatest:g}, and its square is lost in rounding; use another "
-                f"unit, so that it lies between {1 / LARGEST:g} and {LARGEST:g}."
+                f"the largest value of {self.name} is {greatest:g}, and its square is lost in rounding; use another unit, so "
+                f"that it lies between {1 / LARGEST:g} and {LARGEST:g}."
             )
-        needed = self.split.training_days + self.split.validation_days + 1
+        needed = self._first_test_day + 1
         if self.n_days < needed:
+            shorter = "" if self.preset else ", or a shorter split (training_days, validation_days)"
             raise DataError(
                 f"{self.name} has {self.n_days} whole days ({len(self.values)} steps, {self.steps_per_day} a day), but "
                 f"{needed} are needed: {self.split.training_days} for training, {self.split.validation_days} for validation, "
-                f"and at least 1 for testing. {self._advice}"
+                f"and at least 1 for testing. Use a longer series{shorter}."
             )
 
     @property
     def n_days(self) -> int:
-        """Whole days; a part of a day at the end is not used."""
+        """The number of whole days; a part of a day at the end is not used."""
         return len(self.values) // self.steps_per_day
 
     @property
@@ -121,7 +117,7 @@ class Contexts:
 
     @property
     def followed(self) -> np.ndarray:
-        """What actions follow, (n, d)."""
+        """The contexts without a weight, (n, d), which actions follow."""
         return self.values[:, : self.action_dim]
 
     @property
@@ -144,13 +140,12 @@ class Contexts:
             steps: length of a window. Default: a day.
             history_steps: contexts before the window, the last of which is x_0; windows that begin too early are left out.
             starts: first steps of the windows. Default: all.
-            most: if there are more windows, so many of them at even distances. Default: all.
+            most: the greatest number of windows, taken at even distances. Default: all.
         """
         steps = self.steps_per_day if steps is None else steps
         training = self.training
-        first = max(1, history_steps)
         if starts is None:
-            starts = np.arange(first, len(training) - steps + 1)
+            starts = np.arange(max(1, history_steps), len(training) - steps + 1)
         if steps < 1 or history_steps < 0 or not len(starts):
             raise DataError(
                 f"no window of {steps} steps with {history_steps} before it fits in the {len(training)} training steps of "
@@ -163,32 +158,26 @@ class Contexts:
         return Instance(training[starts - 1], contexts, history)
 
     def validation_days(self, history_steps: int = 0) -> Days:
-        """The validation days, and what came before them."""
-        return self._days(
-            self.split.training_days, self.split.training_days + self.split.validation_days, history_steps
-        )
+        """Return the validation days, and `history_steps` contexts before them."""
+        return self._days(self.split.training_days, self._first_test_day, history_steps)
 
     def test_days(self, history_steps: int = 0) -> Days:
-        """The test days, and what came before them."""
-        return self._days(self.split.training_days + self.split.validation_days, self.n_days, history_steps)
+        """Return the test days, and `history_steps` contexts before them."""
+        return self._days(self._first_test_day, self.n_days, history_steps)
 
     def test_time(self) -> pd.DatetimeIndex:
-        """When each step of the test days was."""
-        per_day = self.steps_per_day
-        return self.time[(self.split.training_days + self.split.validation_days) * per_day : self.n_days * per_day]
+        """Return the time of each step of the test days."""
+        return self.time[self._first_test_day * self.steps_per_day : self.n_days * self.steps_per_day]
 
     def scale_by(self, factor: float | int) -> "Contexts":
-        """The same contexts times a factor, which `scale` remembers; weights have no unit, and stay."""
+        """Multiply contexts, but not weights, by a factor, and note it in `scale`."""
         if not (np.isfinite(factor) and factor > 0):
             raise DataError(f"the factor must be positive and finite, got {factor}.")
         factors = np.where(np.arange(self.dim) < self.action_dim, factor, 1.0)
         return replace(self, values=self.values * factors, scale=self.scale * factor)
 
     def scale_to(self, largest: float | int = 1.0) -> "Contexts":
-        """Scaled so that the largest absolute value of the *training* days is `largest`.
-
-        One factor for all columns: distances between actions keep their meaning.
-        """
+        """Scale all columns by one factor so that the largest absolute value of the *training* days is `largest`."""
         greatest = float(np.abs(self.training[:, : self.action_dim]).max())
         if greatest == 0:
             raise DataError(f"the training contexts of {self.name} are all 0 and cannot be scaled.")
@@ -198,7 +187,7 @@ class Contexts:
         start = first * self.steps_per_day
         if not 0 <= history_steps <= start:
             raise DataError(
-                f"history_steps must be from 0 to {start}, the steps of {self.name} before these days, got {history_steps}."
+                f"history_steps must be from 0 to {start}, the steps before these days, got {history_steps}."
             )
         if first == last:
             raise DataError(f"the split of {self.name} has no days here; see split.")
@@ -207,20 +196,17 @@ class Contexts:
         return Days(self.followed[start - 1], days, history)
 
     @property
-    def _advice(self) -> str:
-        """What to do about too few days; the demand-response study has a split of its own."""
-        if self.preset is not None:
-            return "Use a file that covers more days, such as a year."
-        return "Use a longer series, or a shorter split (training_days, validation_days)."
+    def _first_test_day(self) -> int:
+        return self.split.training_days + self.split.validation_days
 
     @property
     def name(self) -> str:
-        """The file that they come from, as messages have it."""
+        """The file that they come from, for messages."""
         return "the series" if self.metadata is None else self.metadata.file
 
 
 def series_contexts(frame: pd.DataFrame, metadata: SeriesMetadata, split: Split = Split()) -> Contexts:
-    """Contexts as they stand in a series, unscaled.
+    """Return the contexts of a series, unscaled.
 
     Args:
         frame: one column for each number of a context, on a regular clock, as `read_series` gives it.
@@ -232,19 +218,12 @@ def series_contexts(frame: pd.DataFrame, metadata: SeriesMetadata, split: Split 
 
 
 _MONDAY = pd.Timestamp("2001-01-01")  # rounds of several days are counted from a Monday
-_MINUTES = 24 * 60
 
 
 @dataclass(frozen=True)
 class PartDays:
-    """Rows that belong to no whole day: before the first one begins, and after the last one ends.
+    """Numbers of rows that belong to no whole day: before the first one begins, and after the last one ends.
 
-    Args:
-        before: rows before the first whole day. Default: 0.
-        after: rows after the last one. Default: 0.
-
-    >>> PartDays(before=17).describe()
-    '17 rows before the first whole day are left out'
     >>> PartDays(before=17, after=1).describe()
     '17 rows before the first whole day and 1 row after the last are left out'
     """
@@ -253,17 +232,14 @@ class PartDays:
     after: int = 0
 
     def describe(self) -> str | None:
-        """What is left out, None where nothing is."""
-        said = [
-            f"{count} row{'s' if count > 1 else ''} {where}"
-            for count, where in ((self.before, "before the first whole day"), (self.after, "after the last"))
-            if count
-        ]
-        return f"{' and '.join(said)} {'is' if self.before + self.after == 1 else 'are'} left out" if said else None
+        """Say what is left out; None if nothing is."""
+        places = ((self.before, "before the first whole day"), (self.after, "after the last"))
+        rows = " and ".join(f"{count} row{'s' * (count > 1)} {where}" for count, where in places if count)
+        return f"{rows} {'is' if self.before + self.after == 1 else 'are'} left out" if rows else None
 
 
 def parse_day_start(day_start: str) -> int:
-    """A time of the day as minutes after midnight.
+    """Return a time of the day as minutes after midnight.
 
     Args:
         day_start: hours, or hours and minutes with a colon.
@@ -272,20 +248,19 @@ def parse_day_start(day_start: str) -> int:
     (360, 330)
     """
     found = re.fullmatch(r"(\d{1,2})(?::(\d{2}))?", day_start.strip())
-    minutes = -1 if found is None else 60 * int(found[1]) + int(found[2] or 0)
-    if found is None or int(found[2] or 0) > 59 or not 0 <= minutes < _MINUTES:
+    hours, minutes = (24, 0) if found is None else (int(found[1]), int(found[2] or 0))
+    if hours > 23 or minutes > 59:
         raise DataError(f"a day must start at an hour from 0 to 23 or a time such as 05:30, got {day_start!r}.")
-    return minutes
+    return 60 * hours + minutes
 
 
 def trim_to_whole_days(
     frame: pd.DataFrame, metadata: SeriesMetadata, day_start_minutes: int = 0
 ) -> tuple[pd.DataFrame, SeriesMetadata, PartDays]:
-    """The rows of whole days, of `metadata.steps_per_day` rows each, and how many rows belong to none.
+    """Return the rows of whole days, of `metadata.steps_per_day` rows each, and count those that belong to none.
 
     Days begin with the first row at or after `day_start_minutes` past midnight of the file's own clock (the smallest of its
-    offsets from UTC, where these change); rounds of several days are counted from a Monday, those of a plain count of steps
-    from its 0.
+    offsets from UTC, if these change). Rounds of several days are counted from a Monday, plain counts of steps from 0.
 
     Args:
         frame: a series on a regular clock, as `read_series` gives it.
@@ -293,7 +268,7 @@ def trim_to_whole_days(
         day_start_minutes: when days begin, in minutes past midnight. Default: 0.
 
     Returns:
-        The rows that belong to whole days, the metadata that says so, and what was left out.
+        The rows of whole days, the metadata with `day_start_minutes`, and the rows left out.
     """
     clock = pd.DatetimeIndex(frame.index).tz_localize(None)
     step = pd.Timedelta(minutes=metadata.step_minutes)

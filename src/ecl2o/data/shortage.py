@@ -19,7 +19,7 @@ from ecl2o.exceptions import DataError
 
 @dataclass(frozen=True)
 class WindTurbines:
-    """Conversion efficiency (1), air density (kg/m3) and swept area (m2).
+    """Wind turbines of one site.
 
     Args:
         efficiency: a share of the wind's power.
@@ -34,16 +34,13 @@ class WindTurbines:
 
 @dataclass(frozen=True)
 class SolarArray:
-    """Power = `factor` * efficiency * area * GHI * (1 - loss_per_degree (T - 25 C)).
-
-    `factor` is 1/2 in the paper and 1 in its authors' code; `clipped` says that the bracket is not let below 0, as
-    physics demands above 45 C. `efficiency` is a share, `area` in m2.
+    """Solar panels with the power factor * efficiency * area * GHI * (1 - loss_per_degree (T - 25 C)).
 
     Args:
         efficiency: a share of the irradiance.
         area: in m2.
         factor: 1/2 in the paper, 1 in its authors' code.
-        clipped: whether the bracket is kept from falling below 0.
+        clipped: whether the bracket is at least 0, as physics demands above 45 C.
         loss_per_degree: a share, for each degree above 25 C. Default: 0.05.
     """
 
@@ -61,10 +58,10 @@ AUTHORS_SOLAR = SolarArray(efficiency=0.10, area=100.0, factor=1.0, clipped=Fals
 
 
 def wind_power(turbines: WindTurbines, wind_speed: np.ndarray) -> np.ndarray:
-    """Watts from wind speeds in m/s: 1/2 * efficiency * density * area * v^3.
+    """Return the power 1/2 * efficiency * density * area * v^3.
 
     Args:
-        turbines: the turbines.
+        turbines: efficiency, air density and swept area.
         wind_speed: (n,), in m/s.
 
     Returns:
@@ -77,10 +74,10 @@ def wind_power(turbines: WindTurbines, wind_speed: np.ndarray) -> np.ndarray:
 
 
 def solar_power(array: SolarArray, ghi: np.ndarray, temperature: np.ndarray) -> np.ndarray:
-    """Watts from irradiance in W/m2 and air temperature in C.
+    """Return the power of solar panels.
 
     Args:
-        array: the panels.
+        array: efficiency, area and the constants of the formula.
         ghi: (n,), global horizontal irradiance in W/m2.
         temperature: (n,), air temperature in C.
 
@@ -98,17 +95,14 @@ def solar_power(array: SolarArray, ghi: np.ndarray, temperature: np.ndarray) -> 
 
 
 def hann_smooth(values: np.ndarray, length: int) -> np.ndarray:
-    """A moving average with a Hann window of `length` samples that sums to 1; as long as the input.
-
-    The ends are mirrored without repeating the end samples, `x[length-1:0:-1]` before and `x[-2:-length-1:-1]` after, and
-    the half window of overhang on each side is cut off.
+    """Return the moving average with a Hann window that sums to 1; the ends are mirrored without the end samples.
 
     Args:
-        values: (n,), what to smooth.
+        values: (n,).
         length: of the window, in samples; odd, at least 3.
 
     Returns:
-        (n,), the smoothed values.
+        (n,).
 
     >>> [round(float(x), 3) for x in hann_smooth(np.array([0.0, 0.0, 0.0, 4.0, 0.0, 0.0, 0.0]), 5)]
     [0.0, 0.0, 1.0, 2.0, 1.0, 0.0, 0.0]
@@ -137,14 +131,13 @@ def weather_contexts(
     fill: str | None = None,
     split: Split = Split(),
 ) -> Contexts:
-    """The contexts of the demand-response study from a weather file, or from the built-in year.
-
-    `base_shortage` is P_s in W, or "auto"; by default the preset's own, and "auto" for the built-in year.
+    """Return the contexts of the demand-response study from a weather file, or from the built-in year.
 
     Args:
         weather: a weather file. Default: the built-in typical year.
         preset: "authors-code" or "paper". Default: "authors-code".
-        base_shortage: P_s in W, or "auto". Default: the preset's own; "auto" for the built-in year.
+        base_shortage: P_s in W, or "auto": the 76.5th percentile of the renewable power of the training days. Default: the
+            preset's own; "auto" for the built-in year.
         fill: "interpolate" or "previous", as in `read_weather`. Default: raise an error.
         split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
 
@@ -158,7 +151,7 @@ def weather_contexts(
     if len(frame) < 24 * metadata.steps_per_hour:
         end = f"; its last row is of {frame.index[-1]}" if len(frame) else ""
         raise DataError(
-            f"{metadata.file} holds {len(frame)} rows, less than one day of weather{end}. Was it cut off? Give the whole file."
+            f"{metadata.file} holds {len(frame)} rows, less than one day of weather{end}. Give the whole file."
         )
     if base_shortage is None and metadata.built_in:
         base_shortage = "auto"
@@ -176,17 +169,14 @@ def paper_contexts(
     split: Split = Split(),
     smoothing: int | None = None,
 ) -> Contexts:
-    """Preset `paper`: max(P_s - wind - solar, 0) / P_s on hourly data; files with more rows are averaged to hours.
-
-    `smoothing` is the length in hours of a Hann window over the contexts, for station data with noisy wind (the built-in
-    year); the paper has none.
+    """Return the contexts of preset `paper`: max(P_s - wind - solar, 0) / P_s on hourly means.
 
     Args:
         frame: weather, as `read_weather` gives it.
         metadata: where it comes from.
         base_shortage: P_s in W, or "auto": see `weather_contexts`. Default: 2,000,000.
         split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
-        smoothing: the length of the Hann window, in hours. Default: no smoothing.
+        smoothing: the length in hours of a Hann window, for station data with noisy wind. Default: none, as in the paper.
     """
     hourly = _average_rows(_trim_to_local_days(frame, metadata.steps_per_hour), metadata.steps_per_hour)
     renewables = _renewable_power(hourly, PAPER_WIND, PAPER_SOLAR)
@@ -203,11 +193,11 @@ def authors_contexts(
     base_shortage: float | int | Literal["auto"] = AUTHORS_BASE_SHORTAGE,
     split: Split = Split(),
 ) -> Contexts:
-    """Preset `authors-code`: the shortage of every half-hour, smoothed by a Hann window of 15 samples (7 on hourly files),
-    at full hours, scaled so that its largest value is 0.8.
+    """Return the contexts of preset `authors-code`: the half-hourly shortage, smoothed, at full hours.
 
-    That scale looks at the test months too. It is kept because it made the published figures; it is one constant
-    factor, and costs are reported relative to the oracle's. Files finer than half-hourly are averaged to half-hours.
+    The Hann window has 15 samples (7 on hourly files). Files finer than half-hourly are averaged to half-hours. The largest
+    value is scaled to 0.8. This scale looks at the test months too, as that of the published figures does; it is one constant
+    factor, and costs are reported relative to the oracle's.
 
     Args:
         frame: weather, as `read_weather` gives it.
@@ -222,16 +212,14 @@ def authors_contexts(
         every, window, native = 2, HALF_HOURLY_WINDOW, _average_rows(days, metadata.steps_per_hour // 2)
     else:
         raise DataError(
-            f"{metadata.file} has {metadata.steps_per_hour} rows an hour; the preset authors-code takes hourly or half-hourly "
-            "weather. Resample it, or use the preset paper."
+            f"{metadata.file} has {metadata.steps_per_hour} rows an hour; preset 'authors-code' needs 1 or an even number. "
+            "Resample it, or use preset 'paper'."
         )
     renewables = _renewable_power(native, AUTHORS_WIND, AUTHORS_SOLAR)
     base = _resolve_base_shortage(base_shortage, renewables, 24 * every, split)
     smooth = hann_smooth(np.maximum(base - renewables, 0.0), window)
     if smooth.max() <= 0:
-        raise DataError(
-            f"with a base shortage of {base:g} W, {metadata.file} has no shortage at all. Give a larger one."
-        )
+        raise DataError(f"with base_shortage {base:g} W, {metadata.file} has no shortage at all. Give a larger one.")
     scale = AUTHORS_LARGEST / float(smooth.max())
     return _make_contexts(smooth[::every], native[::every], scale, "authors-code", base, metadata, split)
 
@@ -249,10 +237,9 @@ def _make_contexts(shortage, hourly, scale, preset, base, metadata, split) -> Co
 
 
 def _trim_to_local_days(frame: pd.DataFrame, steps_per_hour: int) -> pd.DataFrame:
-    """The rows from the first local midnight to the last: files in UTC begin and end within a local day."""
+    """Return the rows from the first local midnight to the last: files in UTC begin and end within a local day."""
     times = pd.DatetimeIndex(frame.index)
-    minute_of_day = times.hour * 60 + times.minute
-    begins = minute_of_day < 60 // steps_per_hour
+    begins = times.hour * 60 + times.minute < 60 // steps_per_hour
     if not begins.any():
         return frame.iloc[:0]
     start, per_day = int(np.argmax(begins)), 24 * steps_per_hour
@@ -260,7 +247,7 @@ def _trim_to_local_days(frame: pd.DataFrame, steps_per_hour: int) -> pd.DataFram
 
 
 def _average_rows(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
-    """The means of consecutive groups of `rows` rows, each at the time of its first row."""
+    """Return the means of consecutive groups of `rows` rows, each at the time of its first row."""
     if rows == 1:
         return frame
     means = frame.to_numpy().reshape(-1, rows, frame.shape[1]).mean(axis=1)
@@ -268,24 +255,17 @@ def _average_rows(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
 
 
 def _renewable_power(frame: pd.DataFrame, turbines: WindTurbines, array: SolarArray) -> np.ndarray:
-    """Wind and solar power together, W."""
     wind = wind_power(turbines, frame["wind_speed"].to_numpy())
     return wind + solar_power(array, frame["ghi"].to_numpy(), frame["temperature"].to_numpy())
 
 
 def _resolve_base_shortage(given: float | int | str, renewables: np.ndarray, steps_per_day: int, split: Split) -> float:
-    """P_s as given, or "auto": the 76.5th percentile of the renewables of the *training* days.
-
-    That percentile gives other sites Riverside's share of hours without any shortage.
-    """
+    """Return P_s; the percentile of "auto" gives other sites Riverside's share of hours without any shortage."""
     if isinstance(given, str):
         if given != "auto":
             raise DataError(f"base_shortage must be a number of W or 'auto', got {given!r}.")
-        given = (
-            float(np.percentile(renewables[: split.training_days * steps_per_day], AUTO_PERCENTILE))
-            if len(renewables)
-            else 0
-        )
+        training = renewables[: split.training_days * steps_per_day]
+        given = float(np.percentile(training, AUTO_PERCENTILE)) if len(training) else 0.0
         if given <= 0:
             raise DataError("base_shortage 'auto' needs wind or sun in the training days; there is none. Give it in W.")
     if not (np.isfinite(given) and given > 0):

@@ -1,4 +1,4 @@
-"""Files as tables of text cells that remember where each row stood, so that errors can say so."""
+"""Files as tables of text cells that remember their rows' numbers, so that errors can name them."""
 
 import csv
 import gzip
@@ -9,15 +9,14 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ecl2o.exceptions import DataError
-from ecl2o.json_text import MISSING_VALUES
+from ecl2o.json_text import MISSING_VALUES, shorten
 
-FILLS = ("interpolate", "previous")
 _DELIMITERS = ",;\t"
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f]")
 LARGEST = 1e100  # squares, and their sums, must stay far from where doubles end
@@ -30,24 +29,15 @@ _SPACES = re.compile(r"[ '\u00a0\u2009\u202f]")
 
 
 class Fault(NamedTuple):
-    """One thing wrong in a file: the 1-based row, the column, and what is wrong in words."""
+    """A fault in a file: the 1-based row, the column, and a description."""
 
     row: int
     column: str
     problem: str
 
 
-def quote(text: str, most: int = 60) -> str:
-    """Something from a file as it may stand in a message, however long it is.
-
-    >>> quote("9" * 5000)
-    "'999999999999999999999999999999999999999999999999999999999999'..."
-    """
-    return repr(text) if len(text) <= most else repr(text[:most]) + "..."
-
-
 def join_names(names: Sequence[str], most: int = 12) -> str:
-    """Names of columns as they may stand in a message, however many there are.
+    """Return the names of columns for a message, however many there are.
 
     >>> join_names([f"c{i}" for i in range(40)], most=3)
     'c0, c1, c2 and 37 more'
@@ -56,9 +46,8 @@ def join_names(names: Sequence[str], most: int = 12) -> str:
     return some if len(names) <= most else f"{some} and {len(names) - most} more"
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """A file that was read: its path, its SHA-256, its bytes."""
+class SourceFile(NamedTuple):
+    """The path, the SHA-256 and the unpacked bytes of a file."""
 
     path: Path
     sha256: str
@@ -81,12 +70,14 @@ class Table:
     unfinished: bool = False
 
     def column(self, name: str) -> pd.Series:
-        """The cells of one column, without blanks around them."""
+        """Return the cells of one column, without blanks around them."""
         if self.columns.count(name) > 1:
-            raise DataError(
-                f"{self.path}: the column {quote(name)} appears more than once. Rename or remove one of them."
-            )
+            raise DataError(f"{self.path}: the column {shorten(name)} appears more than once. Rename or remove one.")
         return pd.Series([*map(str.strip, self.cells[self.columns.index(name)])], dtype=object)
+
+    def fault(self, place: int | np.integer, column: str, problem: str) -> Fault:
+        """Return a fault of the row at a place, counted from 0."""
+        return Fault(int(self.rows[place]), column, problem)
 
     def check_faults(self, faults: list[Fault], advice: str) -> None:
         """Raise `DataError` for the first fault, if any, and count the others."""
@@ -98,14 +89,8 @@ class Table:
         if self.unfinished and first.row == self.rows[-1]:
             cut = " The file ends in the middle of this line: if it was cut off, get the whole file again."
         raise DataError(
-            f"{self.path}, {self.unit} {first.row}, column {quote(first.column)}: {first.problem}{more}.{cut} {advice}"
+            f"{self.path}, {self.unit} {first.row}, column {shorten(first.column)}: {first.problem}{more}.{cut} {advice}"
         )
-
-
-def check_fill(fill: str | None) -> None:
-    """Raise `DataError` unless `fill` is a known repair or None."""
-    if fill is not None and fill not in FILLS:
-        raise DataError(f"fill must be one of {', '.join(map(repr, FILLS))} or None, got {fill!r}.")
 
 
 def read_source(path: str | Path) -> SourceFile:
@@ -126,9 +111,7 @@ def read_source(path: str | Path) -> SourceFile:
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
-            raise DataError(
-                f"{path} is packed by gzip, but cannot be unpacked: {error}. Get the whole file again."
-            ) from error
+            raise DataError(f"{path} cannot be unpacked by gzip: {error}. Get the whole file again.") from error
     if not content.strip():
         raise DataError(f"{path} is empty. A header line and rows of data are needed.")
     return SourceFile(path, digest, content)
@@ -149,52 +132,23 @@ def decode_text(source: SourceFile) -> str:
 
 
 def read_table(source: SourceFile, text: str, skip: int = 0) -> Table:
-    """A CSV table whose column names stand on line `skip` + 1; commas, semicolons or tabs between cells."""
+    """Read a CSV table whose column names are on line `skip` + 1; commas, semicolons or tabs separate cells."""
     stream = io.StringIO(text)
     for _ in range(skip):
         stream.readline()
     start = stream.tell()
-    heading = stream.readline()
+    delimiter = max(_DELIMITERS, key=stream.readline().count)
     stream.seek(start)
-    delimiter = max(_DELIMITERS, key=heading.count)
     reader = csv.reader(stream, delimiter=delimiter)
+    begins, lines = skip + 1, []
+    cells: list[str] = []  # one list for all: a list for each row would slow down the garbage collector
     try:
-        columns = [name.strip() for name in next(reader)]
+        columns = [name.strip() for name in next(reader, [])]
         while columns and not columns[-1]:  # spreadsheets pad short lines with empty cells
             columns.pop()
+        width, begins = len(columns), reader.line_num + skip + 1
         if not columns:
             raise DataError(f"{source.path}, line {skip + 1}: the names of the columns are expected here.")
-        lines, cells = _read_rows(source, reader, len(columns), skip)
-    except StopIteration:
-        raise DataError(f"{source.path} has no line {skip + 1} with the names of the columns.") from None
-    except csv.Error as error:
-        raise DataError(
-            f"{source.path}, line {reader.line_num + skip}: {error}. Export the file as CSV again."
-        ) from error
-    _check_quotes(source, text, lines, reader.line_num + skip)
-    if not lines:
-        raise DataError(f"{source.path} has a header but no rows of data below line {skip + 1}.")
-    return Table(source.path, tuple(columns), cells, np.array(lines), delimiter, unfinished=text[-1] not in "\r\n")
-
-
-def _check_quotes(source: SourceFile, text: str, lines: Sequence[int], last: int) -> None:
-    """Raise `DataError` if the last row runs to the end of the file because of an unclosed quotation mark."""
-    if lines and lines[-1] < last and "".join(text.split("\n")[lines[-1] - 1 :]).count('"') % 2:
-        raise DataError(
-            f"{source.path}, line {lines[-1]}: a quotation mark is opened here and never closed, so that the rest of the file, "
-            f"to line {last}, is one cell. Remove it, or close it."
-        )
-
-
-def _read_rows(source: SourceFile, reader: Any, width: int, skip: int) -> tuple[list[int], list[list[str]]]:
-    """The lines on which rows begin, and their cells, column by column; cells that a short row lacks are empty.
-
-    One list takes all cells: a list for each row would keep the garbage collector busy for as long as the reading takes.
-    """
-    lines: list[int] = []
-    cells: list[str] = []
-    begins = reader.line_num + skip + 1
-    try:
         for row in reader:
             line, begins = begins, reader.line_num + skip + 1
             if not "".join(row).strip():
@@ -208,46 +162,54 @@ def _read_rows(source: SourceFile, reader: Any, width: int, skip: int) -> tuple[
                 row = [*row[:width], *[""] * (width - len(row))]
             lines.append(line)
             cells += row
-    except csv.Error as error:  # of a cell without an end, for one, that is longer than any cell may be
+    except csv.Error as error:  # such as a cell longer than any may be
         raise DataError(
             f"{source.path}, line {begins}: {error}. Look for a quotation mark that is not closed, or export the file again."
         ) from error
-    return lines, [cells[place::width] for place in range(width)]
+    if not lines:
+        raise DataError(f"{source.path} has a header but no rows of data below line {skip + 1}.")
+    last = reader.line_num + skip
+    if lines[-1] < last and "".join(text.split("\n")[lines[-1] - 1 :]).count('"') % 2:
+        raise DataError(
+            f"{source.path}, line {lines[-1]}: a quotation mark is not closed, so the rest of the file, to line {last}, is one "
+            "cell. Close or remove it."
+        )
+    by_column = [cells[place::width] for place in range(width)]
+    return Table(source.path, tuple(columns), by_column, np.array(lines), delimiter, unfinished=text[-1] not in "\r\n")
 
 
 def to_floats(cells: pd.Series) -> np.ndarray:
-    """Text as floats, NaN where it is not a number."""
-    return np.array(pd.to_numeric(cells, errors="coerce"), dtype=float)
+    """Return cells as floats, NaN where they are not numbers."""
+    return np.array(pd.to_numeric(cells, errors="coerce").astype(float))  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def parse_numbers(table: Table, name: str) -> tuple[np.ndarray, list[Fault]]:
-    """One column as floats, with NaN and a fault wherever a cell is empty, not a number, not finite, or far too large."""
+    """Return a column as floats, with NaN and a fault for cells that are empty, not numbers, infinite or far too large."""
     cells = table.column(name)
     values = to_floats(cells)
     if table.delimiter == ";" or not np.isfinite(values).all():
         values = to_floats(_remove_grouping(cells, "," if table.delimiter == ";" else "."))
     faults = []
     for i in np.flatnonzero(~(np.abs(values) <= LARGEST)):
-        cell = str(cells[i])
-        problem = (
-            "the cell is empty or marked as missing"
-            if cell.lower() in MISSING_VALUES
-            else f"{quote(cell)} is not a number"
-        )
+        cell = shorten(str(cells[i]))
         if np.isinf(values[i]):
-            problem = f"{quote(cell)} is not finite"
+            problem = f"{cell} is not finite"
         elif not np.isnan(values[i]):
-            problem = f"{quote(cell)} is too large to be squared; numbers up to {LARGEST:g} are understood"
-        faults.append(Fault(int(table.rows[i]), name, problem))
+            problem = f"{cell} is too large to be squared; the limit is {LARGEST:g}"
+        elif cells[i].lower() in MISSING_VALUES:
+            problem = "the cell is empty or marked as missing"
+        else:
+            problem = f"{cell} is not a number"
+        faults.append(table.fault(i, name, problem))
         values[i] = np.nan
     return values, faults
 
 
 def _remove_grouping(cells: pd.Series, decimal: str) -> pd.Series:
-    """Cells with a point before their decimals and nothing between their thousands.
+    """Return cells with a point before their decimals and nothing between their thousands.
 
-    A comma (a point, where the decimals come after a comma) separates thousands only if it does so in every cell of the column
-    that has one: "0,125" is then no number, rather than a wrong one.
+    A comma (or a point, if `decimal` is a comma) separates thousands only if it does so in every cell that has one. Otherwise
+    "0,125" is not a number.
 
     >>> _remove_grouping(pd.Series(["1,234.5", "12", "1 234"]), ".").tolist()
     ['1234.5', '12', '1234']

@@ -2,8 +2,8 @@
 
 import collections
 import datetime
+import itertools
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,33 +13,9 @@ from ecl2o.data.tables import Table, join_names, to_floats
 from ecl2o.exceptions import DataError
 
 COUNTER_START = pd.Timestamp("2000-01-01")  # the date given to step 0 of a plain count
-_NAMES = (
-    "time",
-    "timestamp",
-    "datetime",
-    "date",
-    "date time",
-    "time stamp",
-    "local time",
-    "utc",
-    "utc time",
-    "ds",
-    "period",
-)
-_COUNTERS = {
-    "second": "s",
-    "seconds": "s",
-    "minute": "min",
-    "minutes": "min",
-    "hour": "h",
-    "hours": "h",
-    "day": "D",
-    "days": "D",
-    "step": "h",
-    "steps": "h",
-    "t": "h",
-    "index": "h",
-}
+_TIME_NAME = re.compile(r"time( ?stamp)?|date( ?time)?|local time|utc( time)?|ds|period")
+_UNIT_NAMES = {"s": "second seconds", "min": "minute minutes", "h": "hour hours step steps t index", "D": "day days"}
+_COUNTERS = {name: unit for unit, names in _UNIT_NAMES.items() for name in names.split()}
 _OFFSET = re.compile(r":\d{2}(?:\.\d+)?\s*(?:Z|UTC|([+-])(\d{2}):?(\d{2}))$")
 _ISO = re.compile(r"\d{4}-?\d{2}-?\d{2}")
 _EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
@@ -47,9 +23,9 @@ _EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
 
 @dataclass(frozen=True)
 class ParsedTimes:
-    """Times, NaT where unreadable, with the offset the file gives (none if it gives none); and how they were read.
+    """Times, NaT where unreadable, with the offset that the file gives, if any; and the format in words.
 
-    `zoned` says whether most of them have an offset, where some have and some have not: the others are then of another clock.
+    `zoned` says whether most of them have an offset, if some have and some have not; None if they are alike.
     """
 
     times: pd.DatetimeIndex
@@ -57,33 +33,34 @@ class ParsedTimes:
     zoned: bool | None = None
 
     def fault(self, cell: str) -> str:
-        """What is wrong with a cell that is no time.
+        """Describe why a cell is not a time.
 
         >>> ParsedTimes(pd.DatetimeIndex([]), "dates", zoned=True).fault("2021-05-01 03:00")
         'has no offset from UTC, such as Z, while other times have one; write all of them in the same way'
         """
-        if (
-            self.zoned is None
-            or (_parse_offset(cell) is not None) == self.zoned
-            or not (_ISO.match(cell) or ":" in cell)
-        ):
+        looks_right = _ISO.match(cell) or ":" in cell
+        if self.zoned is None or not looks_right or (_parse_offset(cell) is not None) == self.zoned:
             return "is not a date or time"
-        if self.zoned:
-            return "has no offset from UTC, such as Z, while other times have one; write all of them in the same way"
-        return "has an offset from UTC, while other times have none; write all of them in the same way"
+        found = "no offset from UTC, such as Z" if self.zoned else "an offset from UTC"
+        return (
+            f"has {found}, while other times have {'one' if self.zoned else 'none'}; write all of them in the same way"
+        )
+
+
+def normalize_name(name: str) -> str:
+    """Return a column's name in lower case, with single blanks and without a unit in brackets."""
+    return re.sub(r"[\s_-]+", " ", re.sub(r"[(\[].*", "", name)).strip().lower()
 
 
 def find_time_column(table: Table) -> str:
-    """The column that holds the time: by its name, else the first whose cells read as dates."""
-    named = [name for name in table.columns if _normalize_name(name) in _NAMES]
+    """Return the name of the time column: found by its name, else the first whose cells read as dates."""
+    named = [name for name in table.columns if _TIME_NAME.fullmatch(normalize_name(name))]
     if len(named) == 1:
         return named[0]
-    dated = [name for name in (named or table.columns) if _reads_as_dates(table, name)]
-    if dated:
-        return dated[0]
-    counting = [name for name in table.columns if _normalize_name(name) in _COUNTERS and _is_counter(table, name)]
-    if counting:
-        return counting[0]
+    dated = (name for name in (named or table.columns) if _reads_as_dates(table, name))
+    counting = (name for name in table.columns if normalize_name(name) in _COUNTERS and _is_counter(table, name))
+    for name in itertools.chain(dated, counting):
+        return name
     raise DataError(
         f"{table.path}: no time column found among {join_names(table.columns)}. "
         "Name it 'time', or say which one it is with time_column."
@@ -91,18 +68,19 @@ def find_time_column(table: Table) -> str:
 
 
 def parse_times(table: Table, name: str) -> ParsedTimes:
-    """The times of one column, in the file's own offset; where that changes (summer time), in the smallest of them.
+    """Return the times of one column, in the file's own offset; if that changes (summer time), in the smallest.
 
-    Numbers are seconds (or milli-, micro-, nanoseconds) since 1970 if that large, else a count of the unit in the column's
-    name, hours if it names none, from 1 January 2000. Dates like 3/4/2015 are month first unless only day first gives
-    a regular series.
+    Large numbers are seconds (or milli-, micro-, nanoseconds) since 1970. Smaller ones count the unit in the column's name, or
+    hours, from 1 January 2000. Dates like 3/4/2015 are month first unless only day first gives a regular series.
     """
     cells = table.column(name)
     if sum(":" in cell or "/" in cell for cell in cells) <= 0.5 * len(cells):  # otherwise they are no numbers
         counts = to_floats(cells)
         if np.isfinite(counts).mean() > 0.5 and not cells.str.fullmatch(r"\d{8}").mean() > 0.5:
             return _parse_counts(name, counts)
-    offsets = _parse_offsets(cells)
+    ends = [cell.partition(":")[2] for cell in cells]  # few differ
+    known = {end: _parse_offset(f":{end}") for end in set(ends)}
+    offsets = [known[end] for end in ends]
     with_offset = sum(offset is not None for offset in offsets)
     mixed = 0 < with_offset < len(cells)
     if with_offset > 0.5 * len(offsets):
@@ -113,30 +91,18 @@ def parse_times(table: Table, name: str) -> ParsedTimes:
         return ParsedTimes(instants.tz_convert(zone), f"dates, UTC{smallest:+g}", True if mixed else None)
     if mixed:
         cells = pd.Series(["" if offset is not None else cell for cell, offset in zip(cells, offsets, strict=True)])
-    best = min(
-        _parse_dates(cells), key=lambda times: (int(times.isna().sum()), _count_irregular_steps(times))
-    )  # month first on a tie
+    # Month first on a tie.
+    best = min(_parse_dates(cells), key=lambda times: (int(times.isna().sum()), _count_irregular_steps(times)))
     return ParsedTimes(best, "dates", False if mixed else None)
 
 
-def _parse_offsets(cells: pd.Series) -> list[float | None]:
-    """Hours from UTC that each time ends with, None if it ends with none. Most of them end alike from the first colon on."""
-    ends = [cell.partition(":")[2] for cell in cells]
-    known = {end: _parse_offset(f":{end}") for end in set(ends)}
-    return [known[end] for end in ends]
-
-
 def _parse_offset(cell: str) -> float | None:
-    """Hours from UTC that a time ends with, None if it ends with none."""
+    """Return the hours from UTC that a time ends with, or None."""
     match = _OFFSET.search(cell)
     if match is None:
         return None
     sign, hours, minutes = match.groups("0")
     return (-1.0 if sign == "-" else 1.0) * (int(hours) + int(minutes) / 60)
-
-
-def _normalize_name(name: str) -> str:
-    return re.sub(r"[\s_-]+", " ", re.sub(r"[(\[].*", "", name)).strip().lower()
 
 
 def _is_counter(table: Table, name: str) -> bool:
@@ -154,43 +120,27 @@ def _reads_as_dates(table: Table, name: str) -> bool:
 
 
 def _parse_dates(cells: pd.Series) -> list[pd.DatetimeIndex]:
-    """The cells as ISO dates, or else month first and day first."""
-    readings = [_parse_iso] if _is_iso(cells) else [_month_first, _day_first]
-    return [_try_parse(read, cells) for read in readings]
+    """Read cells as ISO dates, or else month first and day first."""
+    days = collections.Counter(cell[:10] for cell in cells)  # few, if a day has many rows
+    if sum(count for day, count in days.items() if _ISO.match(day)) > 0.5 * len(cells):
+        return [_parse_format(cells, "ISO8601")]
+    return [_parse_any_format(cells, "%m", "%d"), _parse_any_format(cells, "%d", "%m")]
 
 
-def _try_parse(read: Callable[[pd.Series], pd.DatetimeIndex], cells: pd.Series) -> pd.DatetimeIndex:
+def _parse_format(cells: pd.Series, form: str) -> pd.DatetimeIndex:
     try:
-        return read(cells)
-    except (ValueError, OverflowError):  # cells with mixed offsets are no dates of one clock
+        return pd.DatetimeIndex(pd.to_datetime(cells, errors="coerce", format=form))
+    except (ValueError, OverflowError):  # such as mixed offsets
         return pd.DatetimeIndex([pd.NaT] * len(cells))
 
 
-def _parse_iso(cells: pd.Series) -> pd.DatetimeIndex:
-    return pd.DatetimeIndex(pd.to_datetime(cells, errors="coerce", format="ISO8601"))
-
-
-def _month_first(cells: pd.Series) -> pd.DatetimeIndex:
-    return _parse_style(cells, day_first=False)
-
-
-def _day_first(cells: pd.Series) -> pd.DatetimeIndex:
-    return _parse_style(cells, day_first=True)
-
-
-def _is_iso(cells: pd.Series) -> bool:
-    days = collections.Counter(cell[:10] for cell in cells)  # few, where a day has many rows
-    return sum(count for day, count in days.items() if _ISO.match(day)) > 0.5 * len(cells)
-
-
-def _parse_style(cells: pd.Series, day_first: bool) -> pd.DatetimeIndex:
-    day, month = ("%d", "%m")
-    first, second = (day, month) if day_first else (month, day)
+def _parse_any_format(cells: pd.Series, first: str, second: str) -> pd.DatetimeIndex:
+    """Read cells in the format that fits most of them."""
     best = pd.DatetimeIndex([pd.NaT] * len(cells))
     for separator in "/.-":
         for order in (f"{first}{separator}{second}{separator}%Y", f"%Y{separator}%m{separator}%d"):
             for clock in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p"):
-                times = pd.DatetimeIndex(pd.to_datetime(cells, errors="coerce", format=order + clock))
+                times = _parse_format(cells, order + clock)
                 if times.notna().sum() > best.notna().sum():
                     best = times
                 if best.notna().all():
@@ -199,7 +149,7 @@ def _parse_style(cells: pd.Series, day_first: bool) -> pd.DatetimeIndex:
 
 
 def _count_irregular_steps(times: pd.DatetimeIndex) -> int:
-    """How many steps differ from the most common one."""
+    """Count the steps that differ from the most common one."""
     steps = np.diff(times[~times.isna()].asi8)
     return int(len(steps) - np.unique(steps, return_counts=True)[1].max(initial=0))
 
@@ -210,6 +160,6 @@ def _parse_counts(name: str, counts: np.ndarray) -> ParsedTimes:
         if typical >= least:
             known = pd.to_datetime(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportArgumentType]
             return ParsedTimes(pd.DatetimeIndex(known).round("1s"), f"{unit} since 1970")
-    unit = _COUNTERS.get(_normalize_name(name), "h")
+    unit = _COUNTERS.get(normalize_name(name), "h")
     known = COUNTER_START + pd.to_timedelta(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportCallIssue, reportArgumentType]
     return ParsedTimes(pd.DatetimeIndex(known), f"count of {unit}")
