@@ -192,7 +192,7 @@ def test_too_little_weather_brings_no_advice_about_options_that_are_not_there(tm
     result = runner.invoke(app, [command, "--weather", "short.csv", "--quick", "--base-shortage", "auto"])
     assert result.exit_code == 1
     assert "short.csv has 20 whole days" in result.stderr
-    assert "Use a file that covers more days" in result.stderr
+    assert "91 are needed" in result.stderr
     assert "training_days" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["short.csv"]
 

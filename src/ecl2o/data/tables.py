@@ -196,7 +196,7 @@ def parse_numbers(table: Table, name: str) -> tuple[np.ndarray, list[Fault]]:
             problem = f"{cell} is not finite"
         elif not np.isnan(values[i]):
             problem = f"{cell} is too large to be squared; the limit is {LARGEST:g}"
-        elif cells[i].lower() in MISSING_VALUES:
+        elif str(cells[i]).lower() in MISSING_VALUES:
             problem = "the cell is empty or marked as missing"
         else:
             problem = f"{cell} is not a number"

@@ -94,7 +94,7 @@ def regularize(
     return RegularSeries(whole, step, dropped_leap_day, repairs)
 
 
-def _check_order(table: Table, time_column: str, times: pd.DatetimeIndex) -> None:
+def _check_order(table: Table, time_column: str, times) -> None:
     """Raise `DataError` if a time is repeated, or earlier than the one before it."""
     repeated = np.flatnonzero(times.duplicated() & ~times.isna())
     if repeated.size:
@@ -122,7 +122,7 @@ def _explain_clock_change(time: pd.Timestamp, which: str, effect: str) -> str:
     )
 
 
-def _check_step(table: Table, time_column: str, times: pd.DatetimeIndex, order: np.ndarray) -> pd.Timedelta:
+def _check_step(table: Table, time_column: str, times, order) -> pd.Timedelta:
     """Return the usual step; raise `DataError` if another one is no multiple of it, or most times are missing."""
     steps, counts = np.unique(np.diff(times.asi8), return_counts=True)
     usual = np.timedelta64(int(steps[np.argmax(counts)]), times.unit)

@@ -292,7 +292,7 @@ def read_nsrdb(source: SourceFile, text: str, lines: list[str]) -> WeatherFile:
 def read_tmy3(source: SourceFile, text: str, first: str) -> WeatherFile:
     """Read months of many years; hours are named by their end, 01:00 to 24:00, or by their start."""
     names = ("USAF", "Name", "State", "TZ", "Latitude", "Longitude")
-    header = dict(zip(names, split_cells(first), strict=False))
+    header: dict[str, str] = dict(zip(names, split_cells(first), strict=False))
     table = read_table(source, text, skip=1)
     if len(table.columns) < 2:
         raise DataError(f"{source.path}, line 2: a TMY3 file has a date and a time, then the columns of data.")
@@ -321,7 +321,7 @@ def read_epw(source: SourceFile, text: str, lines: list[str]) -> WeatherFile:
     """Read the hours of an EPW file, which are named by their end, 1 to 24."""
     if len(lines) <= _EPW_HEADER_LINES:
         raise DataError(f"{source.path} has no rows of data below the {_EPW_HEADER_LINES} header lines of an EPW file.")
-    header = dict(zip(_EPW_SITE, split_cells(lines[0]), strict=False))
+    header: dict[str, str] = dict(zip(_EPW_SITE, split_cells(lines[0]), strict=False))
     named = [*lines[: _EPW_HEADER_LINES - 1], ",".join(_EPW_COLUMNS), *lines[_EPW_HEADER_LINES:]]
     table = read_table(source, "\n".join(named), skip=_EPW_HEADER_LINES - 1)
     times = read_clock_times(table, hours_end=True)
