@@ -155,7 +155,7 @@ def _expected_times(times: pd.DatetimeIndex, step: pd.Timedelta) -> tuple[pd.Dat
     return wanted, False
 
 
-def _raise_gap(table: Table, time_column: str, times: pd.DatetimeIndex, order: np.ndarray, step: pd.Timedelta) -> None:
+def _raise_gap(table: Table, time_column: str, times, order, step: pd.Timedelta) -> None:
     expected = times[:-1] + step
     leap = (expected.month == 2) & (expected.day == 29)
     late = np.flatnonzero((times[1:] != expected) & ~(leap & (times[1:] == expected + DAY)))
