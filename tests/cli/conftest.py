@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from ecl2o.cli import app
+from ecl2o.cli.commands import app
 
 from .operator_files import DAYS, write_series
 

@@ -37,7 +37,7 @@ def test_csv_in_csv_out(fitted, ecl2o, expected):
     result = ecl2o("act", fitted.policy, stdin="".join(f"{y}\n" for y in CONTEXTS))
     assert result.exit_code == 0, result.stderr
     assert [[float(line)] for line in result.stdout.splitlines()] == [action for action, _, _ in expected]
-    assert "history, which ends at 2024-01-24 18:00" in result.stderr
+    assert "2024-01-24 18:00" in result.stderr
 
 
 def test_named_columns_are_found_and_empty_lines_passed_over(fitted, ecl2o, expected):
@@ -47,7 +47,7 @@ def test_named_columns_are_found_and_empty_lines_passed_over(fitted, ecl2o, expe
     assert [[float(line)] for line in result.stdout.splitlines()] == [action for action, _, _ in expected]
 
 
-def test_json_in_json_out_with_bill_and_live_ratio(fitted, ecl2o, expected):
+def test_json_in_json_out_with_cost_and_live_ratio(fitted, ecl2o, expected):
     shapes = [lambda y: [y], lambda y: {"demand": y, "supply": 9}, lambda y: {"context": [y]}]
     lines = [json.dumps(shapes[i % 3](y)) for i, y in enumerate(CONTEXTS)]
     result = ecl2o("act", fitted.policy, stdin="\n".join(lines))
@@ -86,24 +86,23 @@ def test_without_history_the_start_must_be_given(ecl2o, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("abc", "'abc' is not a number"),
-        ("1,2", "the policy takes 1 numbers, got 2"),
-        ('{"demand": "much"}', "must be numbers"),
-        ('{"price": 1}', "no 'context' or 'demand' in"),
+        ("abc", "'abc'"),
+        ("1,2", "1 .* 2"),
+        ('{"demand": "much"}', "much"),
+        ('{"price": 1}', "'context' .*'demand' .*price"),
         ("[1, ", "JSON"),
-        ('{"step": 7, "demand": 1}', "step 7 does not follow step 1"),
+        ('{"step": 7, "demand": 1}', "step 7 .*step 1"),
     ],
 )
 def test_bad_lines_stop_or_are_skipped(fitted, ecl2o, expected, line, message):
     lines = f"{CONTEXTS[0]}\n{line}\n{CONTEXTS[1]}\n"
     stopped = ecl2o("act", fitted.policy, stdin=lines)
     assert stopped.exit_code == 1
-    assert "ecl2o: line 2: " in stopped.stderr
-    assert message in stopped.stderr
+    assert re.search(f"ecl2o: line 2: .*{message}", stopped.stderr)
     assert len(stopped.stdout.splitlines()) == 1
     skipped = ecl2o("act", fitted.policy, "--skip-bad", stdin=lines)
     assert skipped.exit_code == 0
-    assert "line 2 skipped: " in skipped.stderr
+    assert re.search(f"line 2 .*{message}", skipped.stderr)
     assert [[float(answer)] for answer in skipped.stdout.splitlines()] == [action for action, _, _ in expected[:2]]
 
 
@@ -112,7 +111,7 @@ def test_a_repeated_step_is_answered_again_and_not_played_twice(fitted, ecl2o, e
     first = ecl2o("act", fitted.policy, "--state", state, stdin=f'{{"step": 1, "demand": {CONTEXTS[0]}}}\n')
     lines = [{"step": 1, "demand": CONTEXTS[0]}, {"step": 2, "demand": CONTEXTS[1]}]
     again = ecl2o("act", fitted.policy, "--state", state, stdin="\n".join(map(json.dumps, lines)))
-    assert "after 1 contexts" in again.stderr
+    assert re.search(rf" 1 .*{state}", again.stderr)
     answers = [json.loads(line) for line in (first.stdout + again.stdout).splitlines()]
     assert [(a["step"], a["action"], a["cost"]) for a in answers] == [
         (step, *expected[step - 1][:2]) for step in (1, 1, 2)
@@ -131,9 +130,11 @@ def test_the_state_of_another_policy_is_refused(fitted, ecl2o, tmp_path):
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=5.0, dim=1))
     ec.save(tmp_path / "expert.ecl2o", ec.Policy(ec.ROBD(), problem))
     ecl2o("act", tmp_path / "expert.ecl2o", "--x0", "1", "--state", tmp_path / "run.state", stdin="1\n")
+    before = (tmp_path / "run.state").read_bytes()
     result = ecl2o("act", fitted.policy, "--state", tmp_path / "run.state", stdin="1\n")
     assert result.exit_code == 1
-    assert "another policy" in result.stderr
+    assert str(tmp_path / "run.state") in result.stderr
+    assert (tmp_path / "run.state").read_bytes() == before
 
 
 def test_a_killed_process_goes_on_where_it_was(fitted, expected, tmp_path):
@@ -177,7 +178,7 @@ def test_a_regression_begins_on_all_that_it_can_learn_from(fitted, ecl2o):
 def test_where_a_run_starts_has_the_dimension_of_actions(fitted, ecl2o):
     result = ecl2o("act", fitted.policy, "--x0", "1,2", stdin="3.5\n")
     assert result.exit_code == 2
-    assert "the policy's actions have 1 numbers, got 2" in " ".join(result.stderr.split())
+    assert re.search("--x0.* 1 .* 2", " ".join(result.stderr.split()))
 
 
 # --- readings that cannot be right ------------------------------------------------------------------------------------
@@ -189,15 +190,14 @@ def values(result):
 
 
 @pytest.mark.parametrize("bad", ["nan", "", "4250", "-1e9", "null", '{"demand": null}', '{"context": [1e300]}'])
-def test_a_reading_that_is_not_believed_is_answered_as_the_last_plausible_one(fitted, ecl2o, bad):
+def test_the_last_plausible_reading_replaces_a_bad_one(fitted, ecl2o, bad):
     bad = bad or '""'
     result = ecl2o("act", fitted.policy, "--json", stdin=f"3.5\n2\n{bad}\n2.5\n")
     told = [json.loads(line) for line in result.stdout.splitlines()]
     wanted = ecl2o("act", fitted.policy, "--json", stdin="3.5\n2\n2\n2.5\n")
     assert [t["action"] for t in told] == [json.loads(line)["action"] for line in wanted.stdout.splitlines()]
     assert [t.get("context_used") for t in told] == [None, None, [2.0], None]
-    assert "line 3 is missing or implausible; replaced by 2," in result.stderr
-    assert "missing or implausible: 1." in result.stderr
+    assert re.search(r"line 3 .* 2,.*\n.* 1\.", result.stderr)
 
 
 def test_a_first_reading_that_is_not_plausible_is_refused_in_plain_numbers(ecl2o, tmp_path):
@@ -255,7 +255,7 @@ def test_a_missed_tick_is_noticed_and_filled(fitted, ecl2o, tmp_path):
     assert values(first) + [answer["action"][0] for answer in told] == [*whole[:4], *whole[5:]]
     assert [answer.get("filled", 0) for answer in told] == [1, 0, 0, 0, 0]
     assert [answer["step"] for answer in told] == [5, 6, 7, 8, 9]
-    assert f"steps missing between {TIMES[3]} and {TIMES[5]}: 1; filled in: 1." in second.stderr
+    assert re.search(f"{TIMES[3]} .*{TIMES[5]}: 1; .*: 1", second.stderr)
 
 
 def test_a_step_whose_time_was_answered_is_answered_again_and_an_earlier_one_refused(fitted, ecl2o, tmp_path):
@@ -265,7 +265,7 @@ def test_a_step_whose_time_was_answered_is_answered_again_and_an_earlier_one_ref
     assert values(again) == [first[2], values(ecl2o("act", fitted.policy, stdin=timed(pairs[:4])))[3]]
     late = ecl2o("act", fitted.policy, "--state", state, stdin=timed([(TIMES[3] + datetime.timedelta(minutes=20), 99)]))
     assert values(late) == values(again)[1:]
-    assert "the same step" in late.stderr
+    assert str(TIMES[3]) in late.stderr
     refused = ecl2o("act", fitted.policy, "--state", state, stdin=timed(pairs[:1]))
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert str(TIMES[0]) in refused.stderr
@@ -283,18 +283,19 @@ def test_with_times_the_hour_of_the_day_comes_from_the_clock(fitted, ecl2o, days
     gap = (days * 4 + 2) % usual
     past = np.concatenate([history, history[len(history) - usual :][:gap]])[-len(history) :]
     assert values(result) == [ec.Runner(ec.load(fitted.policy), [3.0], past).step([3.5])[0]]
-    assert "the hours of the day are kept" in result.stderr
+    assert re.search(rf" {abs(4 * days + 2)} steps .*{noon}", result.stderr)
 
 
 # --- supervisors ------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_process_on_a_state_is_told_who_holds_it(fitted, ecl2o, tmp_path):
+def test_a_second_process_learns_which_file_is_locked_and_what_to_do(fitted, ecl2o, tmp_path):
     state = tmp_path / "run.state"
     with lock_state(state):
         refused = ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n")
         assert (refused.exit_code, refused.stdout) == (1, "")
-        assert f"{state} is in use" in refused.stderr
+        for part in (f"{state} ", str(tmp_path / ".run.state.lock"), "--state"):
+            assert part in refused.stderr
         assert not state.exists()
     assert len(values(ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n"))) == 1
 
@@ -305,7 +306,7 @@ def test_a_state_is_a_regular_file_or_not_there_yet(fitted, ecl2o, tmp_path):
     for state in (tmp_path, tmp_path / "pipe"):
         result = ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n")
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "regular file" in re.sub(r"[│\s]+", " ", result.stderr)
+        assert "--state" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
@@ -336,13 +337,13 @@ def test_a_full_disk_is_named_and_no_step_is_lost(fitted, ecl2o, tmp_path, monke
 
 
 def test_closed_input_and_output_are_said_in_one_line(fitted):
-    for redirection, words in (("<&-", "standard input is closed"), (">&-", "standard output is closed")):
+    for redirection, stream in (("<&-", "standard input"), (">&-", "standard output")):
         line = f'exec "$@" {redirection}'
         result = subprocess.run(
             ["sh", "-c", line, "sh", *COMMAND, fitted.policy], capture_output=True, text=True, stdin=subprocess.DEVNULL
         )
         assert result.returncode == 1
-        assert result.stderr.startswith(f"ecl2o: {words}")
+        assert result.stderr.startswith(f"ecl2o: {stream}")
         assert len(result.stderr.splitlines()) == 1
 
 
@@ -361,7 +362,7 @@ def test_a_process_that_is_started_for_one_step_compiles_nothing_of_the_run(tmp_
     assert first - second == {"packed_begin", "called"}
 
 
-def test_a_step_that_nobody_can_read_is_not_answered(fitted, tmp_path, ecl2o):
+def test_a_step_without_a_reader_is_not_answered(fitted, tmp_path, ecl2o):
     """The reader of the output has left: exit code 1, and the next process plays the step."""
     state = tmp_path / "run.state"
     first = values(ecl2o("act", fitted.policy, "--state", state, stdin="3.5\n"))
@@ -372,7 +373,7 @@ def test_a_step_that_nobody_can_read_is_not_answered(fitted, tmp_path, ecl2o):
     )
     os.close(writing)
     assert result.returncode == 1
-    assert "ecl2o: step 2 was not answered" in result.stderr
+    assert "ecl2o: step 2 " in result.stderr
     assert "Traceback" not in result.stderr
     assert "Exception ignored" not in result.stderr
     rest = values(ecl2o("act", fitted.policy, "--state", state, stdin="2\n4.25\n"))
@@ -411,7 +412,7 @@ def test_limits_and_a_promise_together(fitted, ecl2o, tmp_path):
     tested = ecl2o("evaluate", fitted.policy, fitted.data, "--bounds", "-2:9", "--days", TESTED, "--json")
     assert tested.exit_code == 0, tested.stderr
     assert policy.contract.action_bounds is None
-    for given, message in (("3:1", "LOW must be less than HIGH"), ("x", "LOW:HIGH is expected")):
+    for given in ("3:1", "x"):
         refused = ecl2o("act", fitted.policy, "--bounds", given, stdin="3\n")
         assert refused.exit_code == 2
-        assert message in " ".join(refused.stderr.split())
+        assert re.search(f"--bounds.*'{given}'", refused.stderr)

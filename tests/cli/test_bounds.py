@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ecl2o import theory
-from ecl2o.cli import app
+from ecl2o.cli.commands import app
 
 runner = CliRunner()
 

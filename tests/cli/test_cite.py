@@ -9,7 +9,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ecl2o.agents import RHC, Guarded
-from ecl2o.cli import app
+from ecl2o.cli.commands import app
 from ecl2o.policy import Policy, save
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
 
@@ -96,7 +96,8 @@ def test_help_wraps_where_the_terminal_does():
 def test_help_imports_nothing_heavy():
     """`--help` of every command in one fresh process; what it may not import makes commands slow to answer."""
     program = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom ecl2o.cli import app\nfrom typer.main import get_command\n"
+        "import sys\nfrom typer.testing import CliRunner\nfrom ecl2o.cli.commands import app\n"
+        "from typer.main import get_command\n"
         "for name in get_command(app).commands:\n    assert CliRunner().invoke(app, [name, '--help']).exit_code == 0, name\n"
         "heavy = {'jax', 'numpy', 'pandas', 'matplotlib', 'scipy', 'sklearn', 'equinox'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

@@ -128,7 +128,7 @@ def test_help_of_every_command_is_lazy_and_has_an_example():
     script = """
 import sys
 from typer.testing import CliRunner
-from ecl2o.cli import app
+from ecl2o.cli.commands import app
 for command in ("fit", "evaluate", "act", "compare"):
     shown = CliRunner().invoke(app, [command, "--help"])
     assert shown.exit_code == 0 and f"Example: " in shown.stdout and f"ecl2o {command}" in shown.stdout, command

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from ecl2o.cli import app
+from ecl2o.cli.commands import app
 from ecl2o.paper import frontier
 from paper.fake_frontier import fake_frontier
 

@@ -19,7 +19,7 @@ def test_a_line_is_written_every_interval():
     assert written[-1].startswith("training: done")
 
 
-def test_without_a_terminalprogress_lines_go_to_standard_error(capsys):
+def test_without_a_terminal_progress_lines_go_to_standard_error(capsys):
     with progress_bars() as progress:
         progress("training", 2, 2)
     written = capsys.readouterr()

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from data.weather_texts import psm_text, weather_table
-from ecl2o.cli import app
+from ecl2o.cli.commands import app
 from ecl2o.paper import demand_response, right_sizing
 from ecl2o.paper.settings import RightSizingSettings
 from paper.fake_study import fake_study

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from typer.testing import CliRunner
 
-from ecl2o.cli import app
+from ecl2o.cli.commands import app
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ecl2o import fleet
-from ecl2o.cli import app
+from ecl2o.cli.commands import app
 from ecl2o.paper.pareto import SweepRecord
 
 runner = CliRunner()

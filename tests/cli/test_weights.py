@@ -58,7 +58,7 @@ def priced(tmp_path_factory):
 def made(priced, tmp_path_factory):
     from typer.testing import CliRunner
 
-    from ecl2o.cli import app
+    from ecl2o.cli.commands import app
 
     out = tmp_path_factory.mktemp("made") / "priced.ecl2o"
     result = CliRunner().invoke(app, list(map(str, ["fit", priced, "--out", out, *FOLLOWED, *TERMS, *SPLIT, "--json"])))

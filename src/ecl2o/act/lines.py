@@ -1,5 +1,6 @@
-"""Lines of text to contexts: numbers with commas, or JSON, with or without a time; and which step a time belongs to."""
+"""Lines of text to contexts: numbers with commas, or JSON, with or without a time."""
 
+import contextlib
 import csv
 import dataclasses
 import datetime
@@ -9,6 +10,8 @@ from typing import Any
 
 from ecl2o.json_text import MISSING_VALUES
 
+_TIME_NAMES = ("time", "timestamp", "datetime", "date")
+
 
 def align_offset(time: datetime.datetime, other: datetime.datetime) -> datetime.datetime:
     """Return a time with the offset from UTC of `other`, if only one of the two has an offset.
@@ -17,18 +20,6 @@ def align_offset(time: datetime.datetime, other: datetime.datetime) -> datetime.
     '2024-01-01 06:00:00+02:00'
     """
     return time if (time.tzinfo is None) == (other.tzinfo is None) else time.replace(tzinfo=other.tzinfo)
-
-
-def count_steps(first: datetime.datetime, last: datetime.datetime, step_minutes: float) -> int:
-    """Return how many steps `last` is after `first`, to the nearest one.
-
-    >>> count_steps(datetime.datetime(2024, 1, 1, 6), datetime.datetime(2024, 1, 1, 8, 7), 60.0)
-    2
-    """
-    return round((align_offset(last, first) - first) / datetime.timedelta(minutes=step_minutes))
-
-
-_TIME_NAMES = ("time", "timestamp", "datetime", "date")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +46,9 @@ class LineReader:
 
     def __init__(self, columns: list[str] | None, size: int):
         self._columns, self._size = columns, size
-        self._places: list[int] | None = None
+        self._places: list[int] | None = None  # of the policy's columns, in the first line
         self._time_place: int | None = None
-        self._width = 0  # columns that the first line names
-        self._first = True
+        self._width, self._first = 0, True
 
     def read(self, line: str) -> ParsedLine | None:
         """Parse a line. Return None for an empty one, and for column names on the first.
@@ -76,8 +66,7 @@ class LineReader:
             return self._parse_json(text)
         cells = [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True))]
         if first and self._is_header(cells):
-            self._places, self._time_place = self._read_header(cells)
-            self._width = len(cells)
+            self._read_header(cells)
             return None
         return self._parse_cells(cells)
 
@@ -96,13 +85,14 @@ class LineReader:
     def _is_header(self, cells: list[str]) -> bool:
         return not any(_is_number(cell) or _is_time(cell) or cell.lower() in MISSING_VALUES for cell in cells)
 
-    def _read_header(self, names: list[str]) -> tuple[list[int], int | None]:
+    def _read_header(self, names: list[str]) -> None:
         columns = self._columns or []
         if not columns or not all(name in names for name in columns):
             expected = f", nor the policy's columns: {', '.join(columns)}" if columns else ""
             raise ValueError(f"{', '.join(names)[:60]!r} are not numbers{expected}.")
         timed = [place for place, name in enumerate(names) if name.lower() in _TIME_NAMES and name not in columns]
-        return [names.index(name) for name in columns], timed[0] if timed else None
+        self._places, self._time_place = [names.index(name) for name in columns], timed[0] if timed else None
+        self._width = len(names)
 
     def _parse_json(self, text: str) -> ParsedLine:
         try:
@@ -111,7 +101,8 @@ class LineReader:
             raise ValueError(f"invalid JSON: {error}.") from None
         step, time = None, None
         if isinstance(value, dict):
-            step, time = value.get("step"), _find_time(value)
+            times = (value[name] for name in _TIME_NAMES if isinstance(value.get(name), str))
+            step, time = value.get("step"), next(map(_as_time, times), None)
             if step is not None and (type(step) is not int or step < 1):
                 raise ValueError(f"step must be a whole number, 1 or more, got {step!r}.")
             value = self._find_context(value)
@@ -122,13 +113,12 @@ class LineReader:
         return ParsedLine(self._check_size(given), True, step, time)
 
     def _find_context(self, value: dict[str, Any]) -> Any:
-        if "context" in value:
-            return value["context"]
         names = self._columns or []
-        if names and all(name in value for name in names):
+        if "context" not in value and names and all(name in value for name in names):
             return [value[name] for name in names]
-        columns = f" or {', '.join(map(repr, names))}" if names else ""
-        raise ValueError(f"no 'context'{columns} in {json.dumps(value)[:60]}.")
+        if "context" not in value:
+            raise ValueError(f"no {' or '.join(map(repr, ['context', *names]))} in {json.dumps(value)[:60]}.")
+        return value["context"]
 
     def _check_size(self, numbers: list[float]) -> list[float]:
         if len(numbers) != self._size:
@@ -136,34 +126,20 @@ class LineReader:
         return numbers
 
 
-def _find_time(value: dict[str, Any]) -> datetime.datetime | None:
-    for name in _TIME_NAMES:
-        if isinstance(value.get(name), str):
-            return _as_time(value[name])
-    return None
-
-
 def _is_time(cell: str) -> bool:
-    return (
-        not _is_number(cell)
-        and len(cell) >= len("20240101T00")
-        and cell[:4].isdigit()
-        and _parse_time(cell) is not None
-    )
+    if _is_number(cell) or len(cell) < len("20240101T00") or not cell[:4].isdigit():
+        return False
+    with contextlib.suppress(ValueError):
+        return bool(_as_time(cell))
+    return False
 
 
 def _as_time(cell: str) -> datetime.datetime:
-    time = _parse_time(cell)
-    if time is None:
-        raise ValueError(f"{cell[:60]!r} is not a time; write it as 2024-01-31 06:00 or 2024-01-31T06:00+01:00.")
-    return time
-
-
-def _parse_time(cell: str) -> datetime.datetime | None:
     try:
         return datetime.datetime.fromisoformat(cell)
     except ValueError:
-        return None
+        message = f"{cell[:60]!r} is not a time; write it as 2024-01-31 06:00 or 2024-01-31T06:00+01:00."
+        raise ValueError(message) from None
 
 
 def _is_number(cell: str) -> bool:

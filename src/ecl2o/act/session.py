@@ -6,11 +6,12 @@ import datetime
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
+import pydantic
 
-from ecl2o.act.lines import ParsedLine, align_offset, count_steps
+from ecl2o.act.lines import ParsedLine, align_offset
 from ecl2o.exceptions import NotAnsweredError
 from ecl2o.policy import policy_file
 from ecl2o.policy.policy import Policy
@@ -28,18 +29,27 @@ def lock_state(state: Path) -> Iterator[None]:
     """
     import filelock
 
-    lock = filelock.FileLock(state.with_name(f".{state.name}.lock"))
     try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
+        with filelock.FileLock(state.with_name(f".{state.name}.lock"), timeout=0):
+            policy_file.remove_unfinished(state)
+            yield
+    except filelock.Timeout as error:
         raise ValueError(
-            f"{state} is in use by another process, which holds {lock.lock_file}. Stop that process, or use another state."
+            f"{state} is locked: another process holds {error.lock_file}. Stop that process, or give another `state`."
         ) from None
-    try:
-        policy_file.remove_unfinished(state)
-        yield
-    finally:
-        lock.release()
+
+
+class AnswerJson(TypedDict):
+    """The fields of an answer in JSON; optional ones are left out where they say nothing."""
+
+    step: int
+    action: list[float]
+    cost: float
+    live_ratio: NotRequired[float]
+    screened: NotRequired[bool]
+    context_used: NotRequired[list[float]]
+    filled: NotRequired[int]
+    unconverged: NotRequired[bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,18 +70,18 @@ class Answer:
     action: list[float]
     cost: float
     find_live_ratio: Callable[[], Any]
-    context_used: list[float] | None = None
-    filled: int = 0
-    unconverged: bool = False
+    context_used: list[float] | None
+    filled: int
+    unconverged: bool
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the answer as JSON's types; optional fields are left out where they say nothing."""
-        answer: dict[str, Any] = {"step": self.step, "action": self.action, "cost": self.cost}
+    def as_json(self) -> AnswerJson:
+        """Return the answer as JSON's types."""
+        answer = AnswerJson(step=self.step, action=self.action, cost=self.cost)
         live_ratio = self.find_live_ratio()
         if live_ratio is not None:
             answer["live_ratio"] = float(live_ratio)
         if self.context_used is not None:
-            answer |= {"screened": True, "context_used": self.context_used}
+            answer["screened"], answer["context_used"] = True, self.context_used
         if self.filled:
             answer["filled"] = self.filled
         if self.unconverged:
@@ -79,28 +89,13 @@ class Answer:
         return answer
 
 
-@dataclasses.dataclass(frozen=True)
-class _Notes:
+class _Notes(pydantic.BaseModel, frozen=True):
     """What a state file has beside the runner's state: steps filled in, the first and last time, the last context used."""
 
-    filled: int = 0
-    first: str | None = None
-    last: str | None = None
-    context: list[float] | None = None
-
-    @classmethod
-    def read(cls, found: Any) -> "_Notes":
-        given = found if isinstance(found, dict) else {}
-        notes = cls(**{field.name: given[field.name] for field in dataclasses.fields(cls) if field.name in given})
-        try:
-            for time in (notes.first, notes.last):
-                _ = time is None or datetime.datetime.fromisoformat(time)
-            valid = type(notes.filled) is int and (notes.context is None or all(map(math.isfinite, notes.context)))
-        except (TypeError, ValueError):
-            valid = False
-        if not valid:
-            raise ValueError("the state file has invalid notes; start a new state.")
-        return notes
+    filled: pydantic.StrictInt = 0
+    first: datetime.datetime | None = None
+    last: datetime.datetime | None = None
+    context: list[pydantic.FiniteFloat] | None = None
 
 
 class ActSession:
@@ -117,7 +112,7 @@ class ActSession:
     >>> import ecl2o as ec
     >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1))
     >>> session = ActSession(ec.Policy(ec.Greedy(), problem), x0=[0.0])
-    >>> session.answer(ParsedLine([3.0]), lambda answer: print(answer.step, answer.action))
+    >>> answer = session.answer(ParsedLine([3.0]), lambda answer: print(answer.step, answer.action))
     1 [1.0]
     """
 
@@ -133,17 +128,21 @@ class ActSession:
         self._policy, self._state, self._notify = policy, state, notify
         self._x0, self._history = x0, policy.history if history is None else np.asarray(history, float)
         self._until = history_until if history is not None else policy.contract.history_until
-        self._week = _DAYS_PER_WEEK * (policy.contract.steps_per_day or 1)
+        self._step_minutes, self._day = policy.contract.step_minutes, policy.contract.steps_per_day or 1
         self._notes = _Notes()
         if state is not None and state.exists():
             self._runner = Runner.resume(policy, state)
-            self._notes = _Notes.read(read_state(state).header.get("notes"))
+            try:
+                self._notes = _Notes.model_validate(read_state(state).header.get("notes") or {})
+            except pydantic.ValidationError:
+                raise ValueError(f"{state} has invalid notes; delete it to start a new state.") from None
             notify(f"continuing after {self.steps} contexts, from {state}.")
         else:
             self._runner = Runner(policy, x0, history)  # now, so that the first line is answered at once
             if history is None and policy.history is not None:
-                until = policy.contract.history_until
-                notify(f"starting from the policy's own history, which ends at {until}; `history` gives a fresher one.")
+                notify(
+                    f"starting from the policy's own history, which ends at {self._until}; `history` gives a fresher one."
+                )
 
     @property
     def context_dim(self) -> int:
@@ -157,11 +156,11 @@ class ActSession:
 
     def is_answered(self, line: ParsedLine) -> bool:
         """Return whether the step of a line's time has been answered."""
-        time = self._known_time(line)
-        return time is not None and self._notes.last is not None and self._steps_after_last(time) <= 0
+        after = self._steps_after_last(self._known_time(line))
+        return after is not None and after <= 0
 
-    def answer(self, line: ParsedLine, write: Callable[[Answer], None]) -> None:
-        """Play a line and write the answer; a line that was answered before is answered again, not played.
+    def answer(self, line: ParsedLine, write: Callable[[Answer], None]) -> Answer:
+        """Play a line, write the answer and return it; a line that was answered before is answered again, not played.
 
         The state is on disk before the answer is written, so that every answer that was read is in the state. If anything
         fails, session and state file are as before.
@@ -172,29 +171,38 @@ class ActSession:
         """
         time = self._known_time(line)
         if self._is_repeated(line, time):
-            write(self._make_answer(0))
-            return
+            answer = self._make_answer(0)
+            write(answer)
+            return answer
         self._extend_history(time)
         runner, notes = self._runner, self._notes
         before, existed = runner.state_dict(), self._state is not None and self._state.exists()
         try:
             filled = self._fill_missed_steps(time)
-            runner.step(line.context if runner.is_screened else _check_finite(line.context))
+            if not runner.is_screened and not all(map(math.isfinite, line.context)):
+                raise ValueError(
+                    "a number is missing or not finite, and the policy has no plausible ranges to replace it by."
+                )
+            runner.step(line.context)
             self._update_notes(line.context, time, filled)
             self._save()
-            write(self._make_answer(filled))
+            answer = self._make_answer(filled)
+            write(answer)
         except Exception as error:
             runner.load_state_dict(before)
             self._notes = notes
-            if isinstance(error, OSError):
-                self._restore_file(existed)
+            if isinstance(error, OSError) and existed:
+                self._save()
+            elif isinstance(error, OSError) and self._state is not None:
+                self._state.unlink(missing_ok=True)
             if isinstance(error, NotAnsweredError):
                 raise NotAnsweredError(f"step {self.steps + 1} was not answered: {error}") from None
             raise
+        return answer
 
     def _known_time(self, line: ParsedLine) -> datetime.datetime | None:
         """Return a line's time, if the policy knows how far apart contexts are."""
-        return None if self._policy.contract.step_minutes is None else line.time
+        return None if self._step_minutes is None else line.time
 
     def _is_repeated(self, line: ParsedLine, time: datetime.datetime | None) -> bool:
         """Return whether the last step is asked for again; raise if it is neither that nor the next one."""
@@ -202,27 +210,22 @@ class ActSession:
             if line.step != self.steps or self.steps == 0:
                 raise ValueError(f"step {line.step} does not follow step {self.steps}, the last one answered.")
             return True
-        if time is None or self._notes.last is None:
-            return False
         after = self._steps_after_last(time)
-        if after < 0:
+        if after is not None and after < 0:
             raise ValueError(f"{time} is before {self._notes.last}, the last one answered.")
-        if after == 0 and str(time) != self._notes.last:
+        if after == 0 and time != self._notes.last:
             self._notify(f"{time} is in the same step as {self._notes.last}: answered again, not played twice.")
         return after == 0
 
-    def _steps_after_last(self, time: datetime.datetime) -> int:
-        """Return how many steps after the last answered one a time is; both are counted from the run's first time."""
-        first, last = (
-            datetime.datetime.fromisoformat(text) for text in (self._notes.first or "", self._notes.last or "")
-        )
-        return count_steps(first, time, self._step_minutes) - count_steps(first, last, self._step_minutes)
+    def _steps_after_last(self, time: datetime.datetime | None) -> int | None:
+        """Return how many steps after the last answered one a time is, both counted from the run's first; None if unknown."""
+        first, last = self._notes.first, self._notes.last
+        if time is None or first is None or last is None:
+            return None
+        return self._count_steps(first, time) - self._count_steps(first, last)
 
-    @property
-    def _step_minutes(self) -> float:
-        minutes = self._policy.contract.step_minutes
-        assert minutes is not None
-        return minutes
+    def _count_steps(self, first: datetime.datetime, last: datetime.datetime) -> int:
+        return round((align_offset(last, first) - first) / datetime.timedelta(minutes=self._step_minutes or 1))
 
     def _extend_history(self, time: datetime.datetime | None) -> None:
         """Restart the run on a longer history, if the first line's time shows that the history ends earlier.
@@ -233,8 +236,8 @@ class ActSession:
         if self._runner.steps or time is None or self._until is None or past is None or not len(past):
             return
         until = datetime.datetime.fromisoformat(self._until)
-        gap = count_steps(until, time, self._step_minutes) - 1
-        cycle = next((span for span in (self._week, self._week // _DAYS_PER_WEEK) if span <= len(past)), 1)
+        gap = self._count_steps(until, time) - 1
+        cycle = next((span for span in (_DAYS_PER_WEEK * self._day, self._day) if span <= len(past)), 1)
         if gap:
             self._notify(
                 f"the history ends at {until}, {abs(gap)} steps {'too early' if gap > 0 else 'too late'} for a start at "
@@ -246,10 +249,8 @@ class ActSession:
 
     def _fill_missed_steps(self, time: datetime.datetime | None) -> int:
         """Play the steps missed before a time on the last plausible context; whole weeks are left out."""
-        if time is None or self._notes.last is None:
-            return 0
-        missed = self._steps_after_last(time) - 1
-        filled = missed % self._week
+        missed = (self._steps_after_last(time) or 1) - 1
+        filled = missed % (_DAYS_PER_WEEK * self._day)
         if missed:
             self._notify(f"steps missing between {self._notes.last} and {time}: {missed}; filled in: {filled}.")
         for _ in range(filled):
@@ -258,38 +259,17 @@ class ActSession:
 
     def _update_notes(self, context: list[float], time: datetime.datetime | None, filled: int) -> None:
         used, notes = self._runner.context, self._notes
-        last = None if time is None else str(time)
-        if last is None and notes.last is not None:  # a line without a time is of the next step
-            passed = datetime.timedelta(minutes=self._step_minutes)
-            last = str(datetime.datetime.fromisoformat(notes.last) + passed)
+        if time is None and notes.last is not None:  # a line without a time is of the next step
+            time = notes.last + datetime.timedelta(minutes=self._step_minutes or 1)
         context = context if used is None else used.tolist()
-        self._notes = _Notes(notes.filled + filled, notes.first or last, last, context)
+        self._notes = _Notes(filled=notes.filled + filled, first=notes.first or time, last=time, context=context)
 
     def _save(self) -> None:
         if self._state is not None:
-            self._runner.save_state(self._state, dataclasses.asdict(self._notes))
-
-    def _restore_file(self, existed: bool) -> None:
-        if existed:
-            self._save()
-        elif self._state is not None:
-            self._state.unlink(missing_ok=True)
+            self._runner.save_state(self._state, self._notes.model_dump(mode="json"))
 
     def _make_answer(self, filled: int) -> Answer:
         runner = self._runner
-        used = runner.context
-        return Answer(
-            self.steps,
-            runner.action.tolist(),
-            float(runner.cost),
-            lambda: runner.live_ratio,
-            used.tolist() if used is not None and runner.replaced else None,
-            filled,
-            runner.is_unconverged,
-        )
-
-
-def _check_finite(context: list[float]) -> list[float]:
-    if not all(map(math.isfinite, context)):
-        raise ValueError("a number is missing or not finite, and the policy has no plausible ranges to replace it by.")
-    return context
+        used = runner.context.tolist() if runner.context is not None and runner.replaced else None
+        action, cost, unconverged = runner.action.tolist(), float(runner.cost), runner.is_unconverged
+        return Answer(self.steps, action, cost, lambda: runner.live_ratio, used, filled, unconverged)

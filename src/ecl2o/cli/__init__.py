@@ -3,13 +3,6 @@
 Interrupts are handled before anything but the standard library is imported, so that Ctrl-C never ends in a traceback.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ecl2o.cli.commands import app
-
-__all__ = ["app", "main"]
-
 
 def main() -> None:
     """Run the console script."""
@@ -25,11 +18,3 @@ def _run() -> None:
 
     warnings.formatwarning = lambda message, *_: f"ecl2o: {' '.join(str(message).split())}\n"
     app()
-
-
-def __getattr__(name: str) -> Any:
-    if name != "app":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ecl2o.cli.commands import app
-
-    return app

@@ -2,13 +2,15 @@
 
 import atexit
 import contextlib
+import functools
 import gc
+import io
 import json as json_library
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from ecl2o.fitting.read import SeriesReader
     from ecl2o.policy import Policy
 
+Lines = Iterator[tuple[int, str]]  # with their numbers
+
 
 def act(
     policy: options.PolicyFile,
@@ -30,23 +34,17 @@ def act(
     x0: Annotated[
         str | None,
         typer.Option(
-            help="The action in force before the first one, numbers with commas. (default: the cheapest for the last context)"
+            help="The action before the first one, numbers with commas. (default: cheapest for the last context)"
         ),
     ] = None,
     history: Annotated[
         Path | None,
-        typer.Option(
-            help="A series file that ends just before the first context. (default: the end of the training file)"
-        ),
+        typer.Option(help="A series file that ends just before the first context. (default: end of the training file)"),
     ] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Report and skip lines that cannot be answered.")
-    ] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Report and skip lines without an answer.")] = False,
     from_beginning: Annotated[
         bool,
-        typer.Option(
-            "--from-beginning", help="The input starts with the run's first context: skip the lines that are answered."
-        ),
+        typer.Option("--from-beginning", help="The input starts with the run's first context: skip answered lines."),
     ] = False,
     bounds: options.Limits = None,
     column: options.Columns = None,
@@ -77,7 +75,8 @@ def act(
     if state is not None:
         output.check_writable(state, "--state")
     use_default_sigterm()
-    _delay_garbage_collection()
+    gc.disable()  # collecting while loading, and at exit, takes half the time of a single answer
+    atexit.register(gc.freeze)
     use_synchronous_dispatch()
     use_double_precision()
     from ecl2o.act import lock_state
@@ -95,26 +94,15 @@ def act(
         except (NotApplicableError, MemoryLimitError) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
-        _answer_lines(session, loaded, lines, skip_bad, from_beginning, json)
-
-
-def _delay_garbage_collection() -> None:
-    """Collect after everything is loaded, and not at exit: both take a quarter of the time of a single answer."""
-    gc.disable()
-    atexit.register(gc.freeze)
+        _answer_lines(session, loaded.contract.columns, lines, skip_bad, from_beginning, json)
 
 
 def _answer_lines(
-    session: "ActSession",
-    policy: "Policy",
-    lines: Iterator[tuple[int, str]],
-    skip_bad: bool,
-    from_beginning: bool,
-    json: bool,
+    session: "ActSession", columns: list[str] | None, lines: "Lines", skip_bad: bool, from_beginning: bool, json: bool
 ) -> None:
     from ecl2o.act import LineReader
 
-    reader = LineReader(policy.contract.columns, session.context_dim)
+    reader = LineReader(columns, session.context_dim)
     to_skip = session.steps if from_beginning else 0
     failures = screened = 0
     for number, text in lines:
@@ -125,10 +113,9 @@ def _answer_lines(
             if from_beginning and (session.is_answered(line) if line.time is not None else to_skip > 0):
                 to_skip -= 1
                 continue
-            answers: list[Answer] = []
-            session.answer(line, lambda answer, a=answers, line=line: a.append(_write(answer, line.as_json or json)))
-            screened += answers[0].context_used is not None
-            _warn(number, answers[0])
+            answer = session.answer(line, functools.partial(_write, as_json=line.as_json or json))
+            screened += answer.context_used is not None
+            _warn(number, answer)
         except (ValueError, FloatingPointError) as error:
             failures += 1
             if not skip_bad:
@@ -140,25 +127,18 @@ def _answer_lines(
         _print_notice(f"lines skipped: {failures}.")
 
 
-def _write(answer: "Answer", as_json: bool) -> "Answer":
-    """Print an answer and flush it."""
+def _write(answer: "Answer", as_json: bool) -> None:
+    """Print an answer and flush it; if that fails, discard further output, also what the interpreter flushes at exit."""
     line = json_library.dumps(json_text.as_json(answer.as_json())) if as_json else ",".join(map(repr, answer.action))
     try:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        print(line, flush=True)
     except (OSError, ValueError) as error:
-        _close_output(error)
-    return answer
+        from ecl2o.exceptions import NotAnsweredError
 
-
-def _close_output(error: Exception) -> NoReturn:
-    """Discard further output, also what the interpreter flushes at exit."""
-    from ecl2o.exceptions import NotAnsweredError
-
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    raise NotAnsweredError(f"standard output is not writable ({reason}).") from None
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise NotAnsweredError(f"standard output is not writable ({reason}).") from None
 
 
 def _warn(number: int, answer: "Answer") -> None:
@@ -168,7 +148,7 @@ def _warn(number: int, answer: "Answer") -> None:
         _print_notice(f"line {number} is missing or implausible; replaced by {used}, the last plausible reading.")
     if answer.unconverged:
         _print_notice(
-            f"line {number}: a solve did not converge, or the promise was lost; this action has no guarantee."
+            f"line {number}: this action has no guarantee: a solve did not converge, or the promise was lost."
         )
 
 
@@ -189,14 +169,13 @@ def _print_notice(message: str) -> None:
     print(f"ecl2o: {output.name_options(message)}", file=sys.stderr, flush=True)
 
 
-def _read_lines() -> Iterator[tuple[int, str]]:
+def _read_lines() -> "Lines":
     """Yield numbered lines as they arrive."""
-    stream = sys.stdin
-    if stream is None:
+    if sys.stdin is None:
         raise ValueError("standard input is closed; open it to send contexts.")
-    if hasattr(stream, "reconfigure"):
-        stream.reconfigure(encoding="utf-8", errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
-    return enumerate(iter(stream.readline, ""), start=1)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    return enumerate(iter(sys.stdin.readline, ""), start=1)
 
 
 def _parse_x0(text: str | None) -> list[float] | None:

@@ -202,4 +202,4 @@ def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> No
     if found["failed"]:
         say(f"{found['failed']} of {found['sites']} sites failed:")
         for row in table[table.status == "failed"].to_dict("records"):
-            say(f"  {row['name']}: {row['reason']}", soft_wrap=True)
+            say(f"  {row['name']}: {output.name_options(row['reason'])}", soft_wrap=True)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 INTERRUPTED = 130  # the exit code of an interrupted command in shells
 _UNWINDING = 2.0  # seconds for cleaning up, in which further signals are ignored
@@ -54,7 +54,6 @@ class _Interrupt:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether an import is in progress."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -86,10 +85,6 @@ def run_interruptible(command: Callable[[], None]) -> None:
             raise
     else:
         return
-    _exit()
-
-
-def _exit() -> NoReturn:
     with contextlib.suppress(OSError, ValueError):
         print("ecl2o: interrupted.", file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):

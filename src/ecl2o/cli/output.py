@@ -6,6 +6,7 @@ usage, 130 interrupted by Ctrl-C or SIGTERM.
 
 import contextlib
 import errno
+import functools
 import re
 import sys
 import tempfile
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
 
     from ecl2o.fitting.settings import Progress
 
-MOST_SEEDS, LARGEST_SEED = (
-    1000,
-    2**32 - 1,
-)  # the most seeds to train with, and the largest number that makes a random key
+MOST_SEEDS = 1000  # to train with
+LARGEST_SEED = 2**32 - 1  # that makes a random key
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Seed = Annotated[
@@ -48,8 +47,6 @@ UnusedSeed = Annotated[
 ]
 
 WIDTH = 100  # columns of tables if the output is not a terminal
-
-
 _options: dict[str, str] = {}  # of the running command, by the names of arguments
 
 
@@ -76,10 +73,11 @@ class Program(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command, and remember its options for `name_options`."""
-        name, command, rest = super().resolve_command(ctx, args)
+        name, group, rest = super().resolve_command(ctx, args)
+        command = group.get_command(ctx, rest[0]) if isinstance(group, TyperGroup) and rest else group  # `fleet fit`
         _options.clear()
         _options.update({} if command is None else {p.name: p.opts[0] for p in command.params if p.opts[0][:2] == "--"})
-        return name, command, rest
+        return name, group, rest
 
 
 def name_options(message: str, options: dict[str, str] = _options) -> str:
@@ -120,25 +118,16 @@ def check_writable(path: Path, option: str) -> None:
 def one_line(error: BaseException) -> str:
     """Return the message of an error without line breaks.
 
-    >>> one_line(
-    ...     ValueError('''rho must not be negative,
-    ... got -1.''')
-    ... )
-    'rho must not be negative, got -1.'
     >>> one_line(FileNotFoundError(2, "No such file or directory", "days.csv"))
     'days.csv: No such file or directory'
     >>> one_line(OSError(28, "No space left on device")).endswith(": No space left on device")
     True
     """
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or _guess_file(error)}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _guess_file(error: OSError) -> str:
-    """Return what was probably written, of an error that names no file."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return f"standard output, or the temporary folder {tempfile.gettempdir()}" if full else "the system says"
+    if not isinstance(error, OSError) or not error.strerror:
+        return " ".join(str(error).split()) or type(error).__name__
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # such errors often name no file
+    likely = f"standard output, or the temporary folder {tempfile.gettempdir()}" if full else "the system says"
+    return f"{error.filename or likely}: {error.strerror}"
 
 
 def results() -> "Console":
@@ -154,27 +143,18 @@ def messages() -> "Console":
 def _console(stderr: bool) -> "Console":
     from rich.console import Console
 
-    console = Console(
-        stderr=stderr, highlight=False, markup=False
-    )  # brackets in names of files and columns are brackets
+    # No markup: brackets in names of files and columns are brackets.
+    console = Console(stderr=stderr, highlight=False, markup=False)
     if not console.is_terminal:
         console.width = WIDTH
     return console
 
 
 def join_help_lines(apps: Iterable[typer.Typer]) -> None:
-    """Let the help of commands wrap at the terminal's width."""
+    """Let the help of commands wrap at the terminal's width: each paragraph becomes one line."""
     for command in (command for app in apps for command in app.registered_commands):
-        command.help = join_lines(getdoc(command.callback) or "")
-
-
-def join_lines(text: str) -> str:
-    r"""Join the lines of each paragraph.
-
-    >>> join_lines("What is\nmeant.\n\nAnd\nmore.")
-    'What is meant.\n\nAnd more.'
-    """
-    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+        paragraphs = (getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def print_json(value: Any) -> None:
@@ -193,19 +173,14 @@ def progress_bars(visible: bool = True) -> "Iterator[Progress]":
     if not visible:
         yield lambda stage, done, total: None
     elif not console.is_terminal:
-        with progress_lines(lambda line: print(line, file=sys.stderr, flush=True)) as lines:
+        with progress_lines(functools.partial(print, file=sys.stderr, flush=True)) as lines:
             yield lines
     else:
         from rich import progress as bars
 
-        columns = (
-            bars.TextColumn("{task.description}", markup=False),
-            bars.BarColumn(bar_width=30),
-            bars.TaskProgressColumn(),
-            bars.TimeElapsedColumn(),
-            bars.TextColumn("left"),
-            bars.TimeRemainingColumn(),
-        )
+        columns = [bars.TextColumn("{task.description}", markup=False), bars.BarColumn(bar_width=30)]
+        columns += [bars.TaskProgressColumn(), bars.TimeElapsedColumn(), bars.TextColumn("left")]
+        columns += [bars.TimeRemainingColumn()]
         with bars.Progress(*columns, console=console) as display:
             tasks: dict[str, bars.TaskID] = {}
 
@@ -223,14 +198,12 @@ def progress_lines(write: Callable[[str], None], every: float = 10.0) -> Iterato
     progress, over = _Stages(time.monotonic()), threading.Event()
 
     def show(stage: str, done: int, total: int) -> None:
-        line = progress.after(stage, done, total, time.monotonic())
-        if line is not None:
+        if line := progress.after(stage, done, total, time.monotonic()):
             write(line)
 
     def remind() -> None:
         while not over.wait(every):
-            line = progress.line(time.monotonic())
-            if line is not None:
+            if line := progress.line(time.monotonic()):
                 write(line)
 
     reminder = threading.Thread(target=remind, daemon=True)
