@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from ecl2o.service import Store
 from ecl2o.service.http import Access, make_app
-from ecl2o.service.pg_notify import MAX_PAYLOAD, join_payloads
+from ecl2o.service.pg_notify import STEPS_PER_PAYLOAD
 
 pytestmark = pytest.mark.integration
 
@@ -72,12 +72,17 @@ def test_each_service_announces_the_steps_of_both_once(urls):
     assert counted == 12  # each step is counted by the service that executed it
 
 
-def test_payloads_are_short_enough_and_complete():
-    pairs = [f"{key}.{2**31 - 1}" for key in range(10**6, 10**6 + 5000)]
-    made = list(join_payloads(pairs))
-    assert ",".join(made).split(",") == pairs
-    assert max(map(len, made)) + 33 <= MAX_PAYLOAD
-    assert list(join_payloads([])) == []
+def test_a_batch_larger_than_a_payload_is_announced_whole(urls):
+    count = 2 * STEPS_PER_PAYLOAD + 1
+    watcher = Watcher(urls[1], count)
+    streams = [f"many-{number}" for number in range(count)]
+    with httpx2.Client(base_url=urls[0], timeout=60) as client:
+        for stream in streams:
+            client.put(f"/streams/{stream}", json={"policy": "small", "x0": [0.0]}).raise_for_status()
+        client.post("/steps", json={stream: [1.0] for stream in streams}).raise_for_status()
+    assert sorted(step["stream"] for step in watcher.all()) == sorted(streams)
+    longest = ",".join([f"{2**31 - 1}.{2**31 - 1}"] * STEPS_PER_PAYLOAD)
+    assert len(longest) + 33 < 8000  # with the sender's id
 
 
 def test_text_that_the_database_rejects_is_an_error_of_the_request(urls):

@@ -4,9 +4,10 @@ The compiled step has a fixed batch size; a smaller batch is padded. So there is
 depend on the other streams of its batch: a program of another batch size may round differently in the last bit.
 """
 
+import math
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,16 +27,8 @@ from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper, compiled_step
 from ecl2o.running.compiled_step import RunShape, StepOutput, compile_stepper
 
-
-class StepFigures(NamedTuple):
-    """Figures of `StepRecord`, in the order of the vector that the compiled step returns; NaN if unknown."""
-
-    cost: float
-    optimum: float
-    expert: float
-    live_ratio: float
-    promise_left: float
-    guard_active: float
+# Fields of `StepRecord`, in the order of the vector that the compiled step returns; NaN if unknown.
+_FIGURES = ("cost", "optimum", "expert", "live_ratio", "promise_left", "guard_active")
 
 
 class ReferenceTrackingState(eqx.Module):
@@ -49,7 +42,7 @@ class ReferenceTrackingState(eqx.Module):
 
 
 class ReferenceTracking(AbstractAgent):
-    """Play the agent's own actions, and report `StepFigures` as a vector in `Info.details["figures"]`.
+    """Play the agent's own actions, and report `_FIGURES` as a vector in `Info.details["figures"]`.
 
     The optimum is known for quadratic costs without bounds, R-OBD's cost wherever R-OBD applies.
     """
@@ -83,20 +76,11 @@ class ReferenceTracking(AbstractAgent):
         guard = info.details if "left" in info.details else {}
         reference = guard.get("optimum", guard.get("expert_cost", unknown)) if guard else optimum_so_far
         live_ratio = cost_ratio(guard.get("cost", cost), reference)  # of the promise's period
-        figures = [
-            cost,
-            optimum_so_far,
-            expert_cost,
-            live_ratio,
-            guard.get("left", unknown),
-            guard.get("active", unknown),
-        ]
-        vector = jnp.stack([jnp.asarray(figure, cost.dtype) for figure in figures])  # in the order of `StepFigures`
-        return (
-            ReferenceTrackingState(inner, cost, optimum, work, expert),
-            action,
-            Info(info.converged, info.advice, {**info.details, "figures": vector}, info.inner),
-        )
+        of_guard = guard.get("left", unknown), guard.get("active", unknown)
+        figures = (cost, optimum_so_far, expert_cost, live_ratio, *of_guard)  # in the order of `_FIGURES`
+        vector = jnp.stack([jnp.asarray(figure, cost.dtype) for figure in figures])
+        info = Info(info.converged, info.advice, {**info.details, "figures": vector}, info.inner)
+        return ReferenceTrackingState(inner, cost, optimum, work, expert), action, info
 
 
 def _has_work_function(problem: Problem) -> bool:
@@ -111,16 +95,12 @@ MAX_STREAM_BYTES = 2 * compiled_step.MOST_BYTES // BATCH_SIZE  # memory of each 
 class StepOutcome(NamedTuple):
     """The step of one stream, and the state after it.
 
-    `action` is None if there is no finite action; `context_used` is None if the context was used as given.
+    `fields` of `StepRecord` are None without a finite action; `context_used` is None if the context was used as given.
     """
 
     state: bytes
-    action: list[float] | None
-    hitting: float
-    switching: float
-    figures: StepFigures
-    context_used: list[float] | None = None
-    unconverged: bool = False
+    fields: dict[str, Any] | None
+    context_used: list[float] | None
 
 
 class BatchedStepper:
@@ -144,7 +124,6 @@ class BatchedStepper:
         self.context_dim = context_dim
         self.promise = None if promise is None else promise.ratio
         self.plausible = policy.contract.plausible
-        self.is_screened = self.plausible is not None
         try:
             self._compile(ReferenceTracking(policy.agent))
         except (NotApplicableError, ValueError, TypeError):
@@ -201,21 +180,19 @@ class BatchedStepper:
             carried, figures = self._step(self._shared, tuple(vectors), given)
         after = [np.asarray(vector) for vector in carried]
         packed = np.concatenate([vector.view(np.uint8).reshape(BATCH_SIZE, -1) for vector in after], axis=1)
-        front = StepOutput.read(after[0], self._sizes, self.is_screened)
-        finite: list[bool] = np.asarray(
-            np.isfinite(front.action).all(axis=1) & np.isfinite(front.bill).all(axis=1)
-        ).tolist()
-        actions, costs, rows = front.action.tolist(), front.bill.tolist(), np.asarray(figures).tolist()
-        used = [None] * BATCH_SIZE if front.context is None else front.context.tolist()
-        return [
-            StepOutcome(
-                packed[row].tobytes(),
-                actions[row] if finite[row] else None,
-                costs[row][0],
-                costs[row][1],
-                StepFigures(*rows[row]),
-                used[row] if self.is_screened and costs[row][3] else None,
-                bool(costs[row][2]),
-            )
-            for row in range(len(states))
-        ]
+        front = StepOutput.read(after[0], self._sizes, self.plausible is not None)
+        finite: Any = np.isfinite(np.hstack([front.action, front.bill])).all(axis=1)
+        actions, costs = front.action.tolist(), front.bill.tolist()
+        contexts_used = None if front.context is None else front.context.tolist()
+        known = [[entry if math.isfinite(entry) else None for entry in row] for row in np.asarray(figures).tolist()]
+        outcomes = []
+        for row in range(len(states)):
+            fields = None
+            if finite[row]:
+                fields = dict(zip(_FIGURES, known[row], strict=True))
+                active, (hitting, switching, unconverged) = fields["guard_active"], costs[row][:3]
+                fields |= {"action": actions[row], "hitting": hitting, "switching": switching}
+                fields |= {"unconverged": bool(unconverged), "guard_active": None if active is None else active > 0}
+            used = contexts_used[row] if contexts_used is not None and costs[row][3] else None
+            outcomes.append(StepOutcome(packed[row].tobytes(), fields, used))
+        return outcomes

@@ -4,18 +4,18 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import httpx2
+import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import TypeAdapter
 
 from ecl2o.exceptions import ServiceError, UnavailableError
 from ecl2o.service.http.api import STATUS_OF_ERROR
 from ecl2o.service.models import StepRecord, StreamRecord
 
-_PAUSE = 0.05  # seconds before the first retry; doubled each time
-_MAX_PAUSE = 0.5
+_PAUSE, _MAX_PAUSE = 0.05, 0.5  # seconds before the first retry; doubled each time
 _ERROR_OF_STATUS = {status: error for error, status in STATUS_OF_ERROR.items()}
 _STEP, _STEPS = TypeAdapter(StepRecord), TypeAdapter(list[StepRecord])
 _STEP_OF_STREAM, _STREAM = TypeAdapter(dict[str, StepRecord]), TypeAdapter(StreamRecord)
@@ -55,11 +55,7 @@ class Client:
         return self._request("PUT", f"/policies/{name}", content=data)["new"]
 
     def put_stream(
-        self,
-        stream: str,
-        policy: str,
-        x0: Sequence[float] | None = None,
-        history: Sequence[Sequence[float]] | None = None,
+        self, stream: str, policy: str, x0: ArrayLike | None = None, history: ArrayLike | None = None
     ) -> StreamRecord:
         """Create a stream, or find the one that the same request created.
 
@@ -69,11 +65,9 @@ class Client:
             x0: (d,), the action in force. Default: the cheapest action for the last context of the history.
             history: (H, q), contexts before the first step. Default: the policy's own.
         """
-        body = {
-            "policy": policy,
-            "x0": None if x0 is None else [float(entry) for entry in x0],
-            "history": None if history is None else [[float(entry) for entry in context] for context in history],
-        }
+        numbers = {"x0": x0, "history": history}
+        body = {name: None if value is None else np.asarray(value, float).tolist() for name, value in numbers.items()}
+        body["policy"] = policy
         found = _STREAM.validate_python(self._request("PUT", f"/streams/{stream}", json=body))
         self._next[stream] = found.steps + 1
         return found
@@ -125,9 +119,7 @@ class Client:
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _next_step(self, stream: str) -> int:

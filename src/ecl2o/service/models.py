@@ -2,62 +2,41 @@
 
 import dataclasses
 import json
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
 from ecl2o.agents import Promise
 
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-
-
-def encode_json(value: Any) -> str:
-    """Return compact JSON; a number that is not finite raises `ValueError`."""
-    return _encode(value)
+encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 @dataclasses.dataclass
 class StepRecord:
-    """A step of a stream, and the totals of the stream after it.
-
-    Field for field a row of the table `steps`, the JSON answer to a step and its OpenAPI model.
-    """
+    """A step of a stream, and the totals of the stream after it."""
 
     step: Annotated[int, Field(description="Number of the step, from 1.")]
     action: Annotated[list[float], Field(description="The action x_t.")]
     hitting: Annotated[float, Field(description="Hitting cost f(x_t, y_t) of this step.")]
     switching: Annotated[float, Field(description="Movement cost c(x_t, x_{t-1}) of this step.")]
     cost: Annotated[float, Field(description="Total cost of the stream so far.")]
-    optimum: Annotated[
-        float | None, Field(description="Least possible cost of the contexts so far, in hindsight; null if unknown.")
-    ]
+    optimum: Annotated[float | None, Field(description="Least possible cost so far, in hindsight; null if unknown.")]
     live_ratio: Annotated[
         float | None,
-        Field(
-            description="Cost over the cost of the promise's reference, in the promise's current period. "
-            "Without a promise: cost over optimum."
-        ),
+        Field(description="Cost over the reference's, in the promise's period; without a promise, cost over optimum."),
     ]
     promise: Annotated[float | None, Field(description="The promised ratio; null without a promise.")]
     promise_left: Annotated[float | None, Field(description="What the promise allows to be spent, in units of cost.")]
-    guard_active: Annotated[
-        bool | None, Field(description="Whether the guard changed the action; null without a guard.")
-    ]
+    guard_active: Annotated[bool | None, Field(description="Whether the guard changed the action; null without one.")]
     expert: Annotated[float | None, Field(description="Total cost of R-OBD on the same contexts so far.")]
     context: Annotated[list[float | None], Field(description="The context as sent; null for a missing number.")]
     screened: Annotated[bool, Field(description="Whether the context was missing or implausible and was replaced.")]
     context_used: Annotated[list[float], Field(description="The context that action and costs refer to.")]
-    unconverged: Annotated[
-        bool,
-        Field(
-            description="Whether a solve did not converge or the promise no longer holds: no guarantee for this action."
-        ),
-    ]
+    unconverged: Annotated[bool, Field(description="Not guaranteed: a solve did not converge, or the promise ended.")]
     at: Annotated[float, Field(description="Time of the step, in seconds since 1970.")]
 
     def to_json(self) -> str:
-        """Return the record as compact JSON, fields in the order above."""
-        return _encode(vars(self))
+        return encode_json(vars(self))
 
 
 class StepRequest(NamedTuple):
@@ -69,10 +48,7 @@ class StepRequest(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The answer to a step, as JSON.
-
-    `record` is set if this service executed the step just now; None for a repeated request and for steps of other services.
-    """
+    """The answer to a step, as JSON. `record` is None for a repeated request and for steps of other services."""
 
     stream: str
     policy: str

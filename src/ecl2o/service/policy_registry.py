@@ -6,15 +6,12 @@ import hashlib
 import logging
 import tempfile
 import threading
-import time
 import warnings
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
 from ecl2o.agents import Promise
-from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
+from ecl2o.exceptions import InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.json_text import as_json
 from ecl2o.policy.policy import Policy, describe, load
 from ecl2o.policy.start_run import check_memory, infer_context_dim
@@ -35,7 +32,6 @@ class LoadedPolicy:
 
     @property
     def promise(self) -> Promise | None:
-        """What the policy guarantees, or None."""
         return self.policy.agent.promise(self.policy.problem)
 
     @property
@@ -46,7 +42,7 @@ class LoadedPolicy:
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the policy as JSON values."""
-        promise = None if self.promise is None else self.promise.to_json()
+        promise = self.promise and self.promise.to_json()
         return {"name": self.name, "promise": promise, **as_json(describe(self.policy))}
 
 
@@ -56,17 +52,16 @@ def read_policy(name: str, file: bytes) -> LoadedPolicy:
     Raises:
         InvalidRequestError: the file is not a policy, or the policy needs too much memory.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about rounding to 32 bits: the service computes in 64
         path = Path(folder) / "policy"
         path.write_bytes(file)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about rounding to 32 bits: the service computes in 64
-                loaded = load(path)
+            loaded = load(path)
             check_memory(loaded, str(path), MAX_STREAM_BYTES)
-            return LoadedPolicy(name, loaded)
         except (ValueError, TypeError, OSError) as error:
             raise InvalidRequestError(f"Not a valid policy: {str(error).replace(str(path), 'the file')}") from None
+    return LoadedPolicy(name, loaded)
 
 
 class PolicyRegistry:
@@ -75,36 +70,14 @@ class PolicyRegistry:
     def __init__(self, store: Store):
         self._store = store
         self._loaded: dict[str, LoadedPolicy] = {}
-        self._load_errors: dict[str, str] = {}
         self._steppers: dict[tuple[str, int], BatchedStepper] = {}
-        self._compile_errors: dict[tuple[str, int], str] = {}
+        self._errors: dict[tuple[str, int | None], str] = {}  # by policy, and the history length if compilation failed
         self._lock = threading.RLock()
-
-    def list_names(self) -> list[str]:
-        """Return the names of all stored policies."""
-        with self._store.begin_read() as connection:
-            return queries.list_policy_names(connection)
-
-    def store_file(self, connection: sa.Connection, name: str, file: bytes) -> bool:
-        """Store a policy under a new name and return True; store it again to replace a damaged copy.
-
-        Raises:
-            ConflictError: the name belongs to another file.
-        """
-        fingerprint = hashlib.sha256(file).hexdigest()
-        stored = queries.load_policy_file(connection, name)
-        if stored is None:
-            queries.add_policy(connection, name, fingerprint, file, time.time())
-        elif stored[0] != fingerprint:
-            raise ConflictError(f"{name!r} is the name of another policy, which streams may use. Choose another name.")
-        elif stored[1] != file:
-            queries.replace_policy_file(connection, name, file)
-        return stored is None
 
     def add(self, policy: LoadedPolicy) -> None:
         """Register a policy whose file is stored."""
         self._loaded[policy.name] = policy
-        self._load_errors.pop(policy.name, None)
+        self._errors.pop((policy.name, None), None)
 
     def get(self, name: str) -> LoadedPolicy:
         """Return a policy, loaded on first use.
@@ -119,7 +92,7 @@ class PolicyRegistry:
             with self._store.begin_read() as connection:
                 stored = queries.load_policy_file(connection, name)
             if stored is None:
-                self._load_errors.pop(name, None)
+                self._errors.pop((name, None), None)
                 raise NotFoundError(f"There is no policy {name!r}. Upload it first.")
             fingerprint, file = stored
             try:
@@ -127,7 +100,7 @@ class PolicyRegistry:
                     raise InvalidRequestError("Its stored copy is damaged. Upload the file again.")
                 self.add(read_policy(name, file))
             except InvalidRequestError as error:
-                self._load_errors[name] = str(error)
+                self._errors[name, None] = str(error)
                 raise UnavailableError(f"The policy {name!r} cannot be loaded. {error}") from None
             return self._loaded[name]
 
@@ -136,40 +109,37 @@ class PolicyRegistry:
         found = self._steppers.get((name, history))
         if found is not None:
             return found
-        policy = self.get(name)
-        problem, contract, dim = policy.policy.problem, policy.policy.contract, policy.policy.dim
+        loaded = self.get(name)
+        policy, dim = loaded.policy, loaded.policy.dim
         if dim is None:
             raise InvalidRequestError(f"The policy {name!r} does not say how many numbers an action has.")
         try:
-            context_dim = contract.context_dim or infer_context_dim(problem, dim, None)
-            stepper = self.compile(policy, dim, context_dim, history)
+            context_dim = policy.contract.context_dim or infer_context_dim(policy.problem, dim, None)
+            stepper = self.compile(loaded, dim, context_dim, history)
         except ServiceError:
             raise
         except Exception:
             _log.exception("the policy %r cannot be compiled", name)
-            self._compile_errors[name, history] = "It cannot be compiled; see the log of the service."
+            self._errors[name, history] = "It cannot be compiled; see the log of the service."
             raise UnavailableError(f"The policy {name!r} cannot be compiled. Nothing was changed.") from None
-        self._compile_errors.pop((name, history), None)
+        self._errors.pop((name, history), None)
         return stepper
 
     def compile(self, policy: LoadedPolicy, dim: int, context_dim: int, history: int) -> BatchedStepper:
         """Return the stepper for actions (dim,), contexts (context_dim,) and a history of this length."""
+        key = policy.name, history
         with self._lock:
-            found = self._steppers.get((policy.name, history))
-            if found is not None:
-                return found
-            if sum(name == policy.name for name, _ in self._steppers) >= _MAX_HISTORY_LENGTHS:
-                raise InvalidRequestError(
-                    f"Streams of {policy.name!r} have {_MAX_HISTORY_LENGTHS} different history lengths, the limit. "
-                    "Use one of them."
-                )
-            self._steppers[policy.name, history] = BatchedStepper(policy.policy, dim, context_dim, history)
-            return self._steppers[policy.name, history]
+            if key not in self._steppers:
+                if sum(name == policy.name for name, _ in self._steppers) >= _MAX_HISTORY_LENGTHS:
+                    limit = f"have {_MAX_HISTORY_LENGTHS} different history lengths, the limit. Use one of them."
+                    raise InvalidRequestError(f"Streams of {policy.name!r} {limit}")
+                self._steppers[key] = BatchedStepper(policy.policy, dim, context_dim, history)
+            return self._steppers[key]
 
     def list_errors(self) -> list[str]:
         """Return which policies cannot be used and why, after another attempt to load them."""
-        for name in list(self._load_errors):
-            with contextlib.suppress(ServiceError):  # recorded by `get`
-                self.get(name)
-        errors = [*self._load_errors.items(), *((name, why) for (name, _), why in self._compile_errors.items())]
-        return [f"Policy {name!r}: {why}" for name, why in errors]
+        for name, history in list(self._errors):
+            if history is None:
+                with contextlib.suppress(ServiceError):  # recorded by `get`
+                    self.get(name)
+        return [f"Policy {name!r}: {why}" for (name, _), why in self._errors.items()]

@@ -4,16 +4,19 @@ Steps are only appended. A stream's row holds the state after its last step.
 """
 
 import functools
+import hashlib
 import json
+import time
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from ecl2o.service.models import StepRecord, StreamRecord, encode_json
+from ecl2o.exceptions import ConflictError
+from ecl2o.service.models import StepRecord, StepResult, StreamRecord, encode_json
 
 VERSION = 4  # of the tables and of the layout of a state's bytes
 
@@ -34,11 +37,9 @@ tables = sa.MetaData()
 store_info = sa.Table(
     "ecl2o_store", tables, sa.Column("version", sa.Integer, primary_key=True), sa.Column("probed", sa.Double)
 )
-
-space_probe = sa.Table(
+space_probe = sa.Table(  # empty except while the store checks for free space
     "ecl2o_space_probe", tables, sa.Column("key", sa.Integer, primary_key=True), sa.Column("bytes", sa.LargeBinary)
-)  # empty except while the store checks for free space
-
+)
 policies = sa.Table(
     "policies",
     tables,
@@ -47,7 +48,6 @@ policies = sa.Table(
     sa.Column("file", sa.LargeBinary, nullable=False),
     sa.Column("created", sa.Double, nullable=False),
 )
-
 streams = sa.Table(
     "streams",
     tables,
@@ -66,7 +66,6 @@ streams = sa.Table(
     sa.Column("promise_left", sa.Double),
     sqlite_autoincrement=True,  # keys are never reused, so a cached state never matches a new stream
 )
-
 steps = sa.Table(
     "steps",
     tables,
@@ -75,7 +74,7 @@ steps = sa.Table(
     sqlite_with_rowid=False,
 )
 
-_NAMES_PER_QUERY = 500
+_VALUES_PER_QUERY = 500
 
 
 class StreamPosition(NamedTuple):
@@ -95,15 +94,6 @@ class StoredStream(NamedTuple):
     key: int
     request_hash: str
     record: StreamRecord
-
-
-class LastStep(NamedTuple):
-    """A stream's last step as JSON, and its number."""
-
-    stream: str
-    policy: str
-    step: int
-    json: str
 
 
 _POSITION = [streams.c[name] for name in StreamPosition._fields]
@@ -130,8 +120,13 @@ def _compile(statement: Any, dialect: sa.Dialect) -> tuple[str, tuple[str, ...] 
     return str(compiled), None if compiled.positiontup is None else tuple(compiled.positiontup)
 
 
-def _chunks(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
-    return (values[start : start + _NAMES_PER_QUERY] for start in range(0, len(values), _NAMES_PER_QUERY))
+def _select_where(
+    connection: sa.Connection, columns: list[sa.Column], key: sa.Column, values: list
+) -> Iterator[sa.Row]:
+    """Select rows whose key is one of these values, some values at a time, in the order of the key; lock them."""
+    for start in range(0, len(values), _VALUES_PER_QUERY):
+        query = sa.select(*columns).where(key.in_(values[start : start + _VALUES_PER_QUERY])).order_by(key)
+        yield from connection.execute(query.with_for_update())
 
 
 # Steps
@@ -139,26 +134,17 @@ def _chunks(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
 
 def lock_streams(connection: sa.Connection, ids: Iterable[str]) -> dict[str, StreamPosition]:
     """Lock the rows of streams until the transaction ends, always in the order of ids; return their positions."""
-    found = {}
-    for some in _chunks(sorted(ids)):
-        query = sa.select(*_POSITION).where(streams.c.id.in_(some)).order_by(streams.c.id).with_for_update()
-        positions = (StreamPosition(*row) for row in connection.execute(query))
-        found.update((position.id, position) for position in positions)
-    return found
+    rows = _select_where(connection, _POSITION, streams.c.id, sorted(ids))
+    return {position.id: position for position in (StreamPosition(*row) for row in rows)}
 
 
-def load_states(connection: sa.Connection, keys: Sequence[int]) -> dict[int, bytes]:
-    """Return the states of streams by key."""
-    found = {}
-    for some in _chunks(keys):
-        query = sa.select(streams.c.key, streams.c.state).where(streams.c.key.in_(some))
-        found.update((key, bytes(state)) for key, state in connection.execute(query))
-    return found
+def load_states(connection: sa.Connection, keys: list[int]) -> dict[int, bytes]:
+    """Return the states of locked streams by key."""
+    rows = _select_where(connection, [streams.c.key, streams.c.state], streams.c.key, keys)
+    return {key: bytes(state) for key, state in rows}
 
 
-def append_steps(
-    connection: sa.Connection, made: list[tuple[StreamPosition, StepRecord, str, bytes]], time: float
-) -> None:
+def append_steps(connection: sa.Connection, made: list[tuple[StreamPosition, StepRecord, str, bytes]]) -> None:
     """Append steps and advance their streams, which are locked.
 
     A step is given as the stream's position before it, its record, its record as JSON, and the state after it.
@@ -167,9 +153,9 @@ def append_steps(
     for position, record, text, state in made:
         lists = {name: encode_json(getattr(record, name)) for name in _LISTS}
         rows.append({**vars(record), **lists, "stream": position.key})
-        advance = {"stream_key": position.key, "steps_before": position.steps, "steps": record.step, "updated": time}
-        figures = {"live_ratio": record.live_ratio, "promise_left": record.promise_left}
-        advances.append({**advance, **figures, "state": state, "last": text})
+        advance = {"stream_key": position.key, "steps_before": position.steps, "steps": record.step, "state": state}
+        figures = {"live_ratio": record.live_ratio, "promise_left": record.promise_left, "updated": record.at}
+        advances.append({**advance, **figures, "last": text})
     _execute_many(connection, _APPEND_STEP, rows)
     changed = _execute_many(connection, _ADVANCE_STREAM, advances)
     if changed.rowcount not in (-1, len(advances)):
@@ -179,18 +165,25 @@ def append_steps(
 def load_steps(connection: sa.Connection, key: int, after: int, limit: int) -> list[StepRecord]:
     """Return up to `limit` steps of a stream with numbers above `after`, in order."""
     query = sa.select(*_STEP).where(steps.c.stream == key, steps.c.step > after).order_by(steps.c.step).limit(limit)
-    rows = [dict(row._mapping) for row in connection.execute(query)]
-    return [StepRecord(**row | {name: json.loads(row[name]) for name in _LISTS}) for row in rows]
+    return [_read_step(row) for row in connection.execute(query)]
 
 
-def load_last_steps(connection: sa.Connection, keys: Sequence[int]) -> dict[int, LastStep]:
-    """Return the last steps of streams by key; a stream without steps is left out."""
-    columns = (streams.c.key, streams.c.id, streams.c.policy, streams.c.steps, streams.c.last)
-    found = {}
-    for some in _chunks(keys):
-        query = sa.select(*columns).where(streams.c.key.in_(some), streams.c.steps > 0)
-        found.update((row[0], LastStep(*row[1:])) for row in connection.execute(query))
-    return found
+def _read_step(row: Sequence[Any]) -> StepRecord:
+    fields = dict(zip(_STEP_TYPES, row, strict=True))
+    return StepRecord(**fields | {name: json.loads(fields[name]) for name in _LISTS})
+
+
+def load_results(connection: sa.Connection, written: list[tuple[int, int]]) -> list[StepResult]:
+    """Return steps, given by the stream's key and the number, as they were answered; without those of deleted streams."""
+    query = sa.select(streams.c.id, streams.c.policy, *_STEP).join(steps, steps.c.stream == streams.c.key)
+    query = query.where(sa.tuple_(steps.c.stream, steps.c.step).in_(written)).order_by(steps.c.stream, steps.c.step)
+    rows = [tuple(row) for row in connection.execute(query)]
+    return [StepResult(stream, policy, _read_step(step).to_json()) for stream, policy, *step in rows]
+
+
+def load_last_answer(connection: sa.Connection, key: int) -> str:
+    """Return the last step of a stream as JSON."""
+    return connection.execute(sa.select(streams.c.last).where(streams.c.key == key)).scalar_one()
 
 
 # Streams
@@ -200,10 +193,9 @@ _STREAM = [streams.c[name] for name in _STREAM_COLUMNS]
 
 
 def _read_stream(row: sa.Row) -> StoredStream:
-    key, request_hash, stream_id, policy, x0, history, created, steps, last = row
-    first, last_step = json.loads(x0), None if last is None else StepRecord(**json.loads(last))
-    action = first if last_step is None else last_step.action
-    record = StreamRecord(stream_id, policy, first, history, created, steps, action, last_step)
+    key, request_hash, stream_id, policy, x0, history, created, steps, text = row
+    first, last = json.loads(x0), text and StepRecord(**json.loads(text))
+    record = StreamRecord(stream_id, policy, first, history, created, steps, last.action if last else first, last)
     return StoredStream(key, request_hash, record)
 
 
@@ -227,13 +219,8 @@ def add_stream(connection: sa.Connection, stream: StreamRecord, request_hash: st
 
 
 def remove_stream(connection: sa.Connection, stream_id: str) -> bool:
-    """Delete a stream and its steps; return whether it existed."""
-    key = connection.scalar(sa.select(streams.c.key).where(streams.c.id == stream_id).with_for_update())
-    if key is None:
-        return False
-    connection.execute(sa.delete(steps).where(steps.c.stream == key))
-    connection.execute(sa.delete(streams).where(streams.c.key == key))
-    return True
+    """Delete a stream and, by the foreign key, its steps; return whether it existed."""
+    return connection.execute(sa.delete(streams).where(streams.c.id == stream_id)).rowcount > 0
 
 
 def load_latest_time(connection: sa.Connection) -> float | None:
@@ -255,25 +242,30 @@ def load_policy_file(connection: sa.Connection, name: str) -> tuple[str, bytes] 
     return None if row is None else (row[0], bytes(row[1]))
 
 
-def add_policy(connection: sa.Connection, name: str, fingerprint: str, file: bytes, time: float) -> None:
-    """Insert a policy."""
-    connection.execute(sa.insert(policies).values(name=name, fingerprint=fingerprint, file=file, created=time))
+def store_policy_file(connection: sa.Connection, name: str, file: bytes) -> bool:
+    """Store a policy under a new name and return True; store it again to replace a damaged copy.
 
-
-def replace_policy_file(connection: sa.Connection, name: str, file: bytes) -> None:
-    """Overwrite a damaged copy of a policy's file."""
-    connection.execute(sa.update(policies).where(policies.c.name == name).values(file=file))
+    Raises:
+        ConflictError: the name belongs to another file.
+    """
+    stored, fingerprint = load_policy_file(connection, name), hashlib.sha256(file).hexdigest()
+    if stored is None:
+        row = {"name": name, "fingerprint": fingerprint, "file": file, "created": time.time()}
+        connection.execute(sa.insert(policies).values(row))
+    elif stored[0] != fingerprint:
+        raise ConflictError(f"{name!r} is the name of another policy, which streams may use. Choose another name.")
+    elif stored[1] != file:
+        connection.execute(sa.update(policies).where(policies.c.name == name).values(file=file))
+    return stored is None
 
 
 def list_history_lengths(connection: sa.Connection) -> list[tuple[str, int]]:
     """Return the pairs (policy, history length) that occur among the streams."""
-    rows = connection.execute(sa.select(streams.c.policy, streams.c.history).distinct())
-    return [(policy, length) for policy, length in rows]
+    return [tuple(row) for row in connection.execute(sa.select(streams.c.policy, streams.c.history).distinct())]
 
 
-def summarize_streams(connection: sa.Connection) -> list[tuple[str, int, int, float | None, float | None]]:
+def summarize_streams(connection: sa.Connection) -> list[tuple[Any, ...]]:
     """Return for each policy: streams, steps, highest live ratio, least remainder of a promise."""
-    totals = (sa.func.count(), sa.func.coalesce(sa.func.sum(streams.c.steps), 0))
     extremes = (sa.func.max(streams.c.live_ratio), sa.func.min(streams.c.promise_left))
-    query = sa.select(streams.c.policy, *totals, *extremes).group_by(streams.c.policy)
-    return [(row[0], int(row[1]), int(row[2]), row[3], row[4]) for row in connection.execute(query)]
+    query = sa.select(streams.c.policy, sa.func.count(), sa.func.sum(streams.c.steps), *extremes)
+    return [tuple(row) for row in connection.execute(query.group_by(streams.c.policy))]

@@ -16,7 +16,6 @@ from ecl2o.offline import oracle
 from ecl2o.policy.start_run import find_start
 from ecl2o.problem import Instance
 from ecl2o.service import queries
-from ecl2o.service.group_commit import GroupCommit
 from ecl2o.service.models import (
     Hindsight,
     PolicySummary,
@@ -28,11 +27,11 @@ from ecl2o.service.models import (
 )
 from ecl2o.service.pg_notify import PgNotifier
 from ecl2o.service.policy_registry import LoadedPolicy, PolicyRegistry, read_policy
-from ecl2o.service.step_executor import StepExecutor
+from ecl2o.service.step_executor import GroupCommit, StepExecutor
 from ecl2o.service.store import Store
 
 _CLOCK_TOLERANCE = 5.0  # seconds that the clock may be behind the last stored step
-_HINDSIGHT_STEPS = (256, 128, 64, 32, 16, 8, 4, 2, 1)  # each number of steps is a compilation
+_HINDSIGHT_STEPS = 256
 
 
 class Service:
@@ -75,8 +74,7 @@ class Service:
         self._registry = PolicyRegistry(store)
         self._executor = StepExecutor(self._registry.get_stepper)
         self._notifier = None if store.is_sqlite else PgNotifier(store, is_watched, announce)
-        notify = (lambda connection, batch: None) if self._notifier is None else self._notifier.notify
-        self._commits = GroupCommit(store, self._executor, announce, notify)
+        self._commits = GroupCommit(store, self._executor, announce, self._notifier and self._notifier.notify)
         self._policies_to_add: dict[str, bytes] = {}
 
     def warm_up(self) -> None:
@@ -122,8 +120,9 @@ class Service:
     def put_policy(self, name: str, file: bytes) -> bool:
         """Store a policy; return whether it is new. A name always means the same file."""
         policy = read_policy(name, file)
-        stored = self._commits.submit_write(lambda connection: self._registry.store_file(connection, name, file))
-        is_new = stored.result()
+        is_new = self._commits.submit_write(
+            lambda connection: queries.store_policy_file(connection, name, file)
+        ).result()
         self._registry.add(policy)
         return is_new
 
@@ -134,7 +133,9 @@ class Service:
     def list_policies(self) -> list[PolicySummary]:
         """Return a summary of every policy, also of those that cannot be loaded."""
         summaries = []
-        for name in self._registry.list_names():
+        with self.store.begin_read() as connection:
+            names = queries.list_policy_names(connection)
+        for name in names:
             try:
                 policy = self.get_policy(name)
                 summaries.append(PolicySummary(name, policy.describe()["agent"], policy.promise, None))
@@ -217,12 +218,11 @@ class Service:
         """
         with self.store.begin_read() as connection:
             key, _, stream = _find(connection, stream_id)
-            count = next((size for size in _HINDSIGHT_STEPS if size <= stream.steps), 0)
+            count = 1 << min(stream.steps, _HINDSIGHT_STEPS).bit_length() >> 1  # each number of steps is a compilation
             found = queries.load_steps(connection, key, max(stream.steps - count - 1, 0), count + 1)
-        if not count:
+        if not found:
             return Hindsight(1, [])
-        start = stream.x0 if len(found) == count else found[0].action
-        latest = found[-count:]
+        start, latest = stream.x0 if len(found) == count else found[0].action, found[-count:]
         instance = Instance(np.asarray(start, float), np.asarray([step.context_used for step in latest], float))
         try:
             best = oracle(self.get_policy(stream.policy).policy.problem, instance)
@@ -256,13 +256,12 @@ class Service:
         with self.store.begin_read() as connection:
             found = queries.summarize_streams(connection)
         usages = []
-        for name, streams, steps, live_ratio_max, promise_left_min in found:
+        for row in found:
             try:
-                policy = self.get_policy(name)
-                promise, units = policy.promise, policy.units
+                policy = self.get_policy(row[0])
+                usages.append(PolicyUsage(*row, promise=policy.promise, units=policy.units))
             except ServiceError:  # reported by `list_failures`
-                promise, units = None, ""
-            usages.append(PolicyUsage(name, streams, steps, live_ratio_max, promise_left_min, promise, units))
+                usages.append(PolicyUsage(*row, promise=None, units=""))
         return usages
 
 

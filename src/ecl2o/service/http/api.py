@@ -4,13 +4,12 @@ import asyncio
 import csv
 import io
 import json
-import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import AllowInfNan, BaseModel, ConfigDict, Field, Strict, StrictInt
+from pydantic import AllowInfNan, BaseModel, Field, Strict, StrictInt
 
 from ecl2o.agents import Promise
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
@@ -35,7 +34,6 @@ _DESCRIPTIONS = {
     422: "invalid",
     503: "unavailable; nothing was changed",
 }
-_ANY_ROUTE = {400, 401, 403, 408, 413, 422, 503}
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
 Name = Annotated[str, Path(pattern=_NAME, max_length=128, description="letters, digits and . _ : - (at most 128)")]
@@ -57,25 +55,23 @@ def error_body(error: ServiceError) -> dict[str, Any]:
     return {"detail": str(error), **error.details}
 
 
-class ErrorBody(BaseModel):
+class ErrorBody(BaseModel, extra="allow"):
     """What was wrong and what to do."""
 
-    model_config = ConfigDict(extra="allow")
     detail: str
 
 
-def describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of a route's errors: these, and those of any route."""
-    return {
-        status: {"model": ErrorBody, "description": _DESCRIPTIONS[status]}
-        for status in sorted({*_ANY_ROUTE, *statuses})
-    }
+def _describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of errors."""
+    return {status: {"model": ErrorBody, "description": _DESCRIPTIONS[status]} for status in statuses}
 
 
-class NewStream(BaseModel):
+ANY_ROUTE = _describe_errors(400, 401, 403, 408, 413, 422, 503)
+
+
+class NewStream(BaseModel, extra="forbid"):
     """A stream to create."""
 
-    model_config = ConfigDict(extra="forbid")
     policy: str = Field(pattern=_NAME, max_length=128, description="Name of a policy.")
     x0: _Numbers | None = Field(None, description="Action in force. Default: the cheapest for the last context.")
     history: Annotated[list[_Numbers], Field(max_length=200_000)] | None = Field(
@@ -83,10 +79,9 @@ class NewStream(BaseModel):
     )
 
 
-class NewStep(BaseModel):
+class NewStep(BaseModel, extra="forbid"):
     """A context, and the number of the step, which makes the request safe to repeat."""
 
-    model_config = ConfigDict(extra="forbid")
     context: _Number | _NumbersOrMissing | None = Field(description="Numbers; null for a missing number.")
     step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = Field(None, description="Default: the next.")
 
@@ -112,10 +107,9 @@ class ActionInForce(BaseModel):
     action: list[float]
 
 
-class PolicyDescription(BaseModel):
+class PolicyDescription(BaseModel, extra="allow"):
     """A policy: agent, promise, problem, contract, metadata and fingerprint."""
 
-    model_config = ConfigDict(extra="allow")
     name: str
     agent: str
     promise: Promise | None
@@ -196,104 +190,96 @@ class Events:
 
 def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
     """Return the JSON routes."""
-    api = APIRouter()
-    file = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    api = APIRouter(responses=ANY_ROUTE)
+    missing, conflict = _describe_errors(404), _describe_errors(409)
+    binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    upload = {"requestBody": {"required": True, "content": binary}}
+    as_csv = {200: {"model": list[StepRecord], "content": {"text/csv": {"schema": {"type": "string"}}}}}
+    as_events = {
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "description": "steps as they happen",
+    }
 
     @api.put(
-        "/policies/{name}",
-        tags=["policies"],
-        response_model=StoredPolicy,
-        responses={201: {"model": StoredPolicy}, **describe_errors(409)},
-        openapi_extra={"requestBody": {"required": True, "content": file}},
+        "/policies/{name}", tags=["policies"], responses={201: {"model": StoredPolicy}} | conflict, openapi_extra=upload
     )
-    async def put_policy(name: Name, request: Request, response: Response):
+    async def put_policy(name: Name, request: Request, response: Response) -> StoredPolicy:
         """Upload a policy file of at most 64 MiB. A name always means the same file; another file is a conflict (409)."""
         new = await asyncio.to_thread(service.put_policy, name, await request.body())
         response.status_code = 201 if new else 200
         return StoredPolicy(name=name, new=new)
 
-    @api.get("/policies", tags=["policies"], response_model=list[PolicySummary], responses=describe_errors())
-    def get_policies():
+    @api.get("/policies", tags=["policies"])
+    def get_policies() -> list[PolicySummary]:
         """List all policies."""
         return service.list_policies()
 
-    @api.get("/policies/{name}", tags=["policies"], response_model=PolicyDescription, responses=describe_errors(404))
+    @api.get("/policies/{name}", tags=["policies"], response_model=PolicyDescription, responses=missing)
     def get_policy(name: Name):
         """Describe a policy: its agent, its promise, its problem."""
         return service.get_policy(name).describe()
 
-    @api.put(
-        "/streams/{id}",
-        tags=["streams"],
-        response_model=StreamRecord,
-        responses={201: {"model": StreamRecord}, **describe_errors(409)},
-    )
-    def put_stream(id: Name, body: NewStream, response: Response):
+    @api.put("/streams/{id}", tags=["streams"], responses={201: {"model": StreamRecord}} | conflict)
+    def put_stream(id: Name, body: NewStream, response: Response) -> StreamRecord:
         """Create a stream (201). The same request again finds it (200); a different one is a conflict (409)."""
         stream, new = service.create_stream(id, body.policy, body.x0, body.history)
         response.status_code = 201 if new else 200
         return stream
 
-    @api.get("/streams", tags=["streams"], response_model=StreamPage, responses=describe_errors())
-    def get_streams(after: Annotated[str, Query(max_length=128)] = "", limit: _Limit = 1000):
+    @api.get("/streams", tags=["streams"])
+    def get_streams(after: Annotated[str, Query(max_length=128)] = "", limit: _Limit = 1000) -> StreamPage:
         """List streams in the order of their ids, from the one after `after` on."""
         found = service.list_streams(after, limit)
         return StreamPage(streams=found, next=found[-1].id if len(found) == limit else None)
 
-    @api.get("/streams/{id}", tags=["streams"], response_model=StreamRecord, responses=describe_errors(404))
-    def get_stream(id: Name):
+    @api.get("/streams/{id}", tags=["streams"], responses=missing)
+    def get_stream(id: Name) -> StreamRecord:
         """Describe a stream and its last step."""
         return service.get_stream(id)
 
-    @api.delete("/streams/{id}", tags=["streams"], status_code=204, responses=describe_errors(404))
+    @api.delete("/streams/{id}", tags=["streams"], status_code=204, responses=missing)
     def delete_stream(id: Name):
         """Delete a stream and all its steps."""
         service.delete_stream(id)
 
-    @api.get("/streams/{id}/action", tags=["streams"], response_model=ActionInForce, responses=describe_errors(404))
-    def get_action(id: Name):
+    @api.get("/streams/{id}/action", tags=["streams"], responses=missing)
+    def get_action(id: Name) -> ActionInForce:
         """Return the action in force. Polling it executes no step."""
         stream = service.get_stream(id)
         return ActionInForce(step=stream.steps, action=stream.action)
 
-    @api.get("/streams/{id}/hindsight", tags=["streams"], response_model=Hindsight, responses=describe_errors(404))
-    def get_hindsight(id: Name):
+    @api.get("/streams/{id}/hindsight", tags=["streams"], responses=missing)
+    def get_hindsight(id: Name) -> Hindsight:
         """Return the optimal actions for the latest contexts, up to 256, from step `first` on."""
         return service.compute_hindsight(id)
 
-    @api.post("/streams/{id}/steps", tags=["steps"], response_model=StepRecord, responses=describe_errors(404, 409))
+    @api.post("/streams/{id}/steps", tags=["steps"], response_model=StepRecord, responses=missing | conflict)
     async def post_step(id: Name, body: NewStep):
         """Send a context, get an action. The step is on disk before the answer leaves.
 
         Repeating the last step with its number and the same context gives the same answer. Another context, or a number that
         does not follow, is a conflict (409).
         """
-        start = time.perf_counter()
-        (result,) = await asyncio.wrap_future(service.submit_steps([_make_request(id, body)]))
-        metrics.latency.observe(time.perf_counter() - start)
+        with metrics.latency.time():
+            (result,) = await asyncio.wrap_future(service.submit_steps([_make_request(id, body)]))
         if isinstance(result, ServiceError):
             raise result
         return Response(result.json, media_type="application/json")
 
-    @api.post("/steps", tags=["steps"], response_model=StepResults, responses=describe_errors())
+    @api.post("/steps", tags=["steps"], response_model=StepResults)
     async def post_steps(body: dict[str, _Number | _NumbersOrMissing | NewStep | None]):
         """Send contexts for many streams by id, each a context or {"step": 7, "context": [1.5]}.
 
         All steps share one transaction. Each stream gets its own answer or error.
         """
-        start = time.perf_counter()
         if len(body) > _MAX_STEPS:
             raise InvalidRequestError(f"At most {_MAX_STEPS} streams in one request, got {len(body)}.")
-        requests = [_make_request(stream, step) for stream, step in body.items()]
-        results = await asyncio.wrap_future(service.submit_steps(requests))
-        metrics.latency.observe(time.perf_counter() - start)
+        with metrics.latency.time():
+            requests = [_make_request(stream, step) for stream, step in body.items()]
+            results = await asyncio.wrap_future(service.submit_steps(requests))
         return Response(_join_results(requests, results, metrics), media_type="application/json")
 
-    as_csv = {200: {"model": list[StepRecord], "content": {"text/csv": {"schema": {"type": "string"}}}}}
-
-    @api.get(
-        "/streams/{id}/steps", tags=["steps"], response_model=list[StepRecord], responses=as_csv | describe_errors(404)
-    )
+    @api.get("/streams/{id}/steps", tags=["steps"], response_model=list[StepRecord], responses=as_csv | missing)
     def get_steps(id: Name, request: Request, after: _After = 0, limit: _Limit = 1000):
         """List the steps after number `after`, as JSON, or as CSV if the Accept header asks for text/csv."""
         steps = service.list_steps(id, after, limit)
@@ -301,11 +287,7 @@ def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
             return Response(_format_csv(steps), media_type="text/csv")
         return Response(f"[{','.join(step.to_json() for step in steps)}]", media_type="application/json")
 
-    event_stream = {
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "steps as they happen"}
-    }
-
-    @api.get("/events", tags=["steps"], responses=event_stream | describe_errors(), response_class=Response)
+    @api.get("/events", tags=["steps"], responses={200: as_events}, response_class=Response)
     async def get_events(stream: Annotated[str | None, Query(max_length=128)] = None):
         """Watch steps of one stream or of all, as server-sent events named `steps`.
 
@@ -341,9 +323,8 @@ def _format_csv(steps: list[StepRecord]) -> str:
     for index, step in enumerate(steps):
         flat: dict[str, Any] = {}
         for name, value in vars(step).items():
-            flat |= (
-                {f"{name}_{k}": entry for k, entry in enumerate(value)} if isinstance(value, list) else {name: value}
-            )
+            is_list = isinstance(value, list)
+            flat |= {f"{name}_{k}": entry for k, entry in enumerate(value)} if is_list else {name: value}
         if index == 0:
             writer.writerow(flat)
         writer.writerow(flat.values())

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from ecl2o.exceptions import ServiceError
-from ecl2o.service.http.api import Events, describe_errors, error_body, make_api, status_of
+from ecl2o.service.http.api import ANY_ROUTE, Events, error_body, make_api, status_of
 from ecl2o.service.http.metrics import Metrics
 from ecl2o.service.http.middleware import Access, RequestFilter
 from ecl2o.service.http.page import add_page
@@ -91,8 +91,8 @@ def _make_probes(service: Service, metrics: Metrics) -> APIRouter:
         """Say that the process is alive."""
         return {"status": "alive"}
 
-    @probes.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
-    def readyz(response: Response):
+    @probes.get("/readyz", responses={503: {"model": Readiness}})
+    def readyz(response: Response) -> Readiness:
         """Say whether the service is ready; 503 with the reasons if it is not."""
         reasons = service.list_failures()
         response.status_code = 503 if reasons else 200
@@ -100,7 +100,7 @@ def _make_probes(service: Service, metrics: Metrics) -> APIRouter:
 
     text = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
-    @probes.get("/metrics", response_class=Response, responses={**text, **describe_errors()})
+    @probes.get("/metrics", response_class=Response, responses={**text, **ANY_ROUTE})
     def get_metrics():
         """Return the metrics for Prometheus."""
         return Response(metrics.render(), media_type="text/plain; version=0.0.4")

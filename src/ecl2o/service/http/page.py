@@ -112,7 +112,7 @@ def _list_routes(openapi: dict[str, Any]) -> list[dict[str, Any]]:
             "method": method.upper(),
             "path": path,
             "summary": route.get("description", route.get("summary", "")),
-            "answers": [(status, answer["description"]) for status, answer in route["responses"].items()],
+            "answers": [(status, answer["description"]) for status, answer in sorted(route["responses"].items())],
         }
         for path, methods in openapi["paths"].items()
         for method, route in methods.items()
