@@ -3,7 +3,7 @@
 import pytest
 
 import ecl2o as ec
-from ecl2o.fitting.train import GRID
+from ecl2o.fitting.candidates import GRID
 
 from .conftest import SPLIT
 from .operator_files import DAYS, STEPS, demands, write_series

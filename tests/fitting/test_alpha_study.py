@@ -40,7 +40,7 @@ def test_prices_and_refusals():
     assert alpha_from_prices(miss_price=20.0, ramp_price=50.0) == 2.5
     with pytest.raises(ValueError, match="miss_price must be positive"):
         alpha_from_prices(0.0, 1.0)
-    with pytest.raises(ValueError, match="alpha must be positive"):
+    with pytest.raises(ValueError, match="alpha must lie between 1e-12"):
         study_alphas(SERIES, [1.0, -1.0])
     with pytest.raises(DataError, match="never changes"):
         study_alphas(np.ones((10, 1)))

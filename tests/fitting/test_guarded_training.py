@@ -17,8 +17,6 @@ from ecl2o.fitting.guarded_training import (
     _validation_days,
     _window_days,
     competitive_ridge,
-    guarded_ridge,
-    train_guard,
     train_guards,
 )
 from ecl2o.fitting.settings import PromiseSpec
@@ -42,7 +40,7 @@ def made_up() -> Contexts:
 
 def test_training_lowers_the_loss_and_what_is_not_kept_changes_nothing(made_up):
     """Four days of validation are not clear about a correction learned in five."""
-    guard, log = train_guard(competitive_ridge(DAILY), PROBLEM, made_up, steps=5 * CHUNK, checks=5, **OPTIONS)
+    ((guard, log),) = train_guards([competitive_ridge(DAILY)], PROBLEM, made_up, steps=5 * CHUNK, checks=5, **OPTIONS)
     assert log.loss[-1] < log.loss[0] - 0.005
     assert log.loss.shape == (5 * CHUNK,)
     np.testing.assert_array_equal(log.validation_steps, CHUNK * np.arange(6))
@@ -53,7 +51,7 @@ def test_training_lowers_the_loss_and_what_is_not_kept_changes_nothing(made_up):
 def test_a_promise_without_an_end_is_not_trained(made_up):
     """What a long run leaves of its promise is in no window of the training days."""
     whole = competitive_ridge(PromiseSpec(1.9, "run"))
-    guard, log = train_guard(whole, PROBLEM, made_up, period=None, window_days=2, skipped_days=5)
+    ((guard, log),) = train_guards([whole], PROBLEM, made_up, period=None, window_days=2, skipped_days=5)
     assert eqx.tree_equal(guard, whole)
     assert (log.loss.shape, log.validation_cost.shape, log.best_step) == ((0,), (1,), 0)
 
@@ -63,7 +61,7 @@ def test_guards_trained_together_are_trained_each_by_itself(made_up):
     options = OPTIONS | {"steps": CHUNK, "checks": 1}
     together = train_guards([competitive_ridge(each) for each in terms], PROBLEM, made_up, **options)
     for each, (_, log) in zip(terms, together, strict=True):
-        _, alone = train_guard(competitive_ridge(each), PROBLEM, made_up, **options)
+        ((_, alone),) = train_guards([competitive_ridge(each)], PROBLEM, made_up, **options)
         np.testing.assert_allclose(log.loss, alone.loss, rtol=1e-9)
         np.testing.assert_allclose(log.validation_cost, alone.validation_cost, rtol=1e-8)
 
@@ -117,9 +115,9 @@ def test_windows_hold_two_short_periods_or_a_long_one():
 
 def test_refusals(made_up):
     with pytest.raises(TypeError, match="GuardAwareCorrection"):
-        train_guard(ec.Competitive(ec.Greedy()), PROBLEM, made_up, period=24)
+        train_guards([ec.Competitive(ec.Greedy())], PROBLEM, made_up, period=24)
     with pytest.raises(ValueError, match="skipped_days must be from 1 to 8"):
-        train_guard(guarded_ridge(0.5), PROBLEM, made_up, period=24, window_days=2, skipped_days=9)
+        train_guards([competitive_ridge(DAILY)], PROBLEM, made_up, period=24, window_days=2, skipped_days=9)
 
 
 def test_riverside(shared):
@@ -132,7 +130,7 @@ def test_riverside(shared):
 
     guard = competitive_ridge(PromiseSpec(2.5, "day"))
     outlook = record_forecasts(guard.agent.advisor, PROBLEM, contexts.values[: 90 * 24])
-    guard, log = train_guard(guard, PROBLEM, contexts, period=24, steps=60, checks=1, forecasts=outlook)
+    ((guard, log),) = train_guards([guard], PROBLEM, contexts, period=24, steps=60, checks=1, forecasts=outlook)
     assert log.validation_cost[1] < log.validation_cost[0] - 0.03
     assert log.best_step == 60
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), competitive_ridge(PromiseSpec(2.5, "day")), guard)

@@ -14,11 +14,10 @@ from ecl2o.exceptions import ChunkFailedError
 from ecl2o.fitting.pipeline import fit_contexts
 from ecl2o.fitting.read import SeriesReader
 from ecl2o.fleet import evaluate_sites, fit_sites
-from ecl2o.fleet.cluster import PROCESS_BYTES, Chunk, cluster, make_chunks, run_pieces
+from ecl2o.fleet.cluster import PROCESS_BYTES, Chunk, cluster, make_chunks, run_chunk, run_pieces
 from ecl2o.fleet.evaluating import read_to_test
-from ecl2o.fleet.fitting import fit_chunk
 from ecl2o.fleet.folder import ERRORS, FITTED, evaluate_into, fit_into
-from ecl2o.fleet.sites import find_sites, read_sites
+from ecl2o.fleet.sites import SiteResult, find_sites, read_sites
 
 from .conftest import SETTINGS, SPLIT, write_manifest, write_series
 from .test_sites import broken_sites
@@ -94,11 +93,11 @@ def test_a_run_that_goes_on_does_what_is_missing(manifest, tmp_path, fitted, mon
 
     asked = []
 
-    def instead(chunk):
-        asked.append([site.name for site in chunk.wanted])
-        return [dataclasses.replace(site, policy=site.policy) for site in fitted if site.name in asked[-1]]
+    def instead(sites):
+        asked.append(list(dict.fromkeys(site.name for site in sites)))
+        return [site for site in fitted if site.name in asked[-1]]
 
-    monkeypatch.setattr(fitting, "fit_chunk", instead)
+    monkeypatch.setattr(fitting, "fit_together", instead)
     sites, memory = read(manifest), PROCESS_BYTES + 2 * fitting._bytes(read(manifest)[0])
     first = fit_into(tmp_path / "out", sites, memory=memory)
     assert asked == [["site 0", "site 1"], ["site 2", "site 3"], ["site 4"]]
@@ -115,40 +114,35 @@ def test_a_run_that_goes_on_does_what_is_missing(manifest, tmp_path, fitted, mon
 
 def test_a_foreign_folder_is_not_written_to(tmp_path):
     (tmp_path / "letters.txt").write_text("dear")
-    with pytest.raises(ValueError, match="no such run has left there"):
+    with pytest.raises(ValueError, match=FITTED):
         fit_into(tmp_path, [])
 
 
 def test_chunks_do_not_exceed_the_memory_and_have_one_shape():
     chunks = make_chunks(list(range(7)), lambda n: 0, lambda n: 10, PROCESS_BYTES + 35)
     assert [(chunk.items, chunk.count) for chunk in chunks] == [((0, 1, 2), 3), ((3, 4, 5), 3), ((6, 6, 6), 1)]
-    with pytest.raises(ValueError, match="one site alone needs about"):
+    with pytest.raises(ValueError, match="900 MB"):
         make_chunks([1], lambda n: 0, lambda n: 10, PROCESS_BYTES + 9)
 
 
-def test_who_fails_in_a_chunk_fails_alone(manifest, monkeypatch):
+def test_a_site_that_fails_in_a_chunk_fails_alone(manifest):
     """Training that fails for one of three: the other two are fitted one by one."""
-    import ecl2o.fleet.fitting as fitting
-
     sites = read(manifest)[:3]
-    made = fitting._fit_together
 
     def failing(items):
         if any(site.name == "site 1" for site in items):
             raise FloatingPointError("the loss became nan")
-        return [fitting.FittedSite(site.name, {"name": site.name, "status": "fitted"}) for site in items]
+        return [SiteResult(site.name, {"name": site.name, "status": "fitted"}) for site in items]
 
-    monkeypatch.setattr(fitting, "_fit_together", failing)
-    found = fit_chunk(Chunk(tuple(sites), 3))
+    found = run_chunk(failing, Chunk(tuple(sites), 3))
     assert [site.row["status"] for site in found] == ["fitted", "failed", "fitted"]
     assert found[1].row["reason"] == "the loss became nan"
-    assert "in failing" in found[1].failure.trace
-    assert made is not failing
+    assert "in failing" in found[1].trace
 
 
 def test_policies_are_tested_together_as_one_by_one(manifest, fitted, tmp_path):
     from ecl2o.evaluation.comparison import evaluate_contender, make_contender
-    from ecl2o.fitting.test_days import policy_test_days
+    from ecl2o.fitting.tasks import policy_test_days
 
     policies = {site.name: site.policy for site in fitted}
     told = [{"name": f"site {i}", "file": str(manifest.parent / f"{min(i, 4)}.csv")} for i in range(6)]
@@ -193,8 +187,8 @@ def test_a_warmup_runs_the_programs_of_the_tests(manifest):
     sites = read(manifest)
     chosen = fitting.select_candidates([site.contexts for site in sites], [site.settings for site in sites])
     untrained = fitting.Selection.untrained(sites[0].contexts, sites[0].settings)
-    wanted = {fitting._structure((choice.contender, choice.test_days())) for choice in chosen}
-    assert wanted <= {fitting._structure((choice.contender, choice.test_days())) for choice in untrained}
+    wanted = {fitting.structure_of((choice.contender, choice.test_days())) for choice in chosen}
+    assert wanted <= {fitting.structure_of((choice.contender, choice.test_days())) for choice in untrained}
     fitting.compile_tests(Chunk(tuple(sites), 5))
 
 
@@ -218,10 +212,11 @@ def test_workers_compile_while_the_driver_still_reads(manifest, tmp_path, fitted
     memory = PROCESS_BYTES + len(sites) * fitting._bytes(sites[0])
     rows = fit_into(tmp_path / "out", asked_for(), client, memory, expected=2 * len(sites))
     assert rows == [site.row for site in fitted]
-    assert [work.exception(timeout=120) for work in started[0].work] == [None, None]
-    assert len({place for places in client.who_has(started[0].work).values() for place in places}) == 2
-    assert fitting.start_warmup(sites[0], len(sites), client, memory) is None  # one chunk is all
-    assert fitting.start_warmup(sites[0], 2 * len(sites), None, memory) is None
+    (futures,) = started[0].values()
+    assert [future.exception(timeout=120) for future in futures] == [None, None]
+    assert len({place for places in client.who_has(futures).values() for place in places}) == 2
+    assert fitting.start_warmup(sites[0], len(sites), client, memory) == {}  # one chunk is all
+    assert fitting.start_warmup(sites[0], 2 * len(sites), None, memory) == {}
 
 
 # The last that uses the cluster: whoever takes the place of the killed one knows no programs.

@@ -10,7 +10,7 @@ import pytest
 from ecl2o.data import Contexts, Split
 from ecl2o.fitting.read import SeriesReader
 from ecl2o.fitting.settings import FitSettings, PromiseSpec
-from ecl2o.fleet.sites import FailedSite, LoadedSite, find_sites, read_sites
+from ecl2o.fleet.sites import LoadedSite, SiteResult, find_sites, read_sites
 
 from .conftest import SETTINGS, SPLIT, write_manifest, write_series
 
@@ -40,7 +40,7 @@ def test_a_manifest_says_what_is_different(tmp_path):
     [
         ("name,path\na,a.csv\n", "file"),
         ("name,file,alhpa\na,a.csv,3\n", "alhpa"),
-        ("name,file\n", "has no sites"),
+        ("name,file\n", "sites.csv"),
     ],
 )
 def test_a_manifest_that_is_none_is_refused(tmp_path, text, message):
@@ -51,9 +51,9 @@ def test_a_manifest_that_is_none_is_refused(tmp_path, text, message):
 
 
 def test_no_sites_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="holds no series"):
+    with pytest.raises(ValueError, match=str(tmp_path)):
         find_sites(tmp_path)
-    with pytest.raises(ValueError, match="matches no file"):
+    with pytest.raises(ValueError, match=r"\*.csv"):
         find_sites(tmp_path / "*.csv")
 
 
@@ -87,12 +87,12 @@ def test_each_broken_site_says_what_is_wrong_with_it(tmp_path):
     path = write_manifest(tmp_path / "sites.csv", [row for row, _ in broken] + [twice, twice])
     *failed, good, again = read_sites(find_sites(path), SETTINGS, SeriesReader(Path()))
     for site, (row, words) in zip(failed, broken, strict=True):
-        assert isinstance(site, FailedSite), row
-        assert site.name == row["name"]
-        assert words in site.reason
-        assert "\n" not in site.reason
+        assert isinstance(site, SiteResult), row
+        assert (site.name, site.row["status"]) == (row["name"], "failed")
+        assert words in site.row["reason"]
+        assert "\n" not in site.row["reason"]
     assert good.name == "good"
-    assert again == FailedSite("good", "the name 'good' is used twice.")
+    assert again.row == {"name": "good", "status": "failed", "reason": "the name 'good' is used twice."}
 
 
 def test_a_digest_is_of_all_that_a_policy_depends_on():

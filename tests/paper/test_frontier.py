@@ -99,5 +99,5 @@ def test_refusals():
         run_frontier(series(flat, steps=1))
     with pytest.raises(DataError, match="never change"):
         run_frontier(series(flat))
-    with pytest.raises(ValueError, match="alpha must be positive"):
+    with pytest.raises(ValueError, match="alpha must lie between 1e-12"):
         FrontierSettings(alpha=0.0)

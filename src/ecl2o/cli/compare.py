@@ -82,7 +82,7 @@ def compare(
     use_double_precision()
     from ecl2o.evaluation.comparison import compare as compare_days
     from ecl2o.fitting.named_agents import make_contenders
-    from ecl2o.fitting.test_days import last_test_days, series_test_days
+    from ecl2o.fitting.tasks import last_test_days, series_test_days
 
     names, replaced = _names(agents), ()
     if study is not None:

@@ -37,7 +37,7 @@ def evaluate(
     from ecl2o.evaluation.comparison import compare, make_contender
     from ecl2o.fitting.candidates import reference_contenders
     from ecl2o.fitting.read import screen_series
-    from ecl2o.fitting.test_days import count_seen_days, policy_test_days
+    from ecl2o.fitting.tasks import count_seen_days, policy_test_days
     from ecl2o.policy import load
     from ecl2o.policy.policy import with_action_limits
     from ecl2o.policy.start_run import check_memory

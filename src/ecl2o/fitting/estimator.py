@@ -10,12 +10,10 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data import Contexts, Split, frame_series
-from ecl2o.data.contexts import trim_to_whole_days
 from ecl2o.data.series import add_weight_column, move_weight_last
 from ecl2o.evaluation.comparison import ComparisonRow
-from ecl2o.exceptions import DataError
-from ecl2o.fitting.pipeline import FittedSeries, fit_contexts
-from ecl2o.fitting.read import split_days
+from ecl2o.fitting.pipeline import fit_contexts
+from ecl2o.fitting.read import cut_whole_days, split_days
 from ecl2o.fitting.settings import AdvisorName, Alpha, FitSettings, Per, PromiseSpec
 from ecl2o.policy import Policy, Runner
 
@@ -106,7 +104,9 @@ class SeriesPolicy:
     @property
     def policy_(self) -> Policy:
         """The fitted policy, for `ecl2o.save`, a `Runner` or the service."""
-        return self._require_fitted().policy
+        if not hasattr(self, "fitted_"):
+            raise ValueError("this policy is not fitted yet: call fit with a frame first.")
+        return self.fitted_.policy
 
     def reset(self) -> None:
         """Let the next `step` start again after the end of the fitted series."""
@@ -155,7 +155,7 @@ class SeriesPolicy:
         contexts = self.contexts_
         steps = min(7 * contexts.steps_per_day, len(contexts.test_time()))
         week = pd.DataFrame(contexts.values, contexts.time, list(self.policy_.contract.columns or ())).iloc[-steps:]
-        return draw_fitted(week[self._followed()], self.predict(week), self.table_)
+        return _draw(week[self._followed()], self.predict(week), self.table_)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the settings by name, as scikit-learn expects."""
@@ -173,39 +173,29 @@ class SeriesPolicy:
     def __str__(self) -> str:
         if not hasattr(self, "fitted_"):
             return repr(self)
-        table = self.table_.to_string(float_format="{:.3f}".format, na_rep="")
-        return "\n".join([self._title(), "", table, "", *self._notes()])
+        title, *notes = self._describe()
+        return "\n".join([title, "", self.table_.to_string(float_format="{:.3f}".format, na_rep=""), "", *notes])
 
     def _repr_html_(self) -> str:
         if not hasattr(self, "fitted_"):
             return f"<pre>{html.escape(repr(self))}</pre>"
-        table = self.table_.to_html(float_format="{:.3f}".format, na_rep="", border=0)
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._notes())
-        return f"<p>{html.escape(self._title())}</p>{table}{notes}"
+        title, *notes = (f"<p>{html.escape(line)}</p>" for line in self._describe())
+        return "".join([title, self.table_.to_html(float_format="{:.3f}".format, na_rep="", border=0), *notes])
 
-    def _title(self) -> str:
-        split = self.contexts_.split
-        return (
-            f"Comparison on the last {self._require_fitted().n_test_days} days, after {split.training_days} days of training and "
-            f"{split.validation_days} of validation"
-        )
-
-    def _notes(self) -> list[str]:
-        chosen = self._require_fitted().chosen
+    def _describe(self) -> list[str]:
+        """Return the title of the table and the notes below it."""
+        chosen, split = self.fitted_.chosen, self.contexts_.split
         trust = "without calibration" if chosen.trust is None else f"trust {chosen.trust:g}"
         promise = self.policy_.agent.promise(self.policy_.problem)
         return [
+            f"Comparison on the last {self.fitted_.n_test_days} days, after {split.training_days} days of training and "
+            f"{split.validation_days} of validation",
             "average cost: in units of the optimum of all these days together; worst day, 99 % of days: in units of that day's "
             "own optimum.",
             f"selected on validation: {chosen.advisor}, {'with the promise' if promise else trust}"
             f"{'' if chosen.trained else '; not trained'}.",
             "promise: none." if promise is None else f"promise: {promise}, at every step.",
         ]
-
-    def _require_fitted(self) -> FittedSeries:
-        if not hasattr(self, "fitted_"):
-            raise ValueError("this policy is not fitted yet: call fit with a frame first.")
-        return self.fitted_
 
     def _followed(self) -> list[str]:
         """Return the columns of actions: all but the weights."""
@@ -220,18 +210,13 @@ class SeriesPolicy:
         return FitSettings(self.alpha, self.advisor, promise, *rest)  # pyright: ignore[reportArgumentType]
 
     def _contexts(self, X: pd.DataFrame | pd.Series) -> Contexts:
-        if (self.training_days is None) != (self.validation_days is None):
+        days = self.training_days, self.validation_days
+        if (days[0] is None) != (days[1] is None):
             raise ValueError("give both training_days and validation_days, or neither.")
         frame, metadata = frame_series(X, add_weight_column(self.columns, self.weight_column), self.fill)
         frame, metadata = move_weight_last(frame, metadata, self.weight_column)
-        if self.period is not None:
-            metadata = dataclasses.replace(metadata, steps_per_day=self.period)
-        if metadata.steps_per_day < 2:
-            raise DataError("the rows are a day or more apart: give the number of rows in a cycle with period.")
-        frame, metadata, _ = trim_to_whole_days(frame, metadata)
-        if self.training_days is not None and self.validation_days is not None:
-            return split_days(frame, metadata, Split(self.training_days, self.validation_days))
-        return split_days(frame, metadata, None)
+        frame, metadata, _ = cut_whole_days(frame, metadata, self.period)
+        return split_days(frame, metadata, None if None in days else Split(*days))  # pyright: ignore[reportArgumentType]
 
 
 def fit_series(
@@ -283,37 +268,27 @@ def _make_table(comparison: list[ComparisonRow]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").dropna(axis="columns", how="all")
 
 
-_CONTEXT, _ACTION, _AVERAGE, _WORST = "#767676", "#0072B2", "#0072B2", "#E69F00"
-
-
-def draw_fitted(contexts: pd.DataFrame, actions: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
+def _draw(contexts: pd.DataFrame, actions: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
     """Draw contexts and actions over time, and beside them average cost and worst day as bars."""
     import matplotlib.pyplot as plt
 
     _, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=(3, 2))
-    _draw_week(axes[0], contexts, actions)
-    _draw_bars(axes[1], table)
-    return axes
-
-
-def _draw_week(axes: Any, contexts: pd.DataFrame, actions: pd.DataFrame) -> None:
+    week, bars = axes
     for name in contexts.columns:
-        axes.plot(contexts.index, contexts[name], color=_CONTEXT, linewidth=1, label=f"{name}: context")
-        axes.plot(actions.index, actions[name], color=_ACTION, linewidth=1.5, label=f"{name}: action")
-    axes.set_title("The last week")
-    axes.tick_params(axis="x", rotation=30)
+        week.plot(contexts.index, contexts[name], color="#767676", linewidth=1, label=f"{name}: context")
+        week.plot(actions.index, actions[name], color="#0072B2", linewidth=1.5, label=f"{name}: action")
+    week.set_title("The last week")
+    week.tick_params(axis="x", rotation=30)
     if len(contexts.columns) == 1:
-        axes.legend(frameon=False)
-
-
-def _draw_bars(axes: Any, table: pd.DataFrame) -> None:
+        week.legend(frameon=False)
     places = np.arange(len(table))
-    for offset, name, colour in ((0.2, "average cost", _AVERAGE), (-0.2, "worst day", _WORST)):
-        bars = axes.barh(places + offset, table[name], 0.38, color=colour, label=name)
-        axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=8)
-    axes.set_yticks(places, table.index)
-    axes.invert_yaxis()
-    axes.axvline(1.0, color="black", linewidth=0.8)
-    axes.margins(x=0.15)
-    axes.set_title("Cost in units of the optimum")
-    axes.legend(frameon=False, loc="lower right")
+    for offset, name, colour in ((0.2, "average cost", "#0072B2"), (-0.2, "worst day", "#E69F00")):
+        drawn = bars.barh(places + offset, table[name], 0.38, color=colour, label=name)
+        bars.bar_label(drawn, fmt="%.2f", padding=2, fontsize=8)
+    bars.set_yticks(places, table.index)
+    bars.invert_yaxis()
+    bars.axvline(1.0, color="black", linewidth=0.8)
+    bars.margins(x=0.15)
+    bars.set_title("Cost in units of the optimum")
+    bars.legend(frameon=False, loc="lower right")
+    return axes

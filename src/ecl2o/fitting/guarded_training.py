@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import Competitive, Guarded
+from ecl2o.agents import Competitive
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast
@@ -34,16 +34,6 @@ _MAX_DAYS, _MAX_STEPS = 510, 200_000
 def competitive_ridge(terms: PromiseSpec, steps_per_day: int = 24) -> Competitive:
     """Return `Competitive` around the corrected `OnlineRidge`, for one period of the promise."""
     return terms.guard(GuardAwareCorrection(OnlineRidge(steps_per_day), steps_per_day), steps_per_day)
-
-
-def guarded_ridge(slack: float, steps_per_day: int = 24) -> Guarded:
-    """Return `Guarded` around the corrected `OnlineRidge`, with R-OBD as the expert."""
-    return Guarded(GuardAwareCorrection(OnlineRidge(steps_per_day), steps_per_day), slack=slack)
-
-
-def train_guard(guard: Guard, problem: Problem, contexts: Contexts, **options: Any) -> tuple[Guard, FitLog]:
-    """Train the correction inside one guard; the options are those of `train_sites`."""
-    return train_guards([guard], problem, contexts, **options)[0]
 
 
 def train_guards(

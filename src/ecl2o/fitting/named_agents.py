@@ -7,27 +7,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import (
-    ABCS,
-    AFHC,
-    CHC,
-    LAI,
-    LCP,
-    MLAROBD,
-    OBD,
-    OGD,
-    RHC,
-    RHGD,
-    ROBD,
-    AbstractAgent,
-    Competitive,
-    Greedy,
-    GreedyOBD,
-    Guarded,
-    HittingMinimizer,
-    Periodic,
-    Switch,
-)
+from ecl2o import agents
+from ecl2o.agents import RHC, AbstractAgent, Competitive
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import Contender, make_contender
@@ -58,26 +39,28 @@ def under_tariff(agent: AbstractAgent, steps_per_day: int) -> Competitive:
 
 # Agents that need no training, made for a number of steps per day.
 NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
-    "greedy": lambda steps: Greedy(),
-    "hitting-minimizer": lambda steps: HittingMinimizer(),
-    "r-obd": lambda steps: ROBD(),
-    "obd": lambda steps: OBD(),
-    "g-obd": lambda steps: GreedyOBD(),
-    "ogd": lambda steps: OGD(),
-    "lai": lambda steps: LAI(),
-    "lcp": lambda steps: LCP(heuristic=True),
+    "greedy": lambda steps: agents.Greedy(),
+    "hitting-minimizer": lambda steps: agents.HittingMinimizer(),
+    "r-obd": lambda steps: agents.ROBD(),
+    "obd": lambda steps: agents.OBD(),
+    "g-obd": lambda steps: agents.GreedyOBD(),
+    "ogd": lambda steps: agents.OGD(),
+    "lai": lambda steps: agents.LAI(),
+    "lcp": lambda steps: agents.LCP(heuristic=True),
     "rhc": lambda steps: RHC(steps - 1, truncate=False),
-    "chc": lambda steps: CHC(steps - 1, max(steps // 4, 1), truncate=False),
-    "afhc": lambda steps: AFHC(steps - 1, truncate=False),
-    "rhgd": lambda steps: RHGD(steps - 1, truncate=False),
-    "mla-robd-rhc": lambda steps: MLAROBD(RHC(steps - 1, truncate=False), trust=0.5),
-    "switch-rhc": lambda steps: Switch(RHC(steps - 1, truncate=False)),
-    "abcs-rhc": lambda steps: ABCS(RHC(steps - 1, truncate=False)),
-    "guarded-rhc": lambda steps: Guarded(RHC(steps - 1, truncate=False), slack=0.5),
+    "chc": lambda steps: agents.CHC(steps - 1, max(steps // 4, 1), truncate=False),
+    "afhc": lambda steps: agents.AFHC(steps - 1, truncate=False),
+    "rhgd": lambda steps: agents.RHGD(steps - 1, truncate=False),
+    "mla-robd-rhc": lambda steps: agents.MLAROBD(RHC(steps - 1, truncate=False), trust=0.5),
+    "switch-rhc": lambda steps: agents.Switch(RHC(steps - 1, truncate=False)),
+    "abcs-rhc": lambda steps: agents.ABCS(RHC(steps - 1, truncate=False)),
+    "guarded-rhc": lambda steps: agents.Guarded(RHC(steps - 1, truncate=False), slack=0.5),
     "competitive-rhc": lambda steps: Competitive(RHC(steps - 1, truncate=False), ratio=2.5, horizon=steps),
     "competitive-tariff": lambda steps: under_tariff(RHC(steps - 1, truncate=False), steps),
     "ridge": lambda steps: OnlineRidge(steps),
-    "competitive-ridge": lambda steps: Periodic(Competitive(OnlineRidge(steps), ratio=2.5, horizon=steps), steps),
+    "competitive-ridge": lambda steps: agents.Periodic(
+        Competitive(OnlineRidge(steps), ratio=2.5, horizon=steps), steps
+    ),
 }
 NAMED_FORECASTERS: dict[str, Callable[[int], AbstractForecaster]] = {
     "rolling-profile": lambda steps: RollingProfile(period=steps),
@@ -163,16 +146,14 @@ def _same_kind(problem: Problem, other: Problem) -> bool:
 
 def _describe(problem: Problem) -> str:
     hitting, movement = problem.hitting, problem.switching
-    weights = ""
-    if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
-        weights = f", weights from {float(hitting.minimum):g} to {float(hitting.maximum):g}"
-    parts = [type(part).__name__ for part in (problem.hitting, problem.switching, problem.actions)]
-    constants = f"m = {float(problem.m):g}"
+    parts = [type(part).__name__ for part in (hitting, movement, problem.actions)] + [f"m = {float(problem.m):g}"]
     if isinstance(movement, Mahalanobis):
-        constants += f", alpha = {float(movement.alpha):g}, beta = {float(movement.beta):g}"
+        parts += [f"alpha = {float(movement.alpha):g}", f"beta = {float(movement.beta):g}"]
     if isinstance(movement, LinearSwitching):
-        constants += f", rate = {float(movement.rate):g}"
-    dim = movement.Q.shape[0] if isinstance(movement, Mahalanobis) else 1
-    low, high = problem.actions.bounds(dim, float) if problem.is_bounded else (None, None)
-    limits = "" if low is None else f", bounds from {low} to {high}"
-    return f"{', '.join(parts)}, {constants}{weights}{limits}"
+        parts += [f"rate = {float(movement.rate):g}"]
+    if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
+        parts += [f"weights from {float(hitting.minimum):g} to {float(hitting.maximum):g}"]
+    if problem.is_bounded:
+        low, high = problem.actions.bounds(movement.Q.shape[0] if isinstance(movement, Mahalanobis) else 1, float)
+        parts += [f"bounds from {low} to {high}"]
+    return ", ".join(parts)

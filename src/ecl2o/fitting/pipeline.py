@@ -12,18 +12,117 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
+from ecl2o.agents import Greedy
 from ecl2o.data import Contexts, SeriesMetadata
-from ecl2o.evaluation import Certificate, TestDays, certify
-from ecl2o.evaluation.comparison import ComparisonRow, compare
-from ecl2o.fitting.candidates import MemoryLengths
-from ecl2o.fitting.read import describe_replaced, screen_for_fit
-from ecl2o.fitting.select import Selection, ValidatedCandidate, select_best, validate_candidates
+from ecl2o.evaluation import Certificate, DailyScore, TestDays, certify
+from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare, make_contender
+from ecl2o.fitting.candidates import (
+    CORRECTED,
+    Candidate,
+    MemoryLengths,
+    reference_contenders,
+    train_candidates,
+    untrained_candidates,
+)
+from ecl2o.fitting.read import ScreenedSeries, describe_replaced, screen_for_fit
 from ecl2o.fitting.settings import AdvisorName, FitSettings, Progress, ignore_progress
-from ecl2o.fitting.tasks import check_same_shape, scale_task
-from ecl2o.fitting.train import train_candidates
+from ecl2o.fitting.tasks import (
+    FitTask,
+    check_same_shape,
+    held_back_days,
+    scale_task,
+    score_together,
+    series_problem,
+    unscale_agent,
+)
 from ecl2o.policy import Contract, Policy
 from ecl2o.policy.contract import Source
+from ecl2o.problem import Problem
+from ecl2o.running import stream_days
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidatedCandidate:
+    """How a candidate did on the validation days.
+
+    Args:
+        name: its name in tables.
+        advisor: the advisor it was made from.
+        trained: whether any of its weights were trained.
+        trust: of the calibrator; None: there is none.
+        mu: of the training loss.
+        average_cost: in units of the optimum of all validation days.
+        standard_error: of the average cost, over days.
+        competitive_ratio: cost of the worst day, in units of its optimum.
+        behind: how much more it costs than the best candidate.
+        behind_error: standard error of `behind`, over days.
+    """
+
+    name: str
+    advisor: AdvisorName
+    trained: bool
+    trust: float | None
+    mu: float
+    average_cost: float
+    standard_error: float
+    competitive_ratio: float
+    behind: float = 0.0
+    behind_error: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """All candidates of a series in its own units, how each did on the validation days, and the number of the best."""
+
+    series: ScreenedSeries
+    settings: FitSettings
+    problem: Problem
+    candidates: list[Candidate]
+    validated: list[ValidatedCandidate]
+    best: int
+
+    @classmethod
+    def untrained(cls, contexts: Contexts, settings: FitSettings) -> "list[Selection]":
+        """Return each candidate that needs no training as if selected, to compile the programs of a later test."""
+        problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
+        task = FitTask(contexts, problem, settings.rescale(1.0))
+        advisors = settings.advisors(contexts.steps_per_day, contexts.weighted)
+        found = [candidate for advisor in advisors for candidate in untrained_candidates(advisor, task)]
+        series = ScreenedSeries(contexts, [], np.zeros(0, int))
+        return [cls(series, settings, problem, found, [], number) for number in range(len(found))]
+
+    @property
+    def contexts(self) -> Contexts:
+        """The screened series."""
+        return self.series.contexts
+
+    @property
+    def chosen(self) -> ValidatedCandidate:
+        """The best candidate's validation."""
+        return self.validated[self.best]
+
+    @property
+    def contender(self) -> Contender:
+        """The best candidate as it runs."""
+        return self._contender(self.candidates[self.best])
+
+    def contenders(self) -> dict[str, Contender]:
+        """Return the best candidate as "policy", the other candidates, the references and Greedy, by name."""
+        own = self.candidates[self.best]
+        others = {each.name: self._contender(each) for each in self.candidates if each is not own}
+        references = reference_contenders(self.problem, self.contexts.steps_per_day)
+        return {"policy": self.contender} | others | references | {"greedy": Contender(Greedy())}
+
+    def test_days(self) -> TestDays:
+        """Return the test days, with the longest history that a candidate starts with."""
+        steps = max(candidate.history_steps(self.contexts) for candidate in self.candidates)
+        return held_back_days(self.problem, self.contexts, "test", steps)
+
+    def _contender(self, candidate: Candidate) -> Contender:
+        steps = candidate.history_steps(self.contexts)
+        return make_contender(candidate.agent, self.problem, candidate.forecaster, steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +199,61 @@ def select_candidates(
     screened = [screen_for_fit(contexts) for contexts in series]
     tasks = [scale_task(each.contexts, own) for each, own in zip(screened, settings, strict=True)]
     candidates = train_candidates(tasks, progress)
-    validations = validate_candidates(tasks, candidates, progress)
-    return [select_best(*each) for each in zip(screened, settings, tasks, candidates, validations, strict=True)]
+    scores, units = _validate(tasks, candidates, progress)
+    return [_select(*each) for each in zip(screened, settings, tasks, candidates, scores, units, strict=True)]
+
+
+def _validate(
+    tasks: Sequence[FitTask], candidates: Sequence[Sequence[Candidate]], progress: Progress
+) -> tuple[list[list[DailyScore]], list[float]]:
+    """Run the candidates of every task on its validation days; the same candidate of all tasks in one program.
+
+    Returns:
+        The scores of the candidates by task, and the mean daily cost of the optimum of each task.
+    """
+    like, kinds = tasks[0].contexts, candidates[0]
+    longest = max(candidate.history_steps(like) for candidate in kinds)
+    days = [held_back_days(task.problem, task.contexts, "validation", longest) for task in tasks]
+    scores: list[list[DailyScore]] = [[] for _ in tasks]
+    for kind, candidate in enumerate(kinds):
+        known = [each.with_history(candidate.history_steps(like)) for each in days]
+        contenders = [Contender(each[kind].agent, each[kind].forecaster, stream_days) for each in candidates]
+        for mine, score in zip(scores, score_together(contenders, known), strict=True):
+            mine.append(score)
+        progress("choosing on validation days", kind + 1, len(kinds))
+    return scores, [float(np.mean(np.asarray(each.unit))) for each in days]
+
+
+def _select(
+    series: ScreenedSeries,
+    settings: FitSettings,
+    task: FitTask,
+    candidates: Sequence[Candidate],
+    scores: Sequence[DailyScore],
+    unit: float,
+) -> Selection:
+    """Select the cheapest candidate on the validation days, and bring all back to the units of the series.
+
+    A correction that training did not keep equals the regression without it, and is left out.
+    """
+    kept = [i for i, each in enumerate(candidates) if each.trained or each.name != CORRECTED]
+    contexts, promise = series.contexts, settings.promise_in_bounds
+    factor = contexts.scale / task.contexts.scale
+    own = [dataclasses.replace(candidates[i], agent=unscale_agent(candidates[i].agent, factor, promise)) for i in kept]
+    best = int(np.argmin([scores[i].average_cost for i in kept]))
+    validated = []
+    for candidate, i in zip(own, kept, strict=True):
+        about = candidate.name, candidate.advisor, candidate.trained, candidate.trust, candidate.mu
+        score, more = scores[i], (scores[i].cost - scores[kept[best]].cost) / unit
+        costs = score.average_cost, _standard_error(score.cost / unit), score.competitive_ratio
+        validated.append(ValidatedCandidate(*about, *costs, float(np.mean(more)), _standard_error(more)))
+    problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
+    return Selection(series, settings, problem, own, validated, best)
+
+
+def _standard_error(daily: Float[np.ndarray, " n"]) -> float:
+    """Return the standard error of a mean over days; infinite for one day."""
+    return float(np.std(daily, ddof=1) / np.sqrt(len(daily))) if len(daily) > 1 else float("inf")
 
 
 def build_policy(selection: Selection, comparison: Sequence[ComparisonRow]) -> Policy:
@@ -126,15 +278,13 @@ def build_policy(selection: Selection, comparison: Sequence[ComparisonRow]) -> P
         plausible=selection.series.plausible,
         accepted_after=contexts.steps_per_day,
     )
-    test = {
-        row.name: {"average_cost": row.average_cost, "competitive_ratio": row.competitive_ratio} for row in comparison
-    }
+    figures = ("average_cost", "competitive_ratio")
     record = {
         "study": "own-series",
         "settings": dataclasses.asdict(settings) | {"steps": settings.training_steps(chosen.advisor)},
         "split": dataclasses.asdict(contexts.split),
         "validation": dataclasses.asdict(chosen),
-        "test": test,
+        "test": {row.name: {name: getattr(row, name) for name in figures} for row in comparison},
     }
     history = contexts.values[used - candidate.history_steps(contexts) : used]
     return Policy(

@@ -9,6 +9,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from ecl2o.data import Contexts, SeriesMetadata, Split, read_series, series_contexts, trim_to_whole_days
+from ecl2o.data.contexts import PartDays
 from ecl2o.data.series import add_weight_column, move_weight_last
 from ecl2o.exceptions import DataError
 from ecl2o.policy import Policy
@@ -39,6 +40,19 @@ def split_days(frame: pd.DataFrame, metadata: SeriesMetadata, split: Split | Non
             "needed. To use fewer, give training_days and validation_days; the rest is for testing."
         )
     return series_contexts(frame, metadata, default_split(days) if split is None else split)
+
+
+def cut_whole_days(
+    frame: pd.DataFrame, metadata: SeriesMetadata, period: int | None, day_start_minutes: int = 0
+) -> tuple[pd.DataFrame, SeriesMetadata, PartDays]:
+    """Return `trim_to_whole_days` for days of `period` steps; None: those between two midnights."""
+    steps = metadata.steps_per_day if period is None else period
+    if steps < 2:
+        raise DataError(
+            f"the rows of {metadata.file} are a day or more apart. Give the number of rows in a cycle with `period`, for "
+            "example 7 for weeks of daily rows; every cycle then counts as a day."
+        )
+    return trim_to_whole_days(frame, dataclasses.replace(metadata, steps_per_day=steps), day_start_minutes)
 
 
 def _ignore(message: str) -> None:
@@ -133,16 +147,7 @@ class SeriesReader:
         return frame, metadata
 
     def _read_whole_days(self) -> tuple[pd.DataFrame, SeriesMetadata]:
-        frame, metadata = self.read_rows()
-        steps = metadata.steps_per_day if self.period is None else self.period
-        if steps < 2:
-            raise DataError(
-                f"the rows of {metadata.file} are a day or more apart. Give the number of rows in a cycle with period, for "
-                "example 7 for weeks of daily rows; every cycle then counts as a day."
-            )
-        frame, metadata, part_days = trim_to_whole_days(
-            frame, dataclasses.replace(metadata, steps_per_day=steps), self.day_start_minutes or 0
-        )
+        frame, metadata, part_days = cut_whole_days(*self.read_rows(), self.period, self.day_start_minutes or 0)
         left_out = part_days.describe()
         if left_out is not None and len(frame):
             self.notify(f"{metadata.file}: days begin at {frame.index[0]:%H:%M}; {left_out}.")

@@ -184,15 +184,10 @@ def check_alpha(alpha: float) -> None:
     >>> check_alpha(1e300)
     Traceback (most recent call last):
     ...
-    ValueError: alpha must lie between 1e-12 and 1e+12, got 1e+300: beyond, one of the two costs is lost in rounding.
+    ValueError: alpha must lie between 1e-12 and 1e+12, got 1e+300.
     """
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"alpha must be positive and finite, got {alpha}.")
     if not LEAST_ALPHA <= alpha <= MOST_ALPHA:
-        raise ValueError(
-            f"alpha must lie between {LEAST_ALPHA:g} and {MOST_ALPHA:g}, got {alpha:g}: beyond, one of the two costs is lost in "
-            "rounding."
-        )
+        raise ValueError(f"alpha must lie between {LEAST_ALPHA:g} and {MOST_ALPHA:g}, got {alpha:g}.")
 
 
 def column_alphas(alpha: Alpha, columns: Sequence[str]) -> Float[np.ndarray, " d"]:
@@ -205,12 +200,11 @@ def column_alphas(alpha: Alpha, columns: Sequence[str]) -> Float[np.ndarray, " d
         DataError: If the names are not exactly those of the columns.
     """
     if not isinstance(alpha, Mapping):
-        check_alpha(alpha)
-        return np.full(len(columns), float(alpha))
+        alpha = dict.fromkeys(columns, alpha)
     if set(alpha) != set(columns):
         raise DataError(
-            f"alpha is given for {', '.join(sorted(alpha))}, but the columns are {', '.join(columns)}: give one for each of "
-            "them, or one number for all."
+            f"alpha is given for {', '.join(sorted(alpha))}, but the columns are {', '.join(columns)}. Give one for each, or one "
+            "number for all."
         )
     for each in alpha.values():
         check_alpha(each)

@@ -1,20 +1,38 @@
-"""What is decided for a series: the problem, the weights of misses, and the scaled copy that training works on."""
+"""What a series poses: its problem, the scaled task that training works on, and the days to validate and test on."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from ecl2o.agents import ROBD, AbstractAgent, AbstractGuard, Start
 from ecl2o.agents.advisors import Scaling
 from ecl2o.data import Contexts, SeriesMetadata
+from ecl2o.evaluation import DailyScore, TestDays, score_runs_batch
+from ecl2o.evaluation.comparison import Contender, score_contender
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.settings import Alpha, FitSettings, PromiseSpec, column_alphas, with_promise
-from ecl2o.problem import Box, CurvedTracking, Everywhere, Mahalanobis, Problem, SquaredTracking
+from ecl2o.policy import Policy
+from ecl2o.policy.start_run import choose_x0
+from ecl2o.problem import (
+    AbstractQuadraticCost,
+    Box,
+    CurvedTracking,
+    Everywhere,
+    Mahalanobis,
+    Problem,
+    SquaredTracking,
+)
 from ecl2o.problem.arrays import strip_weak_types, to_device
+from ecl2o.running.rollout import stack_trees
 
+HISTORY_DAYS, MOST_HISTORY_DAYS = 14, 365  # before the days of a comparison; for agents that learn while they run
+_FEWEST_HISTORY_DAYS = 7
 _WIDENED = 1.25  # factor by which the range of past weights is widened at both ends
 
 
@@ -154,3 +172,119 @@ def check_same_shape(series: Sequence[Contexts]) -> None:
         raise ValueError(
             f"series that run as one program must have one shape and one split, got {sorted(map(str, shapes))}."
         )
+
+
+def held_back_days(
+    problem: Problem, contexts: Contexts, part: Literal["validation", "test"], history_steps: int
+) -> TestDays:
+    """Return the validation or test days of a split, with up to `history_steps` contexts before them."""
+    split, test = contexts.split, part == "test"
+    before = (split.training_days + (split.validation_days if test else 0)) * contexts.steps_per_day
+    cut_days = contexts.test_days if test else contexts.validation_days
+    x0, days, history = cut_days(min(history_steps, before))
+    return TestDays.with_whole_span_optimum(problem, problem.actions.project(to_device(x0)), days, history)
+
+
+def series_test_days(
+    contexts: Contexts,
+    alpha: Alpha,
+    weights: tuple[float, float] | None = None,
+    bounds: tuple[float, float] | None = None,
+    days: int | None = None,
+) -> TestDays:
+    """Return the days of a series for a comparison; the first two weeks, at most half, are history.
+
+    Args:
+        contexts: the series; its split is not used.
+        alpha: cost of moving, one for all columns or one per column name.
+        weights: (low, high) of the weights of misses. Default: their range in the series, a quarter wider.
+        bounds: (low, high) of actions. Default: none.
+        days: use only the last ones; up to a year before them is history. Default: all.
+    """
+    if contexts.weighted and weights is None:
+        weights = weight_range(contexts.values[:, -1])
+    per_day = contexts.steps_per_day
+    first = min(HISTORY_DAYS, contexts.n_days // 2)
+    if days is not None:
+        first = max(first, contexts.n_days - days)
+    history = contexts.values[max(first - MOST_HISTORY_DAYS, 0) * per_day : first * per_day]
+    problem = series_problem(contexts, alpha, bounds, weights)
+    x0 = problem.actions.project(to_device(history[-1, : contexts.action_dim]))
+    return TestDays.with_whole_span_optimum(problem, x0, _whole_days(contexts)[first:], history)
+
+
+def last_test_days(test_days: TestDays, days: int | None) -> TestDays:
+    """Return the last days only; earlier ones become history. None: all days."""
+    if days is None or days >= test_days.days.shape[0]:
+        return test_days
+    before, kept = test_days.days[:-days], test_days.days[-days:]
+    past = before.reshape(-1, before.shape[-1])
+    hitting, dim = test_days.problem.hitting, test_days.x0.shape[0]
+    quadratic = isinstance(hitting, AbstractQuadraticCost)
+    x0 = test_days.problem.actions.project(hitting.centre(past[-1], dim)) if quadratic else test_days.x0
+    if test_days.history is not None:
+        past = jnp.concatenate([test_days.history, past])[-MOST_HISTORY_DAYS * test_days.days.shape[1] :]
+    make = TestDays.of if test_days.whole_span_optimum is None else TestDays.with_whole_span_optimum
+    return make(test_days.problem, x0, kept, None if test_days.history is None else past)
+
+
+def policy_test_days(policy: Policy, contexts: Contexts, days: int | None) -> tuple[TestDays, int]:
+    """Return the days to test a policy on, and the number of the first; the policy starts on the days before.
+
+    Raises:
+        DataError: If there are not `days` days and one before them.
+    """
+    per_day = contexts.steps_per_day
+    remembered = policy.contract.history_steps
+    wanted = _FEWEST_HISTORY_DAYS if remembered is None else -(-remembered // per_day)
+    first = min(max(wanted, 1), contexts.n_days - 1)
+    if days is not None:
+        if days > contexts.n_days - 1:
+            raise DataError(
+                f"days must be at most {contexts.n_days - 1}, got {days}: {contexts.name} has {contexts.n_days} whole days, and "
+                "a test starts after the first."
+            )
+        first = contexts.n_days - days
+    saved = 0 if policy.history is None else len(policy.history) // per_day
+    longest = max(wanted, saved, _FEWEST_HISTORY_DAYS)
+    history = contexts.values[max(first - longest, 0) * per_day : first * per_day]
+    quadratic = isinstance(policy.problem.switching, Mahalanobis)  # else the optimum of a long span takes too long
+    make = TestDays.with_whole_span_optimum if quadratic else TestDays.of
+    return make(policy.problem, choose_x0(policy, history[-1]), _whole_days(contexts)[first:], history), first
+
+
+def count_seen_days(policy: Policy, contexts: Contexts, first: int) -> int:
+    """Count the days from `first` on that fitted the policy; 0 if the file is not the one it was fitted to."""
+    source, until, metadata = policy.contract.source, policy.contract.seen_until, contexts.metadata
+    if source is None or until is None or metadata is None or source.sha256 != metadata.sha256:
+        return 0
+    per_day = contexts.steps_per_day
+    begins = contexts.time[first * per_day : contexts.n_days * per_day : per_day]
+    return sum(str(time) <= until for time in begins)
+
+
+def _whole_days(contexts: Contexts):
+    used = contexts.n_days * contexts.steps_per_day
+    return contexts.values[:used].reshape(contexts.n_days, contexts.steps_per_day, contexts.dim)
+
+
+def score_together(contenders: Sequence[Contender], test_days: Sequence[TestDays]) -> list[DailyScore]:
+    """Score contenders of one structure, each on its own days, in one program."""
+    if len(test_days) == 1:
+        return [score_contender(contenders[0], test_days[0])]
+    if len({contender.run for contender in contenders}) != 1:
+        raise ValueError("contenders that run as one program must go through the days in the same way.")
+    inputs = [
+        (each.agent, each.forecaster if each.agent.lookahead else None, days.problem, days.x0, days.days, days.history)
+        for each, days in zip(contenders, test_days, strict=True)
+    ]
+    runs, starts = _run_together(contenders[0].run, stack_trees(inputs))
+    return score_runs_batch(runs, starts, test_days)
+
+
+@eqx.filter_jit
+def _run_together(run: Callable, inputs: Any) -> Any:
+    def run_one(agent, forecaster, problem, *days):
+        return run(agent, problem, *days, forecaster)
+
+    return jax.vmap(run_one)(*inputs)

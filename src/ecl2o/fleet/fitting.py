@@ -1,5 +1,6 @@
 """Fit a policy for every site; sites of one shape run as one program."""
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,16 +12,13 @@ import jax
 from ecl2o.data import Contexts
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, make_row
-from ecl2o.exceptions import ChunkFailedError
 from ecl2o.fitting.candidates import make_planner, reference_contenders
-from ecl2o.fitting.pipeline import build_policy, select_candidates
+from ecl2o.fitting.pipeline import Selection, build_policy, select_candidates
 from ecl2o.fitting.read import SeriesReader
-from ecl2o.fitting.select import Selection
 from ecl2o.fitting.settings import FitSettings, Progress, ignore_progress
-from ecl2o.fitting.tasks import check_promise_feasible, scale_task, series_problem
-from ecl2o.fitting.test_days import score_together
-from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, make_chunks, run_pieces, submit_to_cluster, threads
-from ecl2o.fleet.sites import FailedSite, LoadedSite, find_sites, read_sites
+from ecl2o.fitting.tasks import check_promise_feasible, scale_task, score_together, series_problem
+from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, make_chunks, run_chunks, submit_to_cluster, threads
+from ecl2o.fleet.sites import LoadedSite, SiteResult, find_sites, read_sites
 from ecl2o.policy import Policy
 
 if TYPE_CHECKING:
@@ -31,25 +29,7 @@ FLEET_SETTINGS = FitSettings(advisor="ridge")  # other advisors are trained one 
 # Measured memory of a site during training and testing (docs/scale.md): per step of its windows, and of its series.
 _WINDOW_DAYS, _WINDOW_STEP_BYTES, _STEP_BYTES = 510, 800, 400
 
-
-@dataclasses.dataclass(frozen=True)
-class FittedSite:
-    """A site's policy and its row of figures; if the fit failed, the row has the reason and `failure` the traceback."""
-
-    name: str
-    row: dict[str, Any]
-    policy: Policy | None = None
-    failure: FailedSite | None = None
-
-    @classmethod
-    def failed(cls, site: FailedSite) -> "FittedSite":
-        """Return the result of a site whose fit failed."""
-        return cls(site.name, failed_row(site), failure=site)
-
-
-def failed_row(site: FailedSite) -> dict[str, Any]:
-    """Return the row of a site that failed."""
-    return {"name": site.name, "status": "failed", "reason": site.reason}
+Warmup = dict[Any, "list[Future]"]  # compilations on a cluster, by program; they run as long as this is held
 
 
 def fit_sites(
@@ -59,7 +39,7 @@ def fit_sites(
     *,
     memory: int = DEFAULT_MEMORY,
     progress: Progress = ignore_progress,
-) -> list[FittedSite]:
+) -> list[SiteResult]:
     """Fit a policy for every site, in their order; a failed site has a row with the reason.
 
     Args:
@@ -80,27 +60,27 @@ def fit_sites(
         ('north', 'fitted')
     """
     if isinstance(sites, Mapping):
-        read: list[LoadedSite | FailedSite] = [LoadedSite(name, contexts, settings) for name, contexts in sites.items()]
+        read: list[LoadedSite | SiteResult] = [LoadedSite(name, contexts, settings) for name, contexts in sites.items()]
     else:
         read = list(read_sites(find_sites(sites), settings, SeriesReader(Path())))
     checked = [check_site(site) for site in read]
     chunks = make_site_chunks([site for site in checked if isinstance(site, LoadedSite)], memory)
-    found: dict[str, FittedSite] = {}
-    for done, (_, outcomes) in enumerate(fit_chunks(chunks, client), start=1):
-        found |= {outcome.name: outcome for outcome in outcomes}
+    found: dict[str, SiteResult] = {}
+    for done, (_, results) in enumerate(fit_chunks(chunks, client), start=1):
+        found |= {result.name: result for result in results}
         progress("fitting sites", done, len(chunks))
-    return [FittedSite.failed(site) if isinstance(site, FailedSite) else found[site.name] for site in checked]
+    return [site if isinstance(site, SiteResult) else found[site.name] for site in checked]
 
 
-def check_site(site: LoadedSite | FailedSite) -> LoadedSite | FailedSite:
+def check_site(site: LoadedSite | SiteResult) -> LoadedSite | SiteResult:
     """Turn a site that training would reject into a failed one: a constant series, an infeasible promise."""
-    if isinstance(site, FailedSite):
+    if isinstance(site, SiteResult):
         return site
     try:
         with jax.enable_x64(True):
             check_promise_feasible(scale_task(site.contexts, site.settings))
     except ValueError as error:
-        return FailedSite.of(site.name, error)
+        return SiteResult.failed(site.name, error)
     return site
 
 
@@ -128,63 +108,41 @@ def _bytes(site: LoadedSite) -> int:
     return steps + (trained * _WINDOW_STEP_BYTES if site.settings.promise is not None else 0)
 
 
-@dataclasses.dataclass(frozen=True)
-class CompileWarmup:
-    """Compilations that a cluster has started for the chunks of one shape; they run as long as this object lives."""
-
-    key: Any
-    work: "tuple[Future, ...]" = dataclasses.field(repr=False)
-
-    @classmethod
-    def of(cls, chunk: Chunk[LoadedSite], client: "Client") -> "CompileWarmup":
-        """Let one worker compile the selection and another the tests, for the cache that they share."""
-        # Name the workers: Dask may give both to the one that is ready first.
-        workers = itertools.cycle(client.scheduler_info()["workers"])
-        stages = (compile_selection, compile_tests)
-        return cls(
-            _program(chunk), tuple(submit_to_cluster(stage, (chunk,), client, next(workers)) for stage in stages)
-        )
-
-
-def start_warmup(site: LoadedSite, expected: int, client: "Client | None", memory: int) -> CompileWarmup | None:
+def start_warmup(site: LoadedSite, expected: int, client: "Client | None", memory: int) -> Warmup:
     """Let idle workers compile while the driver still reads, as if all expected sites were like this one.
 
     Returns:
-        The compilations, or None with one worker or one chunk.
+        The compilations; none with one worker or one chunk.
     """
-    if client is None or threads(client) < 2:
-        return None
-    chunks = make_site_chunks([site] * expected, memory)
-    return CompileWarmup.of(chunks[0], client) if len(chunks) > 1 else None
+    chunks = make_site_chunks([site] * expected, memory) if client is not None and threads(client) > 1 else []
+    return _compile_on(client, chunks[0]) if client is not None and len(chunks) > 1 else {}
+
+
+def _compile_on(client: "Client", chunk: Chunk[LoadedSite]) -> Warmup:
+    """Let one worker compile the selection and another the tests, for the cache that they share."""
+    # Name the workers: Dask may give both to the one that is ready first.
+    workers = itertools.cycle(client.scheduler_info()["workers"])
+    stages = (compile_selection, compile_tests)
+    return {_program(chunk): [submit_to_cluster(stage, (chunk,), client, next(workers)) for stage in stages]}
 
 
 def fit_chunks(
-    chunks: Sequence[Chunk[LoadedSite]], client: "Client | None" = None, warmup: CompileWarmup | None = None
-) -> Iterator[tuple[Chunk[LoadedSite], list[FittedSite]]]:
+    chunks: Sequence[Chunk[LoadedSite]], client: "Client | None" = None, warmup: Warmup | None = None
+) -> Iterator[tuple[Chunk[LoadedSite], list[SiteResult]]]:
     """Yield each chunk with its policies, as they finish; workers first compile what several chunks share."""
-    known = set() if warmup is None else {warmup.key}
-    several = _first_of_several(chunks) if client is not None and threads(client) > 1 else []
-    _held = [
-        CompileWarmup.of(chunk, client) for chunk in several if client is not None and _program(chunk) not in known
-    ]
-    for place, found in run_pieces(fit_chunk, [(chunk,) for chunk in chunks], client):
-        chunk = chunks[place]
-        if isinstance(found, ChunkFailedError):
-            found = [FittedSite.failed(FailedSite(site.name, f"the cluster failed: {found}")) for site in chunk.wanted]
-        yield chunk, found
+    compiling = dict(warmup or {})  # dropping a future would cancel its work
+    if client is not None and threads(client) > 1:
+        programs = [_program(chunk) for chunk in chunks]
+        counts = collections.Counter(programs)
+        for program, chunk in zip(programs, chunks, strict=True):
+            if counts[program] > 1 and program not in compiling:
+                compiling |= _compile_on(client, chunk)
+    yield from run_chunks(fit_together, chunks, client)
 
 
 def _program(chunk: Chunk[LoadedSite]) -> Any:
     """Return what chunks that run the same programs have in common."""
     return _shape(chunk.items[0]), len(chunk.items)
-
-
-def _first_of_several(chunks: Sequence[Chunk[LoadedSite]]) -> list[Chunk[LoadedSite]]:
-    """Return the first chunk of each shape that has several."""
-    alike: dict[Any, list[Chunk[LoadedSite]]] = {}
-    for chunk in chunks:
-        alike.setdefault(_program(chunk), []).append(chunk)
-    return [same[0] for same in alike.values() if len(same) > 1]
 
 
 def compile_selection(chunk: Chunk[LoadedSite]) -> None:
@@ -202,23 +160,13 @@ def compile_tests(chunk: Chunk[LoadedSite]) -> None:
             _test_together(selections)
 
 
-def fit_chunk(chunk: Chunk[LoadedSite]) -> list[FittedSite]:
-    """Fit sites of one shape as one program; if that fails, one by one, to find the failing site."""
-    with jax.enable_x64(True):
-        try:
-            return _fit_together(chunk.items)[: chunk.count]
-        except Exception as error:
-            if len(chunk.items) == 1:
-                return [FittedSite.failed(FailedSite.of(chunk.items[0].name, error))]
-            return [fit_chunk(Chunk((site,), 1))[0] for site in chunk.wanted]
-
-
-def _fit_together(sites: Sequence[LoadedSite]) -> list[FittedSite]:
+def fit_together(sites: Sequence[LoadedSite]) -> list[SiteResult]:
+    """Fit sites of one shape as one program."""
     selections = select_candidates([site.contexts for site in sites], [site.settings for site in sites])
     found = []
     for site, selection, rows in zip(sites, selections, _test_together(selections), strict=True):
         policy = build_policy(selection, rows)
-        found.append(FittedSite(site.name, _make_row(site, selection, rows, policy), policy))
+        found.append(SiteResult(site.name, _make_row(site, selection, rows, policy), policy))
     return found
 
 
@@ -243,7 +191,7 @@ def score_by_structure(contenders: Sequence[Contender], test_days: Sequence[Test
     ]
     groups: dict[Any, list[int]] = {}
     for place, both in enumerate(zip(contenders, known, strict=True)):
-        groups.setdefault(_structure(both), []).append(place)
+        groups.setdefault(structure_of(both), []).append(place)
     found: dict[int, ComparisonRow] = {}
     for places in groups.values():
         filled = [*places, *[places[-1]] * (len(test_days) - len(places))]
@@ -253,14 +201,14 @@ def score_by_structure(contenders: Sequence[Contender], test_days: Sequence[Test
     return [found[i] for i in range(len(contenders))]
 
 
-def _structure(tree: Any) -> tuple[Any, ...]:
+def structure_of(tree: Any) -> tuple[Any, ...]:
+    """Return the structure of a tree and the shapes of its leaves."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple(getattr(leaf, "shape", ()) for leaf in leaves)
 
 
 def _make_row(site: LoadedSite, selection: Selection, rows: Sequence[ComparisonRow], policy: Policy) -> dict[str, Any]:
     contexts, settings, chosen = site.contexts, site.settings, selection.chosen
-    own = rows[0]
     row: dict[str, Any] = {
         "name": site.name,
         "status": "fitted",
@@ -273,7 +221,7 @@ def _make_row(site: LoadedSite, selection: Selection, rows: Sequence[ComparisonR
         "per": None if settings.promise is None else settings.promise.per,
         "advisor": chosen.advisor,
         "validation_cost": chosen.average_cost,
-        **figures(own),
+        **figures(rows[0]),
     }
     for reference in rows[1:]:
         label = reference.name.replace("-", "_")

@@ -1,4 +1,4 @@
-"""The sites of a fleet: found in a folder, by a glob or in a manifest, and read."""
+"""The sites of a fleet: found in a folder, by a glob or in a manifest, read, and what came of each."""
 
 import csv
 import dataclasses
@@ -6,21 +6,30 @@ import glob
 import hashlib
 import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ecl2o import __version__
 from ecl2o.data import Contexts, Split
 from ecl2o.fitting.read import SeriesReader
 from ecl2o.fitting.settings import DAYS, TRAINING, FitSettings, PromiseSpec
 from ecl2o.interval import parse_interval
+from ecl2o.policy import Policy
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")
 FIELDS = (
     *("name", "file", "alpha", "promise", "per", "allowance", "contexts", "bounds", "advisor", "seed"),
     *("column", "time_column", "fill", "period", "training_days", "validation_days"),
 )
+_ADVISORS = ("auto", *TRAINING)
+_CONVERTERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    **dict.fromkeys(("alpha", "promise", "allowance"), (float, "a number")),
+    **dict.fromkeys(("seed", "period", "training_days", "validation_days"), (int, "a whole number")),
+    **dict.fromkeys(("contexts", "bounds"), (parse_interval, "LOW:HIGH with LOW less than HIGH")),
+    "per": (lambda text: tuple(DAYS)[tuple(DAYS).index(text)], f"one of {', '.join(DAYS)}"),
+    "advisor": (lambda text: _ADVISORS[_ADVISORS.index(text)], f"one of {', '.join(_ADVISORS)}"),
+}
 _NAME = re.compile(r"[\w][\w .+-]{0,119}")
 
 
@@ -41,75 +50,48 @@ class SiteSpec:
 
     def make_settings(self, common: FitSettings) -> FitSettings:
         """Return the settings of the site's fit."""
-        changes: dict[str, Any] = {
-            "alpha": self._number("alpha", None) if "alpha" in self.cells else common.alpha,
-            "advisor": self._word("advisor", ("auto", *TRAINING), common.advisor),
-            "seed": self._whole("seed", common.seed),
-            "bounds": self._interval("bounds", common.bounds),
-        }
-        return dataclasses.replace(common, promise=self._make_promise(common.promise), **changes)
+        own = self._given("alpha", "advisor", "seed", "bounds")
+        return dataclasses.replace(common, promise=self._make_promise(common.promise), **own)
 
     def _make_promise(self, common: PromiseSpec | None) -> PromiseSpec | None:
-        given = [field for field in ("per", "allowance", "contexts") if field in self.cells]
-        if common is None and "promise" not in self.cells:
-            if given:
-                raise ValueError(f"{given[0]} needs a promise, and {self.name} has none.")
-            return None
-        base = PromiseSpec(2.0) if common is None else common
-        return PromiseSpec(
-            cast(float, self._number("promise", base.ratio)),
-            cast(Any, self._word("per", tuple(DAYS), base.per)),
-            cast(float, self._number("allowance", base.allowance)),
-            self._interval("contexts", base.contexts),
-        )
+        own = self._given("per", "allowance", "contexts")
+        if "promise" in self.cells:
+            own |= {"ratio": self._given("promise")["promise"]}
+        elif common is None and own:
+            raise ValueError(f"{min(own)} needs a promise, and {self.name} has none.")
+        return dataclasses.replace(common or PromiseSpec(2.0), **own) if common or own else None
 
     def make_reader(self, common: SeriesReader) -> SeriesReader:
         """Return the reader of its file; the cell `column` separates several columns by |."""
-        columns = self.cells.get("column")
-        return dataclasses.replace(
-            common,
-            path=self.file,
-            columns=common.columns if columns is None else [part.strip() for part in columns.split("|")],
-            time_column=self.cells.get("time_column", common.time_column),
-            fill=self.cells.get("fill", common.fill),
-            period=self._whole("period", common.period),
-        )
+        own = self._given("time_column", "fill", "period")
+        if "column" in self.cells:
+            own["columns"] = [part.strip() for part in self.cells["column"].split("|")]
+        return dataclasses.replace(common, path=self.file, **own)
 
     def make_split(self, common: Split | None) -> Split | None:
         """Return the split of its days; None: the default of `fit`."""
-        days = [self._whole(name, None) for name in ("training_days", "validation_days")]
-        if days == [None, None]:
-            return common
-        if None in days:
+        own = self._given("training_days", "validation_days")
+        if len(own) == 1:
             raise ValueError("give both training_days and validation_days, or neither.")
-        return Split(*cast(list[int], days))
+        return Split(**own) if own else common
 
-    def _word(self, field: str, known: tuple[str, ...], default: str) -> str:
-        word = self.cells.get(field, default)
-        if word not in known:
-            raise ValueError(f"{field} must be one of {', '.join(known)}, got {word!r}.")
-        return word
+    def _given(self, *fields: str) -> dict[str, Any]:
+        """Return those of the fields that have a cell, converted."""
+        found = {}
+        for field in fields:
+            if field in self.cells:
+                convert, expected = _CONVERTERS.get(field, (str, "text"))
+                try:
+                    found[field] = convert(self.cells[field])
+                except ValueError:
+                    raise ValueError(f"{field} must be {expected}, got {self.cells[field]!r}.") from None
+        return found
 
-    def _number(self, field: str, default: float | None) -> float | None:
-        text = self.cells.get(field)
-        try:
-            return default if text is None else float(text)
-        except ValueError:
-            raise ValueError(f"{field} must be a number, got {text!r}.") from None
 
-    def _whole(self, field: str, default: int | None) -> int | None:
-        text = self.cells.get(field)
-        try:
-            return default if text is None else int(text)
-        except ValueError:
-            raise ValueError(f"{field} must be a whole number, got {text!r}.") from None
-
-    def _interval(self, field: str, default: tuple[float, float] | None) -> tuple[float, float] | None:
-        text = self.cells.get(field)
-        try:
-            return default if text is None else parse_interval(text)
-        except ValueError as error:
-            raise ValueError(f"{field} {error}") from None
+def hash_inputs(contexts: Contexts, *inputs: Any) -> str:
+    """Return a hash of a series and the other inputs of its figures; a resumed run compares it."""
+    described = repr((contexts.steps_per_day, contexts.values.shape, *inputs, __version__))
+    return hashlib.sha256(contexts.values.tobytes() + described.encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,24 +104,34 @@ class LoadedSite:
 
     @property
     def digest(self) -> str:
-        """A hash of everything that its policy depends on; a resumed run compares it."""
-        contexts = self.contexts
-        inputs = (contexts.split, contexts.steps_per_day, contexts.values.shape, self.settings, __version__)
-        return hashlib.sha256(contexts.values.tobytes() + repr(inputs).encode()).hexdigest()
+        """A hash of everything that its policy depends on."""
+        return hash_inputs(self.contexts, self.contexts.split, self.settings)
 
 
 @dataclasses.dataclass(frozen=True)
-class FailedSite:
-    """A site that failed, with the reason and the traceback."""
+class SiteResult:
+    """What came of a site.
+
+    Args:
+        name: name of the site.
+        row: its figures by name; of a failed site, the status "failed" and the reason.
+        policy: the fitted policy. Default: None.
+        trace: the traceback of a failure.
+    """
 
     name: str
-    reason: str
+    row: dict[str, Any]
+    policy: Policy | None = None
     trace: str = dataclasses.field(default="", compare=False)
 
     @classmethod
-    def of(cls, name: str, error: BaseException) -> "FailedSite":
-        """Return the failure of an exception."""
-        return cls(name, one_line(error), "".join(traceback.format_exception(error)))
+    def failed(cls, name: str, error: BaseException) -> "SiteResult":
+        """Return the result of a site that raised an error."""
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror and error.filename is not None:
+            reason = f"{error.filename}: {error.strerror}"
+        row = {"name": name, "status": "failed", "reason": reason}
+        return cls(name, row, trace="".join(traceback.format_exception(error)))
 
 
 def find_sites(sites: str | Path) -> list[SiteSpec]:
@@ -208,7 +200,7 @@ def _read_manifest(path: Path) -> list[SiteSpec]:
 
 def read_sites(
     specs: Sequence[SiteSpec], settings: FitSettings, reader: SeriesReader, split: Split | None = None
-) -> Iterator[LoadedSite | FailedSite]:
+) -> Iterator[LoadedSite | SiteResult]:
     """Yield each site, read, or the reason why it cannot be; a bad file fails its own site only."""
     seen: set[str] = set()
     for spec in specs:
@@ -220,11 +212,4 @@ def read_sites(
             own = spec.make_settings(settings)
             yield LoadedSite(spec.name, spec.make_reader(reader).read_split(spec.make_split(split)), own)
         except (ValueError, OSError) as error:
-            yield FailedSite.of(spec.name, error)
-
-
-def one_line(error: BaseException) -> str:
-    """Return the message of an error without line breaks."""
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+            yield SiteResult.failed(spec.name, error)

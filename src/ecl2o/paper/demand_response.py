@@ -17,7 +17,7 @@ from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Periodic, PureML, Switch
 from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_agents, score_days, score_runs
-from ecl2o.fitting.guarded_training import competitive_ridge, train_guard
+from ecl2o.fitting.guarded_training import competitive_ridge, train_guards
 from ecl2o.fitting.settings import Progress, PromiseSpec, ignore_progress
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.paper import generalization
@@ -139,7 +139,7 @@ class DemandResponse(AbstractStudy):
     def train_guarded(self) -> Periodic:
         """The regression advisor with its correction, trained through a guard whose promise is renewed every day."""
         guard, steps = competitive_ridge(PromiseSpec(PROMISE, "day"), HOURS), self.settings.guarded_steps
-        trained, _ = train_guard(guard, self.problem, self.contexts, period=HOURS, steps=steps)
+        ((trained, _),) = train_guards([guard], self.problem, self.contexts, period=HOURS, steps=steps)
         return Periodic(trained, HOURS)
 
     def score(self, name: str, spec: StudyAgent, agent: AbstractAgent) -> DailyScore:
