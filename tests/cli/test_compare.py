@@ -1,6 +1,7 @@
 """`ecl2o compare`: any agents on any contexts in one table."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -45,22 +46,22 @@ def test_a_study_that_comes_with_the_program(ecl2o):
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
     assert report["agents"]["r-obd"]["competitive_ratio"] <= 3.7016
-    assert "how large the curvature can become" in report["not_applicable"]["competitive-rhc"]
+    assert "curvature" in report["not_applicable"]["competitive-rhc"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "either a file or --study"),
-        (("--study", "nowhere"), 2, "there are demand-response, right-sizing, varying-curvature"),
-        (("--study", "varying-curvature", "--agents", "magic"), 2, "no agent is called 'magic'; there are greedy"),
-        (("--study", "varying-curvature", "--agents", ","), 2, "at least one agent"),
-        (("--study", "varying-curvature", "--forecaster", "stars"), 2, "must be one of rolling-profile"),
-        (("--study", "varying-curvature", "--bounds", "0:1"), 2, "is for a file; a study has its own actions"),
-        (("missing.csv",), 1, "missing.csv does not exist"),
+        ((), 2, "--study"),
+        (("--study", "nowhere"), 2, "demand-response, right-sizing, varying-curvature"),
+        (("--study", "varying-curvature", "--agents", "magic"), 2, "'magic'"),
+        (("--study", "varying-curvature", "--agents", ","), 2, "--agents"),
+        (("--study", "varying-curvature", "--forecaster", "stars"), 2, "rolling-profile"),
+        (("--study", "varying-curvature", "--bounds", "0:1"), 2, "--bounds"),
+        (("missing.csv",), 1, "missing.csv"),
     ],
 )
-def test_refusals(ecl2o, arguments, code, message):
+def test_wrong_usage(ecl2o, arguments, code, message):
     result = ecl2o("compare", *arguments)
     assert result.exit_code == code
     assert message in " ".join(result.stderr.replace("│", " ").split())
@@ -72,7 +73,7 @@ def test_a_policy_with_bounds_is_compared_within_them(fitted, ecl2o, tmp_path):
     options = ("--column", "demand", "--alpha", "5", "--agents", f"r-obd,{limited}", "--days", TESTED)
     refused = ecl2o("compare", fitted.data, *options)
     assert refused.exit_code == 1
-    assert "bounds from [2.5] to [3.5], and this one" in refused.stderr
+    assert "bounds from [2.5] to [3.5]" in refused.stderr
     result = ecl2o("compare", fitted.data, *options, "--bounds", "2.5:3.5", "--json")
     assert result.exit_code == 0, result.stderr
     assert set(json.loads(result.stdout)["agents"]) >= {"r-obd", "limited.ecl2o"}
@@ -82,35 +83,34 @@ def test_a_policy_for_other_days_is_refused(fitted, ecl2o, tmp_path):
     hourly = write_series(tmp_path / "hourly.csv", days=10, hours=1)
     result = ecl2o("compare", hourly, "--column", "demand", "--agents", f"r-obd,{fitted.policy}")
     assert result.exit_code == 1
-    assert "was made for days of 4 steps, but the days here have 24." in result.stderr
+    assert {"4", "24"} <= set(re.findall(r"\d+", result.stderr))
 
 
 def test_a_policy_for_another_alpha_is_refused(fitted, ecl2o):
     result = ecl2o("compare", fitted.data, "--column", "demand", "--alpha", "1", "--agents", f"r-obd,{fitted.policy}")
     assert (result.exit_code, result.stdout) == (1, "")
     words = " ".join(result.stderr.split())
-    assert "was made for another problem than this one" in words
     assert "alpha = 5" in words
+    assert "alpha = 1" in words
 
 
-def test_a_reading_in_the_wrong_unit_does_not_decide_the_comparison(ecl2o, tmp_path):
-    """The last plausible one stands for it, as in `evaluate`, and that is said."""
+def test_implausible_readings_are_replaced(ecl2o, tmp_path):
+    """The previous reading replaces it, as in `evaluate`, with a notice."""
     lines = write_series(tmp_path / "demand.csv", days=60).read_text(encoding="utf-8").splitlines()
     time, value, *rest = lines[200].split(",")
     changed = {"damaged": str(1000 * float(value)), "used": lines[199].split(",")[1]}
-    told = {}
+    results = {}
     for name, cell in changed.items():
         path = tmp_path / f"{name}.csv"
         path.write_text("\n".join([*lines[:200], ",".join([time, cell, *rest]), *lines[201:]]) + "\n", encoding="utf-8")
-        told[name] = ecl2o("compare", path, "--column", "demand", "--agents", "r-obd,greedy", "--json")
-    reports = {name: json.loads(result.stdout) for name, result in told.items()}
+        results[name] = ecl2o("compare", path, "--column", "demand", "--agents", "r-obd,greedy", "--json")
+    reports = {name: json.loads(result.stdout) for name, result in results.items()}
     assert [report.pop("screened") for report in reports.values()] == [1, 0]
     costs = [{name: row["mean_cost"] for name, row in report["agents"].items()} for report in reports.values()]
     assert costs[0] == costs[1]
-    assert f"damaged.csv: 1 reading was not plausible and replaced by the one before, the first at {time}" in " ".join(
-        told["damaged"].stderr.split()
-    )
-    assert told["used"].stderr == ""
+    assert "damaged.csv: 1 " in results["damaged"].stderr
+    assert time in results["damaged"].stderr
+    assert results["used"].stderr == ""
 
 
 def test_agents_can_be_listed(ecl2o):

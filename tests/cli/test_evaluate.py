@@ -26,11 +26,9 @@ def test_the_whole_series_without_what_the_policy_remembers(fitted, ecl2o):
     words = " ".join(result.stdout.split())
     assert f"promise: {ec.Promise(2.2, period=4)}, at every step; kept" in words
     assert "live ratio" in words
-    assert "the first 7 days are what the policy begins on, and not counted; --days says otherwise." in words
-    assert (
-        f"note: 11 of these {DAYS - 7} days were used to train or choose the policy; --days 6 tests on the others."
-        in words
-    )
+    assert "the first 7 days" in words
+    assert f"note: 11 of these {DAYS - 7} days" in words
+    assert "--days 6" in words
 
 
 def test_days_of_another_file_are_not_said_to_be_seen(fitted, ecl2o, tmp_path):
@@ -41,15 +39,15 @@ def test_days_of_another_file_are_not_said_to_be_seen(fitted, ecl2o, tmp_path):
 
 def test_rows_of_another_width_are_refused(fitted, ecl2o, tmp_path):
     hourly = write_series(tmp_path / "hourly.csv", hours=1)
-    message = "are 60 minutes apart, but the policy was made for rows 360 minutes apart."
     for command in (("evaluate", fitted.policy, hourly), ("act", fitted.policy, "--history", hourly)):
         result = ecl2o(*command)
         assert result.exit_code == 1
-        assert message in result.stderr
+        assert "60 minutes apart" in result.stderr
+        assert "360 minutes apart" in result.stderr
 
 
 def test_on_a_constant_series_everything_costs_nothing(fitted, ecl2o, tmp_path):
-    """Rounding is not a bill: the ratio of nothing to nothing is 1, for the average too."""
+    """Rounding is not a cost: 0 / 0 is 1, for the average too."""
     lines = write_series(tmp_path / "constant.csv").read_text().splitlines()
     constant = [lines[0], *(f"{line.split(',')[0]},5.1,5.1,fine" for line in lines[1:])]
     (tmp_path / "constant.csv").write_text("\n".join(constant))
@@ -63,7 +61,7 @@ def test_days_of_another_length_are_refused(fitted, ecl2o):
     """A promise for days of four steps says nothing about days of two."""
     result = ecl2o("evaluate", fitted.policy, fitted.data, "--period", "2")
     assert result.exit_code == 1
-    assert "made for days of 4 steps" in result.stderr
+    assert "days of 4 steps" in result.stderr
     assert ecl2o("evaluate", fitted.policy, fitted.data, "--period", "4", "--days", "6").exit_code == 0
 
 
@@ -89,7 +87,7 @@ def test_the_figures_do_not_depend_on_the_row_that_the_file_starts_at(fitted, ec
     assert json.loads(later.stdout)["rows"]["policy"]["competitive_ratio"] <= 2.2 * (1 + 1e-9)
 
 
-def test_what_was_repaired_is_said(fitted, ecl2o, tmp_path):
+def test_repairs_are_reported(fitted, ecl2o, tmp_path):
     lines = write_series(tmp_path / "gaps.csv").read_text().splitlines()
     del lines[20:22]
     (tmp_path / "gaps.csv").write_text("\n".join(lines))
@@ -114,8 +112,8 @@ def test_a_policy_without_a_promise_says_so(ecl2o, tmp_path):
 @pytest.mark.parametrize(
     ("days", "arguments", "message"),
     [
-        (2, (), "has 2 whole days (8 rows, 4 a day), but at least 3 are needed"),
-        (5, ("--days", "5"), "--days must be at most 4, got 5: the file has 5 whole days"),
+        (2, (), "2 whole days (8 rows, 4 a day)"),
+        (5, ("--days", "5"), "--days must be at most 4, got 5"),
     ],
 )
 def test_short_files(fitted, ecl2o, tmp_path, days, arguments, message):

@@ -25,8 +25,8 @@ def runs(monkeypatch, tmp_path):
         progress("testing", 1, 1)
         return fake_frontier(settings=settings)
 
-    monkeypatch.setattr(frontier, "run", run)
-    monkeypatch.setattr("ecl2o.plots.style.save_as", lambda figure, path: path.write_text("<svg/>"))
+    monkeypatch.setattr(frontier, "run_frontier", run)
+    monkeypatch.setattr("ecl2o.plots.style.save_figure", lambda figure, path: path.write_text("<svg/>"))
     return seen
 
 
@@ -63,7 +63,7 @@ def test_a_split_may_be_given(runs, tmp_path):
     assert (split.training_days, split.validation_days) == (10, 4)
 
 
-def test_the_table_tells_promises_from_none(runs):
+def test_the_table_distinguishes_promises_from_none(runs):
     result = invoke("--quick")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in result.stdout.splitlines() if "│" in line]
     assert ["Competitive", "2.5", "day", "1.100", "2.500", "2.400"] in rows
@@ -89,10 +89,10 @@ def test_contexts_known_to_lie_in_an_interval(runs, tmp_path):
     assert invoke("demand.csv", "--out", "again").exit_code == 0
     assert invoke("--out", "weather").exit_code == 0
     assert [settings.contexts for _, settings in runs] == [(80.0, 120.0), None, (0.0, 0.8)]
-    for wrong, message in (("80", "LOW:HIGH is expected"), ("3:1", "LOW must be less than HIGH")):
+    for wrong in ("80", "3:1"):
         refused = invoke("demand.csv", "--contexts", wrong)
         assert refused.exit_code == 2
-        assert message in refused.stderr
+        assert "--contexts" in refused.stderr
 
 
 def test_weather_and_its_preset(runs):
@@ -106,19 +106,19 @@ def test_weather_and_its_preset(runs):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["demand.csv", "--preset", "paper"], 2, "--preset is for weather"),
-        (["demand.csv", "--weather", "site.csv"], 2, "--weather is for weather"),
-        (["--weather", "site.csv", "--column", "demand"], 2, "--column is for a series"),
-        (["--training-days", "9", "--validation-days", "3"], 2, "--training-days is for a series"),
-        (["demand.csv", "--training-days", "9"], 2, "go together"),
+        (["demand.csv", "--preset", "paper"], 2, "--preset"),
+        (["demand.csv", "--weather", "site.csv"], 2, "--weather"),
+        (["--weather", "site.csv", "--column", "demand"], 2, "--column"),
+        (["--training-days", "9", "--validation-days", "3"], 2, "--training-days"),
+        (["demand.csv", "--training-days", "9"], 2, "--validation-days"),
         (["--alpha", "0"], 2, "--alpha"),
         (["--base-shortage", "much"], 2, "--base-shortage"),
         (["missing.csv"], 1, "missing.csv"),
         (["short.csv"], 1, "91 are needed"),
-        (["demand.csv", "--out", "kept"], 1, "not overwritten"),
+        (["demand.csv", "--out", "kept"], 1, "kept"),
     ],
 )
-def test_refusals_leave_nothing(runs, tmp_path, arguments, code, message):
+def test_errors_leave_no_files(runs, tmp_path, arguments, code, message):
     write_series(tmp_path / "demand.csv")
     write_series(tmp_path / "short.csv", days=20)
     (tmp_path / "kept").mkdir()
@@ -135,7 +135,7 @@ def test_a_failure_leaves_no_folder(runs, tmp_path, monkeypatch):
     def fails(contexts, settings, progress):
         raise ValueError("no such luck")
 
-    monkeypatch.setattr(frontier, "run", fails)
+    monkeypatch.setattr(frontier, "run_frontier", fails)
     result = invoke("--out", "nothing")
     assert (result.exit_code, "no such luck" in result.stderr) == (1, True)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""A policy whose movement is billed by distance, at the command line."""
+"""A policy whose movement is priced by distance, at the command line."""
 
 import json
 
@@ -30,8 +30,8 @@ def test_it_acts_from_the_action_in_force_or_from_the_cheapest(files, ecl2o):
     result = ecl2o("act", files / "daily.ecl2o", "--x0", "3", stdin="3\n9\n2\n")
     assert result.exit_code == 0, result.stderr
     assert [[float(line)] for line in result.stdout.splitlines()] == wanted
-    begun = ecl2o("act", files / "daily.ecl2o", "--history", files / "demand.csv", stdin="3\n")
-    assert begun.exit_code == 0, begun.stderr
+    started = ecl2o("act", files / "daily.ecl2o", "--history", files / "demand.csv", stdin="3\n")
+    assert started.exit_code == 0, started.stderr
 
 
 def test_where_it_must_know_the_end_it_says_so_and_of_which_file(files, ecl2o):
@@ -56,7 +56,8 @@ def test_in_a_comparison_it_is_a_row_that_says_why(files, ecl2o):
     table = json.loads(result.stdout)
     assert table["agents"]["greedy"]["average_cost"] > 1
     assert table["agents"]["whole.ecl2o"]["average_cost"] is None
-    assert "LinearSwitching, Everywhere, m = 1, rate = 0.5, and here: " in table["not_applicable"]["whole.ecl2o"]
+    assert "rate = 0.5" in table["not_applicable"]["whole.ecl2o"]
     alone = ecl2o(*asked, files / "whole.ecl2o")
     assert alone.exit_code == 1
-    assert "no agent applies; whole.ecl2o: it was made for costs of another kind" in alone.stderr
+    assert "whole.ecl2o" in alone.stderr
+    assert "rate = 0.5" in alone.stderr

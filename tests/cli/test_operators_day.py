@@ -63,7 +63,7 @@ def policy(tmp_path_factory, series):
         env=ENVIRONMENT,
     )
     assert made.returncode == 0, made.stderr
-    assert "2 readings were not plausible" in made.stderr
+    assert "2 implausible readings" in made.stderr
     return folder / "site.ecl2o"
 
 

@@ -26,7 +26,7 @@ def _printed(table, width, terminal=True):
     return file.getvalue()
 
 
-def _table(cells, headings=("average cost", "worst day", "mean bill, millions", "µs per step")):
+def _table(cells, headings=("average cost", "worst day", "mean cost, millions", "µs per step")):
     table = Table(title="What was found", title_justify="left")
     table.add_column("")
     for heading in headings:
@@ -63,21 +63,21 @@ def test_without_a_terminal_nothing_wraps():
     assert line.split().count("1" * 30) == 4
 
 
-@pytest.mark.parametrize("bill", [3.0e-300, 2.5e-9, 0.123, 51.2, 12345.6, 1.4925e8, 8.8e15, 1.7e308])
+@pytest.mark.parametrize("cost", [3.0e-300, 2.5e-9, 0.123, 51.2, 12345.6, 1.4925e8, 8.8e15, 1.7e308])
 @pytest.mark.parametrize("unit_cost", [None, 0.4])
-def test_entries_of_any_magnitude_at_80_columns(monkeypatch, bill, unit_cost):
+def test_entries_of_any_magnitude_at_80_columns(monkeypatch, cost, unit_cost):
     file = io.StringIO()
     monkeypatch.setattr(
         output, "results", lambda: Console(file=file, width=80, force_terminal=True, color_system=None, highlight=False)
     )
     tails = {"p99": 1.9}
     rows = [
-        ComparisonRow("policy", 1.0872, 2.5, tails, 0, 12.0, mean_cost=bill, highest_cost=bill),
-        ComparisonRow("r-obd", 1e9, 612.4, tails, 0, 99.0, mean_cost=bill / 7e5, highest_cost=bill / 3),
+        ComparisonRow("policy", 1.0872, 2.5, tails, 0, 12.0, mean_cost=cost, highest_cost=cost),
+        ComparisonRow("r-obd", 1e9, 612.4, tails, 0, 99.0, mean_cost=cost / 7e5, highest_cost=cost / 3),
     ]
     extra = {"": ["trained", "not trained"], "validation": ["1.087 ± 0.060", "12.500 ± 1.123"]}
-    comparison_table.print_entries(rows, "title", {}, PROBLEM, unit_cost, before=extra)
-    comparison_table.print_entries(rows, "title", {}, PROBLEM, unit_cost, after=comparison_table.live_columns(rows))
+    comparison_table.print_comparison(rows, "title", {}, PROBLEM, unit_cost, before=extra)
+    comparison_table.print_comparison(rows, "title", {}, PROBLEM, unit_cost, after=comparison_table.live_columns(rows))
     table = file.getvalue()
     assert "…" not in table
     assert max(map(len, table.splitlines())) <= 80

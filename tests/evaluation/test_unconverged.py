@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.cli.comparison_table import print_entries
+from ecl2o.cli.comparison_table import print_comparison
 from ecl2o.evaluation import TestDays, UnconvergedCounts
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare
 from ecl2o.offline import oracle_days
@@ -68,7 +68,7 @@ def test_rows_count_what_did_not_converge_and_tables_mark_it(kinked_bed, capsys)
     own = [ec.oracle(KINKED, ec.Instance(x0, day)).converged for x0, day in zip(starts, kinked_bed.days, strict=True)]
     assert greedy.oracle == int((~jnp.stack(own)).sum())
     assert rows[1].as_json()["unconverged"] == {"steps": greedy.steps, "oracle": greedy.oracle, "of": steps}
-    print_entries(rows, "kinked", {"greedy": "Greedy"}, KINKED)
+    print_comparison(rows, "kinked", {"greedy": "Greedy"}, KINKED)
     shown = capsys.readouterr().out
     assert "Greedy †" in shown
     assert "oracle †" in shown
@@ -77,7 +77,7 @@ def test_rows_count_what_did_not_converge_and_tables_mark_it(kinked_bed, capsys)
 
 def test_rows_that_converged_are_not_marked(capsys):
     figures = {"p90": 1.0, "p95": 1.0, "p99": 1.0, "p99.5": 1.0}
-    print_entries(
+    print_comparison(
         [ComparisonRow("it", 1.0, 1.0, figures, 0, 1.0, unconverged=UnconvergedCounts(of=24))], "all well", {}, KINKED
     )
     assert "†" not in capsys.readouterr().out

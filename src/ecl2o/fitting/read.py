@@ -94,8 +94,8 @@ class SeriesReader:
         contract = policy.contract
         if None not in (self.period, contract.steps_per_day) and self.period != contract.steps_per_day:
             raise DataError(
-                f"period is {self.period}, but the policy was fitted for days of {contract.steps_per_day} steps, to which its "
-                "promise and its ratios refer. Leave period out."
+                f"`period` is {self.period}, but the policy was fitted for days of {contract.steps_per_day} steps, to which its "
+                "promise and its ratios refer. Leave `period` out."
             )
         return dataclasses.replace(
             self,

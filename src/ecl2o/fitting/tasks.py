@@ -142,7 +142,7 @@ def weight_range(weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
     low, high = float(np.min(weights)), float(np.max(weights))
     if not low > 0:
         raise DataError(
-            f"weights must be positive, but the smallest is {low:g}. Give a range with weights (LOW:HIGH): weights outside it "
+            f"weights must be positive, but the smallest is {low:g}. Give a range with `weights` (LOW:HIGH): weights outside it "
             "are replaced by the nearer end."
         )
     return low / _WIDENED, high * _WIDENED
@@ -161,7 +161,7 @@ def check_weights_inside(contexts: Contexts, ends: tuple[float, float]) -> None:
         raise DataError(
             f"a promise assumes weights from {ends[0]:g} to {ends[1]:g}, but {len(outside)} of the {len(weights)} in the "
             f"training days lie outside, the first, {weights[outside[0]]:g}, at {contexts.time[outside[0]]}. Give a wider "
-            "range with weights (LOW:HIGH), or make no promise."
+            "range with `weights` (LOW:HIGH), or make no promise."
         )
 
 
@@ -241,8 +241,8 @@ def policy_test_days(policy: Policy, contexts: Contexts, days: int | None) -> tu
     if days is not None:
         if days > contexts.n_days - 1:
             raise DataError(
-                f"days must be at most {contexts.n_days - 1}, got {days}: {contexts.name} has {contexts.n_days} whole days, and "
-                "a test starts after the first."
+                f"`days` must be at most {contexts.n_days - 1}, got {days}: {contexts.name} has {contexts.n_days} whole days, "
+                "and a test starts after the first."
             )
         first = contexts.n_days - days
     saved = 0 if policy.history is None else len(policy.history) // per_day
