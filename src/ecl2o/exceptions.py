@@ -1,19 +1,6 @@
 """Every error of ecl2o that a user can catch.
 
-Ecl2oError
-  x NotApplicableError   (ValueError)  an agent or a method does not fit the problem or the run
-  x DataError            (ValueError)  a file or a series cannot be used
-  x PolicyFileError      (ValueError)  a policy file, or a saved runner, cannot be read
-  x MemoryLimitError     (ValueError)  a policy needs more memory than allowed
-  x NotAnsweredError     (OSError)     `act` could not write its answer
-  x ChunkFailedError                   a cluster could not run a chunk of work
-  + ServiceError                       the service could not fulfil a request
-    x NotFoundError                    there is no such stream or policy
-    x ConflictError                    the request contradicts what is stored
-    x InvalidRequestError              the request cannot be fulfilled as it is
-    x UnavailableError                 the service cannot fulfil it now
-
-Wrong arguments raise `ValueError` or `TypeError` itself, as in NumPy.
+All derive from `Ecl2oError`, those of the service from `ServiceError`. Wrong arguments raise `ValueError` or `TypeError`.
 """
 
 from typing import Any

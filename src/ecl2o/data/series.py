@@ -96,7 +96,11 @@ def read_series(
         table = _read_parquet(source)
     else:
         table = read_table(source, decode_text(source))
-        _check_header(table)
+        if np.isfinite(to_floats(pd.Series(table.columns))).all():
+            raise DataError(
+                f"{table.path}, line 1 must name the columns, but {', '.join(table.columns)[:60]} are numbers. "
+                "Add a line such as 'time,demand' on top."
+            )
     time_column = find_time_column(table) if time_column is None else _check_column(table, time_column)
     found, ignored = _read_numeric_columns(table, time_column, columns)
     parsed, cells = parse_times(table, time_column), table.column(time_column)
@@ -165,7 +169,7 @@ def _read_parquet(source: SourceFile) -> Table:
         import pyarrow.parquet
     except ImportError:
         raise DataError(
-            f"{source.path} is a Parquet file, and reading those needs pyarrow: pip install 'ecl2o[parquet]', or save it as CSV."
+            f"{source.path} is a Parquet file, which needs pyarrow: pip install 'ecl2o[parquet]', or save it as CSV."
         ) from None
     try:
         frame = pyarrow.parquet.read_table(pyarrow.BufferReader(source.content)).to_pandas()
@@ -181,14 +185,6 @@ def _read_parquet(source: SourceFile) -> Table:
 
     text = [to_text(frame[name]) for name in frame.columns]
     return Table(source.path, tuple(map(str, frame.columns)), text, np.arange(1, len(frame) + 1), unit="row")
-
-
-def _check_header(table: Table) -> None:
-    if np.isfinite(to_floats(pd.Series(table.columns))).all():
-        raise DataError(
-            f"{table.path}, line 1: {', '.join(table.columns)[:60]} are numbers, but the first line must name the columns. "
-            "Add a line such as 'time,demand' on top."
-        )
 
 
 def _check_column(table: Table, name: str) -> str:

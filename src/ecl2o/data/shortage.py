@@ -225,15 +225,14 @@ def authors_contexts(
 
 
 def _make_contexts(shortage, hourly, scale, preset, base, metadata, split) -> Contexts:
-    plain = Contexts(
+    return Contexts(
         values=np.ascontiguousarray(shortage[:, None], np.float64),
         time=pd.DatetimeIndex(hourly.index),
         metadata=metadata,
         split=split,
         preset=preset,
         base_shortage=base,
-    )
-    return plain.scale_by(scale)
+    ).scale_by(scale)
 
 
 def _trim_to_local_days(frame: pd.DataFrame, steps_per_hour: int) -> pd.DataFrame:

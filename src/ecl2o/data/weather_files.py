@@ -308,13 +308,8 @@ def read_tmy3(source: SourceFile, text: str, first: str) -> WeatherFile:
 
 _EPW_HEADER_LINES = 8
 _EPW_SITE = ("LOCATION", "City", "State", "Country", "Type", "WMO", "Latitude", "Longitude", "TZ")
-_EPW_COLUMNS = [f"Field {number}" for number in range(1, 36)]
-_EPW_COLUMNS[:5] = CLOCK
-_EPW_COLUMNS[6], _EPW_COLUMNS[13], _EPW_COLUMNS[21] = (
-    "Dry Bulb Temperature",
-    "Global Horizontal Radiation",
-    "Wind Speed",
-)
+_EPW_VALUES = {7: "Dry Bulb Temperature", 14: "Global Horizontal Radiation", 22: "Wind Speed"}
+_EPW_COLUMNS = [*CLOCK, *(_EPW_VALUES.get(field, f"Field {field}") for field in range(6, 36))]
 
 
 def read_epw(source: SourceFile, text: str, lines: list[str]) -> WeatherFile:

@@ -118,15 +118,29 @@ class AbstractQuadraticCost(AbstractHittingCost):
         return self.curvature(context, action.shape[0])
 
 
-def _check_same_dimension(what: str, dim: int, context_dim: int) -> None:
-    if dim != context_dim:
-        raise ValueError(
-            f"{what} compares the action with the context, so both must have the same dimension; "
-            f"contexts have {context_dim}, x0 has {dim}."
-        )
+class _ContextTracking(AbstractQuadraticCost):
+    """A cost whose centre is the context and whose curvature is constant."""
+
+    @property
+    def constant_curvature(self) -> bool:
+        return True
+
+    def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
+        return context
+
+    def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
+        A = self.curvature(None, dim)
+        return A, A
+
+    def check(self, dim: int, context_dim: int) -> None:
+        if dim != context_dim:
+            raise ValueError(
+                f"{type(self).__name__} compares the action with the context, so both must have the same dimension; "
+                f"contexts have {context_dim}, x0 has {dim}."
+            )
 
 
-class SquaredTracking(AbstractQuadraticCost):
+class SquaredTracking(_ContextTracking):
     """f(x, y) = weight/2 |x - y|^2, the mismatch cost of the paper's case study; m = weight.
 
     Args:
@@ -145,28 +159,14 @@ class SquaredTracking(AbstractQuadraticCost):
         check_positive("weight", self.weight)
 
     @property
-    def constant_curvature(self) -> bool:
-        return True
-
-    @property
     def strong_convexity(self) -> Float[Array, ""]:
         return self.weight
-
-    def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
-        return context
 
     def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
         return times_identity(self.weight, dim)
 
-    def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
-        A = self.curvature(None, dim)
-        return A, A
 
-    def check(self, dim: int, context_dim: int) -> None:
-        _check_same_dimension("SquaredTracking", dim, context_dim)
-
-
-class Quadratic(AbstractQuadraticCost):
+class Quadratic(_ContextTracking):
     """f(x, y) = 1/2 (x - y)' A (x - y) with a symmetric positive definite A; m is A's smallest eigenvalue.
 
     Args:
@@ -183,24 +183,14 @@ class Quadratic(AbstractQuadraticCost):
         check_spd("A", self.A)
 
     @property
-    def constant_curvature(self) -> bool:
-        return True
-
-    @property
     def strong_convexity(self) -> Float[Array, ""]:
         return extreme_eigenvalues(self.A)[0]
-
-    def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
-        return context
 
     def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
         return self.A
 
-    def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
-        return self.A, self.A
-
     def check(self, dim: int, context_dim: int) -> None:
-        _check_same_dimension("Quadratic", dim, context_dim)
+        super().check(dim, context_dim)
         if self.A.shape != (dim, dim):
             raise ValueError(f"A must have shape ({dim}, {dim}) to fit x0, got {self.A.shape}.")
 

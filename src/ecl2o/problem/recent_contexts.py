@@ -12,7 +12,6 @@ from jaxtyping import Array, Bool, Float, Int
 class RecentContexts(eqx.Module):
     """The last n contexts, oldest first, and how many of them were seen; the rest, at the front, are zeros.
 
-    >>> import jax.numpy as jnp
     >>> memory = RecentContexts.from_history(jnp.array([[1.0]]), size=3).append(jnp.array([2.0]))
     >>> [float(y) for y in memory.contexts.ravel()], int(memory.seen)
     ([0.0, 1.0, 2.0], 2)

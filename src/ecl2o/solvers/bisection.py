@@ -31,7 +31,6 @@ def bisect_root(
         parameters: Any tree.
         halvings: The number of bisections. Default: 64.
 
-    >>> import jax.numpy as jnp
     >>> round(float(bisect_root(lambda s, p: p - s**3, jnp.array(0.0), jnp.array(9.0), jnp.array(8.0))), 5)
     2.0
     """

@@ -42,7 +42,6 @@ def spd_inverse(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
 def factor(diagonal: Float[Array, "T d d"], lower: Float[Array, "T-1 d d"]) -> BlockTridiagonalFactor:
     """Factor the matrix with blocks D_t = `diagonal`, B_t = `lower` below them, and their transposes above.
 
-    >>> import jax.numpy as jnp
     >>> f = factor(jnp.full((2, 1, 1), 2.0), jnp.full((1, 1, 1), -1.0))
     >>> [round(float(s), 4) for s in f.inverse.ravel()]
     [0.5, 0.6667]

@@ -135,9 +135,6 @@ def _implicit_jvp(objective, minimum, primals, tangents, solve_free, hessian_pro
     return minimum, jax.tree.unflatten(jax.tree.structure(minimum), (x_dot, nothing, nothing))
 
 
-# --- one point, dense Hessian ---------------------------------------------------------------------------------------
-
-
 def _dense_free_solve(hessian: Float[Array, "d d"], right: Float[Array, " d"], free: Bool[Array, " d"]):
     """Solve on the free coordinates; zero elsewhere."""
     d = right.shape[0]
@@ -164,7 +161,6 @@ def minimize(
         lower: (d,), may be -inf.
         upper: (d,), may be inf.
 
-    >>> import jax, jax.numpy as jnp
     >>> def bowl(x, centre):
     ...     return jnp.sum(jnp.cosh(x - centre))
     >>> found = minimize(bowl, jnp.zeros(2), jnp.array([3.0, -5.0]), jnp.zeros(2), jnp.ones(2) * 9)
@@ -194,9 +190,6 @@ def _minimize_jvp(objective, primals, tangents):
     hessian = jax.jacfwd(jax.grad(objective))(minimum.x, primals[1])
     solve_free = partial(_dense_free_solve, hessian)
     return _implicit_jvp(objective, minimum, primals, tangents, solve_free, lambda v: hessian @ v)
-
-
-# --- a path of points, block-tridiagonal Hessian --------------------------------------------------------------------
 
 
 def _path_free_solve(diagonal, lower_blocks, right: Float[Array, "T d"], free: Bool[Array, "T d"]):

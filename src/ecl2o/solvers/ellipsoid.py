@@ -28,7 +28,6 @@ def project_on_ellipsoid(
         shape: (d, d), symmetric and positive definite.
         level: Half the squared radius, in the norm of `shape`.
 
-    >>> import jax.numpy as jnp
     >>> ball = jnp.zeros(2), jnp.eye(2), jnp.array(0.5)
     >>> [round(float(x), 6) for x in project_on_ellipsoid(jnp.array([3.0, 4.0]), *ball)]
     [0.6, 0.8]

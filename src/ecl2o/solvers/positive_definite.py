@@ -45,7 +45,6 @@ def parallel_sum(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array,
 
     A and B are symmetric and semidefinite, and their sum is definite.
 
-    >>> import jax.numpy as jnp
     >>> float(parallel_sum(jnp.array([[2.0]]), jnp.array([[2.0]]))[0, 0])
     1.0
     """
@@ -63,7 +62,6 @@ def riccati_fixed_point(a: Float[Array, "d d"] | Float[Array, "T d d"], b: Float
         a: (d, d), A, symmetric and positive definite; or (T, d, d), one for each step of a round in the order of application.
         b: (d, d), B, symmetric and positive definite.
 
-    >>> import jax.numpy as jnp
     >>> float(riccati_fixed_point(jnp.array([[1.0]]), jnp.array([[2.0]]))[0, 0])
     1.0
     """
@@ -111,7 +109,6 @@ def _doubled(a, b):
 def largest_ratio(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, ""]:
     """Return the largest u'Au / u'Bu, the greatest eigenvalue of B^-1 A, for symmetric A and B with B definite.
 
-    >>> import jax.numpy as jnp
     >>> round(float(largest_ratio(jnp.diag(jnp.array([3.0, 1.0])), jnp.diag(jnp.array([2.0, 2.0])))), 6)
     1.5
     """

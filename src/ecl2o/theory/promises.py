@@ -47,7 +47,6 @@ def past_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, before: Matrix
         horizon: T.
         before: K_0, (d, d). Default: G, one move from x_0.
 
-    >>> import jax.numpy as jnp
     >>> [round(float(p), 4) for p in past_stiffness(jnp.eye(1), 10 * jnp.eye(1), 3).ravel()]
     [11.0, 6.2381, 4.8416]
     """
@@ -57,7 +56,7 @@ def past_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, before: Matrix
         return parallel_sum(P, G), P
 
     first = jnp.broadcast_to(G, G.shape) if before is None else before
-    return jax.lax.scan(advance, first, _each_step(A, horizon))[1]
+    return jax.lax.scan(advance, first, jnp.broadcast_to(A, (horizon, *A.shape[-2:])))[1]
 
 
 def future_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, after: Matrix | None = None) -> Matrices:
@@ -69,7 +68,6 @@ def future_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, after: Matri
         horizon: T.
         after: S_T, (d, d). Default: zero.
 
-    >>> import jax.numpy as jnp
     >>> [round(float(s), 4) for s in future_stiffness(jnp.eye(1), 10 * jnp.eye(1), 3).ravel()]
     [1.6031, 0.9091, 0.0]
     """
@@ -78,7 +76,7 @@ def future_stiffness(A: Matrix | Matrices, G: Matrix, horizon: int, after: Matri
         return parallel_sum(S + A_t, G), S
 
     last = jnp.zeros_like(G) if after is None else after
-    return jax.lax.scan(retreat, last, _each_step(A, horizon), reverse=True)[1]
+    return jax.lax.scan(retreat, last, jnp.broadcast_to(A, (horizon, *A.shape[-2:])), reverse=True)[1]
 
 
 def limit_stiffness(A: Matrix, G: Matrix) -> Matrix:
@@ -88,7 +86,6 @@ def limit_stiffness(A: Matrix, G: Matrix) -> Matrix:
         A: (d, d), the curvature of the hitting cost.
         G: (d, d), 2 Q.
 
-    >>> import jax.numpy as jnp
     >>> float(limit_stiffness(jnp.eye(1), 2 * jnp.eye(1))[0, 0])
     1.0
     """
@@ -104,7 +101,6 @@ def recurring_stiffness(A: Matrices, G: Matrix) -> tuple[Matrices, Matrices]:
         A: (T, d, d), the curvatures of one round.
         G: (d, d), 2 Q.
 
-    >>> import jax.numpy as jnp
     >>> P, S = recurring_stiffness(jnp.ones((3, 1, 1)), 2 * jnp.eye(1))
     >>> P.ravel().tolist(), S.ravel().tolist()
     ([2.0, 2.0, 2.0], [1.0, 1.0, 1.0])
@@ -125,7 +121,6 @@ def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matr
         S: (d, d), the stiffness of the future.
         ratio: L, the promised ratio.
 
-    >>> import jax.numpy as jnp
     >>> a = 10 * jnp.eye(1)
     >>> P, S = past_stiffness(jnp.eye(1), a, 24)[0], future_stiffness(jnp.eye(1), a, 24)[0]
     >>> round(float(promise_value(P, S, jnp.array(2.0))[0, 0]), 6)
@@ -145,7 +140,6 @@ def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Ar
         S: (d, d), the stiffness of the future.
         ratio: L, the promised ratio.
 
-    >>> import jax.numpy as jnp
     >>> one = jnp.eye(1)
     >>> float(worst_future(jnp.ones(1), 3 * one, one, jnp.array(2.0))[0])
     -2.0
@@ -235,10 +229,9 @@ def smallest_feasible_ratio(
 def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
     """Return the smallest ratio that a controller of x_{t+1} = F x_t + B u_t + w_t can promise for sum x'Qx + u'Ru.
 
-    The horizon is infinite.
-
-    The same 1 + lambda_max(P^-1 S): P^-1 is the Kalman filter's posterior covariance with the noise B R^-1 B' and the measurement
-    covariance Q^-1, S the Riccati matrix less Q. This is the optimal ratio of competitive control (Goel and Hassibi).
+    The horizon is infinite. This is the optimal ratio of competitive control (Goel and Hassibi), again 1 + lambda_max(P^-1 S):
+    P^-1 is the Kalman filter's posterior covariance with the noise B R^-1 B' and the measurement covariance Q^-1, S the Riccati
+    matrix less Q.
 
     Args:
         F: (n, n), the dynamics.
@@ -256,10 +249,6 @@ def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
     prior = solve_discrete_are(F.T, np.eye(len(F)), B @ np.linalg.solve(R, B.T), np.linalg.inv(Q))
     posterior = np.linalg.inv(np.linalg.inv(prior) + Q)
     return float(1 + np.linalg.eigvals(posterior @ S).real.max())
-
-
-def _each_step(A: Matrix | Matrices, horizon: int) -> Matrices:
-    return jnp.broadcast_to(A, (horizon, *A.shape[-2:]))
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""Forecasters of future contexts: causal ones, and clairvoyant ones for study.
+"""Forecasters of future contexts, for agents that plan: causal ones, and clairvoyant ones for study.
 
 A causal forecaster sees one context at a time, like an agent; it works in rollouts and in the streaming runner. A clairvoyant one
 reads the whole instance beforehand; every result made with it says so.
@@ -15,6 +15,19 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ecl2o.problem.arrays import as_float, as_pytree, check_count, check_fraction, check_nonnegative
 from ecl2o.problem.recent_contexts import RecentContexts
+
+__all__ = [
+    "AbstractCausalForecaster",
+    "AbstractClairvoyantForecaster",
+    "AbstractForecaster",
+    "AbstractPreparedForecast",
+    "Exact",
+    "FromFunction",
+    "NoisyExact",
+    "Persistence",
+    "RollingProfile",
+    "SeasonalNaive",
+]
 
 ForecasterState = Any
 
@@ -102,7 +115,6 @@ class SeasonalNaive(AbstractCausalForecaster):
     Args:
         period: Steps in a period. Default: 24.
 
-    >>> import jax.numpy as jnp
     >>> naive = SeasonalNaive(period=2)
     >>> memory = naive.init(jnp.array([[5.0]]), window=3)
     >>> _, forecast = naive.step(memory, jnp.array([7.0]), window=3)
@@ -147,7 +159,6 @@ class RollingProfile(AbstractCausalForecaster):
         decay: The share of the present error that remains a step later, in [0, 1]. Default: 0.9.
         period: Steps in a period. Default: 24.
 
-    >>> import jax.numpy as jnp
     >>> rolling = RollingProfile(days=2, decay=0.5, period=2)
     >>> memory = rolling.init(jnp.array([[1.0], [5.0], [3.0], [7.0]]), window=3)
     >>> _, forecast = rolling.step(memory, jnp.array([4.0]), window=3)  # the profile is 2, 6 and the error 2
@@ -192,7 +203,6 @@ class FromFunction(AbstractCausalForecaster):
             been seen, the earliest one is repeated. An `equinox.Module` with `__call__` if it has parameters.
         memory: How many contexts `fn` sees. Default: 24.
 
-    >>> import jax.numpy as jnp
     >>> trend = FromFunction(lambda y, window: y[-1] + jnp.arange(1, window + 1)[:, None] * (y[-1] - y[-2]), memory=2)
     >>> memory = trend.init(jnp.array([[1.0]]), window=2)
     >>> _, forecast = trend.step(memory, jnp.array([2.0]), window=2)
