@@ -1,4 +1,4 @@
-"""Text that every package writes or reads alike: JSON, missing values, and long values in messages."""
+"""Text that every package writes or reads alike: JSON, missing values, intervals, and long values in messages."""
 
 import json
 import math
@@ -48,3 +48,22 @@ def shorten(value: Any, most: int = 60) -> str:
     """
     text = repr(value)
     return text if len(text) <= most else text[:most] + "..."
+
+
+def parse_interval(text: str) -> tuple[float, float]:
+    """Return (low, high) of an interval LOW:HIGH, as options and manifests have it.
+
+    >>> parse_interval("0:1.5")
+    (0.0, 1.5)
+
+    Raises:
+        ValueError: If the text is not LOW:HIGH with LOW less than HIGH.
+    """
+    low, _, high = text.partition(":")
+    try:
+        ends = float(low), float(high)
+    except ValueError:
+        raise ValueError(f"must be LOW:HIGH, for example 0:1.5, got {text!r}.") from None
+    if not ends[0] < ends[1]:
+        raise ValueError(f"must have LOW less than HIGH, got {text!r}.")
+    return ends

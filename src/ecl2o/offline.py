@@ -254,7 +254,7 @@ def _separate_coordinates(problem: Problem, contexts: Float[Array, "T q"], dim: 
 
 
 def _find_path_on_line(problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, "T q"]) -> OptimalPath:
-    """x*_T minimises the work function, and going back, x*_t is x*_{t+1} clipped to the prefix bounds of step t."""
+    """Minimise the work function for x*_T; going back, x*_t is x*_{t+1} clipped to the prefix bounds of step t."""
     require_linear_rate(problem, x0.shape[0])
     steps = jnp.arange(contexts.shape[0])
     lower, upper = jax.vmap(lambda t: prefix_bounds(problem, x0, contexts, t))(steps)

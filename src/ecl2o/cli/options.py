@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ecl2o.cli import output
-from ecl2o.interval import parse_interval as parse_low_high
+from ecl2o.json_text import parse_interval as parse_low_high
 
 if TYPE_CHECKING:
     import numpy as np

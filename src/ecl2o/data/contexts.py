@@ -224,6 +224,10 @@ _MONDAY = pd.Timestamp("2001-01-01")  # rounds of several days are counted from 
 class PartDays:
     """Numbers of rows that belong to no whole day: before the first one begins, and after the last one ends.
 
+    Args:
+        before: the first rows. Default: 0.
+        after: the last rows. Default: 0.
+
     >>> PartDays(before=17, after=1).describe()
     '17 rows before the first whole day and 1 row after the last are left out'
     """

@@ -42,7 +42,7 @@ class SeriesMetadata:
         leap_day_dropped: whether a leap year lacks 29 February.
         repairs: what `fill` did.
         day_start_minutes: when days begin, in minutes past midnight. Default: 0.
-        weight_column: the last of the columns, where it is what a miss costs, and not followed. Default: there is none.
+        weight_column: the last of the columns if it is the weight of a miss, which actions do not follow. Default: none.
     """
 
     file: str

@@ -37,7 +37,7 @@ class Fault(NamedTuple):
 
 
 def join_names(names: Sequence[str], most: int = 12) -> str:
-    """Return the names of columns for a message, however many there are.
+    """Return the names of columns for a message; only the first of many.
 
     >>> join_names([f"c{i}" for i in range(40)], most=3)
     'c0, c1, c2 and 37 more'

@@ -12,7 +12,7 @@ from ecl2o.json_text import shorten
 
 DAY = pd.Timedelta(days=1)
 FILLS = ("interpolate", "previous")
-_FEW = 1000  # missing times that are a small matter, however few there are
+_FEW = 1000  # so many times may be missing even from a shorter series
 _REPAIR = "Correct the file, or ask for a repair with fill='interpolate' or fill='previous'"
 
 

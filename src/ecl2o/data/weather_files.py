@@ -363,8 +363,8 @@ def read_weather(path: str | Path, fill: str | None = None) -> tuple[pd.DataFram
     Recognises NSRDB PSM3 and PSM4 (with or without the two lines of site data), TMY3, EPW, and plain CSV with a time column.
     UTC stamps become local standard time. Typical years are dated 1990, hours marked by their end (TMY3) by their start.
 
-    `fill` repairs what it does in `read_series`, and values that are impossible. It sets irradiance a little below 0, as sensors
-    show at night, to 0.
+    `fill` works as in `read_series`. It also replaces impossible values, and sets irradiance a little below 0, as sensors read
+    at night, to 0.
 
     Args:
         path: the file.

@@ -14,7 +14,7 @@ from ecl2o import __version__
 from ecl2o.data import Contexts, Split
 from ecl2o.fitting.read import SeriesReader
 from ecl2o.fitting.settings import DAYS, TRAINING, FitSettings, PromiseSpec
-from ecl2o.interval import parse_interval
+from ecl2o.json_text import parse_interval
 from ecl2o.policy import Policy
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")

@@ -28,7 +28,7 @@ class Planner(eqx.Module):
 
 
 def prepare_planner(problem: Problem, dim: int, steps: int, shortest: int) -> Planner:
-    """Precompute what plans of a run share."""
+    """Precompute the gains that the plans of a run share."""
     small = (steps - shortest + 1) * (steps + 1) * dim**2 <= _LARGEST_TABLE
     linear = problem.is_constant_quadratic and small
     return Planner(_first_action_gains(problem, dim, steps, shortest) if linear else None, steps, shortest)

@@ -33,7 +33,7 @@ class AbstractActionSet(eqx.Module):
 
     @abc.abstractmethod
     def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-        """Return the lower and the upper bounds, infinite where there is none.
+        """Return the lower and the upper bounds, infinite if there is none.
 
         Args:
             dim: d, the dimension of actions.

@@ -163,7 +163,7 @@ def cost_ratio(
 
     Args:
         cost: (*n), any shape.
-        reference: (*n), in the same unit; what is negative counts as zero.
+        reference: (*n), in the same unit; a negative one counts as zero.
         both_zero: The ratio of 0 to 0. Default: 1.
 
     Returns:

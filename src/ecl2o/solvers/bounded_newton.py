@@ -43,12 +43,12 @@ class BoundedMinimum(eqx.Module):
 
 
 def _held_at_bound(x, gradient, lower, upper, slack):
-    """Coordinates within `slack` of a bound whose gradient pushes against it."""
+    """Return which coordinates are within `slack` of a bound and have a gradient that pushes against it."""
     return ((x <= lower + slack) & (gradient > 0)) | ((x >= upper - slack) & (gradient < 0))
 
 
 def _residual(x, gradient, scale, lower, upper):
-    """x - P(x - D^{-1} gradient), D the Hessian's diagonal: zero exactly at the minimum, in the units of x."""
+    """Return x - P(x - D^{-1} gradient), D the Hessian's diagonal: zero exactly at the minimum, in the units of x."""
     return x - jnp.clip(x - gradient / scale, lower, upper)
 
 

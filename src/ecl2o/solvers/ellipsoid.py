@@ -49,7 +49,7 @@ def _nearest(point, centre, shape, level):
 
 
 def _shortened(away, shape, level):
-    """(I + nu H)^{-1} away on the boundary, up to Newton's accuracy."""
+    """Return (I + nu H)^{-1} away on the boundary, up to Newton's accuracy."""
     eigenvalues, basis = jnp.linalg.eigh(shape)
     squares = eigenvalues * (basis.T @ away) ** 2
     root_level = jnp.sqrt(jnp.maximum(level, jnp.finfo(away.dtype).tiny))

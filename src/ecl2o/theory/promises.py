@@ -185,7 +185,7 @@ def smallest_feasible_ratio(
 ) -> np.ndarray:
     """Return the minimax competitive ratio, 1 + max_t lambda_max(P_t^-1 S_t).
 
-    Every larger ratio can be promised, no smaller one. Computed in double precision whatever JAX is set to.
+    Every larger ratio can be promised, no smaller one. Computed in double precision.
 
     Args:
         movement: G = 2Q, (d, d); or the number(s) a = beta/m, each a problem on a line.
@@ -239,7 +239,7 @@ def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
         Q: (n, n), the cost of the state.
         R: (k, k), the cost of the control.
 
-    >>> round(competitive_control_ratio(1.0, 1.0, 1.0, 10.0), 6)  # tracking: the state is what is missed
+    >>> round(competitive_control_ratio(1.0, 1.0, 1.0, 10.0), 6)  # tracking: the state is the miss
     1.729844
     """
     F, B, Q, R = (np.atleast_2d(np.asarray(matrix, np.float64)) for matrix in (F, B, Q, R))
@@ -288,7 +288,7 @@ def guarded_ratio(m: Scalar, alpha: Scalar, beta: Scalar, slack: Scalar, form: F
 def clipped_prediction_error(m: Scalar, alpha: Scalar, beta: Scalar, delta: Scalar, form: Form = "tight") -> Result:
     """Return the largest prediction error rho of any advice behind `ClippedAdvice` around R-OBD: (4/m)((1 + delta) CR0 + 1).
 
-    With it Theorem 4.1 (`mla_robd_bound`) bounds MLA-ROBD whatever the advisor.
+    With it Theorem 4.1 (`mla_robd_bound`) bounds MLA-ROBD with any advisor.
 
     Args:
         m: the strong convexity of the hitting cost.
