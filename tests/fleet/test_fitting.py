@@ -15,7 +15,7 @@ from ecl2o.fitting.pipeline import fit_contexts
 from ecl2o.fitting.read import SeriesReader
 from ecl2o.fleet import evaluate_sites, fit_sites
 from ecl2o.fleet.cluster import PROCESS_BYTES, Chunk, cluster, make_chunks, run_chunk, run_pieces
-from ecl2o.fleet.evaluating import read_to_test
+from ecl2o.fleet.fit_and_evaluate import read_to_test
 from ecl2o.fleet.folder import ERRORS, FITTED, evaluate_into, fit_into
 from ecl2o.fleet.sites import SiteResult, find_sites, read_sites
 
@@ -89,7 +89,7 @@ def test_broken_sites_are_rows_and_the_others_are_fitted(manifest, tmp_path, fit
 
 
 def test_a_run_that_goes_on_does_what_is_missing(manifest, tmp_path, fitted, monkeypatch):
-    import ecl2o.fleet.fitting as fitting
+    import ecl2o.fleet.fit_and_evaluate as fitting
 
     asked = []
 
@@ -182,7 +182,7 @@ def test_the_cluster_of_another_process_gives_the_same_bits(manifest, fitted, sc
 
 def test_a_warmup_runs_the_programs_of_the_tests(manifest):
     """What needs no training has the structure, the shapes and the days of what is chosen."""
-    import ecl2o.fleet.fitting as fitting
+    import ecl2o.fleet.fit_and_evaluate as fitting
 
     sites = read(manifest)
     chosen = fitting.select_candidates([site.contexts for site in sites], [site.settings for site in sites])
@@ -194,7 +194,7 @@ def test_a_warmup_runs_the_programs_of_the_tests(manifest):
 
 def test_workers_compile_while_the_driver_still_reads(manifest, tmp_path, fitted, client, monkeypatch):
     """Twice as many sites are expected as there are, so that two chunks of five are; the first of them starts the warmup."""
-    import ecl2o.fleet.fitting as fitting
+    import ecl2o.fleet.fit_and_evaluate as fitting
     import ecl2o.fleet.folder as folder
 
     sites, started = read(manifest), []

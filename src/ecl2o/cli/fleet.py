@@ -112,7 +112,7 @@ def evaluate(
     """Test every site's policy on its series, as one stream, next to R-OBD. Exit code 1 if a promise was broken."""
     options.require_parquet()
     options.set_up_jax(workers)
-    from ecl2o.fleet.evaluating import read_to_test
+    from ecl2o.fleet.fit_and_evaluate import read_to_test
     from ecl2o.fleet.folder import POLICIES, TESTED, check_output_folder, evaluate_into
     from ecl2o.fleet.sites import find_sites
     from ecl2o.plots.folder import name_path_in_errors

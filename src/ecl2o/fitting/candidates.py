@@ -83,20 +83,11 @@ class Candidate:
 
 def make_planner(problem: Problem, steps_per_day: int) -> RHC:
     """Return model-predictive control over a day, or less if later steps change nothing in eight digits."""
-    if not isinstance(problem.switching, Mahalanobis):
-        return RHC(steps_per_day - 1, truncate=False)
-    return RHC(min(steps_per_day - 1, _reach(float(_decay(problem)), steps_per_day)), truncate=False)
-
-
-def _reach(decay: float, most: int) -> int:
-    """Return the steps after which a negligible part is left, at most `most`.
-
-    >>> _reach(0.2, 24), _reach(0.0, 24), _reach(1.0, 24)
-    (12, 1, 24)
-    """
-    if decay <= _NEGLIGIBLE:
-        return 1
-    return most if decay >= 1 else min(most, int(np.ceil(np.log(_NEGLIGIBLE) / np.log(decay))))
+    lookahead = steps_per_day - 1
+    decay = float(_decay(problem)) if isinstance(problem.switching, Mahalanobis) else 1.0
+    if decay < 1:
+        lookahead = min(lookahead, int(np.ceil(np.log(_NEGLIGIBLE) / np.log(max(decay, _NEGLIGIBLE)))))
+    return RHC(lookahead, truncate=False)
 
 
 @eqx.filter_jit

@@ -64,8 +64,7 @@ def train_sites(
 ) -> list[list[tuple[Guard, FitLog]]]:
     """Train the corrections inside guards on the training days, and decide on the validation days which to keep.
 
-    Sites of one shape and their guards, which differ in numbers only, are trained in one program. The defaults are
-    those of docs/choices.md.
+    Sites of one shape and their guards, which differ in numbers only, are trained in one program (docs/choices.md).
 
     Args:
         guards: By site, each around `GuardAwareCorrection(OnlineRidge(...))`.

@@ -16,7 +16,7 @@ from ecl2o.policy import Policy
 from ecl2o.problem.arrays import to_device
 from ecl2o.running import Screen, plausible_range
 
-FEWEST_DAYS = 91  # to be split without being told how
+FEWEST_DAYS = 91  # for the default split
 FEWEST_TEST_DAYS = 3
 
 

@@ -179,7 +179,7 @@ class FitSettings:
 
 
 def check_alpha(alpha: float) -> None:
-    """Raise unless alpha is positive and neither cost vanishes beside the other.
+    """Raise unless alpha is in the range in which neither cost is lost in rounding.
 
     >>> check_alpha(1e300)
     Traceback (most recent call last):

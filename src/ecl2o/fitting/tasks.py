@@ -19,15 +19,7 @@ from ecl2o.exceptions import DataError
 from ecl2o.fitting.settings import Alpha, FitSettings, PromiseSpec, column_alphas, with_promise
 from ecl2o.policy import Policy
 from ecl2o.policy.start_run import choose_x0
-from ecl2o.problem import (
-    AbstractQuadraticCost,
-    Box,
-    CurvedTracking,
-    Everywhere,
-    Mahalanobis,
-    Problem,
-    SquaredTracking,
-)
+from ecl2o.problem import AbstractQuadraticCost, Box, CurvedTracking, Everywhere, Mahalanobis, Problem, SquaredTracking
 from ecl2o.problem.arrays import strip_weak_types, to_device
 from ecl2o.running.rollout import stack_trees
 
@@ -56,10 +48,7 @@ def scale_task(contexts: Contexts, settings: FitSettings) -> FitTask:
     """
     training = contexts.training[:, : contexts.action_dim]
     if (training == training[0]).all():
-        raise DataError(
-            f"the training days of {contexts.name} never change (every context is {training[0].tolist()}): there is nothing to "
-            "learn."
-        )
+        raise DataError(f"the training days of {contexts.name} never change: every context is {training[0].tolist()}.")
     scaled = contexts.scale_to(1.0)
     own = settings.rescale(scaled.scale / contexts.scale)
     return FitTask(scaled, series_problem(contexts, settings.alpha, own.bounds, own.weights), own)
@@ -142,8 +131,7 @@ def weight_range(weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
     low, high = float(np.min(weights)), float(np.max(weights))
     if not low > 0:
         raise DataError(
-            f"weights must be positive, but the smallest is {low:g}. Give a range with `weights` (LOW:HIGH): weights outside it "
-            "are replaced by the nearer end."
+            f"weights must be positive, but the smallest is {low:g}. Give a range as `weights` to clip them."
         )
     return low / _WIDENED, high * _WIDENED
 
@@ -169,9 +157,7 @@ def check_same_shape(series: Sequence[Contexts]) -> None:
     """Raise if the series differ in shape or split."""
     shapes = {(each.values.shape, each.steps_per_day, each.split) for each in series}
     if len(shapes) != 1:
-        raise ValueError(
-            f"series that run as one program must have one shape and one split, got {sorted(map(str, shapes))}."
-        )
+        raise ValueError(f"series of one program must have one shape and one split, got {sorted(map(str, shapes))}.")
 
 
 def held_back_days(
@@ -240,10 +226,8 @@ def policy_test_days(policy: Policy, contexts: Contexts, days: int | None) -> tu
     first = min(max(wanted, 1), contexts.n_days - 1)
     if days is not None:
         if days > contexts.n_days - 1:
-            raise DataError(
-                f"`days` must be at most {contexts.n_days - 1}, got {days}: {contexts.name} has {contexts.n_days} whole days, "
-                "and a test starts after the first."
-            )
+            limit = f"{contexts.name} has {contexts.n_days} whole days, and a test starts after the first"
+            raise DataError(f"`days` must be at most {contexts.n_days - 1}, got {days}: {limit}.")
         first = contexts.n_days - days
     saved = 0 if policy.history is None else len(policy.history) // per_day
     longest = max(wanted, saved, _FEWEST_HISTORY_DAYS)

@@ -5,8 +5,7 @@ wherever it runs. A chunk runs under `vmap`; Dask distributes chunks. Dask is im
 nothing of figures or the command line.
 """
 
-from ecl2o.fleet.evaluating import evaluate_sites
-from ecl2o.fleet.fitting import fit_sites
+from ecl2o.fleet.fit_and_evaluate import evaluate_sites, fit_sites
 from ecl2o.fleet.sites import find_sites
 
 __all__ = ["evaluate_sites", "find_sites", "fit_sites"]

@@ -77,13 +77,7 @@ def make_chunks(
 def run_chunks(
     together: Callable[[Sequence[Any]], list[SiteResult]], chunks: Sequence[Chunk[Any]], client: "Client | None" = None
 ) -> Iterator[tuple[Chunk[Any], list[SiteResult]]]:
-    """Yield each chunk with the results of its sites, as they finish.
-
-    Args:
-        together: runs sites of one shape as one program.
-        chunks: the sites.
-        client: client of a Dask cluster. Default: None, this process.
-    """
+    """Yield each chunk with the results of its sites, as they finish; `together` runs sites as one program."""
     for place, found in run_pieces(run_chunk, [(together, chunk) for chunk in chunks], client):
         chunk = chunks[place]
         if isinstance(found, ChunkFailedError):

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from ecl2o.fitting.settings import Progress, ignore_progress
 from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, run_chunks
-from ecl2o.fleet.evaluating import SiteToTest, evaluate_together, make_test_chunks
-from ecl2o.fleet.fitting import check_site, fit_chunks, make_site_chunks, start_warmup
+from ecl2o.fleet.fit_and_evaluate import (
+    SiteToTest,
+    check_site,
+    evaluate_together,
+    fit_chunks,
+    make_site_chunks,
+    make_test_chunks,
+    start_warmup,
+)
 from ecl2o.fleet.sites import LoadedSite, SiteResult
 from ecl2o.policy import save
 

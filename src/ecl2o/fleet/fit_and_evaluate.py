@@ -1,4 +1,4 @@
-"""Fit a policy for every site; sites of one shape run as one program."""
+"""Fit a policy for every site, and test every site's policy; sites of one shape run as one program."""
 
 import collections
 import dataclasses
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from ecl2o.agents import ROBD
 from ecl2o.data import Contexts
 from ecl2o.evaluation import TestDays
-from ecl2o.evaluation.comparison import ComparisonRow, Contender, make_row
+from ecl2o.evaluation.comparison import ComparisonRow, Contender, make_contender, make_row
+from ecl2o.fitting import tasks
 from ecl2o.fitting.candidates import make_planner, reference_contenders
 from ecl2o.fitting.pipeline import Selection, build_policy, select_candidates
-from ecl2o.fitting.read import SeriesReader
+from ecl2o.fitting.read import SeriesReader, screen_series
 from ecl2o.fitting.settings import FitSettings, Progress, ignore_progress
-from ecl2o.fitting.tasks import check_promise_feasible, scale_task, score_together, series_problem
 from ecl2o.fleet.cluster import DEFAULT_MEMORY, Chunk, make_chunks, run_chunks, submit_to_cluster, threads
-from ecl2o.fleet.sites import LoadedSite, SiteResult, find_sites, read_sites
-from ecl2o.policy import Policy
+from ecl2o.fleet.sites import LoadedSite, SiteResult, SiteSpec, find_sites, hash_inputs, read_sites
+from ecl2o.policy import Policy, load
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -28,6 +29,7 @@ FLEET_SETTINGS = FitSettings(advisor="ridge")  # other advisors are trained one 
 
 # Measured memory of a site during training and testing (docs/scale.md): per step of its windows, and of its series.
 _WINDOW_DAYS, _WINDOW_STEP_BYTES, _STEP_BYTES = 510, 800, 400
+_RUN_STEP_BYTES = 1000  # per step of a series that a policy is tested on
 
 Warmup = dict[Any, "list[Future]"]  # compilations on a cluster, by program; they run as long as this is held
 
@@ -78,7 +80,7 @@ def check_site(site: LoadedSite | SiteResult) -> LoadedSite | SiteResult:
         return site
     try:
         with jax.enable_x64(True):
-            check_promise_feasible(scale_task(site.contexts, site.settings))
+            tasks.check_promise_feasible(tasks.scale_task(site.contexts, site.settings))
     except ValueError as error:
         return SiteResult.failed(site.name, error)
     return site
@@ -95,7 +97,7 @@ def _shape(site: LoadedSite) -> tuple[Any, ...]:
     spec = settings.promise_in_bounds
     promise = None if spec is None else (spec.per, spec.contexts is None)
     plan = make_planner(
-        series_problem(contexts, settings.alpha, settings.bounds, settings.weights), contexts.steps_per_day
+        tasks.series_problem(contexts, settings.alpha, settings.bounds, settings.weights), contexts.steps_per_day
     )
     made = settings.advisor, settings.steps, settings.seed, settings.bounds is None, promise, plan.lookahead
     return contexts.values.shape, contexts.steps_per_day, contexts.split, made
@@ -195,7 +197,7 @@ def score_by_structure(contenders: Sequence[Contender], test_days: Sequence[Test
     found: dict[int, ComparisonRow] = {}
     for places in groups.values():
         filled = [*places, *[places[-1]] * (len(test_days) - len(places))]
-        scores = score_together([contenders[i] for i in filled], [known[i] for i in filled])
+        scores = tasks.score_together([contenders[i] for i in filled], [known[i] for i in filled])
         for i, score in zip(places, scores, strict=False):
             found[i] = make_row("policy", contenders[i], test_days[i], score)
     return [found[i] for i in range(len(contenders))]
@@ -239,3 +241,119 @@ def figures(scored: ComparisonRow) -> dict[str, Any]:
         "promise_kept": scored.promise_kept,
         "unconverged": scored.unconverged.steps + scored.unconverged.oracle,
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteToTest:
+    """A site's policy and its series, of which `screened` readings were replaced.
+
+    `days` is the number of days to test on, the last ones; None: all after the policy's history.
+    """
+
+    name: str
+    policy: Policy
+    contexts: Contexts
+    days: int | None
+    screened: int = 0
+
+    @property
+    def digest(self) -> str:
+        """A hash of everything that its figures depend on."""
+        return hash_inputs(self.contexts, self.policy.fingerprint, self.days)
+
+
+def evaluate_sites(
+    sites: str | Path,
+    policies: Mapping[str, Policy] | str | Path,
+    client: "Client | None" = None,
+    *,
+    days: int | None = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: Progress = ignore_progress,
+) -> list[dict[str, Any]]:
+    """Test the policy of every site on its series; return a row for each, in their order.
+
+    Args:
+        sites: a folder, a glob or a manifest (`find_sites`).
+        policies: policies by the names of sites, or the folder of files NAME.ecl2o.
+        client: client of a Dask cluster. Default: None, this process.
+        days: number of days to test on, the last ones. Default: all.
+        memory: bytes that a process may use. Default: 4 GB.
+        progress: called with (stage, done, total).
+
+    Returns:
+        Figures by name; a site that failed has the status "failed" and a reason.
+    """
+    read = list(read_to_test(find_sites(sites), policies, SeriesReader(Path()), days))
+    chunks = make_test_chunks([site for site in read if isinstance(site, SiteToTest)], memory)
+    found: dict[str, SiteResult] = {}
+    for done, (_, results) in enumerate(run_chunks(evaluate_together, chunks, client), start=1):
+        found |= {result.name: result for result in results}
+        progress("testing sites", done, len(chunks))
+    return [site.row if isinstance(site, SiteResult) else found[site.name].row for site in read]
+
+
+def make_test_chunks(sites: Sequence[SiteToTest], memory: int = DEFAULT_MEMORY) -> list[Chunk[SiteToTest]]:
+    """Divide the sites into chunks of policies of one structure."""
+    return make_chunks(sites, _test_shape, _test_bytes, memory)
+
+
+def read_to_test(
+    specs: Sequence[SiteSpec], policies: Mapping[str, Policy] | str | Path, reader: SeriesReader, days: int | None
+) -> Iterator[SiteToTest | SiteResult]:
+    """Yield each site with its policy and its series, or the reason of a failure."""
+    for spec in specs:
+        try:
+            spec.check_name()
+            with jax.enable_x64(True):
+                if isinstance(policies, Mapping):
+                    if spec.name not in policies:
+                        raise ValueError(f"{spec.name} has no policy.")
+                    policy = policies[spec.name]
+                else:
+                    policy = load(Path(policies) / f"{spec.name}.ecl2o")
+            contexts = spec.make_reader(reader).for_policy(policy).read_days()
+            with jax.enable_x64(True):
+                contexts, replaced = screen_series(contexts, policy.contract.screen)
+            yield SiteToTest(spec.name, policy, contexts, days, len(replaced))
+        except (ValueError, OSError) as error:
+            yield SiteResult.failed(spec.name, error)
+
+
+def evaluate_together(sites: Sequence[SiteToTest]) -> list[SiteResult]:
+    """Test policies of one structure as one program."""
+    found = [tasks.policy_test_days(site.policy, site.contexts, site.days) for site in sites]
+    test_days = [days for days, _ in found]
+    contenders = [make_contender(site.policy.agent, site.policy.problem, site.policy.forecaster) for site in sites]
+    own = score_by_structure(contenders, test_days)
+    expert = score_by_structure([Contender(ROBD())] * len(sites), test_days)
+    results = []
+    for site, (days, first), scored, reference in zip(sites, found, own, expert, strict=True):
+        worst = site.contexts.time[(first + scored.worst_day) * site.contexts.steps_per_day]
+        row = {
+            "name": site.name,
+            "status": "tested",
+            "reason": None,
+            "days": days.days.shape[0],
+            "screened": site.screened,
+            "days_seen": tasks.count_seen_days(site.policy, site.contexts, first),
+            **figures(scored),
+            "worst_day_starts": str(worst),
+            "r_obd_cost": reference.average_cost,
+            "r_obd_ratio": reference.competitive_ratio,
+            "policy": site.policy.fingerprint,
+            "digest": site.digest,
+        }
+        results.append(SiteResult(site.name, row))
+    return results
+
+
+def _test_shape(site: SiteToTest) -> tuple[Any, ...]:
+    policy, contexts = site.policy, site.contexts
+    saved = None if policy.history is None else len(policy.history)
+    structure = structure_of((policy.agent, policy.problem, policy.forecaster))
+    return structure, contexts.values.shape, policy.contract.history_steps, saved, contexts.steps_per_day
+
+
+def _test_bytes(site: SiteToTest) -> int:
+    return site.contexts.values.size * _RUN_STEP_BYTES
