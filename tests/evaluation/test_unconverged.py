@@ -1,4 +1,4 @@
-"""Figures that are no result say so: in warnings, in scores and rows, and in every table."""
+"""Unreliable figures are marked: in warnings, in scores and rows, and in every table."""
 
 import dataclasses
 import html
@@ -72,7 +72,7 @@ def test_rows_count_what_did_not_converge_and_tables_mark_it(kinked_bed, capsys)
     shown = capsys.readouterr().out
     assert "Greedy †" in shown
     assert "oracle †" in shown
-    assert f"† Greedy: {greedy}: a solve failed, or a promise was lost. These figures are no result." in shown
+    assert f"† Greedy: {greedy}: a solve failed, or a promise was lost. These figures are unreliable." in shown
 
 
 def test_rows_that_converged_are_not_marked(capsys):
@@ -100,7 +100,7 @@ def test_reports_and_results_mark_them_too():
     assert [text.startswith(note) for text in table_notes(study)] == [True]
     assert note in html.unescape(results_table(study))
     assert study.as_json()["algorithms"][name]["unconverged"] == {"steps": 2 * seeds, "oracle": seeds, "of": 24 * seeds}
-    assert find_best_row(study, "average_cost").name != name  # what is no result is not the best
+    assert find_best_row(study, "average_cost").name != name  # unreliable figures are never the best
 
 
 def test_lcp_is_scored_on_its_own_problem():

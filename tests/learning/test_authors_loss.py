@@ -146,7 +146,7 @@ def test_a_ratio_below_the_floor_gives_no_gradient(setting):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ec.AuthorsLoss(weight=1.5), r"weight must lie in \[0, 1\], got 1.5"),
+        (lambda: ec.AuthorsLoss(weight=1.5), "weight must .*1.5"),
         (lambda: ec.AuthorsLoss(min_cr=-1.0), "min_cr must not be negative, got -1.0"),
         (
             lambda: ec.AuthorsLoss(cost_scale=0.0),

@@ -1,7 +1,6 @@
 """Training: what changes and what does not, one program for all settings, and refusals that name what is wrong."""
 
 import functools
-from typing import Literal
 
 import equinox as eqx
 import jax
@@ -13,7 +12,6 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import trainable_mask
 from ecl2o.learning import AbstractLoss
-from ecl2o.learning.losses import FixedScale
 from ecl2o.problem.arrays import to_device
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -109,7 +107,7 @@ def test_a_step_is_adams():
 def test_every_instance_is_seen_once_an_epoch():
     """Batches of 4 out of 12, by the log of a loss that says which instances it saw; in another order each epoch."""
     data = ec.Instance(np.zeros((12, 1)), 8.0 ** np.arange(12)[:, None, None] * np.ones((12, 1, 1)))
-    log = fit(agent(), instances=data, loss=Seen(), key=jax.random.key(0), steps=15, batch=4).log
+    log = fit(agent(), instances=data, loss=Seen(cost_scale=1.0), key=jax.random.key(0), steps=15, batch=4).log
     epochs = log.loss.reshape(5, 3)
     assert (epochs.sum(1) == (8**12 - 1) / 7).all()
     assert len(np.unique(epochs[:, 0])) > 1
@@ -117,9 +115,6 @@ def test_every_instance_is_seen_once_an_epoch():
 
 class Seen(AbstractLoss):
     """The sum of the first contexts of a batch, and a gradient of zero."""
-
-    cost_scale: float | Literal["oracle"] = 1.0
-    scale: FixedScale | None = None
 
     def __call__(self, agent, problem, instances, oracles):
         return jnp.sum(instances.contexts[:, 0, 0]) + 0.0 * agent.advisor.layers[0].bias.sum()
@@ -135,8 +130,6 @@ class Counted(AbstractLoss):
     """EC-L2O's loss, and a note of each time it is traced."""
 
     inner: ec.CalibratedLoss
-    cost_scale: float | Literal["oracle"] = eqx.field(static=True, default="oracle")
-    scale: FixedScale | None = None
 
     def __call__(self, agent, problem, instances, oracles):
         TRACES.append(1)

@@ -1,4 +1,4 @@
-"""The report of a fleet marks figures that are no result."""
+"""The report of a fleet marks unreliable figures."""
 
 import pandas as pd
 

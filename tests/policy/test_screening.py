@@ -50,7 +50,7 @@ READINGS = st.one_of(
 @given(st.lists(READINGS, min_size=30, max_size=30), st.integers(1, 6))
 def test_the_screen_is_its_rule(readings, patience):
     readings[0] = 5.0
-    used, replaced = Screen([0.0], [10.0], patience).through(np.array(readings)[:, None])
+    used, replaced = Screen([0.0], [10.0], patience).apply(np.array(readings)[:, None])
     np.testing.assert_array_equal(used[:, 0], by_hand(0.0, 10.0, patience, readings))
     assert np.isfinite(np.asarray(used)).all()
     np.testing.assert_array_equal(np.asarray(replaced)[:, 0], np.asarray(used)[:, 0] != np.array(readings))
@@ -58,13 +58,13 @@ def test_the_screen_is_its_rule(readings, patience):
 
 def test_each_number_of_a_context_is_judged_by_itself():
     readings = np.array([[1.0, 10.0], [1e6, 11.0], [1.2, np.nan], [1.3, 12.0]])
-    used, replaced = Screen([0.0, 0.0], [3.0, 30.0], 3).through(readings)
+    used, replaced = Screen([0.0, 0.0], [3.0, 30.0], 3).apply(readings)
     np.testing.assert_array_equal(used, [[1.0, 10.0], [1.0, 11.0], [1.2, 11.0], [1.3, 12.0]])
     np.testing.assert_array_equal(replaced, [[False, False], [True, False], [False, True], [False, False]])
 
 
 def test_for_a_first_reading_that_is_implausible_stands_the_nearest_plausible_one():
-    used, replaced = Screen([1.0, 1.0], [10.0, 10.0], 3).through(np.array([[99.0, np.nan], [5.0, 6.0]]))
+    used, replaced = Screen([1.0, 1.0], [10.0, 10.0], 3).apply(np.array([[99.0, np.nan], [5.0, 6.0]]))
     np.testing.assert_array_equal(used, [[10.0, 1.0], [5.0, 6.0]])
     np.testing.assert_array_equal(replaced, [[True, True], [False, False]])
 

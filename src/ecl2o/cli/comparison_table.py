@@ -115,7 +115,7 @@ def print_comparison(
         table.add_column(heading, justify="right" if heading else "left")
     left_out = [row.name for row in rows if row.not_applicable is not None]
     for place, row in enumerate(rows):
-        label = row.unconverged.marked(labels.get(row.name, row.name))
+        label = row.unconverged.mark(labels.get(row.name, row.name))
         if row.name in left_out:
             own = [cells[place] for cells in (before or {}).values()]
             table.add_row(label, *own, f"n/a ({left_out.index(row.name) + 1})")

@@ -113,7 +113,7 @@ class UnconvergedCounts(eqx.Module):
 
     @classmethod
     def count(cls, runs: Bool[AnyArray, "n T"], oracles: Bool[AnyArray, "n T"]) -> "UnconvergedCounts":
-        """Of whether each step of a run, and of the optimum of the same days, converged."""
+        """Count the steps of a run, and of the oracles of the same days, that did not converge."""
         steps, oracle = (int(np.sum(~np.asarray(each))) for each in (runs, oracles))
         return cls(steps, oracle, int(runs.size))
 
@@ -127,13 +127,13 @@ class UnconvergedCounts(eqx.Module):
         return f"{self.steps} of {self.of} steps, and {self.oracle} of the oracle's, did not converge"
 
     def as_json(self) -> dict[str, int]:
-        """The three numbers."""
+        """Return the three numbers."""
         return {"steps": self.steps, "oracle": self.oracle, "of": self.of}
 
-    def marked(self, label: str) -> str:
-        """The label of a row, with a mark where its figures are no result."""
+    def mark(self, label: str) -> str:
+        """Return the label of a row, marked if its figures are unreliable."""
         return label + MARK if self else label
 
     def note(self, label: str) -> str:
-        """What the mark of this row means."""
-        return f"{MARK.strip()} {label}: {self}: a solve failed, or a promise was lost. These figures are no result."
+        """Return the footnote of the marked row."""
+        return f"{MARK.strip()} {label}: {self}: a solve failed, or a promise was lost. These figures are unreliable."

@@ -158,7 +158,7 @@ def screen_series(contexts: Contexts, screen: Screen | None) -> tuple[Contexts, 
     """Replace implausible readings by the last plausible one; return also the replaced rows, (k,)."""
     if screen is None:
         return contexts, np.zeros(0, int)
-    used, replaced = screen.through(to_device(contexts.values))
+    used, replaced = screen.apply(to_device(contexts.values))
     rows = np.flatnonzero(np.asarray(replaced).any(axis=1))
     return (dataclasses.replace(contexts, values=np.asarray(used)) if len(rows) else contexts), rows
 
@@ -186,7 +186,7 @@ def screen_values(values: Float[np.ndarray, "n q"], patience: int) -> tuple[Floa
     >>> values[-3:].ravel().tolist(), rows.tolist()
     ([10.0, 10.0, 3.0], [1000])
     """
-    used, replaced = Screen.of(plausible_range(values), patience).through(to_device(values))
+    used, replaced = Screen.of(plausible_range(values), patience).apply(to_device(values))
     return np.asarray(used), np.flatnonzero(np.asarray(replaced).any(axis=1))
 
 

@@ -1,4 +1,4 @@
-"""Training the advisors inside agents: one setting, or many at once."""
+"""Train the advisors inside agents: one setting, or many at once."""
 
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
@@ -27,19 +27,16 @@ from ecl2o.running.rollout import stack_trees
 
 
 class FitLog(eqx.Module):
-    """How training went: the loss of every step, and the validation figure after each chunk.
-
-    `loss_evaluations` is what it cost in evaluations of the loss on a batch (a backward pass counts as two), and
-    `gradient_report` what the source of the gradient has to say, such as the error of a surrogate's Jacobians.
+    """The log of a training run.
 
     Args:
-        loss: (steps,), of every step.
+        loss: (steps,), before each step.
         validation_steps: (k,), after which steps the agent was validated.
-        validation_cost: (k,), the figure then.
-        best_step: the step whose weights were kept.
-        cost_factor: the factor on costs in the loss.
-        loss_evaluations: on a batch; a backward pass counts as two.
-        gradient_report: what the source of the gradient has to say, such as the error of a surrogate's Jacobians.
+        validation_cost: (k,), the mean validation cost then, over that of the oracle.
+        best_step: The step whose weights were kept.
+        cost_factor: The factor on costs in the loss; keep it with a policy.
+        loss_evaluations: Evaluations of the loss on a batch; a backward pass counts as two.
+        gradient_report: Figures of the gradient, such as the error of a surrogate's Jacobians.
     """
 
     loss: Float[np.ndarray, " steps"]
@@ -55,12 +52,7 @@ Fitted = TypeVar("Fitted", bound=AbstractAgent)
 
 
 class FitResult(eqx.Module, Generic[Fitted]):
-    """The trained agent and the log. `log.cost_factor` is the factor on costs in the loss, to be kept with a policy.
-
-    Args:
-        agent: the trained one.
-        log: how training went.
-    """
+    """A trained agent, and the log of its training."""
 
     agent: Fitted
     log: FitLog
@@ -87,43 +79,39 @@ def fit(
     Only weights are trained (`agents.Trainable`); trust, slack and scales stay. The same key gives the same result.
 
     Args:
-        agent: what to train.
-        problem: what is decided.
+        agent: The agent to train, with an advisor that has weights.
+        problem: Its costs and action set.
         instances: n of them, with a leading axis: x0 (n, d), contexts (n, T, q), history (n, H, q).
-        loss: what to minimise. Default: `CalibratedLoss()`.
-        key: for the order of the batches, and for gradients that draw numbers.
-        steps: Adam steps.
-        batch: instances in a step, drawn without replacement, epoch after epoch.
-        learning_rate: the first one; `schedule` says how it goes on.
-        schedule: "cosine" (to zero), "constant", an optax schedule, or an array with one rate per step.
-        gradient: how the gradient is found; `learning.gradients` has two others to compare with.
-        dtype: the precision of training; the result has the agent's own.
-        validation: instances on which the mean cost is taken after every 100 steps; the weights with the lowest are returned,
-            not the last ones.
-        progress: called with (step, steps, latest loss).
+        loss: The loss to minimise. Default: None, `CalibratedLoss()`.
+        key: For the order of the batches, and for gradients that draw numbers.
+        steps: Adam steps, at least 1. Default: 4000.
+        batch: Instances in a step, at least 1; drawn without replacement, epoch after epoch. Default: 50.
+        learning_rate: The rate of the first step; positive. Default: 0.003.
+        schedule: "cosine" (to zero), "constant", an optax schedule, or an array with one rate per step. Default: "cosine".
+        gradient: `Backpropagation()`, `ZeroOrder()` or `SurrogateCalibrator()`. Default: `Backpropagation()`.
+        dtype: The precision of training; the result has the agent's own. Default: "float32".
+        validation: Instances for a validation after every 100 steps; the weights with the lowest mean cost are returned.
+            Default: None, the last weights are returned.
+        progress: Called with (step, steps, latest loss) after every 100 steps. Default: None.
 
     Returns:
         The trained agent, and the log.
 
     Raises:
-        FloatingPointError: the loss is not finite; the message has the number of the step.
+        ValueError: A number is out of its range, the agent has no weights, or an oracle did not converge.
+        FloatingPointError: The loss is not finite; the message has the number of the step.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> instances = ec.Instance(np.zeros((8, 1)), np.random.default_rng(0).normal(size=(8, 3, 1)))
+    >>> agent = ec.MLAROBD(ec.advisors.MLP(1, 1, width=4, depth=2, key=jax.random.key(0)))
+    >>> result = ec.fit(agent, problem, instances, key=jax.random.key(1), steps=3, batch=4)
+    >>> result.log.loss.shape
+    (3,)
     """
-    many = fit_many(
-        [agent],
-        problem,
-        instances,
-        losses=[CalibratedLoss() if loss is None else loss],
-        keys=[key],
-        steps=steps,
-        batch=batch,
-        learning_rates=[learning_rate],
-        schedule=schedule,
-        gradient=gradient,
-        dtype=dtype,
-        validation=validation,
-        progress=progress,
-    )
-    return many[0]
+    options = {"steps": steps, "batch": batch, "schedule": schedule, "gradient": gradient, "dtype": dtype}
+    one_each = {"losses": loss, "learning_rates": [learning_rate], "keys": [key]}
+    return fit_many([agent], problem, instances, **one_each, **options, validation=validation, progress=progress)[0]
 
 
 def fit_many(
@@ -143,37 +131,49 @@ def fit_many(
     progress: TrainingProgress | None = None,
     oracles: Trajectory | None = None,
 ) -> list[FitResult[Fitted]]:
-    """`fit` for many seeds and settings at once: one compilation, one program under `vmap`.
+    """Train many seeds and settings at once: one compilation, one program under `vmap`.
 
-    The i-th run trains `agents[i]` on `losses[i]` with `keys[i]` and `learning_rates[i]`; the other
-    arguments are those of `fit`, and serve all runs.
+    The i-th run trains `agents[i]` on `losses[i]` with `keys[i]` and `learning_rates[i]`.
 
     Args:
-        agents: may differ in their arrays (weights, trust, slack), not in structure.
-        problem: what is decided.
-        instances: with a leading axis, as in `fit`.
-        losses: one for each, or one for all; they may differ in their arrays (mu, kappa, rho_bar).
-        keys: one for each.
-        learning_rates: one for each, or one for all.
-        steps: Adam steps.
-        batch: instances in a step.
-        schedule: how the learning rates go on.
-        gradient: how the gradient is found.
-        dtype: the precision of training.
-        validation: instances that choose the weights to return, in each run by itself.
-        progress: called with (step, steps, mean of the latest losses).
-        oracles: of the instances, where they are known (`offline.oracle_batch`). Default: they are solved here.
+        agents: Of one structure; they may differ in their arrays (weights, trust, slack).
+        problem: As in `fit`.
+        instances: As in `fit`.
+        losses: One for each, or one for all; they may differ in their arrays (mu, kappa, rho_bar). Default: None,
+            `CalibratedLoss()`.
+        keys: One for each.
+        steps: As in `fit`. Default: 4000.
+        batch: As in `fit`. Default: 50.
+        learning_rates: One for each, or one for all; positive. Default: 0.003.
+        schedule: As in `fit`. Default: "cosine".
+        gradient: As in `fit`. Default: `Backpropagation()`.
+        dtype: As in `fit`. Default: "float32".
+        validation: As in `fit`; each run keeps its own best weights. Default: None.
+        progress: Called with (step, steps, mean of the latest losses). Default: None.
+        oracles: The optima of the instances (`offline.oracle_batch`). Default: None, they are solved here.
 
     Returns:
         One result per agent, in their order.
+
+    Raises:
+        ValueError: As in `fit`; or lengths do not match, or structures differ.
+        FloatingPointError: A loss is not finite; the message has the numbers of the run and the step.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> instances = ec.Instance(np.zeros((8, 1)), np.random.default_rng(0).normal(size=(8, 3, 1)))
+    >>> keys = [jax.random.key(seed) for seed in (0, 1)]
+    >>> agents = [ec.MLAROBD(ec.advisors.MLP(1, 1, width=4, depth=2, key=key)) for key in keys]
+    >>> [result.log.best_step for result in ec.fit_many(agents, problem, instances, keys=keys, steps=3, batch=4)]
+    [3, 3]
     """
     count = len(agents)
     losses = _one_each("losses", CalibratedLoss() if losses is None else losses, count)
     rates = _one_each("learning_rates", learning_rates, count)
-    _refuse_bad_settings(agents, keys, rates, steps, batch, dtype)
-    solved = _with_oracles(problem, instances, oracles)
+    _check_settings(agents, keys, rates, steps, batch, dtype)
+    solved = _solve(problem, instances, oracles)
     training = cast_floats(solved, dtype)
-    checked = None if validation is None else cast_floats(_with_oracles(problem, validation), dtype)
+    validated = None if validation is None else cast_floats(_solve(problem, validation), dtype)
     losses = [cast_floats(fix_scale(loss, training.oracles), dtype) for loss in losses]
     weights, frozen = stack_trees(
         [eqx.partition(cast_floats(agent, dtype), trainable_mask(agent)) for agent in agents], "agents"
@@ -189,29 +189,22 @@ def fit_many(
         jnp.stack([jax.random.fold_in(key, 1) for key in keys]),
     )
     plan = BatchSchedule.of(schedule, rates, keys, steps, batch, instances.x0.shape[0], dtype)
-    trained, history = train_batches(weights, runs, cast_floats(problem, dtype), training, checked, plan, progress)
-    costs = np.concatenate(history.validation_costs, axis=-1) if checked is not None else np.zeros((count, 0))
-    loss, best_step = np.concatenate(history.losses, axis=-1), np.broadcast_to(history.best_step, count)
+    trained, history = train_batches(weights, runs, cast_floats(problem, dtype), training, validated, plan, progress)
+    costs = np.concatenate([np.zeros((count, 0)), *history.validation_costs], axis=-1)
+    loss = np.concatenate(history.losses, axis=-1)
+    best_step = np.broadcast_to(steps if validated is None else history.best_step, count)
     results = []
     for i, agent in enumerate(agents):
         _, kept = eqx.partition(agent, trainable_mask(agent))
         finished = eqx.combine(jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], trained), kept)
         finished = jax.tree.map(lambda new, old: to_device(np.asarray(new, old.dtype)), finished, agent)
-        log = FitLog(
-            loss[i],
-            history.validation_steps,
-            costs[i],
-            steps if checked is None else int(best_step[i]),
-            float(losses[i].scale.factor),
-            steps * gradient.evaluations,
-            gradients[i].report(),
-        )
-        results.append(FitResult(finished, log))
+        figures = loss[i], history.validation_steps, costs[i], int(best_step[i]), float(losses[i].scale.factor)
+        results.append(FitResult(finished, FitLog(*figures, steps * gradient.evaluations, gradients[i].report())))
     return results
 
 
-def _with_oracles(problem: Problem, instances: Instance, oracles: Trajectory | None = None) -> SolvedInstances:
-    """Instances with their oracles, solved in the precision they come in unless they are known."""
+def _solve(problem: Problem, instances: Instance, oracles: Trajectory | None = None) -> SolvedInstances:
+    """Return instances with their oracles, solved in the precision of the instances unless they are given."""
     if instances.x0.ndim != 2:
         raise ValueError(f"fit takes a set of instances with a leading axis, got x0 of shape {instances.x0.shape}.")
     oracles = oracle_batch(problem, instances) if oracles is None else oracles
@@ -225,7 +218,7 @@ def _with_oracles(problem: Problem, instances: Instance, oracles: Trajectory | N
     return SolvedInstances(instances, oracles)
 
 
-def _refuse_bad_settings(agents, keys, rates, steps: int, batch: int, dtype) -> None:
+def _check_settings(agents, keys, rates, steps: int, batch: int, dtype) -> None:
     if not agents:
         raise ValueError("agents must not be empty.")
     if len(keys) != len(agents):
@@ -243,7 +236,6 @@ def _refuse_bad_settings(agents, keys, rates, steps: int, batch: int, dtype) -> 
 
 
 def _one_each(name: str, values: Any, count: int) -> list:
-    """A list with one value per run; a single value serves all."""
     if isinstance(values, list | tuple):
         if len(values) != count:
             raise ValueError(f"{name} must have one entry per agent, {count} in all, got {len(values)}.")

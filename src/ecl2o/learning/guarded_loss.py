@@ -1,7 +1,7 @@
-"""Training through a guard: a loss on recorded forecasts, and its training for many sites and guards at once.
+"""Train through a guard: a loss on recorded forecasts, and its training for many sites and guards at once.
 
-`OnlineRidge` has no weights that gradients could change, and its forecasts do not depend on the actions. They are recorded
-once, in one causal pass, and only the 70 weights of the `GuardAwareCorrection` around it are trained, through the guard.
+The forecasts of `OnlineRidge` do not depend on the actions. They are recorded once, in one causal pass, and only the 70 weights
+of the `GuardAwareCorrection` around it are trained.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ecl2o.agents import AbstractAgent, Competitive, Guarded, Periodic, trainabl
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
 from ecl2o.learning.fit import FitLog
-from ecl2o.learning.losses import AbstractLoss, CostScale, FixedScale, get_scale
+from ecl2o.learning.losses import AbstractLoss, get_scale
 from ecl2o.learning.training_loop import SolvedInstances, TrainingState, init_state, make_rates, take_step, train
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, to_device
@@ -35,18 +35,14 @@ class GuardedLoss(AbstractLoss):
     Args:
         forecasts: Of each step of each instance, in their order: (n, T, ...), cut from `record_forecasts`.
         period: Steps after which the promise starts again. Default: None, never.
-        cost_scale: As in `CalibratedLoss`. Default: "oracle".
-        scale: Default: that of the oracles it is called with.
+        cost_scale: As in `AbstractLoss`. Default: "oracle".
+        scale: As in `AbstractLoss`. Default: None.
     """
 
     forecasts: DiscountedForecast
     period: int | None = eqx.field(static=True, default=None)
-    cost_scale: CostScale = eqx.field(static=True, default="oracle")
-    scale: FixedScale | None = None
 
-    def __call__(
-        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
-    ) -> Float[Array, ""]:
+    def __call__(self, agent, problem, instances, oracles):
         return get_scale(self, oracles).mean_cost(self.roll_out(agent, problem, instances).cost, oracles.cost)
 
     def roll_out(self, guard: AbstractAgent, problem: Problem, instances: Instance) -> Trajectory:
@@ -65,10 +61,6 @@ class RecordedInstances(eqx.Module):
 
     loss: GuardedLoss
     data: SolvedInstances
-
-    def roll_out(self, guard: AbstractAgent, problem: Problem) -> Trajectory:
-        """Run the guard on every instance."""
-        return self.loss.roll_out(guard, problem, self.data.instances)
 
 
 def record_forecasts(advisor: OnlineRidge, problem: Problem, contexts: Float[AnyArray, "n q"]) -> DiscountedForecast:
@@ -98,10 +90,10 @@ def fit_guards(
         problems: By site.
         training: By site.
         validation: By site: the validation days as one instance, with the daily oracles.
-        steps_per_day: Into which the validation cost is divided.
-        steps: Adam steps. Without any, the guards are only validated. Default: 200.
-        learning_rate: Of the first step. Default: 0.05.
-        checks: How often the validation days are asked. Default: 4.
+        steps_per_day: Steps of a validation day.
+        steps: Adam steps; 0 only validates the guards. Default: 200.
+        learning_rate: The rate of the first step. Default: 0.05.
+        checks: Number of validations after training steps. Default: 4.
 
     Returns:
         By site, each guard with its weights, and its log; `best_step` is 0 if no correction is kept.
@@ -151,7 +143,7 @@ def daily_costs(
     """Return the cost of each validation day of each guard, over the daily oracles' total."""
 
     def one(weights, frozen, problem, days):
-        runs = days.roll_out(eqx.combine(weights, frozen), problem)
+        runs = days.loss.roll_out(eqx.combine(weights, frozen), problem, days.data.instances)
         total = jnp.sum(days.data.oracles.cost)
         return ((runs.hitting + runs.switching) / total).reshape(-1, steps_per_day).sum(axis=1)
 

@@ -1,93 +1,97 @@
-"""What training minimises: functions of (agent, problem, batch of instances, their oracles) to one number.
+"""Losses: functions of (agent, problem, batch of instances, their oracles) to the number that training minimises.
 
-Costs and ratios live on different scales, and the paper adds them (erratum E16). `cost_scale="oracle"` divides costs by the
-mean oracle cost of the training set, so that mu and kappa mean the same on data of any unit; "instance" divides each by its
-own oracle cost; a number multiplies costs as it is (the authors: 100). `fit` fixes the scale once, on the whole training set,
-through `fix_scale`.
+Costs and ratios have different units, and the paper adds them (erratum E16). `cost_scale="oracle"` divides costs by the mean
+oracle cost of the training set, so that mu and kappa mean the same for data of any unit; "instance" divides each cost by its
+own optimum; a number multiplies costs. `fit` fixes the scale once, on the whole training set, through `fix_scale`.
 """
 
 import abc
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents import AbstractAgent, Observation, Start
+from ecl2o.agents import AbstractAgent, Info, Observation, Start
+from ecl2o.agents.advisors import Fixed
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, as_float, concrete_value
-from ecl2o.running import rollout_batch
+from ecl2o.problem.arrays import AnyArray, as_float, check_fraction, check_nonnegative, concrete_value
+from ecl2o.running import rollout, rollout_batch
 
 # Oracle costs in denominators are at least this share of their mean: an instance whose optimum is free has no ratio.
 _FLOOR = 1e-6
 
-
-class AdviceOrAction(AbstractAgent):
-    """Play the agent's action, or, where `alone` is not zero, the advice behind it: the advisor left to itself."""
-
-    agent: AbstractAgent
-    alone: Float[Array, "*n"]
-
-    @property
-    def lookahead(self) -> int:
-        return self.agent.lookahead
-
-    def init(self, problem: Problem, start: Start):
-        return self.agent.init(problem, start)
-
-    def step(self, problem: Problem, state, observation: Observation):
-        state, action, info = self.agent.step(problem, state, observation)
-        return state, jnp.where(self.alone != 0, _advice(self.agent, info.advice), action), info
-
-
-def _advice(agent: AbstractAgent, advice: AnyArray | None) -> AnyArray:
-    """The advice that the agent, or a guard around it, was given; refused where there was none."""
-    if advice is None:
-        raise TypeError(f"this loss needs an agent with an advisor, got {type(agent).__name__}.")
-    return advice
+CostScale = float | int | Literal["oracle", "instance"]
 
 
 class FixedScale(eqx.Module):
-    """The factor on costs, the floor under oracle costs in denominators, and 1 where each cost is divided by its own optimum."""
+    """The factor on costs, the floor under oracle costs in denominators, and 1 if each cost is divided by its own optimum."""
 
     factor: Float[Array, ""]
     floor: Float[Array, ""]
     by_instance: Float[Array, ""]
 
     def ratio(self, amount: Float[Array, " n"], oracle_cost: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The amount over the oracle cost, floored."""
+        """Return the amount over the oracle cost, floored."""
         return amount / jnp.maximum(oracle_cost, self.floor)
 
     def mean_cost(self, cost: Float[Array, " n"], oracle_cost: Float[Array, " n"]) -> Float[Array, ""]:
-        """What a loss has for the cost of a batch."""
+        """Return the scaled mean cost of a batch."""
         unit = jnp.where(self.by_instance != 0, jnp.maximum(oracle_cost, self.floor), 1.0)
         return self.factor * jnp.mean(cost / unit)
 
 
-CostScale = float | int | Literal["oracle", "instance"]
-
-
 class AbstractLoss(eqx.Module):
-    """A loss; `scale` is None until it has been fixed on a training set."""
+    """The base class of losses; write `__call__`.
 
-    cost_scale: eqx.AbstractVar[CostScale]
-    scale: eqx.AbstractVar[FixedScale | None]
+    Args:
+        cost_scale: Factor on costs; "oracle": one over the mean optimum; "instance": one over each optimum. Default: "oracle".
+        scale: The scale fixed on a training set; `fit` sets it. Default: None, that of the batch.
+
+    Raises:
+        ValueError: `cost_scale` is neither of the two names nor a positive number.
+
+    >>> import ecl2o as ec
+    >>> class MeanCost(AbstractLoss):
+    ...     def __call__(self, agent, problem, instances, oracles):
+    ...         return get_scale(self, oracles).mean_cost(rollout_batch(agent, problem, instances).cost, oracles.cost)
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> instances = ec.Instance(x0=[[0.0]], contexts=[[[1.0], [2.0]]])
+    >>> oracles = jax.vmap(lambda instance: ec.oracle(problem, instance))(instances)
+    >>> round(float(MeanCost()(ec.ROBD(), problem, instances, oracles)), 3)
+    1.052
+    """
+
+    cost_scale: CostScale = eqx.field(static=True, default="oracle", kw_only=True)
+    scale: FixedScale | None = eqx.field(default=None, kw_only=True)
+
+    def __check_init__(self):
+        scale = self.cost_scale
+        if scale not in ("oracle", "instance") and not (isinstance(scale, float | int) and scale > 0):
+            raise ValueError(f"cost_scale must be 'oracle', 'instance' or a positive number, got {scale!r}.")
 
     @abc.abstractmethod
     def __call__(
         self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
     ) -> Float[Array, ""]:
-        """The loss of a batch."""
+        """Return the loss of a batch.
+
+        Args:
+            agent: The agent in training.
+            problem: Its costs and action set.
+            instances: n of them: x0 (n, d), contexts (n, T, q), history (n, H, q).
+            oracles: Their optima.
+        """
 
 
 def get_scale(loss: AbstractLoss, oracles: Trajectory) -> FixedScale:
-    """The loss's scale: the one that was fixed, or that of these oracles."""
+    """Return the scale that was fixed, or that of these oracles."""
     return make_scale(loss.cost_scale, oracles) if loss.scale is None else loss.scale
 
 
 def make_scale(cost_scale: CostScale, oracles: Trajectory) -> FixedScale:
-    """A cost scale on the instances of these oracles. Losses that differ only in theirs can be trained together, if fixed."""
+    """Return a cost scale on the instances of these oracles; losses that differ only in fixed scales can train together."""
     mean = jnp.mean(oracles.cost)
     factors = {"oracle": 1 / mean, "instance": 1.0}
     factor = factors[cost_scale] if isinstance(cost_scale, str) else cost_scale
@@ -96,23 +100,35 @@ def make_scale(cost_scale: CostScale, oracles: Trajectory) -> FixedScale:
 
 
 def fix_scale(loss: AbstractLoss, oracles: Trajectory) -> AbstractLoss:
-    """The same loss with its scale fixed on a training set, whose optimum must cost something if it is the unit."""
+    """Return the loss with its scale fixed on a training set; raise ValueError if the unit would be an optimum of zero."""
     mean = concrete_value(jnp.mean(oracles.cost))
     if loss.scale is None and loss.cost_scale == "oracle" and mean is not None and not mean > 0:
-        raise ValueError(
-            f"cost_scale='oracle' divides by the mean oracle cost, which is {mean:g}; give a number instead."
-        )
+        raise ValueError(f"cost_scale='oracle' needs a positive mean oracle cost, got {mean:g}; give a number instead.")
     return eqx.tree_at(lambda l: l.scale, loss, get_scale(loss, oracles), is_leaf=lambda leaf: leaf is None)
 
 
-def _runs_with_advice(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Float[AnyArray, "n T d"]]:
-    """The runs, and the advice along them."""
-    played = rollout_batch(agent, problem, instances)
-    return played, _advice(agent, played.advice)
+class AdviceOrAction(AbstractAgent):
+    """An agent that plays another's action or, where `alone` is not zero, the advice behind it: the advisor by itself."""
+
+    agent: AbstractAgent
+    alone: Float[Array, "*n"]
+
+    def init(self, problem: Problem, start: Start):
+        return self.agent.init(problem, start)
+
+    def step(self, problem: Problem, state, observation: Observation):
+        state, action, info = self.agent.step(problem, state, observation)
+        return state, jnp.where(self.alone != 0, _require_advice(self.agent, info.advice), action), info
 
 
-def runs_and_advisor_alone(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Trajectory]:
-    """The runs, and those of the advisor left to itself: both unrolled as one set of twice the size, which is faster."""
+def _require_advice(agent: AbstractAgent, advice: AnyArray | None) -> AnyArray:
+    if advice is None:
+        raise TypeError(f"this loss needs an agent with an advisor, got {type(agent).__name__}.")
+    return advice
+
+
+def _run_with_advisor_alone(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Trajectory]:
+    """Return the runs of the agent and of its advisor alone, made as one batch of twice the size, which is faster."""
     n = instances.x0.shape[0]
     twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), instances)
     either = AdviceOrAction(agent, jnp.repeat(jnp.arange(2), n).astype(instances.x0.dtype))
@@ -122,85 +138,105 @@ def runs_and_advisor_alone(agent, problem: Problem, instances: Instance) -> tupl
     return played, alone
 
 
-def _runs_with_standalone_actions(agent, problem: Problem, instances: Instance):
-    """The runs, and what the advisor would have done alone."""
-    played, alone = runs_and_advisor_alone(agent, problem, instances)
-    return played, alone.actions
-
-
-def check_share(name: str, value: Float[Array, ""]) -> None:
-    """Refuse what is not between 0 and 1."""
-    number = concrete_value(value)
-    if number is not None and not ((number >= 0) & (number <= 1)).all():
-        raise ValueError(f"{name} must lie in [0, 1], got {number}.")
-
-
-def check_cost_scale(cost_scale: float | int | str) -> None:
-    """Refuse what is neither a factor nor the name of a scale."""
-    if cost_scale not in ("oracle", "instance") and not (isinstance(cost_scale, float | int) and cost_scale > 0):
-        raise ValueError(f"cost_scale must be 'oracle', 'instance' or a positive number, got {cost_scale!r}.")
-
-
 class CalibratedLoss(AbstractLoss):
-    """EC-L2O's loss (Eqns. loss_new and unrolling): mu relu(rho - rho_bar) + (1 - mu) cost, through the calibrator.
+    """EC-L2O's loss: mu relu(rho - rho_bar) + (1 - mu) cost, through the calibrator (Eqns. loss_new and unrolling).
 
-    rho is the prediction error of the advice, sum |advice - x*|^2 / cost*. Theorem 4.1 speaks of the advice given along the
-    calibrated roll-out; `prediction_rollout="standalone"` measures the advisor left alone instead, as the authors' code does
-    (erratum E18). With mu = 0 only the cost of what is really played counts.
+    rho is the prediction error of the advice, sum |advice - x*|^2 / cost*.
 
     Args:
-        mu: the weight of the prediction error, in [0, 1]. Default: 0.6.
-        rho_bar: the prediction error that costs nothing, not negative. Default: 0.
-        prediction_rollout: "calibrated" or "standalone": along which path the advice is judged. Default: "calibrated".
-        cost_scale: the factor on costs; "oracle": one over the mean optimum; "instance": ratios. Default: "oracle".
-        scale: set by `fit`. Default: not yet.
+        mu: Weight of the prediction error, in [0, 1]; 0 leaves the cost of the played actions. Default: 0.6.
+        rho_bar: Prediction error that is free; not negative. Default: 0.
+        prediction_rollout: "calibrated" judges the advice along the played trajectory, as Theorem 4.1 does; "standalone" on
+            the advisor's own, as the authors' code does (erratum E18). Default: "calibrated".
+        cost_scale: As in `AbstractLoss`. Default: "oracle".
+        scale: As in `AbstractLoss`. Default: None.
+
+    Raises:
+        ValueError: A number is out of its range, or a name is unknown.
+
+    >>> loss = CalibratedLoss(mu=0.4, rho_bar=0.1)  # fit(agent, problem, instances, loss=loss, key=key)
     """
 
     mu: Float[Array, ""] = eqx.field(converter=as_float, default=0.6)
     rho_bar: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
     prediction_rollout: Literal["calibrated", "standalone"] = eqx.field(static=True, default="calibrated")
-    cost_scale: CostScale = eqx.field(static=True, default="oracle")
-    scale: FixedScale | None = None
 
     def __check_init__(self):
-        check_share("mu", self.mu)
-        check_cost_scale(self.cost_scale)
+        check_fraction("mu", self.mu)
+        check_nonnegative("rho_bar", self.rho_bar)
         if self.prediction_rollout not in ("calibrated", "standalone"):
             raise ValueError(
                 f"prediction_rollout must be 'calibrated' or 'standalone', got {self.prediction_rollout!r}."
             )
 
-    def __call__(
-        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
-    ) -> Float[Array, ""]:
+    def __call__(self, agent, problem, instances, oracles):
         scale = get_scale(self, oracles)
-        unroll = _runs_with_advice if self.prediction_rollout == "calibrated" else _runs_with_standalone_actions
-        played, advice = unroll(agent, problem, instances)
+        if self.prediction_rollout == "calibrated":
+            played = rollout_batch(agent, problem, instances)
+            advice = _require_advice(agent, played.advice)
+        else:
+            played, alone = _run_with_advisor_alone(agent, problem, instances)
+            advice = alone.actions
         rho = scale.ratio(jnp.sum((advice - oracles.actions) ** 2, axis=(-2, -1)), oracles.cost)
         prediction = jnp.mean(jax.nn.relu(rho - self.rho_bar))
         return self.mu * prediction + (1 - self.mu) * scale.mean_cost(played.cost, oracles.cost)
 
 
-class StandaloneLoss(AbstractLoss):
-    """PureML's loss (section 6.3): kappa cost/cost* + (1 - kappa) cost of the agent as it is; kappa = 0 is PureML-0.
+class AuthorsLoss(AbstractLoss):
+    """The loss of the authors' code: weight mean(max(ratio, min_cr)) + (1 - weight) 200 mean cost (erratum E18).
+
+    The cost is that of the played actions, through the calibrator. The ratio is cost/cost* of the advisor alone, on its own
+    trajectory. 200 is the authors' 100 for a cost twice ours. With weight = 1 their program takes the advisor's mean cost
+    instead, which is `StandaloneLoss(0.0)` (erratum E17).
 
     Args:
-        kappa: the weight of the ratio, in [0, 1]. Default: 0.
-        cost_scale: the factor on costs; "oracle": one over the mean optimum; "instance": ratios. Default: "oracle".
-        scale: set by `fit`. Default: not yet.
+        weight: Weight of the ratio, in [0, 1]. Default: 0.6.
+        min_cr: Ratios below it count as it; not negative. Default: 2.
+        cost_scale: As in `AbstractLoss`. Default: 200.
+        scale: As in `AbstractLoss`. Default: None.
+
+    Raises:
+        ValueError: A number is out of its range.
+
+    >>> loss = AuthorsLoss(weight=0.3)  # fit(agent, problem, instances, loss=loss, key=key)
+    """
+
+    weight: Float[Array, ""] = eqx.field(converter=as_float, default=0.6)
+    min_cr: Float[Array, ""] = eqx.field(converter=as_float, default=2.0)
+    cost_scale: CostScale = eqx.field(static=True, default=200.0, kw_only=True)
+
+    def __check_init__(self):
+        check_fraction("weight", self.weight)
+        check_nonnegative("min_cr", self.min_cr)
+
+    def __call__(self, agent, problem, instances, oracles):
+        scale = get_scale(self, oracles)
+        played, alone = _run_with_advisor_alone(agent, problem, instances)
+        ratio = scale.ratio(alone.cost, oracles.cost)
+        robustness = jnp.mean(jax.nn.relu(ratio - self.min_cr) + self.min_cr)
+        return self.weight * robustness + (1 - self.weight) * scale.mean_cost(played.cost, oracles.cost)
+
+
+class StandaloneLoss(AbstractLoss):
+    """PureML's loss (section 6.3): kappa cost/cost* + (1 - kappa) cost of any agent; kappa = 0 is PureML-0.
+
+    Args:
+        kappa: Weight of the ratio, in [0, 1]. Default: 0.
+        cost_scale: As in `AbstractLoss`. Default: "oracle".
+        scale: As in `AbstractLoss`. Default: None.
+
+    Raises:
+        ValueError: `kappa` is out of its range.
+
+    >>> loss = StandaloneLoss(kappa=0.5)  # fit(agent, problem, instances, loss=loss, key=key)
     """
 
     kappa: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
-    cost_scale: CostScale = eqx.field(static=True, default="oracle")
-    scale: FixedScale | None = None
 
     def __check_init__(self):
-        check_share("kappa", self.kappa)
-        check_cost_scale(self.cost_scale)
+        check_fraction("kappa", self.kappa)
 
-    def __call__(
-        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
-    ) -> Float[Array, ""]:
+    def __call__(self, agent, problem, instances, oracles):
         scale = get_scale(self, oracles)
         cost = rollout_batch(agent, problem, instances).cost
         ratio = jnp.mean(scale.ratio(cost, oracles.cost))
@@ -210,28 +246,99 @@ class StandaloneLoss(AbstractLoss):
 class TailLoss(AbstractLoss):
     """CVaR of the ratio: the mean of the worst 1 - level share of cost/cost* in a batch, for any agent.
 
-    level = 0 is the mean ratio, level -> 1 the worst one. The share may cut through an instance, which then counts in part.
+    level = 0 is the mean ratio, level -> 1 the worst one. An instance that the share cuts through counts in part.
 
     Args:
-        level: in [0, 1). Default: 0.9.
-        cost_scale: as in `CalibratedLoss`; ratios have no unit. Default: "oracle".
-        scale: set by `fit`. Default: not yet.
+        level: In [0, 1). Default: 0.9.
+        cost_scale: As in `AbstractLoss`; ratios have no unit. Default: "oracle".
+        scale: As in `AbstractLoss`. Default: None.
+
+    Raises:
+        ValueError: `level` is out of its range.
+
+    >>> loss = TailLoss(level=0.75)  # fit(agent, problem, instances, loss=loss, key=key)
     """
 
     level: Float[Array, ""] = eqx.field(converter=as_float, default=0.9)
-    cost_scale: CostScale = eqx.field(static=True, default="oracle")
-    scale: FixedScale | None = None
 
     def __check_init__(self):
         number = concrete_value(self.level)
         if number is not None and not ((number >= 0) & (number < 1)).all():
             raise ValueError(f"level must lie in [0, 1), got {number}.")
-        check_cost_scale(self.cost_scale)
 
-    def __call__(
-        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
-    ) -> Float[Array, ""]:
+    def __call__(self, agent, problem, instances, oracles):
         ratios = get_scale(self, oracles).ratio(rollout_batch(agent, problem, instances).cost, oracles.cost)
         n = ratios.shape[0]
         above = jnp.clip(jnp.arange(1, n + 1) - self.level * n, 0, 1)  # how much of each, from best to worst, is tail
         return jnp.sum(above * jnp.sort(ratios)) / jnp.sum(above)
+
+
+class _Shadowed(AbstractAgent):
+    """An agent that plays the leader's actions; the advice is what a follower would do there.
+
+    With `detached`, the leader has no derivatives through its previous action.
+    """
+
+    leader: AbstractAgent
+    follower: AbstractAgent
+    detached: bool = eqx.field(static=True, default=False)
+
+    def init(self, problem: Problem, start: Start):
+        return self.leader.init(problem, start), self.follower.init(problem, start)
+
+    def step(self, problem: Problem, state, observation: Observation):
+        leading, following = state
+        held = jax.lax.stop_gradient(observation.previous_action) if self.detached else observation.previous_action
+        led_by = eqx.tree_at(lambda o: o.previous_action, observation, held)
+        leading, action, led = self.leader.step(problem, leading, led_by)
+        following, proposal, followed = self.follower.step(problem, following, observation)
+        return (leading, following), action, Info(led.converged & followed.converged, advice=proposal)
+
+
+class ImitationLoss(AbstractLoss):
+    """Mean over instances of sum |action - expert's action|^2: supervised by actions, not costs (section 3.1).
+
+    Args:
+        expert: The agent to imitate. Default: None, the oracle.
+        rollout: "teacher": the learner acts along the expert's trajectory. "free": it follows its own, and is compared with
+            the expert's from the same x0. "dagger": it follows its own, and the expert says at each step what it would do
+            there (Ross et al. 2011); previous actions count as data. Default: "teacher".
+        cost_scale: As in `AbstractLoss`; it does not enter the loss. Default: "oracle".
+        scale: As in `AbstractLoss`. Default: None.
+
+    Raises:
+        ValueError: `rollout` is unknown, or "dagger" without an expert: the oracle has no action off its own trajectory.
+
+    >>> import ecl2o as ec
+    >>> loss = ImitationLoss(ec.ROBD(), rollout="dagger")  # fit(agent, problem, instances, loss=loss, key=key)
+    """
+
+    expert: AbstractAgent | None = None
+    rollout: Literal["teacher", "free", "dagger"] = eqx.field(static=True, default="teacher")
+
+    def __check_init__(self):
+        if self.rollout not in ("teacher", "free", "dagger"):
+            raise ValueError(f"rollout must be 'teacher', 'free' or 'dagger', got {self.rollout!r}.")
+        if self.expert is None and self.rollout == "dagger":
+            raise ValueError("rollout='dagger' needs an online expert; the oracle knows its own path only.")
+
+    def __call__(self, agent, problem, instances, oracles):
+        learned, shown = self._pairs(agent, problem, instances, oracles)
+        return jnp.mean(jnp.sum((learned - jax.lax.stop_gradient(shown)) ** 2, axis=(-2, -1)))
+
+    def _pairs(self, agent, problem, instances, oracles) -> tuple[Any, Any]:
+        """Return the learner's actions and the expert's."""
+        if self.rollout == "free":
+            shown = oracles if self.expert is None else rollout_batch(self.expert, problem, instances)
+            return rollout_batch(agent, problem, instances).actions, shown.actions
+        if self.expert is None:
+
+            def follow(instance, path):
+                return rollout(_Shadowed(Fixed(path), agent), problem, instance).advice
+
+            return jax.vmap(follow)(instances, oracles.actions), oracles.actions
+        if self.rollout == "teacher":
+            run = rollout_batch(_Shadowed(self.expert, agent), problem, instances)
+            return run.advice, run.actions
+        run = rollout_batch(_Shadowed(agent, self.expert, detached=True), problem, instances)
+        return run.actions, run.advice

@@ -1,7 +1,7 @@
-"""The training loop: Adam through the roll-out, compiled in chunks of steps, for one run or many at once.
+"""The training loop: Adam through the roll-out, for one run or many at once.
 
-A chunk of steps is one compiled loop. Runs of any length, seed, trust and learning rate use the same program: the number of
-steps in a chunk is an argument. Between chunks the host looks at the losses, validates and reports.
+A chunk of steps is one compiled loop, which serves runs of any length, seed, trust and learning rate. Between chunks the host
+checks the losses, validates and reports.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +22,11 @@ from ecl2o.running import rollout_batch
 from ecl2o.running.rollout import vmap_unless_single
 
 CHUNK = 100  # steps that are compiled as one loop
+
+# As the published configuration lists them, and as the published program uses them: it sets each rate one stage late.
+AUTHORS_RATES = (4e-4, 3e-4, 2e-4, 1e-4, 6e-5, 3e-5)
+AUTHORS_RATES_IN_USE = (4e-4, *AUTHORS_RATES[:-1])
+_AUTHORS_EPOCHS = 25  # at each rate
 
 Schedule = Literal["cosine", "constant"] | Callable[[Any], Any] | Float[Array, " steps"] | Float[np.ndarray, " steps"]
 TrainingProgress = Callable[[int, int, float], None]  # (step, steps, latest loss)
@@ -67,8 +72,30 @@ def make_rates(schedule: Schedule, learning_rate: float, steps: int) -> Float[np
     return rates
 
 
+def authors_schedule(
+    n_instances: int, batch: int = 50, rates: tuple[float, ...] = AUTHORS_RATES
+) -> tuple[int, Float[np.ndarray, " steps"]]:
+    """Return the authors' schedule: 25 epochs at each of their learning rates.
+
+    Args:
+        n_instances: Size of the training set.
+        batch: Instances in a step. Default: 50.
+        rates: Learning rates, each for 25 epochs. Default: 4e-4, 3e-4, 2e-4, 1e-4, 6e-5, 3e-5, as in the authors'
+            configuration; `AUTHORS_RATES_IN_USE` has those that their program really uses: 4e-4 twice, 3e-5 never.
+
+    Returns:
+        The number of steps, and the learning rate of each: `steps` and `schedule` of `fit`.
+
+    >>> steps, rates = authors_schedule(1416)
+    >>> steps, float(rates[0]), float(rates[-1])
+    (4350, 0.0004, 3e-05)
+    """
+    per_epoch = -(-n_instances // batch)
+    stages = np.repeat(np.array(rates, float), _AUTHORS_EPOCHS * per_epoch)
+    return stages.size, stages
+
+
 def _draw_epochs(key: PRNGKeyArray, n_instances: int, count: int) -> Int[np.ndarray, " count"]:
-    """Return instance numbers in a random order, epoch after epoch."""
     epochs = -(-count // n_instances)
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     orders = generator.permuted(np.tile(np.arange(n_instances, dtype=np.int32), (epochs, 1)), axis=1)
@@ -81,10 +108,6 @@ class SolvedInstances(eqx.Module):
     instances: Instance
     oracles: Trajectory
 
-    def batch(self, indices: Int[Array, " b"]) -> "SolvedInstances":
-        """Return some of them."""
-        return jax.tree.map(lambda leaf: leaf[indices], self)
-
 
 class TrainingRuns(eqx.Module):
     """What differs from run to run besides weights, on a leading axis."""
@@ -96,7 +119,7 @@ class TrainingRuns(eqx.Module):
 
 
 class TrainingHistory(eqx.Module):
-    """The losses of all runs, and what the validation said after each check."""
+    """The losses and validation costs of all runs."""
 
     losses: list[Float[np.ndarray, "*n _"]]  # of each chunk
     validation_steps: Int[np.ndarray, " checks"]
@@ -146,12 +169,11 @@ def train(
 
     Args:
         state: Before the first step, with the axes of the runs first.
-        chunks: What `train_chunk` takes, one after the other.
+        chunks: The second argument of `train_chunk`, one after the other.
         train_chunk: (state, chunk) to the state after it and the losses of its steps.
-        validate: Weights to costs, whose sum over the last axis is what is compared. Default: None, the last weights
-            are kept.
-        validate_first: Whether the untrained weights are a choice, too. Default: False.
-        progress: Called with (steps done, mean of the latest losses).
+        validate: Weights to costs, which are compared by their sum over the last axis. Default: None, keep the last weights.
+        validate_first: Validate the untrained weights, too. Default: False.
+        progress: Called with (steps done, mean of the latest losses). Default: None.
 
     Returns:
         The weights, and the history.
@@ -166,7 +188,11 @@ def train(
         if validate is not None:
             costs = np.asarray(validate(state.weights))
             better = costs.sum(axis=-1) < best_cost
-            best = jax.tree.map(lambda new, old, b=better: _choose(b, new, old), state.weights, best)
+            best = jax.tree.map(
+                lambda new, old, b=better: jnp.where(b.reshape(*b.shape, *[1] * (new.ndim - b.ndim)), new, old),
+                state.weights,
+                best,
+            )
             best_cost, best_step = np.where(better, costs.sum(axis=-1), best_cost), np.where(better, steps, best_step)
             checks.append(costs)
             done.append(steps)
@@ -174,10 +200,6 @@ def train(
             progress(steps, float(losses[-1][..., -1].mean()))
     history = TrainingHistory(losses, np.array(done, int), checks, best_step)
     return (state.weights if validate is None else best), history
-
-
-def _choose(better: np.ndarray, new: Array, old: Array) -> Array:
-    return jnp.where(better.reshape(*better.shape, *[1] * (new.ndim - better.ndim)), new, old)
 
 
 def train_batches(
@@ -197,19 +219,18 @@ def train_batches(
         batches = schedule.indices[chunk], schedule.rates[chunk], jnp.asarray(first), jnp.asarray(count)
         state, values = _train_chunk(state, runs, problem, training, *batches)
         values = np.asarray(values)[:, :count]
-        _check_finite(values, first)
+        if not np.isfinite(values).all():
+            run, step = np.argwhere(~np.isfinite(values))[0]
+            which = f" of run {run}" if len(values) > 1 else ""
+            raise FloatingPointError(
+                f"the loss{which} became {values[run, step]} at step {first + step + 1}; use a smaller learning rate, or "
+                "scale the inputs."
+            )
         return state, values
 
-    def validate(weights):
-        assert validation is not None
-        return _validate(weights, runs.frozen, problem, validation)
-
-    def report(done, loss):
-        if progress is not None:
-            progress(done, schedule.steps, loss)
-
-    chunks = range(schedule.rates.shape[0])
-    return train(init_state(weights), chunks, train_chunk, None if validation is None else validate, progress=report)
+    validate = None if validation is None else lambda weights: _validate(weights, runs.frozen, problem, validation)
+    report = None if progress is None else lambda done, loss: progress(done, schedule.steps, loss)
+    return train(init_state(weights), range(schedule.rates.shape[0]), train_chunk, validate, progress=report)
 
 
 @eqx.filter_jit
@@ -219,7 +240,7 @@ def _train_chunk(states, runs: TrainingRuns, problem, training, indices, rates, 
     def one(state, run, indices, rates):
         def step(i, carry):
             state, losses = carry
-            data = training.batch(indices[i])
+            data = jax.tree.map(lambda leaf: leaf[indices[i]], training)
             key = jax.random.fold_in(run.keys, first + i)
 
             def loss(agent):
@@ -242,13 +263,3 @@ def _validate(weights, frozen, problem, validation: SolvedInstances):
         return jnp.mean(rollout_batch(eqx.combine(weights, frozen), problem, validation.instances).cost)
 
     return vmap_unless_single(one)(weights, frozen)[:, None] / jnp.mean(validation.oracles.cost)
-
-
-def _check_finite(values: np.ndarray, first_step: int) -> None:
-    if not np.isfinite(values).all():
-        run, step = np.argwhere(~np.isfinite(values))[0]
-        which = f" of run {run}" if len(values) > 1 else ""
-        raise FloatingPointError(
-            f"the loss{which} became {values[run, step]} at step {first_step + step + 1}. "
-            "Use a smaller learning rate, or scale the inputs."
-        )

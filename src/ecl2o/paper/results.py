@@ -191,7 +191,7 @@ def format_cells(row: StudyRow) -> tuple[str, ...]:
     error = "" if None in errors else format_spread(np.array(errors, float), 3)
     levels = ("p90", "p95", "p99", "p99.5")
     return (
-        row.unconverged.marked(row.label),
+        row.unconverged.mark(row.label),
         format_spread(row.over_seeds("average_cost"), 3),
         format_spread(row.over_seeds("competitive_ratio"), 2),
         *(format_number(float(np.mean([tail[level] for tail in tails])), 2) for level in levels),

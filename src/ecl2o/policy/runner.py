@@ -377,8 +377,8 @@ class BatchRunner(AbstractRunner):
         self._last = self._carried, safe
         self._carried, self._steps = carried, self._steps + 1
         self._front = self._read_front()
-        self._totals = self._totals + np.where(answered[:, None], self._front.bill, 0.0)
-        replaced = answered & (self._front.bill[:, 3] > 0) if self._is_screened else np.zeros_like(answered)
+        self._totals = self._totals + np.where(answered[:, None], self._front.costs, 0.0)
+        replaced = answered & (self._front.costs[:, 3] > 0) if self._is_screened else np.zeros_like(answered)
         self._report = BatchReport(answered, replaced, asked & ~answered)
         return self._front.action.copy()
 
@@ -462,22 +462,22 @@ class Runner(AbstractRunner):
         self._check_horizon()
         carried = self._compiled.advance(self._shared, self._carried, given)
         front = StepOutput.read(np.asarray(carried[0]), self._sizes, self._is_screened)
-        if not is_finite(front.action) or not is_finite(front.bill):
+        if not is_finite(front.action) or not is_finite(front.costs):
             raise FloatingPointError(explain_failed_step(given, front.context, self.policy.contract.plausible))
         self._last, self._last_info = (self._carried, given), None
         self._carried, self._front, self._steps = carried, front, self._steps + 1
-        self._totals = self._totals + front.bill
+        self._totals = self._totals + front.costs
         return front.action.copy()
 
     @property
     def replaced(self) -> bool:
         """Whether the last step used another context than the given one."""
-        return self._is_screened and bool(self._front.bill[3])
+        return self._is_screened and bool(self._front.costs[3])
 
     @property
     def is_unconverged(self) -> bool:
         """Whether the last step had a solve that did not converge."""
-        return bool(self._front.bill[2])
+        return bool(self._front.costs[2])
 
     @staticmethod
     def many(

@@ -1,12 +1,9 @@
 """Compile a stepper to functions of a few flat arrays, and estimate its memory from the traced programs.
 
-What a call costs is mostly the number of arrays that go in and out, not the arithmetic: a network behind the calibrator has
-dozens, and handing them over one by one takes three times as long as the step. So everything is packed into one vector for
-each dtype. What changes from step to step is *carried*; weights, problem and whatever an agent's `init` prepares once is
-*shared*, by all steps and all streams; the step's number, which most agents never read, is *idle* then and left out. Which is
-which is read off the traced program.
-
-Programs are made once for each structure and set of shapes, not for each policy: the numbers are arguments.
+The time of a call is mostly that of handing over arrays, of which a network behind the calibrator has dozens. So arrays are
+packed into one vector for each dtype. State that changes from step to step is *carried*. Weights, the problem and what `init`
+prepares once are *shared* by all steps and streams. The step's number is *idle*, and left out, if the agent never reads it.
+The traced program tells which is which. Programs are made once for each structure and set of shapes: numbers are arguments.
 """
 
 import dataclasses
@@ -26,25 +23,25 @@ from ecl2o.exceptions import MemoryLimitError
 from ecl2o.running.single_kernel_jit import fits_single_kernel, inner_jaxprs, jit_single_kernel
 from ecl2o.running.stepper import StepperState
 
-MOST_BYTES = 1 << 30  # of a stream's state, and of what any one operation of a step makes
+MOST_BYTES = 1 << 30  # of a stream's state, and of the output of any one operation of a step
 
 
 def check_stream_bytes(count: int, most: int = MOST_BYTES) -> None:
-    """Refuse a stream that takes so many bytes."""
+    """Raise MemoryLimitError if a stream needs more than `most` bytes."""
     if count > most:
         raise MemoryLimitError(
-            f"one stream would take {_told(count)} of memory, and at most {_told(most)} are allowed; the policy's windows, "
-            "periods, days or horizons are too long."
+            f"one stream may take at most {_format_bytes(most)} of memory, got {_format_bytes(count)}; shorten the policy's "
+            "windows, periods, days or horizons."
         )
 
 
 def count_bytes(arrays: Iterable[Any]) -> int:
-    """What arrays of these shapes and dtypes take."""
+    """Return the bytes of arrays of these shapes and dtypes."""
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
 
 
 def largest_allocation(program: jex.Jaxpr) -> int:
-    """The most bytes that any one operation of a traced program makes, in its loops and branches too.
+    """Return the most bytes that any one operation of a traced program outputs, in its loops and branches too.
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -56,12 +53,7 @@ def largest_allocation(program: jex.Jaxpr) -> int:
     return max([0, *made, *inside])
 
 
-def _told(count: int) -> str:
-    """A number of bytes for people.
-
-    >>> _told(1 << 25), _told(1 << 30), _told(8 * 10**15)
-    ('32 MiB', '1 GiB', '7450581 GiB')
-    """
+def _format_bytes(count: int) -> str:
     unit, size = ("GiB", 1 << 30) if count >= 1 << 30 else ("MiB", 1 << 20)
     return f"{count / size:.0f} {unit}"
 
@@ -76,84 +68,80 @@ Role = Literal["carried", "shared", "idle"]
 
 @dataclasses.dataclass(frozen=True)
 class RunShape:
-    """The sizes of a run: d, q, contexts in the history, and steps if their number is known."""
+    """The sizes of a run."""
 
-    dim: int
-    context_dim: int
-    seen: int
-    horizon: int | None
+    dim: int  # d
+    context_dim: int  # q
+    seen: int  # contexts in the history
+    horizon: int | None  # steps, if their number is known
 
 
 @dataclasses.dataclass(frozen=True)
 class StepFunctions:
-    """`begin(arrays, x0, history) -> (shared, carried)`, and `share(arrays) -> shared` for runs that have started;
-    `advance(shared, carried, context) -> carried`;
-    `inspect(shared, carried, context) -> Info`, what the agent says about that step, `play`, both in one: (carried, Info), and
-    `figures`, of what it says only its own figures, by name.
+    """The compiled functions of one stream, or of many. The first carried vector begins with `StepOutput`.
 
-    Of many streams those advance that are asked and have a finite answer: `advance(shared, carried, spare, contexts, asked) ->
-    (carried, advanced)`. The new vectors take the memory of the spare ones, which are lost: fresh memory for the state of many
-    streams costs more than their step. The first carried vector begins with `StepOutput`.
+    For many streams, `advance(shared, carried, spare, contexts, asked) -> (carried, advanced)` advances those that are asked
+    and have a finite result. The new vectors overwrite the spare ones: allocating memory takes longer than the step.
     """
 
-    begin: Callable[..., tuple[Vectors, Vectors]]
-    share: Callable[..., Vectors]
-    advance: Callable[..., Any]
-    inspect: Callable[..., Info]
-    play: Callable[..., tuple[Vectors, Info]]
-    figures: Callable[..., dict[str, Any]]
+    begin: Callable[..., tuple[Vectors, Vectors]]  # (arrays, x0, history) -> (shared, carried)
+    share: Callable[..., Vectors]  # (arrays) -> shared, for runs that have started
+    advance: Callable[..., Any]  # (shared, carried, context) -> carried
+    inspect: Callable[..., Info]  # (shared, carried, context) -> the agent's report on that step
+    play: Callable[..., tuple[Vectors, Info]]  # `advance` and `inspect` in one
+    figures: Callable[..., dict[str, Any]]  # (shared, carried, context) -> the arrays in the report's details, by name
 
 
 class StepOutput(NamedTuple):
-    """What the last step made, as the first carried vector tells it: the action, its hitting and switching cost, 1 if a solve did
-    not converge; and, where contexts are screened, 1 if this one was replaced, and the context that was used.
-    """
+    """The result of the last step, read from the first carried vector."""
 
     action: np.ndarray
-    bill: np.ndarray
-    context: np.ndarray | None
+    costs: (
+        np.ndarray
+    )  # hitting, switching, 1 if a solve did not converge; if contexts are screened, 1 if it was replaced
+    context: np.ndarray | None  # the context that was used, if contexts are screened
 
     @classmethod
     def read(cls, vector: np.ndarray, sizes: RunShape, screened: bool) -> "StepOutput":
-        """From the first carried vector, of one stream or of many."""
+        """Read it from the first carried vector, of one stream or of many."""
         start, stop = sizes.dim, sizes.dim + cls.costs_length(screened)
         context = vector[..., stop : stop + sizes.context_dim] if screened else None
         return cls(vector[..., :start], vector[..., start:stop], context)
 
     @staticmethod
     def costs_length(screened: bool) -> int:
-        """How many costs and flags there are."""
+        """Return the number of costs and flags."""
         return 4 if screened else 3
 
     @classmethod
     def length(cls, sizes: RunShape, screened: bool) -> int:
-        """How many numbers it has."""
+        """Return the number of entries in the vector."""
         return sizes.dim + cls.costs_length(screened) + (sizes.context_dim if screened else 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStepper:
-    """A policy's step for one stream, whose vectors are `carried`; and for many at once, where every argument but the shared ones
-    has a leading axis: `streams(None)` for streams of one policy; `streams(0)` for streams that have a policy each, where shared
-    ones and the stepper's arrays have it too. `step_bytes` is the most that one operation of a step makes; 0 where it was not
-    traced, but was when the program was first made.
+    """A policy's step, compiled for one stream and for many.
+
+    For many streams all arguments but the shared ones have a leading axis. `streams(None)` is for streams of one policy;
+    `streams(0)` for streams with a policy each, where shared vectors and the stepper's arrays have that axis too.
     """
 
     one: StepFunctions
-    carried: tuple[Spec, ...]
+    carried: tuple[Spec, ...]  # the shapes of one stream's carried vectors
     streams: Callable[[int | None], StepFunctions]
-    step_bytes: int = 0
+    step_bytes: int = 0  # the largest allocation of a step; 0 if loaded from a cache of compiled programs
 
 
 @dataclasses.dataclass(frozen=True)
 class VectorLayout:
-    """How arrays of these shapes and dtypes lie in vectors; the first vector begins with the first array."""
+    """The positions of arrays in vectors, one for each dtype; the first vector begins with the first array."""
 
     specs: tuple[Spec, ...]
 
     @functools.cached_property
     def vectors(self) -> list[list[int]]:
-        """The arrays in each vector, by their number."""
+        """The numbers of the arrays in each vector."""
         found: dict[Any, list[int]] = {}
         for number, spec in enumerate(self.specs):
             alone = number if math.prod(spec.shape) >= _LARGE else None
@@ -162,18 +150,18 @@ class VectorLayout:
 
     @property
     def vector_specs(self) -> tuple[Spec, ...]:
-        """The vectors' lengths and dtypes."""
+        """The lengths and dtypes of the vectors."""
         lengths = [sum(math.prod(self.specs[number].shape) for number in vector) for vector in self.vectors]
         kinds = [self.specs[vector[0]].dtype for vector in self.vectors]
         return tuple(Spec((length,), kind) for length, kind in zip(lengths, kinds, strict=True))
 
     def pack(self, arrays: Sequence[Any]) -> Vectors:
-        """Arrays to vectors."""
+        """Pack arrays into vectors."""
         flat = [jnp.ravel(array) for array in arrays]
         return tuple(jnp.concatenate([flat[number] for number in vector]) for vector in self.vectors)
 
     def unpack(self, vectors: Vectors) -> list[Any]:
-        """Vectors to arrays."""
+        """Cut vectors into arrays."""
         arrays: list[Any] = [None] * len(self.specs)
         for numbers, vector in zip(self.vectors, vectors, strict=True):
             start = 0
@@ -214,42 +202,43 @@ def _program(structure, is_array, constants, specs, sizes: RunShape, dtype: np.d
 
     x0, history = Spec((sizes.dim,), dtype), Spec((sizes.seen, sizes.context_dim), dtype)
     context = Spec((sizes.context_dim,), dtype)
-    begin, state = _traced(to_begin, specs, x0, history)
+    begin_jaxpr, begin, state = _trace(to_begin, specs, x0, history)
     check_stream_bytes(count_bytes(jax.tree.leaves(state)))  # before the step is traced, which may make tables as long
-    step, outputs = _traced(to_step, specs, state, context)
-    step_bytes = largest_allocation(step.jaxpr)
+    step_jaxpr, step, outputs = _trace(to_step, specs, state, context)
+    step_bytes = largest_allocation(step_jaxpr)
     check_stream_bytes(step_bytes)
     state_specs, state_structure = jax.tree.flatten(state)
-    _refuse_change(state, outputs[0])
-    roles = _roles(begin.jaxpr, step.jaxpr, len(specs), len(state_specs))
+    if not eqx.tree_equal(state, outputs[0]):
+        raise TypeError("a step must return a state of the same structure, shapes and dtypes as it was given.")
+    roles = _roles(begin_jaxpr, step_jaxpr, len(specs), len(state_specs))
 
     def having(role: str, leaves):
         return [leaf for leaf, its in zip(leaves, roles, strict=True) if its == role]
 
-    # The action is the state's first leaf; the bill comes after it, so that one slice holds both (`StepOutput`).
+    # The action is the state's first leaf; the costs come after it, so that one slice holds both (`StepOutput`).
     screened = state.screen is not None
-    bill = [Spec((), dtype)] * 3 + ([Spec((), dtype), context] if screened else [])
+    cost_specs = [Spec((), dtype)] * 3 + ([Spec((), dtype), context] if screened else [])
     shared_packing = VectorLayout((*specs, *having("shared", state_specs)))
-    carried_packing = VectorLayout((x0, *bill, *having("carried", state_specs)[1:]))
+    carried_packing = VectorLayout((x0, *cost_specs, *having("carried", state_specs)[1:]))
 
     def pack_carried(state, costs):
         action, *rest = having("carried", jax.tree.leaves(state))
         return carried_packing.pack([action, *costs, *rest])
 
-    def packed_shared(arrays, state):
+    def pack_shared(arrays, state):
         return shared_packing.pack([*arrays, *having("shared", jax.tree.leaves(state))])
 
-    def share(arrays):  # no start decides what is shared, so that none need be made
-        return packed_shared(arrays, begin(arrays, *(jnp.zeros(spec.shape, dtype) for spec in (x0, history))))
+    def share(arrays):  # shared arrays do not depend on the start
+        return pack_shared(arrays, begin(arrays, *(jnp.zeros(spec.shape, dtype) for spec in (x0, history))))
 
     def packed_begin(arrays, x0, history):
         state = begin(arrays, x0, history)
-        return packed_shared(arrays, state), pack_carried(state, [jnp.zeros(spec.shape, dtype) for spec in bill])
+        return pack_shared(arrays, state), pack_carried(state, [jnp.zeros(spec.shape, dtype) for spec in cost_specs])
 
     def packed_step(shared, carried, context):
         known = shared_packing.unpack(shared)
         action, *rest = carried_packing.unpack(carried)
-        kept, changing = iter(known[len(specs) :]), iter([action, *rest[len(bill) :]])
+        kept, changing = iter(known[len(specs) :]), iter([action, *rest[len(cost_specs) :]])
         found = {"shared": kept.__next__, "carried": changing.__next__}
         leaves = [
             jnp.zeros(spec.shape, spec.dtype) if role == "idle" else found[role]()
@@ -292,41 +281,25 @@ def _program(structure, is_array, constants, specs, sizes: RunShape, dtype: np.d
             jax.jit(jax.vmap(figures, axes)),
         )
 
-    jit = jit_single_kernel if fits_single_kernel(step.jaxpr) else jax.jit
+    jit = jit_single_kernel if fits_single_kernel(step_jaxpr) else jax.jit
     one = StepFunctions(
         jax.jit(packed_begin), jax.jit(share), jit(advance), jit(inspect), jit(packed_step), jit(figures)
     )
     return CompiledStepper(one, carried_packing.vector_specs, of_streams, step_bytes)
 
 
-class _Traced:
-    """A function as the program that it is: the agent's own code runs once, whatever is then compiled of it."""
-
-    def __init__(self, closed: Any, outputs: Any):
-        self.jaxpr, self._run, self._structure = closed.jaxpr, jex.jaxpr_as_fun(closed), jax.tree.structure(outputs)
-
-    def __call__(self, *arguments: Any) -> Any:
-        return jax.tree.unflatten(self._structure, self._run(*jax.tree.leaves(arguments)))
-
-
-def _traced(function: Callable, *specs: Any) -> tuple[_Traced, Any]:
-    """The program of a function of arrays such as these, and what its outputs are."""
+def _trace(function: Callable, *specs: Any) -> tuple[jex.Jaxpr, Callable[..., Any], Any]:
+    """Run the agent's own code once; return its program, the program as a function, and the specs of its outputs."""
     closed, outputs = jax.make_jaxpr(function, return_shape=True)(*specs)
-    return _Traced(closed, outputs), outputs
-
-
-def _refuse_change(before, after) -> None:
-    """Refuse a state that changes its structure, shapes or dtypes."""
-    (leaves, structure), (new_leaves, new_structure) = jax.tree.flatten(before), jax.tree.flatten(after)
-    same = [(a.shape, a.dtype) == (b.shape, b.dtype) for a, b in zip(leaves, new_leaves, strict=False)]
-    if structure != new_structure or not all(same):
-        raise TypeError("a step must return a state of the same structure, shapes and dtypes as it was given.")
+    run, structure = jex.jaxpr_as_fun(closed), jax.tree.structure(outputs)
+    return closed.jaxpr, lambda *arguments: jax.tree.unflatten(structure, run(*jax.tree.leaves(arguments))), outputs
 
 
 def _roles(traced_begin, traced_step, given_first: int, count: int) -> list[Role]:
-    """What each of `count` leaves of the state is: shared if no step changes it and no start decides it, carried otherwise.
+    """Return the role of each of `count` leaves of the state, which come after `given_first` other arrays in both programs.
 
-    The step's number is idle if only the next number depends on it. Both programs are given so many other arrays first.
+    A leaf is shared if it does not depend on the start and no step changes it. The step's number is idle if only the next
+    number depends on it.
     """
     given = traced_step.invars[given_first : given_first + count]
     decided = _reached(traced_begin, traced_begin.invars[given_first:])
@@ -343,7 +316,7 @@ def _roles(traced_begin, traced_step, given_first: int, count: int) -> list[Role
 
 
 def _reached(jaxpr, sources) -> list[bool]:
-    """Which outputs of a traced program depend on these inputs."""
+    """Return which outputs of a traced program depend on these inputs."""
     reached = set(sources)
     for equation in jaxpr.eqns:
         if any(not isinstance(v, jex.Literal) and v in reached for v in equation.invars):

@@ -21,10 +21,10 @@ Tree = TypeVar("Tree")
 def vmap_unless_single(
     function: Callable[..., Any], in_axes: tuple[int | None, ...] | None = None
 ) -> Callable[..., Any]:
-    """`jax.vmap` over leading axes, which leaves out an axis of one: a map around a loop takes as long to trace as the loop.
+    """Map a function over leading axes as `jax.vmap` does, but call it directly on an axis of one, which traces faster.
 
     Args:
-        function: of trees of arrays.
+        function: Of trees of arrays.
         in_axes: 0 for each argument with the axis, None for those without it. Default: all have it.
     """
 
@@ -61,11 +61,11 @@ def rollout(
     Works in the precision of `instance.x0`, and can be jitted, vmapped and differentiated.
 
     Args:
-        agent: who decides.
-        problem: what is decided.
-        instance: one instance; for a set use `jax.vmap`.
-        forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the future.
-        key: for forecasters that draw noise.
+        agent: The agent to run.
+        problem: Its costs and action set.
+        instance: One instance; for a set use `jax.vmap`.
+        forecaster: For agents with a lookahead. Default: `forecasters.Exact()`, which knows the future.
+        key: For forecasters that draw noise. Default: None.
 
     Returns:
         Actions (T, d), costs (T,), and the agent's report on each step.
@@ -80,22 +80,25 @@ def rollout(
     >>> [round(float(x), 4) for x in run.actions.ravel()]
     [1.0, 1.6667]
     """
+    _check(agent, problem, instance)
+    return _rollout(agent, problem, instance, Exact() if forecaster is None else forecaster, key)
+
+
+def _check(agent: AbstractAgent, problem: Problem, instance: Instance) -> None:
     problem.check(instance)
     agent.check(problem, Start(instance.x0, instance.past, instance.horizon))
-    return _rollout(agent, problem, instance, Exact() if forecaster is None else forecaster, key)
 
 
 @eqx.filter_jit
 def _rollout(agent, problem, instance, forecaster, key):
     agent, problem, forecaster = cast_floats((agent, problem, forecaster), instance.x0.dtype)
-    stepper = Stepper(agent, problem, _read(forecaster, instance, agent.lookahead, key))
+    stepper = Stepper(agent, problem, _prepare(forecaster, instance, agent.lookahead, key))
     state = stepper.init(Start(instance.x0, instance.past, instance.horizon))
     _, steps = jax.lax.scan(lambda state, context: stepper.step(state, context), state, instance.contexts)
     return Trajectory(steps.action, steps.hitting, steps.switching, steps.info.advice, steps.info.converged, steps.info)
 
 
-def _read(forecaster, instance, window, key):
-    """The forecaster as a stepper takes it: one that knows the future has read the instance."""
+def _prepare(forecaster, instance, window, key):
     if window == 0 or isinstance(forecaster, AbstractCausalForecaster):
         return forecaster
     if isinstance(forecaster, AbstractClairvoyantForecaster):
@@ -106,20 +109,30 @@ def _read(forecaster, instance, window, key):
 def rollout_batch(
     agent: AbstractAgent, problem: Problem, instances: Instance, agent_axes: PyTree[int | None] = None
 ) -> Trajectory:
-    """Run a batch of instances: what `jax.vmap` of `rollout` gives, laid out for training.
+    """Run the agent through a batch of instances, as `jax.vmap` of `rollout` does, but faster to train through.
 
-    The loop over time is outside and the map over instances inside, with the instance axis last, so that the features of a
-    network are rows and its layers are products of a weight matrix with a matrix of instances. On CPU that is about twice as
-    fast, forward and backward, as a map around the loop. Agents with a lookahead take the map around the loop.
+    The map over instances is inside the loop over time, with the instance axis last: layers of a network become products of
+    matrices, about twice as fast on a CPU, forward and backward. Agents with a lookahead take the map around the loop.
 
     Args:
-        agent: who decides.
-        problem: what is decided.
-        instances: with a leading axis: x0 (n, d), contexts (n, T, q), history (n, H, q).
-        agent_axes: the axes of those leaves of the agent that differ by instance, as in `jax.vmap`. Default: none do.
+        agent: The agent to run.
+        problem: Its costs and action set.
+        instances: With a leading axis: x0 (n, d), contexts (n, T, q), history (n, H, q).
+        agent_axes: The axes of the agent's leaves that differ by instance, as in `jax.vmap`. Default: None, none do.
 
     Returns:
         The runs, with a leading axis.
+
+    Raises:
+        ValueError: A concrete value of the agent is out of range.
+
+    >>> from ecl2o.agents import Greedy
+    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
+    >>> rollout_batch(
+    ...     Greedy(), problem, Instance(x0=[[0.0], [1.0]], contexts=[[[3.0]], [[4.0]]])
+    ... ).actions.ravel().tolist()
+    [1.0, 2.0]
     """
     if agent.lookahead:
         return jax.vmap(lambda a, s: rollout(a, problem, s), in_axes=(agent_axes, 0))(agent, instances)
@@ -165,20 +178,29 @@ def rollout_days(
     The agent restarts every day on the last H contexts before that day.
 
     Args:
-        agent: who decides.
-        problem: what is decided.
+        agent: The agent to run.
+        problem: Its costs and action set.
         x0: (d,), the action in force before the first day.
         days: (n, T, q), consecutive days.
-        history: (H, q), the contexts before the first day. Default: none, on any day.
-        forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the day's future.
-        key: for forecasters that draw noise; each day has its own.
+        history: (H, q), the contexts before the first day. Default: None, there are none on any day.
+        forecaster: For agents with a lookahead. Default: `forecasters.Exact()`, which knows the day's future.
+        key: For forecasters that draw noise; folded with the number of each day. Default: None.
 
     Returns:
         The runs with a leading day axis, and the x0 of each day (n, d).
+
+    Raises:
+        ValueError: Problem, agent and days do not fit each other, or a concrete value is out of range.
+
+    >>> from ecl2o.agents import Greedy
+    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
+    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
+    >>> runs, starts = rollout_days(Greedy(), problem, jnp.zeros(1), jnp.full((2, 1, 1), 3.0))
+    >>> starts.ravel().tolist()
+    [0.0, 1.0]
     """
     first = Instance(x0, to_host(days)[0], history)
-    problem.check(first)
-    agent.check(problem, Start(first.x0, first.past, first.horizon))
+    _check(agent, problem, first)
     return _rollout_days(agent, problem, first, to_device(days).astype(first.x0.dtype), forecaster, key)
 
 
@@ -209,24 +231,12 @@ def stream_days(
 ) -> tuple[Trajectory, Float[Array, "n d"]]:
     """Run an agent through consecutive days as one long run, as the streaming runner does.
 
-    What promises for a day, or was trained on days, goes in `agents.Periodic`.
-
-    Args:
-        agent: who decides.
-        problem: what is decided.
-        x0: (d,), the action in force before the first day.
-        days: (n, T, q), consecutive days.
-        history: (H, q), the contexts before the first day. Default: none.
-        forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the future.
-        key: for forecasters that draw noise.
-
-    Returns:
-        The runs with a leading day axis, and the x0 of each day (n, d).
+    Wrap an agent that promises for a day, or was trained on days, in `agents.Periodic`. Arguments, result and errors are
+    those of `rollout_days`; the one `key` serves all days.
     """
     n, T, q = days.shape
     whole = Instance(x0, to_host(days).reshape(n * T, q), history)
-    problem.check(whole)
-    agent.check(problem, Start(whole.x0, whole.past, whole.horizon))
+    _check(agent, problem, whole)
     return _stream_days(agent, problem, whole, n, forecaster, key)
 
 
@@ -236,6 +246,6 @@ def _stream_days(agent, problem, whole, n, forecaster, key):
 
 
 def split_by_day(run: Trajectory, x0: Float[Array, " d"], days: int) -> tuple[Trajectory, Float[Array, "n d"]]:
-    """Cut a run into its days; return them and the x0 of each."""
+    """Split a run into its days; return them and the x0 of each."""
     runs = jax.tree.map(lambda leaf: leaf.reshape(days, -1, *leaf.shape[1:]), run)
     return runs, jnp.concatenate([x0[None], runs.actions[:-1, -1]])

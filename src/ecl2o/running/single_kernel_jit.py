@@ -1,12 +1,9 @@
-"""A small program compiled to one kernel, where JAX on a CPU would run it as a hundred.
+"""Compile a small program to one CPU kernel.
 
-XLA's runtime launches a kernel for every fused group of operations, on several threads if there are enough of them. For a step of
-a few thousand operations that costs several times the arithmetic, and on a busy machine milliseconds, whenever a thread is
-handed something and has to wait for its turn. A call that carries the attributes below is compiled to a single kernel, which
-runs in the thread that asks.
-
-XLA uses them itself for small loops; they are not documented, and change no result: where XLA does not know them, the program
-runs as it otherwise would.
+XLA's runtime launches a kernel for every fused group of operations, on several threads if there are enough of them. For a step
+of a few thousand operations that costs several times the arithmetic, and milliseconds on a busy machine. A call with the
+attributes below is compiled to a single kernel, which runs in the calling thread. XLA uses them itself for small loops. They
+are not documented; an XLA that does not know them runs the program as usual, with the same results.
 """
 
 import math
@@ -19,7 +16,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 _ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
 
-# What one kernel can consist of. The rest (factorisations, sorting, scattering, callbacks) asks XLA's runtime for something.
+# What one kernel can consist of. The rest (factorisations, sorting, scattering, callbacks) calls XLA's runtime.
 _ARITHMETIC = (
     "abs add and ceil clamp convert_element_type cos div eq erf exp expm1 floor ge gt integer_pow is_finite le log log1p "
     "logistic lt max min mul ne neg not or pow rem round rsqrt select_n sign sin sqrt square sub tanh xor"
@@ -39,12 +36,11 @@ _MOST_REDUCED = 1 << 12  # numbers, less one, that become fewer; but a matrix ti
 
 
 def fits_single_kernel(program: jex.Jaxpr) -> bool:
-    """Whether all of a traced program can be compiled to one kernel, and this is a CPU.
-
-    >>> fits_single_kernel(jax.make_jaxpr(jax.numpy.sum)(jax.numpy.ones(5000)).jaxpr)
-    False
+    """Return whether this is a CPU and all of a traced program can be compiled to one kernel.
 
     >>> import jax.numpy as jnp
+    >>> fits_single_kernel(jax.make_jaxpr(jnp.sum)(jnp.ones(5000)).jaxpr)
+    False
     >>> fits_single_kernel(jax.make_jaxpr(lambda x: x / jnp.sum(x))(jnp.ones(3)).jaxpr)
     True
     >>> fits_single_kernel(jax.make_jaxpr(jnp.sort)(jnp.ones(3)).jaxpr)
@@ -54,7 +50,7 @@ def fits_single_kernel(program: jex.Jaxpr) -> bool:
 
 
 def jit_single_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.jit`, for a function that fits one kernel."""
+    """Compile a function that fits one kernel."""
     inner = jax.jit(function)
 
     def called(*arguments):
@@ -78,7 +74,7 @@ def _is_small(equation: jex.JaxprEqn) -> bool:
     given: list[Any] = [each.aval for each in equation.invars]
     made: list[Any] = [each.aval for each in equation.outvars]
     if name in _CONTROL.split():
-        return True  # what is inside is asked by itself
+        return True  # the programs inside are checked by themselves
     if any(math.prod(out.shape) * out.dtype.itemsize > _MOST_MADE for out in made):
         return False
     reduces = name in _REDUCTION.split() and (name != "dot_general" or made[0].shape == ())
@@ -86,12 +82,10 @@ def _is_small(equation: jex.JaxprEqn) -> bool:
 
 
 def inner_jaxprs(parameters: dict[str, Any]) -> list[jex.Jaxpr]:
-    """The programs that an operation runs: branches, bodies, called functions."""
-    leaves = jax.tree.leaves(
-        list(parameters.values()), is_leaf=lambda leaf: isinstance(leaf, jex.Jaxpr | jex.ClosedJaxpr)
-    )
-    return [leaf.jaxpr if isinstance(leaf, jex.ClosedJaxpr) else leaf for leaf in leaves if _is_program(leaf)]
+    """Return the programs that an operation runs: branches, bodies, called functions."""
 
+    def is_program(leaf: Any) -> bool:
+        return isinstance(leaf, jex.Jaxpr | jex.ClosedJaxpr)
 
-def _is_program(leaf: Any) -> bool:
-    return isinstance(leaf, jex.Jaxpr | jex.ClosedJaxpr)
+    leaves = jax.tree.leaves(list(parameters.values()), is_leaf=is_program)
+    return [leaf.jaxpr if isinstance(leaf, jex.ClosedJaxpr) else leaf for leaf in leaves if is_program(leaf)]

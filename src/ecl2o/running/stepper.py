@@ -20,8 +20,8 @@ class Step(eqx.Module):
         action: (d,), x_t.
         hitting: f(x_t, y_t).
         switching: c(x_t, x_{t-1}).
-        info: what the agent says about it.
-        screened: (q,), which numbers of the context were replaced. Default: nothing is screened.
+        info: The agent's report.
+        screened: (q,), which numbers of the context were replaced. Default: None, contexts are not screened.
     """
 
     action: Float[Array, " d"]
@@ -32,7 +32,7 @@ class Step(eqx.Module):
 
 
 class StepperState(NamedTuple):
-    """What goes on from step to step: the action in force, the number of steps made and to be made, and what is remembered."""
+    """What carries over from step to step: the action in force, the step, the horizon, and the memory of each part."""
 
     action: Float[Array, " d"]
     step: Int[Array, ""]
@@ -45,15 +45,16 @@ class StepperState(NamedTuple):
 class Stepper(eqx.Module):
     """An agent on a problem, one context at a time.
 
-    A pure function of its state, so that a roll-out scans it, sets and streams of instances map it, and the streaming runner
-    compiles it once.
+    `init` and `step` are pure functions: `rollout` scans them, batches map them, and the streaming runner compiles them once.
 
     Args:
-        agent: who decides.
-        problem: what is decided.
-        forecaster: asked only by agents with a lookahead. It knows the past only, or it has read its instance
-            (`AbstractClairvoyantForecaster.prepare`).
+        agent: The agent to run.
+        problem: Its costs and action set.
+        forecaster: For agents with a lookahead: a causal one, or a clairvoyant one after `prepare`. Default: None.
         screen: Replaces implausible contexts before agent, forecaster and costs see them. Default: None.
+
+    Raises:
+        NotApplicableError: The agent has a lookahead, and the forecaster is missing or not prepared.
 
     >>> import jax.numpy as jnp
     >>> from ecl2o.agents import Greedy
@@ -73,19 +74,23 @@ class Stepper(eqx.Module):
     def __check_init__(self):
         usable = isinstance(self.forecaster, AbstractCausalForecaster | AbstractPreparedForecast)
         if isinstance(self.agent, AbstractAgent) and self.agent.lookahead > 0 and not usable:
-            given = (
-                "none was given" if self.forecaster is None else f"{type(self.forecaster).__name__} knows the future"
-            )
+            given = "none" if self.forecaster is None else type(self.forecaster).__name__
             raise NotApplicableError(
                 f"{type(self.agent).__name__} looks {self.agent.lookahead} contexts ahead and needs a forecaster that knows "
-                f"only the past, but {given}; use a causal one, for example forecasters.Persistence()."
+                f"only the past, got {given}; use a causal one, for example forecasters.Persistence()."
             )
 
     def init(self, start: Start) -> StepperState:
-        """The state before the first step."""
+        """Return the state before the first step.
+
+        Raises:
+            ValueError: A concrete number of the agent is out of its range (`AbstractAgent.check`).
+            NotApplicableError: Agent, problem and start do not fit each other.
+        """
+        self.agent.check(self.problem, start)
         screened, memory = None, None
         if self.screen is not None:
-            screened, past, _ = self.screen.past(start.history)
+            screened, past, _ = self.screen.scan(start.history)
             start = Start(start.x0, past, start.horizon)
         if self.agent.lookahead > 0 and isinstance(self.forecaster, AbstractCausalForecaster):
             memory = self.forecaster.init(start.history, self.agent.lookahead)
@@ -94,7 +99,7 @@ class Stepper(eqx.Module):
         return StepperState(start.x0, jnp.zeros((), int), horizon, state, memory, screened)
 
     def step(self, state: StepperState, context: Float[Array, " q"]) -> tuple[StepperState, Step]:
-        """See a context, act, and compute the costs."""
+        """Act on a context; return the new state, and the step with its costs."""
         screen, replaced = None, None
         if self.screen is not None:
             assert state.screen is not None
@@ -104,12 +109,11 @@ class Stepper(eqx.Module):
         observation = Observation(context, state.action, state.step, remaining, forecast)
         inner, action, info = self.agent.step(self.problem, state.agent, observation)
         costs = self.problem.hitting(action, context), self.problem.switching(action, state.action)
-        return StepperState(action, state.step + 1, state.horizon, inner, memory, screen), Step(
-            action, *costs, info, replaced
-        )
+        after = StepperState(action, state.step + 1, state.horizon, inner, memory, screen)
+        return after, Step(action, *costs, info, replaced)
 
     def _forecast(self, state: StepperState, context: Float[Array, " q"]) -> tuple[Any, Float[Array, "w q"] | None]:
-        """The forecaster's memory after this context, and its predictions; None for agents without a lookahead."""
+        """Return the forecaster's memory after this context, and its forecast if the agent has a lookahead."""
         if self.agent.lookahead == 0:
             return state.forecaster, None
         if isinstance(self.forecaster, AbstractPreparedForecast):

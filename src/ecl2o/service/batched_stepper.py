@@ -181,8 +181,8 @@ class BatchedStepper:
         after = [np.asarray(vector) for vector in carried]
         packed = np.concatenate([vector.view(np.uint8).reshape(BATCH_SIZE, -1) for vector in after], axis=1)
         front = StepOutput.read(after[0], self._sizes, self.plausible is not None)
-        finite: Any = np.isfinite(np.hstack([front.action, front.bill])).all(axis=1)
-        actions, costs = front.action.tolist(), front.bill.tolist()
+        finite: Any = np.isfinite(np.hstack([front.action, front.costs])).all(axis=1)
+        actions, costs = front.action.tolist(), front.costs.tolist()
         contexts_used = None if front.context is None else front.context.tolist()
         known = [[entry if math.isfinite(entry) else None for entry in row] for row in np.asarray(figures).tolist()]
         outcomes = []
