@@ -9,7 +9,7 @@ import scipy.linalg
 
 import ecl2o as ec
 from ecl2o.evaluation import metrics
-from ecl2o.evaluation.adversary import _direction
+from ecl2o.evaluation.certify import _direction
 from ecl2o.problem import LinearSwitching
 from matrices import spd
 from toy_agent import StatelessAgent

@@ -147,7 +147,7 @@ def test_a_ratio_below_the_floor_gives_no_gradient(setting):
     ("make", "message"),
     [
         (lambda: ec.AuthorsLoss(weight=1.5), "weight must .*1.5"),
-        (lambda: ec.AuthorsLoss(min_cr=-1.0), "min_cr must not be negative, got -1.0"),
+        (lambda: ec.AuthorsLoss(min_cr=-1.0), "min_cr must .*-1"),
         (
             lambda: ec.AuthorsLoss(cost_scale=0.0),
             "cost_scale must be 'oracle', 'instance' or a positive number, got 0.0",

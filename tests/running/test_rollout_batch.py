@@ -10,7 +10,8 @@ import pytest
 
 import ecl2o as ec
 from conformance.registry import CASES, HORIZON
-from ecl2o.running import rollout_batch
+from ecl2o.agents import Start
+from ecl2o.running import Stepper, rollout_batch
 
 
 @functools.cache
@@ -101,3 +102,16 @@ def test_an_agent_may_differ_by_instance(advisor):
 def test_a_set_works_in_the_precision_of_x0():
     instances = jax.tree.map(lambda leaf: leaf.astype("float32"), instances_of(1, 0))
     assert eqx.filter_jit(rollout_batch)(ec.MLAROBD(mlp(1)), problem_of(1), instances).actions.dtype == np.float32
+
+
+def test_trust_out_of_range_is_refused_where_it_is_concrete():
+    """As after an optimiser's step on all leaves: `eqx.tree_at` does not check."""
+    spoiled = eqx.tree_at(lambda a: a.trust, ec.MLAROBD(ec.Greedy()), jnp.asarray(-0.5))
+    problem, instances = problem_of(1), instances_of(1, 0)
+    with pytest.raises(ValueError, match=r"-0\.5"):
+        rollout_batch(spoiled, problem, instances)
+    with pytest.raises(ValueError, match=r"-0\.5"):
+        Stepper(spoiled, problem).init(Start(jnp.zeros(1), jnp.zeros((0, 1))))
+    looking = eqx.tree_at(lambda a: a.trust, ec.MLAROBD(ec.RHC(2)), jnp.asarray(-0.5))
+    with pytest.raises(ValueError, match=r"-0\.5"):
+        rollout_batch(looking, problem, instances)

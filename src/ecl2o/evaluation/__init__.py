@@ -1,4 +1,4 @@
-"""How well it went: metrics, daily scores, comparison tables, certificates, and how far apart sets of days are.
+"""Evaluation: metrics, daily scores, comparison tables, certificates, and distances between sets of days.
 
 Knows how agents are run; knows nothing of training, files or data.
 """

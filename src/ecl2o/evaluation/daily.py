@@ -1,8 +1,7 @@
-"""Continuous testing, scored: an agent day after day beside the oracle (docs/reproduction.md).
+"""Score an agent day after day, relative to the oracle (docs/reproduction.md).
 
-Costs are divided by one unit: in the paper's studies the mean daily cost of the daily oracle, which runs continuously in the
-same way; for one's own series that of the optimum of all days together, so that 1 is the optimum.
-Ratios are by day, against the oracle from the *same* x_0 (erratum E22).
+The unit of cost is the mean daily cost of the daily oracle in the paper's studies, and that of the optimum of all days
+together for one's own series, so that 1 is the optimum. Daily ratios are to the oracle from the *same* x_0 (erratum E22).
 """
 
 import dataclasses
@@ -26,19 +25,16 @@ from ecl2o.running.rollout import split_by_day
 
 
 class TestDays(eqx.Module):
-    """Consecutive days, what is known before them, and the daily oracle's cost: the same for all agents.
-
-    Figures are invalid if the oracle did not converge.
+    """Consecutive days, the history before them, and the oracle's costs: the same for all agents.
 
     Args:
-        problem: what is decided.
+        problem: Costs and action set.
         x0: (d,), the action in force before the first day.
         days: (n, T, q), consecutive days.
-        history: (H, q), the contexts before the first day; None: there are none.
+        history: (H, q), the contexts before the first day, or None.
         oracle_cost: (n,), the daily oracle's cost, made by `TestDays.of`.
-        oracle_unconverged: its steps that did not converge. Default: none.
-        whole_span_optimum: the optimum of all days as one run, cut into days, if it is the unit of cost.
-            Default: the daily oracle is the unit.
+        whole_span_optimum: The optimum of all days as one run, split into days, if it is the unit of cost. Default: None,
+            the daily oracle is the unit.
     """
 
     __test__ = False  # pytest collects classes by this prefix
@@ -48,12 +44,15 @@ class TestDays(eqx.Module):
     days: Float[Array, "n T q"]
     history: Float[Array, "H q"] | None
     oracle_cost: Float[Array, " n"]
-    oracle_unconverged: UnconvergedCounts = UnconvergedCounts()
     whole_span_optimum: Trajectory | None = None
 
     @classmethod
     def of(cls, problem: Problem, x0, days, history=None) -> "TestDays":
-        """Run the daily oracle once."""
+        """Return test days with the daily oracle as the unit of cost.
+
+        Raises:
+            ValueError: A cost is not finite.
+        """
         problem, x0, days = strip_weak_types(problem), to_device(x0), to_device(days)
         runs, _ = oracle_days(problem, x0, days)
         cost = concrete_value(runs.cost)
@@ -62,13 +61,11 @@ class TestDays(eqx.Module):
                 f"the costs of these days are not finite (contexts of up to {np.abs(days).max():g}); use another unit."
             )
         past = None if history is None else to_device(history)
-        return cls(problem, x0, days, past, runs.cost, UnconvergedCounts.count(runs.converged, runs.converged))
+        return cls(problem, x0, days, past, runs.cost)
 
     @classmethod
     def with_whole_span_optimum(cls, problem: Problem, x0, days, history=None) -> "TestDays":
         """Return test days with the optimum of the whole span as the unit of cost, so that 1 is the optimum.
-
-        It does not depend on where days begin, and hardly on the first and the last of them.
 
         >>> from ecl2o.problem import Mahalanobis, SquaredTracking
         >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -85,17 +82,17 @@ class TestDays(eqx.Module):
 
     @property
     def unit(self) -> Float[Array, " n"]:
-        """What each day costs in the run whose mean daily cost is the unit."""
+        """The cost of each day in the run whose mean daily cost is the unit."""
         return self.oracle_cost if self.whole_span_optimum is None else self.whole_span_optimum.cost
 
     def with_history(self, steps: int) -> "TestDays":
-        """The same days with only the last so many contexts before them."""
+        """Return the same days with at most the last `steps` contexts of the history."""
         if self.history is None or len(self.history) <= steps:
             return self
         return dataclasses.replace(self, history=to_device(to_host(self.history)[len(self.history) - steps :]))
 
     def starts_of(self, runs: Trajectory) -> Float[np.ndarray, "n d"]:
-        """The x0 of each day of a run through the days."""
+        """Return the x0 of each day of a run through the days."""
         return np.concatenate([np.asarray(self.x0)[None], np.asarray(runs.actions)[:-1, -1]])
 
 
@@ -103,17 +100,18 @@ _by_day = eqx.filter_jit(split_by_day)
 
 
 class DailyScore(eqx.Module):
-    """How an agent did: day by day, and in the figures that tables show.
+    """The score of an agent: day by day, and in the figures of tables.
 
     Args:
-        runs: what was played, with a leading day axis.
-        x0: (n, d), where each day began.
-        cost: (n,), what each day cost.
-        ratio: (n,), over the optimum of the day from the same x0.
-        average_cost: the mean daily cost, over the unit of the test days.
-        prediction_error: of the advice; None without any.
-        unconverged: how many steps are no result. Default: none.
-        optimum: (n,), that of each day, from the same x0; None if unknown.
+        runs: The trajectories, with a leading day axis.
+        x0: (n, d), the action in force before each day.
+        cost: (n,), of each day.
+        ratio: (n,), to the optimum of the day from the same x0.
+        average_cost: The mean daily cost, over the unit of the test days.
+        prediction_error: Mean squared distance of the advice from the day's oracle, over the oracle's mean cost; finite
+            even if single days have an optimum of zero. None for agents without advice.
+        unconverged: Steps that did not converge; figures are unreliable if there are any. Default: none.
+        optimum: (n,), of each day from the same x0; None if unknown.
     """
 
     runs: Trajectory
@@ -132,7 +130,7 @@ class DailyScore(eqx.Module):
 
     @property
     def tail_ratio(self) -> dict[str, float]:
-        """High percentiles of the daily ratio."""
+        """Percentiles of the daily ratio by name ("p99")."""
         levels, ones = metrics.TAIL_PERCENTILES, np.ones_like(self.ratio)
         values = np.asarray(metrics.tail_ratios(to_device(self.ratio), to_device(ones)))
         return {f"p{level:g}": float(value) for level, value in zip(levels, values, strict=True)}
@@ -144,76 +142,50 @@ def score_days(
     forecaster: AbstractForecaster | None = None,
     key: PRNGKeyArray | None = None,
 ) -> DailyScore:
-    """Test an agent continuously.
+    """Run an agent through the days by `rollout_days`, and score it.
 
     Args:
-        agent: who is tested.
-        test_days: on which days.
-        forecaster: asked only by agents with a lookahead. Default: `forecasters.Exact()`, which knows the day's future.
-        key: for forecasters that draw noise. Default: none.
+        agent: The agent to score.
+        test_days: The days.
+        forecaster: As in `rollout_days`. Default: `forecasters.Exact()`, which knows the day's future.
+        key: As in `rollout_days`. Default: None.
     """
-    return score_runs(
-        *rollout_days(agent, test_days.problem, test_days.x0, test_days.days, test_days.history, forecaster, key),
-        test_days,
-    )
+    known = test_days.problem, test_days.x0, test_days.days, test_days.history
+    return score_runs(*rollout_days(agent, *known, forecaster, key), test_days)
 
 
 def score_agents(agents: Sequence[AbstractAgent], test_days: TestDays) -> list[DailyScore]:
-    """Test agents that differ in their arrays only, all at once; none of them looks ahead.
-
-    Args:
-        agents: who is tested.
-        test_days: on which days.
-    """
+    """Score agents that differ in their arrays only, all in one program; none of them may look ahead."""
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *agents)
-    together = jax.device_get(_all_days(stacked, test_days))  # on the host, where cutting an array costs nothing
+    together = jax.device_get(_all_days(stacked, test_days))  # on the host, where slicing is free
     apart = (jax.tree.map(lambda leaf, i=i: to_device(leaf[i]), together) for i in range(len(agents)))
     return [score_runs(runs, starts, test_days) for runs, starts in apart]
 
 
 @eqx.filter_jit
 def _all_days(agents: AbstractAgent, test_days: TestDays) -> tuple[Trajectory, Float[Array, "k n d"]]:
-    return jax.vmap(
-        lambda agent: rollout_days(agent, test_days.problem, test_days.x0, test_days.days, test_days.history)
-    )(agents)
+    known = test_days.problem, test_days.x0, test_days.days, test_days.history
+    return jax.vmap(lambda agent: rollout_days(agent, *known))(agents)
 
 
 def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], test_days: TestDays) -> DailyScore:
-    """Score runs through the days, each from its x0.
-
-    The prediction error is the mean squared distance of the advice from the day's oracle, over the oracle's mean cost (the
-    ratio of means, finite where single days have an optimum of zero); None for agents without advice.
-
-    Args:
-        runs: what was played, with a leading day axis.
-        starts: (n, d), where each day began.
-        test_days: on which days.
-    """
-    return _score(
-        runs, starts, _measured(test_days.problem, test_days.x0, test_days.days, test_days.unit, runs.cost, starts)
-    )
+    """Score runs through the days, with a leading day axis, from the x0 of each day."""
+    known = test_days.problem, test_days.x0, test_days.days, test_days.unit
+    return _score(runs, starts, _measure(*known, runs.cost, starts))
 
 
 def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], sites: Sequence[TestDays]) -> list[DailyScore]:
-    """Score the runs of many sites of one shape in one program.
-
-    Args:
-        runs: what was played, with a leading axis for the sites and one for days.
-        starts: (k, n, d), where each day began.
-        sites: the test days of each of the k sites.
-    """
+    """Score the runs of many sites of one shape in one program; runs have an axis for the sites and one for days."""
     places = [(test_days.problem, test_days.x0, test_days.days, test_days.unit) for test_days in sites]
     problem, x0, days, unit = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
-    runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where cutting an array costs nothing
-    measured = jax.tree.map(np.asarray, _measured_each(problem, x0, days, unit, runs.cost, starts))
-    parts = (
-        (jax.tree.map(lambda leaf, i=i: leaf[i], part) for part in (runs, starts, measured)) for i in range(len(sites))
-    )
-    return [_score(*part) for part in parts]
+    runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where slicing is free
+    measures = jax.tree.map(np.asarray, _measure_each(problem, x0, days, unit, runs.cost, starts))
+    together = runs, starts, measures
+    return [_score(*jax.tree.map(lambda leaf, i=i: leaf[i], together)) for i in range(len(sites))]
 
 
-class _Measured(eqx.Module):
-    """What the days' oracles say of a run: what each plays and costs, whether it converged, ratios and average cost."""
+class _Measures(eqx.Module):
+    """The oracles of each day of a run, and its figures relative to them."""
 
     best: Float[AnyArray, "n T d"]
     optimum: Float[AnyArray, " n"]
@@ -223,23 +195,21 @@ class _Measured(eqx.Module):
 
 
 @eqx.filter_jit
-def _measured(problem: Problem, x0, days, unit, cost, starts) -> _Measured:
+def _measure(problem: Problem, x0, days, unit, cost, starts) -> _Measures:
     best = jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
     cost, least, unit = (metrics.drop_rounding_costs(each, problem, x0, days) for each in (cost, best.cost, unit))
     average = metrics.cost_ratio(jnp.mean(cost), jnp.mean(unit))
-    return _Measured(best.actions, best.cost, best.converged, metrics.cost_ratio(cost, least), average)
+    return _Measures(best.actions, best.cost, best.converged, metrics.cost_ratio(cost, least), average)
 
 
-_measured_each = eqx.filter_jit(jax.vmap(_measured))
+_measure_each = eqx.filter_jit(jax.vmap(_measure))
 
 
-def _score(runs: Trajectory, starts: Float[AnyArray, "n d"], measured: _Measured) -> DailyScore:
-    error = None
-    if runs.advice is not None:  # here and not above, where runs with advice would need a program of their own
-        missed = np.sum((np.asarray(runs.advice) - np.asarray(measured.best)) ** 2, axis=(-2, -1))
-        error = float(
-            metrics.cost_ratio(float(np.mean(missed)), float(np.mean(np.asarray(measured.optimum))), both_zero=0.0)
-        )
-    figures = np.asarray(runs.cost), np.asarray(measured.ratio), float(measured.average_cost), error
-    unconverged = UnconvergedCounts.count(runs.converged, measured.converged)
-    return DailyScore(runs, np.asarray(starts), *figures, unconverged, np.asarray(measured.optimum))
+def _score(runs: Trajectory, starts: Float[AnyArray, "n d"], measures: _Measures) -> DailyScore:
+    error, optimum = None, np.asarray(measures.optimum)
+    if runs.advice is not None:  # in NumPy: inside `_measure`, runs with advice would need a program of their own
+        missed = np.sum((np.asarray(runs.advice) - np.asarray(measures.best)) ** 2, axis=(-2, -1))
+        error = float(metrics.cost_ratio(float(np.mean(missed)), float(np.mean(optimum)), both_zero=0.0))
+    figures = np.asarray(runs.cost), np.asarray(measures.ratio), float(measures.average_cost), error
+    unconverged = UnconvergedCounts.count(runs.converged, measures.converged)
+    return DailyScore(runs, np.asarray(starts), *figures, unconverged, optimum)

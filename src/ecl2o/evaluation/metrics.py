@@ -1,6 +1,6 @@
-"""Figures of merit, as the paper defines them (section 2); how they are taken over days is in docs/reproduction.md.
+"""Figures of merit, as the paper defines them (section 2), and counts of steps that did not converge.
 
-Figures that are no result: how many solves behind a row of a table did not converge, in numbers, in words and as a mark.
+docs/reproduction.md describes how the figures are taken over days.
 """
 
 import equinox as eqx
@@ -18,11 +18,8 @@ TAIL_PERCENTILES = (90.0, 95.0, 99.0, 99.5)
 def drop_rounding_costs(
     cost: Float[Array, "*n"], problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "*m T q"]
 ) -> Float[Array, "*n"]:
-    """Return costs of T steps, with 0 for those no larger than the cost of rounded actions.
+    """Return costs of T steps, with 0 for those no larger than the cost of rounding errors in the actions.
 
-    On a constant series all of them are. A move between two rounded actions costs what any move costs.
-
-    >>> import jax.numpy as jnp
     >>> from ecl2o.problem import LinearSwitching, SquaredTracking
     >>> problem = Problem(SquaredTracking(), LinearSwitching(rate=1.0))
     >>> still = jnp.ones(1, jnp.float32), jnp.ones((24, 1), jnp.float32)
@@ -37,13 +34,13 @@ def drop_rounding_costs(
 
 
 def average_cost(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"] | None = None) -> Float[Array, ""]:
-    """AVG (Definition 1), divided by the oracle's average cost where that is given: the normalised average cost."""
+    """Return AVG (Definition 1), over the oracle's average cost if that is given."""
     mean = jnp.mean(jnp.asarray(cost))
     return mean if oracle_cost is None else mean / jnp.mean(jnp.asarray(oracle_cost))
 
 
 def competitive_ratio(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"]) -> Float[Array, ""]:
-    """The largest ratio that occurred (Definition 2, over these instances); oracles from the same x0 as the runs."""
+    """Return the largest ratio (Definition 2) over these instances; oracles start from the same x0 as the runs."""
     return jnp.max(cost_ratio(cost, oracle_cost))
 
 
@@ -53,37 +50,35 @@ def tail_ratios(
     oracle_cost: Float[Array, " n"],
     percentiles: tuple[float, ...] = TAIL_PERCENTILES,
 ) -> Float[Array, " p"]:
-    """High percentiles of the ratio, interpolated as `numpy.percentile` does; infinite where that meets an infinite one."""
+    """Return percentiles of the ratio, interpolated as `numpy.percentile` does; infinite next to an infinite ratio."""
     ratios, levels = cost_ratio(cost, oracle_cost), jnp.asarray(percentiles)
     between = jnp.percentile(ratios, levels)
     return jnp.where(jnp.isnan(between), jnp.percentile(ratios, levels, method="higher"), between)
 
 
 def prediction_error(advice: Float[AnyArray, "*n T d"], best: Trajectory) -> Float[Array, "*n"]:
-    """rho (Definition 3): the squared distance of the advice from the oracle's actions, over the oracle's cost.
+    """Return rho (Definition 3): the squared distance of the advice from the oracle's actions, over the oracle's cost.
 
-    Where that cost is 0: 0 if the advice is exact, else infinite (erratum E14).
+    If that cost is 0, rho is 0 for exact advice and infinite otherwise (erratum E14).
     """
     error = constrained_prediction_error(advice, best)  # an oracle with a budget that never binds
     return cost_ratio(error, best.cost, both_zero=0.0)
 
 
-def constrained_prediction_error(advice: Float[AnyArray, "*n T d"], comparator: Trajectory) -> Float[Array, "*n"]:
-    """L_rho (Definition 5): the squared distance of the advice from the actions of an L-constrained oracle, in their unit.
-
-    Advice is (L, L_rho)-constrained if this is at most L_rho beside `constrained_oracle` with budget L.
-    """
-    return _squared_distance(advice, comparator.actions)
-
-
 @jax.jit
-def _squared_distance(advice, actions):
-    return jnp.sum((advice - actions) ** 2, axis=(-2, -1))
+def constrained_prediction_error(advice: Float[AnyArray, "*n T d"], comparator: Trajectory) -> Float[Array, "*n"]:
+    """Return L_rho (Definition 5): the squared distance of the advice from the actions of an L-constrained oracle.
+
+    Advice is (L, L_rho)-constrained if this is at most L_rho for `constrained_oracle` with budget L.
+    """
+    return jnp.sum((advice - comparator.actions) ** 2, axis=(-2, -1))
 
 
 def regret(run: Trajectory, comparator: Trajectory) -> Float[Array, "*n"]:
-    """Cost - cost of the comparator: dynamic regret beside `oracle`, L-constrained regret (Definition 4) beside
-    `constrained_oracle`, classic static regret beside that with budget 0 and `free_start=True`.
+    """Return the cost less the comparator's.
+
+    This is dynamic regret relative to `oracle`, L-constrained regret (Definition 4) relative to `constrained_oracle`, and
+    static regret relative to that with budget 0 and `free_start=True`.
     """
     return run.cost - comparator.cost
 
@@ -92,14 +87,12 @@ MARK = " †"
 
 
 class UnconvergedCounts(eqx.Module):
-    """How many of an agent's steps, and of the steps of the oracles it is measured by, did not converge.
-
-    The steps of a guard that has lost its promise count too.
+    """The number of steps of an agent and of its oracles that did not converge, or at which a guard had lost its promise.
 
     Args:
-        steps: of the agent. Default: 0.
-        oracle: steps of the oracle. Default: 0.
-        of: all steps of the agent. Default: 0.
+        steps: Such steps of the agent. Default: 0.
+        oracle: Such steps of the oracle. Default: 0.
+        of: All steps of the agent. Default: 0.
 
     >>> print(UnconvergedCounts(steps=3, oracle=48, of=48))
     3 of 48 steps, and 48 of the oracle's, did not converge

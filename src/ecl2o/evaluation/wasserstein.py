@@ -1,4 +1,4 @@
-"""How far apart two sets of days are: the Wasserstein distance, exact, and what it does to averages."""
+"""The exact Wasserstein distance between two sets of days, and the bound on averages that follows from it."""
 
 import equinox as eqx
 import numpy as np
@@ -13,7 +13,7 @@ class TransportPlan(eqx.Module):
 
     Args:
         distance: W1, in the units of the days.
-        plan: (n, m), the weight that goes from day i to day j.
+        plan: (n, m), the weight moved from day i to day j.
         lengths: (n, m), their Euclidean distance.
     """
 
@@ -22,23 +22,26 @@ class TransportPlan(eqx.Module):
     lengths: Float[np.ndarray, "n m"]
 
     def slope(self, values: Float[np.ndarray, " n"], others: Float[np.ndarray, " m"]) -> float:
-        """The steepest that a figure of a day changes along the plan: the Lipschitz constant that matters here.
-
-        |mean(others) - mean(values)| <= slope * distance, exactly, whatever the figure is between these days.
-        """
+        """Return the largest slope of a figure of a day along the plan: |mean(others) - mean(values)| <= slope * distance."""
         moved = (self.plan > 0) & (self.lengths > 0)
         changes = np.abs(np.asarray(others)[None, :] - np.asarray(values)[:, None])
         return float(np.max(changes[moved] / self.lengths[moved], initial=0.0))
 
 
 def solve_transport(days: Float[np.ndarray, "n k"], others: Float[np.ndarray, "m k"]) -> TransportPlan:
-    """The Wasserstein distance W1 between two sets of days, each a vector, in the Euclidean norm, and the plan that attains it.
+    """Return the Wasserstein distance W1 between two sets of vectors in the Euclidean norm, and the plan that attains it.
 
-    Exact: an assignment where the sets have the same size, else the linear program of transport (HiGHS), both by SciPy.
+    Exact: an assignment if the sets have the same size, else the linear program of transport (HiGHS), both by SciPy.
 
     Args:
         days: (n, k), one set.
-        others: (m, k), the other.
+        others: (m, k), the other set.
+
+    Returns:
+        The distance, the plan (n, m) and the pairwise distances (n, m).
+
+    Raises:
+        ValueError: The linear program was not solved.
 
     >>> solve_transport(np.array([[0.0], [1.0]]), np.array([[3.0], [2.0]])).distance
     2.0
@@ -49,19 +52,11 @@ def solve_transport(days: Float[np.ndarray, "n k"], others: Float[np.ndarray, "m
         plan = np.zeros((n, m))
         plan[scipy.optimize.linear_sum_assignment(lengths)] = 1 / n
     else:
-        plan = _solved(lengths)
+        sent = scipy.sparse.kron(scipy.sparse.eye(n), np.ones((1, m)))  # 1/n from each day
+        received = scipy.sparse.kron(np.ones((1, n)), scipy.sparse.eye(m))  # 1/m to each other day
+        flows, weights = scipy.sparse.vstack([sent, received]), np.repeat([1 / n, 1 / m], [n, m])
+        found = scipy.optimize.linprog(lengths.ravel(), A_eq=flows, b_eq=weights, bounds=(0, None))
+        if found.status != 0:
+            raise ValueError(f"the transport of {n} to {m} days could not be solved: {found.message}")
+        plan = np.maximum(found.x.reshape(n, m), 0.0)
     return TransportPlan(float(np.sum(plan * lengths)), plan, lengths)
-
-
-def _solved(lengths: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m"]:
-    """The linear program: every day sends 1/n, every other receives 1/m."""
-    n, m = lengths.shape
-    sent = scipy.sparse.kron(scipy.sparse.eye(n), np.ones((1, m)))
-    received = scipy.sparse.kron(np.ones((1, n)), scipy.sparse.eye(m))
-    weights = np.concatenate([np.full(n, 1 / n), np.full(m, 1 / m)])
-    found = scipy.optimize.linprog(
-        lengths.ravel(), A_eq=scipy.sparse.vstack([sent, received]), b_eq=weights, bounds=(0, None)
-    )
-    if found.status != 0:
-        raise ValueError(f"the transport of {n} to {m} days could not be solved: {found.message}")
-    return np.maximum(found.x.reshape(n, m), 0.0)

@@ -60,7 +60,7 @@ class AbstractLoss(eqx.Module):
     >>> instances = ec.Instance(x0=[[0.0]], contexts=[[[1.0], [2.0]]])
     >>> oracles = jax.vmap(lambda instance: ec.oracle(problem, instance))(instances)
     >>> round(float(MeanCost()(ec.ROBD(), problem, instances, oracles)), 3)
-    1.052
+    1.27
     """
 
     cost_scale: CostScale = eqx.field(static=True, default="oracle", kw_only=True)
