@@ -297,5 +297,5 @@ def test_bad_settings_are_refused(make, message):
 
 def test_a_surrogate_needs_a_calibrator():
     alone = ec.PureML(agent_of(1).advisor)
-    with pytest.raises(TypeError, match="MLAROBD.* PureML"):
+    with pytest.raises(TypeError, match=r"MLAROBD.* PureML"):
         ec.fit(alone, problem_of(1), instances_of(1), key=jax.random.key(0), gradient=ec.SurrogateCalibrator())
