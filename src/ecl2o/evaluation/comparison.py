@@ -1,7 +1,7 @@
 """Compare agents on the same days: one row each, with its costs, its worst days and its promise."""
 
 import dataclasses
-import time
+import timeit
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -285,10 +285,6 @@ def _promise_lost_at(score: DailyScore) -> int | None:
 
 def _with_time(row: ComparisonRow, run: Callable[[], Any], test_days: TestDays) -> ComparisonRow:
     """Add the time per step: the shortest of a few runs, of which the first may compile."""
-    seconds = []
-    for _ in range(_TIMED_RUNS):
-        started = time.perf_counter()
-        jax.block_until_ready(run())
-        seconds.append(time.perf_counter() - started)
-    steps = test_days.days.shape[0] * test_days.days.shape[1]
-    return dataclasses.replace(row, microseconds_per_step=1e6 * min(seconds) / steps)
+    seconds = min(timeit.repeat(lambda: jax.block_until_ready(run()), number=1, repeat=_TIMED_RUNS))
+    n, T, _ = test_days.days.shape
+    return dataclasses.replace(row, microseconds_per_step=1e6 * seconds / (n * T))

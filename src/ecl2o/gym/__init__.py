@@ -1,4 +1,4 @@
-"""The online problem as a `gymnasium.Env`, and a wrapper that keeps a promise whatever a policy does (extra `gym`).
+"""The online problem as a `gymnasium.Env`, and a wrapper that keeps a promise for any policy (extra `gym`).
 
 For agents of other libraries. Knows agents and running; knows nothing of data, studies or the command line.
 """

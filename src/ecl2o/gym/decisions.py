@@ -1,4 +1,4 @@
-"""One instance is one episode: see a context, choose an action, pay for missing and for moving."""
+"""The online problem as an environment: one instance is one episode."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,28 +12,24 @@ from gymnasium import spaces
 from ecl2o.problem import Instance, Problem
 from ecl2o.problem.arrays import cast_floats
 
-# instances(random) -> one instance; every one has the same shapes.
-Instances = Callable[[np.random.Generator], Instance]
+Instances = Callable[[np.random.Generator], Instance]  # all instances have the same shapes
 
 
 class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     """An online problem as an environment: the reward of a step is -(f(x_t, y_t) + c(x_t, x_{t-1})).
 
-    `reset` draws an instance and shows y_1, `step(x_t)` pays for x_t and shows y_{t+1}. An episode is the T steps of an instance
-    and ends by termination: nothing comes after it that would have to be estimated. The observation is (y_t, x_{t-1}, the share
-    of the steps that is left); what an agent wants to remember beyond that is its own to keep. After the last step, the last
-    context is shown again.
+    `reset` draws an instance and shows y_1; `step(x_t)` pays for x_t and shows y_{t+1}. An episode has the T steps of an
+    instance and ends by termination. The observation is (y_t, x_{t-1}, the remaining share of the steps); after the last step
+    it repeats the last context. `info` of a step has its costs `hitting` and `switching`, and the `cost` of the episode so far.
 
-    Works in 64 bits if JAX does, else in 32; spaces have that precision. An action outside the problem's set is projected on
-    it, one that is not finite is refused.
+    The precision is that of JAX, 64 or 32 bits. Actions outside the problem's set are projected on it; `step` raises
+    ValueError for actions that are not finite.
 
     Args:
-        problem: what is decided.
-        instances: draws an instance from a NumPy generator, or a set of instances, (n, T, q), to draw from.
-        actions: (low, high) of the action space where the problem has no bounds of its own. Agents that explore need some.
-            They describe the space; the cost of an action outside is still the problem's.
-
-    `info` of a step: `hitting` and `switching`, its two costs, and `cost`, that of the episode so far.
+        problem: Costs and action set.
+        instances: Draws an instance from a NumPy generator; or a set of instances, (n, T, q), to draw from.
+        actions: (low, high) of the action space; agents that explore need one. It does not change the cost of actions
+            outside. Default: None, the problem's own bounds.
 
     >>> from ecl2o.problem import Box, Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1), Box(0.0, 1.0))
@@ -50,49 +46,25 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def __init__(self, problem: Problem, instances: Instances | Instance, actions: tuple[float, float] | None = None):
         self.render_mode = None
-        self._dtype = np.dtype(jnp.result_type(float))
+        self.dtype = np.dtype(jnp.result_type(float))
         self._draw = _from_set(instances) if isinstance(instances, Instance) else instances
         example = self._draw(np.random.default_rng(0))
         problem.check(example)
-        self.problem: Problem = cast_floats(problem, self._dtype)
-        self._shapes = example.x0.shape, example.contexts.shape, example.past.shape
-        self.action_space = _action_space(self.problem, example.dim, actions, self._dtype)
-        free = np.full(example.contexts.shape[-1] + example.dim, np.inf, self._dtype)
-        low, high = np.append(-free, 0.0), np.append(free, 1.0)
-        self.observation_space = spaces.Box(low.astype(self._dtype), high.astype(self._dtype), dtype=self._dtype.type)
+        self.problem: Problem = cast_floats(problem, self.dtype)
+        self._shapes = _shapes_of(example)
+        (self.dim,), (self.horizon, self.context_dim), self.past_shape = self._shapes
+        self.action_space = _action_space(self.problem, self.dim, actions, self.dtype)
+        free = np.full(self.context_dim + self.dim, np.inf)
+        low, high = (np.append(*ends).astype(self.dtype) for ends in ((-free, 0.0), (free, 1.0)))
+        self.observation_space = spaces.Box(low, high, dtype=self.dtype.type)
         self._instance: Instance | None = None
 
     @property
     def instance(self) -> Instance:
-        """The episode's instance, what comes included: for scoring and for guards, never for agents."""
+        """The episode's instance with its future contexts: for scoring and for guards, never for agents."""
         if self._instance is None:
             raise gymnasium.error.ResetNeeded("call reset first: there is no episode.")
         return self._instance
-
-    @property
-    def horizon(self) -> int:
-        """T, the steps of an episode."""
-        return self._shapes[1][0]
-
-    @property
-    def dim(self) -> int:
-        """d, how many numbers an action has."""
-        return self._shapes[0][0]
-
-    @property
-    def context_dim(self) -> int:
-        """q, how many numbers a context has."""
-        return self._shapes[1][1]
-
-    @property
-    def past_shape(self) -> tuple[int, ...]:
-        """(H, q), of what was seen before the first step."""
-        return self._shapes[2]
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The precision it works in, JAX's when it was made."""
-        return self._dtype
 
     @property
     def context(self) -> np.ndarray:
@@ -109,16 +81,16 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         super().reset(seed=seed)
         instance = (options or {}).get("instance")
         instance = self._draw(self.np_random) if instance is None else instance
-        shapes = instance.x0.shape, instance.contexts.shape, instance.past.shape
-        if shapes != self._shapes:
+        if (shapes := _shapes_of(instance)) != self._shapes:
             raise ValueError(
-                "every instance must have the shapes of the first, "
-                f"x0 {self._shapes[0]}, contexts {self._shapes[1]} and history {self._shapes[2]}, got "
-                f"{shapes[0]}, {shapes[1]} and {shapes[2]}."
+                "every instance must have the shapes of the first, x0 {}, contexts {} and history {}".format(
+                    *self._shapes
+                )
+                + ", got {}, {} and {}.".format(*shapes)
             )
         self._instance = instance
-        self._contexts = np.asarray(instance.contexts, self._dtype)
-        self._previous = np.asarray(instance.x0, self._dtype)
+        self._contexts = np.asarray(instance.contexts, self.dtype)
+        self._previous = np.asarray(instance.x0, self.dtype)
         self._steps, self._cost = 0, 0.0
         return self._observation(), {}
 
@@ -126,10 +98,10 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         """Pay for an action; show the next context."""
         if self._instance is None or self._steps >= self.horizon:
             raise gymnasium.error.ResetNeeded("the episode is over: reset the environment.")
-        given = np.asarray(action, self._dtype)
+        given = np.asarray(action, self.dtype)
         if given.shape != self._previous.shape or not np.isfinite(given).all():
             raise ValueError(f"an action is {self._previous.shape[0]} finite number(s), got {action!r}.")
-        played, hitting, switching = map(np.asarray, _bill(self.problem, given, self.context, self._previous))
+        played, hitting, switching = map(np.asarray, _play(self.problem, given, self.context, self._previous))
         self._previous, self._steps = played, self._steps + 1
         cost = float(hitting) + float(switching)
         self._cost += cost
@@ -138,14 +110,18 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def _observation(self) -> np.ndarray:
         left = 1 - self._steps / self.horizon
-        return np.concatenate([self.context, self._previous, [left]]).astype(self._dtype)
+        return np.concatenate([self.context, self._previous, [left]]).astype(self.dtype)
 
 
 @jax.jit
-def _bill(problem: Problem, action, context, previous):
-    """The action inside the set, and its two costs."""
+def _play(problem: Problem, action, context, previous):
+    """Return the projected action, and its two costs."""
     action = problem.actions.project(action)
     return action, problem.hitting(action, context), problem.switching(action, previous)
+
+
+def _shapes_of(instance: Instance) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    return instance.x0.shape, instance.contexts.shape, instance.past.shape
 
 
 def _from_set(instances: Instance) -> Instances:
@@ -155,8 +131,7 @@ def _from_set(instances: Instance) -> Instances:
 
     def draw(random: np.random.Generator) -> Instance:
         place = int(random.integers(whole.x0.shape[0]))
-        past = None if whole.history is None else whole.history[place]
-        return Instance(whole.x0[place], whole.contexts[place], past)
+        return jax.tree.map(lambda leaf: leaf[place], whole)
 
     return draw
 

@@ -24,10 +24,6 @@ Guard = Callable[[AbstractAgent], AbstractGuard]
 class ExternalAdvisor(AbstractAgent):
     """An advisor whose proposal is its state; `AdvisedStepper` puts it there."""
 
-    @property
-    def lookahead(self) -> int:
-        return 0
-
     def init(self, problem: Problem, start: Start) -> Float[Array, " d"]:
         return start.x0
 

@@ -1,29 +1,27 @@
 """Train the advisors inside agents: one setting, or many at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree, UInt32
 
 from ecl2o.agents import AbstractAgent, trainable_mask
 from ecl2o.learning.gradients import AbstractGradient, Backpropagation
 from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, fix_scale
-from ecl2o.learning.training_loop import (
-    BatchSchedule,
-    Schedule,
-    SolvedInstances,
-    TrainingProgress,
-    TrainingRuns,
-    train_batches,
-)
+from ecl2o.learning.training_loop import Schedule, SolvedInstances, init_state, make_rates, take_step, train
 from ecl2o.offline import oracle_batch
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats, to_device
-from ecl2o.running.rollout import stack_trees
+from ecl2o.running import rollout_batch
+from ecl2o.running.rollout import stack_trees, vmap_unless_single
+
+CHUNK = 100  # steps that are compiled as one loop, which serves runs of any length, seed, trust and learning rate
+
+TrainingProgress = Callable[[int, int, float], None]  # (step, steps, latest loss)
 
 
 class FitLog(eqx.Module):
@@ -182,14 +180,36 @@ def fit_many(
         gradient.prepare_for(agent, problem, solved.instances, solved.oracles, jax.random.fold_in(key, 0))
         for agent, key in zip(agents, keys, strict=True)
     ]
-    runs = TrainingRuns(
+    runs = _Runs(
         frozen,
         stack_trees(losses, "losses"),
         stack_trees([cast_floats(one, dtype) for one in gradients], "gradients"),
         jnp.stack([jax.random.fold_in(key, 1) for key in keys]),
     )
-    plan = BatchSchedule.of(schedule, rates, keys, steps, batch, instances.x0.shape[0], dtype)
-    trained, history = train_batches(weights, runs, cast_floats(problem, dtype), training, validated, plan, progress)
+    chunks = -(-steps // CHUNK)
+    indices = np.stack([_draw_epochs(key, instances.x0.shape[0], chunks * CHUNK * batch) for key in keys])
+    indices = indices.reshape(count, chunks, CHUNK, batch)
+    schedules = np.stack([make_rates(schedule, rate, steps) for rate in rates])
+    schedules = np.pad(schedules, ((0, 0), (0, chunks * CHUNK - steps))).reshape(count, chunks, CHUNK).astype(dtype)
+    problem = cast_floats(problem, dtype)
+
+    def train_chunk(state, chunk):
+        first, size = chunk * CHUNK, min(CHUNK, steps - chunk * CHUNK)
+        batches = indices[:, chunk], schedules[:, chunk], jnp.asarray(first), jnp.asarray(size)
+        state, values = _train_chunk(state, runs, problem, training, *batches)
+        values = np.asarray(values)[:, :size]
+        if not np.isfinite(values).all():
+            run, step = np.argwhere(~np.isfinite(values))[0]
+            which = f" of run {run}" if count > 1 else ""
+            raise FloatingPointError(
+                f"the loss{which} became {values[run, step]} at step {first + step + 1}; use a smaller learning rate, or "
+                "scale the inputs."
+            )
+        return state, values
+
+    validate = None if validated is None else lambda weights: _validate(weights, frozen, problem, validated)
+    report = None if progress is None else lambda done, loss: progress(done, steps, loss)
+    trained, history = train(init_state(weights), range(chunks), train_chunk, validate, progress=report)
     costs = np.concatenate([np.zeros((count, 0)), *history.validation_costs], axis=-1)
     loss = np.concatenate(history.losses, axis=-1)
     best_step = np.broadcast_to(steps if validated is None else history.best_step, count)
@@ -201,6 +221,54 @@ def fit_many(
         figures = loss[i], history.validation_steps, costs[i], int(best_step[i]), float(losses[i].scale.factor)
         results.append(FitResult(finished, FitLog(*figures, steps * gradient.evaluations, gradients[i].report())))
     return results
+
+
+class _Runs(eqx.Module):
+    """What differs from run to run besides weights, on a leading axis."""
+
+    frozen: PyTree
+    losses: AbstractLoss
+    gradients: AbstractGradient
+    keys: Key[Array, "*n"] | UInt32[Array, "*n k"]
+
+
+@eqx.filter_jit
+def _train_chunk(states, runs: _Runs, problem, training, indices, rates, first, count):
+    """Take many runs through `count` steps; one run is not vmapped, which is faster."""
+
+    def one(state, run, indices, rates):
+        def step(i, carry):
+            state, losses = carry
+            data = jax.tree.map(lambda leaf: leaf[indices[i]], training)
+            key = jax.random.fold_in(run.keys, first + i)
+
+            def loss(agent):
+                return run.losses(agent, problem, data.instances, data.oracles)
+
+            def value_and_grad(weights):
+                return run.gradients.value_and_grad(loss, weights, run.frozen, key)
+
+            state, value = take_step(state, rates[i], value_and_grad)
+            return state, losses.at[i].set(value)
+
+        return jax.lax.fori_loop(0, count, step, (state, jnp.zeros_like(rates)))
+
+    return vmap_unless_single(one)(states, runs, indices, rates)
+
+
+@eqx.filter_jit
+def _validate(weights, frozen, problem, validation: SolvedInstances):
+    def one(weights, frozen):
+        return jnp.mean(rollout_batch(eqx.combine(weights, frozen), problem, validation.instances).cost)
+
+    return vmap_unless_single(one)(weights, frozen)[:, None] / jnp.mean(validation.oracles.cost)
+
+
+def _draw_epochs(key: PRNGKeyArray, n_instances: int, count: int) -> Int[np.ndarray, " count"]:
+    epochs = -(-count // n_instances)
+    generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    orders = generator.permuted(np.tile(np.arange(n_instances, dtype=np.int32), (epochs, 1)), axis=1)
+    return orders.ravel()[:count]
 
 
 def _solve(problem: Problem, instances: Instance, oracles: Trajectory | None = None) -> SolvedInstances:

@@ -1,7 +1,6 @@
-"""The training loop: Adam through the roll-out, for one run or many at once.
+"""The training loop: Adam in chunks of steps, for one run or many at once, and its learning rates.
 
-A chunk of steps is one compiled loop, which serves runs of any length, seed, trust and learning rate. Between chunks the host
-checks the losses, validates and reports.
+A chunk of steps is one compiled loop. Between chunks the host validates and reports.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,16 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree, UInt32
+from jaxtyping import Array, Float, Int, PyTree
 
-from ecl2o.learning.gradients import AbstractGradient
-from ecl2o.learning.losses import AbstractLoss
-from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem import Instance, Trajectory
 from ecl2o.problem.arrays import AnyArray
-from ecl2o.running import rollout_batch
-from ecl2o.running.rollout import vmap_unless_single
-
-CHUNK = 100  # steps that are compiled as one loop
 
 # As the published configuration lists them, and as the published program uses them: it sets each rate one stage late.
 AUTHORS_RATES = (4e-4, 3e-4, 2e-4, 1e-4, 6e-5, 3e-5)
@@ -29,31 +22,6 @@ AUTHORS_RATES_IN_USE = (4e-4, *AUTHORS_RATES[:-1])
 _AUTHORS_EPOCHS = 25  # at each rate
 
 Schedule = Literal["cosine", "constant"] | Callable[[Any], Any] | Float[Array, " steps"] | Float[np.ndarray, " steps"]
-TrainingProgress = Callable[[int, int, float], None]  # (step, steps, latest loss)
-
-
-class BatchSchedule(eqx.Module):
-    """The instances and the learning rate of each step of each run, padded to whole chunks."""
-
-    indices: Int[np.ndarray, "chunks n chunk b"]
-    rates: Float[np.ndarray, "chunks n chunk"]
-    steps: int
-
-    @classmethod
-    def of(
-        cls, schedule: Schedule, learning_rates, keys, steps: int, batch: int, n_instances: int, dtype
-    ) -> "BatchSchedule":
-        """Draw the batches of one run per learning rate and key."""
-        chunks = -(-steps // CHUNK)
-        padded = chunks * CHUNK
-        rates = np.stack([make_rates(schedule, rate, steps) for rate in learning_rates])
-        rates = np.pad(rates, ((0, 0), (0, padded - steps)))
-        indices = np.stack([_draw_epochs(key, n_instances, padded * batch) for key in keys])
-        return cls(
-            indices.reshape(len(keys), chunks, CHUNK, batch).swapaxes(0, 1),
-            rates.reshape(len(keys), chunks, CHUNK).swapaxes(0, 1).astype(dtype),
-            steps,
-        )
 
 
 def make_rates(schedule: Schedule, learning_rate: float, steps: int) -> Float[np.ndarray, " steps"]:
@@ -95,27 +63,11 @@ def authors_schedule(
     return stages.size, stages
 
 
-def _draw_epochs(key: PRNGKeyArray, n_instances: int, count: int) -> Int[np.ndarray, " count"]:
-    epochs = -(-count // n_instances)
-    generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    orders = generator.permuted(np.tile(np.arange(n_instances, dtype=np.int32), (epochs, 1)), axis=1)
-    return orders.ravel()[:count]
-
-
 class SolvedInstances(eqx.Module):
     """A training or validation set with its oracles."""
 
     instances: Instance
     oracles: Trajectory
-
-
-class TrainingRuns(eqx.Module):
-    """What differs from run to run besides weights, on a leading axis."""
-
-    frozen: PyTree
-    losses: AbstractLoss
-    gradients: AbstractGradient
-    keys: Key[Array, "*n"] | UInt32[Array, "*n k"]
 
 
 class TrainingHistory(eqx.Module):
@@ -200,66 +152,3 @@ def train(
             progress(steps, float(losses[-1][..., -1].mean()))
     history = TrainingHistory(losses, np.array(done, int), checks, best_step)
     return (state.weights if validate is None else best), history
-
-
-def train_batches(
-    weights: PyTree,
-    runs: TrainingRuns,
-    problem: Problem,
-    training: SolvedInstances,
-    validation: SolvedInstances | None,
-    schedule: BatchSchedule,
-    progress: TrainingProgress | None,
-) -> tuple[PyTree, TrainingHistory]:
-    """Train runs on the batches of a schedule; the validation figure is the mean cost over the oracle's."""
-
-    def train_chunk(state, chunk):
-        first = chunk * CHUNK
-        count = min(CHUNK, schedule.steps - first)
-        batches = schedule.indices[chunk], schedule.rates[chunk], jnp.asarray(first), jnp.asarray(count)
-        state, values = _train_chunk(state, runs, problem, training, *batches)
-        values = np.asarray(values)[:, :count]
-        if not np.isfinite(values).all():
-            run, step = np.argwhere(~np.isfinite(values))[0]
-            which = f" of run {run}" if len(values) > 1 else ""
-            raise FloatingPointError(
-                f"the loss{which} became {values[run, step]} at step {first + step + 1}; use a smaller learning rate, or "
-                "scale the inputs."
-            )
-        return state, values
-
-    validate = None if validation is None else lambda weights: _validate(weights, runs.frozen, problem, validation)
-    report = None if progress is None else lambda done, loss: progress(done, schedule.steps, loss)
-    return train(init_state(weights), range(schedule.rates.shape[0]), train_chunk, validate, progress=report)
-
-
-@eqx.filter_jit
-def _train_chunk(states, runs: TrainingRuns, problem, training, indices, rates, first, count):
-    """Take many runs through `count` steps; one run is not vmapped, which is faster."""
-
-    def one(state, run, indices, rates):
-        def step(i, carry):
-            state, losses = carry
-            data = jax.tree.map(lambda leaf: leaf[indices[i]], training)
-            key = jax.random.fold_in(run.keys, first + i)
-
-            def loss(agent):
-                return run.losses(agent, problem, data.instances, data.oracles)
-
-            def value_and_grad(weights):
-                return run.gradients.value_and_grad(loss, weights, run.frozen, key)
-
-            state, value = take_step(state, rates[i], value_and_grad)
-            return state, losses.at[i].set(value)
-
-        return jax.lax.fori_loop(0, count, step, (state, jnp.zeros_like(rates)))
-
-    return vmap_unless_single(one)(states, runs, indices, rates)
-
-
-@eqx.filter_jit
-def _validate(weights, frozen, problem, validation: SolvedInstances):
-    def one(weights, frozen):
-        return jnp.mean(rollout_batch(eqx.combine(weights, frozen), problem, validation.instances).cost)
-
-    return vmap_unless_single(one)(weights, frozen)[:, None] / jnp.mean(validation.oracles.cost)

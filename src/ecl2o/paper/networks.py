@@ -18,8 +18,8 @@ from ecl2o.learning import (
     authors_schedule,
     fit_many,
 )
+from ecl2o.learning.fit import TrainingProgress
 from ecl2o.learning.losses import CostScale, make_scale
-from ecl2o.learning.training_loop import TrainingProgress
 from ecl2o.offline import oracle_batch
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
