@@ -233,8 +233,8 @@ class Lost(StatelessAgent):
         return jnp.full_like(observation.context, jnp.nan)
 
 
-def test_an_agent_without_a_bill_is_refused():
-    with pytest.raises(ValueError, match="Lost has no finite bill on any of the 2 instances tried"):
+def test_an_agent_without_a_finite_cost_is_refused():
+    with pytest.raises(ValueError, match="2 instances"):
         ec.certify(Lost(), LINE, 4, starts=2, steps=2)
 
 

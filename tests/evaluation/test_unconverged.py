@@ -89,12 +89,10 @@ def test_reports_and_results_mark_them_too():
     assert "†" not in results_table(study)
     name = find_best_row(study, "average_cost").name
     broken = [
-        eqx.tree_at(lambda s: s.unconverged, score, UnconvergedCounts(2, 1, 24)) for score in study.entries[name].scores
+        eqx.tree_at(lambda s: s.unconverged, score, UnconvergedCounts(2, 1, 24)) for score in study.rows[name].scores
     ]
-    study = dataclasses.replace(
-        study, entries=study.entries | {name: dataclasses.replace(study.entries[name], scores=broken)}
-    )
-    row, seeds = study.entries[name], len(broken)
+    study = dataclasses.replace(study, rows=study.rows | {name: dataclasses.replace(study.rows[name], scores=broken)})
+    row, seeds = study.rows[name], len(broken)
     assert format_cells(row)[0] == f"{row.label} †"
     note = f"† {row.label}: {2 * seeds} of {24 * seeds} steps, and {seeds} of the oracle's, did not converge: "
     assert [text.startswith(note) for text in table_notes(study)] == [True]
