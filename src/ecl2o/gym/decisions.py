@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ecl2o.problem import Instance, Problem
-from ecl2o.problem.arrays import cast_floats
+from ecl2o.problem.arrays import cast_floats, to_device
 
 Instances = Callable[[np.random.Generator], Instance]  # all instances have the same shapes
 
@@ -131,7 +131,7 @@ def _from_set(instances: Instance) -> Instances:
 
     def draw(random: np.random.Generator) -> Instance:
         place = int(random.integers(whole.x0.shape[0]))
-        return jax.tree.map(lambda leaf: leaf[place], whole)
+        return jax.tree.map(lambda leaf: to_device(leaf[place]), whole)
 
     return draw
 
