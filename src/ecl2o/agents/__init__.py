@@ -12,47 +12,12 @@ from ecl2o.agents.obd import ABCS, OBD, GreedyOBD
 from ecl2o.agents.ogd import OGD
 from ecl2o.agents.periodic import Periodic
 from ecl2o.agents.promise import Promise, Reference
-from ecl2o.agents.receding_horizon import AFHC, CHC, RHC
-from ecl2o.agents.rhgd import RHGD
+from ecl2o.agents.receding_horizon import AFHC, CHC, RHC, RHGD
 from ecl2o.agents.switch import Switch
 from ecl2o.agents.wrappers import Independent, PureML
 
-__all__ = [
-    "ABCS",
-    "AFHC",
-    "AbstractAgent",
-    "AbstractGuard",
-    "CHC",
-    "Calibration",
-    "ClippedAdvice",
-    "Competitive",
-    "FollowPrediction",
-    "Greedy",
-    "GreedyOBD",
-    "Guarded",
-    "HittingMinimizer",
-    "Independent",
-    "Info",
-    "LAI",
-    "LCP",
-    "MLAROBD",
-    "OBD",
-    "OGD",
-    "Observation",
-    "Periodic",
-    "Promise",
-    "PureML",
-    "RHC",
-    "RHGD",
-    "ROBD",
-    "Reference",
-    "Start",
-    "Switch",
-    "Trainable",
-    "Weights",
-    "advisors",
-    "calibrate",
-    "citation",
-    "walk_agents",
-    "trainable_mask",
-]
+__all__ = ["AbstractAgent", "Info", "Observation", "Start", "Trainable", "trainable_mask", "walk_agents", "citation"]
+__all__ += ["MLAROBD", "ROBD", "FollowPrediction", "Greedy", "HittingMinimizer", "Calibration", "Weights", "calibrate"]
+__all__ += ["ABCS", "AFHC", "CHC", "GreedyOBD", "LAI", "LCP", "OBD", "OGD", "RHC", "RHGD", "advisors"]
+__all__ += ["Independent", "Periodic", "PureML", "Switch"]
+__all__ += ["AbstractGuard", "ClippedAdvice", "Competitive", "Guarded", "Promise", "Reference"]

@@ -110,18 +110,13 @@ class Observation(eqx.Module):
     forecast: Float[Array, "w q"] | None = None
 
     def known_contexts(self, window: int) -> Float[Array, "steps q"]:
-        """Return y_t and the forecasts of the `window` contexts after it, (window + 1, q).
-
-        Raises:
-            NotApplicableError: if there are fewer forecasts.
-        """
-        now = self.context[None]
+        """Return y_t and the next `window` forecasts, (window + 1, q); raise NotApplicableError if there are fewer."""
         if window == 0:
-            return now
+            return self.context[None]
         if self.forecast is None or self.forecast.shape[0] < window:
-            got = "none" if self.forecast is None else f"{self.forecast.shape[0]}"
+            got = "none" if self.forecast is None else self.forecast.shape[0]
             raise NotApplicableError(f"this agent plans with forecasts of {window} future contexts, got {got}.")
-        return jnp.concatenate([now, self.forecast[:window]])
+        return jnp.concatenate([self.context[None], self.forecast[:window]])
 
     def with_lookahead(self, window: int) -> "Observation":
         """Return the observation with the first `window` forecasts only; a wrapper may have asked for more."""
@@ -132,9 +127,7 @@ class Observation(eqx.Module):
     def steps_left(self) -> Int[Array, ""]:
         """The number of steps until the horizon, this one included."""
         if self.remaining is None:
-            raise NotApplicableError(
-                "truncate=True needs Observation.remaining at every step; use truncate=False without a horizon."
-            )
+            raise NotApplicableError("truncate=True needs Observation.remaining; use truncate=False without a horizon.")
         return self.remaining + 1
 
 
@@ -173,8 +166,7 @@ class AbstractAgent(eqx.Module):
             abstract = inspect.isabstract(parent) or getattr(parent, "__abstractvars__", ())
             if issubclass(parent, AbstractAgent) and not abstract:
                 raise TypeError(
-                    f"{parent.__name__} is final, since what it says about itself need not hold for {cls.__name__}: wrap it "
-                    "(hold it in a field and call its init and step), or derive from AbstractAgent."
+                    f"{parent.__name__} is final: {cls.__name__} must hold it in a field or derive from AbstractAgent."
                 )
 
     @property
@@ -245,11 +237,7 @@ class AbstractAgent(eqx.Module):
 
 
 def check_fields(module: eqx.Module) -> None:
-    """Run `__check_init__` of a module and of the modules in its fields, except for agents, which `check` themselves.
-
-    Raises:
-        ValueError: if a concrete number is out of its range.
-    """
+    """Run `__check_init__` of a module and of the modules in its fields, except for agents, which `check` themselves."""
     for kind in type(module).__mro__:
         if "__check_init__" in vars(kind):
             vars(kind)["__check_init__"](module)
@@ -275,13 +263,7 @@ def walk_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
         yield from walk_agents(inner)
 
 
-def _field_values(module: eqx.Module) -> Iterator[Any]:
-    def flatten(value: Any) -> Iterator[Any]:
-        if isinstance(value, tuple | list):
-            for item in value:
-                yield from flatten(item)
-        else:
-            yield value
-
-    for field in dataclasses.fields(module):
-        yield from flatten(getattr(module, field.name))
+def _field_values(module: eqx.Module) -> list[Any]:
+    """Return the values of the fields, with tuples and lists flattened."""
+    fields = [getattr(module, field.name) for field in dataclasses.fields(module)]
+    return jax.tree.leaves(fields, is_leaf=lambda value: not isinstance(value, tuple | list))

@@ -1,4 +1,4 @@
-"""The calibration primitive R_lambda (Algorithm 1, line 5), shared by Greedy, R-OBD, MLA-ROBD and Follow the Prediction.
+"""The calibrator R_lambda (Algorithm 1, line 5), shared by Greedy, R-OBD, MLA-ROBD and Follow the Prediction.
 
 R_lambda(y, x_prev, advice) = argmin over x in X of f(x, y) + lambda1 c(x, x_prev) + lambda2 c(x, v) + lambda3 c(x, advice),
 with v the minimiser of f(., y) over X. For f = 1/2 (x - y)' A (x - y) without active bounds it solves
@@ -18,12 +18,12 @@ from ecl2o.solvers.bounded_newton import minimize
 
 
 class Weights(eqx.Module):
-    """lambda1 (previous action), lambda2 (minimiser of the hitting cost) and lambda3 (advice); None: no such term.
+    """The weights of R_lambda.
 
     Args:
-        previous: lambda1. Default: no such term.
-        minimizer: lambda2. Default: no such term.
-        advice: lambda3. Default: no such term.
+        previous: lambda1, of the previous action. Default: None, no such term.
+        minimizer: lambda2, of the minimiser of the hitting cost. Default: None, no such term.
+        advice: lambda3. Default: None, no such term.
     """
 
     previous: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
@@ -31,53 +31,30 @@ class Weights(eqx.Module):
     advice: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
 
 
-class Anchors(eqx.Module):
-    """The points that the three terms pull toward."""
-
-    previous: Float[Array, " d"]
-    minimizer: Float[Array, " d"] | None
-    advice: Float[Array, " d"] | None
-
-    def pulls(self, weights: Weights) -> list[tuple[Float[Array, ""], Float[Array, " d"]]]:
-        """(weight, point) of the terms that are there."""
-        pairs = (
-            (weights.previous, self.previous),
-            (weights.minimizer, self.minimizer),
-            (weights.advice, self.advice),
-        )
-        return [(weight, point) for weight, point in pairs if weight is not None and point is not None]
-
-
 class Gains(eqx.Module):
-    """R_lambda as a linear map: Z^{-1} A on the centre, and 2 lambda_i Z^{-1} Q = lambda_i `pull` on the anchors."""
+    """R_lambda as a linear map: Z^{-1} A on the centre, and 2 lambda_i Z^{-1} Q = lambda_i `pull` on the other points."""
 
     centre: Float[Array, "d d"]
     pull: Float[Array, "d d"]
 
 
 class Calibration(eqx.Module):
-    """R_lambda made ready for a problem: its weights, and its gains where one linear map serves every step.
-
-    Args:
-        weights: lambda1 to lambda3.
-        gains: R_lambda as a linear map; None where it is none, or another at every step.
-    """
+    """The weights of R_lambda, and R_lambda as a linear map if one map serves every step, else None."""
 
     weights: Weights
     gains: Gains | None
 
     @classmethod
     def of(cls, problem: Problem, weights: Weights, dim: int) -> "Calibration":
-        """What is needed once per run.
+        """Prepare R_lambda for a problem with actions of `dim` numbers, once per run.
 
-        Args:
-            problem: what is decided; its movement cost must be quadratic.
-            weights: lambda_1 to lambda_3.
-            dim: d, how many numbers an action has.
+        Raises:
+            NotApplicableError: if the movement cost is not quadratic.
         """
-        _ = problem.quadratic_movement  # refuses any other: the objective would not be smooth
+        _ = problem.quadratic_movement  # raises for any other: the objective would not be smooth
         constant = isinstance(problem.hitting, AbstractQuadraticCost) and problem.hitting.constant_curvature
-        return cls(weights, _gains(problem, weights, None, dim) if constant and _linear(problem, dim) else None)
+        is_one_map = constant and has_closed_form(problem, dim)
+        return cls(weights, _compute_gains(problem, weights, None, dim) if is_one_map else None)
 
 
 def calibrate(
@@ -87,37 +64,38 @@ def calibrate(
     previous: Float[Array, " d"],
     advice: Float[Array, " d"] | None = None,
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-    """The calibrated action, and whether the solve converged (always, in closed form).
+    """Compute the calibrated action R_lambda(y_t, x_{t-1}, advice).
 
     Args:
-        problem: what is decided.
+        problem: costs and action set.
         calibration: R_lambda, made by `Calibration.of`.
         context: (q,), y_t.
         previous: (d,), x_{t-1}.
         advice: (d,), for a calibration with a weight for it. Default: none.
 
     Returns:
-        The action (d,), and whether the solve converged.
+        The action (d,), and whether the solve converged (always, in closed form).
     """
     weights, hitting, dim = calibration.weights, problem.hitting, previous.shape[0]
     minimizer, found = None, jnp.ones((), bool)
     if weights.minimizer is not None:
         minimizer, found = minimize_hitting(problem, context, previous)
-    anchors = Anchors(previous, minimizer, advice)
-    if isinstance(hitting, AbstractQuadraticCost) and _linear(problem, dim):
-        gains = calibration.gains or _gains(problem, weights, context, dim)
-        anchor = sum((w * point for w, point in anchors.pulls(weights)), start=jnp.zeros_like(previous))
-        free = _apply(gains.centre, hitting.centre(context, dim)) + _apply(gains.pull, anchor)
+    terms = ((weights.previous, previous), (weights.minimizer, minimizer), (weights.advice, advice))
+    pulls = [(weight, point) for weight, point in terms if weight is not None and point is not None]
+    if isinstance(hitting, AbstractQuadraticCost) and has_closed_form(problem, dim):
+        gains = calibration.gains or _compute_gains(problem, weights, context, dim)
+        pull = sum((weight * point for weight, point in pulls), start=jnp.zeros_like(previous))
+        free = _apply(gains.centre, hitting.centre(context, dim)) + _apply(gains.pull, pull)
         return problem.actions.project(free), found
     lower, upper = problem.actions.bounds(dim, previous.dtype)
-    solved = minimize(_objective, previous, (problem, weights, context, anchors), lower, upper)
+    solved = minimize(_objective, previous, (problem, pulls, context), lower, upper)
     return solved.x, found & solved.converged
 
 
 def minimize_hitting(
     problem: Problem, context: Float[Array, " q"], guess: Float[Array, " d"]
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-    """V = argmin over X of f(., y), which is R_lambda with all weights zero (Algorithm 1, line 3)."""
+    """Compute v = argmin over X of f(., y), R_lambda with all weights zero, and whether the solve converged."""
     hitting, dim = problem.hitting, guess.shape[0]
     clipping_is_exact = dim == 1 or not problem.is_bounded
     if isinstance(hitting, AbstractQuadraticCost) and clipping_is_exact:
@@ -130,26 +108,20 @@ def minimize_hitting(
 
 
 def find_hitting_minimizer(problem: Problem, context: Float[Array, " q"], dim: int | None = None) -> Float[Array, " d"]:
-    """argmin over X of f(., y): where a run begins if no action was in force before it; d as Q says, unless it is given.
-
-    >>> from ecl2o.problem import SquaredTracking
-    >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
-    >>> float(find_hitting_minimizer(problem, jnp.array([3.0]))[0])
-    3.0
-    """
+    """Return argmin over X of f(., y), where a run starts if no action was in force. Default of dim: that of Q."""
     lower, upper = problem.actions.bounds(problem.Q.shape[0] if dim is None else dim, context.dtype)
     bounded = jnp.isfinite(lower) & jnp.isfinite(upper)
     middle = jnp.where(bounded, 0.5 * (lower + upper), jnp.clip(0.0, lower, upper))
     return minimize_hitting(problem, context, middle)[0]
 
 
-def _linear(problem: Problem, dim: int) -> bool:
-    """Whether R_lambda is a linear solve, then clipped: a quadratic without bounds, or with bounds on a line."""
+def has_closed_form(problem: Problem, dim: int) -> bool:
+    """Return whether a linear solve, then clipped, is exact: quadratic costs, and no bounds or d = 1."""
     quadratic = isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis)
     return quadratic and (dim == 1 or not problem.is_bounded)
 
 
-def _gains(problem: Problem, weights: Weights, context: Float[Array, " q"] | None, dim: int) -> Gains:
+def _compute_gains(problem: Problem, weights: Weights, context: Float[Array, " q"] | None, dim: int) -> Gains:
     assert isinstance(problem.hitting, AbstractQuadraticCost)
     A, Q = problem.hitting.curvature(context, dim), problem.Q
     given = [w for w in (weights.previous, weights.minimizer, weights.advice) if w is not None]
@@ -165,8 +137,8 @@ def _apply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Arr
 
 
 def _objective(action, parameters):
-    problem, weights, context, anchors = parameters
-    distances = [weight * problem.switching(action, point) for weight, point in anchors.pulls(weights)]
+    problem, pulls, context = parameters
+    distances = [weight * problem.switching(action, point) for weight, point in pulls]
     return problem.hitting(action, context) + sum(distances, start=jnp.zeros((), action.dtype))
 
 

@@ -12,8 +12,7 @@ from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_optional_float, check_finite, check_positive
 from ecl2o.theory import decay_root
 
-# How step sizes fall with t = 1, 2, ...
-_FADING: dict[str, Callable[[Float[Array, ""]], Float[Array, ""]]] = {
+_STEP_SIZE_DECAY: dict[str, Callable[[Float[Array, ""]], Float[Array, ""]]] = {  # by t = 1, 2, ...
     "constant": jnp.ones_like,
     "sqrt": lambda t: 1 / jnp.sqrt(t),
     "inverse": lambda t: 1 / t,
@@ -34,12 +33,20 @@ class OGD(AbstractAgent):
     `steps` says how eta_t falls from its first value `eta`: `"constant"`, `"sqrt"` (eta/sqrt(t): static regret of order
     sqrt(T)) or `"inverse"` (eta/t: of order log T with eta = 1/m). Unless given, eta is 1/m for `"inverse"` and (1 - r)/m
     for the others, r the decay root: constant and revealed it then is R-OBD where A = m I and Q is isotropic. No step
-    size has a bounded competitive ratio, and steps beyond 2 / (largest curvature of f) diverge.
+    size has a bounded competitive ratio. Steps above 2 / (largest curvature of f) diverge.
 
     Args:
         mode: "revealed" or "blind". Default: "revealed".
         steps: "constant", "sqrt" or "inverse". Default: "constant".
         eta: the first step size, positive, in units of 1 / curvature. Default: see above.
+
+    Raises:
+        ValueError: if mode or steps is none of these, or if eta is not positive and finite.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=1.0, dim=1))
+    >>> ec.rollout(OGD(eta=0.5), problem, ec.Instance([0.0], [[1.0]])).actions.tolist()
+    [[0.5]]
     """
 
     mode: Literal["revealed", "blind"] = eqx.field(static=True, default="revealed")
@@ -49,8 +56,8 @@ class OGD(AbstractAgent):
     def __check_init__(self):
         if self.mode not in ("revealed", "blind"):
             raise ValueError(f"mode must be 'revealed' or 'blind', got {self.mode!r}.")
-        if self.steps not in _FADING:
-            raise ValueError(f"steps must be one of {', '.join(map(repr, _FADING))}, got {self.steps!r}.")
+        if self.steps not in _STEP_SIZE_DECAY:
+            raise ValueError(f"steps must be one of {', '.join(map(repr, _STEP_SIZE_DECAY))}, got {self.steps!r}.")
         if self.eta is not None:
             check_finite("eta", self.eta)
             check_positive("eta", self.eta)
@@ -59,20 +66,17 @@ class OGD(AbstractAgent):
         return problem.is_linear_quadratic
 
     def init(self, problem: Problem, start: Start) -> Descent:
-        eta = self._default_eta(problem) if self.eta is None else self.eta
+        eta = self.eta
+        if eta is None:
+            eta = (1.0 if self.steps == "inverse" else 1 - decay_root(problem.m, problem.beta)) / problem.m
         return Descent(eta.astype(start.x0.dtype), jnp.zeros((start.history.shape[1],), start.x0.dtype))
 
-    def _default_eta(self, problem: Problem) -> Float[Array, ""]:
-        return 1 / problem.m if self.steps == "inverse" else (1 - decay_root(problem.m, problem.beta)) / problem.m
-
     def step(self, problem: Problem, state: Descent, observation: Observation):
-        first = observation.step == 0
-        judge = observation.context
+        first, context, previous = observation.step == 0, observation.context, observation.previous_action
         if self.mode == "blind":
-            judge = jnp.where(first, judge, state.last_context)
-        previous = observation.previous_action
-        eta = state.eta * _FADING[self.steps]((observation.step + 1).astype(previous.dtype))
-        action = problem.actions.project(previous - eta * problem.hitting.gradient(previous, judge))
+            context = jnp.where(first, context, state.last_context)
+        eta = state.eta * _STEP_SIZE_DECAY[self.steps]((observation.step + 1).astype(previous.dtype))
+        action = problem.actions.project(previous - eta * problem.hitting.gradient(previous, context))
         if self.mode == "blind":
             action = jnp.where(first, previous, action)
         return Descent(state.eta, observation.context), action, Info.plain()

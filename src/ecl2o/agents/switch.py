@@ -1,26 +1,17 @@
 """Switch between machine learning and an expert, each on a trajectory of its own."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrated_agents import ROBD
 from ecl2o.agents.wrappers import Independent, PureML
 from ecl2o.problem import Problem
-from ecl2o.problem.arrays import (
-    as_float,
-    as_optional_float,
-    check_finite,
-    check_positive,
-    concrete_value,
-)
-
-Costs = Float[Array, " 2"]
+from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, check_positive, concrete_value
 
 
 class SwitchState(eqx.Module):
@@ -64,7 +55,7 @@ class Switch(AbstractAgent):
     mode: Literal["threshold", "ratio"] = eqx.field(static=True, default="threshold")
 
     def __check_init__(self):
-        if self.mode not in _TOO_EXPENSIVE:
+        if self.mode not in ("threshold", "ratio"):
             raise ValueError(f"mode must be 'threshold' or 'ratio', got {self.mode!r}.")
         check_finite("gamma", self.gamma)
         gamma = concrete_value(self.gamma)
@@ -84,54 +75,36 @@ class Switch(AbstractAgent):
         return SwitchState((ml, expert), jnp.zeros((), int), jnp.zeros((), start.x0.dtype))
 
     def step(self, problem: Problem, state: SwitchState, observation: Observation):
-        moved = [
-            leg.step(problem, leg_state, observation) for leg, leg_state in zip(self._legs, state.legs, strict=True)
-        ]
-        (ml_state, ml_action, ml_info), (expert_state, expert_action, expert_info) = moved
+        ml, expert = self._legs
+        ml_state, ml_action, ml_info = ml.step(problem, state.legs[0], observation)
+        expert_state, expert_action, expert_info = expert.step(problem, state.legs[1], observation)
         costs = jnp.stack([ml_info.details["cost"], expert_info.details["cost"]])
         limit = jnp.where(observation.step == 0, self._first_limit(costs), state.limit)
-        level, limit = _climb(_TOO_EXPENSIVE[self.mode], costs, state.level, limit, self.gamma)
+        level, limit = self._climb(costs, state.level, limit)
         action = jnp.where(level % 2 == 0, ml_action, expert_action)
-        info = Info(
-            ml_info.converged & expert_info.converged & (self.gamma > 1),
-            advice=ml_action,
-            details={"level": level, "costs": costs, "expert": expert_info},
-            inner=ml_info,
-        )
-        return SwitchState((ml_state, expert_state), level, limit), action, info
+        details = {"level": level, "costs": costs, "expert": expert_info}
+        converged = ml_info.converged & expert_info.converged & (self.gamma > 1)
+        return SwitchState((ml_state, expert_state), level, limit), action, Info(converged, ml_action, details, ml_info)
 
-    def _first_limit(self, costs: Costs) -> Float[Array, ""]:
+    def _first_limit(self, costs: Float[Array, " 2"]) -> Float[Array, ""]:
         if self.mode == "ratio":
             return self.gamma
         if self.threshold is not None:
             return self.threshold
         return jnp.maximum(costs[1], jnp.finfo(costs.dtype).tiny)
 
+    def _climb(self, costs: Float[Array, " 2"], level: Int[Array, ""], limit: Float[Array, ""]):
+        """Go up while the leg is too expensive and its limit grows; without derivatives, as a level is a count."""
+        costs, limit, gamma = jax.lax.stop_gradient((costs, limit, self.gamma))
 
-def _over_threshold(costs: Costs, level, limit) -> Bool[Array, ""]:
-    return costs[level % 2] > limit
+        def is_too_expensive(carry):
+            level, limit = carry
+            cost = costs[level % 2]
+            largest = limit if self.mode == "threshold" else limit * costs[1 - level % 2]
+            return (cost > largest) & (limit * gamma > limit)
 
+        def go_up(carry):
+            level, limit = carry
+            return level + 1, limit * gamma
 
-def _over_the_other(costs: Costs, level, limit) -> Bool[Array, ""]:
-    return costs[level % 2] > limit * costs[1 - level % 2]
-
-
-_TOO_EXPENSIVE: dict[str, Callable[..., Bool[Array, ""]]] = {
-    "threshold": _over_threshold,
-    "ratio": _over_the_other,
-}
-
-
-def _climb(too_expensive, costs: Costs, level, limit, gamma):
-    """Go up while the leg of the level is too expensive and its limit grows; without derivatives, as a level is a count."""
-    costs, limit, gamma = jax.lax.stop_gradient((costs, limit, gamma))
-
-    def over(carry):
-        _, limit = carry
-        return too_expensive(costs, *carry) & (limit * gamma > limit)
-
-    def up(carry):
-        level, limit = carry
-        return level + 1, limit * gamma
-
-    return jax.lax.while_loop(over, up, (level, limit))
+        return jax.lax.while_loop(is_too_expensive, go_up, (level, limit))
