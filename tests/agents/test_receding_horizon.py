@@ -382,7 +382,7 @@ def test_a_missing_forecast_is_refused():
     [
         (lambda: ec.RHC(-1), "window must be"),
         (lambda: ec.RHC(1.5), "window"),
-        (lambda: ec.CHC(2, 4), r"commitment must be a number of actions from 1 to window \+ 1 = 3, got 4"),
+        (lambda: ec.CHC(2, 4), r"commitment must be from 1 to window \+ 1 = 3, got 4"),
         (lambda: ec.CHC(2, 0), "commitment"),
         (lambda: ec.RHGD(1, smoothness=-2.0), "smoothness must be positive"),
     ],

@@ -1,6 +1,6 @@
 """Agents that balance what moving costs against what staying costs (docs/algorithms.md).
 
-All of them stand on one point: the projection of the previous action on a level set {f(., y) <= l} in the norm of c, with l
+All of them use one point: the projection of the previous action on a level set {f(., y) <= l} in the norm of c, with l
 such that c(x, x_prev) = gamma f(x, y). The projections on all level sets are the path x(eta) = argmin over X of
 eta f(., y) + c(., x_prev); along it c rises and f falls, so the balance is the root of a monotone function of log eta.
 """
@@ -13,13 +13,7 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrator import Calibration, Weights, calibrate, minimize_hitting
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import (
-    as_float,
-    check_finite,
-    check_nonnegative,
-    check_positive,
-    concrete_value,
-)
+from ecl2o.problem.arrays import as_float, check_finite, check_nonnegative, check_positive, concrete_value
 from ecl2o.solvers.bisection import bisect_root
 
 # log eta: e^-34 keeps the previous action, e^34 plays the minimiser of f, to double precision.
@@ -27,21 +21,19 @@ _LOG_RANGE = 34.0
 
 
 def balanced_point(
-    problem: Problem,
-    gamma: Float[Array, ""],
-    context: Float[Array, " q"],
-    previous: Float[Array, " d"],
+    problem: Problem, gamma: Float[Array, ""], context: Float[Array, " q"], previous: Float[Array, " d"]
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-    """Return OBD's point, c(x, x_prev) = gamma f(x, y), or the minimiser v of f where c(v, x_prev) <= gamma f(v, y).
+    """Return OBD's point and whether the solves converged.
 
-    On a line with a quadratic cost of curvature k it is the step sqrt(gamma k) / (sqrt(gamma k) + sqrt(beta)) toward v,
-    and bounds only clip it. Everything else bisects log eta.
-
-    Returns:
-        The point (d,), and whether the solves converged.
+    It has c(x, x_prev) = gamma f(x, y), or it is the minimiser v of f where c(v, x_prev) <= gamma f(v, y). If d = 1, with a
+    quadratic cost of curvature k, it is the step sqrt(gamma k) / (sqrt(gamma k) + sqrt(beta)) toward v, clipped to the bounds.
+    Everything else bisects log eta.
     """
-    if previous.shape[0] == 1 and isinstance(problem.hitting, AbstractQuadraticCost):
-        return _balanced_point_1d(problem, gamma, context, previous), jnp.ones((), bool)
+    hitting = problem.hitting
+    if previous.shape[0] == 1 and isinstance(hitting, AbstractQuadraticCost):
+        pull, drag = jnp.sqrt(gamma * hitting.curvature(context, 1)[0]), jnp.sqrt(2 * problem.Q[0])
+        point = previous + pull / (pull + drag) * (hitting.centre(context, 1) - previous)
+        return problem.actions.project(point), jnp.ones((), bool)
     minimizer, found = minimize_hitting(problem, context, previous)
     arrives = problem.switching(minimizer, previous) <= gamma * problem.hitting(minimizer, context)
     end = jnp.asarray(_LOG_RANGE, previous.dtype)
@@ -50,20 +42,13 @@ def balanced_point(
     return jnp.where(arrives, minimizer, point), found & (arrives | converged)
 
 
-def _balanced_point_1d(problem: Problem, gamma, context, previous):
-    hitting = problem.hitting
-    assert isinstance(hitting, AbstractQuadraticCost)
-    pull, drag = jnp.sqrt(gamma * hitting.curvature(context, 1)[0]), jnp.sqrt(2 * problem.Q[0])
-    return problem.actions.project(previous + pull / (pull + drag) * (hitting.centre(context, 1) - previous))
-
-
 def _path_point(log_eta, problem: Problem, context, previous):
-    """x(eta), which is R_lambda with lambda = (1/eta, 0, 0)."""
+    """Compute x(eta), which is R_lambda with lambda = (1/eta, 0, 0)."""
     return calibrate(problem, Calibration(Weights(previous=jnp.exp(-log_eta)), None), context, previous)
 
 
 def _imbalance(log_eta, parameters):
-    """gamma f - c along the path; it decreases in eta."""
+    """Return gamma f - c along the path; it decreases in eta."""
     problem, gamma, context, previous = parameters
     point, _ = _path_point(log_eta, problem, context, previous)
     return gamma * problem.hitting(point, context) - problem.switching(point, previous)
@@ -128,11 +113,9 @@ class GreedyOBD(AbstractBalanced):
 
     >>> import ecl2o as ec
     >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=4.0, dim=1))
-    >>> [
-    ...     [round(x, 4) for x in row]
-    ...     for row in ec.rollout(GreedyOBD(), problem, ec.Instance([0.0], [[1.0]])).actions.tolist()
-    ... ]
-    [[0.6667]]
+    >>> run = ec.rollout(GreedyOBD(), problem, ec.Instance([0.0], [[1.0]]))
+    >>> round(float(run.actions[0, 0]), 4)
+    0.6667
     """
 
     gamma: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
@@ -195,15 +178,8 @@ class ABCS(AbstractAgent):
         ends, converged = jax.vmap(balanced_point, in_axes=(None, 0, None, None))(
             problem, jnp.stack([self.slow, self.fast]), observation.context, observation.previous_action
         )
-        action = _nearest_on_segment(problem.Q, ends[0], ends[1], advice)
+        nearer, along, Q = ends[0], ends[1] - ends[0], problem.Q
+        length = along @ Q @ along
+        share = (advice - nearer) @ Q @ along / jnp.where(length > 0, length, 1.0)
+        action = nearer + jnp.clip(share, 0.0, 1.0) * along
         return state, action, Info(converged.all() & inner.converged, advice=advice, inner=inner)
-
-
-def _nearest_on_segment(
-    Q: Float[Array, "d d"], start: Float[Array, " d"], end: Float[Array, " d"], point: Float[Array, " d"]
-) -> Float[Array, " d"]:
-    """The point of the segment nearest to `point` in the norm of Q."""
-    along = end - start
-    length = along @ Q @ along
-    share = (point - start) @ Q @ along / jnp.where(length > 0, length, 1.0)
-    return start + jnp.clip(share, 0.0, 1.0) * along

@@ -14,8 +14,6 @@ from ecl2o.agents.promise import Promise
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import check_count
 
-Keeps = Literal["memory", "history"]
-
 
 class PeriodicState(eqx.Module):
     """The wrapped agent's state, and the contexts on which it will restart (none where its memory is kept)."""
@@ -55,24 +53,21 @@ class Periodic(AbstractAgent):
 
     agent: AbstractAgent
     period: int = eqx.field(static=True)
-    keeps: Keeps = eqx.field(static=True, default="memory")
+    keeps: Literal["memory", "history"] = eqx.field(static=True, default="memory")
 
     def __check_init__(self):
         check_count("period", self.period)
         if self.keeps not in ("memory", "history"):
             raise ValueError(f"keeps must be 'memory' or 'history', got {self.keeps!r}.")
         if self.keeps == "memory" and not isinstance(self.agent, AbstractGuard):
-            raise TypeError(
-                f"a {type(self.agent).__name__} that keeps its memory has nothing to restart; "
-                "wrap a guard, or use keeps='history'."
-            )
+            raise TypeError(f"keeps='memory' needs a guard, got {type(self.agent).__name__}; use keeps='history'.")
 
     def is_linear(self, problem: Problem) -> bool:
         return self.agent.is_linear(problem)
 
     def check(self, problem: Problem, start: Start) -> None:
         check_fields(self)
-        self.agent.check(problem, self._period_start(start.x0, start.history))
+        self.agent.check(problem, Start(start.x0, start.history, self.period))
 
     def promise(self, problem: Problem) -> Promise | None:
         """Return the agent's promise for the shorter of the two periods, or None if they do not end together."""
@@ -84,38 +79,31 @@ class Periodic(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> PeriodicState:
         kept = start.history[:0] if self.keeps == "memory" else start.history
-        return PeriodicState(self.agent.init(problem, self._period_start(start.x0, start.history)), kept)
+        return PeriodicState(self.agent.init(problem, Start(start.x0, start.history, self.period)), kept)
 
     def step(self, problem: Problem, state: PeriodicState, observation: Observation):
         phase = observation.step % self.period
         inner = jax.lax.cond(
             (phase == 0) & (observation.step > 0),
-            lambda: _like(state.inner, self._restart_agent(problem, state, observation)),
+            lambda: self._restart_agent(problem, state, observation),
             lambda: state.inner,
         )
         left = self.period - 1 - phase
         if observation.remaining is not None:
             left = jnp.minimum(left, observation.remaining)
-        inner_observation = Observation(
-            observation.context, observation.previous_action, phase, left, observation.forecast
-        )
-        inner, action, info = self.agent.step(problem, inner, inner_observation)
+        by_period = dataclasses.replace(observation, step=phase, remaining=left)
+        inner, action, info = self.agent.step(problem, inner, by_period)
         recent = state.recent
         if recent.shape[0]:
             recent = jnp.concatenate([recent[1:], observation.context[None]])
         return PeriodicState(inner, recent), action, info
 
-    def _period_start(self, x0: Float[Array, " d"], history: Float[Array, "H q"]) -> Start:
-        return Start(x0, history, self.period)
-
     def _restart_agent(self, problem: Problem, state: PeriodicState, observation: Observation) -> State:
-        start = self._period_start(observation.previous_action, state.recent)
+        """Return the state at the start of a period, in the dtypes of the old one."""
+        start = Start(observation.previous_action, state.recent, self.period)
         if self.keeps == "memory":
             assert isinstance(self.agent, AbstractGuard)
-            return self.agent.restart(problem, state.inner, start)
-        return self.agent.init(problem, start)
-
-
-def _like(old: State, new: State) -> State:
-    """The new state in the dtypes of the old one."""
-    return jax.tree.map(lambda o, n: jnp.asarray(n, o.dtype), old, new)
+            restarted = self.agent.restart(problem, state.inner, start)
+        else:
+            restarted = self.agent.init(problem, start)
+        return jax.tree.map(lambda old, new: jnp.asarray(new, old.dtype), state.inner, restarted)

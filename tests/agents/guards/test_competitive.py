@@ -308,8 +308,8 @@ def test_bellmans_inequality_for_contexts_in_an_interval(horizon):
             m_next = m + (y - m) / P[3, 0, 0]
             game = lines(3, y, x, m_next)
             safest = game.safest()
-            bill = game.bill(safest, game.worst(safest))[0]
-            return bill - 0.5 * ratio * (K / P[3])[0, 0] * (y - m) ** 2
+            cost = game.cost(safest, game.worst(safest))[0]
+            return cost - 0.5 * ratio * (K / P[3])[0, 0] * (y - m) ** 2
 
         return jnp.max(jax.vmap(after)(jnp.linspace(low, high, 4001))) - value(2, x, m)
 
@@ -523,7 +523,7 @@ def test_what_ends_a_promise_is_said():
 
 def test_a_promise_with_an_end_is_not_for_a_run_without_one():
     policy = ec.Policy(ec.Competitive(ec.ROBD(), horizon=24), CASE_STUDY)
-    with pytest.raises(ValueError, match=r"at most horizon = 24 steps, but this one has no end.*Periodic\(guard, 24\)"):
+    with pytest.raises(ValueError, match=r"at most horizon = 24 steps, but this run has no end.*Periodic\(guard, 24\)"):
         ec.Runner(policy, [0.0])
     ec.Runner(policy, [0.0], horizon=24)
     ec.Runner(ec.Policy(ec.Periodic(ec.Competitive(ec.ROBD(), horizon=24), 24), CASE_STUDY), [0.0])
@@ -563,14 +563,14 @@ def test_refuses_what_it_is_not_for():
         ec.Competitive(ec.ROBD(), contexts=(0.0, 1.0)).check(GENERAL, three)
     with pytest.raises(ec.NotApplicableError, match="weights are for CurvedTracking"):
         ec.Competitive(ec.ROBD(), weights=np.ones(3)).init(CASE_STUDY, start)
-    with pytest.raises(ValueError, match="at most horizon = 24 steps, but this one has 30"):
+    with pytest.raises(ValueError, match="at most horizon = 24 steps, but this run has 30"):
         ec.Competitive(ec.ROBD(), horizon=24).init(CASE_STUDY, start)
     for options, message in [
         ({"horizon": 0}, "horizon must be at least 1"),
         ({"horizon": True}, "horizon must be at least 1"),
         ({"allowance": -1.0}, "allowance must not be negative"),
         ({"contexts": (1.0, 0.0)}, "low <= high"),
-        ({"horizon": 3, "weights": np.ones(2)}, "one entry for each of the 3 steps"),
+        ({"horizon": 3, "weights": np.ones(2)}, "weights must be one for each of 3 steps"),
         ({"weights": np.zeros(2)}, "weights must be positive"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -1,8 +1,6 @@
-"""A small trained correction of advice that will go through a guard.
+"""A small trained correction of advice for a guard, by the hour and the account of the period."""
 
-Advice that is best alone is not best behind a guard: what the guard cuts off costs later, and a promise may have slack left.
-The correction sees the account of the period and shifts the advice by the hour.
-"""
+import dataclasses
 
 import equinox as eqx
 import jax
@@ -48,10 +46,6 @@ class PeriodSoFar(eqx.Module):
         prefix = self.work.with_context(*quadratic_terms(problem, context, self.anchor.shape[0]))
         return PeriodSoFar(self.anchor, prefix.after_move(2 * problem.Q), self.optimum + prefix.growth, self.cost)
 
-    def with_cost(self, cost: Float[Array, ""]) -> "PeriodSoFar":
-        """Return the account with the cost of one more step."""
-        return eqx.tree_at(lambda a: a.cost, self, self.cost + cost)
-
 
 class GuardAwareCorrectionState(eqx.Module):
     """The advisor's state, the account of the period, and the last step, whose cost is known once its action was played."""
@@ -64,6 +58,8 @@ class GuardAwareCorrectionState(eqx.Module):
 
 class GuardAwareCorrection(AbstractAgent):
     """An advisor's advice plus 0.1 * (7 harmonics of the hour x 10 features of degree one) with 70 weights.
+
+    Advice that is best alone is not best behind a guard: what the guard cuts off costs later, and a promise may have slack left.
 
     The features are differences and square roots of costs, so that units and origin do not matter: the previous action, the
     period's first one, the context and the centre of the work function, all less the advice; the roots of cost and optimum
@@ -104,34 +100,28 @@ class GuardAwareCorrection(AbstractAgent):
         phase = observation.step % self.period
 
         paid = problem.hitting(previous, state.last_context) + problem.switching(previous, state.last_previous)
-        going_on, restarted = state.so_far.with_cost(paid), PeriodSoFar.open(2 * problem.Q, previous)
+        going_on = dataclasses.replace(state.so_far, cost=state.so_far.cost + paid)
+        restarted = PeriodSoFar.open(2 * problem.Q, previous)
         so_far = jax.tree.map(lambda new, old: jnp.where(observation.step == 0, new, old), restarted, going_on)
         target = problem.hitting.centre(context, previous.shape[0])
         so_far = so_far.with_context(problem, context)
 
         features = _features(problem, so_far, previous, target, advice, inner.details["discounted_forecast"])
         hourly = _harmonics(phase, self.period, previous.dtype) @ self.weights.weight
-        correction = self.scale * jnp.sum(
-            hourly[:, None] * features, axis=0
-        )  # a product would round by place in a batch
+        # A matrix product would round differently by place in a batch.
+        correction = self.scale * jnp.sum(hourly[:, None] * features, axis=0)
         after = GuardAwareCorrectionState(inner_state, so_far, context, previous)
-        details = {"correction": correction}
-        return after, advice + correction, Info(inner.converged, advice, details, inner)
+        return after, advice + correction, Info(inner.converged, advice, {"correction": correction}, inner)
 
 
 def _features(
-    problem: Problem,
-    so_far: PeriodSoFar,
-    previous: Float[Array, " d"],
-    target: Float[Array, " d"],
-    advice: Float[Array, " d"],
-    forecast: DiscountedForecast,
+    problem: Problem, so_far: PeriodSoFar, previous, target, advice: Float[Array, " d"], forecast: DiscountedForecast
 ) -> Float[Array, "f d"]:
-    bill, optimum = so_far.cost / problem.m, so_far.optimum / problem.m
-    total = bill + optimum
-    share = jnp.where(total > 0, bill / jnp.where(total > 0, total, 1.0), 0.0)
+    cost, optimum = so_far.cost / problem.m, so_far.optimum / problem.m
+    total = cost + optimum
+    share = jnp.where(total > 0, cost / jnp.where(total > 0, total, 1.0), 0.0)
     from_advice = jnp.stack([previous, so_far.work.centre, target, so_far.anchor]) - advice
-    roots = jnp.stack([safe_sqrt(bill), safe_sqrt(optimum)])[:, None] * jnp.ones_like(advice)
+    roots = jnp.stack([safe_sqrt(cost), safe_sqrt(optimum)])[:, None] * jnp.ones_like(advice)
     return jnp.concatenate([from_advice, roots, share * from_advice[1:2], forecast.signals])
 
 

@@ -26,15 +26,17 @@ from ecl2o.theory import decay_root
 _NODES = 48  # of the profile of a period
 _WEEK_NODES = 24  # of that of a week, for each period in it
 _WEEKS = 2.0  # its half-life
-_MOST = 4096  # features, about
-_LONGEST_TABLE = 10_000_000
+_MOST = 4096  # features, about: the regression holds their square
+_LONGEST_TABLE = 10_000_000  # of sines
+_SHORTEST = 24  # steps at least, by default, until a row is learned from
+_OUTLYING = 5.0  # root mean squares of the residuals so far, beyond which a row counts less
+_RESIDUALS = 20  # periods that the mean square of the residuals remembers, about
 
 
 class DiscountedForecast(eqx.Module):
-    """zhat, the predicted discounted mean of the contexts from now on, and signals: differences that tell where they go.
+    """zhat, the predicted discounted mean of the contexts from now on, and signals for `GuardAwareCorrection`.
 
-    The signals are what the correction layer sees of the contexts: the last change, and the profile a period's eighth and
-    quarter ahead, less the present context.
+    The signals are the last change, and the profile an eighth and a quarter of a period ahead, less the present context.
     """
 
     mean: Float[Array, "*n d"]
@@ -69,7 +71,7 @@ class Replayed(AbstractAgent):
 
 
 class ProfileState(eqx.Module):
-    """The decaying mean at each node, and how much it rests on."""
+    """The decaying mean at each node, and the weight of the contexts in it."""
 
     means: Float[Array, " b"]
     weights: Float[Array, " b"]
@@ -92,7 +94,7 @@ class PeriodicProfile(eqx.Module):
 
     @property
     def _neighbours(self) -> tuple[Int[np.ndarray, "2 p"], Float[np.ndarray, "2 p"]]:
-        """The nodes before and after each phase, and the share of each of them."""
+        """Return the nodes before and after each phase, and the share of each of them."""
         left, rest = np.divmod(np.arange(self.period) * self.nodes, self.period)
         return np.stack([left, (left + 1) % self.nodes]), np.stack([self.period - rest, rest]) / self.period
 
@@ -121,7 +123,7 @@ class PeriodicProfile(eqx.Module):
 
 
 class Profiles(eqx.Module):
-    """What is usual in a period, and in a week if there is one, as of some step."""
+    """The profile of a period, and that of a week if there is one."""
 
     period: ProfileState
     week: ProfileState | None
@@ -143,27 +145,21 @@ class RidgeFeatures(eqx.Module):
     def __init__(self, period: int, half_life: float, lags: int, harmonics: int, week: int | None):
         check_count("period", period)
         self.season = PeriodicProfile(as_float(half_life), period, min(period, _NODES))
-        if week is None:
-            self.weekly = None
-        else:
+        self.weekly = None
+        if week is not None:
             check_count("week", week)
             self.weekly = PeriodicProfile(as_float(_WEEKS), period * week, min(period, _WEEK_NODES) * week)
-        self.lags = lags
-        self.harmonics = harmonics
+        self.lags, self.harmonics = lags, harmonics
 
     def __check_init__(self):
         check_count("lags", self.lags)
         check_count("harmonics", self.harmonics)
         if self.lags + 2 * self.harmonics > _MOST:
-            raise ValueError(
-                f"lags + 2 harmonics must be at most {_MOST}, since the regression holds the square of its features, got "
-                f"{self.lags} lags and {self.harmonics} harmonics."
-            )
+            found = f"{self.lags} lags and {self.harmonics} harmonics"
+            raise ValueError(f"lags + 2 harmonics must be at most {_MOST}, got {found}.")
         if self.period * self.harmonics > _LONGEST_TABLE:
-            raise ValueError(
-                f"period times harmonics must be at most {_LONGEST_TABLE}, for so long is the table of sines, got "
-                f"{self.period} and {self.harmonics}."
-            )
+            found = f"{self.period} and {self.harmonics}"
+            raise ValueError(f"period times harmonics must be at most {_LONGEST_TABLE}, got {found}.")
 
     @property
     def period(self) -> int:
@@ -198,11 +194,11 @@ class RidgeFeatures(eqx.Module):
         return 2 * self.period
 
     def empty(self, dtype) -> Profiles:
-        """Profiles that have seen nothing."""
+        """Return the profiles before the first context."""
         return Profiles(self.season.empty(dtype), None if self.weekly is None else self.weekly.empty(dtype))
 
     def update_profiles(self, profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]) -> Profiles:
-        """With the context of one more step."""
+        """Return the profiles after the context of one more step."""
         week = profiles.week
         if self.weekly is not None and week is not None:
             week = self.weekly.update(week, step % self.weekly.period, now)
@@ -211,10 +207,13 @@ class RidgeFeatures(eqx.Module):
     def at(
         self, sums: Float[Array, " n"], profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]
     ) -> tuple[Float[Array, " k"], Float[Array, " 3"]]:
-        """The features of a step, the first of all being step 0, and the signals of its forecast.
+        """Return the features of a step and the signals of its forecast.
 
-        sums[i] are sums of the contexts of this step and the i before it, up to a constant; the profiles are of what came before.
-        The signals are the last change, and the profile an eighth and a quarter of a period ahead, less the present context.
+        Args:
+            sums: sums[i] is the sum of the contexts of this step and the i before it, up to a constant.
+            profiles: of the contexts before this step.
+            step: 0 at the first context.
+            now: the context.
         """
         ends, leads = np.array(self.ends), self.leads
         means = jnp.diff(sums[ends]) / np.diff(ends)
@@ -229,29 +228,24 @@ class RidgeFeatures(eqx.Module):
         return features, jnp.concatenate([(now - (sums[1] - sums[0]))[None], soon - now])
 
     def _waves(self, dtype) -> Float[Array, "p h"]:
-        """Cosines and sines of every phase."""
+        """Return cosines and sines of every phase."""
         angle = (2 * np.pi / self.period) * np.arange(self.period)[:, None] * np.arange(1, self.harmonics + 1)
         return jnp.asarray(np.concatenate([np.cos(angle), np.sin(angle)], axis=1), dtype)
 
 
-_SHORTEST = 24  # steps at least, by default, until a row is learned from
-_OUTLYING = 5.0  # root mean squares of the residuals so far, beyond which a row counts less
-_RESIDUALS = 20  # periods that the mean square of the residuals remembers, about
-
-
 class ContextRange(eqx.Module):
-    """Where contexts have been: an interval that takes in what comes, and loses half its width in two half-lives."""
+    """The range of contexts: it grows with each context outside, and loses half its width in two half-lives."""
 
     low: Float[Array, ""]
     high: Float[Array, ""]
 
     @classmethod
     def empty(cls, dtype) -> "ContextRange":
-        """Before the first context."""
+        """Return the range before the first context."""
         return cls(jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype))
 
     def plausible(self, now: Float[Array, ""]) -> Float[Array, ""]:
-        """The context, or the nearest one that is at most the interval's width outside of it."""
+        """Return the context, or the nearest one that is at most the interval's width outside of it."""
         width = self.high - self.low
         return jnp.where(width > 0, jnp.clip(now, self.low - width, self.high + width), now)
 
@@ -263,9 +257,9 @@ class ContextRange(eqx.Module):
 
 
 class LineState(eqx.Module):
-    """What has been seen and learned of one coordinate.
+    """The memory of one coordinate.
 
-    `sums[i]` is the sum of the last i + 1 contexts. `profiles` know all of them, `late_profiles` what came before the row that
+    `sums[i]` is the sum of the last i + 1 contexts. `profiles` are of all of them, `late_profiles` of those before the row that
     matures next. `power` are mean squares of the features by kind, fixed when the first row matures.
     """
 
@@ -279,7 +273,7 @@ class LineState(eqx.Module):
 
 
 class OnlineRidgeState(eqx.Module):
-    """How many contexts have been seen, and what is known in each mode."""
+    """The modes, how many contexts have been seen, and the memory of each mode."""
 
     modes: Modes
     seen: Int[Array, ""]
@@ -293,15 +287,14 @@ class OnlineRidge(AbstractAgent):
     profile among them where `week` says how many periods a week has. All are differences, so that units and origin do not matter.
     Half-life, lags, harmonics and ridge are what validation days chose (docs/choices.md).
 
-    A row enters the regression `maturity` steps later (a period, at least 24), when all of its z but rho^maturity is known; for
-    the rest stands the present zhat. It enters by a rank-one update, so that every step takes the same time, and having lived a
-    history or having been given it is the same. zhat is the Vovk-Azoury-Warmuth forecast: the weights' prediction of z less the
-    present context, divided by 1 + f'Pf, so that features unlike all that was learned from lead back to the present context, and
-    the advice to R-OBD's. So does having learned nothing, in the first two periods and until rows have matured.
+    A row enters the regression `maturity` steps later (a period, at least 24), when all of its z but rho^maturity is known; the
+    present zhat replaces the rest. It enters by a rank-one update, so that every step takes the same time, and steps and history
+    teach the same. zhat is the Vovk-Azoury-Warmuth forecast: the weights' prediction of z less the present context, divided by
+    1 + f'Pf. So with new kinds of features zhat is close to the present context, and the advice to R-OBD's, as in the first two
+    periods and until rows have matured.
 
-    What one bad context can do is bounded: it counts as at most the width of the range seen outside of that range (which forgets,
-    and grows with what lasts, so that a new level is followed within a few steps), and a residual of more than five root mean
-    squares pulls as one of five.
+    One bad context has a bounded effect: it counts as at most the width of the range so far outside of that range (which grows
+    within a few steps, so that a new level is followed), and a residual of more than five root mean squares counts as five.
 
     For f = 1/2 (x - y)' A (x - y) with a constant A, any d: one regression in each mode of (A, Q). It has nothing to train by
     gradients. `Info.details["discounted_forecast"]` depends on contexts only, not on what is played.
@@ -360,7 +353,6 @@ class OnlineRidge(AbstractAgent):
         return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
 
     def _empty_line(self, dtype) -> LineState:
-        """One coordinate before the first context."""
         profiles = self.features.empty(dtype)
         return LineState(
             sums=jnp.zeros((self.maturity + self.features.period,), dtype),
@@ -374,7 +366,7 @@ class OnlineRidge(AbstractAgent):
 
     @eqx.filter_jit  # so that JAX traces it once, for pasts and runs of any length
     def _observe(self, problem: Problem, state: OnlineRidgeState, context: Float[Array, " q"]):
-        """The state after one more context; zhat (d,) and signals (d, 3) in modes."""
+        """Return the state after one more context, and zhat (d,) and signals (d, 3) in modes."""
         assert isinstance(problem.hitting, AbstractQuadraticCost)
         modes = state.modes
         now = modes.to_modes @ problem.hitting.centre(context, modes.a.shape[0])
@@ -383,16 +375,17 @@ class OnlineRidge(AbstractAgent):
         return OnlineRidgeState(modes, state.seen + 1, lines), forecast
 
     def _advance(self, line: LineState, step: Int[Array, ""], now: Float[Array, ""], rho: Float[Array, ""]):
-        """One coordinate sees a context: the features of this step, a prediction, and the row that matures."""
+        """Advance one coordinate by a context: the features of this step, a prediction, and the row that matures."""
         features, late = self.features, self.maturity - 1
         row_step = step - late
         is_real = step >= features.needed
         now = jnp.where(is_real, line.range.plausible(now), now)
-        seen_range = line.range.update(now, self._shrink_rate(now.dtype))
+        half_life = 2 * features.season.half_life * features.season.period  # of the range's width, in steps
+        seen_range = line.range.update(now, 1 - jnp.asarray(0.5, now.dtype) ** (1 / half_life))
         sums = jnp.concatenate([now[None], line.sums[:-1] + now])
         row_now = sums[late] - sums[late - 1]
 
-        # Of this step and of the one whose row matures, at once.
+        # Features of this step and of the one whose row matures, at once.
         steps, nows = jnp.stack([step, row_step]), jnp.stack([now, row_now])
         before = jax.tree.map(lambda *both: jnp.stack(both), line.profiles, line.late_profiles)
         recent = jnp.stack([sums[: features.period + 1], sums[late:]])
@@ -409,24 +402,13 @@ class OnlineRidge(AbstractAgent):
 
         profiles = jax.vmap(features.update_profiles)(before, steps, nows)
         profiles = jax.tree.map(lambda new, old: jnp.where((steps >= 0)[:, None], new, old), profiles, before)
-        after = LineState(
-            sums=sums,
-            profiles=jax.tree.map(lambda both: both[0], profiles),
-            late_profiles=jax.tree.map(lambda both: both[1], profiles),
-            range=seen_range,
-            power=power,
-            regression=regression,
-            residual_power=residual_power,
-        )
+        newest = jax.tree.map(lambda both: both[0], profiles)
+        late_profiles = jax.tree.map(lambda both: both[1], profiles)
+        after = LineState(sums, newest, late_profiles, seen_range, power, regression, residual_power)
         return after, (predicted, signals[0])
 
-    def _shrink_rate(self, dtype) -> Float[Array, ""]:
-        """What the range of contexts loses of its width in a step."""
-        season = self.features.season
-        return 1 - jnp.asarray(0.5, dtype) ** (1 / (2 * season.half_life * season.period))
-
     def _power(self, power: Float[Array, " kinds"], present: Float[Array, " k"], step: Int[Array, ""]):
-        """Mean squares by kind of the features from the first real ones on, until the first row has matured.
+        """Update the mean squares by kind of the features, from the first real ones on, until the first row has matured.
 
         So the penalty depends neither on units nor on the phase at which the clock was started.
         """
@@ -438,7 +420,7 @@ class OnlineRidge(AbstractAgent):
     def _update_regression(
         self, line: LineState, row: Float[Array, " k"], target: Float[Array, ""], row_step: Int[Array, ""]
     ):
-        """The regression with the row that has matured, if there is one; what is far off counts less (Huber's weights)."""
+        """Add the row that has matured, if there is one; outlying rows count less (Huber's weights)."""
         regression, period = line.regression, self.features.period
         before = row_step - self.features.needed  # rows until now
         residual = target - jnp.sum(regression.weights * row)
@@ -453,9 +435,7 @@ class OnlineRidge(AbstractAgent):
 
 
 def _discounted_mean(sums: Float[Array, " m"], rho: Float[Array, ""], rest: Float[Array, ""]) -> Float[Array, ""]:
-    """Z of the oldest of m contexts, given the sums of the last 1, 2, ..., m of them, and what stands for all that follow."""
-    later = jnp.exp(jnp.log(rho) * np.arange(sums.shape[0]))[
-        ::-1
-    ]  # rho^(m-1), ..., rho, 1: discounts, newest context first
+    """Return z of the oldest of m contexts, from the sums of the last 1, 2, ..., m of them and a value for all later ones."""
+    later = jnp.exp(jnp.log(rho) * np.arange(sums.shape[0]))[::-1]  # rho^(m-1), ..., rho, 1: newest context first
     changes = later - jnp.concatenate([later[1:], jnp.zeros((1,), later.dtype)])
     return (1 - rho) * jnp.sum(changes * sums) + rho * later[0] * rest

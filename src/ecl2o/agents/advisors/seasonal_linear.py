@@ -1,4 +1,4 @@
-"""A structured advisor: linear and homogeneous in what it has just seen and in a rolling seasonal profile."""
+"""A linear advisor, without a bias, on recent contexts and a rolling seasonal profile."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ class SeasonalLinear(AbstractAgent):
     """Advice = W' (x_{t-1}, y_t, y_{t-1}, .., the profile at the next 0..ahead steps).
 
     The profile is the mean of the last `days` periods by phase, kept in the agent's own memory and warmed up on the
-    history, so that it knows the hour without a clock feature. There is no bias: a policy trained on kilowatts works on
-    megawatts. With the default settings and d = q = 1 it has 29 weights.
+    history, so that the hour is no feature. There is no bias: a policy trained on kilowatts works on megawatts. With the
+    default settings and d = q = 1 it has 29 weights.
 
     Args:
         dim: d, how many numbers an action has.
@@ -32,6 +32,10 @@ class SeasonalLinear(AbstractAgent):
         days: periods that the profile is the mean of. Default: 14.
         recent: how many of the last contexts it sees, the present one included. Default: 3.
         ahead: how far ahead it looks in the profile, in steps. Default: a period.
+
+    Raises:
+        ValueError: if a number is out of its range.
+        NotApplicableError: at the start of a run with other dimensions.
 
     >>> SeasonalLinear(dim=1, context_dim=1).weights.weight.shape
     (29, 1)
@@ -47,8 +51,8 @@ class SeasonalLinear(AbstractAgent):
         self, dim: int, context_dim: int, period: int = 24, days: int = 14, recent: int = 3, ahead: int | None = None
     ):
         sizes = {"dim": dim, "context_dim": context_dim, "period": period, "days": days, "recent": recent}
-        for name, value in sizes.items():
-            check_count(name, value)
+        for size in sizes.items():
+            check_count(*size)
         self.period, self.days, self.recent = period, days, recent
         self.ahead = period if ahead is None else ahead
         features = dim + context_dim * (recent + self.ahead + 1)
@@ -59,9 +63,8 @@ class SeasonalLinear(AbstractAgent):
 
     def __check_init__(self):
         if self.ahead < 0 or self.recent - 1 > self.days * self.period:
-            raise ValueError(
-                f"ahead must not be negative and recent must fit the memory, got {self.ahead}, {self.recent}."
-            )
+            found = f"ahead = {self.ahead} and recent = {self.recent}"
+            raise ValueError(f"ahead must be 0 or more and recent at most days * period + 1, got {found}.")
 
     def is_linear(self, problem: Problem) -> bool:
         return True

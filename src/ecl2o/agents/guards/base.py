@@ -44,8 +44,7 @@ class AbstractGuard(AbstractAgent):
         """Return the state with account and reference restarted at `start.x0` and the wrapped agent's state unchanged."""
 
 
-# By how much of the cost rounding may exceed a promise (docs/guarantees.md), as a power of a format's epsilon: 1e-9 in 64 bits,
-# 1e-4 in 32.
+# The share of the cost by which rounding may exceed a promise (docs/guarantees.md) is eps ** this: 1e-9 in 64 bits, 1e-4 in 32.
 _ROUNDING_POWER = 0.575
 
 
@@ -59,8 +58,7 @@ class Account(eqx.Module):
         left: cost that the promise still allows.
         cost: cost so far.
         reference: cost of the reference so far.
-        kept: whether the promise has held at every step. A cost above it by more than rounding
-            explains ends it.
+        kept: whether the promise has held at every step, up to rounding.
         steps: for how many steps it held.
     """
 
@@ -77,11 +75,7 @@ class Account(eqx.Module):
         return cls(jnp.asarray(allowance, dtype), zero, zero, kept, jnp.zeros((), int))
 
     def update(
-        self,
-        ratio: Float[Array, ""],
-        growth: Float[Array, ""],
-        cost: Float[Array, ""],
-        kept: Bool[Array, ""],
+        self, ratio: Float[Array, ""], growth: Float[Array, ""], cost: Float[Array, ""], kept: Bool[Array, ""]
     ) -> "Account":
         """Return the account after a step in which the reference grew by `growth` and the cost by `cost`."""
         left, paid, reference = self.left + ratio * growth - cost, self.cost + cost, self.reference + growth

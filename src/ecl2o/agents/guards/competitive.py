@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.guards.base import AbstractGuard, Account
-from ecl2o.agents.guards.optimum_constraint import Choice, GameStep, choose_anywhere, choose_within
+from ecl2o.agents.guards.optimum_constraint import GameStep, choose_anywhere, choose_within
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
@@ -44,10 +44,7 @@ class CompetitiveState(eqx.Module):
 
 
 def _as_bounds(contexts: Any) -> tuple[Array, Array] | None:
-    if contexts is None:
-        return None
-    low, high = contexts
-    return as_float(low), as_float(high)
+    return None if contexts is None else (as_float(contexts[0]), as_float(contexts[1]))
 
 
 class Competitive(AbstractGuard):
@@ -58,9 +55,8 @@ class Competitive(AbstractGuard):
     allowed action is played as it is; another one is pulled toward the safest action x_m until it is allowed.
 
     For quadratic hitting costs: constant ones, and `CurvedTracking` with a `maximum`. A ratio that no online algorithm can
-    promise is rejected;
-    the message gives the smallest possible one. Bounds on actions are kept where all matrices are diagonal and contexts are
-    known to lie within the bounds; elsewhere use `Guarded`.
+    promise is rejected; the message gives the smallest possible one. Bounds on actions are kept where all matrices are
+    diagonal and contexts are known to lie within the bounds; elsewhere use `Guarded`.
 
     The promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions
     are not met: a context outside `contexts`, or not finite; a weight outside of its range, or other than announced; more steps
@@ -112,17 +108,14 @@ class Competitive(AbstractGuard):
             check_positive("weights", self.weights)
             check_finite("weights", self.weights)
             if self.horizon is not None and self.weights.shape != (self.horizon,):
-                raise ValueError(
-                    f"weights must have one entry for each of the {self.horizon} steps, got {self.weights.shape}."
-                )
+                raise ValueError(f"weights must be one for each of {self.horizon} steps, got {self.weights.shape}.")
 
     def promise(self, problem: Problem) -> Promise:
         contexts = None
         if self.contexts is not None:
             low, high = np.broadcast_arrays(*(np.atleast_1d(np.asarray(bound, float)) for bound in self.contexts))
             contexts = tuple(zip(low.tolist(), high.tolist(), strict=True))
-        allowance = float(self.allowance)
-        return Promise(float(self.ratio), Reference.OPTIMUM, None, allowance, self.horizon, contexts)
+        return Promise(float(self.ratio), Reference.OPTIMUM, None, float(self.allowance), self.horizon, contexts)
 
     def rescale(self, factor: float) -> "Competitive":
         scaled = None if self.contexts is None else tuple(bound * factor for bound in self.contexts)
@@ -141,7 +134,7 @@ class Competitive(AbstractGuard):
         self._check_problem(problem, start)
         if start.horizon is None and self.horizon is not None:
             raise NotApplicableError(
-                f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has no end; use "
+                f"Competitive promises for at most horizon = {self.horizon} steps, but this run has no end; use "
                 f"horizon=None, or Periodic(guard, {self.horizon}) for a promise that restarts."
             )
         if not any(concrete_value(leaf) is None for leaf in jax.tree.leaves((self.ratio, self.weights, problem))):
@@ -151,45 +144,34 @@ class Competitive(AbstractGuard):
         hitting, movement, dim = problem.hitting, problem.switching, start.dim
         instead = "Guarded takes any costs and any box."
         if not (isinstance(hitting, AbstractQuadraticCost) and isinstance(movement, Mahalanobis)):
-            raise NotApplicableError(
-                "Competitive is for quadratic hitting costs and quadratic movement; got "
-                f"{type(hitting).__name__} and {type(movement).__name__}. {instead}"
-            )
+            kinds = f"{type(hitting).__name__} and {type(movement).__name__}"
+            raise NotApplicableError(f"Competitive needs quadratic hitting and movement costs, got {kinds}. {instead}")
         if self.weights is not None and not isinstance(hitting, CurvedTracking):
-            raise NotApplicableError(
-                f"weights are for CurvedTracking; the curvature of {type(hitting).__name__} is known."
-            )
+            raise NotApplicableError(f"weights are for CurvedTracking, got {type(hitting).__name__}.")
         if self.weights is None and jax.eval_shape(lambda: hitting.curvature_bounds(dim))[1] is None:
             raise NotApplicableError(
-                f"Competitive must know how large the curvature can become; give {type(hitting).__name__} a maximum, or "
-                f"announce the weights. {instead}"
+                f"Competitive needs the largest curvature: give {type(hitting).__name__} a maximum, or weights. {instead}"
             )
         if problem.is_bounded and self.contexts is None:
-            raise NotApplicableError(
-                "Competitive keeps actions within bounds only where contexts are known to lie within them too: give "
-                f"contexts=(low, high). {instead}"
-            )
+            raise NotApplicableError(f"Competitive needs contexts=(low, high) where actions are bounded. {instead}")
         if self.contexts is not None:
-            _, *matrices = self.curvatures(problem, dim)
-            diagonal = concrete_value(_are_diagonal(matrices))
-            if diagonal is not None and not diagonal:
+            is_diagonal = concrete_value(_are_diagonal(list(self.curvatures(problem, dim)[1:])))
+            if is_diagonal is not None and not is_diagonal:
                 raise NotApplicableError(f"contexts=(low, high) needs diagonal matrices A and Q. {instead}")
-        if problem.is_bounded and self.contexts is not None:
+        if self.contexts is not None and problem.is_bounded:
             lower, upper, low, high = map(to_host, (*problem.actions.bounds(dim, start.x0.dtype), *self.contexts))
-            outside = concrete_value(((low < lower) | (high > upper)).any())
-            if outside is not None and outside:
+            if concrete_value(((low < lower) | (high > upper)).any()):
                 raise NotApplicableError(
-                    f"contexts from {low} to {high} leave the action bounds from {lower} to {upper}: what they ask for "
-                    f"cannot be promised there. {instead}"
+                    f"contexts from {low} to {high} leave the action bounds from {lower} to {upper}. {instead}"
                 )
         if self.horizon is not None and start.horizon is not None and start.horizon > self.horizon:
             raise NotApplicableError(
-                f"Competitive promises for runs of at most horizon = {self.horizon} steps, but this one has "
-                f"{start.horizon}; use horizon=None for runs of any length."
+                f"Competitive promises for at most horizon = {self.horizon} steps, but this run has {start.horizon}; "
+                "use horizon=None for runs of any length."
             )
 
     def _check_ratio(self, problem: Problem, dim: int) -> None:
-        with jax.enable_x64(True), jax.core.eval_context():  # inside a jit too, where the numbers are constants
+        with jax.enable_x64(True), jax.core.eval_context():  # the numbers are constants inside a jit too
             least, greatest, G = cast_floats(self.curvatures(problem, dim), np.float64)
             smallest = 1 + np.asarray(largest_share(least, greatest, G, self.horizon))
             ratio = np.asarray(concrete_value(self.ratio), np.float64)
@@ -237,14 +219,9 @@ class Competitive(AbstractGuard):
             feasible &= ((lower <= low) & (high <= upper)).all() & _are_diagonal([greatest, G])
             # With x_0 inside, m never leaves the box: the value is not negative, and grows with every weight to come.
             box = jnp.minimum(low, x0), jnp.maximum(high, x0)
-        return CompetitiveState(
-            inner=inner,
-            work=WorkFunction.from_start(x0, G),
-            future=future,
-            ratio=jnp.where(feasible, self.ratio, jnp.maximum(1.05 * smallest, 2.0)),
-            box=box,
-            account=Account.open(self.allowance, feasible, dtype),
-        )
+        ratio = jnp.where(feasible, self.ratio, jnp.maximum(1.05 * smallest, 2.0))
+        account = Account.open(self.allowance, feasible, dtype)
+        return CompetitiveState(inner, WorkFunction.from_start(x0, G), future, ratio, box, account)
 
     def step(self, problem: Problem, state: CompetitiveState, observation: Observation):
         inner_state, advice, inner = self.agent.step(problem, state.inner, observation)
@@ -260,21 +237,18 @@ class Competitive(AbstractGuard):
         place = step % (last + 1) if self.horizon is None else jnp.minimum(step, last)
         kept = state.account.kept & sound & self._as_announced(problem, context, A, target, place, step)
 
-        here = GameStep(
-            A,
-            G,
-            prefix.P,
-            state.future[place],
-            state.ratio,
-            target - prefix.centre,
-            previous - prefix.centre,
-            state.account.left + state.ratio * growth,
-        )
-        choice = self._choose(here, state.box, prefix.centre, problem.actions.project(advice) - prefix.centre)
+        centre, S, level = prefix.centre, state.future[place], state.account.left + state.ratio * growth
+        here = GameStep(A, G, prefix.P, S, state.ratio, target - centre, previous - centre, level)
+        projected = problem.actions.project(advice)
+        if state.box is None:
+            choice = choose_anywhere(here, projected - centre)
+        else:
+            low, high = state.box
+            choice = choose_within(here, low - centre, high - centre, projected - centre)
         kept &= choice.sound
-        action = prefix.centre + jnp.where(kept, choice.action, choice.safest)
+        action = centre + jnp.where(kept, choice.action, choice.safest)
         # An allowed action is played to the last bit.
-        action = jnp.where(kept & ~choice.active, problem.actions.project(advice), problem.actions.project(action))
+        action = jnp.where(kept & ~choice.active, projected, problem.actions.project(action))
         action = jnp.where(sound, action, previous)
 
         cost = jnp.where(sound, problem.hitting(action, context) + problem.switching(action, previous), 0.0)
@@ -298,11 +272,6 @@ class Competitive(AbstractGuard):
             low, high = self.contexts
             announced &= ((low <= target) & (target <= high)).all()
         return announced
-
-    def _choose(self, here: GameStep, box, centre: Float[Array, " d"], advice: Float[Array, " d"]) -> Choice:
-        if box is None:
-            return choose_anywhere(here, advice)
-        return choose_within(here, box[0] - centre, box[1] - centre, advice)
 
 
 @jax.jit

@@ -1,8 +1,8 @@
-"""The actions that a promise relative to an expert allows at a step: those whose weighted cost stays within a budget.
+"""The actions that a promise relative to an expert allows at a step, and how advice outside is moved inside.
 
-{x in X: f(x, y) + w1 c(x, x_prev) + w2 c(x, fallback) <= budget}. Advice outside is moved inside: to the nearest point where
-the set is an ellipsoid (quadratic costs without bounds; with bounds on a line), else along the segment to the fallback. Both
-are differentiated by the implicit function theorem, never through an iteration.
+Allowed are {x in X: f(x, y) + w1 c(x, x_prev) + w2 c(x, fallback) <= budget}. Other advice is moved to the nearest point where
+the set is an ellipsoid (quadratic costs without bounds; with bounds if d = 1), else along the segment to the fallback. Both
+are differentiated by the implicit function theorem, not through an iteration.
 """
 
 import equinox as eqx
@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.problem import AbstractQuadraticCost, Mahalanobis, Problem
+from ecl2o.agents.calibrator import has_closed_form
+from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.solvers.bisection import bisect_root
 from ecl2o.solvers.ellipsoid import project_on_ellipsoid
 
@@ -26,7 +27,7 @@ class Allowance(eqx.Module):
     budget: Float[Array, ""]
 
     def weighted_cost(self, problem: Problem, action: Float[Array, " d"]) -> Float[Array, ""]:
-        """f(x, y) + w1 c(x, x_prev) + w2 c(x, fallback)."""
+        """Return f(x, y) + w1 c(x, x_prev) + w2 c(x, fallback)."""
         return (
             problem.hitting(action, self.context)
             + self.previous_weight * problem.switching(action, self.previous)
@@ -44,21 +45,15 @@ def move_inside(
     usable = jnp.isfinite(jnp.sum((advice - allowance.fallback) ** 2))
     advice = problem.actions.project(jnp.where(usable, advice, allowance.fallback))
     allowed = allowance.weighted_cost(problem, advice) <= allowance.budget
-    if _is_ellipsoid(problem, advice.shape[0]):
-        moved = _nearest(problem, allowance, advice)
-    else:
-        moved = _along_segment(problem, allowance, advice)
-    moved = jnp.where(usable, _touch_up(problem, allowance, moved), allowance.fallback)
+    move = _nearest if has_closed_form(problem, advice.shape[0]) else _along_segment
+    moved = jnp.where(
+        usable, _remove_rounding(problem, allowance, move(problem, allowance, advice)), allowance.fallback
+    )
     return jnp.where(allowed & usable, advice, moved), ~(allowed & usable)
 
 
-def _is_ellipsoid(problem: Problem, dim: int) -> bool:
-    quadratic = isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis)
-    return quadratic and (dim == 1 or not problem.is_bounded)
-
-
 def _nearest(problem: Problem, allowance: Allowance, advice: Float[Array, " d"]) -> Float[Array, " d"]:
-    """The nearest point of the ellipsoid; on a line with bounds, clipping that is exact.
+    """Return the nearest point of the ellipsoid; with d = 1, clipping it to the bounds is exact.
 
     Expanded around the fallback z, where the weighted cost has the gradient p = A (z - v) + 2 w1 Q (z - x_prev) and the Hessian
     H = A + 2 (w1 + w2) Q: the centre is z - H^{-1} p, and the level above it budget - cost(z) + 1/2 p' H^{-1} p.
@@ -76,7 +71,7 @@ def _nearest(problem: Problem, allowance: Allowance, advice: Float[Array, " d"])
 
 
 def _along_segment(problem: Problem, allowance: Allowance, advice: Float[Array, " d"]) -> Float[Array, " d"]:
-    """The allowed point of the segment from the fallback to the advice that is nearest to the advice.
+    """Return the last allowed point on the segment from the fallback to the advice.
 
     The weighted cost is m-strongly convex and not negative, so an allowed share s of the way d obeys m s^2 |d|^2 <= 8 budget
     (compare the two ends with the middle), which brackets the root however far the advice is.
@@ -90,30 +85,28 @@ def _along_segment(problem: Problem, allowance: Allowance, advice: Float[Array, 
 
 
 def _spare(share, parameters):
-    """What is left of the budget at this share of the way from the fallback."""
+    """Return what is left of the budget at this share of the way from the fallback."""
     problem, allowance, way = parameters
     return allowance.budget - allowance.weighted_cost(problem, allowance.fallback + share * way)
 
 
-def _touch_up(problem: Problem, allowance: Allowance, action: Float[Array, " d"]) -> Float[Array, " d"]:
+def _remove_rounding(problem: Problem, allowance: Allowance, action: Float[Array, " d"]) -> Float[Array, " d"]:
     """Pull an action that rounding left just outside toward the fallback, by as little as convexity shows to suffice.
 
-    What is left may overdraw the budget by 4e-11 of it in double precision. Where the set is so small that rounding the
-    action itself leads further out, a point well inside, and in the end the fallback.
+    What is left may exceed the budget by 4e-11 of it in double precision. Where the set is so small that rounding the
+    action itself leads further out, a point well inside is played, or else the fallback.
     """
-    at_fallback, reached = (
-        allowance.weighted_cost(problem, allowance.fallback),
-        allowance.weighted_cost(problem, action),
-    )
-    over = ~(reached <= allowance.budget)
+    fallback, budget = allowance.fallback, allowance.budget
+    at_fallback = allowance.weighted_cost(problem, fallback)
+    reached = allowance.weighted_cost(problem, action)
     rise = reached - at_fallback
-    share = jnp.where(rise > 0, (allowance.budget - at_fallback) / jnp.where(rise > 0, rise, 1.0), 0.0)
+    share = jnp.where(rise > 0, (budget - at_fallback) / jnp.where(rise > 0, rise, 1.0), 0.0)
     share = jax.lax.stop_gradient(jnp.clip(share, 0.0, 1.0))
-    pulled = jnp.where(over, allowance.fallback + share * (action - allowance.fallback), action)
+    pulled = jnp.where(~(reached <= budget), fallback + share * (action - fallback), action)
     eps = jnp.finfo(action.dtype).eps
-    shorter = allowance.fallback + (1 - eps ** (1 / 3)) * (pulled - allowance.fallback)
+    shorter = fallback + (1 - eps ** (1 / 3)) * (pulled - fallback)
 
     def fits(x):
-        return allowance.weighted_cost(problem, x) <= allowance.budget + eps ** (2 / 3) * jnp.abs(allowance.budget)
+        return allowance.weighted_cost(problem, x) <= budget + eps ** (2 / 3) * jnp.abs(budget)
 
-    return jnp.where(fits(pulled), pulled, jnp.where(fits(shorter), shorter, allowance.fallback))
+    return jnp.where(fits(pulled), pulled, jnp.where(fits(shorter), shorter, fallback))

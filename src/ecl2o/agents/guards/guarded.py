@@ -34,6 +34,10 @@ class GuardedState(eqx.Module):
     account: Account
 
 
+def _on_own_trajectory(expert: AbstractAgent) -> Independent:
+    return Independent(PureML(expert))
+
+
 class Guarded(AbstractGuard):
     """The guard that keeps cost <= (1 + slack) * cost of the expert at every step, whatever the agent proposes.
 
@@ -85,9 +89,7 @@ class Guarded(AbstractGuard):
         check_positive("reservation", self.reservation)
         reserved, slack = concrete_value(self.reservation), concrete_value(self.slack)
         if reserved is not None and slack is not None and (reserved > slack).any():
-            raise ValueError(
-                f"reservation must not exceed slack, or the promise breaks; got reservation {reserved} and slack {slack}."
-            )
+            raise ValueError(f"reservation must not exceed slack, got reservation {reserved} and slack {slack}.")
 
     def promise(self, problem: Problem) -> Promise:
         return Promise(float(1 + self.slack), Reference.EXPERT, type(self.expert).__name__)
@@ -118,18 +120,14 @@ class Guarded(AbstractGuard):
         if not isinstance(problem.switching, LinearSwitching):
             reserved = self.slack if self.reservation is None else self.reservation
             valid &= (reserved > 0) & (reserved <= self.slack)
-        expert = Independent(PureML(self.expert)).init(problem, start)
+        expert = _on_own_trajectory(self.expert).init(problem, start)
         return GuardedState(inner, expert, Account.open(jnp.zeros(()), valid, start.x0.dtype))
 
     def step(self, problem: Problem, state: GuardedState, observation: Observation):
         previous, context = observation.previous_action, observation.context
-        expert = Independent(PureML(self.expert))
-        expert_state, fallback, expert_info = expert.step(
-            problem, state.expert, observation.with_lookahead(expert.lookahead)
-        )
-        inner_state, advice, inner = self.agent.step(
-            problem, state.inner, observation.with_lookahead(self.agent.lookahead)
-        )
+        expert_state, fallback, expert_info = _on_own_trajectory(self.expert).step(problem, state.expert, observation)
+        seen = observation.with_lookahead(self.agent.lookahead)
+        inner_state, advice, inner = self.agent.step(problem, state.inner, seen)
 
         one, growth = jnp.ones((), previous.dtype), expert_info.details["step_cost"]
         kept = state.account.kept & jnp.isfinite(growth)
@@ -190,16 +188,12 @@ class ClippedAdvice(AbstractAgent):
         check_nonnegative("delta", self.delta)
 
     def init(self, problem: Problem, start: Start) -> ClippedState:
-        return ClippedState(self.advisor.init(problem, start), Independent(PureML(self.expert)).init(problem, start))
+        return ClippedState(self.advisor.init(problem, start), _on_own_trajectory(self.expert).init(problem, start))
 
     def step(self, problem: Problem, state: ClippedState, observation: Observation):
-        expert = Independent(PureML(self.expert))
-        expert_state, fallback, expert_info = expert.step(
-            problem, state.expert, observation.with_lookahead(expert.lookahead)
-        )
-        inner_state, proposed, inner = self.advisor.step(
-            problem, state.inner, observation.with_lookahead(self.advisor.lookahead)
-        )
+        expert_state, fallback, expert_info = _on_own_trajectory(self.expert).step(problem, state.expert, observation)
+        seen = observation.with_lookahead(self.advisor.lookahead)
+        inner_state, proposed, inner = self.advisor.step(problem, state.inner, seen)
         budget = (1 + self.delta) * expert_info.details["step_cost"]
         nothing = jnp.zeros_like(budget)
         allowance = Allowance(observation.context, observation.previous_action, fallback, nothing, nothing, budget)
