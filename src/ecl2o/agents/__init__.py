@@ -2,8 +2,16 @@
 
 from ecl2o.agents import advisors
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable, trainable_mask, walk_agents
-from ecl2o.agents.calibrated_agents import MLAROBD, ROBD, FollowPrediction, Greedy, HittingMinimizer
-from ecl2o.agents.calibrator import Calibration, Weights, calibrate
+from ecl2o.agents.calibrator import (
+    MLAROBD,
+    ROBD,
+    Calibration,
+    FollowPrediction,
+    Greedy,
+    HittingMinimizer,
+    Weights,
+    calibrate,
+)
 from ecl2o.agents.citations import citation
 from ecl2o.agents.guards import AbstractGuard, ClippedAdvice, Competitive, Guarded
 from ecl2o.agents.lai import LAI

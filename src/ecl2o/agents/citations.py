@@ -42,8 +42,11 @@ def citation(agent: AbstractAgent) -> str:
     >>> print(citation(ROBD()).splitlines()[0])
     @inproceedings{goel2019beyond,
     """
-    keys = dict.fromkeys(key for inner in walk_agents(agent) for key in _works(inner)) or {_LIBRARY: None}
-    return "\n\n".join(_ENTRIES[key] for key in keys)
+    keys: dict[str, None] = {}
+    for inner in walk_agents(agent):
+        ours = type(inner).__module__.startswith("ecl2o.")
+        keys |= dict.fromkeys(_WORKS.get(type(inner).__name__, (_LIBRARY,)) if ours else (_LIBRARY,))
+    return "\n\n".join(_ENTRIES[key] for key in keys or {_LIBRARY})
 
 
 def named_citation(name: str | None = None) -> str:
@@ -52,10 +55,4 @@ def named_citation(name: str | None = None) -> str:
     >>> print(named_citation("RHC").splitlines()[0])
     @inproceedings{lin2012online,
     """
-    keys = _WORKS.get(name or "", ()) or (_LIBRARY,)
-    return "\n\n".join(_ENTRIES[key] for key in keys)
-
-
-def _works(agent: AbstractAgent) -> tuple[str, ...]:
-    ours = type(agent).__module__.startswith("ecl2o.")
-    return _WORKS.get(type(agent).__name__, (_LIBRARY,)) if ours else (_LIBRARY,)
+    return "\n\n".join(_ENTRIES[key] for key in _WORKS.get(name or "", ()) or (_LIBRARY,))

@@ -35,7 +35,7 @@ class LCP(AbstractAgent):
         NotApplicableError: at the start of a run with d > 1, without a horizon, or with squared movement and no `heuristic`.
 
     >>> import ecl2o as ec
-    >>> problem = ec.Problem(ec.SquaredTracking(), ec.LinearSwitching(0.5))
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.LinearSwitching(0.25))
     >>> ec.rollout(LCP(), problem, ec.Instance([0.0], [[1.0]])).actions.tolist()
     [[0.5]]
     """

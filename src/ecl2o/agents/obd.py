@@ -151,8 +151,7 @@ class ABCS(AbstractAgent):
 
     >>> import ecl2o as ec
     >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=1.0, dim=1))
-    >>> agent = ABCS(ec.advisors.Fixed([[0.5]]))
-    >>> ec.rollout(agent, problem, ec.Instance([0.0], [[1.0]])).actions.tolist()
+    >>> ec.rollout(ABCS(ec.advisors.Fixed([[0.5]])), problem, ec.Instance([0.0], [[1.0]])).actions.tolist()
     [[0.5]]
     """
 
@@ -178,7 +177,8 @@ class ABCS(AbstractAgent):
         ends, converged = jax.vmap(balanced_point, in_axes=(None, 0, None, None))(
             problem, jnp.stack([self.slow, self.fast]), observation.context, observation.previous_action
         )
-        nearer, along, Q = ends[0], ends[1] - ends[0], problem.Q
+        nearer, farther, Q = ends[0], ends[1], problem.Q
+        along = farther - nearer
         length = along @ Q @ along
         share = (advice - nearer) @ Q @ along / jnp.where(length > 0, length, 1.0)
         action = nearer + jnp.clip(share, 0.0, 1.0) * along

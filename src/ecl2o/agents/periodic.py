@@ -25,21 +25,16 @@ class PeriodicState(eqx.Module):
 class Periodic(AbstractAgent):
     """An agent that restarts every `period` steps from the action last played. Step 0 of the run starts a period.
 
-    Two things can be kept over the boundary:
-
-    - `keeps="memory"`, for guards: the promise restarts, while the agent inside keeps its memory, so that an advisor that learns
-      while it runs goes on learning. Cost, reference and the guard's expert restart together from the action last played
-      (erratum E22).
-    - `keeps="history"`: everything restarts, on as many of the last contexts as the run's own history had. One long run is
-      then what `rollout_days` plays: a network trained on days has each day's memory. An agent whose memory is made of contexts
-      needs a history, or it forgets everything every period.
-
-    What is inside sees the period's clock: `Observation.step` counts from 0 in every period, and `remaining` to its end.
+    The agent inside sees the period's clock: `Observation.step` counts from 0 in every period, and `remaining` to its end.
 
     Args:
-        agent: the agent that restarts; a guard where memory is kept.
+        agent: the agent that restarts.
         period: steps from restart to restart, at least 1.
-        keeps: "memory" or "history". Default: "memory".
+        keeps: what survives a restart. Default: "memory".
+            "memory", for guards: cost, reference and the guard's expert restart together from the action last played (erratum
+            E22), while the agent inside keeps its memory and what it has learned.
+            "history": everything restarts, on as many of the last contexts as the run's own history had, as in `rollout_days`.
+            An agent whose memory is made of contexts needs a history, or it forgets everything every period.
 
     Raises:
         ValueError: if period or keeps is none of these.

@@ -67,13 +67,11 @@ class RHC(AbstractRecedingHorizon):
 
     def init(self, problem: Problem, start: Start) -> Planner:
         self._check_horizon(start)
-        steps = self.window + 1
-        return prepare_planner(problem, start.dim, steps, shortest=1 if self.truncate else steps)
+        return prepare_planner(problem, start.dim, self.window + 1, shortest=1 if self.truncate else self.window + 1)
 
     def step(self, problem: Problem, state: Planner, observation: Observation):
-        contexts, length = observation.known_contexts(self.window), state.steps
-        if self.truncate:
-            length = jnp.minimum(length, observation.steps_left)
+        contexts = observation.known_contexts(self.window)
+        length = jnp.minimum(state.steps, observation.steps_left) if self.truncate else state.steps
         plan = make_plan(problem, state, observation.previous_action, contexts, length)
         return state, plan.actions[0], Info(plan.converged)
 

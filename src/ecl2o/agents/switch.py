@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.agents.calibrated_agents import ROBD
+from ecl2o.agents.calibrator import ROBD
 from ecl2o.agents.wrappers import Independent, PureML
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, check_positive, concrete_value

@@ -12,7 +12,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
 from ecl2o.agents.guards.base import Account
-from ecl2o.agents.guards.optimum_constraint import GameStep, choose_anywhere, choose_within
+from ecl2o.agents.guards.competitive import GameStep, choose_anywhere, choose_within
 from ecl2o.problem.arrays import to_device
 from ecl2o.theory import future_stiffness, limit_stiffness, past_stiffness, promise_value, worst_future
 from matrices import spd
@@ -278,7 +278,7 @@ def test_bellmans_inequality_for_contexts_in_an_interval(horizon):
 
     And some y takes all of it: the value is not larger than it must be.
     """
-    from ecl2o.agents.guards.optimum_constraint import GameStep, Lines
+    from ecl2o.agents.guards.competitive import GameStep, Lines
 
     one, G, ratio, low, high = to_device(np.eye(1)), to_device(10 * np.eye(1)), 2.0, 0.0, 1.0
 

@@ -9,7 +9,7 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.agents.guards.expert_constraint import Allowance, move_inside
+from ecl2o.agents.guards.guarded import Allowance, move_inside
 from ecl2o.theory import training_reservation
 from matrices import spd
 

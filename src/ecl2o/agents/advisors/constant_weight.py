@@ -66,10 +66,8 @@ class ConstantWeight(AbstractAgent):
     def _usual_problem(self, problem: Problem) -> Problem:
         """The same with the usual weight at every step."""
         if not (isinstance(problem.hitting, CurvedTracking) and isinstance(problem.switching, Mahalanobis)):
-            raise NotApplicableError(
-                "ConstantWeight is for CurvedTracking with quadratic movement; got "
-                f"{type(problem.hitting).__name__} and {type(problem.switching).__name__}."
-            )
+            found = f"{type(problem.hitting).__name__} and {type(problem.switching).__name__}"
+            raise NotApplicableError(f"ConstantWeight is for CurvedTracking with quadratic movement, got {found}.")
         weight = self.usual.astype(problem.hitting.minimum.dtype)
         return Problem(SquaredTracking(weight), problem.switching, problem.actions)
 

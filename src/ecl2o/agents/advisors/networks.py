@@ -60,10 +60,8 @@ def _append_one(x: Float[Array, " i"]) -> Float[Array, " i+1"]:
 def _draw_uniform_pair(
     key: PRNGKeyArray, shape: tuple[int, ...], other_shape: tuple[int, ...], reach: Float[Array, ""] | float
 ):
-    keys, shapes = jax.random.split(key), (shape, other_shape)
-    return [
-        jax.random.uniform(key, shape, minval=-reach, maxval=reach) for key, shape in zip(keys, shapes, strict=True)
-    ]
+    draw, (first, second) = partial(jax.random.uniform, minval=-reach, maxval=reach), jax.random.split(key)
+    return draw(first, shape), draw(second, other_shape)
 
 
 class Affine(Trainable):

@@ -338,7 +338,17 @@ class OnlineRidge(AbstractAgent):
             raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
 
     def init(self, problem: Problem, start: Start) -> OnlineRidgeState:
-        empty = self._empty_line(start.x0.dtype)
+        dtype = start.x0.dtype
+        profiles = self.features.empty(dtype)
+        empty = LineState(
+            sums=jnp.zeros((self.maturity + self.features.period,), dtype),
+            profiles=profiles,
+            late_profiles=profiles,
+            range=ContextRange.empty(dtype),
+            power=jnp.zeros((len(self.features.sizes),), dtype),
+            regression=RecursiveLeastSquares.empty(self.features.count, self.ridge, dtype),
+            residual_power=jnp.zeros((), dtype),
+        )
         lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
         state = OnlineRidgeState(Modes.from_problem(problem, start.dim), jnp.zeros((), int), lines)
         if start.history.shape[0] == 0:
@@ -351,18 +361,6 @@ class OnlineRidge(AbstractAgent):
         forecast = DiscountedForecast(from_modes @ predicted, (from_modes @ signals).T)
         advice = forecast.advice(state.modes, observation.previous_action)
         return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
-
-    def _empty_line(self, dtype) -> LineState:
-        profiles = self.features.empty(dtype)
-        return LineState(
-            sums=jnp.zeros((self.maturity + self.features.period,), dtype),
-            profiles=profiles,
-            late_profiles=profiles,
-            range=ContextRange.empty(dtype),
-            power=jnp.zeros((len(self.features.sizes),), dtype),
-            regression=RecursiveLeastSquares.empty(self.features.count, self.ridge, dtype),
-            residual_power=jnp.zeros((), dtype),
-        )
 
     @eqx.filter_jit  # so that JAX traces it once, for pasts and runs of any length
     def _observe(self, problem: Problem, state: OnlineRidgeState, context: Float[Array, " q"]):

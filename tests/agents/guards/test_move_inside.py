@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ecl2o as ec
-from ecl2o.agents.guards.expert_constraint import Allowance, move_inside
+from ecl2o.agents.guards.guarded import Allowance, move_inside
 
 _TRACKING = ec.ConvexCost(lambda x, y: 0.5 * jnp.sum((x - y) ** 2), strong_convexity=1.0)
 PROBLEM = ec.Problem(_TRACKING, ec.Mahalanobis.isotropic(alpha=2.0, dim=3))
@@ -15,7 +15,7 @@ def test_the_whole_allowed_part_of_a_segment_is_searched():
     """However far the advice, in whatever direction, and even if the fallback uses up almost all of the budget.
 
     With no weight on movement the allowed set is a ball around the context. A segment can cross all of it, from a fallback on
-    its surface to the opposite one, which is as far as a bill of this curvature allows.
+    its surface to the opposite one, which is as far as a cost of this curvature allows.
     """
     rng = np.random.default_rng(0)
     n = 300
