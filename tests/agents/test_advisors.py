@@ -218,9 +218,9 @@ def test_seasonal_advisor_starts_as_a_moving_average():
 
 
 def test_a_memory_that_is_too_short_is_refused():
-    with pytest.raises(ValueError, match="recent"):
+    with pytest.raises(ValueError, match="recent = 4"):
         ec.advisors.SeasonalLinear(1, 1, period=2, days=1, recent=4)
-    with pytest.raises(ValueError, match="ahead must not be negative"):
+    with pytest.raises(ValueError, match="ahead = -1"):
         ec.advisors.SeasonalLinear(1, 1, ahead=-1)
 
 
