@@ -20,7 +20,6 @@ class AbstractRecedingHorizon(AbstractAgent):
     """An agent that looks `window` contexts ahead."""
 
     window: eqx.AbstractVar[int]
-    truncate: eqx.AbstractVar[bool]
 
     def __check_init__(self):
         if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 0:
@@ -33,8 +32,8 @@ class AbstractRecedingHorizon(AbstractAgent):
     def is_linear(self, problem: Problem) -> bool:
         return problem.is_linear_quadratic
 
-    def _check_horizon(self, start: Start) -> None:
-        if self.truncate and start.horizon is None:
+    def _check_horizon(self, truncate: bool, start: Start) -> None:
+        if truncate and start.horizon is None:
             raise NotApplicableError(
                 f"{type(self).__name__}(truncate=True) needs a horizon; give one, or use truncate=False."
             )
@@ -66,7 +65,7 @@ class RHC(AbstractRecedingHorizon):
     truncate: bool = eqx.field(static=True, default=True)
 
     def init(self, problem: Problem, start: Start) -> Planner:
-        self._check_horizon(start)
+        self._check_horizon(self.truncate, start)
         return prepare_planner(problem, start.dim, self.window + 1, shortest=1 if self.truncate else self.window + 1)
 
     def step(self, problem: Problem, state: Planner, observation: Observation):
@@ -116,7 +115,7 @@ class CHC(AbstractRecedingHorizon):
             raise ValueError(f"commitment must be from 1 to window + 1 = {self.window + 1}, got {commitment!r}.")
 
     def init(self, problem: Problem, start: Start) -> CommittedState:
-        self._check_horizon(start)
+        self._check_horizon(self.truncate, start)
         v, steps, dim = self.commitment, self.window + 1, start.dim
         planner = prepare_planner(problem, dim, steps, shortest=1 if self.truncate else steps - v + 1)
         return CommittedState(planner, jnp.zeros((v, v, dim), start.x0.dtype), jnp.broadcast_to(start.x0, (v, dim)))
@@ -219,7 +218,7 @@ class RHGD(AbstractRecedingHorizon):
             check_positive("smoothness", self.smoothness)
 
     def init(self, problem: Problem, start: Start) -> Iterates:
-        self._check_horizon(start)
+        self._check_horizon(self.truncate, start)
         at_start = jnp.broadcast_to(start.x0, (self.window + 2, start.dim))
         return Iterates(at_start, at_start, self._smoothness(problem, start.dim).astype(start.x0.dtype))
 
