@@ -1,33 +1,35 @@
 """`ecl2o alpha`: show what different alphas mean for a series."""
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from ecl2o.cli import options, output, tables
+from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.options import option
 
 if TYPE_CHECKING:
     from ecl2o.fitting.alpha_study import AlphaStudy
 
+_HOW_TO_CHOOSE = (
+    "hindsight knows the whole series; R-OBD knows only the past, and has the best possible worst case. How to choose: if a "
+    "miss of some size costs A for one step and a change of that size costs B, alpha is B / A (--miss-price A --ramp-price B). "
+    "If you cannot move faster than R per step, take the smallest alpha whose largest change is below R. If in doubt, take the "
+    "smallest alpha whose changes you can accept. Avoiding one unit of squared change costs about alpha units of squared miss."
+)
+
 
 def alpha(
     data: options.Series,
-    alphas: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Alphas to try, separated by commas. (default: 0.1 to 1000)")
-    ] = None,
-    miss_price: Annotated[
-        float | None, typer.Option(metavar="PRICE", help="Price of a miss of some size for one step.")
-    ] = None,
-    ramp_price: Annotated[
-        float | None, typer.Option(metavar="PRICE", help="Price of a change of the same size.")
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File for a figure, ending in .png, .svg or .pdf.")
-    ] = None,
-    column: options.Columns = None,
-    time_column: options.TimeColumn = None,
-    fill: options.Fill = None,
+    alphas: str | None = option("Alphas to try, separated by commas. (default: 0.1 to 1000)", metavar="A,B,..."),
+    miss_price: float | None = option("Price of a miss of some size for one step.", metavar="PRICE"),
+    ramp_price: float | None = option("Price of a change of the same size.", metavar="PRICE"),
+    figure: Path | None = option("File for a figure, ending in .png, .svg or .pdf.", metavar="FILE"),
+    column: list[str] | None = options.COLUMN,
+    time_column: str | None = options.TIME_COLUMN,
+    fill: options.Fill = options.FILL,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
@@ -38,11 +40,9 @@ def alpha(
     """
     if (miss_price is None) != (ramp_price is None):
         raise typer.BadParameter("give both --miss-price and --ramp-price, or neither.")
-    wanted = None if alphas is None else _numbers(alphas)
+    wanted = None if alphas is None else options.parse_numbers(alphas, "--alphas")
     if figure is not None:
         output.check_writable(figure, "--figure")
-    from ecl2o.cli.jax_setup import use_double_precision
-
     use_double_precision()
     from ecl2o.fitting.alpha_study import ALPHAS, alpha_from_prices, study_alphas
     from ecl2o.fitting.read import screen_values
@@ -61,27 +61,13 @@ def alpha(
         unit = metadata.columns[0] if len(metadata.columns) == 1 else "units of the file"
         save_figure(draw_alphas(found, pd.DatetimeIndex(frame.index[1:]), metadata.steps_per_day, unit), figure)
     if json:
-        output.print_json({"data": str(data), "your_alpha": yours, "rows": _as_json(found)})
+        rows = [dataclasses.asdict(row) for row in found.rows]
+        output.print_json({"data": str(data), "your_alpha": yours, "rows": rows})
     else:
         _print(found, yours, data.name)
 
 
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(entry) for entry in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"must be numbers separated by commas, got {text!r}.", param_hint="--alphas") from None
-
-
-def _as_json(found: "AlphaStudy") -> list[dict[str, Any]]:
-    import dataclasses
-
-    return [dataclasses.asdict(row) for row in found.rows]
-
-
 def _print(found: "AlphaStudy", yours: float | None, name: str) -> None:
-    from rich.table import Table
-
     figures = [
         [
             figure
@@ -92,21 +78,13 @@ def _print(found: "AlphaStudy", yours: float | None, name: str) -> None:
     ]
     numbers = tables.NumberFormat.of(figure for row in figures for figure in row)
     unit = f"{numbers.unit} of the units" if numbers.unit else "the units"
-    table = Table(title=f"{name}: misses and changes per step, in {unit} of the file", title_justify="left")
-    table.add_column("alpha", justify="right")
-    for who in ("hindsight:", "R-OBD:"):
-        for what in ("mean miss", "mean change", "largest change"):
-            table.add_column(f"{who}\n{what}", justify="right")
-    for row, cells in zip(found.rows, figures, strict=True):
-        table.add_row(f"{row.alpha:g}{' <' if row.alpha == yours else ''}", *map(numbers.text, cells))
-    say = output.results().print
-    tables.print_table(table)
+    what = ("mean miss", "mean change", "largest change")
+    columns = ["alpha", *(f"{who}\n{figure}" for who in ("hindsight:", "R-OBD:") for figure in what)]
+    rows = [
+        [f"{row.alpha:g}{' <' if row.alpha == yours else ''}", *map(numbers.text, cells)]
+        for row, cells in zip(found.rows, figures, strict=True)
+    ]
+    tables.print_rows(f"{name}: misses and changes per step, in {unit} of the file", columns, rows)
     if yours is not None:
-        say(f"your prices: alpha = {yours:g} (<).")
-    say(
-        "hindsight knows the whole series; R-OBD knows only the past, and has the best possible worst case. How to choose: if a "
-        "miss of some size costs A for one step and a change of that size costs B, alpha is B / A (--miss-price A --ramp-price "
-        "B). If you cannot move faster than R per step, take the smallest alpha whose largest change is below R. If in doubt, "
-        "take the smallest alpha whose changes you can accept. Avoiding one unit of squared change costs about alpha units of "
-        "squared miss.",
-    )
+        output.results().print(f"your prices: alpha = {yours:g} (<).")
+    output.results().print(_HOW_TO_CHOOSE)

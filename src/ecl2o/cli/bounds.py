@@ -1,44 +1,40 @@
 """`ecl2o bounds`: the theorems for given constants, as a table or a figure."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from ecl2o.cli import output, tables
+from ecl2o.cli import options, output, tables
+from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.options import option
 
 
 def bounds(
-    m: Annotated[float, typer.Option(help="Strong convexity of the hitting cost.")] = 1.0,
-    alpha: Annotated[float, typer.Option(help="Strong convexity of the switching cost, 2 lambda_min(Q).")] = 10.0,
-    beta: Annotated[
-        float | None, typer.Option(help="Smoothness of the switching cost, 2 lambda_max(Q); alpha unless given.")
-    ] = None,
-    trust: Annotated[list[float] | None, typer.Option(help="Trust in the advice; may be given several times.")] = None,
-    rho: Annotated[
-        float, typer.Option(help="Error of the advice: squared distance from the optimum over its cost.")
-    ] = 0.5,
-    figure: Annotated[
-        Path | None, typer.Option(help="Draw the bounds against rho into this file (.png, .svg or .pdf).")
-    ] = None,
+    m: float = option("Strong convexity of the hitting cost.", default=1.0, callback=options.check_positive),
+    alpha: float = option(
+        "Strong convexity of the switching cost, 2 lambda_min(Q).", default=10.0, callback=options.check_positive
+    ),
+    beta: float | None = option(
+        "Smoothness of the switching cost, 2 lambda_max(Q). (default: alpha)", callback=options.check_positive
+    ),
+    trust: list[float] | None = option("Trust in the advice; repeat for several. (default: 0.3)"),
+    rho: float = option(
+        "Error of the advice: its squared distance from the optimum over the optimal cost.", default=0.5
+    ),
+    figure: Path | None = option("Draw the bounds against rho into this file (.png, .svg or .pdf)."),
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
     """Show what the theorems promise: competitive ratios, in the paper's form and in the tight one (docs/errata.md)."""
     beta = alpha if beta is None else beta
     trusts = trust or [0.3]
-    _refuse_bad_constants(m, alpha, beta, trusts, rho)
-    from ecl2o.cli.jax_setup import use_double_precision
-
+    if beta < alpha:
+        raise options.usage_error("--beta", f"must be at least alpha, {alpha:g}, got {beta:g}.")
+    for name, value in [("--rho", rho), *(("--trust", value) for value in trusts)]:
+        if not 0 <= value < float("inf"):
+            raise options.usage_error(name, f"must be finite and not negative, got {value:g}.")
     use_double_precision()
-    found = {
-        "m": m,
-        "alpha": alpha,
-        "beta": beta,
-        "trust": trusts,
-        "rho": rho,
-        "bounds": _rows(m, alpha, beta, trusts, rho),
-    }
+    rows = _rows(m, alpha, beta, trusts, rho)
+    found = {"m": m, "alpha": alpha, "beta": beta, "trust": trusts, "rho": rho, "bounds": rows}
     if figure is not None:
         from ecl2o.paper.figures import draw_bounds
         from ecl2o.plots.style import save_figure
@@ -48,22 +44,16 @@ def bounds(
     if json:
         output.print_json(found)
         return
-    _print_table(found)
+    title = f"Competitive ratios for m = {m:g}, alpha = {alpha:g}, beta = {beta:g}"
+    columns = ("", "tight", "paper", "what it is")
+    cells = [(row["name"], _text(row["tight"]), _text(row["paper"]), row["what"]) for row in rows]
+    tables.print_rows(title, columns, cells, words=("", "what it is"))
     if figure is not None:
-        output.messages().print(f"figure: {figure}", soft_wrap=True)
+        tables.print_message(f"figure: {figure}")
 
 
-def _refuse_bad_constants(m: float, alpha: float, beta: float, trusts: list[float], rho: float) -> None:
-    for name, value in (("m", m), ("alpha", alpha), ("beta", beta)):
-        if not 0 < value < float("inf"):
-            raise typer.BadParameter(f"must be positive and finite, got {value:g}.", param_hint=f"--{name}")
-    if beta < alpha:
-        raise typer.BadParameter(f"must be at least alpha, {alpha:g}, got {beta:g}.", param_hint="--beta")
-    for value in trusts:
-        if not 0 <= value < float("inf"):
-            raise typer.BadParameter(f"must be finite and not negative, got {value:g}.", param_hint="--trust")
-    if not 0 <= rho < float("inf"):
-        raise typer.BadParameter(f"must be finite and not negative, got {rho:g}.", param_hint="--rho")
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
 
 
 def _rows(m: float, alpha: float, beta: float, trusts: list[float], rho: float) -> list[dict[str, Any]]:
@@ -98,18 +88,3 @@ def _rows(m: float, alpha: float, beta: float, trusts: list[float], rho: float) 
     useful = forms(theory.useful_prediction_error, m, alpha, beta)
     rows.append(row("largest useful rho", "beyond it any trust raises the bound", *useful))
     return rows
-
-
-def _print_table(found: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    title = f"Competitive ratios for m = {found['m']:g}, alpha = {found['alpha']:g}, beta = {found['beta']:g}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    table.add_column("tight", justify="right")
-    table.add_column("paper", justify="right")
-    table.add_column("what it is")
-    for row in found["bounds"]:
-        paper = "" if row["paper"] is None else f"{row['paper']:.5g}"
-        table.add_row(row["name"], f"{row['tight']:.5g}", paper, row["what"])
-    tables.print_table(table)

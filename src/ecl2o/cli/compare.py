@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ecl2o.cli import comparison_table, options, output
+from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.options import option, usage_error
 
 if TYPE_CHECKING:
     from ecl2o.evaluation import TestDays
@@ -16,47 +18,35 @@ _FORECASTERS = ("rolling-profile", "seasonal-naive", "persistence", "exact")
 
 def compare(
     data: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DATA]", help="CSV or Parquet file; or give --study.", show_default=False),
+        Path | None, typer.Argument(metavar="[DATA]", help="CSV or Parquet file; or give --study.", show_default=False)
     ] = None,
-    study: Annotated[
-        str | None,
-        typer.Option(
-            help="Built-in problem: demand-response, right-sizing, varying-curvature, prices or prices-tariff."
-        ),
-    ] = None,
-    agents: Annotated[
-        str,
-        typer.Option(
-            help="Names and policy files, separated by commas; 'all' for all that need no training, 'list' to list them."
-        ),
-    ] = _DEFAULT,
-    alpha: Annotated[
-        str | None,
-        typer.Option(
-            metavar=options.ALPHA,
-            help="Cost of moving: alpha/2 times the squared change. One number, or one per column of a file: "
-            "demand=10,price=3. (default: 10, or the study's own)",
-        ),
-    ] = None,
-    forecaster: Annotated[
-        str, typer.Option(help=f"Forecaster of the planners: {', '.join(_FORECASTERS)} (knows the future).")
-    ] = _FORECASTERS[0],
-    days: Annotated[
-        int | None, typer.Option(min=1, help="Number of days to compare on, the last ones. (default: all)")
-    ] = None,
-    column: options.Columns = None,
-    weight_column: options.WeightColumn = None,
-    weights: options.Weights = None,
-    time_column: options.TimeColumn = None,
-    fill: options.Fill = None,
-    period: options.Period = None,
-    bounds: Annotated[
-        str | None,
-        typer.Option(metavar="LOW:HIGH", help="Range of actions; needed for a policy that was fitted with bounds."),
-    ] = None,
-    day_start: options.DayStart = None,
-    unit_cost: options.UnitCost = None,
+    study: str | None = option(
+        "Built-in problem: demand-response, right-sizing, varying-curvature, prices or prices-tariff."
+    ),
+    agents: str = option(
+        "Names and policy files, separated by commas; 'all' for all that need no training, 'list' to list them.",
+        default=_DEFAULT,
+    ),
+    alpha: str | None = option(
+        "Cost of moving: alpha/2 times the squared change. One number, or one per column of a file: demand=10,price=3. "
+        "(default: 10, or the study's own)",
+        metavar=options.NUMBERS_BY_COLUMN,
+    ),
+    forecaster: str = option(
+        f"Forecaster of the planners: {', '.join(_FORECASTERS)} (knows the future).", default=_FORECASTERS[0]
+    ),
+    days: int | None = options.DAYS,
+    column: list[str] | None = options.COLUMN,
+    weight_column: str | None = options.WEIGHT_COLUMN,
+    weights: str | None = options.WEIGHTS,
+    time_column: str | None = options.TIME_COLUMN,
+    fill: options.Fill = options.FILL,
+    period: int | None = options.PERIOD,
+    bounds: str | None = option(
+        "Range of actions; needed for a policy that was fitted with bounds.", metavar="LOW:HIGH"
+    ),
+    day_start: str | None = options.DAY_START,
+    unit_cost: float | None = options.UNIT_COST,
     json: output.Json = False,
     seed: output.Seed = 0,
 ) -> None:
@@ -67,18 +57,15 @@ def compare(
     if agents == "list":
         return _list(json)
     if (data is None) == (study is None):
-        raise typer.BadParameter("give either a file or --study.", param_hint="DATA")
-    if study is not None and weight_column is not None:
-        raise typer.BadParameter("applies to a file; a study has its own costs.", param_hint="--weight-column")
-    if study is not None and bounds is not None:
-        raise typer.BadParameter("applies to a file; a study has its own actions.", param_hint="--bounds")
+        raise usage_error("DATA", "give either a file or --study.")
+    for name, value in (("--weight-column", weight_column), ("--bounds", bounds)):
+        if study is not None and value is not None:
+            raise usage_error(name, "applies to a file; a study has its own costs and actions.")
     limits = options.parse_interval(bounds, "--bounds")
     movement = None if alpha is None else options.parse_alpha(alpha)
     ends = options.parse_weights(weights, weight_column)
     if forecaster not in _FORECASTERS:
-        raise typer.BadParameter(f"must be one of {', '.join(_FORECASTERS)}.", param_hint="--forecaster")
-    from ecl2o.cli.jax_setup import use_double_precision
-
+        raise usage_error("--forecaster", f"must be one of {', '.join(_FORECASTERS)}.")
     use_double_precision()
     from ecl2o.evaluation.comparison import compare as compare_days
     from ecl2o.fitting.named_agents import make_contenders
@@ -99,26 +86,15 @@ def compare(
     if len(refused) == len(contenders):
         name, reason = next(iter(refused.items()))
         raise ValueError(f"no agent applies; {name}: {reason}")
+    used, n_days = movement if isinstance(movement, dict) else float(test_days.problem.alpha), test_days.days.shape[0]
     if json:
-        found = {
-            "contexts": study or str(data),
-            "days": test_days.days.shape[0],
-            "alpha": movement if isinstance(movement, dict) else float(test_days.problem.alpha),
-            "forecaster": forecaster,
-            "screened": len(replaced),
-        }
-        output.print_json(found | {"agents": comparison_table.as_json(rows), "not_applicable": refused})
-        return None
-    said = alpha if isinstance(movement, dict) else f"{float(test_days.problem.alpha):.3g}"
-    comparison_table.print_comparison(
-        rows,
-        f"{test_days.days.shape[0]} days of {study or data}, alpha = {said}, forecaster: {forecaster}",
-        {"daily-oracle": "daily oracle"},
-        test_days.problem,
-        unit_cost,
-        after=comparison_table.live_columns(rows),
-    )
-    return None
+        found = {"contexts": study or str(data), "days": n_days, "alpha": used, "forecaster": forecaster}
+        found |= {"screened": len(replaced), "agents": comparison_table.as_json(rows), "not_applicable": refused}
+        return output.print_json(found)
+    shown = alpha if isinstance(used, dict) else f"{used:.3g}"
+    title = f"{n_days} days of {study or data}, alpha = {shown}, forecaster: {forecaster}"
+    labels, live = {"daily-oracle": "daily oracle"}, comparison_table.live_columns(rows)
+    return comparison_table.print_comparison(rows, title, labels, test_days.problem, unit_cost, after=live)
 
 
 def _list(as_json: bool) -> None:
@@ -135,15 +111,13 @@ def _study_test_days(name: str, alpha: float | dict[str, float] | None, seed: in
     from ecl2o.paper.test_days import STUDY_TEST_DAYS
 
     if name not in STUDY_TEST_DAYS:
-        raise typer.BadParameter(
-            f"no study is called {name!r}; there are {', '.join(STUDY_TEST_DAYS)}.", param_hint="--study"
-        )
+        raise usage_error("--study", f"no study is called {name!r}; there are {', '.join(STUDY_TEST_DAYS)}.")
     if isinstance(alpha, dict):
-        raise typer.BadParameter("a study has one alpha, a number.", param_hint="--alpha")
+        raise usage_error("--alpha", "a study has one alpha, a number.")
     try:
         return STUDY_TEST_DAYS[name](alpha, seed)
     except NotApplicableError as error:
-        raise typer.BadParameter(str(error), param_hint="--alpha") from None
+        raise usage_error("--alpha", str(error)) from None
 
 
 def _names(agents: str) -> list[str]:
@@ -154,7 +128,5 @@ def _names(agents: str) -> list[str]:
     unknown = [name for name in names if name not in NAMED_AGENTS and not is_policy(name)]
     if unknown or not names:
         problem = f"no agent is called {unknown[0]!r}" if unknown else "name at least one agent"
-        raise typer.BadParameter(
-            f"{problem}; there are {', '.join(NAMED_AGENTS)}, and policy files.", param_hint="--agents"
-        )
+        raise usage_error("--agents", f"{problem}; there are {', '.join(NAMED_AGENTS)}, and policy files.")
     return names

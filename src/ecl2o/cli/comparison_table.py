@@ -106,23 +106,16 @@ def print_comparison(
         before: further columns on the left; one without a heading holds words.
         after: further columns on the right.
     """
-    from rich.table import Table
-
     columns = (before or {}) | _figures(rows, unit_cost) | (after or {})
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for heading in columns:
-        table.add_column(heading, justify="right" if heading else "left")
     left_out = [row.name for row in rows if row.not_applicable is not None]
+    table = []
     for place, row in enumerate(rows):
-        label = row.unconverged.mark(labels.get(row.name, row.name))
+        label, cells = row.unconverged.mark(labels.get(row.name, row.name)), [c[place] for c in columns.values()]
         if row.name in left_out:
-            own = [cells[place] for cells in (before or {}).values()]
-            table.add_row(label, *own, f"n/a ({left_out.index(row.name) + 1})")
-        else:
-            table.add_row(label, *(cells[place] for cells in columns.values()))
-    tables.print_table(table)
-    _print_notes(rows, labels, problem, unit_cost, live="live ratio" in columns)
+            cells = [*cells[: len(before or {})], f"n/a ({left_out.index(row.name) + 1})"]
+        table.append([label, *cells])
+    tables.print_rows(title, ["", *columns], table, notes=_list_exceptions(rows, labels))
+    _print_legend(rows, problem, unit_cost, live="live ratio" in columns)
 
 
 def _figures(rows: "list[ComparisonRow]", unit_cost: float | None) -> Columns:
@@ -147,22 +140,20 @@ def live_columns(rows: "list[ComparisonRow]") -> Columns:
     return ({"live ratio": live} if any(live) else {}) | speed
 
 
-def _print_notes(
-    rows: "list[ComparisonRow]", labels: dict[str, str], problem: "Problem", unit_cost: float | None, live: bool
-) -> None:
-    console = output.results()
+def _list_exceptions(rows: "list[ComparisonRow]", labels: dict[str, str]) -> list[str]:
+    """Return why rows have no figures, or figures without a guarantee."""
     left_out = [row for row in rows if row.not_applicable is not None]
-    for number, row in enumerate(left_out, start=1):
-        console.print(f"({number}) {row.name} does not apply: {row.not_applicable}", soft_wrap=True)
-    for row in rows:
-        if row.unconverged:
-            console.print(row.unconverged.note(labels.get(row.name, row.name)), soft_wrap=True)
+    notes = [f"({n}) {row.name} does not apply: {row.not_applicable}" for n, row in enumerate(left_out, start=1)]
+    return notes + [row.unconverged.note(labels.get(row.name, row.name)) for row in rows if row.unconverged]
+
+
+def _print_legend(rows: "list[ComparisonRow]", problem: "Problem", unit_cost: float | None, live: bool) -> None:
     if any(row.name == "daily-oracle" for row in rows):
         unit = "1 is the optimum of all these days together. The daily oracle knows each day in advance, but not the next day"
     else:
         unit = "1 is the daily oracle, which knows each day in advance, but not the next day; less than 1 is possible"
     money = "in your money" if unit_cost is not None else describe_cost(problem)
-    console.print(
+    output.results().print(
         f"average cost: {unit}. worst day, 99 % of days: cost of a day over that day's own optimum, from the same start. mean "
         f"and highest cost: of a day, {money}."
         + (" live ratio: the largest that the policy saw at any step." if live else "")
@@ -182,9 +173,7 @@ def describe_promise(row: "ComparisonRow") -> str | None:
         return text + f"LOST from step {row.promise_lost_at + 1} on: a context or its weight left the assumed range."
     text += "kept" if row.promise_kept else "BROKEN"
     if row.live_ratio is not None:
-        text += (
-            f" (largest ratio at any step: {row.live_ratio:.4f}; at least {row.budget_left:.1%} of the budget was left)"
-        )
+        text += f" (largest ratio at any step: {row.live_ratio:.4f}; at least {row.budget_left:.1%} of the budget left)"
     return text + "."
 
 

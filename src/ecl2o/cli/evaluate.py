@@ -1,38 +1,34 @@
 """`ecl2o evaluate`: test a policy file on a series."""
 
 import dataclasses
-from typing import Annotated
 
 import typer
 
-from ecl2o.cli import comparison_table, options, output
+from ecl2o.cli import comparison_table, options, output, tables
+from ecl2o.cli.jax_setup import use_double_precision
 
 
 def evaluate(
     policy: options.PolicyFile,
     data: options.Series,
-    days: Annotated[
-        int | None, typer.Option(min=1, help="Number of days to test on, the last ones. (default: all)")
-    ] = None,
-    column: options.Columns = None,
-    weight_column: options.WeightColumn = None,
-    time_column: options.TimeColumn = None,
-    fill: options.Fill = None,
-    period: options.Period = None,
-    bounds: options.Limits = None,
-    day_start: options.DayStart = None,
-    unit_cost: options.UnitCost = None,
+    days: int | None = options.DAYS,
+    column: list[str] | None = options.COLUMN,
+    weight_column: str | None = options.WEIGHT_COLUMN,
+    time_column: str | None = options.TIME_COLUMN,
+    fill: options.Fill = options.FILL,
+    period: int | None = options.PERIOD,
+    bounds: str | None = options.BOUNDS,
+    day_start: str | None = options.DAY_START,
+    unit_cost: float | None = options.UNIT_COST,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
     """Test a policy on a series, day after day, next to R-OBD, RHC and the oracle.
 
     The policy runs as in `act`, as one stream; ratios are per day. The first days, as many as the policy remembers, are its
-    history and do not count.
+    history and do not count. Exit code 1 if a promise was broken.
     """
     limits = options.parse_interval(bounds, "--bounds")
-    from ecl2o.cli.jax_setup import use_double_precision
-
     use_double_precision()
     from ecl2o.evaluation.comparison import compare, make_contender
     from ecl2o.fitting.candidates import reference_contenders
@@ -56,7 +52,8 @@ def evaluate(
         raise ValueError(f"{policy} cannot be run on {data}: {own.not_applicable}")
     costs = comparison_table.CostSummary.of(own, unit_cost)
     seen = count_seen_days(loaded, contexts, first)
-    worst = {row.name: str(contexts.time[(first + row.worst_day) * contexts.steps_per_day]) for row in rows}
+    starts = contexts.time[:: contexts.steps_per_day]
+    worst = {row.name: str(starts[first + row.worst_day]) for row in rows}
     if json:
         table = comparison_table.as_json(rows)
         output.print_json(
@@ -72,8 +69,7 @@ def evaluate(
             }
         )
     else:
-        plural = "s" if n_days > 1 else ""
-        title = f"{n_days} day{plural} of {data.name}, from {contexts.time[first * contexts.steps_per_day]}"
+        title = f"{n_days} day{'s' if n_days > 1 else ''} of {data.name}, from {starts[first]}"
         labels, live = comparison_table.LABELS | {"policy": policy.name}, comparison_table.live_columns(rows)
         comparison_table.print_comparison(rows, title, labels, loaded.problem, unit_cost, after=live)
         lines = [
@@ -82,15 +78,12 @@ def evaluate(
             costs.describe(loaded.contract.period_name, loaded.problem),
         ]
         if days is None and first:
-            plural = "s are" if first > 1 else " is"
-            lines.append(
-                f"the first {first} day{plural} the policy's history and not counted; change that with --days."
-            )
+            them = f"{first} days are" if first > 1 else "1 day is"
+            lines.append(f"the first {them} the policy's history and not counted; change that with --days.")
         if seen:
             rest = f"; --days {n_days - seen} tests on the others." if n_days > seen else "."
             lines.append(f"note: {seen} of these {n_days} days were used to train or select the policy{rest}")
-        for line in lines:
-            output.results().print(line, soft_wrap=True)
+        tables.print_notes(lines)
     options.report_replaced(data, contexts.time, replaced)
     if own.promise_kept is False:
         raise typer.Exit(1)

@@ -1,11 +1,13 @@
 """`ecl2o fit`: fit a policy to a series, and show how good it is."""
 
+import dataclasses
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
-from ecl2o.cli import comparison_table, options, output
+from ecl2o.cli import comparison_table, options, output, tables
+from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.options import option, usage_error
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
@@ -15,67 +17,50 @@ if TYPE_CHECKING:
 
 def fit(
     data: options.Series,
-    out: Annotated[Path, typer.Option(help="File for the policy.")] = Path("policy.ecl2o"),
-    alpha: Annotated[
-        str,
-        typer.Option(
-            metavar=options.ALPHA,
-            help="Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. One number for all columns, "
-            "or one per column: demand=10,price=3.",
-        ),
-    ] = "10",
-    promise: Annotated[
-        float | None,
-        typer.Option(
-            callback=options.check_promise,
-            help="Guarantee a cost of at most this many times the optimum, whatever the data (for example 2).",
-        ),
-    ] = None,
-    per: Annotated[
-        Literal["day", "week", "month", "run"],
-        typer.Option(
-            help="Period of the promise: the whole run, or each month of 30 days, week or day. Shorter periods cost more on "
-            "average; longer ones do not bound single days."
-        ),
-    ] = "run",
-    allowance: Annotated[float, typer.Option(min=0.0, help="Cost allowed on top of the promise in each period.")] = 0.0,
-    contexts_in: Annotated[
-        str | None,
-        typer.Option(
-            "--contexts",
-            metavar="LOW:HIGH",
-            help="Range that all contexts are known to lie in; the promise then allows more.",
-        ),
-    ] = None,
-    bounds: Annotated[
-        str | None,
-        typer.Option(metavar="LOW:HIGH", help="Range of actions; a promise then assumes contexts in it."),
-    ] = None,
-    advisor: Annotated[
-        Literal["auto", "ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"],
-        typer.Option(
-            help="ridge: a regression that keeps learning; seasonal: a linear rule on a daily profile; rhc: a planner on the "
-            "profile of the last days; r-obd: the expert; mlp, lstm: networks. auto tries the first four and takes the best on "
-            "the validation days."
-        ),
-    ] = "auto",
-    column: options.Columns = None,
-    weight_column: options.WeightColumn = None,
-    weights: options.Weights = None,
-    time_column: options.TimeColumn = None,
-    fill: options.Fill = None,
-    period: options.Period = None,
-    day_start: options.DayStart = None,
-    unit_cost: options.UnitCost = None,
-    training_days: options.TrainingDays = None,
-    validation_days: options.ValidationDays = None,
-    search_worst_day: Annotated[
-        bool, typer.Option("--search-worst-day", help="Also search for a day on which the policy does badly.")
-    ] = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for a figure of the policy in a week of the test days.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.", hidden=True)] = None,
+    out: Path = option("File for the policy.", default=Path("policy.ecl2o")),
+    alpha: str = option(
+        "Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. One number for all columns, or one per "
+        "column: demand=10,price=3. See: ecl2o alpha",
+        default="10",
+        metavar=options.NUMBERS_BY_COLUMN,
+    ),
+    promise: float | None = option(
+        "Guarantee a cost of at most this many times the optimum, whatever the data (for example 2).",
+        callback=options.check_promise,
+    ),
+    per: options.Per = option(
+        "Period of the promise: the whole run, or each month of 30 days, week or day. Shorter periods cost more on average; "
+        "longer ones do not bound single days.",
+        default="run",
+    ),
+    allowance: float = option("Cost allowed on top of the promise in each period.", default=0.0, min=0.0),
+    contexts_in: str | None = option(
+        "Range that all contexts are known to lie in; the same promise then costs less on average.",
+        "--contexts",
+        metavar="LOW:HIGH",
+    ),
+    bounds: str | None = option("Range of actions; a promise then assumes contexts in it.", metavar="LOW:HIGH"),
+    advisor: Literal["auto", "ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
+        "ridge: a regression that keeps learning; seasonal: a linear rule on a daily profile; rhc: a planner on the profile of "
+        "the last days; r-obd: the expert; mlp, lstm: networks. auto tries the first four and takes the best on the "
+        "validation days.",
+        default="auto",
+    ),
+    column: list[str] | None = options.COLUMN,
+    weight_column: str | None = options.WEIGHT_COLUMN,
+    weights: str | None = options.WEIGHTS,
+    time_column: str | None = options.TIME_COLUMN,
+    fill: options.Fill = options.FILL,
+    period: int | None = options.PERIOD,
+    day_start: str | None = options.DAY_START,
+    unit_cost: float | None = options.UNIT_COST,
+    training_days: int | None = options.TRAINING_DAYS,
+    validation_days: int | None = options.VALIDATION_DAYS,
+    search_worst_day: bool = option(
+        "Also search for a day on which the policy does badly.", "--search-worst-day", default=False
+    ),
+    report: Path | None = option("Folder for a figure of the policy in a week of the test days.", metavar="DIR"),
+    steps: int | None = options.TRAINING_STEPS,
     json: output.Json = False,
     seed: output.Seed = 0,
 ) -> None:
@@ -89,9 +74,7 @@ def fit(
     limits = options.parse_interval(bounds, "--bounds")
     ends = options.parse_weights(weights, weight_column)
     if promise is None and (allowance or interval or per != "run"):
-        raise typer.BadParameter("--per, --allowance and --contexts need --promise.", param_hint="--promise")
-    from ecl2o.cli.jax_setup import use_double_precision
-
+        raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
     use_double_precision()
     _check_out(out)
     from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
@@ -122,7 +105,7 @@ def fit(
             write_results(folder, about | result, {"week": draw_policy_week(fitted, contexts)})
             save(out, fitted.policy)
     if fitted.screened is not None:
-        output.messages().print(f"{data.name}: {fitted.screened}", soft_wrap=True)
+        tables.print_message(f"{data.name}: {fitted.screened}")
     if json:
         output.print_json(result)
         return
@@ -132,7 +115,7 @@ def fit(
             "worst day: not searched. The search plays single days without a history, and the selected advisor needs one."
         )
     if report is not None:
-        output.messages().print(f"figure: {report / 'figures' / 'week.png'}", soft_wrap=True)
+        tables.print_message(f"figure: {report / 'figures' / 'week.png'}")
 
 
 def _check_out(out: Path) -> None:
@@ -141,14 +124,10 @@ def _check_out(out: Path) -> None:
 
     output.check_writable(out, "--out")
     if out.exists() and not is_ours(out):
-        raise typer.BadParameter(
-            f"{out} exists and is not a policy. Choose another name, or move it.", param_hint="--out"
-        )
+        raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
 
 
 def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", unit_cost: float | None) -> dict[str, Any]:
-    import dataclasses
-
     return {
         "policy": str(out),
         "settings": fitted.policy.metadata["settings"],
@@ -175,8 +154,6 @@ def _expert_ratio(fitted: "FittedSeries") -> float:
 
 def _feasible_promise(fitted: "FittedSeries") -> str:
     """Return a ratio that can be promised: 2, or the least with three decimals if that is more."""
-    import math
-
     import numpy as np
 
     from ecl2o.theory import smallest_feasible_ratio
@@ -190,15 +167,23 @@ def _feasible_promise(fitted: "FittedSeries") -> str:
 def _print(
     fitted: "FittedSeries", contexts: "Contexts", out: Path, worst: "Certificate | None", unit_cost: float | None
 ) -> None:
+    """Print candidates and references with their costs on the validation and the test days, and what follows."""
     split, contract, problem = contexts.split, fitted.policy.contract, fitted.policy.problem
+    validated = {candidate.name: candidate for candidate in fitted.candidates} | {"policy": fitted.chosen}
+    trained, validation = [], []
+    for row in fitted.comparison:
+        candidate = validated.get(row.name)
+        optimal = row.name in ("oracle", "daily-oracle")
+        trained.append("" if optimal else "trained" if candidate is not None and candidate.trained else "not trained")
+        cost = "" if candidate is None else f"{candidate.average_cost:.3f} ± {candidate.standard_error:.3f}"
+        validation.append(cost)
     title = f"Test on the last {fitted.n_test_days} days, after {split.training_days} days of training and "
     title += f"{split.validation_days} of validation"
-    _print_table(fitted, title, unit_cost)
-    console, policy = output.results(), fitted.rows["policy"]
-    lines = [
-        _describe_choice(fitted),
-        comparison_table.CostSummary.of(policy, unit_cost).describe(contract.period_name, problem),
-    ]
+    before = {"": trained, "validation": validation}
+    comparison_table.print_comparison(fitted.comparison, title, comparison_table.LABELS, problem, unit_cost, before)
+    policy = fitted.rows["policy"]
+    costs = comparison_table.CostSummary.of(policy, unit_cost)
+    lines = [_describe_choice(fitted), costs.describe(contract.period_name, problem)]
     if contract.weights is not None:
         low, high = contract.weights
         line = f"weights: column {contract.weight_column}, limited to {low:g} to {high:g} (--weights)"
@@ -211,23 +196,7 @@ def _print(
     lines.append(promised)
     if worst is not None:
         lines.append(f"worst day found: {worst.ratio:.3f} times the optimum, with contexts in the range of your data.")
-    for line in [*lines, _describe_next_step(fitted, out)]:
-        console.print(line, soft_wrap=True)
-
-
-def _print_table(fitted: "FittedSeries", title: str, unit_cost: float | None) -> None:
-    """Print candidates and references with their costs on the validation and the test days."""
-    validated = {candidate.name: candidate for candidate in fitted.candidates} | {"policy": fitted.chosen}
-    trained, validation = [], []
-    for row in fitted.comparison:
-        candidate = validated.get(row.name)
-        optimal = row.name in ("oracle", "daily-oracle")
-        trained.append("" if optimal else "trained" if candidate is not None and candidate.trained else "not trained")
-        cost = "" if candidate is None else f"{candidate.average_cost:.3f} ± {candidate.standard_error:.3f}"
-        validation.append(cost)
-    before = {"": trained, "validation": validation}
-    labels, problem = comparison_table.LABELS, fitted.policy.problem
-    comparison_table.print_comparison(fitted.comparison, title, labels, problem, unit_cost, before)
+    tables.print_notes([*lines, _describe_next_step(fitted, out)])
 
 
 def _describe_choice(fitted: "FittedSeries") -> str:

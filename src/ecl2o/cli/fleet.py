@@ -1,5 +1,6 @@
 """`ecl2o fleet`: fit or evaluate many sites at once, here or on a Dask cluster."""
 
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ecl2o.cli import options, output, tables
+from ecl2o.cli.options import option
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from ecl2o.fitting.settings import FitSettings, Progress
 
 Site = TypeVar("Site")
@@ -27,124 +31,117 @@ _WORST = 10  # sites in the printed table
 app = typer.Typer(help="Fit or evaluate many sites at once, here or on a Dask cluster.", no_args_is_help=True)
 
 
+@app.command(epilog="Example: ecl2o fleet fit sites.csv --promise 2 --out fleet --workers 2")
 def fit(
     sites: Sites,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for policies, table and report.")] = Path("fleet"),
-    alpha: Annotated[
-        float, typer.Option(callback=options.check_positive, help="Cost of moving, unless the manifest states it.")
-    ] = 10.0,
-    promise: Annotated[
-        float | None,
-        typer.Option(
-            callback=options.check_promise,
-            help="Guarantee a cost of at most this many times the optimum, unless stated.",
-        ),
-    ] = None,
-    per: Annotated[
-        Literal["day", "week", "month", "run"], typer.Option(help="Period of the promise, unless stated.")
-    ] = "run",
-    advisor: Annotated[
-        Literal["auto", "ridge", "seasonal", "mlp", "lstm"],
-        typer.Option(help="Advisor; all but the regression are trained one site after the other."),
-    ] = "ridge",
-    column: options.Columns = None,
-    time_column: options.TimeColumn = None,
-    fill: options.Fill = None,
-    period: options.Period = None,
-    training_days: options.TrainingDays = None,
-    validation_days: options.ValidationDays = None,
+    out: Path = option("Folder for policies, table and report.", default=Path("fleet"), metavar="DIR"),
+    alpha: float = option(
+        "Cost of moving, of sites for which the manifest states none.", default=10.0, callback=options.check_positive
+    ),
+    promise: float | None = option(
+        "Guarantee a cost of at most this many times the optimum, for sites for which the manifest states none.",
+        callback=options.check_promise,
+    ),
+    per: options.Per = option("Period of the promise, of sites for which the manifest states none.", default="run"),
+    advisor: Literal["auto", "ridge", "seasonal", "mlp", "lstm"] = option(
+        "Advisor. ridge is trained for many sites at once, all others for one site after the other.", default="ridge"
+    ),
+    column: list[str] | None = options.COLUMN,
+    time_column: str | None = options.TIME_COLUMN,
+    fill: options.Fill = options.FILL,
+    period: int | None = options.PERIOD,
+    training_days: int | None = options.TRAINING_DAYS,
+    validation_days: int | None = options.VALIDATION_DAYS,
     memory: Memory = 4.0,
-    scheduler: options.Scheduler = None,
-    workers: options.Workers = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Training steps.", hidden=True)] = None,
+    scheduler: str | None = options.SCHEDULER,
+    workers: int | None = options.WORKERS,
+    steps: int | None = options.TRAINING_STEPS,
     json: output.Json = False,
     seed: output.Seed = 0,
 ) -> None:
-    """Fit a policy for every site. A failed site gets a row with the reason. Run again, it resumes what is missing.
+    """Fit a policy for every site. A failed site gets a row with the reason. A second run fits only the missing sites.
 
     DIR receives policies/NAME.ecl2o; sites.parquet, a row per site; report.html, the worst sites first; errors.log, if any
     failed.
     """
     if promise is None and per != "run":
-        raise typer.BadParameter("needs --promise.", param_hint="--per")
+        raise options.usage_error("--per", "needs --promise.")
     split = options.make_split(training_days, validation_days)
-    options.require_parquet()
-    options.set_up_jax(workers)
+    _set_up(workers)
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
     from ecl2o.fleet.folder import FITTED, check_output_folder, fit_into
     from ecl2o.fleet.sites import find_sites, read_sites
-    from ecl2o.plots.folder import name_path_in_errors
 
     check_output_folder(out, FITTED)
     specs = find_sites(sites)
     settings = FitSettings(alpha, advisor, None if promise is None else PromiseSpec(promise, per), steps, seed)
     started = time.perf_counter()
-    with (
-        name_path_in_errors(out),
-        options.client(scheduler, workers) as client,
-        output.progress_bars(not json) as progress,
-    ):
+    with _run(out, scheduler, workers, json) as (client, progress):
         read = read_sites(specs, settings, options.make_reader(Path(), column, time_column, fill, period), split)
-        read = _with_progress(read, "reading sites", len(specs), progress)
+        read = _with_progress(read, len(specs), progress)
         rows = fit_into(out, read, client, int(memory * 2**30), progress, len(specs))
     _finish(rows, out, {"sites": sites, "settings": _describe(settings)}, time.perf_counter() - started, json)
 
 
+@app.command(epilog="Example: ecl2o fleet evaluate sites.csv --policies fleet --days 30")
 def evaluate(
     sites: Sites,
-    policies: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of policies NAME.ecl2o, or the folder of a fleet.")
-    ] = Path("fleet"),
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for table and report.")] = Path("fleet-tested"),
-    days: Annotated[
-        int | None, typer.Option(min=1, help="Number of days to test on, the last ones. (default: all)")
-    ] = None,
-    column: options.Columns = None,
-    time_column: options.TimeColumn = None,
-    fill: options.Fill = None,
-    period: options.Period = None,
+    policies: Path = option(
+        "Folder of policies NAME.ecl2o, or the folder that fleet fit wrote.", default=Path("fleet"), metavar="DIR"
+    ),
+    out: Path = option("Folder for table and report.", default=Path("fleet-tested"), metavar="DIR"),
+    days: int | None = options.DAYS,
+    column: list[str] | None = options.COLUMN,
+    time_column: str | None = options.TIME_COLUMN,
+    fill: options.Fill = options.FILL,
+    period: int | None = options.PERIOD,
     memory: Memory = 4.0,
-    scheduler: options.Scheduler = None,
-    workers: options.Workers = None,
+    scheduler: str | None = options.SCHEDULER,
+    workers: int | None = options.WORKERS,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
     """Test every site's policy on its series, as one stream, next to R-OBD. Exit code 1 if a promise was broken."""
-    options.require_parquet()
-    options.set_up_jax(workers)
+    _set_up(workers)
     from ecl2o.fleet.fit_and_evaluate import read_to_test
     from ecl2o.fleet.folder import POLICIES, TESTED, check_output_folder, evaluate_into
     from ecl2o.fleet.sites import find_sites
-    from ecl2o.plots.folder import name_path_in_errors
 
     check_output_folder(out, TESTED)
     specs = find_sites(sites)
-    kept = policies / POLICIES if (policies / POLICIES).is_dir() else policies
-    if not kept.is_dir():
-        raise typer.BadParameter(f"{policies} is not a folder.", param_hint="--policies")
+    folder = policies / POLICIES if (policies / POLICIES).is_dir() else policies
+    if not folder.is_dir():
+        raise options.usage_error("--policies", f"{policies} is not a folder.")
     started = time.perf_counter()
-    with (
-        name_path_in_errors(out),
-        options.client(scheduler, workers) as client,
-        output.progress_bars(not json) as progress,
-    ):
-        reading = options.make_reader(Path(), column, time_column, fill, period)
-        read = _with_progress(read_to_test(specs, kept, reading, days), "reading sites", len(specs), progress)
-        rows = evaluate_into(out, read, client, int(memory * 2**30), progress)
+    with _run(out, scheduler, workers, json) as (client, progress):
+        read = read_to_test(specs, folder, options.make_reader(Path(), column, time_column, fill, period), days)
+        rows = evaluate_into(out, _with_progress(read, len(specs), progress), client, int(memory * 2**30), progress)
     _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
     if any(row.get("promise_kept") is False for row in rows):
         raise typer.Exit(1)
 
 
-app.command(epilog="Example: ecl2o fleet fit sites.csv --promise 2 --out fleet --workers 2")(fit)
-app.command(epilog="Example: ecl2o fleet evaluate sites.csv --policies fleet --days 30")(evaluate)
+def _set_up(workers: int | None) -> None:
+    options.require_extra("parquet", "the table", "pyarrow")
+    options.set_up_jax(workers)
 
 
-def _with_progress(sites: "Iterable[Site]", what: str, total: int, progress: "Progress") -> "Iterator[Site]":
-    """Yield the sites and report how many there were."""
+@contextlib.contextmanager
+def _run(
+    out: Path, scheduler: str | None, workers: int | None, json: bool
+) -> "Iterator[tuple[Client | None, Progress]]":
+    from ecl2o.plots.folder import name_path_in_errors
+
+    visible = output.progress_bars(not json)
+    with name_path_in_errors(out), options.client(scheduler, workers) as client, visible as progress:
+        yield client, progress
+
+
+def _with_progress(sites: "Iterable[Site]", total: int, progress: "Progress") -> "Iterator[Site]":
+    """Yield the sites and report how many were read."""
     for done, site in enumerate(sites, start=1):
         yield site
-        progress(what, done, total)
+        progress("reading sites", done, total)
 
 
 def _describe(settings: "FitSettings") -> str:
@@ -171,35 +168,36 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
     else:
         _print(found, sort_worst_first(table)[:_WORST], table)
         if found["failed"]:
-            output.messages().print(f"errors: {out / ERRORS}", soft_wrap=True)
-        output.messages().print(f"report: {out / PAGE}", soft_wrap=True)
+            tables.print_message(f"errors: {out / ERRORS}")
+        tables.print_message(f"report: {out / PAGE}")
     if not found["sites"] - found["failed"]:
         raise ValueError(f"all {len(rows)} sites failed; the first: {rows[0]['reason']}")
 
 
 def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> None:
-    from rich.table import Table
-
     from ecl2o.plots.fleet import describe_marks, mark_name
 
-    shown = Table(title=f"The worst of {found['sites'] - found['failed']} sites", title_justify="left")
-    shown.add_column("")
-    for heading in ("average cost", "worst day", "live ratio", "R-OBD's cost"):
-        shown.add_column(heading, justify="right")
-    for row in worst:
-        cells = (row.get(name) for name in ("average_cost", "competitive_ratio", "live_ratio", "r_obd_cost"))
-        shown.add_row(mark_name(row), *("" if cell is None or math.isnan(cell) else f"{cell:.3f}" for cell in cells))
-    say = output.results().print
     if worst:
-        tables.print_table(shown)
-        cost, ratio = found["average_cost"], found["competitive_ratio"]
-        say(f"average cost: median {cost['median']:.3f}, 90 % below {cost['p90']:.3f}, largest {cost['largest']:.3f}.")
-        say(f"worst day: median {ratio['median']:.3f}, 90 % below {ratio['p90']:.3f}, largest {ratio['largest']:.3f}.")
+        names = ("average_cost", "competitive_ratio", "live_ratio", "r_obd_cost")
+        cells = [(mark_name(row), *(_format(row.get(name)) for name in names)) for row in worst]
+        notes = [_describe_spread("average cost", found["average_cost"])]
+        notes.append(_describe_spread("worst day", found["competitive_ratio"]))
         if found["promised"]:
-            say(f"promises: {found['promised']} made, {found['kept']} kept.")
+            notes.append(f"promises: {found['promised']} made, {found['kept']} kept.")
         if found["unreliable"]:
-            say(describe_marks(found), soft_wrap=True)
+            notes.append(describe_marks(found))
+        title = f"The worst of {found['sites'] - found['failed']} sites"
+        columns = ("", "average cost", "worst day", "live ratio", "R-OBD's cost")
+        tables.print_rows(title, columns, cells, notes=notes)
     if found["failed"]:
-        say(f"{found['failed']} of {found['sites']} sites failed:")
-        for row in table[table.status == "failed"].to_dict("records"):
-            say(f"  {row['name']}: {output.name_options(row['reason'])}", soft_wrap=True)
+        failed = table[table.status == "failed"].to_dict("records")
+        lines = [f"  {row['name']}: {output.name_options(row['reason'])}" for row in failed]
+        tables.print_notes([f"{found['failed']} of {found['sites']} sites failed:", *lines])
+
+
+def _format(cell: float | None) -> str:
+    return "" if cell is None or math.isnan(cell) else f"{cell:.3f}"
+
+
+def _describe_spread(name: str, spread: dict[str, float]) -> str:
+    return f"{name}: median {spread['median']:.3f}, 90 % below {spread['p90']:.3f}, largest {spread['largest']:.3f}."

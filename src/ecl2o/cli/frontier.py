@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ecl2o.cli import options, output, tables
+from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.options import option
 
 if TYPE_CHECKING:
     from ecl2o.paper.frontier import Frontier
@@ -18,43 +20,45 @@ _WEATHER_CONTEXTS: dict[str | None, tuple[float, float]] = {"authors-code": (0.0
 def frontier(
     data: Annotated[
         Path | None,
-        typer.Argument(metavar="DATA", help="A CSV or Parquet file of your own; none: weather.", show_default=False),
+        typer.Argument(
+            metavar="DATA", help="CSV or Parquet file of your series. (default: weather)", show_default=False
+        ),
     ] = None,
-    weather: options.Weather = None,
-    preset: options.Preset = None,
-    base_shortage: options.BaseShortage = None,
-    alpha: options.Alpha = 10.0,
-    column: options.Columns = None,
-    time_column: options.TimeColumn = None,
-    fill: options.Fill = None,
-    period: options.Period = None,
-    day_start: options.DayStart = None,
-    training_days: options.TrainingDays = None,
-    validation_days: options.ValidationDays = None,
-    contexts_in: Annotated[
-        str | None,
-        typer.Option("--contexts", metavar="LOW:HIGH", help="All contexts are known to lie there; known for weather."),
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Train little: figures of networks mean nothing.")] = False,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the figure and results.json; earlier ones are replaced.")
-    ] = Path("frontier"),
+    weather: Path | None = options.WEATHER,
+    preset: options.Preset = options.PRESET,
+    base_shortage: str | None = options.BASE_SHORTAGE,
+    alpha: float = options.ALPHA,
+    column: list[str] | None = options.COLUMN,
+    time_column: str | None = options.TIME_COLUMN,
+    fill: options.Fill = options.FILL,
+    period: int | None = options.PERIOD,
+    day_start: str | None = options.DAY_START,
+    training_days: int | None = options.TRAINING_DAYS,
+    validation_days: int | None = options.VALIDATION_DAYS,
+    contexts_in: str | None = option(
+        "Range that all contexts are known to lie in. (default: known for weather)", "--contexts", metavar="LOW:HIGH"
+    ),
+    quick: bool = options.QUICK,
+    out: Path = option(
+        "Folder for the figure and results.json; those of an earlier run are replaced.",
+        default=Path("frontier"),
+        metavar="DIR",
+    ),
     seed: output.Seed = 0,
     json: output.Json = False,
 ) -> None:
     """Show what a promise costs: average cost against the promised ratio, by the period of the promise, and the worst day.
 
-    In DIR: figures/frontier.png and .svg, and results.json.
+    DIR receives figures/frontier.png and .svg, and results.json.
     """
-    shortage = None if base_shortage is None else options.watts(base_shortage)
+    shortage = options.parse_watts(base_shortage)
     split = options.make_split(training_days, validation_days)
     if data is not None:
-        _refuse_given({"--weather": weather, "--preset": preset, "--base-shortage": base_shortage}, "for weather", data)
+        _check_absent({"--weather": weather, "--preset": preset, "--base-shortage": base_shortage}, "weather", data)
     else:
         of_series = {"--column": column, "--time-column": time_column, "--period": period, "--training-days": split}
-        _refuse_given(of_series, "for a series", weather or "the built-in weather")
-    from ecl2o.cli.jax_setup import use_double_precision
-
+        _check_absent(of_series, "a series", weather or "the built-in weather")
+    interval = options.parse_interval(contexts_in, "--contexts")
     use_double_precision()
     from ecl2o.data import weather_contexts
     from ecl2o.paper.frontier import FrontierSettings, run_frontier
@@ -63,62 +67,51 @@ def frontier(
 
     with atomic_folder(out) as folder, output.progress_bars() as progress:
         if data is None:
-            contexts = weather_contexts(weather, preset or options.PRESET, shortage, fill)
+            contexts = weather_contexts(weather, preset or options.DEFAULT_PRESET, shortage, fill)
         else:
             reading = options.make_reader(data, column, time_column, fill, period, day_start)
             contexts, _ = options.screen_contexts(data, reading.read_split(split))
-        interval = options.parse_interval(contexts_in, "--contexts") or _WEATHER_CONTEXTS.get(contexts.preset)
-        settings = FrontierSettings(
-            alpha, "MLP" if contexts.preset == "paper" else "LSTM", seed, quick, contexts=interval
-        )
-        found = run_frontier(contexts, settings, progress)
+        network = "MLP" if contexts.preset == "paper" else "LSTM"
+        interval = interval or _WEATHER_CONTEXTS.get(contexts.preset)
+        found = run_frontier(contexts, FrontierSettings(alpha, network, seed, quick, contexts=interval), progress)
         write_results(folder, found.as_json(), {"frontier": draw_frontier(found)})
     if json:
         output.print_json(found.as_json())
     else:
         _print_table(found)
-    output.messages().print(f"figure: {out / 'figures' / 'frontier.png'}", soft_wrap=True)
+    tables.print_message(f"figure: {out / 'figures' / 'frontier.png'}")
 
 
-def _refuse_given(options: dict[str, Any], purpose: str, source: Any) -> None:
-    """Refuse options of the other kind of source."""
-    given = [name for name, value in options.items() if value]
-    if given:
-        raise typer.BadParameter(f"{', '.join(given)} is {purpose}, but the contexts are those of {source}.")
+def _check_absent(given: dict[str, Any], purpose: str, source: Any) -> None:
+    """Raise if an option of the other kind of source was given."""
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise typer.BadParameter(f"{', '.join(names)} applies to {purpose}, but the contexts are those of {source}.")
 
 
 def _print_table(found: "Frontier") -> None:
-    from rich.table import Table
-
-    title = f"What a promise costs: {found.test_days} test days of {found.source['file'] or 'the series'}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for heading in ("promised ratio", "per", "average cost", "worst day", "p99 of days"):
-        table.add_column(heading, justify="right")
-    for point in found.points:
-        promise = "none" if point.promise is None else f"{point.promise:.4g}"
-        table.add_row(
+    rows = [
+        (
             "Competitive, bounded contexts" if point.bounded else "Competitive" if point.per else point.label,
-            promise,
+            "none" if point.promise is None else f"{point.promise:.4g}",
             point.per or "",
-            f"{point.average_cost:.3f}",
-            f"{point.competitive_ratio:.3f}",
-            f"{point.p99:.3f}",
+            *(f"{figure:.3f}" for figure in (point.average_cost, point.competitive_ratio, point.p99)),
         )
-    tables.print_table(table)
-    alpha, m = found.settings.alpha, 1
+        for point in found.points
+    ]
     unit = f"average cost: in units of that of the {found.unit}"
     if not found.source["preset"]:
         unit += f", as in fit and evaluate; the daily oracle, the paper's unit, costs {found.daily_oracle:.3f}"
     notes = [
         f"{unit}.",
         f"R-OBD's ratio is exact for constant curvature; where curvature varies it promises {found.varying_ratio:.2f}.",
-        f"No online algorithm can promise less than {found.smallest_ratio:.6f} without an end (m = {m}, alpha = {alpha:g}).",
+        f"No online algorithm can promise less than {found.smallest_ratio:.6f} over runs of any length (m = 1, alpha = "
+        f"{found.settings.alpha:g}).",
         "A promise holds for its period: the worst single day of a longer one is not bounded.",
     ]
     if found.refused:
-        notes.append(
-            f"Left out, since no online algorithm can promise them: {', '.join(f'{ratio:g}' for ratio in found.refused)}."
-        )
-    for note in notes:
-        output.results().print(note, soft_wrap=True)
+        ratios = ", ".join(f"{ratio:g}" for ratio in found.refused)
+        notes.append(f"Left out, since no online algorithm can promise them: {ratios}.")
+    title = f"What a promise costs: {found.test_days} test days of {found.source['file'] or 'the series'}"
+    columns = ("", "promised ratio", "per", "average cost", "worst day", "p99 of days")
+    tables.print_rows(title, columns, rows, notes=notes)

@@ -5,13 +5,14 @@ import dataclasses
 import importlib.util
 import math
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ecl2o.cli import output
+from ecl2o.cli import tables
+from ecl2o.cli.jax_setup import use_double_precision
 from ecl2o.json_text import parse_interval as parse_low_high
 
 if TYPE_CHECKING:
@@ -22,97 +23,17 @@ if TYPE_CHECKING:
     from ecl2o.data import Contexts, Split
     from ecl2o.fitting.read import SeriesReader
 
-
-def need_serve() -> None:
-    """Raise with the install command if a package of the service is missing."""
-    try:
-        import fastapi  # noqa: F401
-        import jinja2  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import sqlalchemy  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ValueError(f"the service needs {error.name}; install it with: pip install 'ecl2o[serve]'") from None
+DEFAULT_PRESET = "authors-code"
 
 
-PRESET = "authors-code"  # the default
-
-Weather = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Demand response: NSRDB, TMY3, EPW or CSV weather; a built-in typical year unless given."
-    ),
-]
-Preset = Annotated[
-    Literal["authors-code", "paper"] | None,
-    typer.Option(
-        metavar="PRESET",
-        help=f"Demand response: {PRESET} (unless given), as in the published figures, or paper, as in the text.",
-    ),
-]
-BaseShortage = Annotated[
-    str | None,
-    typer.Option(metavar="WATTS|auto", help="Demand response: shortage before renewables; the preset's unless given."),
-]
+def option(text: str, *names: str, default: Any = None, **settings: Any) -> Any:
+    """Return an option, as the default of a command's argument; `text` is its help."""
+    return typer.Option(default, *names, help=text, **settings)
 
 
-def watts(text: str) -> float | Literal["auto"]:
-    """Parse --base-shortage."""
-    if text == "auto":
-        return "auto"
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise typer.BadParameter(
-            f"must be a positive number of watts or auto, got {text!r}.", param_hint="--base-shortage"
-        )
-    return value
-
-
-Scheduler = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler to run on, such as tcp://10.0.0.5:8786."),
-]
-Workers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Number of processes on this machine. (default: this one)")
-]
-
-
-def require_parquet() -> None:
-    """Raise before the work if the table cannot be written."""
-    if importlib.util.find_spec("pyarrow") is None:
-        raise ValueError("the table is a Parquet file, which needs pyarrow: pip install 'ecl2o[parquet]'.")
-
-
-def set_up_jax(workers: int | None = None) -> None:
-    """Set up 64 bits and the cache of compiled programs; start importing what local workers need."""
-    if workers is not None and "forkserver" in multiprocessing.get_all_start_methods():
-        from multiprocessing import forkserver
-
-        forkserver.set_forkserver_preload(["distributed", "ecl2o.fleet"])
-        forkserver.ensure_running()
-    from ecl2o.cli.jax_setup import use_double_precision
-
-    use_double_precision()
-    from ecl2o.policy.executable_cache import use_cache_folder
-
-    use_cache_folder()
-
-
-@contextlib.contextmanager
-def client(scheduler: str | None, workers: int | None) -> "Iterator[Client | None]":
-    """Yield a client of the cluster, None for this process; print the address of Dask's dashboard."""
-    if scheduler is not None and workers is not None:
-        raise typer.BadParameter("give --scheduler or --workers, not both.", param_hint="--workers")
-    from ecl2o.fleet.cluster import cluster, dashboard
-
-    with cluster(scheduler, workers) as found:
-        page = dashboard(found)
-        if page is not None:
-            output.messages().print(f"Dask dashboard: {page}", soft_wrap=True)
-        yield found
+def usage_error(name: str, message: str) -> typer.BadParameter:
+    """Return the error of a wrong option, which ends the command with exit code 2."""
+    return typer.BadParameter(message, param_hint=name)
 
 
 def check_positive(value: float | None) -> float | None:
@@ -133,90 +54,105 @@ def _check_day_start(text: str | None) -> str | None:
     """Raise unless the text is a time of the day."""
     if text is not None:
         from ecl2o.data import parse_day_start
-        from ecl2o.exceptions import DataError
 
         try:
             parse_day_start(text)
-        except DataError as error:
+        except ValueError as error:
             raise typer.BadParameter(str(error)) from None
     return text
 
 
+# A policy, and a series and its columns.
 PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="Policy file, written by fit or reproduce.")]
 Series = Annotated[
-    Path,
-    typer.Argument(metavar="DATA", help="CSV or Parquet file: a time column and one or more columns of numbers."),
+    Path, typer.Argument(metavar="DATA", help="CSV or Parquet file: a time column and one or more columns of numbers.")
 ]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option("--column", metavar="NAME", help="Column to follow; repeat for several. (default: all with numbers)"),
-]
-TimeColumn = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Column of the time. (default: found by its name or cells)")
-]
-Fill = Annotated[
-    Literal["interpolate", "previous"] | None,
-    typer.Option(metavar="HOW", help="Repair gaps, repeated rows and bad cells: 'interpolate' or 'previous'."),
-]
-DayStart = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HH:MM",
-        callback=_check_day_start,
-        help="Start of a day, on the file's clock. (default: midnight, or the policy's)",
-    ),
-]
-Alpha = Annotated[
-    float,
-    typer.Option(
-        callback=check_positive,
-        help="Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. See: ecl2o alpha",
-    ),
-]
-UnitCost = Annotated[
-    float | None,
-    typer.Option(
-        metavar="MONEY",
-        callback=check_positive,
-        help="Price of a miss of one unit for one step; costs are then in money. (A miss of two units costs four times that.)",
-    ),
-]
-WeightColumn = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Column of the cost of a miss, such as a price: weight/2 times the squared miss. It is not followed.",
-    ),
-]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LOW:HIGH",
-        help="Range that weights are limited to, and that a promise assumes. (default: that of the data, a quarter wider)",
-    ),
-]
-Period = Annotated[
-    int | None,
-    typer.Option(
-        min=2, help="Steps in a 'day', needed if rows are a day or more apart (7: weeks). (default: by the clock)"
-    ),
-]
-Limits = Annotated[
-    str | None,
-    typer.Option(
-        "--bounds",
-        metavar="LOW:HIGH",
-        help="Range of actions; a promise then assumes contexts in it. (default: the policy's)",
-    ),
-]
-TrainingDays = Annotated[
-    int | None, typer.Option(min=2, help="Number of training days, the first ones. (default: two thirds)")
-]
-ValidationDays = Annotated[
-    int | None, typer.Option(min=1, help="Number of validation days, the next ones. (default: a sixth)")
-]
+Fill = Literal["interpolate", "previous"] | None
+COLUMN = option("Column to follow; repeat for several. (default: all with numbers)", metavar="NAME")
+TIME_COLUMN = option("Column of the time. (default: found by its name or cells)", metavar="NAME")
+FILL = option("Repair gaps, repeated rows and bad cells: 'interpolate' or 'previous'. (default: fail)", metavar="HOW")
+PERIOD = option("Steps in a 'day', needed if rows are a day or more apart (7: weeks). (default: by the clock)", min=2)
+DAY_START = option(
+    "Start of a day, on the file's clock. (default: midnight, or the policy's)",
+    metavar="HH:MM",
+    callback=_check_day_start,
+)
+DAYS = option("Number of days to test on, the last ones. (default: all)", min=1)
+TRAINING_DAYS = option("Number of training days, the first ones. (default: two thirds)", min=2)
+VALIDATION_DAYS = option("Number of validation days, the next ones. (default: a sixth)", min=1)
 
-ALPHA = "NUMBER|NAME=NUMBER,..."
+# Costs, actions and training.
+NUMBERS_BY_COLUMN = "NUMBER|NAME=NUMBER,..."
+ALPHA = option(
+    "Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. See: ecl2o alpha",
+    default=10.0,
+    callback=check_positive,
+)
+UNIT_COST = option(
+    "Price of a miss of one unit for one step; costs are then in money. (A miss of two units costs four times that.)",
+    metavar="MONEY",
+    callback=check_positive,
+)
+WEIGHT_COLUMN = option(
+    "Column of the cost of a miss, such as a price: weight/2 times the squared miss. It is not followed.",
+    metavar="NAME",
+)
+WEIGHTS = option(
+    "Range that weights are limited to, and that a promise assumes. (default: that of the data, a quarter wider)",
+    metavar="LOW:HIGH",
+)
+BOUNDS = option("Range of actions; a promise then assumes contexts in it. (default: the policy's)", metavar="LOW:HIGH")
+Per = Literal["day", "week", "month", "run"]
+TRAINING_STEPS = option("Training steps.", min=1, hidden=True)
+
+# Weather of the paper's demand-response study.
+Preset = Literal["authors-code", "paper"] | None
+WEATHER = option("NSRDB, TMY3, EPW or CSV weather file. (default: a built-in typical year)", metavar="FILE")
+PRESET = option(
+    f"How weather becomes a shortage of power: {DEFAULT_PRESET}, as in the published figures, or paper, as in its text. "
+    f"(default: {DEFAULT_PRESET})",
+    metavar="PRESET",
+)
+BASE_SHORTAGE = option("Shortage of power before renewables. (default: the preset's)", metavar="WATTS|auto")
+QUICK = option("Train briefly, as a trial: the networks' figures mean nothing.", "--quick", default=False)
+
+# Where many jobs run.
+SCHEDULER = option("Address of a Dask scheduler to run on, such as tcp://10.0.0.5:8786.", metavar="ADDRESS")
+WORKERS = option("Number of processes on this machine. (default: this one)", min=1, metavar="N")
+
+
+def require_extra(extra: str, what: str, *packages: str) -> None:
+    """Raise with the install command, before the work, if a package of an extra is missing."""
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ValueError(f"{what} needs {missing[0]}; install it with: pip install 'ecl2o[{extra}]'.")
+
+
+def set_up_jax(workers: int | None = None) -> None:
+    """Set up 64 bits and the cache of compiled programs; start importing what local workers need."""
+    if workers is not None and "forkserver" in multiprocessing.get_all_start_methods():
+        from multiprocessing import forkserver
+
+        forkserver.set_forkserver_preload(["distributed", "ecl2o.fleet"])
+        forkserver.ensure_running()
+    use_double_precision()
+    from ecl2o.policy.executable_cache import use_cache_folder
+
+    use_cache_folder()
+
+
+@contextlib.contextmanager
+def client(scheduler: str | None, workers: int | None) -> "Iterator[Client | None]":
+    """Yield a client of the cluster, None for this process; print the address of Dask's dashboard."""
+    if scheduler is not None and workers is not None:
+        raise usage_error("--workers", "give --scheduler or --workers, not both.")
+    from ecl2o.fleet.cluster import cluster, dashboard
+
+    with cluster(scheduler, workers) as found:
+        page = dashboard(found)
+        if page is not None:
+            tables.print_message(f"Dask dashboard: {page}")
+        yield found
 
 
 def make_split(training_days: int | None, validation_days: int | None) -> "Split | None":
@@ -228,28 +164,6 @@ def make_split(training_days: int | None, validation_days: int | None) -> "Split
     from ecl2o.data import Split
 
     return Split(training_days, validation_days)
-
-
-def parse_alpha(text: str) -> float | dict[str, float]:
-    """Parse one number for all columns, or NAME=NUMBER for each, separated by commas."""
-    parts = [part.rpartition("=") for part in text.split(",")]
-    names = [name.strip() for name, _, _ in parts]
-    try:
-        numbers = [float(number) for _, _, number in parts]
-    except ValueError:
-        numbers = []
-    named = all(equals and name for name, (_, equals, _) in zip(names, parts, strict=True))
-    if not numbers or not (named or text.strip() == parts[0][2].strip()):
-        raise typer.BadParameter(
-            f"must be a number, or one per column as in demand=10,price=3, got {text!r}.",
-            param_hint="--alpha",
-        )
-    for number in numbers:
-        if not 0 < number < float("inf"):
-            raise typer.BadParameter(f"must be positive and finite, got {number:g}.", param_hint="--alpha")
-    if len(set(names)) < len(names):
-        raise typer.BadParameter(f"names a column twice: {text!r}.", param_hint="--alpha")
-    return dict(zip(names, numbers, strict=True)) if named else numbers[0]
 
 
 def make_reader(
@@ -265,11 +179,8 @@ def make_reader(
     from ecl2o.data import parse_day_start
     from ecl2o.fitting.read import SeriesReader
 
-    def notify(message: str) -> None:
-        output.messages().print(message, soft_wrap=True)
-
     start = None if day_start is None else parse_day_start(day_start)
-    options = {"notify": notify, "day_start_minutes": start, "weight_column": weight_column}
+    options = {"notify": tables.print_message, "day_start_minutes": start, "weight_column": weight_column}
     return SeriesReader(path, columns, time_column, fill, period, **options)
 
 
@@ -288,22 +199,59 @@ def report_replaced(path: Path, time: "pd.Index", rows: "np.ndarray") -> None:
 
     text = describe_replaced(time, rows)
     if text is not None:
-        output.messages().print(f"{path.name}: {text}", soft_wrap=True)
+        tables.print_message(f"{path.name}: {text}")
+
+
+def parse_watts(text: str | None) -> float | Literal["auto"] | None:
+    """Parse --base-shortage; None if it was not given."""
+    if text is None or text == "auto":
+        return text
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise usage_error("--base-shortage", f"must be a positive number of watts or auto, got {text!r}.")
+
+
+def parse_numbers(text: str, name: str, kind: Callable[[str], Any] = float) -> list[Any]:
+    """Parse numbers separated by commas, of an option."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise usage_error(name, f"must be numbers separated by commas, got {text!r}.") from None
+
+
+def parse_alpha(text: str) -> float | dict[str, float]:
+    """Parse one number for all columns, or NAME=NUMBER for each, separated by commas."""
+    parts = [part.rpartition("=") for part in text.split(",")]
+    names = [name.strip() for name, _, _ in parts]
+    try:
+        numbers = [float(number) for _, _, number in parts]
+    except ValueError:
+        numbers = []
+    named = all(equals and name for name, (_, equals, _) in zip(names, parts, strict=True))
+    if not numbers or not (named or text.strip() == parts[0][2].strip()):
+        raise usage_error("--alpha", f"must be a number, or one per column as in demand=10,price=3, got {text!r}.")
+    for number in numbers:
+        if not 0 < number < math.inf:
+            raise usage_error("--alpha", f"must be positive and finite, got {number:g}.")
+    if len(set(names)) < len(names):
+        raise usage_error("--alpha", f"names a column twice: {text!r}.")
+    return dict(zip(names, numbers, strict=True)) if named else numbers[0]
 
 
 def parse_weights(text: str | None, weight_column: str | None) -> tuple[float, float] | None:
     """Parse --weights, LOW:HIGH with positive ends."""
     if text is not None and weight_column is None:
-        raise typer.BadParameter("needs --weight-column.", param_hint="--weights")
+        raise usage_error("--weights", "needs --weight-column.")
     ends = parse_interval(text, "--weights")
     if ends is not None and not 0 < ends[0] < ends[1] < math.inf:
-        raise typer.BadParameter(f"must be positive and finite, got {text!r}.", param_hint="--weights")
+        raise usage_error("--weights", f"must be positive and finite, got {text!r}.")
     return ends
 
 
-def parse_interval(text: str | None, option: str) -> tuple[float, float] | None:
+def parse_interval(text: str | None, name: str) -> tuple[float, float] | None:
     """Parse LOW:HIGH of an option; None if it was not given."""
     try:
         return None if text is None else parse_low_high(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+        raise usage_error(name, str(error)) from None

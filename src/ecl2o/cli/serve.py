@@ -6,32 +6,32 @@ from typing import Annotated
 
 import typer
 
+from ecl2o.cli import options
+from ecl2o.cli.interrupts import use_default_sigterm
+from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
+from ecl2o.cli.options import option
+
+_PORT = "Port to listen on; 0 finds a free one."
+
 
 def serve(
     policies: Annotated[
         list[Path] | None, typer.Argument(help="Policy files. A policy's name is its file name without the ending.")
     ] = None,
-    store: Annotated[
-        str, typer.Option(help="Database of streams: sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE.")
-    ] = "sqlite:///streams.db",
-    host: Annotated[
-        str, typer.Option(help="Address to listen at. Any but loopback requires ECL2O_TOKEN.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 finds a free one.")] = 8700,
+    store: str = option(
+        "Database of streams: sqlite:///FILE or postgresql+psycopg://USER@HOST/DATABASE.",
+        default="sqlite:///streams.db",
+    ),
+    host: str = option("Address to listen on. Any but loopback requires ECL2O_TOKEN.", default="127.0.0.1"),
+    port: int = option(_PORT, default=8700, min=0, max=65535),
 ) -> None:
-    """Serve policies over HTTP. Steps survive crashes: each is on disk before its answer leaves.
+    """Serve policies over HTTP. Steps survive crashes: each is on disk before its answer is sent.
 
     The page at / shows all streams. Bearer tokens: ECL2O_TOKEN for full access, ECL2O_READ_TOKEN for reading. See
     docs/service.md.
     """
-    from ecl2o.cli.interrupts import use_default_sigterm
-    from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
-    from ecl2o.cli.options import need_serve
-
     use_default_sigterm()
-    need_serve()
-    use_synchronous_dispatch()
-    use_double_precision()
+    _set_up()
     from ecl2o.service.http import Access
     from ecl2o.service.http import serve as run
     from ecl2o.service.http.app import bind
@@ -40,39 +40,31 @@ def serve(
     access.check_host(host)
     files = {path.stem: path.read_bytes() for path in policies or []}
     if len(files) != len(policies or []):
-        raise typer.BadParameter("Two policy files have the same name.", param_hint="POLICIES")
+        raise options.usage_error("POLICIES", "two policy files have the same name.")
     bound = bind(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
 
     def on_ready() -> None:
+        import sqlalchemy as sa
+
         served = "1 policy" if len(files) == 1 else f"{len(files)} policies"
-        typer.echo(f"ecl2o: serving {served} at {address} from {_hide_password(store)}.", err=True)
+        database = sa.make_url(store).render_as_string(hide_password=True)
+        typer.echo(f"ecl2o: serving {served} at {address} from {database}.", err=True)
 
     run(store, files, bound, access, on_ready)
 
 
-def _hide_password(store: str) -> str:
-    import sqlalchemy as sa
-
-    return sa.make_url(store).render_as_string(hide_password=True)
-
-
 def demo(
-    speed: Annotated[float, typer.Option(min=0.1, max=200.0, help="Hours of weather per second.")] = 4.0,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 finds a free one.")] = 0,
-    steps: Annotated[int | None, typer.Option(min=1, help="Stop after this many steps. (default: a year)")] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    speed: float = option("Hours of weather per second.", default=4.0, min=0.1, max=200.0),
+    port: int = option(_PORT, default=0, min=0, max=65535),
+    steps: int | None = option("Stop after this many steps. (default: a year)", min=1),
+    open_page: bool = option("Open the page in a browser.", "--open", default=False),
 ) -> None:
     """Replay the built-in weather through the service, with a live page.
 
     All files are in a temporary folder, which is removed at the end.
     """
-    from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
-    from ecl2o.cli.options import need_serve
-
-    need_serve()
-    use_synchronous_dispatch()
-    use_double_precision()
+    _set_up()
     from ecl2o.service.demo import run_demo
 
     def on_ready(url: str) -> None:
@@ -82,3 +74,10 @@ def demo(
 
     typer.echo("ecl2o: preparing the weather and a policy (a few seconds).", err=True)
     run_demo(on_ready, speed, port, steps)
+
+
+def _set_up() -> None:
+    packages = ("fastapi", "jinja2", "prometheus_client", "sqlalchemy", "uvicorn")
+    options.require_extra("serve", "the service", *packages)
+    use_synchronous_dispatch()
+    use_double_precision()

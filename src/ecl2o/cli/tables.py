@@ -1,9 +1,9 @@
-"""Tables in the terminal, and the format of their numbers: in narrow terminals words wrap, numbers do not."""
+"""Tables and notes in the terminal, and the format of numbers: in narrow terminals words wrap, numbers do not."""
 
 import dataclasses
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ecl2o.cli import output
@@ -103,6 +103,44 @@ def print_table(table: "Table", console: "Console | None" = None) -> None:
     console.width = max(before, _width(table, console, narrow=console.is_terminal))
     console.print(table)
     console.width = before
+
+
+def print_rows(
+    title: str,
+    columns: Iterable[str],
+    rows: Iterable[Sequence[str]],
+    words: Sequence[str] = ("",),
+    notes: Iterable[str] = (),
+) -> None:
+    """Print a table and the notes below it.
+
+    Args:
+        title: The title.
+        columns: The headings.
+        rows: A cell per column; a shorter row ends in empty cells.
+        words: Headings of columns that hold words; the others hold numbers.
+        notes: Lines of text.
+    """
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for heading in columns:
+        table.add_column(heading, justify="left" if heading in words else "right")
+    for row in rows:
+        table.add_row(*row)
+    print_table(table)
+    print_notes(notes)
+
+
+def print_notes(lines: Iterable[str]) -> None:
+    """Print lines of a result on standard output; the terminal wraps them."""
+    for line in lines:
+        output.results().print(line, soft_wrap=True)
+
+
+def print_message(text: str) -> None:
+    """Print a line on standard error; the terminal wraps it."""
+    output.messages().print(text, soft_wrap=True)
 
 
 def _least(column: "Column") -> int:
