@@ -16,19 +16,6 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from ecl2o.problem.arrays import as_float, as_pytree, check_count, check_fraction, check_nonnegative
 from ecl2o.problem.recent_contexts import RecentContexts
 
-__all__ = [
-    "AbstractCausalForecaster",
-    "AbstractClairvoyantForecaster",
-    "AbstractForecaster",
-    "AbstractPreparedForecast",
-    "Exact",
-    "FromFunction",
-    "NoisyExact",
-    "Persistence",
-    "RollingProfile",
-    "SeasonalNaive",
-]
-
 ForecasterState = Any
 
 

@@ -24,8 +24,6 @@ from ecl2o.problem.arrays import (
 from ecl2o.solvers.bisection import bisect_root
 from ecl2o.solvers.bounded_newton import minimize
 
-__all__ = ["constrained_oracle", "oracle", "oracle_batch", "oracle_days"]
-
 # The range of log mu: movement that costs e^34 times more stops, e^-34 times more changes nothing in double precision.
 _LOG_RANGE = 34.0
 
