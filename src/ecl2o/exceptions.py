@@ -22,7 +22,7 @@ class NotApplicableError(Ecl2oError, ValueError):
     ...     run = ec.rollout(ec.LAI(), curved, ec.Instance([0.0], [[1.0, 2.0]]))
     ... except ec.NotApplicableError as error:
     ...     print(error)
-    LAI needs a quadratic hitting cost of constant curvature, got CurvedTracking.
+    LAI needs a quadratic cost of constant curvature, got CurvedTracking.
     """
 
 

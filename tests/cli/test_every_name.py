@@ -80,7 +80,7 @@ def test_the_defaults_of_compare_fit_every_study_and_the_table_says_why_not(ecl2
     result = ecl2o("compare", "--study", "varying-curvature", "--days", "1")
     ended_well(result, "varying-curvature")
     assert "n/a (1)" in result.stdout
-    assert "(1) lai does not apply: LAI needs a quadratic hitting cost" in result.stdout
+    assert "(1) lai does not apply: LAI needs a quadratic cost" in result.stdout
 
 
 @pytest.mark.parametrize("name", NAMED_AGENTS)

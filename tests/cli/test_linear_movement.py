@@ -37,7 +37,7 @@ def test_it_acts_from_the_action_in_force_or_from_the_cheapest(files, ecl2o):
 def test_where_it_must_know_the_end_it_says_so_and_of_which_file(files, ecl2o):
     result = ecl2o("act", files / "whole.ecl2o", "--x0", "3", stdin="3\n")
     assert result.exit_code == 1
-    assert "whole.ecl2o cannot be run here: LCP keeps the contexts of the whole run" in result.stderr
+    assert "whole.ecl2o cannot be run here: LCP needs a horizon" in result.stderr
     assert "Periodic(LCP(), period, keeps='history')" in result.stderr
 
 
