@@ -1,4 +1,4 @@
-"""Saved policies: whatever was saved comes back bit for bit, and whatever is not sound is refused and runs nothing."""
+"""Saved policies come back bit for bit; invalid files are rejected, and run nothing."""
 
 import errno
 import hashlib
@@ -99,7 +99,7 @@ def test_every_agent_of_the_library_can_be_saved(case, tmp_path):
     assert same(parts(policy), parts(loaded))
 
 
-def test_every_concrete_class_can_be_told_apart():
+def test_every_concrete_class_has_its_own_name():
     known = policy_file.library_classes()
     assert {"agents.MLAROBD", "agents.LSTM", "problem.Box", "forecasters.Exact"} <= set(known)
     assert not [name for name in known if ".Abstract" in name or "._" in name]
@@ -126,7 +126,7 @@ def test_single_precision_stays_single(tmp_path):
 
 def test_doubles_are_rounded_with_a_warning_in_32_bits(tmp_path):
     ec.save(tmp_path / "policy", small_policy())
-    with jax.enable_x64(False), pytest.warns(UserWarning, match="rounded to float32"):
+    with jax.enable_x64(False), pytest.warns(UserWarning, match="float64"):
         loaded = ec.load(tmp_path / "policy")
     assert loaded.agent.lambda1.dtype == np.float32
 
@@ -158,10 +158,10 @@ def cosh_problem(dim=1):
 def test_a_function_is_not_in_the_file_and_must_be_given(tmp_path):
     problem = cosh_problem()
     ec.save(tmp_path / "policy", ec.Policy(ec.ROBD(), problem))
-    with pytest.raises(PolicyFileError, match=r"problem\.hitting\.fn .* is a function.*problem="):
+    with pytest.raises(PolicyFileError, match=r"problem\.hitting\.fn .*problem="):
         ec.load(tmp_path / "policy")
     assert ec.load(tmp_path / "policy", problem=problem).problem is problem
-    with pytest.raises(PolicyFileError, match="does not fit"):
+    with pytest.raises(PolicyFileError, match=" 1 "):
         ec.load(tmp_path / "policy", problem=cosh_problem(dim=2))
 
 
@@ -177,15 +177,13 @@ def test_a_class_of_the_user_is_loaded_only_when_it_is_given(tmp_path):
     policy = ec.Policy(ec.MLAROBD(Stubborn([0.3], label=("a", 1, None))), tracking())
     loaded = reload(policy, tmp_path, classes=(Stubborn,))
     assert same(policy.agent, loaded.agent)
-    with pytest.raises(
-        PolicyFileError, match=r"agent\.advisor .* unknown class 'user\.Stubborn'.*classes=\(Stubborn,\)"
-    ):
+    with pytest.raises(PolicyFileError, match=r"agent\.advisor .*'user\.Stubborn'.*classes=\(Stubborn,\)"):
         ec.load(tmp_path / "policy")
 
 
 def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
     hopeless = [
-        (Stubborn([0.3], label=(len,)), TypeError, r"agent\.label\[0\].*function"),
+        (Stubborn([0.3], label=(len,)), TypeError, r"agent\.label\[0\]"),
         (Stubborn([0.3], label=({1},)), TypeError, r"agent\.label\[0\].*set"),
         (Stubborn([np.nan]), ValueError, r"agent\.target.*NaN"),
         (eqx.tree_at(lambda a: a.target, Stubborn([0.3]), jax.random.key(0)), TypeError, r"agent\.target.*key"),
@@ -202,7 +200,7 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
 
 def test_a_number_that_no_file_may_hold_is_not_saved(tmp_path):
     policy = ec.Policy(ec.RHC(10**9, truncate=False), tracking(), ec.forecasters.Persistence())
-    with pytest.raises(ValueError, match=r"agent\.window cannot be saved: it is 1000000000"):
+    with pytest.raises(ValueError, match=r"agent\.window .* 1000000000"):
         ec.save(tmp_path / "policy", policy)
     assert list(tmp_path.iterdir()) == []
 
@@ -226,35 +224,35 @@ def test_a_flipped_bit_anywhere_is_noticed(saved):
         for bit in (1, 128):
             damaged = bytearray(saved)
             damaged[position] ^= bit
-            with pytest.raises(PolicyFileError, match=r"damaged|not a file of ecl2o|cut short|format|does not exist"):
+            with pytest.raises(PolicyFileError, match="file"):
                 policy_file.unpack(bytes(damaged), "policy", "file")
 
 
 def test_a_file_cut_anywhere_is_noticed(saved):
-    with pytest.raises(PolicyFileError, match="empty"):
+    with pytest.raises(PolicyFileError, match="file"):
         policy_file.unpack(b"", "policy", "file")
     for length in range(1, len(saved)):
-        with pytest.raises(PolicyFileError, match="cut short"):
+        with pytest.raises(PolicyFileError, match=rf" {length} bytes" if length >= 8 + 20 + 32 else "file"):
             policy_file.unpack(saved[:length], "policy", "file")
-    with pytest.raises(PolicyFileError, match="3 bytes follow"):
+    with pytest.raises(PolicyFileError, match=" 3 bytes"):
         policy_file.unpack(saved + b"abc", "policy", "file")
 
 
 def test_a_newer_format_and_foreign_files_are_named(tmp_path, saved):
     body = saved[:8] + struct.pack("<I", policy_file.FORMAT + 1) + saved[12:-32]
     refused(tmp_path, body + hashlib.sha256(body).digest(), "format 2.*format 1")
-    refused(tmp_path, saved[:8] + struct.pack("<I", 7) + b"another frame altogether", "format 7, and this version")
+    refused(tmp_path, saved[:8] + struct.pack("<I", 7) + b"another frame altogether", "format 7.*format 1")
     body = saved[:8] + struct.pack("<I", 0) + saved[12:-32]
-    refused(tmp_path, body + hashlib.sha256(body).digest(), "does not exist")
-    refused(tmp_path, b"PK\x03\x04" + b"0" * 500, "not a file of ecl2o")
-    refused(tmp_path, b"\x80\x04\x95cposix\nsystem\n(S'true'\ntR.", "not a file of ecl2o")
+    refused(tmp_path, body + hashlib.sha256(body).digest(), "format 0")
+    refused(tmp_path, b"PK\x03\x04" + b"0" * 500, "ecl2o")
+    refused(tmp_path, b"\x80\x04\x95cposix\nsystem\n(S'true'\ntR.", "ecl2o")
     with pytest.raises(FileNotFoundError):
         ec.load(tmp_path / "nowhere")
 
 
 def test_the_state_of_a_runner_is_not_a_policy(tmp_path):
     ec.Runner(small_policy(), [0.5]).save_state(tmp_path / "state")
-    refused(tmp_path, (tmp_path / "state").read_bytes(), "does not hold a policy")
+    refused(tmp_path, (tmp_path / "state").read_bytes(), "policy")
 
 
 def _set(path, value):
@@ -273,69 +271,68 @@ def _module(name, **fields):
 
 HOSTILE = [
     # names of things to import, call or reach by attribute
-    (_set(["agent", "module"], "os.system"), "unknown class"),
-    (_set(["agent", "module"], "agents.__class__"), "unknown class"),
-    (_set(["agent", "module"], "equinox.Module"), "unknown class"),
-    (_set(["agent"], {"function": "os.system"}), "is a function"),
-    (_set(["agent"], _module("problem.ConvexCost", fn="os.system", m=1.0, minimizer=None)), "not a valid ConvexCost"),
-    (_set(["agent", "fields", "__class__"], 1), "no field '__class__'"),
-    (_set(["agent", "fields", "step"], 1), "no field 'step'"),
-    (_set(["agent"], {"__reduce__": ["os.system", "true"]}), "not a description"),
-    # what an older version called the same
+    (_set(["agent", "module"], "os.system"), "os.system"),
+    (_set(["agent", "module"], "agents.__class__"), "agents.__class__"),
+    (_set(["agent", "module"], "equinox.Module"), "equinox.Module"),
+    (_set(["agent"], {"function": "os.system"}), "agent of"),
+    (_set(["agent"], _module("problem.ConvexCost", fn="os.system", m=1.0, minimizer=None)), "ConvexCost"),
+    (_set(["agent", "fields", "__class__"], 1), "'__class__'"),
+    (_set(["agent", "fields", "step"], 1), "'step'"),
+    (_set(["agent"], {"__reduce__": ["os.system", "true"]}), "agent of"),
     # the wrong kind of thing at a place
-    (_set(["agent"], None), "agent must be AbstractAgent"),
-    (_set(["agent"], _module("problem.Everywhere")), "agent must be AbstractAgent"),
-    (_set(["problem", "fields", "hitting"], _module("agents.Greedy")), "hitting must be AbstractHittingCost"),
-    (_set(["agent", "fields", "lambda1"], "0.5"), "lambda1 must be"),
-    (_set(["agent", "fields", "lambda1"], {"tuple": []}), "lambda1 must be"),
-    (_set(["agent", "fields", "lambda1"], {"array": 99}), "not a description"),
-    (_set(["agent", "fields", "lambda1"], {"array": -1}), "not a description"),
-    (_set(["agent", "fields", "lambda1"], {"array": True}), "not a description"),
-    (_set(["agent", "fields", "lambda1"], {"array": 2}), "lambda1 must be|lambda1 must lie"),  # Q, a matrix
-    (_set(["agent", "fields", "form"], "loose"), "form must be"),
-    (_set(["agent", "fields"], []), "not a description of a module"),
-    (_set(["agent", "module"], ["agents.ROBD"]), "not a description of a module"),
-    (_set(["metadata"], [1]), "no metadata"),
-    (_set(["kind"], "runner"), "does not hold a policy"),
+    (_set(["agent"], None), "AbstractAgent"),
+    (_set(["agent"], _module("problem.Everywhere")), "AbstractAgent"),
+    (_set(["problem", "fields", "hitting"], _module("agents.Greedy")), "AbstractHittingCost"),
+    (_set(["agent", "fields", "lambda1"], "0.5"), "lambda1"),
+    (_set(["agent", "fields", "lambda1"], {"tuple": []}), "lambda1"),
+    (_set(["agent", "fields", "lambda1"], {"array": 99}), "lambda1 of"),
+    (_set(["agent", "fields", "lambda1"], {"array": -1}), "lambda1 of"),
+    (_set(["agent", "fields", "lambda1"], {"array": True}), "lambda1 of"),
+    (_set(["agent", "fields", "lambda1"], {"array": 2}), "lambda1"),  # Q, a matrix
+    (_set(["agent", "fields", "form"], "loose"), "form"),
+    (_set(["agent", "fields"], []), "agent of"),
+    (_set(["agent", "module"], ["agents.ROBD"]), "agent of"),
+    (_set(["metadata"], [1]), "metadata"),
+    (_set(["kind"], "runner"), "policy"),
     # numbers that no policy has
     *(
         (
             _set(["agent"], _module("agents.RHC", window=many, truncate=False)),
-            f"agent.window of .* {said}, and whole numbers",
+            f"agent.window of .* {said}.* 10000000",
         )
         for many, said in ((10**9, 10**9), (-(10**12), -(10**12)), (10**30, "a number of 31 digits"))
     ),
-    (_set(["contract", "steps_per_day"], 10**12), "steps_per_day: Input should be less than or equal to 10000000"),
-    (_set(["contract", "context_dim"], 10**30), "invalid contract: context_dim"),
+    (_set(["contract", "steps_per_day"], 10**12), "steps_per_day: .* 10000000"),
+    (_set(["contract", "context_dim"], 10**30), "context_dim"),
     # contracts that are none
-    (_set(["contract"], None), "invalid contract"),
-    (_set(["contract", "version"], 2), "invalid contract: version"),
-    (_set(["contract", "steps_per_day"], "24"), "invalid contract: steps_per_day"),
-    (_set(["contract", "steps_per_day"], True), "invalid contract: steps_per_day"),
-    (_set(["contract", "columns"], ["a", 1]), "invalid contract: columns.1"),
-    (_set(["contract", "plausible"], [[0.0, 1.0]]), "plausible must have one entry"),
-    (_set(["history"], True), "not a description of a value"),
+    (_set(["contract"], None), "contract"),
+    (_set(["contract", "version"], 2), "version"),
+    (_set(["contract", "steps_per_day"], "24"), "steps_per_day"),
+    (_set(["contract", "steps_per_day"], True), "steps_per_day"),
+    (_set(["contract", "columns"], ["a", 1]), "columns.1"),
+    (_set(["contract", "plausible"], [[0.0, 1.0]]), "plausible"),
+    (_set(["history"], True), "problem|agent|forecaster"),
     # impossible tables of arrays
-    (_set(["arrays"], {}), "no table"),
-    (_set(["arrays"], []), "belong to no array"),
-    (_set(["arrays", 0, "dtype"], "object"), "unknown dtype"),
-    (_set(["arrays", 0, "dtype"], "O"), "unknown dtype"),
-    (_set(["arrays", 0, "dtype"], ["float64"]), "unknown dtype"),
-    (_set(["arrays", 0, "shape"], [-1]), "impossible shape"),
-    (_set(["arrays", 0, "shape"], [1 << 60]), "impossible shape"),
-    (_set(["arrays", 0, "shape"], [1 << 39, 1 << 39]), "does not lie"),
-    (_set(["arrays", 0, "shape"], [1.0]), "impossible shape"),
-    (_set(["arrays", 0, "shape"], [1] * 99), "impossible shape"),
-    (_set(["arrays", 0, "offset"], 8), "does not lie"),
-    (_set(["arrays", 1, "offset"], 0), "does not lie"),
-    (_set(["arrays", 0, "offset"], -8), "impossible offset"),
-    (_set(["arrays", 0], 7), "not described"),
+    (_set(["arrays"], {}), "bad"),
+    (_set(["arrays"], []), r" \d+ bytes"),
+    (_set(["arrays", 0, "dtype"], "object"), "array 0 .*'object'"),
+    (_set(["arrays", 0, "dtype"], "O"), "array 0 .*'O'"),
+    (_set(["arrays", 0, "dtype"], ["float64"]), "array 0 .*float64"),
+    (_set(["arrays", 0, "shape"], [-1]), r"array 0 .*\[-1\]"),
+    (_set(["arrays", 0, "shape"], [1 << 60]), f"array 0 .*{1 << 60}"),
+    (_set(["arrays", 0, "shape"], [1 << 39, 1 << 39]), f"array 0 .*{1 << 81}"),
+    (_set(["arrays", 0, "shape"], [1.0]), r"array 0 .*1\.0"),
+    (_set(["arrays", 0, "shape"], [1] * 99), "array 0 "),
+    (_set(["arrays", 0, "offset"], 8), "array 0 .* 8,"),
+    (_set(["arrays", 1, "offset"], 0), "array 1 .* 0,"),
+    (_set(["arrays", 0, "offset"], -8), "array 0 .*-8"),
+    (_set(["arrays", 0], 7), "array 0 "),
     # headers that are no headers
-    (lambda header: b"[]", "not a JSON object"),
-    (lambda header: b"\xff\xfe", "not JSON"),
-    (lambda header: b"[" * 100_000, "not JSON"),
-    (lambda header: b"9" * 100_000, "not JSON|not a JSON object"),
-    (lambda header: b" " * ((1 << 24) + 1), "header of 16777217 bytes"),
+    (lambda header: b"[]", "JSON"),
+    (lambda header: b"\xff\xfe", "JSON"),
+    (lambda header: b"[" * 100_000, "JSON"),
+    (lambda header: b"9" * 100_000, "JSON"),
+    (lambda header: b" " * ((1 << 24) + 1), "16777217"),
 ]
 
 
@@ -348,12 +345,12 @@ def test_deep_nesting_is_refused(tmp_path, saved):
     nest = 0
     for _ in range(300):
         nest = {"list": [nest]}
-    refused(tmp_path, forge(saved, _set(["agent", "fields", "form"], nest)), "nested too deeply")
+    refused(tmp_path, forge(saved, _set(["agent", "fields", "form"], nest)), "form")
 
 
 def test_values_that_a_class_refuses_are_refused_in_a_file_too(tmp_path, saved):
     contents = policy_file.unpack(saved, "policy", "file")
-    for value, message in ((1.5, r"lambda1 must lie in \(0, 1\]"), (np.nan, "agent.lambda1 .* holds NaN")):
+    for value, message in ((1.5, r"lambda1 .*\(0, 1\]"), (np.nan, "agent.lambda1 .*NaN")):
         arrays = [np.array(value), *contents.arrays[1:]]
         forged = policy_file.pack(policy_file.Contents("policy", contents.header, arrays))
         refused(tmp_path, forged, message)

@@ -17,14 +17,30 @@ def bounded(**given):
     return ec.Policy(ec.ROBD(), ec.Problem(ec.SquaredTracking(), SWITCHING, ec.Box(0.0, 5.0)), **given)
 
 
-def service_start(policy, x0=None, history=None):
-    """As `Service.create_stream` starts a stream: from lists."""
-    return find_start(policy, x0, None if history is None else np.asarray(history).tolist())
+@pytest.fixture
+def start_stream(tmp_path):
+    """Return a function that starts a stream of a policy in a service, and one that steps it."""
+    pytest.importorskip("sqlalchemy")
+    from ecl2o.service import Service, Store
+    from ecl2o.service.models import StepRequest
+
+    service = Service(Store(f"sqlite:///{tmp_path / 'streams.db'}"))
+
+    def start(policy, x0=None, history=None):
+        ec.save(tmp_path / "site.ecl2o", policy)
+        service.add_policies({"site": (tmp_path / "site.ecl2o").read_bytes()})
+        return service.create_stream("stream", "site", x0, None if history is None else np.asarray(history).tolist())[0]
+
+    def step(context):
+        return service.submit_steps([StepRequest("stream", context)]).result()[0].record.action
+
+    yield start, step
+    service.close()
 
 
 @pytest.mark.parametrize(("x0", "expected"), [(None, 5.0), ([3.0], 3.0)])
 @pytest.mark.parametrize("given", [True, False])
-def test_act_runner_batch_and_service_start_equally(x0, expected, given):
+def test_act_runner_batch_and_service_start_equally(x0, expected, given, start_stream):
     """The last context, 7, is outside the action set: the cheapest action is 5."""
     policy = bounded(history=None if given else PAST)
     history = PAST if given else None
@@ -34,28 +50,30 @@ def test_act_runner_batch_and_service_start_equally(x0, expected, given):
         if given or x0 is not None
         else None
     )
-    first, past = service_start(policy, x0, history)
-    assert runner.action.tolist() == first.tolist() == [expected]
-    np.testing.assert_array_equal(past, PAST)
-    answers = []
-    ActSession(policy, x0=x0, history=history).answer(ParsedLine([4.0]), answers.append)
-    assert answers[0].action == runner.step([4.0]).tolist()
+    start, step = start_stream
+    stream = start(policy, x0, history)
+    assert runner.action.tolist() == stream.x0 == [expected]
+    assert stream.history == len(PAST)
+    answer = ActSession(policy, x0=x0, history=history).answer(ParsedLine([4.0]), lambda answer: None)
+    assert answer.action == runner.step([4.0]).tolist()
+    np.testing.assert_allclose(step([4.0]), answer.action, rtol=1e-12)
     if batch is not None:
         np.testing.assert_array_equal(batch.step([[4.0], [4.0]]), [runner.action] * 2)
 
 
-def test_the_first_action_follows_a_column_of_weights():
-    problem = ec.Problem(ec.CurvedTracking(), SWITCHING)
-    assert find_start(ec.Policy(ec.ROBD(), problem), history=[[3.0, 2.0]]).x0.tolist() == [3.0]
-    assert service_start(ec.Policy(ec.ROBD(), problem), None, [[3.0, 2.0]])[0].tolist() == [3.0]
+def test_the_first_action_follows_a_column_of_weights(start_stream):
+    policy = ec.Policy(ec.ROBD(), ec.Problem(ec.CurvedTracking(), SWITCHING))
+    assert find_start(policy, history=[[3.0, 2.0]]).x0.tolist() == [3.0]
+    assert start_stream[0](policy, None, [[3.0, 2.0]]).x0 == [3.0]
 
 
 @pytest.mark.parametrize(("steps", "own", "kept"), [(None, None, 3), (2, None, 2), (0, None, 0), (1, PAST[:2], 2)])
-def test_a_history_is_cut_to_what_the_policy_uses(steps, own, kept):
+def test_a_history_is_cut_to_what_the_policy_uses(steps, own, kept, start_stream):
     policy = bounded(contract=Contract(context_dim=1, history_steps=steps), history=own)
-    for start in (find_start(policy, None, PAST), service_start(policy, None, PAST.tolist())):
-        assert start[0].tolist() == [5.0]
-        np.testing.assert_array_equal(start[1], PAST[3 - kept :])
+    start, stream = find_start(policy, None, PAST), start_stream[0](policy, None, PAST)
+    assert start.x0.tolist() == stream.x0 == [5.0]
+    np.testing.assert_array_equal(start.history, PAST[3 - kept :])
+    assert stream.history == kept
 
 
 def test_streams_start_from_their_own_policies():
@@ -71,10 +89,12 @@ def test_streams_start_from_their_own_policies():
     ("x0", "history"),
     [(None, None), (None, np.zeros((0, 1))), ([6.0], None), ([1.0], [[1.0, 2.0]])],
 )
-def test_a_start_that_does_not_fit_is_rejected_everywhere(x0, history):
-    for start in (find_start, service_start, ec.Runner):
+def test_a_start_that_does_not_fit_is_rejected_everywhere(x0, history, start_stream):
+    for start in (find_start, ec.Runner):
         with pytest.raises(ValueError, match=r"x0|history|contexts|numbers"):
             start(bounded(contract=Contract(context_dim=1)), x0, history)
+    with pytest.raises(InvalidRequestError):
+        start_stream[0](bounded(contract=Contract(context_dim=1)), x0, history)
 
 
 @pytest.mark.parametrize("history", [[1.0], [[1.0], []], "abc"])

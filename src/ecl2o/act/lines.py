@@ -65,7 +65,7 @@ class LineReader:
         if text[0] in "{[" or text == "null":
             return self._parse_json(text)
         cells = [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True))]
-        if first and self._is_header(cells):
+        if first and not any(_is_number(cell) or _is_time(cell) or cell.lower() in MISSING_VALUES for cell in cells):
             self._read_header(cells)
             return None
         return self._parse_cells(cells)
@@ -81,9 +81,6 @@ class LineReader:
         elif len(cells) == self._size + 1 and _is_time(cells[0]):
             time, cells = _as_time(cells[0]), cells[1:]
         return ParsedLine(self._check_size([_as_number(cell) for cell in cells]), time=time)
-
-    def _is_header(self, cells: list[str]) -> bool:
-        return not any(_is_number(cell) or _is_time(cell) or cell.lower() in MISSING_VALUES for cell in cells)
 
     def _read_header(self, names: list[str]) -> None:
         columns = self._columns or []

@@ -133,7 +133,7 @@ class ActSession:
         if state is not None and state.exists():
             self._runner = Runner.resume(policy, state)
             try:
-                self._notes = _Notes.model_validate(read_state(state).header.get("notes") or {})
+                self._notes = _Notes.model_validate(read_state(state)[0].notes)
             except pydantic.ValidationError:
                 raise ValueError(f"{state} has invalid notes; delete it to start a new state.") from None
             notify(f"continuing after {self.steps} contexts, from {state}.")

@@ -16,6 +16,7 @@ import typer
 
 from ecl2o import json_text
 from ecl2o.cli import options, output
+from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
 
 if TYPE_CHECKING:
     from ecl2o.act import ActSession, Answer
@@ -70,7 +71,6 @@ def act(
     if sys.stdout is None:
         raise ValueError("standard output is closed; open it to receive the answers.")
     from ecl2o.cli.interrupts import use_default_sigterm
-    from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
 
     if state is not None:
         output.check_writable(state, "--state")
@@ -90,7 +90,7 @@ def act(
         loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
         try:
             reader = None if history is None else options.make_reader(history, column, time_column, fill)
-            session = _start_session(loaded, state, _parse_x0(x0), reader)
+            session = _start_session(loaded, state, x0, reader)
         except (NotApplicableError, MemoryLimitError) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
@@ -98,7 +98,7 @@ def act(
 
 
 def _answer_lines(
-    session: "ActSession", columns: list[str] | None, lines: "Lines", skip_bad: bool, from_beginning: bool, json: bool
+    session: "ActSession", columns: list[str] | None, lines: Lines, skip_bad: bool, from_beginning: bool, json: bool
 ) -> None:
     from ecl2o.act import LineReader
 
@@ -147,16 +147,18 @@ def _warn(number: int, answer: "Answer") -> None:
         used = ", ".join(f"{entry:g}" for entry in answer.context_used)
         _print_notice(f"line {number} is missing or implausible; replaced by {used}, the last plausible reading.")
     if answer.unconverged:
-        _print_notice(
-            f"line {number}: this action has no guarantee: a solve did not converge, or the promise was lost."
-        )
+        _print_notice(f"line {number}: no guarantee for this action: a solve failed, or the promise was lost.")
 
 
 def _start_session(
-    policy: "Policy", state: Path | None, x0: list[float] | None, reader: "SeriesReader | None"
+    policy: "Policy", state: Path | None, x0_text: str | None, reader: "SeriesReader | None"
 ) -> "ActSession":
     from ecl2o.act import ActSession
 
+    try:
+        x0 = None if x0_text is None else [float(cell) for cell in x0_text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"numbers with commas are expected, got {x0_text!r}.", param_hint="--x0") from None
     if state is not None and state.exists():
         return ActSession(policy, state, notify=_print_notice)
     if x0 is not None and policy.dim is not None and len(x0) != policy.dim:
@@ -169,19 +171,10 @@ def _print_notice(message: str) -> None:
     print(f"ecl2o: {output.name_options(message)}", file=sys.stderr, flush=True)
 
 
-def _read_lines() -> "Lines":
+def _read_lines() -> Lines:
     """Yield numbered lines as they arrive."""
     if sys.stdin is None:
         raise ValueError("standard input is closed; open it to send contexts.")
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     return enumerate(iter(sys.stdin.readline, ""), start=1)
-
-
-def _parse_x0(text: str | None) -> list[float] | None:
-    if text is None:
-        return None
-    try:
-        return [float(cell) for cell in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"numbers with commas are expected, got {text!r}.", param_hint="--x0") from None

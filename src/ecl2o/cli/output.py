@@ -32,16 +32,8 @@ MOST_SEEDS = 1000  # to train with
 LARGEST_SEED = 2**32 - 1  # that makes a random key
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-Seed = Annotated[
-    int,
-    typer.Option(
-        "--seed",
-        min=0,
-        max=LARGEST_SEED,
-        metavar="S",
-        help="Random seed. The same seed gives the same figures on the same machine.",
-    ),
-]
+_SEED_HELP = "Random seed. The same seed gives the same figures on the same machine."
+Seed = Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, metavar="S", help=_SEED_HELP)]
 UnusedSeed = Annotated[
     int, typer.Option("--seed", min=0, metavar="S", help="Has no effect here; accepted for scripts.")
 ]
@@ -130,16 +122,6 @@ def one_line(error: BaseException) -> str:
     return f"{error.filename or likely}: {error.strerror}"
 
 
-def results() -> "Console":
-    """Return the console for results, on standard output."""
-    return _console(stderr=False)
-
-
-def messages() -> "Console":
-    """Return the console for everything else, on standard error."""
-    return _console(stderr=True)
-
-
 def _console(stderr: bool) -> "Console":
     from rich.console import Console
 
@@ -148,6 +130,10 @@ def _console(stderr: bool) -> "Console":
     if not console.is_terminal:
         console.width = WIDTH
     return console
+
+
+results = functools.partial(_console, stderr=False)  # the console on standard output
+messages = functools.partial(_console, stderr=True)  # for everything else, on standard error
 
 
 def join_help_lines(apps: Iterable[typer.Typer]) -> None:

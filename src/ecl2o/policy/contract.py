@@ -13,18 +13,14 @@ VERSION = 1
 _PATIENCE = 24  # steps, if the length of a day is not known
 
 
-class _Frozen(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, strict=True, extra="ignore", ser_json_inf_nan="constants")
-
-
-class Source(_Frozen):
+class Source(pydantic.BaseModel, frozen=True, strict=True):
     """The file that a policy was made from: its name, and the SHA-256 of its bytes in hexadecimal."""
 
     file: str
     sha256: str
 
 
-class Contract(_Frozen):
+class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="constants"):
     """What a policy expects of its input, and what it promises. Unknown fields are None.
 
     Args:

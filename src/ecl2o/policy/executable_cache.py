@@ -16,7 +16,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,12 +26,13 @@ import numpy as np
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
-from ecl2o.policy.policy_file import Encoder
+from ecl2o.exceptions import PolicyFileError
+from ecl2o.policy import policy_file
+from ecl2o.policy.policy_file import Contents, Encoder
 from ecl2o.running import Stepper
 from ecl2o.running.compiled_step import CompiledStepper, RunShape, Spec, StepFunctions, compile_stepper
 
-_DIGEST = hashlib.sha256
-_LENGTH = 8  # bytes that say how long a part is
+_KIND = "program"
 _LIBRARY = Path(__file__).parents[1]
 _PREFIX = "ecl2o-run-"
 _UNUSED_SECONDS = 30 * 24 * 3600.0
@@ -84,15 +84,16 @@ def _load_program(path: Path, stepper: Stepper, sizes: RunShape, dtype: np.dtype
     def trace_on_use(name: str) -> Callable[..., Any]:
         return lambda *arguments: getattr(traced().one, name)(*arguments)
 
-    one = StepFunctions(
-        begin=cached("begin"),
-        share=cached("share"),
-        advance=cached("advance"),
-        inspect=trace_on_use("inspect"),
-        play=trace_on_use("play"),
-        figures=cached("figures"),
-    )
-    return CompiledStepper(one, _load_carried(path, traced), lambda axis: traced().streams(axis))
+    functions = {name: cached(name) for name in ("begin", "share", "advance", "figures")}
+    one = StepFunctions(**functions, inspect=trace_on_use("inspect"), play=trace_on_use("play"))
+    contents = _read(path)
+    if contents is None:
+        carried = traced().carried
+        with contextlib.suppress(OSError):
+            _write(path, {"carried": [[spec.shape, str(spec.dtype)] for spec in carried]})
+    else:
+        carried = tuple(Spec(tuple(shape), dtype) for shape, dtype in contents.header["carried"])
+    return CompiledStepper(one, carried, lambda axis: traced().streams(axis))
 
 
 class _CachedExecutable:
@@ -104,50 +105,37 @@ class _CachedExecutable:
     def __call__(self, *arguments: Any) -> Any:
         if self._run is not None:
             return self._run(*arguments)
-        try:
+        with contextlib.suppress(Exception):  # a program of another build may fail in any way: make it again
             found = self._read(arguments)
             if found is not None:
                 result = found(*arguments)
                 self._run = found
                 return result
-        except Exception:  # a program of another build may fail in any way: make it again
-            pass
         self._run = self._make(arguments)
         return self._run(*arguments)
 
     def _read(self, arguments: Any) -> Callable[..., Any] | None:
-        parts = _read(self._path)
-        if parts is None:
+        contents = _read(self._path)
+        if contents is None:
             return None
-        results, program = parts
-        taken, given = jax.tree.structure((arguments, {})), jax.tree.structure(_as_tuples(json.loads(results)))
-        return serialize_executable.deserialize_and_load(program, taken, given)
+        taken = jax.tree.structure((arguments, {}))
+        given = jax.tree.structure(_as_tuples(contents.header["results"]))
+        return serialize_executable.deserialize_and_load(contents.arrays[0].tobytes(), taken, given)
 
     def _make(self, arguments: Any) -> Callable[..., Any]:
         lowered = self._find().lower(*arguments)
         with _without_jax_cache():  # a program from JAX's cache cannot be serialized
             made = lowered.compile()
-        results = json.dumps(jax.tree.map(lambda _: 0, lowered.out_info))
+        results = jax.tree.map(lambda _: 0, lowered.out_info)
         with contextlib.suppress(OSError, ValueError, NotImplementedError):
-            _write(self._path, [results.encode(), serialize_executable.serialize(made)[0]])
+            _write(self._path, {"results": results}, serialize_executable.serialize(made)[0])
         return made
 
 
 def _as_tuples(nested: Any) -> Any:
-    """Turn lists back into tuples."""
     if isinstance(nested, dict):
         return {name: _as_tuples(each) for name, each in nested.items()}
     return tuple(map(_as_tuples, nested)) if isinstance(nested, list) else nested
-
-
-def _load_carried(path: Path, traced: Callable[[], CompiledStepper]) -> tuple[Spec, ...]:
-    parts = _read(path)
-    if parts is not None:
-        return tuple(Spec(tuple(shape), dtype) for shape, dtype in json.loads(parts[0]))
-    carried = traced().carried
-    with contextlib.suppress(OSError):
-        _write(path, [json.dumps([[list(spec.shape), str(spec.dtype)] for spec in carried]).encode()])
-    return carried
 
 
 def _find_path(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: np.dtype) -> Path | None:
@@ -165,7 +153,7 @@ def _find_path(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: 
     if encoder.functions or '"user.' in described:
         return None
     shapes = json.dumps([[list(array.shape), str(array.dtype)] for array in arrays])
-    name = _DIGEST("\0".join([described, shapes, *_environment()]).encode()).hexdigest()
+    name = hashlib.sha256("\0".join([described, shapes, *_environment()]).encode()).hexdigest()
     return Path(folder) / f"{_PREFIX}{name}"
 
 
@@ -180,47 +168,25 @@ def _environment() -> tuple[str, ...]:
     return (jax.__version__, importlib.metadata.version("jaxlib"), jax.default_backend(), platform.platform(), *parts)
 
 
-def _write(path: Path, parts: Sequence[bytes]) -> None:
-    """Write parts with a checksum, whole or not at all."""
-    body = b"".join(len(part).to_bytes(_LENGTH, "little") + part for part in parts)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
-        try:
-            file.write(_DIGEST(body).digest() + body)
-            file.close()
-            os.replace(file.name, path)
-        except OSError:
-            os.unlink(file.name)
-            raise
-    _remove_unused(path.parent)
-
-
-def _remove_unused(folder: Path) -> None:
-    """Remove files that were not read for a month, also unfinished ones of killed processes."""
+def _write(path: Path, header: dict[str, Any], program: bytes = b"") -> None:
+    """Write a file with a checksum, whole or not at all, and remove files that were not read for a month."""
+    policy_file.write(path, Contents(_KIND, header, [np.frombuffer(program, np.uint8)]))
     before = time.time() - _UNUSED_SECONDS
-    for path in folder.glob(f"{_PREFIX}*"):
+    for other in path.parent.glob(f"*{_PREFIX}*"):  # also unfinished ones of killed processes
         with contextlib.suppress(OSError):  # another process was faster
-            if path.stat().st_mtime < before:
-                path.unlink()
+            if other.stat().st_mtime < before:
+                other.unlink()
 
 
-def _read(path: Path) -> list[bytes] | None:
-    """Return the parts of a file, and mark it as used; None if it is missing or damaged."""
+def _read(path: Path) -> Contents | None:
+    """Return what a file holds, and mark it as used; None if it is missing or damaged."""
     try:
-        content = path.read_bytes()
-    except OSError:
+        contents = policy_file.read(path, _KIND)
+    except (OSError, PolicyFileError):
         return None
     with contextlib.suppress(OSError):  # of another user
         os.utime(path)
-    size = _DIGEST().digest_size
-    checksum, body = content[:size], content[size:]
-    if _DIGEST(body).digest() != checksum:
-        return None
-    parts = []
-    while body:
-        length = int.from_bytes(body[:_LENGTH], "little")
-        parts.append(body[_LENGTH : _LENGTH + length])
-        body = body[_LENGTH + length :]
-    return parts
+    return contents
 
 
 @contextlib.contextmanager

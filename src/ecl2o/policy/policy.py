@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ from ecl2o.json_text import as_json
 from ecl2o.policy import policy_file
 from ecl2o.policy.contract import Contract, describe_validation_error
 from ecl2o.policy.policy_file import Contents
-from ecl2o.problem import AbstractQuadraticCost, Box, CurvedTracking, Mahalanobis, Problem
+from ecl2o.problem import AbstractHittingCost, AbstractQuadraticCost, Box, CurvedTracking, Mahalanobis, Problem
 
 _KIND = "policy"
 _PARTS = {"agent": AbstractAgent, "problem": Problem, "forecaster": AbstractForecaster}
@@ -61,7 +61,10 @@ class Policy:
     history: np.ndarray | None = None
 
     def __post_init__(self):
-        _check_parts({name: getattr(self, name) for name in _PARTS})
+        for name, kind in _PARTS.items():
+            part = getattr(self, name)
+            if not isinstance(part, kind) and not (name == "forecaster" and part is None):
+                raise TypeError(f"{name} must be {kind.__name__}, got {type(part).__name__}.")
         object.__setattr__(self, "contract", _complete(self.contract, self.agent, self.problem))
         object.__setattr__(self, "history", _validate_history(self.history, self.contract))
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -105,13 +108,8 @@ def save(path: str | os.PathLike[str], policy: Policy) -> None:
     described, arrays = _describe_parts(policy)
     if policy.history is not None:
         arrays = [*arrays, policy.history]
-    header = {
-        **described,
-        "metadata": policy.metadata,
-        "contract": policy.contract.model_dump(),
-        "history": policy.history is not None,
-        "dim": policy.dim,
-    }
+    header = {"metadata": policy.metadata, "contract": policy.contract.model_dump(), "dim": policy.dim}
+    header |= {**described, "history": policy.history is not None}
     policy_file.write(path, Contents(_KIND, header, arrays))
 
 
@@ -137,26 +135,27 @@ def load(path: str | os.PathLike[str], problem: Problem | None = None, classes: 
     if not isinstance(metadata, dict):
         raise PolicyFileError(f"{name} has no metadata.")
     history = arrays.pop() if header.get("history") and arrays else None
-    contract = _read_contract(header.get("contract"), name)
+    try:
+        contract = Contract.model_validate_json(json.dumps(header.get("contract")))
+    except pydantic.ValidationError as error:
+        raise PolicyFileError(f"{name} has an invalid contract: {describe_validation_error(error)}.") from None
     policy_file.warn_of_rounding(arrays, name)
     decoder = policy_file.Decoder(name, arrays, policy_file.allowed_classes(classes))
     stored = [part for part in _PARTS if part != "problem" or problem is None]
     decoded = {part: decoder.decode(header.get(part), part) for part in stored}
-    if problem is not None:
-        _check_fit(problem, header.get("dim"), name)
-        decoded["problem"] = problem
+    dim = header.get("dim")
     try:
-        _check_parts(decoded)
+        if problem is not None:
+            decoded["problem"] = problem
+            if type(dim) is int and dim >= 1:
+                problem.switching.check(dim)
+                problem.actions.bounds(dim, float)
+    except ValueError as error:
+        raise PolicyFileError(f"problem does not fit {name}, whose actions have {dim} numbers: {error}") from None
+    try:
         return Policy(**decoded, metadata=metadata, contract=contract, history=history)
     except (TypeError, ValueError) as error:
         raise PolicyFileError(f"{name} does not hold a policy: {error}") from None
-
-
-def _read_contract(described: Any, name: str) -> Contract:
-    try:
-        return Contract.model_validate_json(json.dumps(described))
-    except pydantic.ValidationError as error:
-        raise PolicyFileError(f"{name} has an invalid contract: {describe_validation_error(error)}.") from None
 
 
 def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
@@ -195,7 +194,34 @@ def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
     return dataclasses.replace(policy, agent=agent, problem=problem)
 
 
-def describe(policy: Policy) -> dict[str, Any]:
+class ProblemDescription(TypedDict):
+    """A problem: the classes of its parts, and its constants; those of movement only where it is quadratic."""
+
+    hitting: str
+    m: float
+    dim: int | None
+    switching: str
+    actions: str
+    alpha: NotRequired[float]
+    beta: NotRequired[float]
+    alphas: NotRequired[list[float]]
+
+
+class PolicyDescription(TypedDict):
+    """A policy in JSON's types; `weights` is the number of trained weights."""
+
+    agent: str
+    weights: int
+    dtypes: list[str]
+    lookahead: int
+    problem: ProblemDescription
+    forecaster: str | None
+    fingerprint: str
+    contract: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+def describe(policy: Policy) -> PolicyDescription:
     """Describe a policy as a dictionary of JSON's types: agent, problem, contract, fingerprint and metadata.
 
     >>> from ecl2o.agents import ROBD
@@ -207,10 +233,14 @@ def describe(policy: Policy) -> dict[str, Any]:
     """
     problem, arrays = policy.problem, jax.tree.leaves(eqx.filter(policy.agent, eqx.is_array))
     weights = jax.tree.leaves(eqx.filter(policy.agent, trainable_mask(policy.agent)))
-    about = {"hitting": type(problem.hitting).__name__, "m": float(problem.m), "dim": policy.dim}
-    about |= {"switching": type(problem.switching).__name__, "actions": type(problem.actions).__name__}
+    hitting, switching, actions = (
+        type(part).__name__ for part in (problem.hitting, problem.switching, problem.actions)
+    )
+    about = ProblemDescription(
+        hitting=hitting, m=float(problem.m), dim=policy.dim, switching=switching, actions=actions
+    )
     if isinstance(problem.switching, Mahalanobis):
-        about |= {"alpha": float(problem.alpha), "beta": float(problem.beta)}
+        about["alpha"], about["beta"] = float(problem.alpha), float(problem.beta)
         twice_Q = 2 * np.asarray(problem.Q)
         if (twice_Q == np.diag(np.diag(twice_Q))).all() and twice_Q.shape[0] > 1:
             about["alphas"] = np.diag(twice_Q).tolist()
@@ -251,13 +281,6 @@ def _validate_history(history: Any, contract: Contract) -> np.ndarray | None:
     return history
 
 
-def _check_parts(parts: dict[str, Any]) -> None:
-    for name, kind in _PARTS.items():
-        part = parts[name]
-        if not isinstance(part, kind) and not (name == "forecaster" and part is None):
-            raise TypeError(f"{name} must be {kind.__name__}, got {type(part).__name__}.")
-
-
 def _name_tree(agent: AbstractAgent) -> str:
     """Return the class names of an agent and of the agents inside it: "MLAROBD(LSTM)"."""
     fields = [getattr(agent, field.name) for field in dataclasses.fields(agent)]
@@ -280,21 +303,15 @@ def infer_action_dim(problem: Problem, context_dim: int | None) -> int | None:
         return problem.Q.shape[0]
     if context_dim is None or not isinstance(problem.hitting, AbstractQuadraticCost):
         return None
-    for dim in (context_dim, context_dim - 1):
-        try:
-            problem.hitting.check(dim, context_dim)
-        except ValueError:
-            continue
-        return dim
-    return None
+    return next(
+        (dim for dim in (context_dim, context_dim - 1) if hitting_fits(problem.hitting, dim, context_dim)), None
+    )
 
 
-def _check_fit(problem: Problem, dim: Any, name: str) -> None:
-    """Raise if the problem is of another dimension than the one that the policy was saved with."""
-    if type(dim) is not int or dim < 1:
-        return
+def hitting_fits(hitting: AbstractHittingCost, dim: int, context_dim: int) -> bool:
+    """Return whether a cost takes actions (dim,) and contexts (context_dim,)."""
     try:
-        problem.switching.check(dim)
-        problem.actions.bounds(dim, float)
-    except ValueError as error:
-        raise PolicyFileError(f"problem does not fit {name}, whose actions have {dim} numbers: {error}") from None
+        hitting.check(dim, context_dim)
+    except ValueError:
+        return False
+    return True

@@ -44,13 +44,11 @@ _LARGEST_HEADER = 1 << 24
 _MOST_AXES = 32
 
 # The only kinds of numbers a file may hold, by their names in it.
-_DTYPES = {
-    name: np.dtype(name).newbyteorder("<")
-    for name in (
-        *("float16", "float32", "float64", "bool"),
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    )
-}
+_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+_DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("float16", "float32", "float64", "bool", *_INTEGERS)}
+_DEEPEST = 40
+LARGEST = 10_000_000  # whole number, such as a window or a period in steps
+_BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,13 +87,16 @@ def is_ours(path: Path) -> bool:
 
 def unpack(data: bytes, kind: str, name: str) -> Contents:
     """Check the bytes of a file and read them; `name` is the file's name in messages."""
-    header_bytes = _check_frame(data, name)
-    start, stop = _FRAME.size + header_bytes, len(data) - _DIGEST_BYTES
-    header = _read_header(data[_FRAME.size : start], name)
+    start, stop = _FRAME.size + _check_frame(data, name), len(data) - _DIGEST_BYTES
+    try:
+        header = json.loads(data[_FRAME.size : start].decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise PolicyFileError(f"{name} has a header that is not JSON: {error}.") from None
+    if not isinstance(header, dict):
+        raise PolicyFileError(f"{name} has a header that is not a JSON object.")
     if header.pop("kind", None) != kind:
         raise PolicyFileError(f"{name} is a file of ecl2o, but does not hold a {kind}.")
-    arrays = _read_arrays(header.pop("arrays", None), data[start:stop], name)
-    return Contents(kind, header, arrays)
+    return Contents(kind, header, _read_arrays(header.pop("arrays", None), data[start:stop], name))
 
 
 def _check_frame(data: bytes, name: str) -> int:
@@ -107,12 +108,10 @@ def _check_frame(data: bytes, name: str) -> int:
         raise PolicyFileError(f"{name} is empty.")
     if data[: len(_MAGIC)] != _MAGIC[: len(data)]:
         raise PolicyFileError(f"{name} is not a file of ecl2o.")
-    if len(data) >= _NUMBER.size:
-        _, number = _NUMBER.unpack_from(data)
-        if number > FORMAT:
-            raise PolicyFileError(
-                f"{name} has format {number}, and this version of ecl2o reads up to format {FORMAT}; install a newer one."
-            )
+    if len(data) >= _NUMBER.size and (number := _NUMBER.unpack_from(data)[1]) > FORMAT:
+        raise PolicyFileError(
+            f"{name} has format {number}, but this ecl2o reads up to format {FORMAT}; install a newer one."
+        )
     if len(data) < _FRAME.size + _DIGEST_BYTES:
         raise PolicyFileError(f"{name} is cut short: it has only {len(data)} bytes.")
     _, number, header_bytes, array_bytes = _FRAME.unpack_from(data)
@@ -128,16 +127,6 @@ def _check_frame(data: bytes, name: str) -> int:
     if header_bytes > _LARGEST_HEADER:
         raise PolicyFileError(f"{name} has a header of {header_bytes} bytes, more than {_LARGEST_HEADER}.")
     return header_bytes
-
-
-def _read_header(text: bytes, name: str) -> dict[str, Any]:
-    try:
-        header = json.loads(text.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise PolicyFileError(f"{name} has a header that is not JSON: {error}.") from None
-    if not isinstance(header, dict):
-        raise PolicyFileError(f"{name} has a header that is not a JSON object.")
-    return header
 
 
 def _read_arrays(table: Any, data: bytes, name: str) -> list[np.ndarray]:
@@ -219,25 +208,19 @@ def digest(parts: Sequence[bytes]) -> str:
     return total.hexdigest()
 
 
-_DEEPEST = 40
-LARGEST = 10_000_000  # whole number, such as a window or a period in steps
-
-_BAD_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-
-
 @functools.cache
 def library_classes() -> dict[str, type[eqx.Module]]:
     """Return every public, concrete module of problem, agents and forecasters, by "package.Class"."""
     found: dict[str, type[eqx.Module]] = {}
     for package in (problem, agents, forecasters):
         inside = package.__name__
-        modules = [m for name, m in sorted(sys.modules.items()) if name == inside or name.startswith(inside + ".")]
-        for module in modules:
-            for name, cls in vars(module).items():
-                if _is_storable_class(cls) and cls.__module__ == module.__name__ and not name.startswith("_"):
-                    key = f"{inside.rpartition('.')[2]}.{cls.__name__}"
-                    if found.setdefault(key, cls) is not cls:
-                        raise TypeError(f"two classes are called {key} in policy files: {found[key]} and {cls}.")
+        modules = [m for name, m in sorted(sys.modules.items()) if f"{name}.".startswith(f"{inside}.")]
+        entries = [(module.__name__, *entry) for module in modules for entry in vars(module).items()]
+        for defined_in, name, cls in entries:
+            if _is_storable_class(cls) and cls.__module__ == defined_in and not name.startswith("_"):
+                key = f"{inside.rpartition('.')[2]}.{cls.__name__}"
+                if found.setdefault(key, cls) is not cls:
+                    raise TypeError(f"two classes are called {key} in policy files: {found[key]} and {cls}.")
     return found
 
 
@@ -246,14 +229,9 @@ def _is_storable_class(cls: Any) -> bool:
     return concrete and not cls.__name__.startswith("Abstract")
 
 
-@functools.cache
-def _library_names() -> dict[type, str]:
-    return {cls: name for name, cls in library_classes().items()}
-
-
-def class_name(cls: type) -> str:
+def _class_name(cls: type) -> str:
     """Return the name of a class in files: "agents.ROBD", or "user.Mine" for one outside the library."""
-    return _library_names().get(cls, f"user.{cls.__name__}")
+    return next((name for name, own in library_classes().items() if own is cls), f"user.{cls.__name__}")
 
 
 def allowed_classes(extra: Sequence[type]) -> dict[str, type[eqx.Module]]:
@@ -262,7 +240,7 @@ def allowed_classes(extra: Sequence[type]) -> dict[str, type[eqx.Module]]:
     for cls in extra:
         if not _is_storable_class(cls):
             raise TypeError(f"classes must be concrete subclasses of equinox.Module, got {cls!r}.")
-        if allowed.setdefault(class_name(cls), cls) is not cls:
+        if allowed.setdefault(_class_name(cls), cls) is not cls:
             raise TypeError(f"two of the classes are called {cls.__name__}.")
     return allowed
 
@@ -293,7 +271,7 @@ class Encoder:
         if isinstance(value, eqx.Module) and _is_storable_class(type(value)):
             names = [field.name for field in dataclasses.fields(value)]
             fields = {name: self.encode(getattr(value, name), f"{where}.{name}") for name in names}
-            return {"module": class_name(type(value)), "fields": fields}
+            return {"module": _class_name(type(value)), "fields": fields}
         if callable(value):
             self.functions.append(where)
             plain = value.func if isinstance(value, jax.tree_util.Partial) else value
@@ -331,7 +309,9 @@ class Decoder:
         if isinstance(described, dict) and len(described) == 1:
             ((kind, content),) = described.items()
             if kind == "array" and type(content) is int and 0 <= content < len(self.arrays):
-                return self._array(self.arrays[content], where)
+                if self.arrays[content].dtype.kind == "f" and np.isnan(self.arrays[content]).any():
+                    raise PolicyFileError(f"{where} of {self.name} holds NaN.")
+                return to_device(self.arrays[content])
             if kind in ("tuple", "list") and isinstance(content, list):
                 items = [self.decode(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(content)]
                 return tuple(items) if kind == "tuple" else items
@@ -339,24 +319,17 @@ class Decoder:
                 return {key: self.decode(item, f"{where}[{key!r}]", depth + 1) for key, item in content.items()}
             if kind == "function":
                 raise PolicyFileError(
-                    f"{where} of {self.name} is a function, which no file can hold; "
-                    "give the problem: load(path, problem=...)."
+                    f"{where} of {self.name} is a function; give the problem: load(path, problem=...)."
                 )
         raise PolicyFileError(f"{where} of {self.name} is not a description of a value.")
-
-    def _array(self, array: np.ndarray, where: str) -> jax.Array:
-        if array.dtype.kind == "f" and np.isnan(array).any():
-            raise PolicyFileError(f"{where} of {self.name} holds NaN.")
-        return to_device(array)
 
     def _module(self, class_name: Any, described: Any, where: str, depth: int) -> eqx.Module:
         if not isinstance(class_name, str) or not isinstance(described, dict):
             raise PolicyFileError(f"{where} of {self.name} is not a description of a module.")
         cls = self.classes.get(class_name)
         if cls is None:
-            hint = ""
-            if class_name.startswith("user."):
-                hint = f"; it is not a class of ecl2o, so give it: load(path, classes=({class_name[5:][:60]},))"
+            is_users = class_name.startswith("user.")
+            hint = f"; give your class: load(path, classes=({class_name[5:][:60]},))" if is_users else ""
             raise PolicyFileError(f"{where} of {self.name} is of the unknown class {class_name[:80]!r}{hint}.")
         values = {key: self.decode(item, f"{where}.{key}", depth + 1) for key, item in described.items()}
         try:
@@ -369,19 +342,15 @@ def _oversize(value: Any) -> str | None:
     """Return what is wrong with a whole number that is too large; None for anything else."""
     if not isinstance(value, int) or abs(value) <= LARGEST:
         return None
-    digits = len(str(abs(value)))
-    size = value if digits <= 20 else f"a number of {digits} digits"
+    size = value if abs(value) < 10**20 else f"a number of {len(str(abs(value)))} digits"
     return f"it is {size}, and whole numbers in policies are at most {LARGEST}"
 
 
 def warn_of_rounding(arrays: Sequence[np.ndarray], name: str) -> None:
     """Warn that doubles are rounded, if JAX runs in 32 bits."""
     if not jax.config.read("jax_enable_x64") and any(a.dtype == np.float64 for a in arrays):
-        warnings.warn(
-            f"{name} holds float64 numbers, but JAX runs in 32 bits, so they are rounded to float32; "
-            "to keep them, set jax_enable_x64.",
-            stacklevel=3,
-        )
+        advice = "to keep them, set jax_enable_x64."
+        warnings.warn(f"JAX runs in 32 bits, so the float64 numbers of {name} are rounded; {advice}", stacklevel=3)
 
 
 def _rebuild(cls: type[eqx.Module], values: dict[str, Any]) -> eqx.Module:
@@ -394,7 +363,8 @@ def _rebuild(cls: type[eqx.Module], values: dict[str, Any]) -> eqx.Module:
     for name, field in fields.items():
         value = values[name] if name in values else _default(field)
         if not _fits(value, hints.get(name, Any)):
-            raise TypeError(f"{name} must be {_hint_name(hints[name])}, got {type(value).__name__}.")
+            expected = getattr(hints[name], "__name__", None) or str(hints[name])
+            raise TypeError(f"{name} must be {expected}, got {type(value).__name__}.")
         object.__setattr__(module, name, value)
     for kind in cls.__mro__:
         if "__check_init__" in vars(kind):
@@ -404,19 +374,14 @@ def _rebuild(cls: type[eqx.Module], values: dict[str, Any]) -> eqx.Module:
 
 def _default(field: dataclasses.Field) -> Any:
     """Return the default of a field that the file does not have."""
-    if field.default is not dataclasses.MISSING:
-        value = field.default
-    elif field.default_factory is not dataclasses.MISSING:
-        value = field.default_factory()
-    else:
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    if value is dataclasses.MISSING:
         raise ValueError(f"field {field.name!r} is missing.")
     converter: Callable[[Any], Any] = field.metadata.get("converter", lambda value: value)
     return converter(value)
 
 
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -447,7 +412,3 @@ def _fits_array(value: Any, hint: Any) -> bool:
     axes = hint.dim_str.split()
     flexible = any(axis.startswith("*") or "..." in axis for axis in axes)
     return isinstance(value, hint.dtype[hint.array_type, "..."]) and (flexible or value.ndim == len(axes))
-
-
-def _hint_name(hint: Any) -> str:
-    return getattr(hint, "__name__", None) or str(hint)

@@ -1,19 +1,23 @@
 """Runners: policies stepped through live streams, NumPy in and NumPy out, with a state that survives a restart."""
 
 import abc
+import dataclasses
+import math
 import os
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pydantic
 from jaxtyping import Bool, Float
 
 from ecl2o.agents import Info, Start
 from ecl2o.exceptions import PolicyFileError
+from ecl2o.json_text import shorten
 from ecl2o.policy import policy_file
-from ecl2o.policy.context_validation import explain_failed_step, is_finite, validate_context
+from ecl2o.policy.contract import describe_validation_error
 from ecl2o.policy.executable_cache import compile_cached
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.policy_file import Contents
@@ -24,20 +28,18 @@ from ecl2o.running.compiled_step import CompiledStepper, RunShape, StepFunctions
 
 _KIND = "runner"
 _MOST_NUMBERS = 1 << 26  # in a start that a state file asks for
+_FEW = 32
+_MOST_SHOWN = 8  # numbers of a context in a message
 
 
 class RunnerState(TypedDict):
-    """All that changes from step to step.
-
-    Args:
-        steps: The number of steps so far.
-        totals: (*n, 3) or (*n, 4), sums of hitting cost, switching cost, unconverged steps and, if screened, replaced contexts.
-        carried: The vectors that the compiled step carries on.
-    """
+    """All that changes from step to step."""
 
     steps: int
-    totals: np.ndarray
-    carried: list[np.ndarray]
+    totals: (
+        np.ndarray
+    )  # (*n, 3 or 4): hitting cost, switching cost, unconverged steps and, if screened, replaced contexts
+    carried: list[np.ndarray]  # the vectors that the compiled step carries on
 
 
 class AbstractRunner(abc.ABC):
@@ -46,24 +48,11 @@ class AbstractRunner(abc.ABC):
     Works in 64 bits if JAX does, else in 32. A rejected context changes nothing. Not thread-safe.
     """
 
-    _is_batch: ClassVar[bool]
-    _policies: list[Policy]
-    _sizes: RunShape
-    _streams: int | None
-    _shared: Vectors
     _carried: Vectors
-    _totals: np.ndarray
-    _front: StepOutput
-    _steps: int
-
-    @staticmethod
-    @abc.abstractmethod
-    def _pack(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
-        """Return a policy's programs, and the stepper's arrays that they take."""
 
     @abc.abstractmethod
-    def _prepare(self, programs: list[tuple[CompiledStepper, list[Any]]]) -> tuple[StepFunctions, list[Any]]:
-        """Return the functions for one stream, or for many, and their arrays, from those of each policy."""
+    def _prepare(self, steppers: list[Stepper]) -> tuple[CompiledStepper, StepFunctions, list[Any]]:
+        """Return the first policy's program, the functions for one stream or for many, and the arrays that they take."""
 
     @abc.abstractmethod
     def _compile(self) -> None:
@@ -86,20 +75,17 @@ class AbstractRunner(abc.ABC):
         self, policies: Sequence[Policy], sizes: RunShape, streams: tuple[int, ...]
     ) -> tuple[list[Any], CompiledStepper]:
         """Set up everything but the run's own numbers. Return the arrays of the policies and their program."""
-        dtype, programs = working_dtype(), []
-        for policy in policies:
-            stepper = Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen)
-            programs.append(self._pack(cast_floats(stepper, dtype), sizes, dtype))
-        self._policies, self._sizes, self._dtype = list(policies), sizes, dtype
+        self._policies, self._sizes, self._dtype = list(policies), sizes, working_dtype()
         self._is_screened = policies[0].contract.screen is not None
         self._streams = streams[0] if streams else None
         self._context_shape = (*streams, sizes.context_dim)
-        self._compiled, arrays = self._prepare(programs)
+        steppers = [Stepper(each.agent, each.problem, each.forecaster, each.contract.screen) for each in policies]
+        program, self._compiled, arrays = self._prepare([cast_floats(stepper, self._dtype) for stepper in steppers])
         self._totals = np.zeros((*streams, StepOutput.costs_length(self._is_screened)))
         self._steps = 0
         self._last: tuple[Any, np.ndarray] | None = None
         self._last_info: Info | None = None
-        return arrays, programs[0][0]
+        return arrays, program
 
     def _read_front(self) -> StepOutput:
         return StepOutput.read(np.asarray(self._carried[0]), self._sizes, self._is_screened)
@@ -191,11 +177,8 @@ class AbstractRunner(abc.ABC):
 
     def state_dict(self) -> RunnerState:
         """Return a copy of all that changes from step to step."""
-        return {
-            "steps": self._steps,
-            "totals": self._totals.copy(),
-            "carried": [np.array(vector) for vector in self._carried],
-        }
+        carried = [np.array(vector) for vector in self._carried]
+        return RunnerState(steps=self._steps, totals=self._totals.copy(), carried=carried)
 
     def load_state_dict(self, state: RunnerState) -> None:
         """Continue from a state of a runner of the same policy and sizes.
@@ -218,21 +201,12 @@ class AbstractRunner(abc.ABC):
 
         Args:
             path: The file; an existing one is replaced.
-            notes: A JSON object to keep beside the state, in `read_state(path).header["notes"]`.
+            notes: A JSON object to keep beside the state, in `read_state(path)[0].notes`.
         """
-        state, sizes = self.state_dict(), self._sizes
-        header = {
-            "policy": _fingerprint(self._policies),
-            "streams": self._streams,
-            "dim": sizes.dim,
-            "context_dim": sizes.context_dim,
-            "seen": sizes.seen,
-            "horizon": sizes.horizon,
-            "steps": state["steps"],
-        }
-        if notes is not None:
-            header["notes"] = notes
-        policy_file.write(path, Contents(_KIND, header, [state["totals"], *state["carried"]]))
+        state, sizes = self.state_dict(), dataclasses.asdict(self._sizes)
+        owner, steps = _fingerprint(self._policies), state["steps"]
+        header = StateHeader(policy=owner, streams=self._streams, steps=steps, notes=notes or {}, **sizes)
+        policy_file.write(path, Contents(_KIND, header.model_dump(), [state["totals"], *state["carried"]]))
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
         """Continue from a saved state, bit for bit as without the interruption.
@@ -240,16 +214,16 @@ class AbstractRunner(abc.ABC):
         Raises:
             PolicyFileError: The file is not the state of a runner of this policy and these sizes.
         """
-        contents = read_state(path)
-        _check_owner(contents, self._policies, path)
-        if _read_sizes(contents, path) != (self._sizes, self._streams):
+        header, arrays = read_state(path)
+        _check_owner(header, self._policies, path)
+        if (header.sizes, header.streams) != (self._sizes, self._streams):
             raise PolicyFileError(f"{os.fspath(path)} is the state of a runner with other sizes or horizon.")
-        self._restore(contents, path)
+        self._restore(header, arrays, path)
 
-    def _restore(self, contents: Contents, path: str | os.PathLike[str]) -> None:
-        totals, *carried = contents.arrays or [np.zeros(0)]
+    def _restore(self, header: "StateHeader", arrays: list[np.ndarray], path: str | os.PathLike[str]) -> None:
+        totals, *carried = arrays or [np.zeros(0)]
         try:
-            self.load_state_dict({"steps": contents.header.get("steps", -1), "totals": totals, "carried": carried})
+            self.load_state_dict({"steps": header.steps, "totals": totals, "carried": carried})
         except ValueError as error:
             raise PolicyFileError(f"{os.fspath(path)} does not fit: {error}") from None
 
@@ -260,11 +234,11 @@ class AbstractRunner(abc.ABC):
         Raises:
             PolicyFileError: The file is not the state of a runner of this policy.
         """
-        contents, policies = read_state(path), [policy] if isinstance(policy, Policy) else list(policy)
-        _check_owner(contents, policies, path)
-        sizes, streams = _read_sizes(contents, path)
-        if cls._is_batch != (streams is not None):
-            other = "one stream; use Runner" if cls._is_batch else f"{streams} streams; use BatchRunner"
+        (header, stored), policies = read_state(path), [policy] if isinstance(policy, Policy) else list(policy)
+        _check_owner(header, policies, path)
+        sizes, streams = header.sizes, header.streams
+        if (cls is BatchRunner) != (streams is not None):
+            other = "one stream; use Runner" if streams is None else f"{streams} streams; use BatchRunner"
             raise PolicyFileError(f"{os.fspath(path)} is the state of {other}.")
         leading = () if streams is None else (streams,)
         try:
@@ -277,14 +251,46 @@ class AbstractRunner(abc.ABC):
         arrays, program = runner._assemble(policies, sizes, leading)
         runner._shared = runner._compiled.share(arrays)
         runner._carried = tuple(np.zeros((*leading, *spec.shape), spec.dtype) for spec in program.carried)
-        runner._restore(contents, path)
+        runner._restore(header, stored, path)
         runner._compile()
         return runner
 
 
-def read_state(path: str | os.PathLike[str]) -> Contents:
-    """Read a state file."""
-    return policy_file.read(path, _KIND)
+_Count = Annotated[int, pydantic.Field(gt=0, lt=_MOST_NUMBERS)]
+
+
+class StateHeader(pydantic.BaseModel, strict=True, frozen=True):
+    """The header of a state file: whose state it is, its sizes, its steps, and notes of the caller."""
+
+    policy: str
+    streams: _Count | None = None
+    dim: _Count
+    context_dim: _Count
+    seen: int = pydantic.Field(ge=0, lt=_MOST_NUMBERS)
+    horizon: _Count | None = None
+    steps: int = pydantic.Field(ge=0)
+    notes: dict[str, Any] = {}
+
+    @property
+    def sizes(self) -> RunShape:
+        """The sizes of the run."""
+        return RunShape(self.dim, self.context_dim, self.seen, self.horizon)
+
+
+def read_state(path: str | os.PathLike[str]) -> tuple[StateHeader, list[np.ndarray]]:
+    """Return the header and the arrays of a state file.
+
+    Raises:
+        PolicyFileError: The file is damaged, is not a state, or has impossible sizes.
+    """
+    contents = policy_file.read(path, _KIND)
+    try:
+        header = StateHeader.model_validate(contents.header)
+    except pydantic.ValidationError as error:
+        raise PolicyFileError(f"{os.fspath(path)} is not a state: {describe_validation_error(error)}.") from None
+    if max(header.dim, (header.seen + 1) * header.context_dim) * (header.streams or 1) > _MOST_NUMBERS:
+        raise PolicyFileError(f"{os.fspath(path)} has sizes of more than {_MOST_NUMBERS} numbers.")
+    return header, contents.arrays
 
 
 def _fingerprint(policies: list[Policy]) -> str:
@@ -293,23 +299,12 @@ def _fingerprint(policies: list[Policy]) -> str:
     return policy_file.digest([policy.fingerprint.encode() for policy in policies])
 
 
-def _check_owner(contents: Contents, policies: list[Policy], path: str | os.PathLike[str]) -> None:
-    if contents.header.get("policy") != _fingerprint(policies):
+def _check_owner(header: StateHeader, policies: list[Policy], path: str | os.PathLike[str]) -> None:
+    if header.policy != _fingerprint(policies):
         raise PolicyFileError(
             f"{os.fspath(path)} is the state of another policy, or of other bounds. Start a new state, "
             "or use the policy and the bounds that this one was started with."
         )
-
-
-def _read_sizes(contents: Contents, path: str | os.PathLike[str]) -> tuple[RunShape, int | None]:
-    header: dict[str, Any] = {"horizon": None, "streams": None, **contents.header}
-    dim, context_dim, seen = (header.get(name, 0) for name in ("dim", "context_dim", "seen"))
-    horizon, streams = header["horizon"], header["streams"]
-    counts = [dim, context_dim, seen or 1, horizon or 1, streams or 1]
-    possible = all(type(count) is int and 0 < count < _MOST_NUMBERS for count in counts) and 0 not in (horizon, streams)
-    if not possible or max(dim, (seen + 1) * context_dim) * (streams or 1) > _MOST_NUMBERS:
-        raise PolicyFileError(f"{os.fspath(path)} has sizes that make no sense.")
-    return RunShape(dim, context_dim, seen, horizon), streams
 
 
 class BatchReport(NamedTuple):
@@ -346,8 +341,6 @@ class BatchRunner(AbstractRunner):
     ([True, False, False], [False, False, True])
     """
 
-    _is_batch = True
-
     def __init__(
         self, policy: Policy | Sequence[Policy], x0: Any = None, history: Any = None, horizon: int | None = None
     ):
@@ -365,7 +358,7 @@ class BatchRunner(AbstractRunner):
         Raises:
             ValueError: contexts or mask are of another shape, or the horizon has passed.
         """
-        given = validate_context(contexts, self._context_shape, self._dtype, gaps=True)
+        given = _validate_context(contexts, self._context_shape, self._dtype, gaps=True)
         asked = np.ones(len(given), bool) if mask is None else np.asarray(mask)
         if asked.dtype != bool or asked.shape != (len(given),):
             raise ValueError(f"mask must be {len(given)} truth values, got {asked.dtype} of shape {asked.shape}.")
@@ -392,22 +385,20 @@ class BatchRunner(AbstractRunner):
         """One policy, or one for each stream."""
         return list(self._policies)
 
-    @staticmethod
-    def _pack(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
-        return compile_stepper(stepper, sizes, dtype)
-
-    def _prepare(self, programs: list[tuple[CompiledStepper, list[Any]]]) -> tuple[StepFunctions, list[Any]]:
+    def _prepare(self, steppers: list[Stepper]) -> tuple[CompiledStepper, StepFunctions, list[Any]]:
         self._report: BatchReport | None = None
+        programs = [compile_stepper(stepper, self._sizes, self._dtype) for stepper in steppers]
         first, arrays = programs[0]
         if len(programs) == 1:
-            return first.streams(None), arrays
+            return first, first.streams(None), arrays
         for number, (program, _) in enumerate(programs):
             if program is not first:
                 raise ValueError(
                     f"policies that run together must have one structure: policy {number} has other parts, sizes or settings "
                     "than policy 0. Fit them with the same settings, or run them in groups."
                 )
-        return first.streams(0), [np.stack(leaves) for leaves in zip(*(own for _, own in programs), strict=True)]
+        arrays = [np.stack(leaves) for leaves in zip(*(own for _, own in programs), strict=True)]
+        return first, first.streams(0), arrays
 
     def _take_spare(self) -> Vectors:
         """Return memory for the next state: that of the state before the last step, which is not readable afterwards."""
@@ -446,8 +437,6 @@ class Runner(AbstractRunner):
     [1.0, 1.6667]
     """
 
-    _is_batch = False
-
     def __init__(self, policy: Policy, x0: Any = None, history: Any = None, horizon: int | None = None):
         self._start([policy], find_start(policy, x0, history), horizon)
 
@@ -458,11 +447,11 @@ class Runner(AbstractRunner):
             ValueError: The context is not q numbers, or the horizon has passed. The state is unchanged.
             FloatingPointError: There is no finite action, or no plausible context yet. The state is unchanged.
         """
-        given = validate_context(context, self._context_shape, self._dtype, gaps=self._is_screened)
+        given = _validate_context(context, self._context_shape, self._dtype, gaps=self._is_screened)
         self._check_horizon()
         carried = self._compiled.advance(self._shared, self._carried, given)
         front = StepOutput.read(np.asarray(carried[0]), self._sizes, self._is_screened)
-        if not is_finite(front.action) or not is_finite(front.costs):
+        if not _is_finite(front.action) or not _is_finite(front.costs):
             raise FloatingPointError(explain_failed_step(given, front.context, self.policy.contract.plausible))
         self._last, self._last_info = (self._carried, given), None
         self._carried, self._front, self._steps = carried, front, self._steps + 1
@@ -486,15 +475,74 @@ class Runner(AbstractRunner):
         """Return a `BatchRunner`: n streams of one policy, or of n policies of one structure, stepped in one call."""
         return BatchRunner(policy, x0, history, horizon)
 
-    @staticmethod
-    def _pack(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
-        return compile_cached(stepper, sizes, dtype)
-
-    def _prepare(self, programs: list[tuple[CompiledStepper, list[Any]]]) -> tuple[StepFunctions, list[Any]]:
-        program, arrays = programs[0]
-        return program.one, arrays
+    def _prepare(self, steppers: list[Stepper]) -> tuple[CompiledStepper, StepFunctions, list[Any]]:
+        program, arrays = compile_cached(steppers[0], self._sizes, self._dtype)
+        return program, program.one, arrays
 
     def _compile(self) -> None:
-        jax.block_until_ready(
-            self._compiled.advance(self._shared, self._carried, np.zeros(self._context_shape, self._dtype))
-        )
+        context = np.zeros(self._context_shape, self._dtype)
+        jax.block_until_ready(self._compiled.advance(self._shared, self._carried, context))
+
+
+def _validate_context(context: Any, shape: tuple[int, ...], dtype: np.dtype, gaps: bool) -> np.ndarray:
+    """Return a context as an array, finite unless `gaps` (None, NaN, infinite or masked numbers) are allowed."""
+    array = _fill_gaps(context, shape, dtype) if gaps else _as_array(context)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"the context must be numbers, got {shorten(context)}.")
+    if array.shape != shape:
+        raise ValueError(f"the context must have shape {shape}, got {array.shape}.")
+    if array.dtype is not dtype:
+        with np.errstate(over="ignore"):
+            array = array.astype(dtype)
+    if not gaps and not _is_finite(array):
+        where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
+        raise ValueError(f"the context must be finite, but context{where} is {array[tuple(where)]}.")
+    return array
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    """Return `np.isfinite(array).all()`, ten times faster for a few numbers: a finite sum has finite terms."""
+    if array.size <= _FEW and math.isfinite(sum(array.ravel().tolist())):
+        return True
+    return bool(np.isfinite(array).all())
+
+
+def explain_failed_step(
+    context: Sequence[float | None] | np.ndarray, used: Any, plausible: Sequence[tuple[float, float]] | None
+) -> str:
+    """Return the message for a context (q,) that has no finite action.
+
+    `used` is the context that replaced it, not finite where no plausible one is known; None if it was not replaced.
+
+    >>> explain_failed_step([100.0], [math.nan], [(0.0, 45.0)])[:67]
+    'the context (100) is missing or outside the plausible range 0 to 45'
+    """
+    cells = ["missing" if entry is None or math.isnan(entry) else f"{float(entry):.6g}" for entry in context]
+    given = ", ".join(cells[:_MOST_SHOWN]) + (", ..." if len(cells) > _MOST_SHOWN else "")
+    if plausible is None or used is None or np.isfinite(np.asarray(used, float)).all():
+        return f"the policy has no finite action for the context ({given}); the state is unchanged."
+    ranges = ", ".join(f"{low:g} to {high:g}" for low, high in plausible[:_MOST_SHOWN])
+    return (
+        f"the context ({given}) is missing or outside the plausible range {ranges}, and there is no earlier one to use "
+        "instead. Start from a `history` of contexts, or send a plausible context first."
+    )
+
+
+def _fill_gaps(context: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if context is None:
+        return np.full(shape, np.nan, dtype)
+    if isinstance(context, np.ma.MaskedArray):
+        return np.ma.filled(context.astype(dtype), np.nan)
+    array = _as_array(context)
+    if array.dtype == object and all(entry is None or type(entry) in (int, float) for entry in array.ravel()):
+        return array.astype(dtype)
+    return array
+
+
+def _as_array(context: Any) -> np.ndarray:
+    if isinstance(context, np.ma.MaskedArray):
+        raise ValueError("the context must not be a masked array; fill the gaps first.")
+    try:
+        return np.array(context)
+    except ValueError:
+        raise ValueError(f"the context must be numbers in an array, got {shorten(context)}.") from None

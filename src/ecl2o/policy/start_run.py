@@ -19,14 +19,14 @@ from jaxtyping import Float
 from ecl2o.agents import Start
 from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.exceptions import MemoryLimitError, PolicyFileError
-from ecl2o.policy.context_validation import check_magnitude
-from ecl2o.policy.policy import Policy, infer_action_dim
-from ecl2o.problem import AbstractQuadraticCost, Instance, Problem
+from ecl2o.policy.policy import Policy, hitting_fits, infer_action_dim
+from ecl2o.problem import AbstractQuadraticCost, Instance
 from ecl2o.problem.arrays import cast_floats, to_device
 from ecl2o.running import Stepper
 from ecl2o.running.compiled_step import MOST_BYTES, check_stream_bytes, count_bytes, largest_allocation
 
 _find_minimizer = eqx.filter_jit(find_hitting_minimizer)
+_LARGEST = 1e100  # squares, and their sums, must stay far from where doubles end
 _NO_START = "x0 is missing: give `x0` (the action in force) or `history` (the contexts before the first step)."
 
 
@@ -55,16 +55,9 @@ def find_start(policy: Policy, x0: Any = None, history: Any = None) -> RunStart:
     [5.0]
     """
     past = _as_array("history", policy.history if history is None else history, "(H, q)")
-    if x0 is None:
-        if past is None or not len(past):
-            raise ValueError(_NO_START)
-        x0 = choose_x0(policy, past[-1])
     x0 = _as_array("x0", x0, "(d,)", "; for several streams use Runner.many")
-    if past is None:
-        past = np.zeros((0, policy.contract.context_dim or infer_context_dim(policy.problem, len(x0), None)))
-    _check_width(policy, past.shape[-1])
-    policy.problem.check(Instance(x0, np.zeros((1, past.shape[-1])), past))
-    return _make_start(policy, x0, trim_history(policy, past))
+    found = find_starts([policy], None if x0 is None else x0[None], None if past is None else past[None])
+    return RunStart(found.x0[0], found.history[0])
 
 
 def find_starts(policies: Sequence[Policy], x0: Any = None, history: Any = None) -> RunStart:
@@ -95,8 +88,7 @@ def find_starts(policies: Sequence[Policy], x0: Any = None, history: Any = None)
             raise ValueError(_NO_START)
         x0 = np.stack([choose_x0(policy, context) for policy, context in zip(each, past[:, -1], strict=True)])
     if past is None:
-        width = policies[0].contract.context_dim or infer_context_dim(policies[0].problem, x0.shape[-1], None)
-        past = np.zeros((n, 0, width))
+        past = np.zeros((n, 0, infer_context_dim(policies[0], x0.shape[-1])))
     Instance(x0, np.zeros((n, 1, past.shape[-1])), past)  # checks shapes and numbers
     for number, policy in enumerate(policies):
         _check_width(policy, past.shape[-1])
@@ -114,9 +106,7 @@ def choose_x0(policy: Policy, context: np.ndarray) -> np.ndarray:
         ValueError: The policy takes contexts of another number of columns.
     """
     _check_width(policy, len(context))
-    dim = (
-        infer_action_dim(policy.problem, len(context)) or 1
-    )  # movement that is charged by distance is solved on a line
+    dim = infer_action_dim(policy.problem, len(context)) or 1  # movement charged by distance is solved on a line
     policy.problem.hitting.check(dim, len(context))
     return np.asarray(_find_minimizer(policy.problem, to_device(context), dim))
 
@@ -126,33 +116,27 @@ def trim_history(policy: Policy, history: Float[np.ndarray, "*n H q"]) -> Float[
 
     A policy whose contract does not say `history_steps` uses all of it.
     """
-    needed = policy.contract.history_steps
-    if needed is None:
+    if policy.contract.history_steps is None:
         return history
-    used = max(
-        needed, 0 if policy.history is None else len(policy.history)
-    )  # a regression learns from more than it needs
-    return history[..., max(history.shape[-2] - used, 0) :, :]
+    own = 0 if policy.history is None else len(policy.history)  # a regression learns from more than it needs
+    return history[..., max(history.shape[-2] - max(policy.contract.history_steps, own), 0) :, :]
 
 
-def infer_context_dim(problem: Problem, dim: int, history: Any) -> int:
-    """Return q, from the history or from a cost that determines it.
+def infer_context_dim(policy: Policy, dim: int) -> int:
+    """Return q, from the contract, the policy's own history, or a cost that determines it for actions (dim,).
 
     Raises:
-        ValueError: Neither does.
+        ValueError: None of them does.
     """
-    if history is not None:
-        return np.shape(history)[-1] if np.ndim(history) else 0
-    if isinstance(problem.hitting, AbstractQuadraticCost):
-        for context_dim in (dim, dim + 1):
-            try:
-                problem.hitting.check(dim, context_dim)
-            except ValueError:
-                continue
-            return context_dim
-        return dim
+    hitting = policy.problem.hitting
+    if policy.contract.context_dim is not None:
+        return policy.contract.context_dim
+    if policy.history is not None:
+        return policy.history.shape[1]
+    if isinstance(hitting, AbstractQuadraticCost):
+        return next((q for q in (dim, dim + 1) if hitting_fits(hitting, dim, q)), dim)
     raise ValueError(
-        f"the cost {type(problem.hitting).__name__} does not determine how many numbers a context has: give a `history` of "
+        f"the cost {type(hitting).__name__} does not determine how many numbers a context has: give a `history` of "
         "contexts, or a policy whose contract has context_dim."
     )
 
@@ -175,7 +159,7 @@ def check_memory(policy: Policy, name: str, limit: int = MOST_BYTES) -> None:
     """
     dim, dtype = policy.dim or 1, working_dtype()
     try:
-        context_dim = policy.contract.context_dim or infer_context_dim(policy.problem, dim, policy.history)
+        context_dim = infer_context_dim(policy, dim)
         stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen), dtype)
         x0, context = (jax.ShapeDtypeStruct((size,), dtype) for size in (dim, context_dim))
         history = jax.ShapeDtypeStruct((0 if policy.history is None else len(policy.history), context_dim), dtype)
@@ -207,8 +191,12 @@ def _check_width(policy: Policy, width: int) -> None:
 
 
 def _make_start(policy: Policy, x0: np.ndarray, past: np.ndarray) -> RunStart:
-    """Check the size of the numbers, and cast them."""
-    check_magnitude("x0", x0)
-    if policy.contract.plausible is None:  # else the screen replaces what is too large
-        check_magnitude("history", past)
+    """Check the size of the numbers, and cast them; a screen replaces contexts that are too large."""
+    checked = {"x0": x0} | ({"history": past} if policy.contract.plausible is None else {})
+    for name, numbers in checked.items():
+        largest = np.max(np.abs(numbers), initial=0.0)
+        if not largest <= _LARGEST:
+            raise ValueError(
+                f"{name} has a number of size {largest:g}; costs are computed for numbers up to {_LARGEST:g}."
+            )
     return RunStart(x0.astype(working_dtype()), past.astype(working_dtype()))

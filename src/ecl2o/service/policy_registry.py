@@ -114,8 +114,7 @@ class PolicyRegistry:
         if dim is None:
             raise InvalidRequestError(f"The policy {name!r} does not say how many numbers an action has.")
         try:
-            context_dim = policy.contract.context_dim or infer_context_dim(policy.problem, dim, None)
-            stepper = self.compile(loaded, dim, context_dim, history)
+            stepper = self.compile(loaded, dim, infer_context_dim(policy, dim), history)
         except ServiceError:
             raise
         except Exception:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
-from ecl2o.policy.context_validation import explain_failed_step
+from ecl2o.policy.runner import explain_failed_step
 from ecl2o.service import queries
 from ecl2o.service.batched_stepper import BatchedStepper
 from ecl2o.service.models import StepRecord, StepRequest, StepResult
