@@ -114,14 +114,14 @@ main()
 
 
 def test_an_interrupt_does_not_wait_for_jobs_that_run():
-    release, begun = threading.Event(), threading.Event()
+    release, working = threading.Event(), threading.Event()
 
     def work(report):
-        begun.set()
+        working.set()
         release.wait(30)
 
     def interrupted(report):
-        begun.wait(30)
+        working.wait(30)
         raise KeyboardInterrupt  # as where a job is waited for
 
     started, late = time.monotonic(), []
@@ -130,4 +130,4 @@ def test_an_interrupt_does_not_wait_for_jobs_that_run():
         run_jobs(jobs, lambda *_: None, workers=2)
     release.set()
     assert time.monotonic() - started < 10
-    assert len(late) <= 1  # begun by a thread that was free already
+    assert len(late) <= 1  # started by a thread that was free already

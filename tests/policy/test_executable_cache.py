@@ -46,7 +46,7 @@ def played(policy=POLICY, x0=(0.5,)) -> np.ndarray:
     return np.array([[*runner.step(context), runner.cost, runner.live_ratio] for context in CONTEXTS])
 
 
-def refuse_to_trace(*arguments):
+def fail_on_trace(*arguments):
     raise AssertionError("something was traced")
 
 
@@ -63,7 +63,7 @@ def test_a_kept_run_is_the_run_that_was_traced(folder, monkeypatch, tmp_path_fac
     runner.save_state(state)
     ec.Runner.resume(POLICY, state)  # keeps one program more
 
-    monkeypatch.setattr(executable_cache, "compile_stepper", refuse_to_trace)
+    monkeypatch.setattr(executable_cache, "compile_stepper", fail_on_trace)
     executable_cache._programs.clear()
     resumed = ec.Runner.resume(POLICY, state)
     np.testing.assert_array_equal(made, expected)

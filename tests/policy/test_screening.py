@@ -63,7 +63,7 @@ def test_each_number_of_a_context_is_judged_by_itself():
     np.testing.assert_array_equal(replaced, [[False, False], [True, False], [False, True], [False, False]])
 
 
-def test_for_a_first_reading_that_is_implausible_stands_the_nearest_plausible_one():
+def test_the_nearest_plausible_reading_replaces_an_implausible_first_one():
     used, replaced = Screen([1.0, 1.0], [10.0, 10.0], 3).apply(np.array([[99.0, np.nan], [5.0, 6.0]]))
     np.testing.assert_array_equal(used, [[10.0, 1.0], [5.0, 6.0]])
     np.testing.assert_array_equal(replaced, [[True, True], [False, False]])
@@ -89,7 +89,7 @@ AGENTS = {
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_day_after_a_bad_reading_the_actions_are_those_of_a_clean_run(agent):
-    """One value in megawatts, one missing, one of 1e9: on the commit before, a day later actions were hundreds off."""
+    """One value in megawatts, one missing, one of 1e9."""
     site, series = policy(AGENTS[agent]()), load(28 * HOURS)
     history, contexts = series[: 14 * HOURS], series[14 * HOURS :]
     clean, disturbed = (ec.Runner(site, history[-1], history) for _ in range(2))
@@ -134,14 +134,14 @@ def test_a_bad_history_and_a_first_reading_that_is_missing():
     site = policy(ec.advisors.OnlineRidge())
     runner, clean = ec.Runner(site, [22.0], soiled), ec.Runner(site, [22.0], history)
     assert abs(runner.step(None) - clean.step(history[-1]))[0] < 0.5
-    nobody = ec.Runner(site, [22.0])
+    started = ec.Runner(site, [22.0])
     with pytest.raises(FloatingPointError, match=r"\(missing\) .* 0 to 45,"):
-        nobody.step([float("nan")])
-    assert nobody.steps == 0
-    assert nobody.context is None
-    for bad, message in ((["x"], "must be numbers"), ([1.0, 2.0], "shape")):
+        started.step([float("nan")])
+    assert started.steps == 0
+    assert started.context is None
+    for bad, message in ((["x"], "'x'"), ([1.0, 2.0], r"\(1,\).*\(2,\)")):
         with pytest.raises(ValueError, match=message):
-            nobody.step(bad)
+            started.step(bad)
 
 
 def test_the_screen_is_part_of_the_state(tmp_path):
@@ -185,9 +185,9 @@ def test_without_a_declared_range_a_bad_reading_leaves_its_stream_as_it_was():
     before = together.cost
     together.step([[30.0], [30.0]], mask=[True, False])
     assert (together.cost > before).tolist() == [True, False]
-    with pytest.raises(ValueError, match="mask must be 2 truth values"):
+    with pytest.raises(ValueError, match=r"mask .*2 .*3"):
         together.step([[22.0], [22.0]], mask=[1, 0, 1])
-    with pytest.raises(ValueError, match="must be finite"):
+    with pytest.raises(ValueError, match=r"context\[0\]"):
         ec.Runner(bare, [20.0]).step([float("nan")])
 
 
@@ -213,9 +213,9 @@ def test_policies_of_one_structure_fitted_for_different_sites_run_in_one_batch(t
     together.save_state(tmp_path / "state")
     resumed = type(together).resume(sites, tmp_path / "state")
     assert resumed.step(contexts).tobytes() == together.step(contexts).tobytes()
-    with pytest.raises(ValueError, match="another policy"):
+    with pytest.raises(ValueError, match="state"):
         type(together).resume(sites[::-1], tmp_path / "state")
-    with pytest.raises(ValueError, match="must have one structure: policy 1"):
+    with pytest.raises(ValueError, match="policy 1 "):
         ec.Runner.many([sites[0], policy(ec.ROBD())], x0[:2], past[:2])
-    with pytest.raises(ValueError, match="one for each of the 3 streams"):
+    with pytest.raises(ValueError, match=r" 3 .* 2"):
         ec.Runner.many(sites[:2], x0, past)

@@ -102,7 +102,6 @@ class ActSession:
     """A policy's run over lines, from the first line or from a state file.
 
     Args:
-        policy: The policy to run.
         state: The state file; the run continues from it if it exists. Default: the state is not kept.
         x0: (d,), the action in force before the first line. Default: the cheapest for the last context of the history.
         history: (H, q), contexts before the first line. Default: the policy's own.

@@ -36,9 +36,7 @@ class RunnerState(TypedDict):
     """All that changes from step to step."""
 
     steps: int
-    totals: (
-        np.ndarray
-    )  # (*n, 3 or 4): hitting cost, switching cost, unconverged steps and, if screened, replaced contexts
+    totals: np.ndarray  # (*n, 3 or 4): hitting, switching, unconverged steps and, if screened, replaced contexts
     carried: list[np.ndarray]  # the vectors that the compiled step carries on
 
 
@@ -418,7 +416,6 @@ class Runner(AbstractRunner):
     counts them.
 
     Args:
-        policy: The policy to run.
         x0: (d,), the action in force before the first step. Default: the cheapest for the last context of the history.
         history: (H, q), the contexts before the first step, of which the policy takes what it uses. Default: the policy's own,
             or none. If neither the policy nor its cost determines q, give an empty one of shape (0, q).
