@@ -30,8 +30,8 @@ def check_stream_bytes(count: int, most: int = MOST_BYTES) -> None:
     """Raise MemoryLimitError if a stream needs more than `most` bytes."""
     if count > most:
         raise MemoryLimitError(
-            f"one stream may take at most {_format_bytes(most)} of memory, got {_format_bytes(count)}; shorten the policy's "
-            "windows, periods, days or horizons."
+            f"one stream would take {_format_bytes(count)} of memory, and at most {_format_bytes(most)} are allowed; shorten the "
+            "policy's windows, periods, days or horizons."
         )
 
 
