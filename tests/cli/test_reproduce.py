@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from data.weather_texts import psm_text, weather_table
 from ecl2o.cli.commands import app
 from ecl2o.paper import demand_response, right_sizing
-from ecl2o.paper.settings import RightSizingSettings
+from ecl2o.paper.right_sizing import RightSizingSettings
 from paper.fake_study import fake_study
 
 runner = CliRunner()

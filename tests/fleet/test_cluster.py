@@ -11,7 +11,7 @@ import pytest
 
 from ecl2o.data import Contexts, Split
 from ecl2o.fleet.cluster import cluster, dashboard, run_pieces
-from ecl2o.paper.sweep import SweepData, run_sweep_on
+from ecl2o.paper.sweep import SweepData, run_sweep
 from ecl2o.paper.sweep_grid import Grid
 
 
@@ -72,4 +72,4 @@ def test_a_sweep_on_a_cluster_gives_the_same_bits(client):
         ratios=(3.0,),
         periods=(1,),
     )
-    assert run_sweep_on(data, grid) == run_sweep_on(data, grid, client)
+    assert run_sweep(data, grid) == run_sweep(data, grid, client)

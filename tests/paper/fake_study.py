@@ -74,7 +74,7 @@ def fake_study(
         )
         scores = [fake_score(days, largest + 0.3 * k, dim, learned, random) for k in range(seeds if learned else 1)]
         parameters = {"trust": 0.5, "advisor": "LSTM"} if learned else {}
-        rows[name] = StudyRow(name, LABELS[name], f"What {LABELS[name]} <is> & does.", parameters, scores, learned)
+        rows[name] = StudyRow(name, LABELS[name], f"What {LABELS[name]} <is> & does.", parameters, scores)
     problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=dim))
     policies = {
         "r-obd": Policy(ROBD(), problem),

@@ -22,7 +22,7 @@ def test_promises_and_their_absence():
     drawn = lines(promised)
     np.testing.assert_array_equal(np.transpose(drawn["promised per day"].get_data()), GUARDED)
     np.testing.assert_array_equal(drawn["R-OBD"].get_xdata(), [1.729844])
-    without = {point.label for point in frontier.points if point.promise is None}
+    without = {point.label for point in frontier.points if point.promised_ratio is None}
     edge = {drawn[label].get_xdata()[0] for label in without}
     assert len(edge) == 1
     (place,) = edge

@@ -82,9 +82,9 @@ def test_what_is_saved_grows_with_distance_where_it_does():
 
 def test_many_agents_are_scored_as_one_by_one(contexts, networks):
     x0, days, history = contexts.test_days()
-    bed = TestDays.of(PROBLEM, x0, days, history)
-    for agent, score in zip(networks, score_agents(networks, bed), strict=True):
-        alone = score_days(agent, bed)
+    test_days = TestDays.of(PROBLEM, x0, days, history)
+    for agent, score in zip(networks, score_agents(networks, test_days), strict=True):
+        alone = score_days(agent, test_days)
         np.testing.assert_allclose(score.ratio, alone.ratio, rtol=1e-10)
         assert score.average_cost == pytest.approx(alone.average_cost, rel=1e-12)
 

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ecl2o.paper.figures import (
-    REPORT_FORMATS,
     draw_bars,
     draw_highest_tails,
     draw_moved_days,
@@ -23,12 +22,12 @@ from ecl2o.paper.figures import (
     draw_worst_day,
     find_units,
     report_figures,
-    tail_curve,
+    tail_curves,
 )
 from ecl2o.paper.report import settings_text, write_report
 from ecl2o.paper.results import HEADINGS, find_best_row, format_cells, reported_rows, table_notes
 from ecl2o.plots.folder import atomic_folder
-from ecl2o.plots.style import row_looks, save_figure
+from ecl2o.plots.style import REPORT_FORMATS, row_looks, save_figure
 from ecl2o.policy import load
 from paper.fake_study import LABELS, fake_study
 
@@ -179,7 +178,7 @@ def test_an_earlier_report_is_replaced_and_strangers_are_not(folder, tmp_path):
     with atomic_folder(target) as fresh:
         (fresh / "results.json").write_text("{}")
     assert (target / "results.json").read_text() == "{}"
-    with pytest.raises(ValueError, match=r"holds results\.json, which no report of ours has"), atomic_folder(target):
+    with pytest.raises(ValueError, match=r"holds results\.json"), atomic_folder(target):
         pytest.fail("the block must not run")
     (target / "results.json").unlink()
     (target / "thesis.txt").write_text("years of work")
@@ -221,7 +220,7 @@ def test_failure_leaves_nothing_behind_and_the_old_report_in_place(folder, tmp_p
 
 def test_tail_curves_end_in_the_competitive_ratio(study):
     row = study.rows["ec-l2o"]
-    curve = tail_curve(row, np.array([90.0, 95.0, 99.0, 99.5, 100.0]))
+    curve = tail_curves(row, np.array([90.0, 95.0, 99.0, 99.5, 100.0])).mean(axis=1)
     tails = row.as_json()["tail_ratio"]
     np.testing.assert_allclose(curve[:-1], [tails[level]["mean"] for level in ("p90", "p95", "p99", "p99.5")])
     np.testing.assert_allclose(curve[-1], row.over_seeds("competitive_ratio").mean())

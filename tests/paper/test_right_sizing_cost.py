@@ -90,8 +90,8 @@ def test_the_figures_are_those_of_the_page():
     for names in (["capacity", "standby"], *[[name] for name in ("speed", "idle", "dynamic", "losses", "start_up")]):
         start = "| " + ", ".join(f"`{name}`" for name in names)
         (row,) = [line.split("|")[2:5] for line in page.splitlines() if line.startswith(start)]
-        told = np.array([[float(number) for number in cell.split(",")] for cell in row])
-        np.testing.assert_array_equal(told.T, [CLUSTER.of_kinds(name) for name in names])
+        shown = np.array([[float(number) for number in cell.split(",")] for cell in row])
+        np.testing.assert_array_equal(shown.T, [CLUSTER.of_kinds(name) for name in names])
     for name in ("energy_price", "delay_price", "overload_price", "softness", "migration"):
         assert re.search(rf"`{name}`( is)? {getattr(CLUSTER, name):g} ", page), name
     assert f"`headroom` of {100 * CLUSTER.headroom:g} %" in page

@@ -93,7 +93,7 @@ def _print_table(found: "Frontier") -> None:
     rows = [
         (
             "Competitive, bounded contexts" if point.bounded else "Competitive" if point.per else point.label,
-            "none" if point.promise is None else f"{point.promise:.4g}",
+            "none" if point.promised_ratio is None else f"{point.promised_ratio:.4g}",
             point.per or "",
             *(f"{figure:.3f}" for figure in (point.average_cost, point.competitive_ratio, point.p99)),
         )
@@ -104,13 +104,13 @@ def _print_table(found: "Frontier") -> None:
         unit += f", as in fit and evaluate; the daily oracle, the paper's unit, costs {found.daily_oracle:.3f}"
     notes = [
         f"{unit}.",
-        f"R-OBD's ratio is exact for constant curvature; where curvature varies it promises {found.varying_ratio:.2f}.",
+        f"R-OBD's ratio is exact for constant curvature; where curvature varies it promises {found.varying_curvature_ratio:.2f}.",
         f"No online algorithm can promise less than {found.smallest_ratio:.6f} over runs of any length (m = 1, alpha = "
         f"{found.settings.alpha:g}).",
         "A promise holds for its period: the worst single day of a longer one is not bounded.",
     ]
-    if found.refused:
-        ratios = ", ".join(f"{ratio:g}" for ratio in found.refused)
+    if found.refused_ratios:
+        ratios = ", ".join(f"{ratio:g}" for ratio in found.refused_ratios)
         notes.append(f"Left out, since no online algorithm can promise them: {ratios}.")
     title = f"What a promise costs: {found.test_days} test days of {found.source['file'] or 'the series'}"
     columns = ("", "promised ratio", "per", "average cost", "worst day", "p99 of days")

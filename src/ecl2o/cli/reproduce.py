@@ -98,11 +98,10 @@ def _prepare(name: str, values: dict[str, Any]) -> "Callable[[Progress], StudyRe
     import pydantic
 
     from ecl2o.paper import demand_response, right_sizing
-    from ecl2o.paper.settings import DemandResponseSettings, RightSizingSettings
 
     studies: dict[str, tuple[Any, Any]] = {
-        "demand-response": (DemandResponseSettings, demand_response),
-        "right-sizing": (RightSizingSettings, right_sizing),
+        "demand-response": (demand_response.DemandResponseSettings, demand_response),
+        "right-sizing": (right_sizing.RightSizingSettings, right_sizing),
     }
     if name not in studies:
         raise ValueError(f"{_STUDY_KEY} must be {' or '.join(studies)}, got {name!r}.")

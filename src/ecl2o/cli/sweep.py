@@ -71,7 +71,7 @@ def sweep(
     options.set_up_jax(workers)
     from ecl2o.data import weather_contexts
     from ecl2o.paper.report import write_sweep
-    from ecl2o.paper.sweep import SweepData, run_sweep_on, summarize_results
+    from ecl2o.paper.sweep import SweepData, run_sweep, summarize_results
     from ecl2o.plots.folder import atomic_folder
 
     started = time.perf_counter()
@@ -82,7 +82,7 @@ def sweep(
     ):
         contexts = weather_contexts(weather, preset or options.DEFAULT_PRESET, shortage)
         steps = _QUICK_STEPS if quick else _STEPS
-        records = run_sweep_on(SweepData.of(contexts, alpha, steps), grid, client, progress)
+        records = run_sweep(SweepData.of(contexts, alpha, steps), grid, client, progress)
         found = summarize_results(records, grid, contexts, alpha, steps) | {"seconds": time.perf_counter() - started}
         write_sweep(records, found, grid.networks, folder)
     if json:
@@ -106,7 +106,7 @@ def _make_grid(given: dict[str, str], seeds: tuple[int, ...], everything: bool) 
     from ecl2o.paper.sweep_grid import Grid, Network, RhoBar, ScaleName
 
     names = {"--rho-bar": get_args(RhoBar), "--scale": get_args(ScaleName), "--network": get_args(Network)}
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {_AXES[name]: names[name] for name in ("--rho-bar", "--scale") if everything}
     for name, text in given.items():
         if name in names:
             parts = [part.strip() for part in text.split(",")]
@@ -116,9 +116,8 @@ def _make_grid(given: dict[str, str], seeds: tuple[int, ...], everything: bool) 
         else:
             parts = options.parse_numbers(text, name, int if name == "--period" else float)
         values[_AXES[name]] = tuple(parts)
-    grid = Grid(seeds=seeds).everything_open() if everything else Grid(seeds=seeds)
     try:
-        return grid.with_axes(**values)
+        return Grid(seeds=seeds, **values)
     except ValueError as error:  # it starts with the name of an axis
         named = [name for name, axis in _AXES.items() if str(error).startswith(f"{axis} ")]
         raise usage_error("".join(named) or "--seeds", str(error)) from None

@@ -5,10 +5,11 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import jax
 import numpy as np
+import pydantic
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Greedy, Periodic, PureML, Switch
 from ecl2o.data import Contexts
@@ -17,8 +18,7 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.fitting.settings import Progress, ignore_progress
 from ecl2o.forecasters import RollingProfile
 from ecl2o.offline import oracle_days
-from ecl2o.paper.results import SkippedRow, StageTimer, StudyResults, StudyRow, TradeOffPoint, WorstDay, row_points
-from ecl2o.paper.settings import StudySettings
+from ecl2o.paper.results import SkippedRow, StageTimer, StudyResults, StudyRow, TradeOffPoint, WorstDay
 from ecl2o.policy import Contract, Policy
 from ecl2o.problem import Problem
 from ecl2o.running import plausible_range
@@ -58,7 +58,39 @@ def run_jobs(jobs: Sequence[Job], progress: Progress, workers: int = 2) -> dict[
         pool.shutdown(wait, cancel_futures=True)
 
 
+PositiveNumber = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+
+
+class StudySettings(pydantic.BaseModel):
+    """Settings of every study."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    full_steps: ClassVar[int] = 4000  # of training, unless the run is quick
+
+    fill: Literal["interpolate", "previous"] | None = None
+    seeds: int = pydantic.Field(default=5, ge=1, le=1000)
+    seed: int = pydantic.Field(default=0, ge=0, lt=2**32)  # the first of them
+    quick: bool = False  # fewer seeds, steps and settings; figures of networks mean nothing
+
+    @property
+    def seed_numbers(self) -> list[int]:
+        """The seeds, counted from the first."""
+        count = min(self.seeds, 2) if self.quick else self.seeds
+        return list(range(self.seed, self.seed + count))
+
+    @property
+    def training_steps(self) -> int:
+        """Adam steps of each network."""
+        return 300 if self.quick else self.full_steps
+
+    def as_run(self) -> dict[str, Any]:
+        """Return the settings as plain values, with the number of seeds that really ran."""
+        return self.model_dump() | {"seeds": len(self.seed_numbers)}
+
+
 SettingsT = TypeVar("SettingsT", bound=StudySettings)
+Trained = dict[str, Any]  # the results of a study's jobs, by name
+TradeOffCase = tuple[str, str, AbstractAgent]  # family, setting, agent
 
 # The paper's settings (section 6.2).
 PAPER_TRUST, PAPER_MU, TWO_STAGE_TRUST, SWITCH_GAMMA = 0.5, 0.6, 0.3, 1.5
@@ -106,78 +138,54 @@ def planner_agent(period: int) -> StudyAgent:
     return StudyAgent("RHC", what, parameters, [RHC(period - 1, truncate=False)], RollingProfile(period=period))
 
 
+def _network_agent(label: str, what: str, agents: Sequence[AbstractAgent], kind: str, **parameters: Any) -> StudyAgent:
+    return StudyAgent(label, what, {**parameters, "advisor": kind}, agents, daily=True)
+
+
+def _calibrated_agent(
+    label: str, what: str, agents: Sequence[MLAROBD], kind: str, trust: float, mu: float
+) -> StudyAgent:
+    return _network_agent(label, what, agents, kind, trust=trust, mu=mu, rho_bar=0.0, cost_scale="oracle")
+
+
 def network_agents(
     kind: str, alone: Sequence[PureML], paper: Sequence[MLAROBD], tuned: TunedAgents
 ) -> dict[str, StudyAgent]:
     """Return the paper's agents with a network: alone, switched, calibrated afterwards, trained through the calibrator."""
+    switches = [Switch(agent.advisor, gamma=SWITCH_GAMMA) for agent in alone]
+    two_stage = [MLAROBD(agent.advisor, TWO_STAGE_TRUST) for agent in alone]
+    what_alone = f"The network alone ({kind}), trained on its own cost."
+    what_switch = "Switches between PureML-0 and R-OBD by what each has paid."
+    what_two_stage = "Two stages: PureML-0's advice, calibrated afterwards."
+    what_paper = "The network trained through the calibrator, with the paper's parameters."
     return {
-        "pure-ml": StudyAgent(
-            "PureML-0",
-            f"The network alone ({kind}), trained on its own cost.",
-            {"kappa": 0.0, "advisor": kind},
-            alone,
-            daily=True,
-        ),
-        "switch": StudyAgent(
-            "Switch",
-            "Switches between PureML-0 and R-OBD by what each has paid.",
-            {"gamma": SWITCH_GAMMA, "advisor": kind},
-            [Switch(agent.advisor, gamma=SWITCH_GAMMA) for agent in alone],
-            daily=True,
-        ),
-        "mla-robd": StudyAgent(
-            "MLA-ROBD",
-            "Two stages: PureML-0's advice, calibrated afterwards.",
-            {"trust": TWO_STAGE_TRUST, "advisor": kind},
-            [MLAROBD(agent.advisor, TWO_STAGE_TRUST) for agent in alone],
-            daily=True,
-        ),
-        "ec-l2o": StudyAgent(
-            "EC-L2O",
-            "The network trained through the calibrator, with the paper's parameters.",
-            {"trust": PAPER_TRUST, "mu": PAPER_MU, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind},
-            paper,
-            daily=True,
-        ),
+        "pure-ml": _network_agent("PureML-0", what_alone, alone, kind, kappa=0.0),
+        "switch": _network_agent("Switch", what_switch, switches, kind, gamma=SWITCH_GAMMA),
+        "mla-robd": _network_agent("MLA-ROBD", what_two_stage, two_stage, kind, trust=TWO_STAGE_TRUST),
+        "ec-l2o": _calibrated_agent("EC-L2O", what_paper, paper, kind, PAPER_TRUST, PAPER_MU),
         "ec-l2o-tuned": tuned_agent(kind, tuned, "tuned"),
     }
 
 
 def tuned_agent(kind: str, tuned: TunedAgents, word: str) -> StudyAgent:
     """Return EC-L2O with a chosen trust and mu."""
-    parameters = {"trust": tuned.trust, "mu": tuned.mu, "rho_bar": 0.0, "cost_scale": "oracle", "advisor": kind}
     what = f"EC-L2O with another trust and mu, {tuned.how}."
-    return StudyAgent(f"EC-L2O, {word}", what, parameters, tuned.agents, daily=True)
+    return _calibrated_agent(f"EC-L2O, {word}", what, tuned.agents, kind, tuned.trust, tuned.mu)
 
 
 def authors_agents(kind: str, paper: Sequence[MLAROBD], example: Sequence[MLAROBD]) -> dict[str, StudyAgent]:
     """Return EC-L2O as the authors' code trains it, with the paper's trust and mu and with the published configuration's."""
 
-    def parameters(trust: float, weight: float) -> dict[str, Any]:
-        return {"trust": trust, "weight": weight, "min_cr": 2.0, "loss": "AuthorsLoss", "advisor": kind}
+    def make(word: str, what: str, agents: Sequence[MLAROBD], trust: float, weight: float) -> StudyAgent:
+        parameters = {"trust": trust, "weight": weight, "min_cr": 2.0, "loss": "AuthorsLoss"}
+        return _network_agent(f"EC-L2O, authors' {word}", what, agents, kind, **parameters)
 
+    what_code = "EC-L2O trained with the loss and learning rates of the authors' code, which differ from the paper's."
+    what_example = "EC-L2O with the authors' loss and the trust and weight of their published configuration."
     return {
-        "ec-l2o-code": StudyAgent(
-            "EC-L2O, authors' loss",
-            "EC-L2O trained with the loss and learning rates of the authors' code, which differ from the paper's.",
-            parameters(PAPER_TRUST, PAPER_MU),
-            paper,
-            daily=True,
-        ),
-        "ec-l2o-example": StudyAgent(
-            "EC-L2O, authors' example",
-            "EC-L2O with the authors' loss and the trust and weight of their published configuration.",
-            parameters(*AUTHORS_EXAMPLE),
-            example,
-            daily=True,
-        ),
+        "ec-l2o-code": make("loss", what_code, paper, PAPER_TRUST, PAPER_MU),
+        "ec-l2o-example": make("example", what_example, example, *AUTHORS_EXAMPLE),
     }
-
-
-def oracle_row(score: DailyScore) -> StudyRow:
-    """Return the first row: the daily oracle."""
-    what = "Knows each day in advance. Average costs are in units of its average."
-    return StudyRow("oracle", "Oracle", what, {}, [score])
 
 
 def score_study(
@@ -187,42 +195,25 @@ def score_study(
     alike: dict[Any, list[str]] = {}  # rows that run the same compiled program, one after the other
     for name, spec in agents.items():
         alike.setdefault(jax.tree.structure(spec.agents[0]), []).append(name)
-    done = []
+    scores: dict[str, list[DailyScore] | NotApplicableError] = {}
 
-    def test(names: list[str]) -> dict[str, list[DailyScore] | NotApplicableError]:
-        scores: dict[str, list[DailyScore] | NotApplicableError] = {}
+    def test(names: list[str]) -> None:
         for name in names:
             try:
                 scores[name] = [score(name, agent) for agent in agents[name].agents]
             except NotApplicableError as reason:
                 scores[name] = reason
-            done.append(name)
-            progress("testing", len(done), len(agents))
-        return scores
+            progress("testing", len(scores), len(agents))
 
-    jobs = [Job(names[0], lambda _report, names=names: test(names)) for names in alike.values()]
-    scores = {name: found for group in run_jobs(jobs, ignore_progress).values() for name, found in group.items()}
+    run_jobs([Job(names[0], lambda _report, names=names: test(names)) for names in alike.values()], ignore_progress)
     rows, skipped = {}, {}
     for name, spec in agents.items():
         found = scores[name]
         if isinstance(found, NotApplicableError):
             skipped[name] = SkippedRow(spec.label, spec.what, str(found))
         else:
-            learned = "advisor" in spec.parameters
-            rows[name] = StudyRow(name, spec.label, spec.what, spec.parameters, found, learned)
+            rows[name] = StudyRow(name, spec.label, spec.what, spec.parameters, found)
     return rows, skipped
-
-
-def score_trade_off(
-    cases: Sequence[tuple[str, str, AbstractAgent]], test: TestDays, progress: Progress
-) -> list[TradeOffPoint]:
-    """Score cases (family, setting, agent) on the plane of average cost and ratio."""
-    points = []
-    for family, setting, agent in cases:
-        score = score_days(agent, test)
-        points.append(TradeOffPoint(family, setting, score.average_cost, score.competitive_ratio))
-        progress("trade-off", len(points), len(cases))
-    return points
 
 
 def make_policies(
@@ -233,12 +224,8 @@ def make_policies(
     The plausible range comes from the training days, as for a policy of `fit`.
     """
     period = contexts.steps_per_day
-    contract = Contract(
-        steps_per_day=period,
-        context_dim=contexts.dim,
-        plausible=plausible_range(contexts.training),
-        accepted_after=period,
-    )
+    plausible = plausible_range(contexts.training)
+    contract = Contract(steps_per_day=period, context_dim=contexts.dim, plausible=plausible, accepted_after=period)
 
     def make(name: str, spec: StudyAgent) -> Policy:
         agent = Periodic(spec.agents[0], period, "history") if spec.daily else spec.agents[0]
@@ -263,19 +250,15 @@ class AbstractStudy(abc.ABC):
         """Return everything that is trained or chosen before the test, the longest job first."""
 
     @abc.abstractmethod
-    def make_agents(self, trained: dict[str, Any]) -> dict[str, StudyAgent]:
+    def make_agents(self, trained: Trained) -> dict[str, StudyAgent]:
         """Return the agents of the table in order, without the oracle, from the results of the jobs."""
 
     @abc.abstractmethod
-    def make_trade_off_cases(
-        self, trained: dict[str, Any], agents: dict[str, StudyAgent]
-    ) -> list[tuple[str, str, AbstractAgent]]:
-        """Return the cases (family, setting, agent) of the trade-off figure, all of the first seed."""
+    def make_trade_off_cases(self, trained: Trained, agents: dict[str, StudyAgent]) -> list[TradeOffCase]:
+        """Return the cases of the trade-off figure, all of the first seed."""
 
     @abc.abstractmethod
-    def measure(
-        self, trained: dict[str, Any], agents: dict[str, StudyAgent], rows: dict[str, StudyRow]
-    ) -> dict[str, Any]:
+    def measure(self, trained: Trained, agents: dict[str, StudyAgent], rows: dict[str, StudyRow]) -> dict[str, Any]:
         """Return what results.json has besides the table."""
 
     @abc.abstractmethod
@@ -301,9 +284,13 @@ def run_study(
     agents = study.make_agents(trained)
     oracle_score = score_runs(*oracle_days(study.problem, study.test.x0, study.test.days), study.test)
     scored, skipped = score_study(agents, lambda name, agent: study.score(name, agents[name], agent), progress)
-    rows = {"oracle": oracle_row(oracle_score), **scored}
-    trade_off = score_trade_off(study.make_trade_off_cases(trained, agents), study.test, progress)
-    trade_off += row_points(rows, study.trade_off_rows)
+    what = "Knows each day in advance. Average costs are in units of its average."
+    rows = {"oracle": StudyRow("oracle", "Oracle", what, {}, [oracle_score]), **scored}
+    cases, trade_off = study.make_trade_off_cases(trained, agents), []
+    for family, setting, agent in cases:
+        trade_off.append(TradeOffPoint.of(family, setting, score_days(agent, study.test)))
+        progress("trade-off", len(trade_off), len(cases))
+    trade_off += [TradeOffPoint.of(name, "", rows[name].scores[0]) for name in study.trade_off_rows]
     timer.record("testing")
     extra = study.measure(trained, agents, rows)
     timer.record("measurements")

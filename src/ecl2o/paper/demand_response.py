@@ -4,21 +4,21 @@ Contexts are the power shortage by hour, actions the load that is shed; f = 1/2 
 validation and test days, and how they are scored, are described in docs/reproduction.md.
 """
 
-import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
+import pydantic
 
 from ecl2o import theory
 from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Periodic, PureML, Switch
-from ecl2o.agents.advisors import LSTM, MLP, SeasonalLinear
+from ecl2o.agents.advisors import SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_agents, score_days, score_runs
 from ecl2o.fitting.guarded_training import competitive_ridge, train_guards
-from ecl2o.fitting.settings import Progress, PromiseSpec, ignore_progress
+from ecl2o.fitting.settings import LEAST_ALPHA, MOST_ALPHA, Progress, PromiseSpec, ignore_progress
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.paper import generalization
 from ecl2o.paper.case_study import (
@@ -27,7 +27,11 @@ from ecl2o.paper.case_study import (
     PAPER_TRUST,
     AbstractStudy,
     Job,
+    PositiveNumber,
     StudyAgent,
+    StudySettings,
+    TradeOffCase,
+    Trained,
     TunedAgents,
     authors_agents,
     expert_agents,
@@ -36,10 +40,9 @@ from ecl2o.paper.case_study import (
     run_study,
     tuned_agent,
 )
-from ecl2o.paper.networks import AuthorsTraining, CalibratedTraining, NetworkTraining, StandaloneTraining, untrained_key
-from ecl2o.paper.pareto import ChosenSetting, SweepRecord, average_over_seeds, choose_settings
+from ecl2o.paper.networks import AuthorsTraining, CalibratedTraining, NetworkTraining, StandaloneTraining
+from ecl2o.paper.pareto import SweepPoint, SweepRecord, average_over_seeds, choices_json, choose_settings
 from ecl2o.paper.results import StudyResults, StudyRow
-from ecl2o.paper.settings import DEMAND_RESPONSE, DemandResponseSettings
 from ecl2o.paper.sweep_grid import Network, Setting
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
 from ecl2o.running import stream_days
@@ -49,7 +52,6 @@ HISTORY = 14 * HOURS  # what advisors and forecasters may remember
 SEASONAL_WINDOW = 96  # hours; the structured advisor is trained across midnight
 
 PROMISE = 2.5
-LEARNING_RATES = {LSTM: 3e-3, MLP: 2e-2}  # the MLP's chosen on Riverside's validation month from 1e-3, 3e-3, 1e-2, 2e-2
 # (trust, mu) that validation chooses from, beside the paper's; `ecl2o sweep` has more of them, and thresholds and scales too.
 TUNING = tuple(itertools.product((0.1, 0.3, 0.5), (0.0, 0.1, 0.3)))
 QUICK_TUNING = ((0.3, 0.0), (0.3, 0.3))
@@ -64,6 +66,36 @@ TRUSTS = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 SHIFTED = ("r-obd", "pure-ml", "mla-robd", "ec-l2o", "ec-l2o-tuned")
 
 
+DEMAND_RESPONSE = (
+    "Every hour a data center sees the shortage y of its renewable supply (the context) and chooses how much load x to shed (the "
+    "action), at once and not knowing the hours to come. The hour costs 1/2 (x - y)^2 for the miss and alpha/2 (x - previous x)^2"
+    " for the change, with alpha = {alpha:g}: a change is {alpha:g} times worse than a miss of the same size. The miss has "
+    "curvature m = {m:g}, and the change is weighed alike in every direction, beta = alpha. Figures show power; costs are in "
+    "squares of the scaled contexts."
+)
+
+
+class DemandResponseSettings(StudySettings):
+    """What `ecl2o reproduce` does. The defaults are the paper's, on the built-in weather."""
+
+    weather: str | None = None  # a file; None: the built-in year
+    preset: Literal["authors-code", "paper"] = "authors-code"
+    network: Network | None = None  # None: the preset's, an LSTM in the authors' code, an MLP in the paper
+    # W; None: the preset's, or "auto" for built-in weather
+    base_shortage: PositiveNumber | Literal["auto"] | None = None
+    alpha: float = pydantic.Field(default=10.0, ge=LEAST_ALPHA, le=MOST_ALPHA)
+
+    @property
+    def seasonal_steps(self) -> int:
+        """Adam steps of the structured advisor."""
+        return 100 if self.quick else 1200
+
+    @property
+    def guarded_steps(self) -> int:
+        """Adam steps of the correction inside the guard."""
+        return 20 if self.quick else 200
+
+
 class DemandResponse(AbstractStudy):
     """The demand-response study on one year of weather."""
 
@@ -75,32 +107,21 @@ class DemandResponse(AbstractStudy):
 
     def __init__(self, settings: DemandResponseSettings):
         self.settings = settings
-        self.chosen: list[ChosenSetting] = []
-        self.contexts: Contexts = weather_contexts(
-            settings.weather, settings.preset, settings.base_shortage, settings.fill
-        )
+        self.choices: dict[str, SweepPoint] = {}
+        source = settings.weather, settings.preset, settings.base_shortage, settings.fill
+        self.contexts: Contexts = weather_contexts(*source)
         self.problem = Problem(SquaredTracking(), Mahalanobis.isotropic(settings.alpha, dim=1))
         self.windows: Instance = self.contexts.training_windows()
         self.test = TestDays.of(self.problem, *self.contexts.test_days(HISTORY))
         self.validation = TestDays.of(self.problem, *self.contexts.validation_days(HISTORY))
 
     @property
-    def network_kind(self) -> type[LSTM] | type[MLP]:
-        """The network that was asked for, or the preset's."""
-        preset = "lstm" if self.settings.preset == "authors-code" else "mlp"
-        return {"lstm": LSTM, "mlp": MLP}[self.settings.network or preset]
-
-    @functools.cached_property
-    def networks(self) -> NetworkTraining:
-        """How the networks are trained."""
-        return self._training(self.windows)
+    def network(self) -> Network:
+        """The kind of network that was asked for, or the preset's."""
+        return self.settings.network or ("lstm" if self.settings.preset == "authors-code" else "mlp")
 
     def _training(self, instances: Instance) -> NetworkTraining:
-        def untrained(seed: int) -> AbstractAgent:
-            return self.network_kind(dim=1, context_dim=1, key=untrained_key(seed))
-
-        steps, rate = self.settings.training_steps, LEARNING_RATES[self.network_kind]
-        return NetworkTraining(untrained, self.problem, instances, steps, rate)
+        return NetworkTraining.of_kind(self.network, self.problem, instances, self.settings.training_steps)
 
     @property
     def tuning(self) -> tuple[tuple[float, float], ...]:
@@ -108,7 +129,7 @@ class DemandResponse(AbstractStudy):
         return ((PAPER_TRUST, PAPER_MU), *(QUICK_TUNING if self.settings.quick else TUNING))
 
     def train_references(self, report: Callable) -> dict[CalibratedTraining, MLAROBD]:
-        """EC-L2O trained on the *test* days: the theorems' W*, as well as training finds it."""
+        """Train EC-L2O on the *test* days: the theorems' W*, as well as training finds it."""
         days = generalization.solve_test_days(self.problem, self.contexts)
         return self._training(days.instances).train_calibrated(self.theorem_settings, report)
 
@@ -118,9 +139,9 @@ class DemandResponse(AbstractStudy):
         return [CalibratedTraining(PAPER_TRUST, mu, self.settings.seed) for mu in (PAPER_MU, 0.0)]
 
     def train_seasonal(self, report: Callable) -> dict[float, list[MLAROBD]]:
-        """The structured advisor, trained through the calibrator across days: agents by trust, one per seed."""
+        """Train the structured advisor through the calibrator across days: agents by trust, one per seed."""
         trusts = SEASONAL_TRUSTS[-1:] if self.settings.quick else SEASONAL_TRUSTS
-        grid = [(trust, seed) for trust in trusts for seed in self.settings.seed_numbers]
+        grid = list(itertools.product(trusts, self.settings.seed_numbers))
         fitted = fit_many(
             [MLAROBD(SeasonalLinear(dim=1, context_dim=1), trust) for trust, _ in grid],
             self.problem,
@@ -131,13 +152,11 @@ class DemandResponse(AbstractStudy):
             learning_rates=1e-2,
             progress=report,
         )
-        by_trust = {trust: [] for trust in trusts}
-        for (trust, _), result in zip(grid, fitted, strict=True):
-            by_trust[trust].append(result.agent)
-        return by_trust
+        agents = iter(result.agent for result in fitted)
+        return {trust: list(itertools.islice(agents, len(self.settings.seed_numbers))) for trust in trusts}
 
     def train_guarded(self) -> Periodic:
-        """The regression advisor with its correction, trained through a guard whose promise is renewed every day."""
+        """Train the regression advisor's correction through a guard whose promise is renewed every day."""
         guard, steps = competitive_ridge(PromiseSpec(PROMISE, "day"), HOURS), self.settings.guarded_steps
         ((trained, _),) = train_guards([guard], self.problem, self.contexts, period=HOURS, steps=steps)
         return Periodic(trained, HOURS)
@@ -150,31 +169,29 @@ class DemandResponse(AbstractStudy):
             return score_runs(*stream_days(agent, self.problem, *self.contexts.test_days(seen)), self.test)
         return score_days(agent, self.test, spec.forecaster)
 
-    def _choose(self, calibrated: dict[CalibratedTraining, MLAROBD]) -> list[ChosenSetting]:
+    def _choose(self, calibrated: dict[CalibratedTraining, MLAROBD]) -> dict[str, SweepPoint]:
         """Choose EC-L2O's trust and mu on the validation days: by cost, and by cost and ratio."""
-        network: Network = "lstm" if self.network_kind is LSTM else "mlp"
         tried = [s for s in calibrated if (s.trust, s.mu) in self.tuning]
         scores = score_agents([calibrated[s] for s in tried], self.validation)
         records = [
             SweepRecord(
-                Setting("ec-l2o", network, s.trust, s.mu, "zero", "oracle"),
+                Setting("ec-l2o", self.network, s.trust, s.mu, "zero", "oracle"),
                 s.seed,
                 {"validation_cost": score.average_cost, "validation_ratio": score.competitive_ratio},
             )
             for s, score in zip(tried, scores, strict=True)
         ]
         bound = theory.robd_ratio(1.0, self.settings.alpha, self.settings.alpha)
-        return choose_settings(average_over_seeds(records), network, float(bound))
+        return choose_settings(average_over_seeds(records), self.network, float(bound))
 
     def make_jobs(self) -> list[Job]:
-        seeds, quick, networks = self.settings.seed_numbers, self.settings.quick, self.networks
-        first = seeds[0]
+        seeds, networks = self.settings.seed_numbers, self._training(self.windows)
+        kappas = () if self.settings.quick else KAPPAS
         calibrated = [CalibratedTraining(trust, mu, seed) for trust, mu in self.tuning for seed in seeds]
         calibrated += [setting for setting in self.theorem_settings if setting not in calibrated]
         half = -(-len(calibrated) // 2)
-        alone = [StandaloneTraining(0.0, seed) for seed in seeds] + [
-            StandaloneTraining(kappa, first) for kappa in (() if quick else KAPPAS)
-        ]
+        alone = [StandaloneTraining(0.0, seed) for seed in seeds]
+        alone += [StandaloneTraining(kappa, seeds[0]) for kappa in kappas]
         authors = [AuthorsTraining(trust, weight, seed) for trust, weight in self._authors_settings for seed in seeds]
         jobs = [Job("EC-L2O, authors' loss", lambda report: networks.train_authors(authors, report))] if authors else []
         return [
@@ -192,26 +209,23 @@ class DemandResponse(AbstractStudy):
         """(trust, weight) that are trained with the authors' loss."""
         return ((PAPER_TRUST, PAPER_MU), AUTHORS_EXAMPLE) if self.settings.preset == "authors-code" else ()
 
-    def make_agents(self, trained: dict[str, Any]) -> dict[str, StudyAgent]:
-        chosen = self.chosen = self._choose(_calibrated(trained))
-        seeds, calibrated = self.settings.seed_numbers, _calibrated(trained)
+    def make_agents(self, trained: Trained) -> dict[str, StudyAgent]:
+        seeds, calibrated, kind = self.settings.seed_numbers, _calibrated(trained), self.network.upper()
+        self.choices = self._choose(calibrated)
         alone: list[PureML] = [trained["PureML"][StandaloneTraining(0.0, seed)] for seed in seeds]
 
         def with_seeds(trust: float | None, mu: float | None) -> list[MLAROBD]:
             return [agent for s, agent in calibrated.items() if (s.trust, s.mu) == (trust, mu) and s.seed in seeds]
 
-        def chosen_by(choice: ChosenSetting, how: str) -> TunedAgents:
-            trust, mu = choice.setting.trust, choice.setting.mu
+        def tune(point: SweepPoint, how: str) -> TunedAgents:
+            trust, mu = point.setting.trust, point.setting.mu
             assert trust is not None
             assert mu is not None
-            return TunedAgents(trust, mu, how, with_seeds(trust, mu))
+            return TunedAgents(trust, mu, f"chosen by {how} on the validation month", with_seeds(trust, mu))
 
-        paper = with_seeds(PAPER_TRUST, PAPER_MU)
-        tuned = chosen_by(chosen[0], "chosen by cost on the validation month")
-        careful = chosen_by(chosen[1], "chosen by cost and ratio on the validation month")
-        differ = chosen[0].setting != chosen[1].setting
+        cheapest, careful = self.choices.values()
+        careful_agent = tuned_agent(kind, tune(careful, "cost and ratio"), "careful")
         seasonal_trust, seasonal = self._choose_best(trained["seasonal"])
-        kind = self.network_kind.__name__
         authors = [
             [trained["EC-L2O, authors' loss"][AuthorsTraining(*pair, seed)] for seed in seeds]
             for pair in self._authors_settings
@@ -219,8 +233,8 @@ class DemandResponse(AbstractStudy):
         return {
             **expert_agents(),
             "rhc": planner_agent(HOURS),
-            **network_agents(kind, alone, paper, tuned),
-            **({"ec-l2o-careful": tuned_agent(kind, careful, "careful")} if differ else {}),
+            **network_agents(kind, alone, with_seeds(PAPER_TRUST, PAPER_MU), tune(cheapest, "cost")),
+            **({} if careful.setting == cheapest.setting else {"ec-l2o-careful": careful_agent}),
             **(authors_agents(kind, *authors) if authors else {}),
             "seasonal": StudyAgent(
                 "Seasonal",
@@ -237,59 +251,45 @@ class DemandResponse(AbstractStudy):
             ),
         }
 
-    def _choose_best(self, candidates: dict[Any, list]) -> tuple[Any, list]:
+    def _choose_best(self, candidates: dict[float, list]) -> tuple[float, list]:
         """Return the candidate with the lowest validation cost, and its agents."""
-        costs = {
-            setting: np.mean([score.average_cost for score in score_agents(agents, self.validation)])
-            for setting, agents in candidates.items()
-        }
-        best = min(costs, key=lambda setting: costs[setting])
+
+        def mean_cost(setting: float) -> float:
+            return float(np.mean([score.average_cost for score in score_agents(candidates[setting], self.validation)]))
+
+        best = min(candidates, key=mean_cost)
         return best, candidates[best]
 
-    def make_trade_off_cases(
-        self, trained: dict[str, Any], agents: dict[str, StudyAgent]
-    ) -> list[tuple[str, str, AbstractAgent]]:
+    def make_trade_off_cases(self, trained: Trained, agents: dict[str, StudyAgent]) -> list[TradeOffCase]:
         first = self.settings.seed_numbers[0]
         advisor = trained["PureML"][StandaloneTraining(0.0, first)].advisor
-        cases: list[tuple[str, str, AbstractAgent]] = [("r-obd", "", ROBD())]
+        cases: list[TradeOffCase] = [("r-obd", "", ROBD())]
         cases += [("pure-ml", f"kappa {s.kappa:g}", a) for s, a in trained["PureML"].items() if s.seed == first]
         cases += [("switch", f"gamma {gamma:g}", Switch(advisor, gamma=gamma)) for gamma in GAMMAS]
         cases += [("mla-robd", f"trust {trust:g}", MLAROBD(advisor, trust)) for trust in TRUSTS]
-        cases += [
-            ("ec-l2o", f"trust {s.trust:g}, mu {s.mu:g}", a) for s, a in _calibrated(trained).items() if s.seed == first
-        ]
-        return cases
+        calibrated = [(s, a) for s, a in _calibrated(trained).items() if s.seed == first]
+        return cases + [("ec-l2o", f"trust {s.trust:g}, mu {s.mu:g}", a) for s, a in calibrated]
 
-    def measure(
-        self, trained: dict[str, Any], agents: dict[str, StudyAgent], rows: dict[str, StudyRow]
-    ) -> dict[str, Any]:
+    def measure(self, trained: Trained, agents: dict[str, StudyAgent], rows: dict[str, StudyRow]) -> dict[str, Any]:
         shifted = {name: agents[name].agents for name in SHIFTED}
         return {
-            "choices": [choice.as_json() for choice in self.chosen],
+            "choices": choices_json(self.choices),
             "shift": generalization.measure_shift(self.contexts, self.test, rows, shifted),
             "theorems": self._evaluate_theorems(trained),
         }
 
-    def _evaluate_theorems(self, trained: dict[str, Any]) -> list[dict[str, Any]]:
+    def _evaluate_theorems(self, trained: Trained) -> list[dict[str, Any]]:
         """Evaluate Theorems 5.1 and 5.2 for EC-L2O (first seed)."""
-        problem, contexts = self.problem, self.contexts
-        training, use = (
-            of(problem, contexts) for of in (generalization.solve_training_days, generalization.solve_test_days)
-        )
-        return [
-            {"trust": setting.trust, "mu": setting.mu}
-            | generalization.evaluate_theorems(
-                _calibrated(trained)[setting],
-                trained["EC-L2O on test days"][setting],
-                problem,
-                training,
-                use,
-                mu=setting.mu,
-                rho_bar=setting.rho_bar,
-                diameter=float(np.ptp(contexts.values)),
+        training = generalization.solve_training_days(self.problem, self.contexts)
+        use = generalization.solve_test_days(self.problem, self.contexts)
+        diameter, found = float(np.ptp(self.contexts.values)), []
+        for setting in self.theorem_settings:
+            agents = _calibrated(trained)[setting], trained["EC-L2O on test days"][setting]
+            terms = generalization.evaluate_theorems(
+                *agents, self.problem, training, use, setting.mu, setting.rho_bar, diameter
             )
-            for setting in self.theorem_settings
-        ]
+            found.append({"trust": setting.trust, "mu": setting.mu, **terms})
+        return found
 
     def describe_source(self) -> dict[str, Any]:
         assert isinstance(self.contexts.metadata, WeatherMetadata)
@@ -301,5 +301,5 @@ def run(settings: DemandResponseSettings, progress: Progress = ignore_progress) 
     return run_study(DemandResponse, "weather", settings, progress)
 
 
-def _calibrated(trained: dict[str, Any]) -> dict[CalibratedTraining, MLAROBD]:
+def _calibrated(trained: Trained) -> dict[CalibratedTraining, MLAROBD]:
     return {**trained["EC-L2O, first half"], **trained["EC-L2O, second half"]}

@@ -47,7 +47,7 @@ class Quarter:
 
 
 def split_quarters(mornings: pd.DatetimeIndex) -> list[Quarter]:
-    """The calendar quarters of the test days, which begin at these times.
+    """Return the calendar quarters of the test days, which begin at these times.
 
     A quarter of fewer than 10 days goes with its neighbour; what lies in one quarter is cut into three equal parts.
 
@@ -67,14 +67,17 @@ def split_quarters(mornings: pd.DatetimeIndex) -> list[Quarter]:
 
 
 def make_training_test_days(problem: Problem, contexts: Contexts) -> TestDays:
-    """The training days after the first, for continuous testing from its last context."""
-    per_day = contexts.steps_per_day
-    days = contexts.training.reshape(-1, per_day, contexts.dim)
-    return TestDays.of(problem, days[0, -1], days[1:])
+    """Return the training days after the first, for continuous testing from its last context."""
+    return TestDays.of(problem, *_days_after_first(contexts))
+
+
+def _days_after_first(contexts: Contexts) -> tuple[np.ndarray, np.ndarray]:
+    days = contexts.training.reshape(-1, contexts.steps_per_day, contexts.dim)
+    return days[0, -1], days[1:]
 
 
 def measure_distances(contexts: Contexts) -> dict[str, Any]:
-    """W1 from the training days to the validation days and to each quarter of the test days, in the contexts' unit.
+    """Return W1 from the training days to the validation days and to each quarter of the test days.
 
     `within` is the distance between every other training day and the rest: what chance alone makes of sets of that size.
     """
@@ -94,7 +97,7 @@ def measure_distances(contexts: Contexts) -> dict[str, Any]:
 def measure_gaps(
     rows: Mapping[str, StudyRow], agents: Mapping[str, Sequence[AbstractAgent]], contexts: Contexts, test: TestDays
 ) -> dict[str, Any]:
-    """Each row's cost over the oracle's on the training days, and by how much it is larger in each quarter; over seeds."""
+    """Return each row's cost over the oracle's on the training days, and by how much it is larger in each quarter."""
     days = make_training_test_days(test.problem, contexts)
     parts = split_quarters(contexts.test_time()[:: contexts.steps_per_day])
     oracle = np.asarray(test.oracle_cost)
@@ -120,7 +123,7 @@ class ShiftedDays:
     costs: dict[str, np.ndarray]  # row -> one per seed
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         costs = {name: summarize_seeds(values) for name, values in self.costs.items()}
         return {"what": self.what, "amount": self.amount, "distance": self.distance, "cost": costs}
 
@@ -128,7 +131,7 @@ class ShiftedDays:
 def score_shifted_days(
     problem: Problem, contexts: Contexts, agents: Mapping[str, Sequence[AbstractAgent]]
 ) -> list[ShiftedDays]:
-    """The controlled experiment: agents on training days with an offset, or times a factor; the days as they are first."""
+    """Score agents on training days with an offset, or times a factor; the days as they are first."""
     days = make_training_test_days(problem, contexts)
     cases = [("offset", 0.0), *(("offset", amount) for amount in OFFSETS), *(("factor", amount) for amount in FACTORS)]
     still = np.asarray(days.days).reshape(len(days.days), -1)
@@ -137,21 +140,18 @@ def score_shifted_days(
         offset, factor = (amount, 1.0) if what == "offset" else (0.0, amount)
         there = TestDays.of(problem, factor * days.x0 + offset, factor * days.days + offset)
         distance = solve_transport(still, factor * still + offset).distance
-        costs = {name: [score.average_cost for score in score_agents(group, there)] for name, group in agents.items()}
-        found.append(ShiftedDays(what, amount, distance, {name: np.array(values) for name, values in costs.items()}))
+        scores = {name: score_agents(group, there) for name, group in agents.items()}
+        costs = {name: np.array([score.average_cost for score in group]) for name, group in scores.items()}
+        found.append(ShiftedDays(what, amount, distance, costs))
     return found
 
 
 def measure_savings(experiment: Sequence[ShiftedDays], pure: str, calibrated: str) -> dict[str, Any]:
-    """What calibration saves, cost of `pure` less that of `calibrated`, against distance: the least-squares slope by seed.
-
-    The paper's claim is that it is positive.
-    """
+    """Return what calibration saves, `pure` less `calibrated`, and its slope against distance (positive, says the paper)."""
     distance = np.array([case.distance for case in experiment])
     saved = np.stack([case.costs[pure] - case.costs[calibrated] for case in experiment])  # (cases, seeds)
-    slopes = np.polyfit(distance, saved, 1)[0]
     return {
-        "slope": summarize_seeds(slopes),
+        "slope": summarize_seeds(np.polyfit(distance, saved, 1)[0]),
         "at_home": summarize_seeds(saved[0]),
         "furthest": summarize_seeds(saved[np.argmax(distance)]),
     }
@@ -192,22 +192,19 @@ class SolvedDays:
 
 
 def solve_days(problem: Problem, x0: np.ndarray, days: np.ndarray) -> SolvedDays:
-    """Each day from the last context before it, the first from `x0`."""
-    starts = np.concatenate([np.asarray(x0)[None], days[:-1, -1]])
-    instances = Instance(starts, days)
+    """Solve each day from the last context before it, the first from `x0`."""
+    instances = Instance(np.concatenate([np.asarray(x0)[None], days[:-1, -1]]), days)
     return SolvedDays(instances, _oracles(problem, instances))
 
 
 def solve_training_days(problem: Problem, contexts: Contexts) -> SolvedDays:
-    """The training days after the first."""
-    days = contexts.training.reshape(-1, contexts.steps_per_day, contexts.dim)
-    return solve_days(problem, days[0, -1], days[1:])
+    """Solve the training days after the first."""
+    return solve_days(problem, *_days_after_first(contexts))
 
 
 def solve_test_days(problem: Problem, contexts: Contexts) -> SolvedDays:
-    """The test days."""
-    x0, days, _ = contexts.test_days()
-    return solve_days(problem, x0, days)
+    """Solve the test days."""
+    return solve_days(problem, *contexts.test_days()[:2])
 
 
 @eqx.filter_jit
@@ -219,7 +216,7 @@ def _oracles(problem: Problem, instances: Instance) -> Trajectory:
 def _terms(
     agent: MLAROBD, problem: Problem, loss: CalibratedLoss, instances: Instance, best: Trajectory
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """(cost in the loss's unit, l) of every day."""
+    """Return (cost in the loss's unit, l) of every day."""
     assert loss.scale is not None
     played = rollout_batch(agent, problem, instances)
     assert played.advice is not None
@@ -237,7 +234,7 @@ def evaluate_theorems(
     rho_bar: float,
     diameter: float,
 ) -> dict[str, Any]:
-    """The terms and bounds of both theorems for weights that were trained with this mu and rho_bar, and what was measured.
+    """Evaluate both theorems for weights that were trained with this mu and rho_bar: terms, bounds, and what was measured.
 
     Costs are in units of the mean optimum of the training days, as in the loss. `diameter` is omega; errors of different steps
     are taken for independent, which is the theorem's best case. Theorem 5.2 is left out where mu is 0, and has no bound (None)
@@ -289,12 +286,14 @@ def evaluate_theorems(
         bounds[form] = {"rho_tail": _finite(rho), "ratio": _finite(ratio)}
     ratios = metrics.cost_ratio(jnp.asarray(measured_cost) / loss.scale.factor, use.best.cost)
     level = 100 * (1 - DELTA)
-    measured = {"rho_tail": _finite(np.percentile(measured_loss + rho_bar, level))}
-    measured["ratio"] = _finite(np.percentile(np.asarray(ratios), level))
+    measured = {
+        "rho_tail": _finite(np.percentile(measured_loss + rho_bar, level)),
+        "ratio": _finite(np.percentile(np.asarray(ratios), level)),
+    }
     known = {name: tail[name] for name in ("smallest_oracle_cost", "diameter", "delta")}
     return found | known | {"tail": bounds, "tail_measured": measured}
 
 
 def _finite(value: Float[Array, ""] | np.floating) -> float | None:
-    """The value, or None where it is infinite: a day that costs nothing in hindsight leaves Theorem 5.2 without a bound."""
+    """Return the value, or None where it is infinite: a day without a cost leaves Theorem 5.2 without a bound."""
     return float(value) if np.isfinite(value) else None

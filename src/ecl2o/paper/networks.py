@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ecl2o.agents import MLAROBD, AbstractAgent, PureML
+from ecl2o.agents.advisors import LSTM, MLP
 from ecl2o.learning import (
     AUTHORS_RATES_IN_USE,
     AbstractLoss,
@@ -25,6 +26,8 @@ from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
 
 _DTYPE = "float32"  # of training
+NETWORK_KINDS: dict[str, type[LSTM] | type[MLP]] = {"lstm": LSTM, "mlp": MLP}
+LEARNING_RATES = {"lstm": 3e-3, "mlp": 2e-2}  # chosen on Riverside's validation month, docs/choices.md
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +60,23 @@ class AuthorsTraining:
 
 @dataclasses.dataclass(frozen=True)
 class NetworkTraining:
-    """What all networks of a study share: `network(seed)` makes an untrained one."""
+    """What all networks of a study share."""
 
-    network: Callable[[int], AbstractAgent]
+    network: Callable[[int], AbstractAgent]  # makes an untrained one from a seed
     problem: Problem
     windows: Instance
     steps: int
     learning_rate: float = 3e-3
+
+    @classmethod
+    def of_kind(cls, kind: str, problem: Problem, windows: Instance, steps: int) -> "NetworkTraining":
+        """Return the training of networks of a kind ("lstm" or "mlp") at its learning rate."""
+        dims = windows.x0.shape[-1], windows.contexts.shape[-1]
+
+        def untrained(seed: int) -> AbstractAgent:
+            return NETWORK_KINDS[kind](*dims, key=untrained_key(seed))
+
+        return cls(untrained, problem, windows, steps, LEARNING_RATES[kind])
 
     def train_alone(
         self, settings: Sequence[StandaloneTraining], report: TrainingProgress
@@ -85,7 +98,7 @@ class NetworkTraining:
     def train_authors(
         self, settings: Sequence[AuthorsTraining], report: TrainingProgress
     ) -> dict[AuthorsTraining, MLAROBD]:
-        """EC-L2O as the authors trained it; where there are fewer steps than theirs, their stages are so much shorter."""
+        """Train EC-L2O as the authors did; where there are fewer steps than theirs, their stages are so much shorter."""
         agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
         steps, rates = authors_schedule(self.windows.x0.shape[0], rates=AUTHORS_RATES_IN_USE)
         every = max(1, steps // self.steps)
@@ -93,7 +106,7 @@ class NetworkTraining:
 
     @functools.cached_property
     def _oracles(self) -> Trajectory:
-        """The optimum of every window, solved once for all kinds of training."""
+        # Solved once for all kinds of training.
         return oracle_batch(self.problem, self.windows)
 
     def _fit(
@@ -121,5 +134,5 @@ class NetworkTraining:
 
 
 def untrained_key(seed: int) -> jax.Array:
-    """The key of a network's first weights; batches are drawn with the seed's own."""
+    """Return the key of a network's first weights; batches are drawn with the seed's own."""
     return jax.random.fold_in(jax.random.key(seed), 1)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,10 +23,6 @@ class SweepRecord:
     seed: int
     figures: dict[str, float]
 
-    def as_row(self) -> dict[str, Any]:
-        """Flat, for a table."""
-        return {**dataclasses.asdict(self.setting), "seed": self.seed, **self.figures}
-
 
 @dataclasses.dataclass(frozen=True)
 class SweepPoint:
@@ -38,13 +34,14 @@ class SweepPoint:
     spread: dict[str, float]
 
     def as_json(self) -> dict[str, Any]:
-        """Figures as `NAME` and `NAME_std`."""
+        """Return what the setting says and the figures, as `NAME` and `NAME_std`."""
+        setting = {name: value for name, value in dataclasses.asdict(self.setting).items() if value is not None}
         spreads = {f"{name}_std": value for name, value in self.spread.items()}
-        return {"setting": self.setting.as_json(), "seeds": self.seeds, **self.mean, **spreads}
+        return {"setting": setting, "seeds": self.seeds, **self.mean, **spreads}
 
 
 def average_over_seeds(records: Iterable[SweepRecord]) -> list[SweepPoint]:
-    """One point for each setting, in the order in which they first appear."""
+    """Return one point for each setting, in the order in which they first appear."""
     groups: dict[Setting, list[SweepRecord]] = {}
     for record in records:
         groups.setdefault(record.setting, []).append(record)
@@ -75,13 +72,13 @@ Family = tuple[str, Network | None, float | None]
 
 
 def family_of(point: SweepPoint) -> Family:
-    """What a point shares its front with: its family and network, and, for EC-L2O, its trust."""
+    """Return what a point shares its front with: its family and network, and, for EC-L2O, its trust."""
     setting = point.setting
     return setting.family, setting.network, setting.trust if setting.family == "ec-l2o" else None
 
 
 def pareto_fronts(points: Sequence[SweepPoint]) -> dict[Family, list[SweepPoint]]:
-    """The front of every family, EC-L2O's by trust."""
+    """Return the front of every family, EC-L2O's by trust."""
     families: dict[Family, list[SweepPoint]] = {}
     for point in points:
         families.setdefault(family_of(point), []).append(point)
@@ -91,37 +88,22 @@ def pareto_fronts(points: Sequence[SweepPoint]) -> dict[Family, list[SweepPoint]
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class ChosenSetting:
-    """A setting that the validation days choose, and by which rule."""
-
-    rule: str
-    point: SweepPoint
-
-    @property
-    def setting(self) -> Setting:
-        """What was chosen."""
-        return self.point.setting
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"rule": self.rule, **self.point.as_json()}
-
-
-def choose_settings(points: Iterable[SweepPoint], network: Network, bound: float) -> list[ChosenSetting]:
-    """EC-L2O's settings with the least cost on the validation days: of all, and of those that are safe there.
+def choose_settings(points: Iterable[SweepPoint], network: Network, bound: float) -> dict[str, SweepPoint]:
+    """Return, by rule, EC-L2O's setting with the least cost on the validation days: of all, and of those safe there.
 
     Safe is a mean validation ratio of at most 1.5 times `bound`, R-OBD's; where none is, the smallest ratio counts.
     """
     candidates = _calibrated(points, network)
     limit = max(CAREFUL * bound, min(point.mean["validation_ratio"] for point in candidates))
     safe = [point for point in candidates if point.mean["validation_ratio"] <= limit]
-    rule = f"least validation cost of those with a validation ratio of at most {limit:.4g}"
-    return [ChosenSetting("least validation cost", _cheapest(candidates)), ChosenSetting(rule, _cheapest(safe))]
+    rule = "least validation cost"
+    rules = {rule: candidates, f"{rule} of those with a validation ratio of at most {limit:.4g}": safe}
+    return {name: min(group, key=lambda point: point.mean["validation_cost"]) for name, group in rules.items()}
 
 
-def _cheapest(points: Iterable[SweepPoint]) -> SweepPoint:
-    return min(points, key=lambda point: point.mean["validation_cost"])
+def choices_json(choices: Mapping[str, SweepPoint]) -> list[dict[str, Any]]:
+    """Return what `choose_settings` found, as plain values."""
+    return [{"rule": rule, **point.as_json()} for rule, point in choices.items()]
 
 
 def _calibrated(points: Iterable[SweepPoint], network: Network) -> list[SweepPoint]:
@@ -129,7 +111,7 @@ def _calibrated(points: Iterable[SweepPoint], network: Network) -> list[SweepPoi
 
 
 def find_safest_below(points: Iterable[SweepPoint], network: Network, cost: float) -> dict[str, Any]:
-    """Of EC-L2O's settings that cost less than this on the test days: how many, and the one with the smallest ratio."""
+    """Return how many of EC-L2O's settings cost less than this on the test days, and the one with the smallest ratio."""
     candidates = _calibrated(points, network)
     below = [point for point in candidates if point.mean[COST] < cost]
     safest = min(below, key=lambda point: point.mean[RATIO], default=None)
@@ -138,10 +120,7 @@ def find_safest_below(points: Iterable[SweepPoint], network: Network, cost: floa
 
 
 def summarize_sweep(points: Sequence[SweepPoint], networks: Sequence[Network], bound: float) -> dict[str, Any]:
-    """What results.json says: every setting's figures, the fronts, what validation chooses, what is cheaper than PureML-0.
-
-    `bound` is R-OBD's.
-    """
+    """Return the points, the fronts, what validation chooses, and what is cheaper than PureML-0; `bound` is R-OBD's."""
     costs = {point.setting.network: point.mean[COST] for point in points if point.setting.kappa == 0}
     return {
         "points": [point.as_json() for point in points],
@@ -149,8 +128,6 @@ def summarize_sweep(points: Sequence[SweepPoint], networks: Sequence[Network], b
             {"family": family, "network": network, "trust": trust, "points": [point.as_json() for point in edge]}
             for (family, network, trust), edge in pareto_fronts(points).items()
         ],
-        "choices": {
-            network: [choice.as_json() for choice in choose_settings(points, network, bound)] for network in networks
-        },
+        "choices": {network: choices_json(choose_settings(points, network, bound)) for network in networks},
         "below_pure_ml": {network: find_safest_below(points, network, costs[network]) for network in networks},
     }

@@ -1,11 +1,10 @@
 """The folder of a study (report.html, one page that needs nothing but itself; results.json) and the folder of a sweep."""
 
-import base64
-import datetime
+import dataclasses
 import importlib.metadata
-import json
+import itertools
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ import tomli_w
 
 from ecl2o.agents import citation
 from ecl2o.agents.citations import named_citation
+from ecl2o.fitting.settings import Progress
+from ecl2o.json_text import as_json, json_text
 from ecl2o.paper.figures import ReportFigure, describe_missing_figures, report_figures, save_report_figure
 from ecl2o.paper.frontier_figures import draw_fronts
 from ecl2o.paper.pareto import SweepRecord, average_over_seeds
@@ -28,7 +29,7 @@ from ecl2o.paper.results import (
     table_notes,
 )
 from ecl2o.plots.folder import CONFIG, FIGURES, PAGE, POLICIES, RESULTS, TABLE, write_results, write_text
-from ecl2o.plots.style import html_page, html_section
+from ecl2o.plots.style import html_date, html_figure, html_page, html_section
 from ecl2o.policy import save
 
 _PACKAGES = ("ecl2o", "jax", "equinox", "optax", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib")
@@ -61,17 +62,16 @@ _AUTHORS = (
 
 
 def page(study: StudyResults, settings: str, figures: Mapping[ReportFigure, Path]) -> str:
-    """The report of a study; `settings` is the text of config.toml, `figures` the SVG file of each figure."""
-    parts = [
-        _head(study),
-        html_section("Results", results_table(study)),
-        html_section("Figures", _figures(figures)),
-        html_section("What each row is", _rows(study)),
-        html_section("How it was measured", _protocol(study)),
-        html_section("Settings", _settings(study, settings)),
-        html_section("How to cite", _citations(study)),
-    ]
-    return html_page(f"{study.title}: ecl2o", parts)
+    """Return the report of a study; `settings` is the text of config.toml, `figures` the SVG file of each figure."""
+    sections = {
+        "Results": results_table(study),
+        "Figures": _figures(figures),
+        "What each row is": _rows(study),
+        "How it was measured": _protocol(study),
+        "Settings": _settings(study, settings),
+        "How to cite": _citations(study),
+    }
+    return html_page(f"{study.title}: ecl2o", [_head(study), *itertools.starmap(html_section, sections.items())])
 
 
 def _head(study: StudyResults) -> str:
@@ -94,7 +94,7 @@ def _head(study: StudyResults) -> str:
 
 
 def results_table(study: StudyResults) -> str:
-    """The table of the page: a line for each entry, and for each that was left out, with the reason."""
+    """Return the table of the page: a line for each entry, and for each that was left out, with the reason."""
     lowest = {1: find_best_row(study, "average_cost").name, 2: find_best_row(study, "competitive_ratio").name}
     lines = []
     for row in reported_rows(study):
@@ -121,11 +121,8 @@ def _figures(figures: Mapping[ReportFigure, Path]) -> str:
     missing = describe_missing_figures()
     parts = [] if missing is None else [f'<p class="note">{escape(missing)}</p>']
     for place, (figure, file) in enumerate(figures.items(), start=1):
-        data = base64.b64encode(file.read_bytes()).decode("ascii")
-        parts.append(
-            f'<figure id="{figure.stem}">\n<img src="data:image/svg+xml;base64,{data}" alt="{escape(figure.title)}">\n'
-            f"<figcaption><b>{place}. {escape(figure.title)}.</b> {escape(figure.caption)}</figcaption>\n</figure>"
-        )
+        caption = f"<b>{place}. {escape(figure.title)}.</b> {escape(figure.caption)}"
+        parts.append(html_figure(file.read_bytes(), figure.title, caption, figure.stem))
     return "\n".join(parts)
 
 
@@ -150,21 +147,22 @@ def _protocol(study: StudyResults) -> str:
         f"{split.training_days} training days, then {split.validation_days} validation days, then {study.test_days} test days of "
         f"{study.contexts.steps_per_day} steps. The oracle's mean daily cost is {study.oracle_average_cost:.6g}."
     )
-    tables = [_pairs(values, name.capitalize()) for name, values in study.extra.items() if isinstance(values, Mapping)]
-    rest = {name: values for name, values in study.extra.items() if not isinstance(values, Mapping)}
-    return f"<ul>\n{_items(notes)}\n</ul>" + "".join(tables) + _pairs(rest, "Also measured")
+    items = "\n".join(f"<li>{escape(note)}</li>" for note in notes)
+    extra = as_json(study.extra)
+    tables = [_pairs(values, name.capitalize()) for name, values in extra.items() if isinstance(values, Mapping)]
+    rest = {name: values for name, values in extra.items() if not isinstance(values, Mapping)}
+    return f"<ul>\n{items}\n</ul>" + "".join(tables) + _pairs(rest, "Also measured")
 
 
 def _settings(study: StudyResults, settings: str) -> str:
     versions = {name: _version(name) for name in _PACKAGES} | {"python": platform.python_version()}
     versions["machine"] = f"{platform.system()} {platform.machine()}"
     seconds = {name: f"{value:.1f} s" for name, value in study.seconds.items()}
-    made = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     return (
         f"<p>config.toml, with which <code>ecl2o reproduce --config config.toml</code> repeats the run:</p>\n"
         f"<pre>{escape(settings.strip())}</pre>\n"
         f"{_pairs(study.weather, 'Where the contexts come from')}{_pairs(seconds, 'Time taken')}"
-        f"{_pairs(versions, 'Versions')}<p>Made on {escape(made)}.</p>"
+        f"{_pairs(versions, 'Versions')}{html_date()}"
     )
 
 
@@ -174,15 +172,14 @@ def _citations(study: StudyResults) -> str:
         for cited in [named_citation(), *(citation(policy.agent) for policy in study.policies.values())]
         for entry in cited.split("\n\n")
     )
-    text = "\n\n".join(entries)
     return (
         "<p>The paper that this study follows, then the work behind the other rows (<code>ecl2o cite</code> prints the same).</p>"
-        f"\n<pre>{escape(text)}</pre>"
+        "\n<pre>" + escape("\n\n".join(entries)) + "</pre>"
     )
 
 
 def _pairs(values: Mapping[str, Any], title: str) -> str:
-    """A small table of names and values; nothing where there are none."""
+    """Return a small table of names and values; nothing where there are none."""
     if not values:
         return ""
     lines = "".join(
@@ -205,10 +202,6 @@ def _value(value: Any) -> str:
     return str(value)
 
 
-def _items(texts: Iterable[str]) -> str:
-    return "\n".join(f"<li>{escape(text)}</li>" for text in texts)
-
-
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -217,19 +210,18 @@ def _version(package: str) -> str:
 
 
 def write_sweep(records: Sequence[SweepRecord], results: dict[str, Any], networks: Sequence[str], folder: Path) -> None:
-    """Everything that a sweep leaves behind, into an empty folder."""
-    pd.DataFrame.from_records([record.as_row() for record in records]).to_parquet(folder / TABLE, index=False)
+    """Write everything that a sweep leaves behind into an empty folder."""
+    rows = [{**dataclasses.asdict(record.setting), "seed": record.seed, **record.figures} for record in records]
+    pd.DataFrame.from_records(rows).to_parquet(folder / TABLE, index=False)
     points = average_over_seeds(records)
     write_results(folder, results, {f"fronts-{network}": draw_fronts(points, network) for network in networks})
 
 
-_HEADER = "# Settings of this run. To repeat it: ecl2o reproduce --config {CONFIG} --out ANOTHER_FOLDER\n"
+_HEADER = f"# Settings of this run. To repeat it: ecl2o reproduce --config {CONFIG} --out ANOTHER_FOLDER\n"
 
 
-def write_report(
-    study: StudyResults, config: dict[str, Any], folder: Path, progress: Callable[[str, int, int], None]
-) -> None:
-    """Everything a run leaves behind, into an empty folder; `config` is what config.toml holds."""
+def write_report(study: StudyResults, config: dict[str, Any], folder: Path, progress: Progress) -> None:
+    """Write everything a run leaves behind into an empty folder; `config` is what config.toml holds."""
     drawn = report_figures(study)
     figures, policies = folder / FIGURES, folder / POLICIES
     figures.mkdir()
@@ -240,14 +232,14 @@ def write_report(
     for name, policy in study.policies.items():
         save(policies / f"{name}.ecl2o", policy)
     settings = settings_text(config)
-    write_text(folder / RESULTS, json.dumps(study.as_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-    write_text(folder / CONFIG, _HEADER.format(CONFIG=CONFIG) + settings)
+    write_text(folder / RESULTS, json_text(study.as_json()) + "\n")
+    write_text(folder / CONFIG, _HEADER + settings)
     write_text(folder / PAGE, page(study, settings, {figure: figures / f"{figure.stem}.svg" for figure in drawn}))
     progress("report", len(drawn) + 1, len(drawn) + 1)
 
 
 def settings_text(values: dict[str, Any]) -> str:
-    """Settings as TOML; what is None is left out, as TOML has no word for it.
+    """Return settings as TOML; what is None is left out, as TOML has no word for it.
 
     >>> print(settings_text({"seeds": 5, "weather": None, "more": {"quick": True}}))
     seeds = 5
@@ -256,9 +248,4 @@ def settings_text(values: dict[str, Any]) -> str:
     quick = true
     <BLANKLINE>
     """
-    return tomli_w.dumps(_without_none(values))
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in values.items() if value is not None}
-    return {key: _without_none(value) if isinstance(value, dict) else value for key, value in kept.items()}
+    return tomli_w.dumps({key: value for key, value in values.items() if value is not None})

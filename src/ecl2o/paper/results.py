@@ -11,6 +11,7 @@ import pandas as pd
 
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, UnconvergedCounts
+from ecl2o.json_text import as_json
 from ecl2o.policy import Policy
 
 FORMAT = 1
@@ -25,11 +26,19 @@ class StudyRow:
     what: str  # one sentence for the report
     parameters: dict[str, Any]
     scores: Sequence[DailyScore]
-    learned: bool = False
 
     def over_seeds(self, figure: str) -> np.ndarray:
-        """One figure of every score, e.g. `average_cost`."""
+        """Return one figure of every score, e.g. `average_cost`."""
         return np.array([getattr(score, figure) for score in self.scores], float)
+
+    def tails(self, level: str) -> np.ndarray:
+        """Return a percentile of the daily ratio, e.g. "p99", of every score."""
+        return np.array([score.tail_ratio[level] for score in self.scores], float)
+
+    @property
+    def has_advice(self) -> bool:
+        """Whether there is advice, whose error is measured."""
+        return all(score.prediction_error is not None for score in self.scores)
 
     @property
     def unconverged(self) -> UnconvergedCounts:
@@ -37,16 +46,14 @@ class StudyRow:
         return sum((score.unconverged for score in self.scores), start=UnconvergedCounts())
 
     def as_json(self) -> dict[str, Any]:
-        """The entry in results.json."""
-        tails = [score.tail_ratio for score in self.scores]
-        errors = [score.prediction_error for score in self.scores]
+        """Return the entry in results.json."""
         return {
             "label": self.label,
             "parameters": self.parameters,
             "average_cost": summarize_seeds(self.over_seeds("average_cost")),
             "competitive_ratio": summarize_seeds(self.over_seeds("competitive_ratio")),
-            "tail_ratio": {level: summarize_seeds([tail[level] for tail in tails]) for level in tails[0]},
-            "prediction_error": None if None in errors else summarize_seeds(errors),
+            "tail_ratio": {level: summarize_seeds(self.tails(level)) for level in self.scores[0].tail_ratio},
+            "prediction_error": summarize_seeds(self.over_seeds("prediction_error")) if self.has_advice else None,
             "unconverged": self.unconverged.as_json(),
         }
 
@@ -61,20 +68,10 @@ class SkippedRow:
 
 
 def summarize_seeds(values: Any) -> dict[str, Any]:
-    """Mean, standard deviation (over seeds, of the population) and the values; infinities as the string "inf"."""
+    """Return mean, standard deviation (over seeds, of the population; infinite if a value is) and the values."""
     array = np.asarray(values, float)
-    finite = bool(np.isfinite(array).all())
-    spread = float(array.std()) if finite else math.inf
-    return {
-        "mean": json_number(float(array.mean())),
-        "std": json_number(spread),
-        "per_seed": [json_number(float(value)) for value in array],
-    }
-
-
-def json_number(value: float) -> float | str:
-    """Return the number, or a string if it is not finite, which JSON cannot hold."""
-    return value if math.isfinite(value) else ("inf" if value > 0 else str(value))
+    spread = float(array.std()) if np.isfinite(array).all() else math.inf
+    return {"mean": float(array.mean()), "std": spread, "per_seed": array.tolist()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,15 +83,10 @@ class TradeOffPoint:
     average_cost: float
     competitive_ratio: float
 
-    def as_json(self) -> dict[str, Any]:
-        """The point in results.json."""
-        return dataclasses.asdict(self) | {"competitive_ratio": json_number(self.competitive_ratio)}
-
-
-def row_points(entries: dict[str, StudyRow], names: Sequence[str]) -> list[TradeOffPoint]:
-    """Entries as they are (first seed) as points of the trade-off."""
-    scores = {name: entries[name].scores[0] for name in names}
-    return [TradeOffPoint(name, "", score.average_cost, score.competitive_ratio) for name, score in scores.items()]
+    @classmethod
+    def of(cls, family: str, setting: str, score: DailyScore) -> "TradeOffPoint":
+        """Return the point of a score."""
+        return cls(family, setting, score.average_cost, score.competitive_ratio)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,10 +102,10 @@ class WorstDay:
 
     @classmethod
     def of(cls, name: str, rows: dict[str, StudyRow], contexts: Contexts, test: TestDays) -> "WorstDay":
-        """The day on which the row's ratio was largest."""
+        """Return the day on which the row's ratio was largest."""
         day = int(np.argmax(rows[name].scores[0].ratio))
         steps = contexts.steps_per_day
-        firsts = {row: rows[row].scores[0] for row in rows}
+        firsts = {name: row.scores[0] for name, row in rows.items()}
         return cls(
             row=name,
             day=day,
@@ -132,7 +124,7 @@ class StageTimer:
         self._started = time.perf_counter()
 
     def record(self, name: str) -> None:
-        """All since the lap before belongs to this part."""
+        """Count all time since the last call as this part's."""
         self.seconds[name] = time.perf_counter() - self._started - sum(self.seconds.values())
 
 
@@ -160,8 +152,8 @@ class StudyResults:
     problem: str = ""  # what is decided, in one paragraph for the report
 
     def as_json(self) -> dict[str, Any]:
-        """The content of results.json."""
-        return {
+        """Return the content of results.json; infinities are the string "inf"."""
+        shown = {
             "format": FORMAT,
             "study": self.study,
             "preset": self.preset,
@@ -172,30 +164,26 @@ class StudyResults:
             "test_days": self.test_days,
             "algorithms": {name: row.as_json() for name, row in self.rows.items()},
             "not_applicable": {name: entry.reason for name, entry in self.skipped.items()},
-            "trade_off": [point.as_json() for point in self.trade_off],
+            "trade_off": [dataclasses.asdict(point) for point in self.trade_off],
             **self.extra,
             "seconds": self.seconds,
         }
+        return as_json(shown)
 
 
 NETWORKS = ("LSTM", "MLP")  # which a quick run trains too little for their rows to mean anything
-
-
-HEADINGS = ("", "average cost", "competitive ratio", "p90", "p95", "p99", "p99.5", "prediction error")
+_LEVELS = ("p90", "p95", "p99", "p99.5")
+HEADINGS = ("", "average cost", "competitive ratio", *_LEVELS, "prediction error")
 
 
 def format_cells(row: StudyRow) -> tuple[str, ...]:
-    """One line: label, then figures in the order of `HEADINGS`."""
-    tails = [score.tail_ratio for score in row.scores]
-    errors = [score.prediction_error for score in row.scores]
-    error = "" if None in errors else format_spread(np.array(errors, float), 3)
-    levels = ("p90", "p95", "p99", "p99.5")
+    """Return one line: label, then figures in the order of `HEADINGS`."""
     return (
         row.unconverged.mark(row.label),
         format_spread(row.over_seeds("average_cost"), 3),
         format_spread(row.over_seeds("competitive_ratio"), 2),
-        *(format_number(float(np.mean([tail[level] for tail in tails])), 2) for level in levels),
-        error,
+        *(format_number(float(row.tails(level).mean()), 2) for level in _LEVELS),
+        format_spread(row.over_seeds("prediction_error"), 3) if row.has_advice else "",
     )
 
 
@@ -222,7 +210,7 @@ def is_unfinished(study: StudyResults, row: StudyRow) -> bool:
 
 
 def format_spread(values: np.ndarray, digits: int) -> str:
-    """Mean and standard deviation.
+    """Format mean and standard deviation.
 
     >>> format_spread(np.array([1.0, 2.0]), 2), format_spread(np.array([1.5]), 2)
     ('1.50 ± 0.50', '1.50')

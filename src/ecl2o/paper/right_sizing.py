@@ -13,14 +13,16 @@ costs more than the sum, replacing one kind by another less.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import pydantic
 from jaxtyping import Array, Float
 
 from ecl2o import theory
@@ -31,12 +33,17 @@ from ecl2o.data import Contexts, Days, Split, read_series, series_contexts
 from ecl2o.evaluation import TestDays
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.settings import Progress, ignore_progress
+from ecl2o.json_text import as_json
 from ecl2o.paper.case_study import (
     PAPER_MU,
     PAPER_TRUST,
     AbstractStudy,
     Job,
+    PositiveNumber,
     StudyAgent,
+    StudySettings,
+    TradeOffCase,
+    Trained,
     TunedAgents,
     expert_agents,
     network_agents,
@@ -45,7 +52,6 @@ from ecl2o.paper.case_study import (
 )
 from ecl2o.paper.networks import CalibratedTraining, NetworkTraining, StandaloneTraining, untrained_key
 from ecl2o.paper.results import StudyResults, StudyRow
-from ecl2o.paper.settings import RIGHT_SIZING, RightSizingSettings
 from ecl2o.problem import Box, ClusterCost, ConvexCost, Instance, Mahalanobis, Problem
 from ecl2o.running import rollout_days
 
@@ -75,9 +81,8 @@ FAST = RackKind("fast", capacity=5.0, standby=0.25, speed=3.0, idle=15.0, dynami
 class Cluster:
     """Kinds of racks and the prices that they are run under.
 
-    >>> cluster = Cluster()
-    >>> round(float(cluster.problem().m), 6), cluster.nominal_speed
-    (0.036, 37.0)
+    >>> round(float(Cluster().problem().m), 6)
+    0.036
     """
 
     kinds: tuple[RackKind, ...] = (EFFICIENT, STANDARD, FAST)
@@ -95,29 +100,15 @@ class Cluster:
             raise ValueError(f"migration must not be negative, got {self.migration}.")
 
     def of_kinds(self, figure: str) -> np.ndarray:
-        """One figure of every kind, e.g. `speed`."""
+        """Return one figure of every kind, e.g. `speed`."""
         return np.array([getattr(kind, figure) for kind in self.kinds])
 
-    @property
-    def nominal_speed(self) -> float:
-        """What the whole cluster serves with everything on, in krps."""
-        return float(self.of_kinds("speed") @ (self.of_kinds("capacity") + self.of_kinds("standby")))
-
     def problem(self) -> Problem:
-        """The decision problem: d actions (racks), contexts of one number (krps)."""
-        speed = self.of_kinds("speed")
-        cost = ClusterCost(
-            standby=self.of_kinds("standby"),
-            speed=speed,
-            idle=self.of_kinds("idle"),
-            dynamic=self.of_kinds("dynamic"),
-            losses=self.of_kinds("losses"),
-            energy_price=self.energy_price,
-            delay_price=self.delay_price,
-            overload_price=self.overload_price,
-            headroom=self.headroom,
-            softness=self.softness,
-        )
+        """Return the decision problem: d actions (racks), contexts of one number (krps)."""
+        by_kind = {name: self.of_kinds(name) for name in ("standby", "speed", "idle", "dynamic", "losses")}
+        prices = ("energy_price", "delay_price", "overload_price", "headroom", "softness")
+        cost = ClusterCost(**by_kind, **{name: getattr(self, name) for name in prices})
+        speed = by_kind["speed"]
         Q = np.diag(self.of_kinds("start_up")) + self.migration * np.outer(speed, speed)
         return Problem(
             ConvexCost(cost, strong_convexity=cost.strong_convexity),
@@ -125,24 +116,19 @@ class Cluster:
             Box(jnp.zeros(len(speed)), jnp.asarray(self.of_kinds("capacity"))),
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, for JSON."""
-        return dataclasses.asdict(self) | {"kinds": [dataclasses.asdict(kind) for kind in self.kinds]}
-
 
 # --- workloads
 
-_HOURS = 24
-_WEEKEND = 0.7
+_HOURS, _MEAN, _WEEKEND = 24, 10.0, 0.7  # krps on average, and the share of it at weekends
 _FIRST_HOUR = pd.Timestamp("2025-01-06")  # a Monday
 # What changes in the middle of the test days: more users, who are awake later, and more bursts.
 _REGIME_LEVEL, _REGIME_SHIFT, _REGIME_BURSTS = 1.2, 4, 2.0
 
 
 def make_synthetic_workload(
-    seed: int = 0, days: int = 150, mean: float = 10.0, regime_day: int | None = 120, split: Split = Split()
+    seed: int = 0, days: int = 150, regime_day: int | None = 120, split: Split = Split()
 ) -> Contexts:
-    """Hourly requests in krps with everything that makes right-sizing hard, the same for the same seed.
+    """Draw hourly requests in krps with everything that makes right-sizing hard, the same for the same seed.
 
     A daily shape with a main and a second peak, quiet weekends, a level that drifts (autoregressive in the logarithm), and
     bursts: about one every two days, 30 to 120 % of the level, that fade within hours. From `regime_day` on, 30 days into
@@ -152,61 +138,74 @@ def make_synthetic_workload(
     >>> make_synthetic_workload().values.shape
     (3600, 1)
     """
-    if not mean > 0:
-        raise ValueError(f"mean must be positive, got {mean}.")
     random = np.random.default_rng(seed)
     hour = np.arange(days * _HOURS)
     changed = np.zeros(hour.size, bool) if regime_day is None else hour >= regime_day * _HOURS
-    shape = _daily_shape(hour - _REGIME_SHIFT * changed) * np.where((hour // _HOURS) % 7 >= 5, _WEEKEND, 1.0)
-    level = np.exp(_autoregressive(random, hour.size, memory=0.98, deviation=0.12))
-    noise = np.exp(_autoregressive(random, hour.size, memory=0.5, deviation=0.05))
+    angle = 2 * np.pi * (hour - _REGIME_SHIFT * changed) / _HOURS
+    daily = (
+        1 - 0.55 * np.cos(angle - 0.6) - 0.2 * np.cos(2 * angle - 0.5)
+    )  # a peak in the afternoon, one in the evening
+    shape = daily * np.where((hour // _HOURS) % 7 >= 5, _WEEKEND, 1.0)
+    level = np.exp(_stationary(random, hour.size, memory=0.98, deviation=0.12))
+    noise = np.exp(_stationary(random, hour.size, memory=0.5, deviation=0.05))
     bursts = 1 + _bursts(random, changed)
-    workload = mean * shape * level * noise * bursts * np.where(changed, _REGIME_LEVEL, 1.0)
+    workload = _MEAN * shape * level * noise * bursts * np.where(changed, _REGIME_LEVEL, 1.0)
     return Contexts(workload[:, None], pd.date_range(_FIRST_HOUR, periods=hour.size, freq="h"), split=split)
 
 
-def _daily_shape(hour: np.ndarray) -> np.ndarray:
-    """Low at night, a peak in the afternoon and a smaller one in the evening; mean 1."""
-    angle = 2 * np.pi * hour / _HOURS
-    return 1 - 0.55 * np.cos(angle - 0.6) - 0.2 * np.cos(2 * angle - 0.5)
+def autoregress(shocks: Float[np.ndarray, " n"], memory: float) -> Float[np.ndarray, " n"]:
+    """Return the first-order process v_t = memory v_(t-1) + shock_t, from 0.
+
+    >>> autoregress(np.array([1.0, 0.0, 1.0]), 0.5)
+    array([1.  , 0.5 , 1.25])
+    """
+    return np.array(list(itertools.accumulate(shocks, lambda last, shock: memory * last + shock)))
 
 
-def _autoregressive(random: np.random.Generator, size: int, memory: float, deviation: float) -> np.ndarray:
-    """A stationary first-order process."""
+def _stationary(random: np.random.Generator, size: int, memory: float, deviation: float) -> np.ndarray:
     shocks = random.normal(0.0, deviation * np.sqrt(1 - memory**2), size)
     shocks[0] = random.normal(0.0, deviation)
-    values = np.empty(size)
-    last = 0.0
-    for t, shock in enumerate(shocks):
-        last = values[t] = memory * last + shock
-    return values
+    return autoregress(shocks, memory)
 
 
 def _bursts(random: np.random.Generator, changed: np.ndarray) -> np.ndarray:
-    """Sudden rises, as shares of the level, each fading by a factor of 0.6 an hour."""
+    """Draw sudden rises, as shares of the level, each fading by a factor of 0.6 an hour."""
     starts = random.random(changed.size) < np.where(changed, _REGIME_BURSTS, 1.0) / (2 * _HOURS)
-    heights = np.where(starts, random.uniform(0.3, 1.2, changed.size), 0.0)
-    rise = np.empty(changed.size)
-    last = 0.0
-    for t, height in enumerate(heights):
-        last = rise[t] = 0.6 * last + height
-    return rise
+    return autoregress(np.where(starts, random.uniform(0.3, 1.2, changed.size), 0.0), 0.6)
 
 
 def scale_workload(contexts: Contexts, peak: float) -> Contexts:
-    """A series of one non-negative number per step, in any unit, scaled so that the largest training value is `peak` krps."""
+    """Scale a series of one non-negative number per step so that the largest training value is `peak` krps."""
     if contexts.dim != 1:
         raise DataError(f"a workload is one number per step, but the series has {contexts.dim} columns; name one.")
     if (contexts.values < 0).any():
         where = int(np.argmax(contexts.values[:, 0] < 0))
-        raise DataError(
-            f"a workload must not be negative, but it is {contexts.values[where, 0]:g} at {contexts.time[where]}."
-        )
+        value, time = contexts.values[where, 0], contexts.time[where]
+        raise DataError(f"a workload must not be negative, but it is {value:g} at {time}.")
     return contexts.scale_to(peak)
 
 
-HISTORY_DAYS = 14  # what forecasters may remember
+RIGHT_SIZING = (
+    "Every hour a cluster sees its workload y in thousands of requests per second (the context) and chooses how many racks x of "
+    "each kind are on (the action), at once and not knowing the hours to come. The hour costs energy and delay, a convex function"
+    " of x with curvature at least m = {m:.3g}, and starting or stopping racks costs (x - previous x)' Q (x - previous x), with "
+    "curvatures between alpha = {alpha:.3g} and beta = {beta:.3g}. Costs are in dollars."
+)
 
+
+class RightSizingSettings(StudySettings):
+    """What `ecl2o reproduce --study right-sizing` does. The first seed is also the built-in workload's."""
+
+    full_steps: ClassVar[int] = 3000
+    workload: str | None = None  # a CSV or Parquet file of one number per step; None: the built-in one
+    time_column: str | None = None
+    column: str | None = None  # which number, where the file has several
+    peak: PositiveNumber = 25.0  # krps, what the largest training value of a file is scaled to
+    training_days: int = pydantic.Field(default=60, ge=2)
+    validation_days: int = pydantic.Field(default=30, ge=1)
+
+
+HISTORY_DAYS = 14  # what forecasters may remember
 SLACK = 0.05
 PROMISE = 2.5
 # What is chosen before the test: (trust, mu) of EC-L2O on the validation days, gamma of OBD and the step size of OGD.
@@ -218,7 +217,7 @@ TRUSTS, SLACKS = (0.1, 0.3, 1.0, 3.0, 10.0), (0.01, 0.02, 0.05, 0.1, 0.3)
 
 
 def read_workload(settings: RightSizingSettings) -> Contexts:
-    """The built-in workload, or that of a file."""
+    """Return the built-in workload, or that of a file."""
     split = Split(settings.training_days, settings.validation_days)
     if settings.workload is None:
         return make_synthetic_workload(settings.seed, split=split)
@@ -229,7 +228,7 @@ def read_workload(settings: RightSizingSettings) -> Contexts:
 
 @eqx.filter_jit
 def cheapest_actions(problem: Problem, contexts: Float[Array, "n q"]) -> Float[Array, "n d"]:
-    """For each context the action that minimises its hitting cost."""
+    """Return for each context the action that minimises its hitting cost."""
     return jax.vmap(lambda context: find_hitting_minimizer(problem, context))(contexts)
 
 
@@ -256,10 +255,10 @@ class RightSizing(AbstractStudy):
         self.test = TestDays.of(self.problem, starts[-2], days.days, days.history)
         self.validation = Days(np.asarray(starts[-1]), validation.days, validation.history)
         self.tuning = self._days_before_test(len(days.days))
-        self.network_scale = Scaling.of(jnp.asarray(self.contexts.training)), Scaling.of(starts)
+        self.scales = Scaling.of(jnp.asarray(self.contexts.training)), Scaling.of(starts)  # of contexts and actions
 
     def _days_before_test(self, most: int) -> Days:
-        """The last days before the test, for what is not trained: as many as are tested, so that programs are shared."""
+        """Return the last days before the test, for what is not trained: as many as are tested, to share programs."""
         contexts = self.contexts
         end = (contexts.split.training_days + contexts.split.validation_days) * self.hours
         count = min(most, (end - self.history_steps) // self.hours)
@@ -267,23 +266,18 @@ class RightSizing(AbstractStudy):
         days = contexts.values[start:end].reshape(count, self.hours, contexts.dim)
         return Days(np.asarray(self.test.x0), days, contexts.values[start - self.history_steps : start])
 
-    @property
-    def dim(self) -> int:
-        """The number of kinds."""
-        return len(self.cluster.kinds)
-
     @functools.cached_property
     def networks(self) -> NetworkTraining:
         """How the paper's network on (workload, racks) is trained, through Newton's solves."""
-        contexts, actions = self.network_scale
+        contexts, actions = self.scales
 
         def untrained(seed: int) -> MLP:
-            return MLP(self.dim, 1, key=untrained_key(seed), contexts=contexts, actions=actions)
+            return MLP(len(self.cluster.kinds), 1, key=untrained_key(seed), contexts=contexts, actions=actions)
 
         return NetworkTraining(untrained, self.problem, self.windows, self.settings.training_steps)
 
-    def cheapest(self, candidates: Mapping[Any, Sequence[AbstractAgent]], days: Days) -> Any:
-        """Which setting costs least on these days, on average over its agents."""
+    def choose_cheapest(self, candidates: Mapping[Any, Sequence[AbstractAgent]], days: Days) -> Any:
+        """Return the setting that costs least on these days, on average over its agents."""
 
         def cost(setting: Any) -> float:
             x0, contexts, history = (jnp.asarray(part) for part in days)
@@ -299,9 +293,9 @@ class RightSizing(AbstractStudy):
         alone = [StandaloneTraining(0.0, seed) for seed in seeds]
 
         def tuned(report: Callable) -> tuple[float, float]:
-            obd = self.cheapest({gamma: [OBD(gamma)] for gamma in GAMMAS}, self.tuning)
+            obd = self.choose_cheapest({gamma: [OBD(gamma)] for gamma in GAMMAS}, self.tuning)
             report(1, 2, 0.0)
-            ogd = self.cheapest({eta: [OGD(eta=eta)] for eta in STEP_SIZES}, self.tuning)
+            ogd = self.choose_cheapest({eta: [OGD(eta=eta)] for eta in STEP_SIZES}, self.tuning)
             report(2, 2, 0.0)
             return obd, ogd
 
@@ -311,29 +305,23 @@ class RightSizing(AbstractStudy):
             Job("PureML", lambda report: self.networks.train_alone(alone, report)),
         ]
 
-    def make_agents(self, trained: dict[str, Any]) -> dict[str, StudyAgent]:
+    def make_agents(self, trained: Trained) -> dict[str, StudyAgent]:
         gamma, eta = trained["OBD and OGD"]
         by_pair: dict[tuple[float, float], list[MLAROBD]] = {}
         for setting, agent in trained["EC-L2O"].items():
             by_pair.setdefault((setting.trust, setting.mu), []).append(agent)
         paper = by_pair.pop((PAPER_TRUST, PAPER_MU))
-        best = next(iter(by_pair)) if len(by_pair) == 1 else self.cheapest(by_pair, self.validation)
+        best = next(iter(by_pair)) if len(by_pair) == 1 else self.choose_cheapest(by_pair, self.validation)
         how = "chosen on the validation days" if len(by_pair) > 1 else "not chosen, since this is a quick run"
         tuned = TunedAgents(best[0], best[1], how, by_pair[best])
+        what_obd = (
+            "Moves until movement costs gamma times what the hour costs; gamma chosen on the days before the test."
+        )
+        what_ogd = "Steps down the gradient of the hour's cost; the step size chosen on the days before the test."
         return {
             **expert_agents(),
-            "obd": StudyAgent(
-                "OBD",
-                "Moves until movement costs gamma times what the hour costs; gamma chosen on the days before the test.",
-                {"gamma": gamma},
-                [OBD(gamma)],
-            ),
-            "ogd": StudyAgent(
-                "OGD",
-                "Steps down the gradient of the hour's cost; the step size chosen on the days before the test.",
-                {"eta": eta, "mode": "revealed", "steps": "constant"},
-                [OGD(eta=eta)],
-            ),
+            "obd": StudyAgent("OBD", what_obd, {"gamma": gamma}, [OBD(gamma)]),
+            "ogd": StudyAgent("OGD", what_ogd, {"eta": eta, "mode": "revealed", "steps": "constant"}, [OGD(eta=eta)]),
             "rhc": planner_agent(self.hours),
             **network_agents("MLP", list(trained["PureML"].values()), paper, tuned),
             "guarded": StudyAgent(
@@ -352,29 +340,22 @@ class RightSizing(AbstractStudy):
             ),
         }
 
-    def make_trade_off_cases(
-        self, trained: dict[str, Any], agents: dict[str, StudyAgent]
-    ) -> list[tuple[str, str, AbstractAgent]]:
+    def make_trade_off_cases(self, trained: Trained, agents: dict[str, StudyAgent]) -> list[TradeOffCase]:
         advisor, tuned = agents["pure-ml"].agents[0], agents["ec-l2o-tuned"].agents[0]
         assert isinstance(advisor, PureML)
-        cases: list[tuple[str, str, AbstractAgent]] = [
-            ("mla-robd", f"trust {trust:g}", MLAROBD(advisor.advisor, trust)) for trust in TRUSTS
+        return [
+            *(("mla-robd", f"trust {trust:g}", MLAROBD(advisor.advisor, trust)) for trust in TRUSTS),
+            *(("guarded", f"slack {slack:g}", Guarded(tuned, slack=slack)) for slack in SLACKS),
         ]
-        cases += [("guarded", f"slack {slack:g}", Guarded(tuned, slack=slack)) for slack in SLACKS]
-        return cases
 
-    def measure(
-        self, trained: dict[str, Any], agents: dict[str, StudyAgent], rows: dict[str, StudyRow]
-    ) -> dict[str, Any]:
+    def measure(self, trained: Trained, agents: dict[str, StudyAgent], rows: dict[str, StudyRow]) -> dict[str, Any]:
         expert_ratios = [score.runs.details["expert_ratio"][:, -1] for score in rows["guarded"].scores]
+        bound = float(theory.robd_ratio(self.problem.m, self.problem.alpha, self.problem.beta))
         return {
-            "cluster": self.cluster.as_dict(),
+            "cluster": as_json(dataclasses.asdict(self.cluster)),
             "solves": {name: self._summarize_solves(row) for name, row in rows.items()},
             "promises": {  # what was promised for every day, and the largest that occurred
-                "r-obd": {
-                    "bound": float(theory.robd_ratio(self.problem.m, self.problem.alpha, self.problem.beta)),
-                    "largest": rows["r-obd"].scores[0].competitive_ratio,
-                },
+                "r-obd": {"bound": bound, "largest": rows["r-obd"].scores[0].competitive_ratio},
                 "guarded": {"bound": 1 + SLACK, "largest": float(jnp.max(jnp.stack(expert_ratios)))},
             },
         }
@@ -382,7 +363,7 @@ class RightSizing(AbstractStudy):
     def _summarize_solves(self, row: StudyRow) -> dict[str, float]:
         """Return the shares of steps with an active bound and of steps that did not converge, over all seeds."""
         actions = jnp.stack([score.runs.actions for score in row.scores])
-        lower, upper = self.problem.actions.bounds(self.dim, actions.dtype)
+        lower, upper = self.problem.actions.bounds(len(self.cluster.kinds), actions.dtype)
         return {
             "bound_active": float(jnp.mean(jnp.any((actions <= lower) | (actions >= upper), axis=-1))),
             "unconverged": float(row.unconverged.steps / row.unconverged.of),

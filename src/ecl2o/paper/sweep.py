@@ -1,11 +1,11 @@
-"""The whole trade-off as one job: a grid of settings and seeds, trained under `vmap` in tasks, scored on the same days.
+"""The whole trade-off as one job: a grid of settings and seeds, trained under `vmap` in pieces, scored on the same days.
 
-A task is a function of arrays and settings that returns plain records, so it can run in a thread here, in another process or
-on another machine: `run_sweep` takes what executes tasks. Which settings share a task does not depend on the executor, and so
-neither do the figures.
+A piece is a function of arrays and settings that returns plain records, so it can run in a thread here, in another process or
+on another machine. Which settings share a piece does not depend on where it runs, and so neither do the figures.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,24 +17,19 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ecl2o import theory
-from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Competitive, Periodic, Switch
-from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge
+from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Competitive, Switch
+from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, metrics, score_agents, score_runs
 from ecl2o.exceptions import ChunkFailedError
-from ecl2o.fitting.settings import Progress, check_alpha, ignore_progress
+from ecl2o.fitting.settings import Progress, check_alpha, ignore_progress, with_renewal
 from ecl2o.fleet.cluster import run_pieces
+from ecl2o.learning.fit import TrainingProgress
 from ecl2o.learning.losses import CostScale
 from ecl2o.offline import oracle
-from ecl2o.paper.case_study import Job, run_jobs
+from ecl2o.paper.case_study import TWO_STAGE_TRUST, Job, run_jobs
 from ecl2o.paper.frontier import describe_source
-from ecl2o.paper.networks import (
-    CalibratedTraining,
-    NetworkTraining,
-    StandaloneTraining,
-    TrainingProgress,
-    untrained_key,
-)
+from ecl2o.paper.networks import CalibratedTraining, NetworkTraining, StandaloneTraining
 from ecl2o.paper.pareto import SweepRecord, average_over_seeds, summarize_sweep
 from ecl2o.paper.sweep_grid import Grid, Network, Setting
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
@@ -44,10 +39,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+FORMAT = 1
 MOST_RUNS = 25  # trained together: what more remember fits no cache, and a piece is what a lost worker must do again
-LEARNING_RATES = {"lstm": 3e-3, "mlp": 2e-2}  # chosen on Riverside's validation month, docs/choices.md
-TWO_STAGE_TRUST = 0.3
-_KINDS = {"lstm": LSTM, "mlp": MLP}
 _SCALES: dict[str, CostScale] = {"raw": 1.0, "oracle": "oracle", "window": "instance"}
 _SHARES = {"zero": 0.0, "half": 0.5, "mean": 1.0}
 
@@ -67,14 +60,12 @@ class SweepData(eqx.Module):
 
     @classmethod
     def of(cls, contexts: Contexts, alpha: float = 10.0, steps: int = 4000) -> "SweepData":
-        """The study's own problem and split of days."""
+        """Return the study's own problem and split of days."""
         check_alpha(alpha)
         problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha, dim=contexts.dim))
         known = contexts.split.training_days * contexts.steps_per_day
-        validation, test = (
-            contexts.validation_days(known),
-            contexts.test_days(known + contexts.split.validation_days * contexts.steps_per_day),
-        )
+        validation = contexts.validation_days(known)
+        test = contexts.test_days(known + contexts.split.validation_days * contexts.steps_per_day)
         return cls(
             problem,
             contexts.training_windows(),
@@ -86,68 +77,64 @@ class SweepData(eqx.Module):
         )
 
     def training(self, network: Network) -> NetworkTraining:
-        """How networks are trained."""
-        dim, context_dim = self.windows.x0.shape[-1], self.windows.contexts.shape[-1]
-
-        def untrained(seed: int) -> AbstractAgent:
-            return _KINDS[network](dim, context_dim, key=untrained_key(seed))
-
-        return NetworkTraining(untrained, self.problem, self.windows, self.steps, LEARNING_RATES[network])
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepTask:
-    """A named piece of work: `work(*arguments, report)`, a function of a module, so that it can be sent anywhere."""
-
-    name: str
-    work: Callable[..., Any]
-    arguments: tuple[Any, ...]
-
-    def __call__(self, report: TrainingProgress = lambda step, steps, loss: None) -> Any:
-        return self.work(*self.arguments, report)
-
-
-# Executes pieces, in any order, and gives back what they found, in theirs.
-Execute = Callable[[Sequence[SweepTask], Progress], list[Any]]
-
-
-def run_in_threads(pieces: Sequence[SweepTask], progress: Progress) -> list[Any]:
-    """Two at a time, in this process."""
-    found = run_jobs([Job(piece.name, piece) for piece in pieces], progress)
-    return [found[piece.name] for piece in pieces]
+        """Return how networks are trained."""
+        return NetworkTraining.of_kind(network, self.problem, self.windows, self.steps)
 
 
 def run_sweep(
-    data: SweepData, grid: Grid, progress: Progress = ignore_progress, execute: Execute = run_in_threads
+    data: SweepData, grid: Grid = Grid(), client: "Client | None" = None, progress: Progress = ignore_progress
 ) -> list[SweepRecord]:
-    """One record for each setting and seed: the setting, and its figures on the validation and on the test days.
+    """Return one record for each setting and seed of the grid, the same to the last bit wherever pieces run.
 
     First PureML, whose networks advise the two-stage rows and whose mean error is what rho_bar is measured in; then the rest.
+
+    Args:
+        data: The days of a study, `SweepData.of(contexts)`.
+        grid: What is tried.
+        client: Of a Dask cluster; None: two threads of this process.
+        progress: Called with stage, done and total.
     """
-    alone: dict[Network, list[SweepTask]] = {
-        network: _make_tasks(data, train_alone, network, tuple(grid.alone(network)), grid) for network in grid.networks
+    alone: dict[Network, list[Job]] = {
+        network: _make_jobs(data, train_alone, network, tuple(grid.alone(network)), grid) for network in grid.networks
     }
-    found = iter(execute([piece for pieces in alone.values() for piece in pieces], progress))
+    found = iter(_execute([job for jobs in alone.values() for job in jobs], client, progress))
     records: list[SweepRecord] = []
-    later: list[SweepTask] = [SweepTask("guarded and R-OBD", score_experts, (data, tuple(grid.guarded())))]
-    for network, pieces in alone.items():
-        scored = [next(found) for _ in pieces]
-        records += [record for group, _ in scored for record in group]
-        advisors = {seed: advisor for _, group in scored for seed, advisor in group.items()}
-        later.append(
-            SweepTask(f"{network}, two stages", score_two_stage, (data, tuple(grid.two_stage(network)), advisors))
-        )
-        error = _measure_mean_error(data, advisors)
-        later += _make_tasks(data, train_calibrated, network, tuple(grid.calibrated(network)), grid, error)
-    for group in execute(later, progress):
-        records += group
-    return records
+    later = [Job("guarded and R-OBD", functools.partial(score_experts, data, tuple(grid.guarded())))]
+    for network, jobs in alone.items():
+        advisors: dict[int, AbstractAgent] = {}
+        for group, trained in itertools.islice(found, len(jobs)):
+            records += group
+            advisors |= trained
+        two_stage = functools.partial(score_two_stage, data, tuple(grid.two_stage(network)), advisors)
+        later.append(Job(f"{network}, two stages", two_stage))
+        # The unit of rho_bar: the mean prediction error of the two-stage rule on the training windows.
+        rules = [MLAROBD(advisor, TWO_STAGE_TRUST) for advisor in advisors.values()]
+        error = float(np.mean([measure_two_stage_error(rule, data.problem, data.windows) for rule in rules]))
+        later += _make_jobs(data, train_calibrated, network, tuple(grid.calibrated(network)), grid, error)
+    return records + [record for group in _execute(later, client, progress) for record in group]
 
 
-def _make_tasks(
+def _execute(jobs: Sequence[Job], client: "Client | None", progress: Progress) -> list[Any]:
+    """Run jobs here or on a cluster, in any order, and return what they found, in theirs."""
+    if client is None:
+        return list(run_jobs(jobs, progress).values())
+    found: list[Any] = [None] * len(jobs)
+    for done, (place, result) in enumerate(run_pieces(_run_silently, [(job,) for job in jobs], client), start=1):
+        if isinstance(result, ChunkFailedError):
+            raise ValueError(f"{jobs[place].name} could not be done by the cluster: {result}")
+        found[place] = result
+        progress("pieces of the sweep", done, len(jobs))
+    return found
+
+
+def _run_silently(job: Job) -> Any:
+    return job.work(lambda step, steps, loss: None)
+
+
+def _make_jobs(
     data: SweepData, work: Callable, network: Network, settings: tuple[Setting, ...], grid: Grid, *more: Any
-) -> list[SweepTask]:
-    """The cases of some settings, cut into pieces of nearly the same size."""
+) -> list[Job]:
+    """Cut the cases of some settings into pieces of nearly the same size."""
     cases: list[Case] = list(itertools.product(settings, grid.seeds))
     count = -(-len(cases) // MOST_RUNS)
     if count == 1 and len(cases) > 8:
@@ -155,7 +142,7 @@ def _make_tasks(
     parts = [tuple(cases[start::count]) for start in range(count)]
     family = settings[0].family if settings else ""
     return [
-        SweepTask(f"{network}, {family} {number} of {count}", work, (data, network, part, *more))
+        Job(f"{network}, {family} {number} of {count}", functools.partial(work, data, network, part, *more))
         for number, part in enumerate(parts, start=1)
     ]
 
@@ -163,7 +150,7 @@ def _make_tasks(
 def train_alone(
     data: SweepData, network: Network, cases: tuple[Case, ...], report: TrainingProgress
 ) -> tuple[list[SweepRecord], dict[int, AbstractAgent]]:
-    """PureML: the records, and the advisors of kappa = 0 by seed."""
+    """Train and score PureML: return the records, and the advisors of kappa = 0 by seed."""
     keys = [StandaloneTraining(_require(setting.kappa), seed) for setting, seed in cases]
     agents = data.training(network).train_alone(keys, report)
     advisors = {key.seed: agents[key].advisor for key in keys if key.kappa == 0}
@@ -173,7 +160,7 @@ def train_alone(
 def train_calibrated(
     data: SweepData, network: Network, cases: tuple[Case, ...], error: float, report: TrainingProgress
 ) -> list[SweepRecord]:
-    """EC-L2O."""
+    """Train and score EC-L2O."""
     keys = []
     for setting, seed in cases:
         rho_bar = _SHARES[setting.rho_bar or "zero"] * error
@@ -181,32 +168,24 @@ def train_calibrated(
         keys.append(CalibratedTraining(_require(setting.trust), _require(setting.mu), seed, rho_bar, scale))
     agents = data.training(network).train_calibrated(keys, report)
     records = _score_records(data, cases, [agents[key] for key in keys])
-    return [
-        dataclasses.replace(record, figures={**record.figures, "rho_bar": key.rho_bar})
-        for record, key in zip(records, keys, strict=True)
-    ]
+    for record, key in zip(records, keys, strict=True):
+        record.figures["rho_bar"] = key.rho_bar
+    return records
 
 
 def score_two_stage(
     data: SweepData, settings: tuple[Setting, ...], advisors: dict[int, AbstractAgent], report: TrainingProgress
 ) -> list[SweepRecord]:
-    """MLA-ROBD and Switch on advisors that were trained alone."""
-    records = []
-    for family in ("mla-robd", "switch"):
-        cases = [(setting, seed) for setting in settings if setting.family == family for seed in advisors]
-        if cases:
-            records += _score_records(data, cases, [_two_stage(setting, advisors[seed]) for setting, seed in cases])
-    return records
-
-
-def _two_stage(setting: Setting, advisor: AbstractAgent) -> AbstractAgent:
-    if setting.family == "switch":
-        return Switch(advisor, gamma=_require(setting.gamma))
-    return MLAROBD(advisor, _require(setting.trust))
+    """Score MLA-ROBD and Switch on advisors that were trained alone."""
+    trusts = [(setting, seed) for setting in settings if setting.family == "mla-robd" for seed in advisors]
+    gammas = [(setting, seed) for setting in settings if setting.family == "switch" for seed in advisors]
+    calibrated = [MLAROBD(advisors[seed], _require(setting.trust)) for setting, seed in trusts]
+    switches = [Switch(advisors[seed], gamma=_require(setting.gamma)) for setting, seed in gammas]
+    return _score_records(data, trusts, calibrated) + _score_records(data, gammas, switches)
 
 
 def score_experts(data: SweepData, settings: tuple[Setting, ...], report: TrainingProgress) -> list[SweepRecord]:
-    """R-OBD, and the regression behind promises; ratios that cannot be promised are left out."""
+    """Score R-OBD, and the regression behind promises; ratios that cannot be promised are left out."""
     records = _score_records(data, [(Setting("r-obd"), 0)], [ROBD()])
     per_day = data.test.days.shape[1]
     for period, group in itertools.groupby(settings, key=lambda setting: setting.period or 0):
@@ -215,17 +194,13 @@ def score_experts(data: SweepData, settings: tuple[Setting, ...], report: Traini
         for setting in group:
             ratio = _require(setting.ratio)
             if ratio > smallest:
-                records.append(_score_stream(data, setting, _guard_ridge(ratio, horizon, per_day)))
+                guard = Competitive(OnlineRidge(per_day), ratio, horizon=horizon)
+                records.append(_score_stream(data, setting, with_renewal(guard, horizon)))
     return records
 
 
-def _guard_ridge(ratio: float, horizon: int | None, per_day: int) -> AbstractAgent:
-    guard = Competitive(OnlineRidge(per_day), ratio, horizon=horizon)
-    return guard if horizon is None else Periodic(guard, horizon)
-
-
 def _score_stream(data: SweepData, setting: Setting, agent: AbstractAgent) -> SweepRecord:
-    """A record of what runs on over midnight, having seen all that went before."""
+    """Return the record of an agent that has seen all earlier days and runs on over midnight."""
     scores = [
         score_runs(*stream_days(agent, data.problem, days.x0, days.days, past), days)
         for days, past in ((data.validation, data.seen_before_validation), (data.test, data.seen_before_test))
@@ -234,6 +209,8 @@ def _score_stream(data: SweepData, setting: Setting, agent: AbstractAgent) -> Sw
 
 
 def _score_records(data: SweepData, cases: Sequence[Case], agents: Sequence[AbstractAgent]) -> list[SweepRecord]:
+    if not cases:
+        return []
     scored = (score_agents(agents, data.validation), score_agents(agents, data.test))
     return [_make_record(setting, seed, *scores) for (setting, seed), *scores in zip(cases, *scored, strict=True)]
 
@@ -251,21 +228,9 @@ def _make_record(setting: Setting, seed: int, validation: DailyScore, test: Dail
     return SweepRecord(setting, seed, figures)
 
 
-def _measure_mean_error(data: SweepData, advisors: dict[int, AbstractAgent]) -> float:
-    """The mean prediction error of the two-stage rule on the training windows, over seeds: the unit of rho_bar."""
-    return float(
-        np.mean(
-            [
-                measure_two_stage_error(MLAROBD(a, TWO_STAGE_TRUST), data.problem, data.windows)
-                for a in advisors.values()
-            ]
-        )
-    )
-
-
 @eqx.filter_jit
 def measure_two_stage_error(agent: MLAROBD, problem: Problem, windows: Instance) -> Float[Array, ""]:
-    """The mean over windows of rho along the calibrated roll-out; windows whose optimum is free are left out."""
+    """Return the mean over windows of rho along the calibrated roll-out, without windows whose optimum is free."""
     best = jax.vmap(lambda window: oracle(problem, window))(windows)
     played = rollout_batch(agent, problem, windows)
     assert played.advice is not None
@@ -278,13 +243,10 @@ def _require(value: float | None) -> float:
     return value
 
 
-FORMAT = 1
-
-
 def summarize_results(
     records: Sequence[SweepRecord], grid: Grid, contexts: Contexts, alpha: float, steps: int
 ) -> dict[str, Any]:
-    """Where the contexts come from, what was tried, the fronts, and what the validation days choose."""
+    """Return where the contexts come from, what was tried, the fronts, and what the validation days choose."""
     return {
         "format": FORMAT,
         "study": "sweep",
@@ -294,36 +256,3 @@ def summarize_results(
         "training_steps": steps,
         **summarize_sweep(average_over_seeds(records), grid.networks, float(theory.robd_ratio(1.0, alpha, alpha))),
     }
-
-
-def run_sweep_on(
-    study: SweepData, grid: Grid = Grid(), client: "Client | None" = None, progress: Progress = ignore_progress
-) -> list[SweepRecord]:
-    """One record for each setting and seed of the grid, the same to the last bit on any executor.
-
-    Args:
-        study: the days of a study, `SweepData.of(contexts)`.
-        grid: what is tried.
-        client: of a Dask cluster; None: two threads of this process.
-        progress: called with stage, done and total.
-    """
-    return run_sweep(study, grid, progress, run_in_threads if client is None else run_on_cluster(client))
-
-
-def run_on_cluster(client: "Client") -> Execute:
-    """Return a function that executes the tasks of a sweep on a Dask cluster."""
-
-    def execute(pieces: Sequence[SweepTask], progress: Progress) -> list[Any]:
-        found: list[Any] = [None] * len(pieces)
-        for done, (place, result) in enumerate(run_pieces(_run, [(piece,) for piece in pieces], client), start=1):
-            if isinstance(result, ChunkFailedError):
-                raise ValueError(f"{pieces[place].name} could not be done by the cluster: {result}")
-            found[place] = result
-            progress("pieces of the sweep", done, len(pieces))
-        return found
-
-    return execute
-
-
-def _run(piece: SweepTask) -> Any:
-    return piece()

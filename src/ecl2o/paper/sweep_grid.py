@@ -4,12 +4,11 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 Network = Literal["lstm", "mlp"]
-RhoBar = Literal[
-    "zero", "half", "mean"
-]  # of the mean prediction error of the two-stage advisor on the training windows
+# Of the mean prediction error of the two-stage advisor on the training windows.
+RhoBar = Literal["zero", "half", "mean"]
 ScaleName = Literal["raw", "oracle", "window"]
 LONGEST_PERIOD = 3650  # days of a period, over which the allowances of a promise are laid out step by step
 
@@ -47,14 +46,10 @@ class Setting:
     ratio: float | None = None
     period: int | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """What the setting says, and nothing else."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
-
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The values of each axis. The defaults are the paper's trade-off (its Figure 5c); `everything_open` has more.
+    """The values of each axis. The defaults are the paper's trade-off (its Figure 5c).
 
     EC-L2O: `trusts` x `mus` x `rho_bars` x `cost_scales`. PureML: `kappas`. Two stages: `two_stage_trusts`. Switch: `gammas`. The
     guard around the regression: `ratios` x `periods`. Each network, and each of the seeds.
@@ -87,8 +82,9 @@ class Grid:
             raise ValueError(f"kappas must have 0: its networks advise the two-stage rows, got {self.kappas}.")
 
     def calibrated(self, network: Network) -> Iterator[Setting]:
-        """EC-L2O's settings, without those that say the same: at mu = 0 there is no error for rho_bar, and Adam does not see a
-        constant factor on the whole loss, so that a raw cost is the oracle-scaled one.
+        """Yield EC-L2O's settings, without those that say the same.
+
+        At mu = 0 there is no error for rho_bar, and Adam ignores a constant factor: raw and oracle-scaled costs agree.
         """
         seen = set()
         for trust, mu, rho_bar, scale in itertools.product(self.trusts, self.mus, self.rho_bars, self.cost_scales):
@@ -98,25 +94,15 @@ class Grid:
                 yield Setting("ec-l2o", network, trust, mu, rho_bar, scale)
 
     def alone(self, network: Network) -> Iterator[Setting]:
-        """PureML's."""
+        """Return PureML's settings."""
         return (Setting("pure-ml", network, kappa=kappa) for kappa in self.kappas)
 
     def two_stage(self, network: Network) -> Iterator[Setting]:
-        """What is made of PureML-0's advice afterwards."""
+        """Yield what is made of PureML-0's advice afterwards."""
         yield from (Setting("mla-robd", network, trust) for trust in self.two_stage_trusts)
         yield from (Setting("switch", network, gamma=gamma) for gamma in self.gammas)
 
     def guarded(self) -> Iterator[Setting]:
-        """The regression behind a promise."""
-        return (
-            Setting("guarded", ratio=ratio, period=period)
-            for period, ratio in itertools.product(self.periods, self.ratios)
-        )
-
-    def everything_open(self) -> "Grid":
-        """The same with all that the paper's text leaves open: three thresholds rho_bar, three scales of the cost."""
-        return dataclasses.replace(self, rho_bars=("zero", "half", "mean"), cost_scales=("raw", "oracle", "window"))
-
-    def with_axes(self, **axes: Any) -> "Grid":
-        """The same with other values on some axes."""
-        return dataclasses.replace(self, **axes)
+        """Return the settings of the regression behind a promise."""
+        pairs = itertools.product(self.periods, self.ratios)
+        return (Setting("guarded", ratio=ratio, period=period) for period, ratio in pairs)

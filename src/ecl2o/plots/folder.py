@@ -18,14 +18,12 @@ from ecl2o.plots.style import REPORT_FORMATS
 RESULTS, PAGE, CONFIG, FIGURES, POLICIES = "results.json", "report.html", "config.toml", "figures", "policies"
 TABLE = "sweep.parquet"
 _SUFFIXES = {FIGURES: {f".{kind}" for kind in REPORT_FORMATS}, POLICIES: {".ecl2o"}}
-
-
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what only writing, or reading, can fail by
 
 
 @contextlib.contextmanager
 def atomic_folder(path: Path, option: str = "--out") -> Iterator[Path]:
-    """A temporary folder that takes the place of `path` when the block ends well, and vanishes when it does not.
+    """Yield a temporary folder that replaces `path` when the block ends well, and vanishes when it does not.
 
     Raises `ValueError`, before and after the block, if the folder holds anything but a report of ours.
     `option` is what chooses the path.
@@ -64,16 +62,16 @@ def check_replaceable(path: Path, option: str = "--out") -> None:
     """Refuse a path that exists and is neither an empty folder nor a report of ours and nothing else."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise ValueError(f"{path} is not a folder; choose another one with {option}.")
-    stranger = _find_foreign(path) if path.exists() else None
-    if stranger is not None:
+    foreign = _find_foreign(path) if path.exists() else None
+    if foreign is not None:
+        found = foreign.relative_to(path)
         raise ValueError(
-            f"{path} holds {stranger.relative_to(path)}, which no report of ours has, and is not overwritten; choose another "
-            f"folder with {option}, or move that away."
+            f"{path} holds {found}, which is not of a report, and is not overwritten; choose another {option}."
         )
 
 
 def _find_foreign(folder: Path) -> Path | None:
-    """Something in a folder that this program did not put there."""
+    """Return something in a folder that this program did not put there."""
     for entry in sorted(folder.iterdir()):
         if entry.name in (RESULTS, PAGE, CONFIG, TABLE) and entry.is_file() and not entry.is_symlink():
             continue
@@ -95,7 +93,7 @@ def _is_ours(results: Path) -> bool:
 
 
 def write_results(folder: Path, results: dict[str, Any], figures: dict[str, Figure]) -> None:
-    """Figures by name, in every format, and results.json, into an empty folder."""
+    """Write figures by name, in every format, and results.json into an empty folder."""
     (folder / FIGURES).mkdir()
     for name, figure in figures.items():
         for kind in REPORT_FORMATS:

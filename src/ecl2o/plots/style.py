@@ -1,13 +1,14 @@
-"""One look for all figures: readable in print, in grey and by colour-blind people.
+"""One look for all figures, readable in print, in grey and by colour-blind people, and for report.html, light and dark.
 
 Colours are those of Okabe and Ito (without their yellow, which is too light on white) and three of Paul Tol's; no two rows differ
 by colour alone, each has a marker and a dash pattern too. A row looks the same in every figure.
-
-The look of report.html, light and dark; figures keep their white ground.
 """
 
+import base64
 import contextlib
 import dataclasses
+import datetime
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib import dates
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 BLACK, GREY, LIGHT = "#000000", "#767676", "#d9d9d9"
 ORANGE, SKY, GREEN, BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
 VERMILLION, PURPLE = "#D55E00", "#CC79A7"
 INDIGO, WINE, OLIVE = "#332288", "#882255", "#999933"
 
-WIDTH = 7.2  # inches: a page's text
 FORMATS = ("png", "svg", "pdf")  # of a figure file
 REPORT_FORMATS = ("png", "svg")  # of a folder
 _DPI = 200
@@ -52,14 +54,15 @@ _LOOKS = {
     "guarded": Look(OLIVE, ">", (0, (2, 1))),
 }
 # For rows of other names, by their place among those.
-_OTHERS = tuple(
-    Look(color, marker, dash)
-    for color, marker, dash in zip(
-        (GREY, GREEN, PURPLE, WINE, SKY, INDIGO, VERMILLION, ORANGE),
-        ("d", "p", "1", "2", "3", "4", "8", "H"),
-        ((0, (1, 1)), (0, (4, 2)), (0, (2, 2)), (0, (6, 1)), (0, (3, 3)), (0, (5, 1, 1, 1)), (0, (1, 3)), (0, (7, 3))),
-        strict=True,
-    )
+_OTHERS = (
+    Look(GREY, "d", (0, (1, 1))),
+    Look(GREEN, "p", (0, (4, 2))),
+    Look(PURPLE, "1", (0, (2, 2))),
+    Look(WINE, "2", (0, (6, 1))),
+    Look(SKY, "3", (0, (3, 3))),
+    Look(INDIGO, "4", (0, (5, 1, 1, 1))),
+    Look(VERMILLION, "8", (0, (1, 3))),
+    Look(ORANGE, "H", (0, (7, 3))),
 )
 
 _SETTINGS: dict[Any, Any] = {
@@ -88,29 +91,43 @@ _SETTINGS: dict[Any, Any] = {
 
 @contextlib.contextmanager
 def apply_style() -> Iterator[None]:
-    """Matplotlib set up for our figures, and as it was afterwards."""
+    """Set matplotlib up for our figures, within a `with` block or a function that this decorates."""
     with matplotlib.rc_context(_SETTINGS):
         yield
 
 
-def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure of the given size in inches, free of global state; legends go outside the axes."""
-    return Figure(figsize=(width, height), layout="constrained")
+def new_figure(height: float) -> Figure:
+    """Return an empty figure of a page's width and this height in inches, free of global state."""
+    return Figure(figsize=(7.2, height), layout="constrained")
 
 
 def row_looks(names: Sequence[str]) -> dict[str, Look]:
-    """How to draw each of these rows.
+    """Return how to draw each of these rows.
 
     >>> row_looks(["r-obd"])["r-obd"].marker
     's'
     """
-    others = [name for name in names if name not in _LOOKS]
-    spare = {name: _OTHERS[place % len(_OTHERS)] for place, name in enumerate(others)}
-    return {name: _LOOKS.get(name) or spare[name] for name in names}
+    spare = itertools.cycle(_OTHERS)
+    return {name: _LOOKS.get(name) or next(spare) for name in names}
+
+
+def label_log_axis(axis, ticks: Sequence[float | int] | None = None) -> None:
+    """Write plain numbers on a logarithmic axis, at those of the given ticks that are in view."""
+    if ticks is not None:
+        low, high = axis.get_view_interval()
+        axis.set_ticks([tick for tick in ticks if low <= tick <= high])
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def label_days(axes, interval: int = 1) -> None:
+    """Write the date at every midnight of an axis of times, or at every `interval`-th."""
+    axes.xaxis.set_major_locator(dates.DayLocator(interval=interval))
+    axes.xaxis.set_major_formatter(dates.DateFormatter("%d %b"))
 
 
 def line_style(look: Look) -> dict[str, Any]:
-    """Keyword arguments of a line."""
+    """Return the keyword arguments of a line."""
     return {"color": look.color, "linestyle": look.dash}
 
 
@@ -208,6 +225,20 @@ def html_page(title: str, parts: Sequence[str]) -> str:
         + "\n".join(parts)
         + "\n</main>\n</body>\n</html>\n"
     )
+
+
+def html_figure(svg: bytes, title: str, caption: str, name: str = "figure") -> str:
+    """Return a figure that the page holds itself; `caption` is HTML, `name` its anchor."""
+    data = base64.b64encode(svg).decode("ascii")
+    return (
+        f'<figure id="{name}">\n<img src="data:image/svg+xml;base64,{data}" alt="{escape(title)}">\n'
+        f"<figcaption>{caption}</figcaption>\n</figure>"
+    )
+
+
+def html_date() -> str:
+    """Return a paragraph that says when the page was made."""
+    return f"<p>Made on {escape(datetime.datetime.now().astimezone().strftime('%Y-%m-%d %H:%M %Z'))}.</p>"
 
 
 def html_section(title: str, content: str) -> str:
