@@ -1,5 +1,6 @@
 """An API reference needs every argument of every public function and class by name, and its defaults as they are."""
 
+import enum
 import importlib
 import inspect
 import json
@@ -31,6 +32,8 @@ def public_names() -> dict[str, Callable]:
 
 
 def arguments(value: Callable) -> list[str]:
+    if isinstance(value, enum.EnumMeta):  # its members are documented, and it takes no arguments of its own
+        return []
     try:
         given = inspect.signature(value).parameters.values()
     except ValueError:  # of an exception

@@ -254,6 +254,9 @@ def child_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
 def walk_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
     """Yield the agent and every agent inside it, however deep, the outermost first.
 
+    Args:
+        agent: The outermost agent.
+
     >>> import ecl2o as ec
     >>> [type(found).__name__ for found in walk_agents(ec.Guarded(ec.PureML(ec.Greedy())))]
     ['Guarded', 'PureML', 'Greedy', 'ROBD']

@@ -42,7 +42,12 @@ Gains = tuple[Float[Array, "d d"], Float[Array, "d d"]]  # Z^{-1} A on the centr
 
 
 class Calibration(eqx.Module):
-    """The weights of R_lambda, and its gains if one linear map serves every step, else None."""
+    """R_lambda, prepared once per run.
+
+    Args:
+        weights: lambda.
+        gains: The linear map of every step; None if the steps differ.
+    """
 
     weights: Weights
     gains: Gains | None

@@ -38,6 +38,9 @@ def citation(agent: AbstractAgent) -> str:
 
     Your own agents, and agents without another source, cite the paper that this library follows.
 
+    Args:
+        agent: Your own agent or one of the library.
+
     >>> from ecl2o.agents import ROBD
     >>> print(citation(ROBD()).splitlines()[0])
     @inproceedings{goel2019beyond,

@@ -155,7 +155,12 @@ def score_days(
 
 
 def score_agents(agents: Sequence[AbstractAgent], test_days: TestDays) -> list[DailyScore]:
-    """Score agents that differ in their arrays only, all in one program; none of them may look ahead."""
+    """Score agents that differ in their arrays only, all in one program.
+
+    Args:
+        agents: Agents without a lookahead.
+        test_days: The days of all of them.
+    """
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *agents)
     together = jax.device_get(_all_days(stacked, test_days))  # on the host, where slicing is free
     apart = (jax.tree.map(lambda leaf, i=i: to_device(leaf[i]), together) for i in range(len(agents)))
@@ -169,13 +174,25 @@ def _all_days(agents: AbstractAgent, test_days: TestDays) -> tuple[Trajectory, F
 
 
 def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], test_days: TestDays) -> DailyScore:
-    """Score runs through the days, with a leading day axis, from the x0 of each day."""
+    """Score runs that were made elsewhere.
+
+    Args:
+        runs: The run of each day; leading axis n.
+        starts: (n, d), the x0 of each day.
+        test_days: The n days.
+    """
     known = test_days.problem, test_days.x0, test_days.days, test_days.unit
     return _score(runs, starts, _measure(*known, runs.cost, starts))
 
 
 def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], sites: Sequence[TestDays]) -> list[DailyScore]:
-    """Score the runs of many sites of one shape in one program; runs have an axis for the sites and one for days."""
+    """Score the runs of many sites of one shape in one program.
+
+    Args:
+        runs: Leading axes k (sites) and n (days).
+        starts: (k, n, d), the x0 of each day.
+        sites: The days of each of the k sites.
+    """
     places = [(test_days.problem, test_days.x0, test_days.days, test_days.unit) for test_days in sites]
     problem, x0, days, unit = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
     runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where slicing is free

@@ -50,7 +50,12 @@ Fitted = TypeVar("Fitted", bound=AbstractAgent)
 
 
 class FitResult(eqx.Module, Generic[Fitted]):
-    """A trained agent, and the log of its training."""
+    """The result of a training.
+
+    Args:
+        agent: The trained agent, of the type that was given.
+        log: Losses, costs and the selected step.
+    """
 
     agent: Fitted
     log: FitLog

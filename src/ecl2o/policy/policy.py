@@ -224,6 +224,9 @@ class PolicyDescription(TypedDict):
 def describe(policy: Policy) -> PolicyDescription:
     """Describe a policy as a dictionary of JSON's types: agent, problem, contract, fingerprint and metadata.
 
+    Args:
+        policy: As made or loaded.
+
     >>> from ecl2o.agents import ROBD
     >>> from ecl2o.problem import SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))

@@ -231,8 +231,19 @@ def stream_days(
 ) -> tuple[Trajectory, Float[Array, "n d"]]:
     """Run an agent through consecutive days as one long run, as the streaming runner does.
 
-    Wrap an agent that promises for a day, or was trained on days, in `agents.Periodic`. Arguments, result and errors are
-    those of `rollout_days`; the one `key` serves all days.
+    Wrap an agent that promises for a day, or was trained on days, in `agents.Periodic`.
+
+    Args:
+        agent: See `rollout_days`.
+        problem: See `rollout_days`.
+        x0: (d,), the action before the first day.
+        days: (n, T, q), the contexts.
+        history: (H, q), the contexts before the first day. Default: none.
+        forecaster: See `rollout`. Default: exact forecasts, if the agent looks ahead.
+        key: For forecasters that draw; one for all days. Default: none.
+
+    Returns:
+        As `rollout_days`.
     """
     n, T, q = days.shape
     whole = Instance(x0, to_host(days).reshape(n * T, q), history)
