@@ -91,7 +91,7 @@ def test_refusals_are_one_line_and_write_nothing(ecl2o, tmp_path, arguments, mes
         (("--promise", "-1"), "'--promise'"),
         (("--unit-cost", "-1"), "got -1."),
         (("--fill", "zeros"), "'zeros' is not one of 'interpolate', 'previous'"),
-        (("--day-start", "25"), "'--day-start'"),
+        (("--day-start", "25"), "--day-start"),
         (("--out", "."), "--out"),
         (("--out", "/dev/null"), "--out"),
         (("--out", "nowhere/policy.ecl2o"), "nowhere"),

@@ -5,21 +5,19 @@ from typing import Any
 
 from ecl2o.cli import options, output, tables
 from ecl2o.cli.jax_setup import use_double_precision
-from ecl2o.cli.options import option
+from ecl2o.cli.options import check_positive, option
 
 
 def bounds(
-    m: float = option("Strong convexity of the hitting cost.", default=1.0, callback=options.check_positive),
+    m: float = option("Strong convexity of the hitting cost.", default=1.0, callback=check_positive),
     alpha: float = option(
-        "Strong convexity of the switching cost, 2 lambda_min(Q).", default=10.0, callback=options.check_positive
+        "Strong convexity of the switching cost: 2 lambda_min(Q).", default=10.0, callback=check_positive
     ),
     beta: float | None = option(
-        "Smoothness of the switching cost, 2 lambda_max(Q). (default: alpha)", callback=options.check_positive
+        "Smoothness of the switching cost: 2 lambda_max(Q). (default: alpha)", callback=check_positive
     ),
     trust: list[float] | None = option("Trust in the advice; repeat for several. (default: 0.3)"),
-    rho: float = option(
-        "Error of the advice: its squared distance from the optimum over the optimal cost.", default=0.5
-    ),
+    rho: float = option("Error of the advice: squared distance from the optimum over its cost.", default=0.5),
     figure: Path | None = option("Draw the bounds against rho into this file (.png, .svg or .pdf)."),
     json: output.Json = False,
     seed: output.UnusedSeed = 0,

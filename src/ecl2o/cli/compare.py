@@ -42,9 +42,7 @@ def compare(
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
     period: int | None = options.PERIOD,
-    bounds: str | None = option(
-        "Range of actions; needed for a policy that was fitted with bounds.", metavar="LOW:HIGH"
-    ),
+    bounds: str | None = option("Range of actions; needed for policies with bounds.", metavar="LOW:HIGH"),
     day_start: str | None = options.DAY_START,
     unit_cost: float | None = options.UNIT_COST,
     json: output.Json = False,
@@ -55,7 +53,9 @@ def compare(
     An agent that does not apply to the problem gets a row without figures, and a note below the table says why.
     """
     if agents == "list":
-        return _list(json)
+        from ecl2o.fitting.named_agents import NAMED_AGENTS
+
+        return output.print_json(list(NAMED_AGENTS)) if json else typer.echo("\n".join(NAMED_AGENTS))
     if (data is None) == (study is None):
         raise usage_error("DATA", "give either a file or --study.")
     for name, value in (("--weight-column", weight_column), ("--bounds", bounds)):
@@ -89,21 +89,13 @@ def compare(
     used, n_days = movement if isinstance(movement, dict) else float(test_days.problem.alpha), test_days.days.shape[0]
     if json:
         found = {"contexts": study or str(data), "days": n_days, "alpha": used, "forecaster": forecaster}
-        found |= {"screened": len(replaced), "agents": comparison_table.as_json(rows), "not_applicable": refused}
+        figures = {row.name: row.as_json() for row in rows}
+        found |= {"screened": len(replaced), "agents": figures, "not_applicable": refused}
         return output.print_json(found)
     shown = alpha if isinstance(used, dict) else f"{used:.3g}"
     title = f"{n_days} days of {study or data}, alpha = {shown}, forecaster: {forecaster}"
     labels, live = {"daily-oracle": "daily oracle"}, comparison_table.live_columns(rows)
     return comparison_table.print_comparison(rows, title, labels, test_days.problem, unit_cost, after=live)
-
-
-def _list(as_json: bool) -> None:
-    from ecl2o.fitting.named_agents import NAMED_AGENTS
-
-    if as_json:
-        output.print_json(list(NAMED_AGENTS))
-    else:
-        typer.echo("\n".join(NAMED_AGENTS))
 
 
 def _study_test_days(name: str, alpha: float | dict[str, float] | None, seed: int) -> "TestDays":

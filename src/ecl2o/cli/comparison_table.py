@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ecl2o.cli import output, tables
 
@@ -95,17 +95,7 @@ def print_comparison(
     before: Columns | None = None,
     after: Columns | None = None,
 ) -> None:
-    """Print the rows as a table, and the meaning of its columns.
-
-    Args:
-        rows: the comparison.
-        title: heading of the table.
-        labels: names to print instead of the rows' own.
-        problem: whose cost is described below the table.
-        unit_cost: price of a miss of one unit for one step; costs are then in money.
-        before: further columns on the left; one without a heading holds words.
-        after: further columns on the right.
-    """
+    """Print the rows as a table, with further columns before and after, and the meaning of its columns."""
     columns = (before or {}) | _figures(rows, unit_cost) | (after or {})
     left_out = [row.name for row in rows if row.not_applicable is not None]
     table = []
@@ -148,10 +138,9 @@ def _list_exceptions(rows: "list[ComparisonRow]", labels: dict[str, str]) -> lis
 
 
 def _print_legend(rows: "list[ComparisonRow]", problem: "Problem", unit_cost: float | None, live: bool) -> None:
+    unit = "1 is the daily oracle, which knows each day in advance, but not the next day; less than 1 is possible"
     if any(row.name == "daily-oracle" for row in rows):
         unit = "1 is the optimum of all these days together. The daily oracle knows each day in advance, but not the next day"
-    else:
-        unit = "1 is the daily oracle, which knows each day in advance, but not the next day; less than 1 is possible"
     money = "in your money" if unit_cost is not None else describe_cost(problem)
     output.results().print(
         f"average cost: {unit}. worst day, 99 % of days: cost of a day over that day's own optimum, from the same start. mean "
@@ -175,8 +164,3 @@ def describe_promise(row: "ComparisonRow") -> str | None:
     if row.live_ratio is not None:
         text += f" (largest ratio at any step: {row.live_ratio:.4f}; at least {row.budget_left:.1%} of the budget left)"
     return text + "."
-
-
-def as_json(rows: "list[ComparisonRow]") -> dict[str, Any]:
-    """Return the rows by name."""
-    return {row.name: row.as_json() for row in rows}

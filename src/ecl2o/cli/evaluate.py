@@ -55,19 +55,11 @@ def evaluate(
     starts = contexts.time[:: contexts.steps_per_day]
     worst = {row.name: str(starts[first + row.worst_day]) for row in rows}
     if json:
-        table = comparison_table.as_json(rows)
-        output.print_json(
-            {
-                "policy": str(policy),
-                "data": str(data),
-                "days": n_days,
-                "history_days": first if days is None else None,
-                "days_the_policy_has_seen": seen,
-                "screened": len(replaced),
-                "costs": dataclasses.asdict(costs),
-                "rows": {name: row | {"worst_day_starts": worst[name]} for name, row in table.items()},
-            }
-        )
+        history = first if days is None else None
+        found = {"policy": str(policy), "data": str(data), "days": n_days, "history_days": history}
+        found |= {"days_the_policy_has_seen": seen, "screened": len(replaced), "costs": dataclasses.asdict(costs)}
+        found["rows"] = {row.name: row.as_json() | {"worst_day_starts": worst[row.name]} for row in rows}
+        output.print_json(found)
     else:
         title = f"{n_days} day{'s' if n_days > 1 else ''} of {data.name}, from {starts[first]}"
         labels, live = comparison_table.LABELS | {"policy": policy.name}, comparison_table.live_columns(rows)

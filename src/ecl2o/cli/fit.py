@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ecl2o.cli import comparison_table, options, output, tables
 from ecl2o.cli.jax_setup import use_double_precision
-from ecl2o.cli.options import option, usage_error
+from ecl2o.cli.options import check_promise, option, usage_error
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
@@ -26,7 +26,7 @@ def fit(
     ),
     promise: float | None = option(
         "Guarantee a cost of at most this many times the optimum, whatever the data (for example 2).",
-        callback=options.check_promise,
+        callback=check_promise,
     ),
     per: options.Per = option(
         "Period of the promise: the whole run, or each month of 30 days, week or day. Shorter periods cost more on average; "
@@ -35,9 +35,7 @@ def fit(
     ),
     allowance: float = option("Cost allowed on top of the promise in each period.", default=0.0, min=0.0),
     contexts_in: str | None = option(
-        "Range that all contexts are known to lie in; the same promise then costs less on average.",
-        "--contexts",
-        metavar="LOW:HIGH",
+        "Range of all contexts, if known; a promise then costs less on average.", "--contexts", metavar="LOW:HIGH"
     ),
     bounds: str | None = option("Range of actions; a promise then assumes contexts in it.", metavar="LOW:HIGH"),
     advisor: Literal["auto", "ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
@@ -56,9 +54,7 @@ def fit(
     unit_cost: float | None = options.UNIT_COST,
     training_days: int | None = options.TRAINING_DAYS,
     validation_days: int | None = options.VALIDATION_DAYS,
-    search_worst_day: bool = option(
-        "Also search for a day on which the policy does badly.", "--search-worst-day", default=False
-    ),
+    search_worst_day: bool = option("Also search for a bad day of the policy.", "--search-worst-day", default=False),
     report: Path | None = option("Folder for a figure of the policy in a week of the test days.", metavar="DIR"),
     steps: int | None = options.TRAINING_STEPS,
     json: output.Json = False,
@@ -76,11 +72,14 @@ def fit(
     if promise is None and (allowance or interval or per != "run"):
         raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
     use_double_precision()
-    _check_out(out)
     from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
     from ecl2o.policy import save
+    from ecl2o.policy.policy_file import is_ours
 
+    output.check_writable(out, "--out")
+    if out.exists() and not is_ours(out):
+        raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
     spec = None if promise is None else PromiseSpec(promise, per, allowance, interval)
     settings = FitSettings(movement, advisor, spec, steps, seed, limits, ends)
     split = options.make_split(training_days, validation_days)
@@ -118,15 +117,6 @@ def fit(
         tables.print_message(f"figure: {report / 'figures' / 'week.png'}")
 
 
-def _check_out(out: Path) -> None:
-    """Raise before the training if the policy cannot be written, or would overwrite another kind of file."""
-    from ecl2o.policy.policy_file import is_ours
-
-    output.check_writable(out, "--out")
-    if out.exists() and not is_ours(out):
-        raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
-
-
 def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", unit_cost: float | None) -> dict[str, Any]:
     return {
         "policy": str(out),
@@ -135,7 +125,7 @@ def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", uni
         "chosen": dataclasses.asdict(fitted.chosen),
         "candidates": [dataclasses.asdict(candidate) for candidate in fitted.candidates],
         "left_out": fitted.left_out,
-        "test": comparison_table.as_json(fitted.comparison),
+        "test": {row.name: row.as_json() for row in fitted.comparison},
         "costs": dataclasses.asdict(comparison_table.CostSummary.of(fitted.rows["policy"], unit_cost)),
         "expert_ratio": _expert_ratio(fitted),
         "bad_day_ratio": None if worst is None else worst.ratio,

@@ -1,6 +1,5 @@
 """`ecl2o fleet`: fit or evaluate many sites at once, here or on a Dask cluster."""
 
-import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator
@@ -10,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from ecl2o.cli import options, output, tables
-from ecl2o.cli.options import option
+from ecl2o.cli.options import check_positive, check_promise, option
 
 if TYPE_CHECKING:
-    from distributed import Client
-
-    from ecl2o.fitting.settings import FitSettings, Progress
+    from ecl2o.fitting.settings import Progress
 
 Site = TypeVar("Site")
 Sites = Annotated[
@@ -35,14 +32,11 @@ app = typer.Typer(help="Fit or evaluate many sites at once, here or on a Dask cl
 def fit(
     sites: Sites,
     out: Path = option("Folder for policies, table and report.", default=Path("fleet"), metavar="DIR"),
-    alpha: float = option(
-        "Cost of moving, of sites for which the manifest states none.", default=10.0, callback=options.check_positive
-    ),
+    alpha: float = option("Cost of moving, unless the manifest states it.", default=10.0, callback=check_positive),
     promise: float | None = option(
-        "Guarantee a cost of at most this many times the optimum, for sites for which the manifest states none.",
-        callback=options.check_promise,
+        "Guarantee this many times the optimum at most, unless the manifest states it.", callback=check_promise
     ),
-    per: options.Per = option("Period of the promise, of sites for which the manifest states none.", default="run"),
+    per: options.Per = option("Period of the promise, unless the manifest states it.", default="run"),
     advisor: Literal["auto", "ridge", "seasonal", "mlp", "lstm"] = option(
         "Advisor. ridge is trained for many sites at once, all others for one site after the other.", default="ridge"
     ),
@@ -67,28 +61,30 @@ def fit(
     if promise is None and per != "run":
         raise options.usage_error("--per", "needs --promise.")
     split = options.make_split(training_days, validation_days)
-    _set_up(workers)
+    options.set_up_jobs(workers)
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
     from ecl2o.fleet.folder import FITTED, check_output_folder, fit_into
     from ecl2o.fleet.sites import find_sites, read_sites
+    from ecl2o.plots.folder import name_path_in_errors
 
     check_output_folder(out, FITTED)
     specs = find_sites(sites)
     settings = FitSettings(alpha, advisor, None if promise is None else PromiseSpec(promise, per), steps, seed)
     started = time.perf_counter()
-    with _run(out, scheduler, workers, json) as (client, progress):
+    cluster, bars = options.client(scheduler, workers), output.progress_bars(not json)
+    with name_path_in_errors(out), cluster as client, bars as progress:
         read = read_sites(specs, settings, options.make_reader(Path(), column, time_column, fill, period), split)
         read = _with_progress(read, len(specs), progress)
         rows = fit_into(out, read, client, int(memory * 2**30), progress, len(specs))
-    _finish(rows, out, {"sites": sites, "settings": _describe(settings)}, time.perf_counter() - started, json)
+    promised = "no promise" if promise is None else f"promise {promise:g} per {per}"
+    about = {"sites": sites, "settings": f"alpha {alpha:g}, {promised}, {advisor}"}
+    _finish(rows, out, about, time.perf_counter() - started, json)
 
 
 @app.command(epilog="Example: ecl2o fleet evaluate sites.csv --policies fleet --days 30")
 def evaluate(
     sites: Sites,
-    policies: Path = option(
-        "Folder of policies NAME.ecl2o, or the folder that fleet fit wrote.", default=Path("fleet"), metavar="DIR"
-    ),
+    policies: Path = option("Folder of policies, or of fleet fit.", default=Path("fleet"), metavar="DIR"),
     out: Path = option("Folder for table and report.", default=Path("fleet-tested"), metavar="DIR"),
     days: int | None = options.DAYS,
     column: list[str] | None = options.COLUMN,
@@ -102,10 +98,11 @@ def evaluate(
     seed: output.UnusedSeed = 0,
 ) -> None:
     """Test every site's policy on its series, as one stream, next to R-OBD. Exit code 1 if a promise was broken."""
-    _set_up(workers)
+    options.set_up_jobs(workers)
     from ecl2o.fleet.fit_and_evaluate import read_to_test
     from ecl2o.fleet.folder import POLICIES, TESTED, check_output_folder, evaluate_into
     from ecl2o.fleet.sites import find_sites
+    from ecl2o.plots.folder import name_path_in_errors
 
     check_output_folder(out, TESTED)
     specs = find_sites(sites)
@@ -113,7 +110,8 @@ def evaluate(
     if not folder.is_dir():
         raise options.usage_error("--policies", f"{policies} is not a folder.")
     started = time.perf_counter()
-    with _run(out, scheduler, workers, json) as (client, progress):
+    cluster, bars = options.client(scheduler, workers), output.progress_bars(not json)
+    with name_path_in_errors(out), cluster as client, bars as progress:
         read = read_to_test(specs, folder, options.make_reader(Path(), column, time_column, fill, period), days)
         rows = evaluate_into(out, _with_progress(read, len(specs), progress), client, int(memory * 2**30), progress)
     _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
@@ -121,33 +119,11 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _set_up(workers: int | None) -> None:
-    options.require_extra("parquet", "the table", "pyarrow")
-    options.set_up_jax(workers)
-
-
-@contextlib.contextmanager
-def _run(
-    out: Path, scheduler: str | None, workers: int | None, json: bool
-) -> "Iterator[tuple[Client | None, Progress]]":
-    from ecl2o.plots.folder import name_path_in_errors
-
-    visible = output.progress_bars(not json)
-    with name_path_in_errors(out), options.client(scheduler, workers) as client, visible as progress:
-        yield client, progress
-
-
 def _with_progress(sites: "Iterable[Site]", total: int, progress: "Progress") -> "Iterator[Site]":
     """Yield the sites and report how many were read."""
     for done, site in enumerate(sites, start=1):
         yield site
         progress("reading sites", done, total)
-
-
-def _describe(settings: "FitSettings") -> str:
-    promise = settings.promise
-    promised = "no promise" if promise is None else f"promise {promise.ratio:g} per {promise.per}"
-    return f"alpha {settings.alpha:g}, {promised}, {settings.advisor}"
 
 
 def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], seconds: float, json: bool) -> None:

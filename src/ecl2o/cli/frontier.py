@@ -12,7 +12,6 @@ from ecl2o.cli.options import option
 if TYPE_CHECKING:
     from ecl2o.paper.frontier import Frontier
 
-
 # A shortage is at least 0 and at most that without renewables, in the units of each pipeline.
 _WEATHER_CONTEXTS: dict[str | None, tuple[float, float]] = {"authors-code": (0.0, 0.8), "paper": (0.0, 1.0)}
 
@@ -36,13 +35,11 @@ def frontier(
     training_days: int | None = options.TRAINING_DAYS,
     validation_days: int | None = options.VALIDATION_DAYS,
     contexts_in: str | None = option(
-        "Range that all contexts are known to lie in. (default: known for weather)", "--contexts", metavar="LOW:HIGH"
+        "Range of all contexts, if known. (default: that of weather)", "--contexts", metavar="LOW:HIGH"
     ),
     quick: bool = options.QUICK,
     out: Path = option(
-        "Folder for the figure and results.json; those of an earlier run are replaced.",
-        default=Path("frontier"),
-        metavar="DIR",
+        "Folder for figure and results.json; replaces an earlier one.", default=Path("frontier"), metavar="DIR"
     ),
     seed: output.Seed = 0,
     json: output.Json = False,

@@ -50,18 +50,6 @@ def check_promise(ratio: float | None) -> float | None:
     return ratio
 
 
-def _check_day_start(text: str | None) -> str | None:
-    """Raise unless the text is a time of the day."""
-    if text is not None:
-        from ecl2o.data import parse_day_start
-
-        try:
-            parse_day_start(text)
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-    return text
-
-
 # A policy, and a series and its columns.
 PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="Policy file, written by fit or reproduce.")]
 Series = Annotated[
@@ -72,11 +60,7 @@ COLUMN = option("Column to follow; repeat for several. (default: all with number
 TIME_COLUMN = option("Column of the time. (default: found by its name or cells)", metavar="NAME")
 FILL = option("Repair gaps, repeated rows and bad cells: 'interpolate' or 'previous'. (default: fail)", metavar="HOW")
 PERIOD = option("Steps in a 'day', needed if rows are a day or more apart (7: weeks). (default: by the clock)", min=2)
-DAY_START = option(
-    "Start of a day, on the file's clock. (default: midnight, or the policy's)",
-    metavar="HH:MM",
-    callback=_check_day_start,
-)
+DAY_START = option("Start of a day, on the file's clock. (default: midnight, or the policy's)", metavar="HH:MM")
 DAYS = option("Number of days to test on, the last ones. (default: all)", min=1)
 TRAINING_DAYS = option("Number of training days, the first ones. (default: two thirds)", min=2)
 VALIDATION_DAYS = option("Number of validation days, the next ones. (default: a sixth)", min=1)
@@ -93,13 +77,9 @@ UNIT_COST = option(
     metavar="MONEY",
     callback=check_positive,
 )
-WEIGHT_COLUMN = option(
-    "Column of the cost of a miss, such as a price: weight/2 times the squared miss. It is not followed.",
-    metavar="NAME",
-)
+WEIGHT_COLUMN = option("Column of prices of a miss: weight/2 times the squared miss; not followed.", metavar="NAME")
 WEIGHTS = option(
-    "Range that weights are limited to, and that a promise assumes. (default: that of the data, a quarter wider)",
-    metavar="LOW:HIGH",
+    "Range of weights, which a promise assumes. (default: that of the data, a quarter wider)", metavar="LOW:HIGH"
 )
 BOUNDS = option("Range of actions; a promise then assumes contexts in it. (default: the policy's)", metavar="LOW:HIGH")
 Per = Literal["day", "week", "month", "run"]
@@ -128,8 +108,9 @@ def require_extra(extra: str, what: str, *packages: str) -> None:
         raise ValueError(f"{what} needs {missing[0]}; install it with: pip install 'ecl2o[{extra}]'.")
 
 
-def set_up_jax(workers: int | None = None) -> None:
-    """Set up 64 bits and the cache of compiled programs; start importing what local workers need."""
+def set_up_jobs(workers: int | None) -> None:
+    """Require pyarrow, set up 64 bits and the cache of compiled programs, and start importing what local workers need."""
+    require_extra("parquet", "the table", "pyarrow")
     if workers is not None and "forkserver" in multiprocessing.get_all_start_methods():
         from multiprocessing import forkserver
 
@@ -179,7 +160,10 @@ def make_reader(
     from ecl2o.data import parse_day_start
     from ecl2o.fitting.read import SeriesReader
 
-    start = None if day_start is None else parse_day_start(day_start)
+    try:
+        start = None if day_start is None else parse_day_start(day_start)
+    except ValueError as error:
+        raise usage_error("--day-start", str(error)) from None
     options = {"notify": tables.print_message, "day_start_minutes": start, "weight_column": weight_column}
     return SeriesReader(path, columns, time_column, fill, period, **options)
 

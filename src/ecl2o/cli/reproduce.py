@@ -23,48 +23,28 @@ def reproduce(
     ),
     weather: Path | None = options.WEATHER,
     workload: Path | None = option(
-        "Right-sizing: CSV or Parquet file of requests. (default: a built-in workload)", metavar="FILE"
+        "Right-sizing: CSV or Parquet file of requests. (default: built-in)", metavar="FILE"
     ),
     preset: options.Preset = options.PRESET,
     network: Literal["lstm", "mlp"] | None = option(
         "Demand response: lstm or mlp. (default: lstm; mlp for --preset paper)", metavar="KIND"
     ),
     base_shortage: str | None = options.BASE_SHORTAGE,
-    seeds: int | None = option(
-        "Number of seeds to train the learned rows with.", min=1, max=output.MOST_SEEDS, metavar="N"
-    ),
+    seeds: int | None = option("Number of seeds to train with.", min=1, max=output.MOST_SEEDS, metavar="N"),
     quick: bool | None = option("Train briefly, as a trial: the networks' figures mean nothing.", "--quick/--full"),
     fill: options.Fill = options.FILL,
-    config: Path | None = option(
-        "Settings of an earlier run, its config.toml; other options override them.", metavar="FILE"
-    ),
-    out: Path = option(
-        "Folder for the report; an earlier report in it is replaced.", default=Path("results"), metavar="DIR"
-    ),
-    seed: int | None = option(
-        "The first random seed. The same seed gives the same figures on the same machine.",
-        min=0,
-        max=output.LARGEST_SEED,
-        metavar="S",
-    ),
+    config: Path | None = option("config.toml of an earlier run; other options override its settings.", metavar="FILE"),
+    out: Path = option("Folder for the report; replaces an earlier one.", default=Path("results"), metavar="DIR"),
+    seed: int | None = option("First random seed; see --seeds.", min=0, max=output.LARGEST_SEED, metavar="S"),
     json: output.Json = False,
 ) -> None:
     """Run a case study of the paper: train, test, and write a report.
 
     DIR receives report.html, everything on one page; results.json; config.toml, to repeat the run; figures/; policies/.
     """
-    given = {
-        _STUDY_KEY: study,
-        "weather": None if weather is None else str(weather),
-        "workload": None if workload is None else str(workload),
-        "preset": preset,
-        "network": network,
-        "base_shortage": options.parse_watts(base_shortage),
-        "seeds": seeds,
-        "quick": quick,
-        "fill": fill,
-        "seed": seed,
-    }
+    given = {_STUDY_KEY: study, "preset": preset, "network": network, "seeds": seeds, "quick": quick, "fill": fill}
+    given |= {key: None if file is None else str(file) for key, file in (("weather", weather), ("workload", workload))}
+    given |= {"base_shortage": options.parse_watts(base_shortage), "seed": seed}
     values = _read_config(config) if config else {}
     values |= {key: value for key, value in given.items() if value is not None}
     use_double_precision()

@@ -11,17 +11,8 @@ if TYPE_CHECKING:
     from ecl2o.paper.sweep_grid import Grid, Setting
 
 _QUICK_STEPS, _STEPS = 300, 4000
-_AXES = {  # of the grid, by option
-    "--network": "networks",
-    "--trust": "trusts",
-    "--mu": "mus",
-    "--rho-bar": "rho_bars",
-    "--scale": "cost_scales",
-    "--kappa": "kappas",
-    "--gamma": "gammas",
-    "--ratio": "ratios",
-    "--period": "periods",
-}
+_OPTIONS = ("network", "trust", "mu", "rho-bar", "scale", "kappa", "gamma", "ratio", "period")
+_AXES = {f"--{name}": f"{name.replace('-', '_')}s" for name in _OPTIONS} | {"--scale": "cost_scales"}  # of the grid
 
 
 def sweep(
@@ -31,26 +22,18 @@ def sweep(
     network: str | None = option("lstm, mlp or lstm,mlp. (default: lstm; mlp for --preset paper)", metavar="KINDS"),
     trust: str | None = option("EC-L2O's trusts, as in 0.1,0.3,0.5.", metavar="NUMBERS"),
     mu: str | None = option("EC-L2O's weights of the prediction error.", metavar="NUMBERS"),
-    rho_bar: str | None = option(
-        "EC-L2O's thresholds, as parts of the two-stage advisor's mean error: zero, half, mean.", metavar="NAMES"
-    ),
+    rho_bar: str | None = option("EC-L2O's thresholds: zero, half or mean two-stage error.", metavar="NAMES"),
     scale: str | None = option("Units of costs in EC-L2O's loss: raw, oracle, window.", metavar="NAMES"),
     kappa: str | None = option("PureML's weights of the ratio.", metavar="NUMBERS"),
     gamma: str | None = option("Switch's factors.", metavar="NUMBERS"),
     ratio: str | None = option("Promises of the guarded regression.", metavar="NUMBERS"),
     period: str | None = option("Days after which a promise restarts; 0: never.", metavar="DAYS"),
-    everything: bool = option(
-        "Try all that the paper's text leaves open: every threshold and scale.", "--open", default=False
-    ),
+    everything: bool = option("Try every threshold and every unit of costs.", "--open", default=False),
     alpha: float = options.ALPHA,
-    seeds: int = option(
-        "Number of seeds to train each setting with.", default=2, min=1, max=output.MOST_SEEDS, metavar="N"
-    ),
+    seeds: int = option("Number of seeds to train with.", default=2, min=1, max=output.MOST_SEEDS, metavar="N"),
     quick: bool = options.QUICK,
     out: Path = option(
-        "Folder for table, figure and results.json; those of an earlier run are replaced.",
-        default=Path("sweep"),
-        metavar="DIR",
+        "Folder for table, figure and results.json; replaces an earlier one.", default=Path("sweep"), metavar="DIR"
     ),
     scheduler: str | None = options.SCHEDULER,
     workers: int | None = options.WORKERS,
@@ -65,21 +48,17 @@ def sweep(
     network = network or ("mlp" if preset == "paper" else "lstm")
     texts = (network, trust, mu, rho_bar, scale, kappa, gamma, ratio, period)
     shortage = options.parse_watts(base_shortage)
-    options.require_extra("parquet", "the table", "pyarrow")
     given = {name: text for name, text in zip(_AXES, texts, strict=True) if text is not None}
     grid = _make_grid(given, tuple(range(seed, seed + seeds)), everything)
-    options.set_up_jax(workers)
+    options.set_up_jobs(workers)
     from ecl2o.data import weather_contexts
     from ecl2o.paper.report import write_sweep
     from ecl2o.paper.sweep import SweepData, run_sweep, summarize_results
     from ecl2o.plots.folder import atomic_folder
 
     started = time.perf_counter()
-    with (
-        atomic_folder(out) as folder,
-        options.client(scheduler, workers) as client,
-        output.progress_bars() as progress,
-    ):
+    cluster = options.client(scheduler, workers)
+    with atomic_folder(out) as folder, cluster as client, output.progress_bars() as progress:
         contexts = weather_contexts(weather, preset or options.DEFAULT_PRESET, shortage)
         steps = _QUICK_STEPS if quick else _STEPS
         records = run_sweep(SweepData.of(contexts, alpha, steps), grid, client, progress)

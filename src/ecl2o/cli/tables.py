@@ -112,15 +112,7 @@ def print_rows(
     words: Sequence[str] = ("",),
     notes: Iterable[str] = (),
 ) -> None:
-    """Print a table and the notes below it.
-
-    Args:
-        title: The title.
-        columns: The headings.
-        rows: A cell per column; a shorter row ends in empty cells.
-        words: Headings of columns that hold words; the others hold numbers.
-        notes: Lines of text.
-    """
+    """Print a table and the notes below it; columns hold numbers, unless their headings are in `words`."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
