@@ -416,6 +416,7 @@ class Runner(AbstractRunner):
     counts them.
 
     Args:
+        policy: Made by `Policy(...)` or `load`.
         x0: (d,), the action in force before the first step. Default: the cheapest for the last context of the history.
         history: (H, q), the contexts before the first step, of which the policy takes what it uses. Default: the policy's own,
             or none. If neither the policy nor its cost determines q, give an empty one of shape (0, q).
