@@ -184,7 +184,8 @@ class BatchedStepper:
         finite: Any = np.isfinite(np.hstack([front.action, front.costs])).all(axis=1)
         actions, costs = front.action.tolist(), front.costs.tolist()
         contexts_used = None if front.context is None else front.context.tolist()
-        known = [[entry if math.isfinite(entry) else None for entry in row] for row in np.asarray(figures).tolist()]
+        rows = np.asarray(figures)[: len(states)].tolist()
+        known = [[entry if math.isfinite(entry) else None for entry in row] for row in rows]
         outcomes = []
         for row in range(len(states)):
             fields = None

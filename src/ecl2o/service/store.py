@@ -127,7 +127,7 @@ class Store:
         """Open a transaction that is on disk when the block ends; raise `UnavailableError` if the store cannot be used."""
         if self.failure is not None:
             self.open()
-        self._check_usable()
+            self._check_usable()
         with self._translate_errors(), self._writer.begin() as connection:
             yield connection
 
@@ -166,7 +166,7 @@ class Store:
         except exc.DataError:  # such as PostgreSQL on text with a NUL: the request is at fault
             raise InvalidRequestError("The database does not accept such a value.") from None
         except (exc.DBAPIError, exc.TimeoutError) as error:
-            if _is_conflict(error):
+            if getattr(getattr(error, "orig", None), "sqlstate", None) in ("40001", "40P01"):  # serialization, deadlock
                 raise
             self._record_failure(error)
             self._check_usable()
@@ -174,13 +174,9 @@ class Store:
     def _record_failure(self, error: exc.SQLAlchemyError) -> None:
         _log.error("the store cannot be used: %s", error)
         self.failure = describe_database_error(error)
-        if self.failure == _CANNOT_OPEN and self.is_sqlite and self._is_folder_read_only():
-            self.failure = _READ_ONLY
-
-    def _is_folder_read_only(self) -> bool:
-        """Return whether the file's folder cannot be written; SQLite only says that the file cannot be opened."""
         folder = Path(str(self.url.database).removeprefix("file:")).parent
-        return folder.is_dir() and not os.access(folder, os.W_OK)
+        if self.failure == _CANNOT_OPEN and folder.is_dir() and not os.access(folder, os.W_OK):
+            self.failure = _READ_ONLY  # SQLite only says that the file cannot be opened
 
     def _check_usable(self) -> None:
         if self.failure is not None:
@@ -208,11 +204,6 @@ def _make_sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:
         connection.exec_driver_sql(begin)
 
     return engine
-
-
-def _is_conflict(error: exc.SQLAlchemyError) -> bool:
-    """Return whether PostgreSQL reports a deadlock or a serialization failure."""
-    return getattr(getattr(error, "orig", None), "sqlstate", None) in ("40001", "40P01")
 
 
 _FULL = "the disk is full"
