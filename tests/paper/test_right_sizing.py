@@ -68,7 +68,7 @@ def test_every_agent_has_a_row_and_results_are_json(study):
 
 def test_an_agent_that_does_not_apply_has_a_reason_and_no_policy(study):
     assert list(study.skipped) == ["competitive"]
-    assert "quadratic hitting costs" in study.skipped["competitive"].reason
+    assert "ConvexCost" in study.skipped["competitive"].reason
     assert study.as_json()["not_applicable"] == {"competitive": study.skipped["competitive"].reason}
     assert set(study.policies) == set(ROWS) - {"oracle"}
 
