@@ -112,7 +112,8 @@ def test_an_operators_days(policy, series, tmp_path):
         if hour == SECOND:
             second = subprocess.run(served.command, input="25\n", capture_output=True, text=True, env=ENVIRONMENT)
             assert (second.returncode, second.stdout) == (1, "")
-            assert f"is held by process {served.process.pid} on " in second.stderr
+            assert "run.state.lock" in second.stderr
+            assert "--state" in second.stderr
     served.process.communicate(timeout=120)
     assert served.process.returncode == 0
     assert served.starts == 1 + len(KILLS)

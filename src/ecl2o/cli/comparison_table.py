@@ -59,7 +59,7 @@ class CostSummary:
         >>> from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
         >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(10.0, dim=1))
         >>> CostSummary(mean_day=1.5e8, highest_day=3.444e8, allowed=1.45379e10).describe("run", problem)[56:]
-        ' in millions): 150.0 on average, at most 344.4; the promise allowed 14,537.9 for the whole run.'
+        ' units, in millions): 150.0 on average, at most 344.4; the promise allowed 14,537.9 for the whole run.'
         """
         numbers = tables.NumberFormat.of((self.mean_day, self.highest_day))
         unit = "in your money" if self.unit_cost is not None else describe_cost(problem)
