@@ -25,6 +25,9 @@ from ecl2o.data.timestamps import find_time_column, parse_times
 from ecl2o.exceptions import DataError
 from ecl2o.json_text import shorten
 
+PARQUET_SUFFIXES = (".parquet", ".pq")
+SUFFIXES = (".csv", ".csv.gz", *PARQUET_SUFFIXES)
+
 
 @dataclass(frozen=True)
 class SeriesMetadata:
@@ -92,7 +95,7 @@ def read_series(
         DataError: The file cannot be used; the message names the row and the column.
     """
     source = read_source(path)
-    if source.content[:4] == b"PAR1" or source.path.suffix.lower() in (".parquet", ".pq"):
+    if source.content[:4] == b"PAR1" or source.path.name.lower().endswith(PARQUET_SUFFIXES):
         table = _read_parquet(source)
     else:
         table = read_table(source, decode_text(source))

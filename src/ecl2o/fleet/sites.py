@@ -12,12 +12,12 @@ from typing import Any
 
 from ecl2o import __version__
 from ecl2o.data import Contexts, Split
+from ecl2o.data.series import SUFFIXES
 from ecl2o.fitting.read import SeriesReader
 from ecl2o.fitting.settings import DAYS, TRAINING, FitSettings, PromiseSpec
 from ecl2o.json_text import parse_interval
 from ecl2o.policy import Policy
 
-SUFFIXES = (".csv", ".csv.gz", ".parquet", ".pq")
 FIELDS = (
     *("name", "file", "alpha", "promise", "per", "allowance", "contexts", "bounds", "advisor", "seed"),
     *("column", "time_column", "fill", "period", "training_days", "validation_days"),
