@@ -1,7 +1,8 @@
 """Hitting costs f(x, y): the cost of an action x under a context y.
 
 Every cost is non-negative and m-strongly convex in x (the paper's assumptions, section 2). Quadratic costs derive from
-`AbstractQuadraticCost` and are solved in closed form; all others, such as `ConvexCost`, by Newton's method.
+`AbstractQuadraticCost` and are solved in closed form; all others by Newton's method, except that the minimiser given to a
+`ConvexCost` is used where it applies.
 """
 
 import abc
