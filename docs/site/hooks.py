@@ -57,7 +57,8 @@ def _typeset(found: re.Match[str], page: str) -> str:
     tex = html_escapes.unescape(found[3]).strip()
     display = "block" if found[2] == "[" else "inline"
     try:
-        return convert(tex, display=display)
+        formula = convert(tex, display=display)
+        return f'<div class="formula">{formula}</div>' if display == "block" else formula
     except Exception as error:  # the converter documents no error classes; any of them fails the strict build
         log.warning("%s: the formula %r cannot be typeset: %s", page, tex, error)
         return html_escapes.escape(tex)

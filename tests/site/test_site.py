@@ -36,7 +36,7 @@ def browser(request):
     driver.quit()
 
 
-@pytest.mark.parametrize("page", ["index.html", "api/agents.html", "tutorials/first_policy.html"])
+@pytest.mark.parametrize("page", ["index.html", "guarantees.html", "api/agents.html", "tutorials/first_policy.html"])
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_serious(browser, page: str, size: str):
     browser.set_window_size(*SIZES[size])
