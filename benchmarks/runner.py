@@ -137,14 +137,14 @@ _FIRST = """
 import time
 import jax
 import ecl2o as ec
-from ecl2o.agents.advisors.correction import Corrected
+from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_cpu_enable_async_dispatch", False)
-begun, used = time.perf_counter(), time.process_time()
+started, used = time.perf_counter(), time.process_time()
 problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
-guard = ec.Competitive(Corrected(ec.advisors.OnlineRidge(24), 24), 2.5, horizon=24)
+guard = ec.Competitive(GuardAwareCorrection(ec.advisors.OnlineRidge(24), 24), 2.5, horizon=24)
 ec.Runner(ec.Policy(ec.Periodic(guard, 24), problem), [0.5]).step([0.4])
-print(f"{time.perf_counter() - begun:8.1f} ({time.process_time() - used:.1f})")
+print(f"{time.perf_counter() - started:8.1f} ({time.process_time() - used:.1f})")
 """
 
 
@@ -162,9 +162,9 @@ def _timed(step: Callable[[np.ndarray], np.ndarray], contexts: np.ndarray) -> np
     """Microseconds of each step."""
     taken = np.empty(len(contexts))
     for i, context in enumerate(contexts):
-        begun = time.perf_counter_ns()
+        started = time.perf_counter_ns()
         step(context)
-        taken[i] = (time.perf_counter_ns() - begun) / 1e3
+        taken[i] = (time.perf_counter_ns() - started) / 1e3
     return taken
 
 
