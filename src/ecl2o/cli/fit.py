@@ -190,7 +190,7 @@ def _print(
 
 
 def _describe_choice(fitted: "FittedSeries") -> str:
-    """Return what was selected, how clear that is, and what was not tried."""
+    """Describe the selection, its margin, and the candidates that were skipped."""
     labels, chosen = comparison_table.LABELS, fitted.chosen
     text = f"selected on validation: {labels.get(chosen.name, chosen.name)}"
     others = sorted((c for c in fitted.candidates if c is not chosen), key=lambda candidate: candidate.behind)

@@ -258,7 +258,7 @@ class RightSizing(AbstractStudy):
         self.scales = Scaling.of(jnp.asarray(self.contexts.training)), Scaling.of(starts)  # of contexts and actions
 
     def _days_before_test(self, most: int) -> Days:
-        """Return the last days before the test, for what is not trained: as many as are tested, to share programs."""
+        """Return the last days before the test for untrained rows: as many as the test has, to share programs."""
         contexts = self.contexts
         end = (contexts.split.training_days + contexts.split.validation_days) * self.hours
         count = min(most, (end - self.history_steps) // self.hours)
