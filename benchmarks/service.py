@@ -1,10 +1,10 @@
-"""Compare the service with a bare endpoint that only appends a row: `python benchmarks/service.py`.
+"""Compare the service with a bare endpoint that appends the same row: `python benchmarks/service.py` (needs `wrk`).
 
-Both servers run in their own process, over HTTP on loopback, on SQLite with synchronous=FULL.
+Both servers run in their own process, on uvicorn, FastAPI and SQLite with synchronous=FULL; both gather the requests that
+wait into one transaction. `wrk` loads them over loopback by turns.
 """
 
 import argparse
-import asyncio
 import contextlib
 import dataclasses
 import json
@@ -19,31 +19,76 @@ from pathlib import Path
 import httpx2
 import numpy as np
 
-CLIENTS = 64
-_ROUNDS = 5
+_STREAMS = 100
+_CALLS = 5  # of many streams in one request
+_SCRIPT = """
+local count = 0
+request = function()
+  count = count + 1
+  local stream = "s" .. (count % {streams})
+  local body = string.format('{{"context":[%d.5]}}', count % 7)
+  return wrk.format("POST", "/streams/" .. stream .. "/steps", {{["content-type"] = "application/json"}}, body)
+end
+done = function(summary, latency)
+  local errors = summary.errors
+  local failed = errors.connect + errors.read + errors.write + errors.status + errors.timeout
+  io.write(string.format('\\n{{"rate": %f, "p50": %f, "p99": %f, "failed": %d}}\\n', summary.requests / summary.duration * 1e6,
+    latency:percentile(50) / 1e3, latency:percentile(99) / 1e3, failed))
+end
+"""
 
 
 def bare(folder: str, port: int) -> None:
-    """Serve a FastAPI endpoint that appends a row to SQLite."""
+    """Serve a FastAPI endpoint that appends a row of `StepRecord` to SQLite, with group commit."""
+    import asyncio
+    import queue
     import sqlite3
+    import threading
+    from concurrent.futures import Future
 
     import uvicorn
-    from fastapi import FastAPI, Request
+    from fastapi import FastAPI
+    from fastapi.responses import Response
 
-    connection = sqlite3.connect(Path(folder) / "bare.db", isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute(
-        "CREATE TABLE steps (stream TEXT, step INTEGER, at REAL, context TEXT, action TEXT, figures TEXT)"
-    )
+    from ecl2o.service.http.api import NewStep
+    from ecl2o.service.models import StepRecord
+
+    names = [field.name for field in dataclasses.fields(StepRecord)]
+    waiting: queue.SimpleQueue[tuple[Future, tuple]] = queue.SimpleQueue()
+    statement = f"INSERT INTO steps VALUES ({', '.join('?' * (len(names) + 1))})"
+
+    def write() -> None:
+        connection = sqlite3.connect(Path(folder) / "bare.db", isolation_level=None)
+        for command in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL"):
+            connection.execute(command)
+        connection.execute(f"CREATE TABLE steps (stream TEXT, {', '.join(names)})")
+        while True:
+            rows = [waiting.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    rows.append(waiting.get_nowait())
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(statement, [row for _, row in rows])
+            connection.execute("COMMIT")
+            for future, _ in rows:
+                future.set_result(None)
+
     app = FastAPI()
+    threading.Thread(target=write, daemon=True).start()
 
     @app.post("/streams/{stream}/steps")
-    async def append(stream: str, request: Request):
-        asked = await request.json()
-        row = (stream, asked["step"], time.time(), json.dumps(asked["context"]), "[0.0]", "[0,0,0,0,0,0,0]")
-        connection.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", row)
-        return {"step": asked["step"], "action": [0.0]}
+    async def append(stream: str, body: NewStep):
+        context = body.context if isinstance(body.context, list) else [body.context]
+        record = StepRecord(
+            step=1, action=[0.5], hitting=0.5, switching=0.5, cost=0.5, optimum=0.5, live_ratio=0.5, promise=2.5,
+            promise_left=0.5, guard_active=False, expert=0.5, context=context, screened=False, context_used=[0.5],
+            unconverged=False, at=time.time(),
+        )  # fmt: skip
+        values = [json.dumps(value) if isinstance(value, list) else value for value in vars(record).values()]
+        future: Future = Future()
+        waiting.put((future, (stream, *values)))
+        await asyncio.wrap_future(future)
+        return Response(record.to_json(), media_type="application/json")
 
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False)
 
@@ -55,8 +100,8 @@ def server(command: list[str], port: int):
         try:
             for _ in range(1200):
                 with contextlib.suppress(httpx2.TransportError):
-                    httpx2.get(f"http://127.0.0.1:{port}/docs", timeout=5)
-                    break
+                    if httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code in (200, 404):
+                        break
                 time.sleep(0.1)
             yield process
         finally:
@@ -70,32 +115,23 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-async def single_steps(url: str, requests: int) -> tuple[float, float]:
-    """Return steps per second and the 99th percentile in ms: 64 clients, one stream each, one request per step."""
-    times: list[float] = []
-
-    async def one(client: httpx2.AsyncClient, stream: str) -> None:
-        for step in range(1, requests // CLIENTS + 1):
-            began = time.perf_counter()
-            answer = await client.post(f"/streams/{stream}/steps", json={"step": step, "context": [1.0]})
-            answer.raise_for_status()
-            times.append(time.perf_counter() - began)
-
-    limits = httpx2.Limits(max_connections=CLIENTS)
-    async with httpx2.AsyncClient(base_url=url, limits=limits, timeout=120) as client:
-        began = time.perf_counter()
-        await asyncio.gather(*(one(client, f"s{number}") for number in range(CLIENTS)))
-        return len(times) / (time.perf_counter() - began), 1000 * float(np.quantile(times, 0.99))
+def load(port: int, connections: int, seconds: int, script: Path) -> dict[str, float]:
+    """Return requests per second, and the median and 99th percentile in ms, of single steps."""
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "20s", "-s", str(script)]
+    printed = subprocess.run([*command, f"http://127.0.0.1:{port}"], check=True, capture_output=True, text=True).stdout
+    found = json.loads(printed.strip().splitlines()[-1])
+    assert found.pop("failed") == 0, printed
+    return found
 
 
-def batches(url: str, streams: int, rounds: int) -> float:
-    """Return steps per second of one request for all streams, the best of some rounds."""
-    asked = {f"s{number}": [float(number % 7)] for number in range(streams)}
+def call_for_many(port: int, streams: int) -> float:
+    """Return steps per second of one request for many streams, the best of some."""
+    contexts = {f"s{number}": [float(number % 7)] for number in range(streams)}
     fastest = np.inf
-    for _ in range(rounds):
-        began = time.perf_counter()
-        answer = httpx2.post(f"{url}/steps", json=asked, timeout=300).json()
-        fastest = min(fastest, time.perf_counter() - began)
+    for _ in range(_CALLS):
+        start = time.perf_counter()
+        answer = httpx2.post(f"http://127.0.0.1:{port}/steps", json=contexts, timeout=300).json()
+        fastest = min(fastest, time.perf_counter() - start)
         assert len(answer["answered"]) == streams
     return streams / fastest
 
@@ -125,17 +161,44 @@ def memory(process: subprocess.Popen) -> int:
     return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def busy(process: subprocess.Popen) -> float:
-    """Return the CPU seconds of a process, which hardly depend on the load of the machine."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def serve_command(store: str, port: int) -> list[str]:
+    """Return the command of a service."""
+    return [str(Path(sys.executable).with_name("ecl2o")), "serve", "--store", store, "--port", str(port)]
+
+
+def compare_single_steps(folder: str, policy: Path, seconds: int, rounds: int) -> None:
+    """Load the service and the bare endpoint by turns; print medians over the rounds."""
+    script, store = Path(folder) / "load.lua", f"sqlite:///{folder}/single.db"
+    script.write_text(_SCRIPT.format(streams=_STREAMS))
+    fill(store, policy, _STREAMS)
+    ports = {"bare": free_port(), "service": free_port()}
+    with (
+        server([sys.executable, __file__, "--bare", folder, str(ports["bare"])], ports["bare"]),
+        server(serve_command(store, ports["service"]), ports["service"]),
+    ):
+        for connections in (64, 1):
+            found: dict[str, list[dict[str, float]]] = {name: [] for name in ports}
+            for port in ports.values():
+                load(port, connections, 2, script)
+            for _ in range(rounds):
+                for name, port in ports.items():
+                    found[name].append(load(port, connections, seconds, script))
+            medians = {
+                name: {key: np.median([one[key] for one in all_]) for key in all_[0]} for name, all_ in found.items()
+            }
+            for name, median in medians.items():
+                figures = f"{median['rate']:.0f} a second, p50 {median['p50']:.1f} ms, p99 {median['p99']:.1f} ms"
+                print(f"{name}, {connections} connections: {figures}", flush=True)
+            ratios = [medians["service"][key] / medians["bare"][key] for key in ("rate", "p50", "p99")]
+            print("service over bare: throughput {:.2f}, p50 {:.2f}, p99 {:.2f}".format(*ratios), flush=True)
 
 
 def main() -> None:
     """Measure and print ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=3200)
-    parser.add_argument("--streams", type=int, default=10_000)
+    parser.add_argument("--seconds", type=int, default=8, help="of each load")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--streams", type=int, default=10_000, help="in one request")
     parser.add_argument("--bare", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.bare:
@@ -147,38 +210,21 @@ def main() -> None:
         problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
         policy = Path(folder) / "policy.ecl2o"
         ec.save(policy, ec.Policy(ec.Competitive(ec.Greedy(), ratio=2.5), problem))
-        port = free_port()
-        with server([sys.executable, __file__, "--bare", folder, str(port)], port) as process:
-            worked = busy(process)
-            rate, tail = asyncio.run(single_steps(f"http://127.0.0.1:{port}", options.requests))
-            worked = 1000 * (busy(process) - worked) / options.requests
-        print(f"bare endpoint: {rate:.0f} rows/s, p99 {tail:.0f} ms, {worked:.2f} ms of CPU each", flush=True)
-        together = {}
-        for streams in (100, options.streams):
+        compare_single_steps(folder, policy, options.seconds, options.rounds)
+        rates = {}
+        for streams in (_STREAMS, options.streams):
             store, port = f"sqlite:///{folder}/{streams}.db", free_port()
             fill(store, policy, streams)
-            command = [str(Path(sys.executable).with_name("ecl2o")), "serve", "--store", store, "--port", str(port)]
-            with server(command, port) as process:
-                url = f"http://127.0.0.1:{port}"
-                before, worked = memory(process), busy(process)
-                if streams == 100:
-                    single, single_tail = asyncio.run(single_steps(url, options.requests))
-                    print(
-                        f"service, single steps: {single:.0f} steps/s ({single / rate:.2f} of bare), p99 {single_tail:.0f} ms, "
-                        f"{1000 * (busy(process) - worked) / options.requests:.2f} ms of CPU each",
-                        flush=True,
-                    )
-                worked = busy(process)
-                together[streams] = batches(url, streams, _ROUNDS)
-                grown, worked = (memory(process) - before) / streams, (busy(process) - worked) / streams / _ROUNDS
+            with server(serve_command(store, port), port) as process:
+                before = memory(process)
+                rates[streams] = call_for_many(port, streams)
+                grown = (memory(process) - before) / streams / 1024
                 print(
-                    f"service, {streams} streams in a call: {together[streams]:.0f} steps/s, {1000 * worked:.2f} ms of CPU each, "
-                    f"{grown / 1024:.1f} KiB per stream",
-                    flush=True,
+                    f"{streams} streams in a call: {rates[streams]:.0f} steps/s, {grown:.1f} KiB per stream", flush=True
                 )
-        largest = together[options.streams]
-        print(f"{options.streams} in a call over one request per step: {largest / single:.1f}")
-        print(f"time per step, {options.streams} streams over 100: {together[100] / largest:.2f}")
+        print(
+            f"time per step, {options.streams} streams over {_STREAMS}: {rates[_STREAMS] / rates[options.streams]:.2f}"
+        )
 
 
 if __name__ == "__main__":
