@@ -130,6 +130,7 @@ def test_metrics_have_steps_errors_and_promises(url):
         "refusals_total",
         "step_seconds_bucket",
         "live_ratio_max",
+        "promise_spent_max",
         "promise_ratio",
         "ready 1.0",
     ):

@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import ecl2o as ec
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.service import Service, Store, store
 from ecl2o.service.batched_stepper import BATCH_SIZE, BatchedStepper
+from ecl2o.service.http.metrics import Metrics
 from ecl2o.service.models import StepRecord, StepRequest
 
 
@@ -51,6 +54,31 @@ def test_answers_are_the_runners_and_the_optimum_is_the_oracles(service, policy_
     np.testing.assert_allclose(answers[-1].optimum, ec.oracle(policy.problem, instance).cost, rtol=1e-9)
     np.testing.assert_allclose(answers[-1].expert, ec.rollout(ec.ROBD(), policy.problem, instance).cost, rtol=1e-9)
     np.testing.assert_allclose(service.compute_hindsight("a").actions, _best(policy.problem, answers, 32), rtol=1e-9)
+
+
+def test_the_documented_alert_fires_only_for_a_nearly_spent_promise(service, policy_file, tmp_path):
+    problem = ec.load(policy_file).problem
+    allowed = ec.Competitive(ec.HittingMinimizer(), ratio=1.6, allowance=1000.0)
+    for name, agent in {"allowed": allowed, "as-expert": ec.Guarded(ec.ROBD(), slack=0.02)}.items():
+        ec.save(tmp_path / name, ec.Policy(agent, problem))
+        service.put_policy(name, (tmp_path / name).read_bytes())
+        service.create_stream(name, name, [0.0])
+    waves = [[5 * math.sin(step)] for step in range(40)]
+    played = run_steps(service, *(StepRequest(name, wave) for wave in waves for name in ("a", "allowed", "as-expert")))
+    nearly_spent, allowed, as_expert = (played[row::3] for row in range(3))
+    rules = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    metric, limit = re.search(r"Ecl2oGuaranteeNearlySpent\n +expr: ecl2o_(\w+) > ([\d.]+)\n", rules).groups()
+    text = Metrics(service).render().decode()
+    gauges = {policy: float(value) for policy, value in re.findall(rf'ecl2o_{metric}{{policy="(.+)"}} (\S+)', text)}
+    assert {policy for policy, value in gauges.items() if value > float(limit)} == {"small"}
+    assert set(gauges) == {"small", "allowed", "as-expert"}
+    assert allowed[-1].live_ratio > 1.6  # above the promised ratio, under a kept promise
+    for record, terms in ((nearly_spent[-1], (1.6, 0)), (allowed[-1], (1.6, 1000)), (as_expert[-1], (1.02, 0))):
+        assert not record.unconverged
+        reference = record.cost / record.live_ratio
+        margin = (terms[0] - 1) * reference + terms[1]
+        np.testing.assert_allclose(record.promise_spent, (record.cost - reference) / margin, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(record.promise_left, margin - (record.cost - reference), rtol=1e-6, atol=1e-9)
 
 
 def _best(problem, answers, window):

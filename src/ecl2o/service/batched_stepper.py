@@ -28,7 +28,8 @@ from ecl2o.running import Stepper, compiled_step
 from ecl2o.running.compiled_step import RunShape, StepOutput, compile_stepper
 
 # Fields of `StepRecord`, in the order of the vector that the compiled step returns; NaN if unknown.
-_FIGURES = ("cost", "optimum", "expert", "live_ratio", "promise_left", "guard_active")
+_FIGURES = ("cost", "optimum", "expert", "live_ratio", "promise_left", "promise_spent", "guard_active")
+_MAX_SPENT = 1e9  # a broken promise whose reference costs nothing
 
 
 class ReferenceTrackingState(eqx.Module):
@@ -75,8 +76,10 @@ class ReferenceTracking(AbstractAgent):
         optimum_so_far = unknown if work is None else optimum
         guard = info.details if "left" in info.details else {}
         reference = guard.get("optimum", guard.get("expert_cost", unknown)) if guard else optimum_so_far
-        live_ratio = cost_ratio(guard.get("cost", cost), reference)  # of the promise's period
-        of_guard = guard.get("left", unknown), guard.get("active", unknown)
+        paid, left = guard.get("cost", cost), guard.get("left", unknown)
+        live_ratio, excess = cost_ratio(paid, reference), paid - reference  # of the promise's period
+        spent = jnp.minimum(excess / jnp.maximum(excess + left, jnp.finfo(cost.dtype).tiny), _MAX_SPENT)
+        of_guard = left, spent, guard.get("active", unknown)
         figures = (cost, optimum_so_far, expert_cost, live_ratio, *of_guard)  # in the order of `_FIGURES`
         vector = jnp.stack([jnp.asarray(figure, cost.dtype) for figure in figures])
         info = Info(info.converged, info.advice, {**info.details, "figures": vector}, info.inner)

@@ -27,6 +27,10 @@ class StepRecord:
     ]
     promise: Annotated[float | None, Field(description="The promised ratio; null without a promise.")]
     promise_left: Annotated[float | None, Field(description="What the promise allows to be spent, in units of cost.")]
+    promise_spent: Annotated[
+        float | None,
+        Field(description="Spent share of the cost that the promise allows above its reference; 1 is all."),
+    ]
     guard_active: Annotated[bool | None, Field(description="Whether the guard changed the action; null without one.")]
     expert: Annotated[float | None, Field(description="Total cost of R-OBD on the same contexts so far.")]
     context: Annotated[list[float | None], Field(description="The context as sent; null for a missing number.")]
@@ -89,6 +93,7 @@ class PolicyUsage:
     steps: int
     live_ratio_max: float | None
     promise_left_min: float | None
+    promise_spent_max: float | None
     promise: Promise | None
     units: str
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from ecl2o.exceptions import ConflictError
 from ecl2o.service.models import StepRecord, StepResult, StreamRecord, encode_json
 
-VERSION = 4  # of the tables and of the layout of a state's bytes
+VERSION = 5  # of the tables and of the layout of a state's bytes
 
 _SQL_TYPES: dict[Any, type[sa.types.TypeEngine]] = {int: sa.Integer, float: sa.Double, bool: sa.Boolean}
 _STEP_TYPES = typing.get_type_hints(StepRecord)
@@ -65,6 +65,7 @@ streams = sa.Table(
     sa.Column("last", sa.Text),  # the last `StepRecord` as JSON
     sa.Column("live_ratio", sa.Double),
     sa.Column("promise_left", sa.Double),
+    sa.Column("promise_spent", sa.Double),
     sqlite_autoincrement=True,  # keys are never reused, so a cached state never matches a new stream
 )
 steps = sa.Table(
@@ -100,10 +101,11 @@ class StoredStream(NamedTuple):
 _POSITION = [streams.c[name] for name in StreamPosition._fields]
 _STEP = [steps.c[name] for name in _STEP_TYPES]
 _APPEND_STEP = sa.insert(steps).values({column.name: sa.bindparam(column.name) for column in steps.c})
+_WATCHED = ("live_ratio", "promise_left", "promise_spent")  # of the last step, for `summarize_streams`
 _ADVANCE_STREAM = (
     sa.update(streams)
     .where(streams.c.key == sa.bindparam("stream_key"), streams.c.steps == sa.bindparam("steps_before"))
-    .values({name: sa.bindparam(name) for name in ("steps", "state", "updated", "last", "live_ratio", "promise_left")})
+    .values({name: sa.bindparam(name) for name in ("steps", "state", "updated", "last", *_WATCHED)})
 )
 
 
@@ -154,8 +156,8 @@ def append_steps(connection: sa.Connection, made: list[tuple[StreamPosition, Ste
         lists = {name: _encode_numbers(getattr(record, name)) for name in _LISTS}
         rows.append({**vars(record), **lists, "stream": position.key})
         advance = {"stream_key": position.key, "steps_before": position.steps, "steps": record.step, "state": state}
-        figures = {"live_ratio": record.live_ratio, "promise_left": record.promise_left, "updated": record.at}
-        advances.append({**advance, **figures, "last": text})
+        figures = {name: getattr(record, name) for name in _WATCHED}
+        advances.append({**advance, **figures, "updated": record.at, "last": text})
     _execute_many(connection, _APPEND_STEP, rows)
     changed = _execute_many(connection, _ADVANCE_STREAM, advances)
     if changed.rowcount not in (-1, len(advances)):
@@ -270,7 +272,8 @@ def list_history_lengths(connection: sa.Connection) -> list[tuple[str, int]]:
 
 
 def summarize_streams(connection: sa.Connection) -> list[tuple[Any, ...]]:
-    """Return for each policy: streams, steps, highest live ratio, least remainder of a promise."""
-    extremes = (sa.func.max(streams.c.live_ratio), sa.func.min(streams.c.promise_left))
-    query = sa.select(streams.c.policy, sa.func.count(), sa.func.sum(streams.c.steps), *extremes)
+    """Return for each policy: streams, steps, highest live ratio, least left and largest spent share of a promise."""
+    highest, least = sa.func.max(streams.c.live_ratio), sa.func.min(streams.c.promise_left)
+    counts = streams.c.policy, sa.func.count(), sa.func.sum(streams.c.steps)
+    query = sa.select(*counts, highest, least, sa.func.max(streams.c.promise_spent))
     return [tuple(row) for row in connection.execute(query.group_by(streams.c.policy))]

@@ -26,6 +26,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[PolicyUsage], float | None]], ...] = (
     ("streams", "Streams in the store", lambda usage: usage.streams),
     ("live_ratio_max", "Highest live ratio of the streams", lambda usage: usage.live_ratio_max),
     ("promise_left_min", "Least cost that a promise still allows", lambda usage: usage.promise_left_min),
+    ("promise_spent_max", "Largest spent share of a promise", lambda usage: usage.promise_spent_max),
     ("promise_ratio", "Promised ratio", lambda usage: None if usage.promise is None else usage.promise.ratio),
 )
 

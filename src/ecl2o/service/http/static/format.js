@@ -22,9 +22,8 @@ export function formatAge(at, now = Date.now() / 1000) {
   return `${Math.round(seconds / 86400)} days ago`;
 }
 
-export function shareLeft(ratio, promise) {
-  if (!promise || ratio === null || ratio === undefined || promise <= 1) return null;
-  return Math.min(Math.max((promise - ratio) / (promise - 1), 0), 1);
+export function shareLeft(spent) {
+  return spent === null || spent === undefined ? null : Math.min(Math.max(1 - spent, 0), 1);
 }
 
 export function fillBar(bar, share) {

@@ -33,7 +33,7 @@ function updateCharts() {
 function updateTiles() {
   const last = steps[steps.length - 1];
   if (!last) return;
-  const share = shareLeft(last.live_ratio, data.promise);
+  const share = shareLeft(last.promise_spent);
   field("step").textContent = last.step;
   field("action").textContent = formatNumbers(last.action);
   field("cost").textContent = formatNumber(last.cost);

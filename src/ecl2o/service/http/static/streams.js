@@ -18,7 +18,7 @@ function updateRow(row, step) {
   row.dataset.at = step.at;
   row.dataset.ratio = step.optimum ? step.cost / step.optimum : "";
   field("age").textContent = formatAge(step.at);
-  const share = shareLeft(step.live_ratio, Number(row.dataset.promise));
+  const share = shareLeft(step.promise_spent);
   if (field("bar") && share !== null) {
     row.dataset.share = share;
     field("none")?.remove();
