@@ -19,7 +19,6 @@ from ecl2o.service import queries
 from ecl2o.service.batched_stepper import MAX_STREAM_BYTES, BatchedStepper
 from ecl2o.service.store import Store
 
-_MAX_HISTORY_LENGTHS = 16  # per policy; each length is a compilation
 _log = logging.getLogger("ecl2o.serve")
 
 
@@ -129,9 +128,6 @@ class PolicyRegistry:
         key = policy.name, history
         with self._lock:
             if key not in self._steppers:
-                if sum(name == policy.name for name, _ in self._steppers) >= _MAX_HISTORY_LENGTHS:
-                    limit = f"have {_MAX_HISTORY_LENGTHS} different history lengths, the limit. Use one of them."
-                    raise InvalidRequestError(f"Streams of {policy.name!r} {limit}")
                 self._steppers[key] = BatchedStepper(policy.policy, dim, context_dim, history)
             return self._steppers[key]
 

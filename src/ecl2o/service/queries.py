@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from ecl2o.exceptions import ConflictError
+from ecl2o.exceptions import ConflictError, InvalidRequestError
 from ecl2o.service.models import StepRecord, StepResult, StreamRecord, encode_json
 
 VERSION = 5  # of the tables and of the layout of a state's bytes
@@ -54,7 +54,7 @@ streams = sa.Table(
     tables,
     sa.Column("key", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("id", sa.String(128), nullable=False, unique=True),
-    sa.Column("policy", sa.String(128), sa.ForeignKey("policies.name"), nullable=False, index=True),
+    sa.Column("policy", sa.String(128), sa.ForeignKey("policies.name"), nullable=False),
     sa.Column("x0", sa.Text, nullable=False),
     sa.Column("history", sa.Integer, nullable=False),
     sa.Column("request_hash", sa.String(64), nullable=False),  # recognises a repeated request for creation
@@ -62,11 +62,13 @@ streams = sa.Table(
     sa.Column("updated", sa.Double, nullable=False),  # time of the last step, or of creation
     sa.Column("steps", sa.Integer, nullable=False),
     sa.Column("state", sa.LargeBinary, nullable=False),
+    sa.Column("state_hash", sa.LargeBinary, nullable=False),  # of `hash_state`: identifies a cached state
     sa.Column("last", sa.Text),  # the last `StepRecord` as JSON
     sa.Column("live_ratio", sa.Double),
     sa.Column("promise_left", sa.Double),
     sa.Column("promise_spent", sa.Double),
-    sqlite_autoincrement=True,  # keys are never reused, so a cached state never matches a new stream
+    sa.Index("streams_policy_history", "policy", "history"),
+    sqlite_autoincrement=True,
 )
 steps = sa.Table(
     "steps",
@@ -77,6 +79,7 @@ steps = sa.Table(
 )
 
 _VALUES_PER_QUERY = 500
+_MAX_HISTORY_LENGTHS = 16  # per policy; each length is a compilation
 
 
 class StreamPosition(NamedTuple):
@@ -88,6 +91,7 @@ class StreamPosition(NamedTuple):
     history: int
     steps: int
     updated: float
+    state_hash: bytes
 
 
 class StoredStream(NamedTuple):
@@ -104,8 +108,9 @@ _APPEND_STEP = sa.insert(steps).values({column.name: sa.bindparam(column.name) f
 _WATCHED = ("live_ratio", "promise_left", "promise_spent")  # of the last step, for `summarize_streams`
 _ADVANCE_STREAM = (
     sa.update(streams)
-    .where(streams.c.key == sa.bindparam("stream_key"), streams.c.steps == sa.bindparam("steps_before"))
-    .values({name: sa.bindparam(name) for name in ("steps", "state", "updated", "last", *_WATCHED)})
+    .where(streams.c.key == sa.bindparam("stream_key"), streams.c.state_hash == sa.bindparam("hash_before"))
+    .where(streams.c.steps == sa.bindparam("steps_before"))
+    .values({name: sa.bindparam(name) for name in ("steps", "state", "state_hash", "updated", "last", *_WATCHED)})
 )
 
 
@@ -146,6 +151,11 @@ def load_states(connection: sa.Connection, keys: list[int]) -> dict[int, bytes]:
     return {key: bytes(state) for key, state in rows}
 
 
+def hash_state(state: bytes) -> bytes:
+    """Return the hash of a state's bytes; a cached state is valid while the stored hash is equal."""
+    return hashlib.blake2b(state, digest_size=16).digest()
+
+
 def append_steps(connection: sa.Connection, made: list[tuple[StreamPosition, StepRecord, str, bytes]]) -> None:
     """Append steps and advance their streams, which are locked.
 
@@ -155,9 +165,10 @@ def append_steps(connection: sa.Connection, made: list[tuple[StreamPosition, Ste
     for position, record, text, state in made:
         lists = {name: _encode_numbers(getattr(record, name)) for name in _LISTS}
         rows.append({**vars(record), **lists, "stream": position.key})
-        advance = {"stream_key": position.key, "steps_before": position.steps, "steps": record.step, "state": state}
+        before = {"stream_key": position.key, "steps_before": position.steps, "hash_before": position.state_hash}
+        after = {"steps": record.step, "state": state, "state_hash": hash_state(state), "updated": record.at}
         figures = {name: getattr(record, name) for name in _WATCHED}
-        advances.append({**advance, **figures, "updated": record.at, "last": text})
+        advances.append({**before, **after, **figures, "last": text})
     _execute_many(connection, _APPEND_STEP, rows)
     changed = _execute_many(connection, _ADVANCE_STREAM, advances)
     if changed.rowcount not in (-1, len(advances)):
@@ -219,10 +230,31 @@ def list_streams(connection: sa.Connection, after: str, limit: int) -> list[Stre
 
 
 def add_stream(connection: sa.Connection, stream: StreamRecord, request_hash: str, state: bytes) -> None:
-    """Insert a stream without steps."""
+    """Insert a stream without steps.
+
+    Raises:
+        InvalidRequestError: the streams of its policy have other history lengths, as many as are allowed.
+    """
+    _check_history_length(connection, stream.policy, stream.history)
     row = {"id": stream.id, "policy": stream.policy, "x0": encode_json(stream.x0), "history": stream.history}
+    start = {"steps": 0, "state": state, "state_hash": hash_state(state), "request_hash": request_hash}
     times = {"created": stream.created, "updated": stream.created}
-    connection.execute(sa.insert(streams).values(request_hash=request_hash, steps=0, state=state, **row, **times))
+    connection.execute(sa.insert(streams).values(**row, **start, **times))
+
+
+def _check_history_length(connection: sa.Connection, policy: str, history: int) -> None:
+    of_policy = streams.c.policy == policy
+    if connection.scalar(sa.select(streams.c.key).where(of_policy, streams.c.history == history).limit(1)) is not None:
+        return
+    lock = sa.select(policies.c.name).where(policies.c.name == policy).with_for_update(key_share=True)
+    connection.execute(lock)  # two services must not both add the last length
+    lengths = sorted(connection.scalars(sa.select(streams.c.history).where(of_policy).distinct()))
+    if history not in lengths and len(lengths) >= _MAX_HISTORY_LENGTHS:
+        known = ", ".join(map(str, lengths))
+        raise InvalidRequestError(
+            f"Streams of {policy!r} may have {_MAX_HISTORY_LENGTHS} different history lengths, got another one: {history}. "
+            f"Use one of {known}."
+        )
 
 
 def remove_stream(connection: sa.Connection, stream_id: str) -> bool:

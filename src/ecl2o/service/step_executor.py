@@ -39,7 +39,7 @@ class StepBatch:
     requests: Sequence[StepRequest]
     results: list[StepResult | ServiceError | None]
     time: float
-    states: dict[int, tuple[int, bytes]] = dataclasses.field(default_factory=dict)
+    states: dict[int, bytes] = dataclasses.field(default_factory=dict)
     written: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
 
@@ -52,15 +52,11 @@ class StepExecutor:
 
     def __init__(self, get_stepper: Callable[[str, int], BatchedStepper]):
         self._get_stepper = get_stepper
-        self._states: OrderedDict[int, tuple[int, bytes]] = OrderedDict()  # key: number of steps, state after them
-        self._open_count = 0
+        self._states: OrderedDict[int, bytes] = OrderedDict()  # by the stream's key
         self.latest_time = 0.0  # of a step; later steps are never earlier, even if the clock is set back
 
-    def execute(self, connection: sa.Connection, requests: Sequence[StepRequest], open_count: int) -> StepBatch:
+    def execute(self, connection: sa.Connection, requests: Sequence[StepRequest]) -> StepBatch:
         """Execute requests within a transaction of a store; several for one stream run in their order."""
-        if open_count != self._open_count:  # the store may have been restored from a backup
-            self._states.clear()
-            self._open_count = open_count
         batch = StepBatch(requests, [None] * len(requests), max(self.latest_time, time.time()))
         pending = list(range(len(requests)))
         while pending:
@@ -110,8 +106,13 @@ class StepExecutor:
         batch: StepBatch,
     ) -> None:
         states = self._load_states(connection, [position for _, position in members], batch)
+        for index, position in members:
+            if position.key not in states:
+                batch.results[index] = UnavailableError("The stream's stored state is damaged. Restore a backup.")
+        members = [member for member in members if member[1].key in states]
         try:
-            outcomes = stepper.step(states, [batch.requests[index].context for index, _ in members])
+            contexts = [batch.requests[index].context for index, _ in members]
+            outcomes = stepper.step([states[position.key] for _, position in members], contexts) if members else []
         except Exception:
             _log.exception("the compiled step of a policy failed")
             for index, _ in members:  # the rest of the transaction is not affected
@@ -134,21 +135,21 @@ class StepExecutor:
             )
             text = record.to_json()
             made.append((position, record, text, state))
-            batch.states[position.key] = (record.step, state)
+            batch.states[position.key] = state
             batch.written.append((position.key, record.step))
             batch.results[index] = StepResult(position.id, position.policy, text, record)
         if made:
             queries.append_steps(connection, made)
 
-    def _load_states(self, connection: sa.Connection, positions: list[StreamPosition], batch: StepBatch) -> list[bytes]:
-        """Return each stream's state: from the cache if it is after the stream's last step, else from the database."""
-        found: dict[int, bytes] = {}
-        for position in positions:
-            steps, state = batch.states.get(position.key) or self._states.get(position.key) or (-1, b"")
-            if steps == position.steps:
-                found[position.key] = state
-        found |= queries.load_states(connection, [position.key for position in positions if position.key not in found])
-        return [found[position.key] for position in positions]
+    def _load_states(
+        self, connection: sa.Connection, positions: list[StreamPosition], batch: StepBatch
+    ) -> dict[int, bytes]:
+        """Return states by the stream's key, from the cache or the database, without those that differ from their hash."""
+        expected = {position.key: position.state_hash for position in positions}
+        cached = {key: batch.states.get(key) or self._states.get(key, b"") for key in expected}
+        found = {key: state for key, state in cached.items() if queries.hash_state(state) == expected[key]}
+        loaded = queries.load_states(connection, [key for key in expected if key not in found])
+        return found | {key: state for key, state in loaded.items() if queries.hash_state(state) == expected[key]}
 
 
 def _check_context(context: list[float | None], stepper: BatchedStepper) -> None:
@@ -262,7 +263,7 @@ class GroupCommit:
         try:
             with self._store.begin_write() as connection:
                 written = [_write(task, connection) for task in tasks]
-                batch = self._executor.execute(connection, requests, self._store.open_count)
+                batch = self._executor.execute(connection, requests)
                 if self._before_commit is not None:
                     self._before_commit(connection, batch)
         except DBAPIError:  # a conflict with another service: retry one by one, so that it can hit only one task again

@@ -25,8 +25,7 @@ _log = logging.getLogger("ecl2o.serve")
 class Store:
     """A database of streams. Thread-safe.
 
-    A store that cannot be used says why in `failure` and is opened again on the next use. `open_count` counts how often it
-    became usable: values cached before may be stale, as after a restore.
+    A store that cannot be used says why in `failure` and is opened again on the next use.
 
     Args:
         url: As in SQLAlchemy, "sqlite:///streams.db" or "postgresql+psycopg://user@host/database".
@@ -64,7 +63,6 @@ class Store:
                 parsed, pool_pre_ping=True, pool_size=8, connect_args={"connect_timeout": 5}
             )
         self.failure: str | None = "not opened yet"
-        self.open_count = 0
         self._opening = threading.Lock()
         self.open()
 
@@ -82,7 +80,6 @@ class Store:
                     self._create_tables(connection)
                     connection.execute(sa.update(queries.store_info).values(probed=time.time()))
                 self._check_free_space()
-                self.open_count += self.failure is not None
                 self.failure = None
             except exc.SQLAlchemyError as error:
                 self._record_failure(error)
