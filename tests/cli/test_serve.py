@@ -1,5 +1,6 @@
 """`ecl2o serve` and `ecl2o demo`: rejected arguments, and a whole demonstration."""
 
+import contextlib
 import os
 import re
 import signal
@@ -48,12 +49,14 @@ def test_two_policies_of_one_name_are_rejected(tmp_path):
 
 
 def test_the_demo_shows_steps_until_it_is_interrupted(tmp_path):
-    """In its own process: a free port, the page, steps that arrive, Ctrl-C."""
+    """In its own process: a free port, the page, steps that arrive, Ctrl-C while the page is open."""
     command = [str(Path(sys.executable).with_name("ecl2o")), "demo", "--speed", "50"]
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, env=environment) as process, contextlib.ExitStack() as stack:
         try:
             assert process.stdout is not None
+            assert process.stderr is not None
             url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
             assert url is not None
             with httpx2.Client(base_url=url[0], timeout=60) as client:
@@ -72,7 +75,12 @@ def test_the_demo_shows_steps_until_it_is_interrupted(tmp_path):
                 assert all(step["live_ratio"] <= 2.5 * (1 + 1e-9) for step in promised[:24])
                 assert "site-summer" in client.get("/").text
                 assert client.get("/watch/site-summer").status_code == 200
+            browser = stack.enter_context(httpx2.Client(base_url=url[0], timeout=60))
+            events = stack.enter_context(browser.stream("GET", "/events")).iter_lines()
+            assert next(events).startswith("retry")
         finally:
             process.send_signal(signal.SIGINT)
+        assert all("Traceback" not in line for line in events)  # the stream ends regularly
         assert process.wait(60) == 0
+        assert len(process.stderr.read().splitlines()) == 1  # that the demo is being prepared
     assert list(tmp_path.iterdir()) == []  # nothing is left behind

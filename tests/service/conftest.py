@@ -14,13 +14,13 @@ from pathlib import Path
 
 import httpx2
 import pytest
-import uvicorn
 
 import ecl2o as ec
 from ecl2o.policy.policy import describe
 from ecl2o.service import Store, policy_registry
 from ecl2o.service.http import Access, make_app
 from ecl2o.service.http.app import bind
+from ecl2o.service.http.connections import Server
 
 
 def free_port() -> int:
@@ -63,7 +63,7 @@ def shared_steppers():
 def running(app):
     """Run the application in a server on a free port of this machine; give its URL."""
     bound = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1, server_header=False))
+    server = Server(app, app.state.events.stop)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[bound])), daemon=True)
     thread.start()
     try:

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import threading
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -13,6 +14,7 @@ import ecl2o as ec
 from ecl2o.exceptions import ConflictError
 from ecl2o.policy import Contract
 from ecl2o.service import Client
+from ecl2o.service.http import Access, middleware
 from ecl2o.service.models import StepRecord
 
 
@@ -184,13 +186,69 @@ def test_requests_from_other_sites_and_to_other_hosts_are_denied(url):
     assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_service_for_other_machines_needs_a_token():
-    from ecl2o.service.http import Access
+def test_a_session_is_not_the_token_and_only_reads(guarded_url, monkeypatch):
+    name = f"ecl2o_session_{urlsplit(guarded_url).port}"  # a browser sends cookies to all ports of a host
+    with httpx2.Client(base_url=guarded_url) as browser:
+        assert browser.post("/login", data={"token": "secret"}).status_code == 303
+        session = browser.cookies[name]
+        assert len(session) >= 43
+        assert "secret" not in session
+        assert browser.get("/streams").status_code == 200
+        for method, path in (("DELETE", "/streams/x"), ("PUT", "/policies/x"), ("POST", "/steps")):
+            assert browser.request(method, path).status_code == 403
+        assert browser.get("/login").text.count("Sign out") == 1
+    for cookie, value in ((name, session + "x"), (name, "secret"), (name, ""), ("ecl2o_read", "secret")):
+        assert httpx2.get(f"{guarded_url}/streams", headers={"cookie": f"{cookie}={value}"}).status_code == 401
+    as_token = {"authorization": f"Bearer {session}"}
+    assert httpx2.get(f"{guarded_url}/streams", headers=as_token).status_code == 401
 
-    with pytest.raises(ValueError, match="ECL2O_TOKEN"):
-        Access().check_host("0.0.0.0")
-    Access("secret").check_host("0.0.0.0")
-    Access().check_host("127.0.0.1")
+    def reads(session: str) -> bool:
+        return httpx2.get(f"{guarded_url}/streams", headers={"cookie": f"{name}={session}"}).status_code == 200
+
+    def sign_in() -> str:
+        answer = httpx2.post(f"{guarded_url}/login", data={"token": "reading"})
+        return answer.headers["set-cookie"].split(";")[0].removeprefix(f"{name}=")
+
+    assert reads(session)
+    httpx2.post(f"{guarded_url}/login", headers={"cookie": f"{name}={session}"})  # the form to sign out
+    assert not reads(session)
+    monkeypatch.setattr(middleware, "_MAX_SESSIONS", 2)
+    sessions = [sign_in() for _ in range(3)]
+    assert [reads(one) for one in sessions] == [False, True, True]
+    monkeypatch.setattr(middleware, "_SESSION_SECONDS", -1)  # expired
+    assert not reads(sign_in())
+
+
+def test_a_login_is_short(guarded_url):
+    assert httpx2.post(f"{guarded_url}/login", content=b"token=" + b"x" * 5000).status_code == 413
+    assert httpx2.post(f"{guarded_url}/login", content=iter([b"x" * 3000] * 2)).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("access", "named"),
+    [
+        ({}, "ECL2O_TOKEN"),
+        ({"read_token": "x" * 16}, "ECL2O_TOKEN"),
+        ({"token": "x" * 15}, "ECL2O_TOKEN has 15"),
+        ({"token": "x" * 16, "read_token": "reading"}, "ECL2O_READ_TOKEN has 7"),
+    ],
+)
+def test_a_service_for_other_machines_needs_long_tokens(access, named):
+    for host in ("0.0.0.0", "::", "192.0.2.7"):
+        with pytest.raises(ValueError, match=named):
+            Access(**access).check_host(host)
+    for host in ("127.0.0.1", "::1", "localhost"):
+        Access(**access).check_host(host)
+    Access("x" * 16, "y" * 16).check_host("0.0.0.0")
+
+
+@pytest.mark.parametrize("token", ["s\xe9cret", "pass\u2014word", "line\n", " padded", "tab\tbed"])
+def test_tokens_that_no_header_can_carry_are_rejected_at_the_start(token):
+    with pytest.raises(ValueError, match="ECL2O_TOKEN") as caught:
+        Access(token)
+    assert token not in str(caught.value)
+    with pytest.raises(ValueError, match="ECL2O_READ_TOKEN"):
+        Access("secret", token)
 
 
 def test_implausible_and_missing_readings_are_replaced_flagged_and_counted(url, tmp_path):

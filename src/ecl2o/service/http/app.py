@@ -1,6 +1,7 @@
 """The ASGI application, with health checks and error answers, and the server process."""
 
 import contextlib
+import gc
 import importlib.metadata
 import logging
 import socket
@@ -8,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio.to_thread
-import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 
 from ecl2o.exceptions import ServiceError
 from ecl2o.service.http.api import ANY_ROUTE, Events, error_body, make_api, status_of
+from ecl2o.service.http.connections import Server
 from ecl2o.service.http.metrics import Metrics
 from ecl2o.service.http.middleware import Access, RequestFilter
 from ecl2o.service.http.page import add_page
@@ -24,7 +25,6 @@ from ecl2o.service.models import StepResult
 from ecl2o.service.service import Service
 from ecl2o.service.store import Store
 
-_MAX_CONNECTIONS = 2000
 _BACKLOG = 2048
 _log = logging.getLogger("ecl2o.serve")
 
@@ -165,15 +165,6 @@ def serve(
     """
     access.check_host(bound.getsockname()[0])
     app = make_app(Store(store), access, policies)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=3,
-        limit_concurrency=_MAX_CONNECTIONS,
-        lifespan="on",
-    )
     on_ready()
-    uvicorn.Server(config).run(sockets=[bound])
+    gc.freeze()  # collections skip what is loaded by now, which takes 0.1 s and more each time
+    Server(app, app.state.events.stop).run(sockets=[bound])

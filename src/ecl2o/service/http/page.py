@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from ecl2o.exceptions import ServiceError
 from ecl2o.service.http.api import Name, status_of
-from ecl2o.service.http.middleware import COOKIE, Access
+from ecl2o.service.http.middleware import Access
 from ecl2o.service.policy_registry import LoadedPolicy
 from ecl2o.service.service import Service
 
@@ -89,16 +89,19 @@ def add_page(app: FastAPI, service: Service, access: Access) -> None:
         return render("docs.html", routes=_list_routes(app.openapi()))
 
     @app.get("/login", include_in_schema=False)
-    def show_login():
-        return render("login.html", wrong=False)
+    async def show_login(request: Request):
+        return render("login.html", signed_in=access.has_session(request.scope))
 
     @app.post("/login", include_in_schema=False)
     async def sign_in(request: Request):
-        given = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
+        given = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0].strip()
+        access.end_session(request.scope)
+        if not given:  # the form to sign out has no token
+            return RedirectResponse("/login", 303)
         if not access.may_read(given):
             return render("login.html", 401, wrong=True)
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(COOKIE, given, httponly=True, samesite="strict", max_age=30 * 86_400)
+        answer.set_cookie(**access.start_session(request.scope))
         return answer
 
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
