@@ -1,7 +1,11 @@
 """Programs that are kept on disk: the same numbers, nothing traced again, and never a program that is not this one's."""
 
+import contextlib
 import dataclasses
 import os
+import pickle
+import stat
+import warnings
 
 import equinox as eqx
 import jax
@@ -16,7 +20,14 @@ from ecl2o.running.compiled_step import RunShape, compile_stepper
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
 POLICY = ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=1.6), PROBLEM)
+GREEDY = ec.Policy(ec.Greedy(), PROBLEM)
 CONTEXTS = np.random.default_rng(0).normal(size=(6, 1))
+
+
+NEEDS_ROOT = pytest.mark.skipif(
+    getattr(os, "geteuid", lambda: 1)() != 0, reason="only root can give files to another user"
+)
+STRANGER = 54321
 
 
 class Doubled(ec.SquaredTracking):
@@ -43,7 +54,25 @@ def played(policy=POLICY, x0=(0.5,)) -> np.ndarray:
     """Actions, costs and live ratios of a new process, as far as programs go."""
     executable_cache._programs.clear()
     runner = ec.Runner(policy, list(x0))
-    return np.array([[*runner.step(context), runner.cost, runner.live_ratio] for context in CONTEXTS])
+    return np.array([[*runner.step(context), runner.cost, runner.live_ratio or 0.0] for context in CONTEXTS])
+
+
+class Command:
+    """What runs a command when it is unpickled."""
+
+    def __init__(self, function, *arguments):
+        self.made_by = function, arguments
+
+    def __reduce__(self):
+        return self.made_by
+
+
+def forge_all(folder, program: bytes) -> None:
+    """Put a program with a right header and checksum in the place of each kept one."""
+    for name in kept_in(folder):
+        contents = executable_cache._read(folder / name)
+        if contents is not None and "results" in contents.header:
+            executable_cache._write(folder / name, contents.header, program)
 
 
 def fail_on_trace(*arguments):
@@ -161,3 +190,141 @@ def test_what_decides_a_program_is_in_its_name(folder, monkeypatch):
     monkeypatch.setattr(executable_cache, "_environment", lambda: ("another version",))
     others.append(executable_cache._find_path(stepper, arrays, sizes, dtype))
     assert len({named, *others}) == len(others) + 1
+
+
+def test_a_forged_program_runs_no_command(folder, tmp_path_factory):
+    """In a folder of the user's own only JAX's records are unpickled; one that everybody can write to is not read."""
+    marker = tmp_path_factory.mktemp("elsewhere") / "a command ran"
+    expected = played(GREEDY)
+    for mode, expectation in ((0o755, contextlib.nullcontext()), (0o777, pytest.warns(UserWarning, match="777"))):
+        forge_all(folder, pickle.dumps(Command(os.mkdir, str(marker))))
+        folder.chmod(mode)
+        with expectation:
+            np.testing.assert_array_equal(played(GREEDY), expected)
+        assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pickle.dumps(Command(eval, "1")),
+        pickle.dumps(Command(getattr, "1", "upper")),
+        b"\x80\x04\x8c\x0djax._src.core\x8c\x0doperator.not_\x93.",
+        b"cjax._src.interpreters.pxla\nos\n.",
+        b"cjax\njit\n.",
+    ],
+    ids=["builtin", "getattr", "through a module's attribute", "module", "other function of JAX"],
+)
+def test_only_records_of_programs_are_unpickled(forged):
+    with pytest.raises(pickle.UnpicklingError):
+        executable_cache._deserialize(forged, None, None)
+
+
+def test_a_file_that_is_a_link_or_open_to_others_is_made_again(folder, tmp_path_factory):
+    expected = played(GREEDY)
+    names, elsewhere = kept_in(folder), tmp_path_factory.mktemp("elsewhere")
+    (folder / names[0]).rename(elsewhere / names[0])
+    (folder / names[0]).symlink_to(elsewhere / names[0])
+    (folder / names[1]).chmod(0o666)
+    assert [executable_cache._read(folder / name) for name in names[:2]] == [None, None]
+    np.testing.assert_array_equal(played(GREEDY), expected)
+    assert {stat.filemode((folder / name).lstat().st_mode) for name in names} == {"-rw-------"}
+    assert all(executable_cache._read(folder / name) is not None for name in names)
+
+
+@NEEDS_ROOT
+@pytest.mark.integration
+def test_a_file_of_another_user_is_not_read(folder):
+    executable_cache._write(folder / "ecl2o-run-x", {"results": 0}, b"a program")
+    assert executable_cache._read(folder / "ecl2o-run-x") is not None
+    os.chown(folder / "ecl2o-run-x", STRANGER, -1)
+    assert executable_cache._read(folder / "ecl2o-run-x") is None
+
+
+def is_used(path, monkeypatch) -> bool:
+    """Whether JAX and runners use a folder that JAX_COMPILATION_CACHE_DIR names."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(path))
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    named = path.resolve()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        runners = executable_cache._find_folder()
+        executable_cache.use_cache_folder()
+    used = jax.config.jax_compilation_cache_dir
+    assert used == (None if runners is None else str(named))
+    assert runners in (None, named)
+    assert [str(path.parent.parent) in str(warning.message) for warning in caught] == (
+        [True] * 2 if used is None else []
+    )
+    return used is not None
+
+
+@pytest.mark.parametrize(
+    ("mode_of_parent", "mode", "used"),
+    [
+        (0o755, 0o755, True),
+        (0o1777, 0o700, True),  # as in /tmp
+        (0o755, 0o777, False),
+        (0o755, 0o775, False),
+        (0o755, 0o1777, False),
+        (0o777, 0o700, False),
+    ],
+)
+def test_a_folder_that_others_can_write_to_or_replace_is_not_used(folder, monkeypatch, mode_of_parent, mode, used):
+    path = folder / "parent" / "programs"
+    path.mkdir(parents=True)
+    path.chmod(mode)
+    path.parent.chmod(mode_of_parent)
+    assert is_used(path, monkeypatch) == used
+    jax.jit(lambda x: x + mode + mode_of_parent)(1.0)
+    assert any(path.iterdir()) == used
+
+
+def test_a_parent_that_a_group_can_write_is_safe_if_the_group_is_the_users_own(folder, monkeypatch):
+    path = folder / "parent" / "programs"
+    path.mkdir(parents=True, mode=0o700)
+    path.parent.chmod(0o775)
+    for private in (True, False):
+        monkeypatch.setattr(executable_cache, "_is_private", lambda group, private=private: private)
+        assert is_used(path, monkeypatch) == private
+    assert not executable_cache._is_private(STRANGER)
+
+
+@NEEDS_ROOT
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("owner_of_parent", "owner", "user", "used"),
+    [
+        (0, STRANGER, STRANGER, True),  # as systemd makes /var/cache/private/ecl2o
+        (0, STRANGER, 0, False),
+        (0, STRANGER, STRANGER + 1, False),
+        (STRANGER, 0, 0, False),
+        (STRANGER, STRANGER, STRANGER, True),
+    ],
+)
+def test_a_folder_of_another_user_is_not_used(folder, monkeypatch, owner_of_parent, owner, user, used):
+    path = folder / "private" / "programs"
+    path.mkdir(parents=True, mode=0o755)
+    os.chown(path, owner, -1)
+    os.chown(path.parent, owner_of_parent, -1)
+    link = folder / "link"
+    link.symlink_to(path)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert is_used(path, monkeypatch) == used
+    jax.config.update("jax_compilation_cache_dir", str(link))
+    with contextlib.nullcontext() if used else pytest.warns(UserWarning, match=str(STRANGER)):
+        assert executable_cache._find_folder() == (path if used else None)
+
+
+def test_a_missing_folder_is_made_for_the_user_only(folder, monkeypatch):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    jax.config.update("jax_compilation_cache_dir", None)
+    before = os.umask(0)
+    try:
+        (folder / "ecl2o").mkdir(mode=0o755)
+        executable_cache.use_cache_folder()
+    finally:
+        os.umask(before)
+    assert jax.config.jax_compilation_cache_dir == str(folder / "ecl2o" / "programs")
+    assert stat.S_IMODE((folder / "ecl2o" / "programs").stat().st_mode) == 0o700

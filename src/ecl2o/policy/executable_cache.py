@@ -5,7 +5,8 @@ functions of a run are stored beside it, ready to be called.
 
 A file is for one structure and one set of sizes, not for a policy's numbers, and for the library, versions and processor that
 made it. It is checked when it is read, and made again if it does not fit. Files that were not read for a month are removed
-when the next one is written. Like JAX's own cache it holds machine code: only trusted users may write to the folder.
+when the next one is written. Like JAX's own cache it holds machine code: a folder in which someone else could have put a file
+is not used.
 """
 
 import contextlib
@@ -13,10 +14,14 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import io
 import json
 import os
+import pickle
 import platform
+import stat
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +41,19 @@ _KIND = "program"
 _LIBRARY = Path(__file__).parents[1]
 _PREFIX = "ecl2o-run-"
 _UNUSED_SECONDS = 30 * 24 * 3600.0
+_PICKLED = {  # all that a serialized program names: JAX's records of shapes and devices
+    "jax": ["P"],
+    "jax._src.core": ["ManualAxisType", "MemorySpace", "ShapedArray"],
+    "jax._src.interpreters.pxla": ["AllArgsInfo", "UnloadedMeshExecutable"],
+    "jax._src.layout": ["Layout"],
+    "jax._src.linear_util": ["DebugInfo"],
+    "jax._src.mesh": ["AbstractMesh"],
+    "jax._src.named_sharding": ["_unpickle_named_sharding"],
+    "jax._src.sharding_impls": ["_unpickle_single_device_sharding"],
+    "jax._src.stages": ["ArgInfo"],
+    "jaxlib._jax": ["DeviceList"],
+    "numpy": ["dtype"],
+}
 
 _MOST_PROGRAMS = 64
 _programs: dict[Path, CompiledStepper] = {}  # of this process, one for each structure and set of sizes
@@ -44,20 +62,74 @@ _programs: dict[Path, CompiledStepper] = {}  # of this process, one for each str
 def use_cache_folder() -> None:
     """Let JAX and runners store compiled programs in the user's cache folder, ~/.cache/ecl2o/programs.
 
-    A folder that JAX has, from its configuration or from JAX_COMPILATION_CACHE_DIR (empty: none), is left as it is.
+    A folder that JAX has, from its configuration or from JAX_COMPILATION_CACHE_DIR (empty: none), is used instead. A missing
+    folder is made for this user only. One in which someone else could put programs is not used, by JAX neither.
     """
     settings: Any = jax.config
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and settings.jax_compilation_cache_dir is None:
+    is_default = "JAX_COMPILATION_CACHE_DIR" not in os.environ and settings.jax_compilation_cache_dir is None
+    if is_default:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        folder = Path(base) / "ecl2o" / "programs"
-        with contextlib.suppress(OSError):  # a service without a home compiles every time
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK):
-                jax.config.update("jax_compilation_cache_dir", str(folder))
-    if settings.jax_compilation_cache_dir:
-        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        jax.config.update("jax_compilation_cache_dir", os.path.join(base, "ecl2o", "programs"))
+    if not settings.jax_compilation_cache_dir or _is_remote(settings.jax_compilation_cache_dir):
+        return
+    folder = _find_folder()
+    if folder is None or (is_default and not os.access(folder, os.W_OK)):
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def _find_folder() -> Path | None:
+    """Make JAX's folder if it is missing; return it without symbolic links, None if it is not only this user's to write."""
+    settings: Any = jax.config
+    if not settings.jax_compilation_cache_dir or _is_remote(settings.jax_compilation_cache_dir):
+        return None
+    folder = Path(settings.jax_compilation_cache_dir)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = folder.resolve(strict=True)
+        about = {place: place.stat() for place in (folder, *folder.parents)}
+    except OSError:  # a service without a home compiles every time
+        return None
+    faults = (f"{place} {fault}" for place, each in about.items() if (fault := _find_fault(each, place != folder)))
+    fault = next(faults, None)
+    if fault is not None:
+        advice = "Set JAX_COMPILATION_CACHE_DIR to a folder that only you can write to."
+        warnings.warn(
+            f"compiled programs are not cached, because others could replace them: {fault}. {advice}", stacklevel=2
+        )
+    return folder if fault is None else None
+
+
+def _is_remote(folder: str) -> bool:
+    return "://" in folder
+
+
+def _find_fault(about: os.stat_result, is_parent: bool = False) -> str | None:
+    """Return what lets others write a file or folder, or replace what is in a parent folder; None if only root and we can."""
+    if os.name == "nt":  # has no modes
+        return None
+    if about.st_uid not in (0, os.geteuid()):
+        return f"belongs to user {about.st_uid}"
+    others = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if is_parent and (about.st_mode & stat.S_ISVTX or (others == stat.S_IWGRP and _is_private(about.st_gid))):
+        return None
+    return f"has mode {stat.S_IMODE(about.st_mode):o}" if others else None
+
+
+def _is_private(group: int) -> bool:
+    """Return whether a group is the user's own, as Debian and Fedora make one for each user."""
+    import grp
+    import pwd
+
+    with contextlib.suppress(KeyError):
+        user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+        return found.gr_name == user and set(found.gr_mem) <= {user}
+    return False
 
 
 def compile_cached(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
@@ -120,7 +192,7 @@ class _CachedExecutable:
             return None
         taken = jax.tree.structure((arguments, {}))
         given = jax.tree.structure(_as_tuples(contents.header["results"]))
-        return serialize_executable.deserialize_and_load(contents.arrays[0].tobytes(), taken, given)
+        return _deserialize(contents.arrays[0].tobytes(), taken, given)
 
     def _make(self, arguments: Any) -> Callable[..., Any]:
         lowered = self._find().lower(*arguments)
@@ -132,6 +204,21 @@ class _CachedExecutable:
         return made
 
 
+class _Unpickler(serialize_executable._JaxPjrtUnpickler):
+    """JAX's reader of serialized programs, which finds nothing but what these need."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        if global_name not in _PICKLED.get(module_name, []):
+            raise pickle.UnpicklingError(f"a program does not need {module_name}.{global_name}.")
+        return super().find_class(module_name, global_name)
+
+
+def _deserialize(data: bytes, taken: Any, given: Any) -> Callable[..., Any]:
+    """Do what `serialize_executable.deserialize_and_load` does, but unpickle programs only."""
+    unloaded, arguments, no_keywords = _Unpickler(io.BytesIO(data), jax.devices()[0].client).load()
+    return jax.stages.Compiled(unloaded.load(), [], taken.unflatten(arguments), given, no_kwargs=no_keywords)
+
+
 def _as_tuples(nested: Any) -> Any:
     if isinstance(nested, dict):
         return {name: _as_tuples(each) for name, each in nested.items()}
@@ -141,8 +228,8 @@ def _as_tuples(nested: Any) -> Any:
 def _find_path(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: np.dtype) -> Path | None:
     """Return where its programs are stored; None without a folder, or if it has code that is not this library's."""
     settings: Any = jax.config
-    folder = settings.jax_compilation_cache_dir
-    if not folder or not settings.jax_enable_compilation_cache:
+    folder = _find_folder() if settings.jax_enable_compilation_cache else None
+    if folder is None:
         return None
     encoder = Encoder()
     try:
@@ -154,7 +241,7 @@ def _find_path(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: 
         return None
     shapes = json.dumps([[list(array.shape), str(array.dtype)] for array in arrays])
     name = hashlib.sha256("\0".join([described, shapes, *_environment()]).encode()).hexdigest()
-    return Path(folder) / f"{_PREFIX}{name}"
+    return folder / f"{_PREFIX}{name}"
 
 
 @functools.cache
@@ -170,7 +257,7 @@ def _environment() -> tuple[str, ...]:
 
 def _write(path: Path, header: dict[str, Any], program: bytes = b"") -> None:
     """Write a file with a checksum, whole or not at all, and remove files that were not read for a month."""
-    policy_file.write(path, Contents(_KIND, header, [np.frombuffer(program, np.uint8)]))
+    policy_file.write(path, Contents(_KIND, header, [np.frombuffer(program, np.uint8)]), mode=0o600, durable=False)
     before = time.time() - _UNUSED_SECONDS
     for other in path.parent.glob(f"*{_PREFIX}*"):  # also unfinished ones of killed processes
         with contextlib.suppress(OSError):  # another process was faster
@@ -179,12 +266,17 @@ def _write(path: Path, header: dict[str, Any], program: bytes = b"") -> None:
 
 
 def _read(path: Path) -> Contents | None:
-    """Return what a file holds, and mark it as used; None if it is missing or damaged."""
+    """Return what a file holds, and mark it as used; None if it is missing, damaged, or not only this user's to write."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        contents = policy_file.read(path, _KIND)
+        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode) or _find_fault(about) is not None:
+                return None
+            contents = policy_file.unpack(file.read(), _KIND, str(path))
     except (OSError, PolicyFileError):
         return None
-    with contextlib.suppress(OSError):  # of another user
+    with contextlib.suppress(OSError):  # root's
         os.utime(path)
     return contents
 

@@ -175,20 +175,47 @@ def read(path: str | os.PathLike[str], kind: str) -> Contents:
     return unpack(path.read_bytes(), kind, str(path))
 
 
-def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Write a file under a temporary name, then rename it: readers see the old file or the new one."""
+def write(path: str | os.PathLike[str], contents: Contents, mode: int = 0o666, durable: bool = True) -> None:
+    """Write a file under a temporary name, then rename it: readers see the old file or the new one.
+
+    Args:
+        path: The file; an existing one is replaced.
+        contents: What it holds.
+        mode: Its permissions, less the process's umask.
+        durable: Whether it is still there if power fails after the return: file and folder are flushed to disk.
+    """
     path, data = Path(path), pack(contents)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
     try:
-        with open(unfinished, "xb") as file:
+        with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(unfinished, path)
+        if durable:
+            flush_folder(path.parent)
     except OSError as error:  # a full disk names no file by itself
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, so that it does not come back if power fails; a missing one is no error."""
+    path.unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush a folder to disk: the names that were made, changed and removed in it."""
+    if os.name == "nt":  # Windows opens no folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove_unfinished(path: str | os.PathLike[str]) -> None:
