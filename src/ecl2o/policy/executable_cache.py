@@ -20,6 +20,7 @@ import os
 import pickle
 import platform
 import stat
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +36,7 @@ from ecl2o.exceptions import PolicyFileError
 from ecl2o.policy import policy_file
 from ecl2o.policy.policy_file import Contents, Encoder
 from ecl2o.running import Stepper
-from ecl2o.running.compiled_step import CompiledStepper, RunShape, Spec, StepFunctions, compile_stepper
+from ecl2o.running.compiled_step import CompiledStepper, ProgramSize, RunShape, Spec, StepFunctions, compile_stepper
 
 _KIND = "program"
 _LIBRARY = Path(__file__).parents[1]
@@ -55,8 +56,10 @@ _PICKLED = {  # all that a serialized program names: JAX's records of shapes and
     "numpy": ["dtype"],
 }
 
-_MOST_PROGRAMS = 64
-_programs: dict[Path, CompiledStepper] = {}  # of this process, one for each structure and set of sizes
+_MOST_PROGRAMS = 256
+_programs: dict[Path, Any] = {}  # of this process, one for each structure and set of sizes
+_lock = threading.RLock()  # of `_programs` and of JAX's settings
+_compiling = 0  # threads that compile without JAX's cache
 
 
 def use_cache_folder() -> None:
@@ -134,15 +137,48 @@ def _is_private(group: int) -> bool:
 
 def compile_cached(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> tuple[CompiledStepper, list[Any]]:
     """Return what `compile_stepper` does, with the functions of one stream from the cache; the others are traced on use."""
-    arrays = [leaf for leaf in jax.tree.leaves(stepper) if isinstance(leaf, jax.Array | np.ndarray)]
+    arrays = _find_arrays(stepper)
     path = _find_path(stepper, arrays, sizes, dtype)
     if path is None:
         return compile_stepper(stepper, sizes, dtype)
-    if path not in _programs:
-        while len(_programs) >= _MOST_PROGRAMS:
-            del _programs[next(iter(_programs))]
-        _programs[path] = _load_program(path, stepper, sizes, dtype)
-    return _programs[path], arrays
+    return _keep(path, lambda: _load_program(path, stepper, sizes, dtype)), arrays
+
+
+def cache_function(
+    stepper: Stepper, sizes: RunShape, dtype: np.dtype, name: str, jitted: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a jitted function of arrays, made from a stepper, whose executable is in the cache under this name.
+
+    It must depend on nothing but the stepper's structure, the sizes and the dtype. Its first call reads or compiles it.
+    """
+    found = _find_path(stepper, _find_arrays(stepper), sizes, dtype)
+    if found is None:
+        return jitted
+    path = found.with_name(f"{found.name}-{name}")
+    return _keep(path, lambda: _CachedExecutable(path, lambda: jitted))
+
+
+def is_cached(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> bool:
+    """Return whether programs of this structure and these sizes are in the cache."""
+    path = _find_path(stepper, _find_arrays(stepper), sizes, dtype)
+    return path is not None and path.exists()
+
+
+def _find_arrays(stepper: Stepper) -> list[Any]:
+    return [leaf for leaf in jax.tree.leaves(stepper) if isinstance(leaf, jax.Array | np.ndarray)]
+
+
+def _keep(path: Path, make: Callable[[], Any]) -> Any:
+    """Return this process's program of a file. Two threads may both make it; one of the two is kept."""
+    with _lock:
+        found = _programs.get(path)
+    if found is None:
+        made = make()
+        with _lock:
+            while len(_programs) >= _MOST_PROGRAMS:
+                del _programs[next(iter(_programs))]
+            found = _programs.setdefault(path, made)
+    return found
 
 
 def _load_program(path: Path, stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> CompiledStepper:
@@ -160,12 +196,13 @@ def _load_program(path: Path, stepper: Stepper, sizes: RunShape, dtype: np.dtype
     one = StepFunctions(**functions, inspect=trace_on_use("inspect"), play=trace_on_use("play"))
     contents = _read(path)
     if contents is None:
-        carried = traced().carried
+        carried, size = traced().carried, traced().size
         with contextlib.suppress(OSError):
-            _write(path, {"carried": [[spec.shape, str(spec.dtype)] for spec in carried]})
+            _write(path, {"carried": [[spec.shape, str(spec.dtype)] for spec in carried], "size": size})
     else:
         carried = tuple(Spec(tuple(shape), dtype) for shape, dtype in contents.header["carried"])
-    return CompiledStepper(one, carried, lambda axis: traced().streams(axis))
+        size = ProgramSize(*contents.header["size"])
+    return CompiledStepper(one, carried, lambda axis: traced().streams(axis), size)
 
 
 class _CachedExecutable:
@@ -228,16 +265,22 @@ def _as_tuples(nested: Any) -> Any:
 def _find_path(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: np.dtype) -> Path | None:
     """Return where its programs are stored; None without a folder, or if it has code that is not this library's."""
     settings: Any = jax.config
-    folder = _find_folder() if settings.jax_enable_compilation_cache else None
+    with _lock:
+        is_enabled = settings.jax_enable_compilation_cache or _compiling
+    folder = _find_folder() if is_enabled else None
     if folder is None:
         return None
-    encoder = Encoder()
+    encoder, agent = Encoder(), stepper.agent
+    kind = (
+        f"{type(agent).__module__}.{type(agent).__qualname__}"  # the service's own is not among those of policy files
+    )
+    fields = [getattr(agent, field.name) for field in dataclasses.fields(agent)]
     try:
-        parts = [encoder.encode(part, "it") for part in (stepper.agent, stepper.problem, stepper.forecaster)]
+        parts = [encoder.encode(part, "it") for part in (fields, stepper.problem, stepper.forecaster)]
     except (TypeError, ValueError):
         return None
-    described = json.dumps([parts, stepper.screen is not None, dataclasses.astuple(sizes), str(dtype)])
-    if encoder.functions or '"user.' in described:
+    described = json.dumps([kind, parts, stepper.screen is not None, dataclasses.astuple(sizes), str(dtype)])
+    if encoder.functions or '"user.' in described or not kind.startswith(f"{_LIBRARY.name}."):
         return None
     shapes = json.dumps([[list(array.shape), str(array.dtype)] for array in arrays])
     name = hashlib.sha256("\0".join([described, shapes, *_environment()]).encode()).hexdigest()
@@ -283,10 +326,16 @@ def _read(path: Path) -> Contents | None:
 
 @contextlib.contextmanager
 def _without_jax_cache() -> Iterator[None]:
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
+    global _compiling
+    with _lock:
+        _compiling += 1
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()
     try:
         yield
     finally:
-        jax.config.update("jax_enable_compilation_cache", True)
-        compilation_cache.reset_cache()
+        with _lock:
+            _compiling -= 1
+            if not _compiling:
+                jax.config.update("jax_enable_compilation_cache", True)
+                compilation_cache.reset_cache()

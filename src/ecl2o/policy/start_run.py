@@ -23,7 +23,14 @@ from ecl2o.policy.policy import Policy, hitting_fits, infer_action_dim
 from ecl2o.problem import AbstractQuadraticCost, Instance
 from ecl2o.problem.arrays import cast_floats, to_device
 from ecl2o.running import Stepper
-from ecl2o.running.compiled_step import MOST_BYTES, check_stream_bytes, count_bytes, largest_allocation
+from ecl2o.running.compiled_step import (
+    MOST_BYTES,
+    ProgramSize,
+    check_stream_bytes,
+    count_bytes,
+    count_equations,
+    largest_allocation,
+)
 
 _find_minimizer = eqx.filter_jit(find_hitting_minimizer)
 _LARGEST = 1e100  # squares, and their sums, must stay far from where doubles end
@@ -146,8 +153,10 @@ def working_dtype() -> np.dtype:
     return np.dtype(jnp.result_type(float))
 
 
-def check_memory(policy: Policy, name: str, limit: int = MOST_BYTES) -> None:
-    """Raise if one stream of a policy would take too much memory; nothing is allocated.
+def check_memory(policy: Policy, name: str, limit: int = MOST_BYTES) -> ProgramSize | None:
+    """Raise if one stream of a policy would take too much memory; nothing is allocated. Return the size of its program.
+
+    None if it cannot run: the runner reports why.
 
     Args:
         policy: The policy to run.
@@ -163,13 +172,18 @@ def check_memory(policy: Policy, name: str, limit: int = MOST_BYTES) -> None:
         stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen), dtype)
         x0, context = (jax.ShapeDtypeStruct((size,), dtype) for size in (dim, context_dim))
         history = jax.ShapeDtypeStruct((0 if policy.history is None else len(policy.history), context_dim), dtype)
-        state = jax.eval_shape(lambda x0, history: stepper.init(Start(x0, history, 1)), x0, history)  # any horizon
+        begin = jax.make_jaxpr(
+            lambda x0, history: stepper.init(Start(x0, history, 1)), return_shape=True
+        )  # any horizon
+        begin_program, state = begin(x0, history)
         check_stream_bytes(count_bytes(jax.tree.leaves(state)), limit)
-        check_stream_bytes(largest_allocation(jax.make_jaxpr(stepper.step)(state, context).jaxpr), limit)
+        step = jax.make_jaxpr(stepper.step)(state, context).jaxpr
+        check_stream_bytes(largest_allocation(step), limit)
+        return ProgramSize(largest_allocation(step), count_equations(begin_program.jaxpr) + count_equations(step))
     except MemoryLimitError as error:
         raise PolicyFileError(f"{name} cannot be used: {error}") from None
     except (ValueError, TypeError):
-        return  # the runner reports what else keeps it from running
+        return None
 
 
 def _as_array(name: str, values: Any, shape: str, hint: str = "") -> Any:

@@ -53,6 +53,18 @@ def largest_allocation(program: jex.Jaxpr) -> int:
     return max([0, *made, *inside])
 
 
+def count_equations(program: jex.Jaxpr) -> int:
+    """Return the number of operations of a traced program, in its loops and branches too.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> count_equations(jax.make_jaxpr(lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x))(1.0).jaxpr)
+    5
+    """
+    inside = (count_equations(inner) for equation in program.eqns for inner in inner_jaxprs(equation.params))
+    return len(program.eqns) + sum(inside)
+
+
 def _format_bytes(count: int) -> str:
     unit, size = ("GiB", 1 << 30) if count >= 1 << 30 else ("MiB", 1 << 20)
     return f"{count / size:.0f} {unit}"
@@ -119,6 +131,13 @@ class StepOutput(NamedTuple):
         return sizes.dim + cls.costs_length(screened) + (sizes.context_dim if screened else 0)
 
 
+class ProgramSize(NamedTuple):
+    """The largest allocation of a step, and the number of operations of start and step together."""
+
+    step_bytes: int
+    equations: int
+
+
 @dataclasses.dataclass(frozen=True)
 class CompiledStepper:
     """A policy's step, compiled for one stream and for many.
@@ -130,7 +149,7 @@ class CompiledStepper:
     one: StepFunctions
     carried: tuple[Spec, ...]  # the shapes of one stream's carried vectors
     streams: Callable[[int | None], StepFunctions]
-    step_bytes: int = 0  # the largest allocation of a step; 0 if loaded from a cache of compiled programs
+    size: ProgramSize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,8 +224,8 @@ def _program(structure, is_array, constants, specs, sizes: RunShape, dtype: np.d
     begin_jaxpr, begin, state = _trace(to_begin, specs, x0, history)
     check_stream_bytes(count_bytes(jax.tree.leaves(state)))  # before the step is traced, which may make tables as long
     step_jaxpr, step, outputs = _trace(to_step, specs, state, context)
-    step_bytes = largest_allocation(step_jaxpr)
-    check_stream_bytes(step_bytes)
+    size = ProgramSize(largest_allocation(step_jaxpr), count_equations(begin_jaxpr) + count_equations(step_jaxpr))
+    check_stream_bytes(size.step_bytes)
     state_specs, state_structure = jax.tree.flatten(state)
     new_specs, new_structure = jax.tree.flatten(outputs[0])
     # Weak types may differ, so the specs themselves are not compared.
@@ -288,7 +307,7 @@ def _program(structure, is_array, constants, specs, sizes: RunShape, dtype: np.d
     one = StepFunctions(
         jax.jit(packed_begin), jax.jit(share), jit(advance), jit(inspect), jit(packed_step), jit(figures)
     )
-    return CompiledStepper(one, carried_packing.vector_specs, of_streams, step_bytes)
+    return CompiledStepper(one, carried_packing.vector_specs, of_streams, size)
 
 
 def _trace(function: Callable, *specs: Any) -> tuple[jex.Jaxpr, Callable[..., Any], Any]:

@@ -19,13 +19,14 @@ from ecl2o.agents import ROBD, AbstractAgent, Independent, Info, Observation, St
 from ecl2o.agents.base import State
 from ecl2o.agents.guards.base import cost_ratio
 from ecl2o.agents.wrappers import OwnTrajectory
-from ecl2o.exceptions import NotApplicableError
+from ecl2o.exceptions import InvalidRequestError, NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
+from ecl2o.policy.executable_cache import cache_function, compile_cached, is_cached
 from ecl2o.policy.policy import Policy
 from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper, compiled_step
-from ecl2o.running.compiled_step import RunShape, StepOutput, compile_stepper
+from ecl2o.running.compiled_step import RunShape, StepOutput
 
 # Fields of `StepRecord`, in the order of the vector that the compiled step returns; NaN if unknown.
 _FIGURES = ("cost", "optimum", "expert", "live_ratio", "promise_left", "promise_spent", "guard_active")
@@ -95,6 +96,21 @@ BATCH_SIZE = 64
 MAX_STREAM_BYTES = 2 * compiled_step.MOST_BYTES // BATCH_SIZE  # memory of each stream of a batch
 
 
+MAX_EQUATIONS = 8000  # of start and step; 4 s of compilation for every 1000 if guards are nested
+
+
+def check_equations(count: int) -> None:
+    """Raise if a policy's program is too large to be compiled in a minute.
+
+    Raises:
+        InvalidRequestError: it has more operations than are allowed.
+    """
+    if count > MAX_EQUATIONS:
+        raise InvalidRequestError(
+            f"The policy's program has {count} operations, and at most {MAX_EQUATIONS} are allowed. Nest fewer guards."
+        )
+
+
 class StepOutcome(NamedTuple):
     """The step of one stream, and the state after it.
 
@@ -127,28 +143,35 @@ class BatchedStepper:
         self.context_dim = context_dim
         self.promise = None if promise is None else promise.ratio
         self.plausible = policy.contract.plausible
+        agents = [ReferenceTracking(policy.agent, with_expert) for with_expert in (True, False)]
+        kept = [agent for agent in agents if is_cached(self._make_stepper(agent), self._sizes, self._dtype)]
         try:
-            self._compile(ReferenceTracking(policy.agent))
+            self._compile((kept or agents)[0])
         except (NotApplicableError, ValueError, TypeError):
-            self._compile(ReferenceTracking(policy.agent, with_expert=False))
+            self._compile(agents[1])
+
+    def _make_stepper(self, agent: ReferenceTracking) -> Stepper:
+        policy = self._policy
+        return cast_floats(Stepper(agent, policy.problem, policy.forecaster, policy.contract.screen), self._dtype)
 
     def _compile(self, agent: ReferenceTracking) -> None:
-        sizes, policy = self._sizes, self._policy
-        stepper = cast_floats(Stepper(agent, policy.problem, policy.forecaster, policy.contract.screen), self._dtype)
-        program, self._arrays = compile_stepper(stepper, sizes, self._dtype)
-        compiled_step.check_stream_bytes(program.step_bytes, MAX_STREAM_BYTES)
-        self._begin, of_many = program.one.begin, program.streams(None)
+        sizes, stepper = self._sizes, self._make_stepper(agent)
+        program, self._arrays = compile_cached(stepper, sizes, self._dtype)
+        compiled_step.check_stream_bytes(program.size.step_bytes, MAX_STREAM_BYTES)
+        check_equations(program.size.equations)
 
         def step(shared, carried, contexts):
-            carried, info = of_many.play(shared, carried, contexts)
+            carried, info = program.streams(None).play(shared, carried, contexts)
             return carried, info.details["figures"]
 
         x0, history = np.zeros(sizes.dim, self._dtype), np.zeros((sizes.seen, sizes.context_dim), self._dtype)
+        self._begin = program.one.begin
         self._shared, carried = self._begin(self._arrays, x0, history)
         self._specs = [(vector.shape[0], np.dtype(vector.dtype)) for vector in carried]
         states = tuple(np.broadcast_to(np.asarray(vector), (BATCH_SIZE, *vector.shape)) for vector in carried)
         contexts = np.zeros((BATCH_SIZE, sizes.context_dim), self._dtype)
-        self._step = jax.jit(step).lower(self._shared, states, contexts).compile()
+        self._step = cache_function(stepper, sizes, self._dtype, f"steps-{BATCH_SIZE}", jax.jit(step))
+        self._step(self._shared, states, contexts)  # reads or compiles it
 
     def start(self, x0: np.ndarray, history: np.ndarray) -> bytes:
         """Return the state before the first step.
