@@ -6,6 +6,12 @@ from typing import Any
 
 # Spellings of a missing value in series files and in lines for `act`, in lower case.
 MISSING_VALUES = frozenset(("", "nan", "na", "n/a", "null", "none", "-", "--", "#n/a", "?"))
+# Numbers that instruments and file formats write for a missing value; they count as missing only far outside all other readings.
+MISSING_CODES = (
+    *(-99.0, -99.9, -99.99, -999.0, -999.9, -999.99, -9999.0, -99999.0, 999.0, 9999.0, 99999.0, 999999.0),
+    *(-32768.0, 32767.0, 65535.0, -2147483648.0, 2147483647.0, 9.969209968386869e36, 3.4028234663852886e38),
+    *(-1e20, 1e20, -1e30, 1e30, -1e31, 1e31, -3.4028234663852886e38),
+)
 
 
 def as_json(value: Any, where: str = "value", finite: bool = True) -> Any:

@@ -51,7 +51,8 @@ def test_cells_that_are_no_numbers(write, cell, words, column):
     [
         ("GHI", -50.0, "not between 0 and 2500"),
         ("GHI", -9900, "missing value"),
-        ("GHI", 9999, "not between 0 and 2500"),
+        ("GHI", 9990, "not between 0 and 2500"),
+        ("GHI", 9999, "usual code"),
         ("Wind Speed", -1.0, "not between"),
         ("Temperature", 293.0, "another unit"),
     ],

@@ -3,6 +3,7 @@
 import builtins
 import dataclasses
 import gzip
+import math
 import os
 import threading
 
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ecl2o.data import PartDays, parse_day_start, read_series, series_contexts, trim_to_whole_days
+from ecl2o.data import PartDays, frame_series, parse_day_start, read_series, series_contexts, trim_to_whole_days
 from ecl2o.data.contexts import Split
 from ecl2o.exceptions import DataError, PolicyFileError
 from ecl2o.policy import load
@@ -250,6 +251,78 @@ def test_no_time_column_no_numbers_no_names(write):
     assert "'price' is missing" in refusal(write(series().to_csv(index=False)), columns=["price"])
     assert "'when' is missing" in refusal(write(series().to_csv(index=False)), time_column="when")
     assert "more than once" in refusal(write("time,y,y\n2021-01-01,1,2\n2021-01-02,1,2\n"))
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M:%S", "%d.%m.%Y %H:%M", "%m/%d/%Y %H:%M", "%Y-%m-%dT%H:%MZ"])
+def test_a_first_row_of_data_is_not_taken_as_names(write, form):
+    table = pd.DataFrame({"when": HOURS.strftime(form), "site": "north", "load": np.arange(48)})
+    path = write(table.to_csv(index=False, header=False))
+    for options in ({}, {"columns": ["load"]}, {"time_column": "when"}):
+        assert "line 1 must name the columns" in refusal(path, **options)
+    assert read_series(write(table.to_csv(index=False)))[0].shape == (48, 1)
+
+
+def test_names_of_columns_may_be_numbers_and_dates(write):
+    table = series(**{"2023": np.arange(48), "2024-01-01": np.arange(48) ** 2})
+    assert read_series(write(table.to_csv(index=False)))[1].columns == ("2023", "2024-01-01")
+    unnamed = table.rename(columns={"time": ""})
+    assert read_series(write(unnamed.to_csv(index=False)))[1].columns == ("2023", "2024-01-01")
+
+
+def test_too_many_columns_are_refused_with_their_number_before_any_work(write):
+    many = series(**{f"c{i}": np.arange(48) for i in range(257)})
+    message = refusal(write(many.to_csv(index=False)))
+    assert all(number in message for number in ("257", "256"))
+    assert read_series(write(many.to_csv(index=False)), columns=["c7"])[0].shape == (48, 1)
+    assert read_series(write(many.drop(columns="c0").to_csv(index=False)))[0].shape == (48, 256)
+    with pytest.raises(DataError, match="257"):
+        frame_series(many.drop(columns="time").astype(float).set_index(HOURS))
+    wide = "time" + ",a" * 10_000 + "\n2021-05-01 00:00" + ",1" * 10_000 + "\n"
+    assert all(number in refusal(write(wide)) for number in ("10,001", "10,000"))
+
+
+_RNG = np.random.default_rng(0)
+_LOAD = 20 + 5 * np.sin(np.arange(2400)) + _RNG.normal(0, 1, 2400)
+
+
+@pytest.mark.parametrize("code", [-9999.0, 9999.0, -999.0, -99.99, 32767.0, 1e20, -1e31, 9.969209968386869e36])
+def test_usual_codes_for_missing_values_are_named_and_read_as_missing(tmp_path, write, code):
+    hours, values = pd.date_range("2021-01-01", periods=2400, freq="h"), _LOAD.copy()
+    values[[5, 70, 71]] = code
+    values[9] = -math.copysign(9e9, code)  # an outlier of another kind
+    table = pd.DataFrame({"time": hours.astype(str), "demand": values})
+    path = write(table.to_csv(index=False))
+    message = refusal(path)
+    assert all(word in message for word in ("line 7, column 'demand'", f"{code:.10g} is a usual code", "3 times"))
+    frame, metadata = read_series(path, fill="previous")
+    np.testing.assert_array_equal(frame["demand"].iloc[[5, 70, 71]], _LOAD[[4, 69, 69]])
+    assert f"{code:.10g} in column 'demand' (3 times)" in metadata.repairs.describe()
+    small = table.assign(time=hours, demand=values.astype(np.float32))  # -99.99 is rounded
+    small.to_parquet(tmp_path / "small.parquet")
+    for filled in (
+        read_series(tmp_path / "small.parquet", fill="previous")[0],
+        frame_series(table.set_index(hours)[["demand"]], fill="previous")[0],
+    ):
+        np.testing.assert_allclose(filled["demand"], frame["demand"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.r_[_LOAD, -9999.0],  # once: the screen's business
+        np.r_[np.linspace(0, 12_000, 2000), [9999.0] * 40],  # inside the range
+        np.r_[np.linspace(0, 9990, 2000), [9999.0] * 40],  # a counter's end
+        np.r_[_LOAD, [4000.0, 8000.0], [9999.0] * 3],  # rare, but ordinary spikes on the way
+        np.r_[np.linspace(-60, 40, 500), [-99.0] * 9],  # near
+        np.r_[np.zeros(500), [9999.0] * 20],  # on and off
+        np.r_[[999.0] * 500, [9999.0] * 20],
+    ],
+)
+def test_ordinary_readings_that_look_like_codes_are_kept(values):
+    hours = pd.date_range("2021-01-01", periods=len(values), freq="h")
+    frame, metadata = frame_series(pd.Series(values, hours, name="demand"))
+    np.testing.assert_array_equal(frame["demand"], values)
+    assert metadata.repairs.describe() is None
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_rows_hold_the_figures_of_the_daily_scores(bed):
     told = []
     rows = compare({"greedy": Contender(ec.Greedy()), "wild": Contender(wild)}, bed, lambda *done: told.append(done))
     assert [row.name for row in rows] == ["oracle", "greedy", "wild"]
-    assert told == [(1, 2), (2, 2)]
+    assert told == [(0, 2), (1, 2), (2, 2)]
     for row, agent in zip(rows[1:], (ec.Greedy(), wild), strict=True):
         score = score_days(agent, bed)
         assert row.average_cost == score.average_cost

@@ -29,6 +29,7 @@ def by_hand(low, high, patience, readings):
     used, out, run, level = min(max(readings[0], low), high), [], [], None
     for reading in readings:
         fine = low <= reading <= high or (level is not None and level[0] <= reading <= level[1])
+        reading = np.nan if reading in (-9999.0, 999.0) and not fine else reading
         if np.isfinite(reading) and not fine:
             run.append(reading)
             if len(run) >= patience:
@@ -42,7 +43,8 @@ def by_hand(low, high, patience, readings):
 
 
 READINGS = st.one_of(
-    st.floats(-20, 40, allow_subnormal=False), st.sampled_from([np.nan, 1e9, -1e9, 1e300, np.inf, 200.0])
+    st.floats(-20, 40, allow_subnormal=False),
+    st.sampled_from([np.nan, 1e9, -1e9, 1e300, np.inf, 200.0, -9999.0, 999.0]),
 )
 
 
@@ -54,6 +56,13 @@ def test_the_screen_is_its_rule(readings, patience):
     np.testing.assert_array_equal(used[:, 0], by_hand(0.0, 10.0, patience, readings))
     assert np.isfinite(np.asarray(used)).all()
     np.testing.assert_array_equal(np.asarray(replaced)[:, 0], np.asarray(used)[:, 0] != np.array(readings))
+
+
+def test_a_code_for_a_missing_value_never_becomes_a_level():
+    readings = np.array([5.0, *[-9999.0] * 50, 6.0, *[700.0] * 3, 999.0])[:, None]
+    used, replaced = (np.asarray(each)[:, 0] for each in Screen([0.0], [10.0], 3).apply(readings))
+    assert used.tolist() == [5.0] * 51 + [6.0] * 3 + [700.0] * 2  # 700 becomes one
+    assert replaced.sum() == 53
 
 
 def test_each_number_of_a_context_is_judged_by_itself():

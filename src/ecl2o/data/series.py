@@ -13,19 +13,22 @@ from ecl2o.data.tables import (
     Fault,
     SourceFile,
     Table,
+    check_column_count,
     decode_text,
     join_names,
     parse_numbers,
     read_source,
     read_table,
+    remove_missing_codes,
     to_floats,
 )
 from ecl2o.data.timeline import DAY, RegularSeries, Repairs, regularize
-from ecl2o.data.timestamps import find_time_column, parse_times
+from ecl2o.data.timestamps import find_time_column, has_date_as_name, parse_times
 from ecl2o.exceptions import DataError
 from ecl2o.json_text import shorten
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
+MAX_FOLLOWED = 256  # columns of a series
 SUFFIXES = (".csv", ".csv.gz", *PARQUET_SUFFIXES)
 
 
@@ -99,13 +102,14 @@ def read_series(
         table = _read_parquet(source)
     else:
         table = read_table(source, decode_text(source))
-        if np.isfinite(to_floats(pd.Series(table.columns))).all():
+        if np.isfinite(to_floats(pd.Series(table.columns))).all() or has_date_as_name(table):
             raise DataError(
-                f"{table.path}, line 1 must name the columns, but {', '.join(table.columns)[:60]} are numbers. "
-                "Add a line such as 'time,demand' on top."
+                f"{table.path}, line 1 must name the columns, but it has data: {join_names(table.columns, 3)}. Add a line of "
+                "names on top, such as 'time,demand', so that this row is not lost."
             )
     time_column = find_time_column(table) if time_column is None else _check_column(table, time_column)
     found, ignored = _read_numeric_columns(table, time_column, columns)
+    _check_followed(table, list(found))
     parsed, cells = parse_times(table, time_column), table.column(time_column)
     faults = [
         table.fault(i, time_column, f"{shorten(str(cells[i]))} {parsed.fault(str(cells[i]))}")
@@ -175,7 +179,9 @@ def _read_parquet(source: SourceFile) -> Table:
             f"{source.path} is a Parquet file, which needs pyarrow: pip install 'ecl2o[parquet]', or save it as CSV."
         ) from None
     try:
-        frame = pyarrow.parquet.read_table(pyarrow.BufferReader(source.content)).to_pandas()
+        content = pyarrow.BufferReader(source.content)
+        check_column_count(source.path, len(pyarrow.parquet.read_schema(content)))
+        frame = pyarrow.parquet.read_table(content).to_pandas()
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source.path} is not a readable Parquet file: {error}. Write it again, or as CSV.") from error
     if not isinstance(frame.index, pd.RangeIndex):
@@ -220,6 +226,15 @@ def _read_numeric_columns(
     return {name: each for name, each in found.items() if name not in ignored}, ignored
 
 
+def _check_followed(table: Table, names: list[str]) -> None:
+    if len(names) > MAX_FOLLOWED:
+        raise DataError(
+            f"{table.path} has {len(names):,} columns of numbers, {join_names(names, 3)}; at most {MAX_FOLLOWED} can be used "
+            "together, because the work grows with the cube of their number. Name those that you need with `column`, or make one "
+            "series of each."
+        )
+
+
 _FRAME = Path("the frame")
 
 
@@ -262,15 +277,18 @@ def frame_series(
     table = Table(_FRAME, names, [], np.arange(1, len(frame) + 1), unit="row")
     numbers = {name: to_floats(pd.Series(frame[name])) for name in wanted}
     ignored = [name for name, each in numbers.items() if columns is None and not np.isfinite(each).any()]
-    values = pd.DataFrame(numbers, index=frame.index).drop(columns=ignored)
-    if values.columns.empty:
+    used = {name: each for name, each in numbers.items() if name not in ignored}
+    if not used:
         raise DataError(f"no column of the frame holds numbers; it has {join_names(names)}.")
     faults = [
         table.fault(i, name, f"{shorten(str(frame[name].iloc[i]))} is not a finite number")
-        for name in values.columns
-        for i in np.flatnonzero(~np.isfinite(values[name]))
+        for name, each in used.items()
+        for i in np.flatnonzero(~np.isfinite(each))
     ]
+    faults += [fault for name, each in used.items() for fault in remove_missing_codes(table, name, each)]
     faults += [table.fault(i, time_column, "there is no time") for i in np.flatnonzero(frame.index.isna())]
+    _check_followed(table, list(used))
+    values = pd.DataFrame(used, index=frame.index)
     whole = regularize(table, time_column, values.where(np.isfinite(values)), faults, fill)
     times = pd.DatetimeIndex(whole.frame.index).asi8.tobytes()
     digest = hashlib.sha256(times + np.ascontiguousarray(whole.frame.to_numpy(np.float64)).tobytes()).hexdigest()

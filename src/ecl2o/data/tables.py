@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.exceptions import DataError
-from ecl2o.json_text import MISSING_VALUES, shorten
+from ecl2o.json_text import MISSING_CODES, MISSING_VALUES, shorten
 
 _DELIMITERS = ",;\t"
+MAX_COLUMNS = 10_000  # in a file
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f]")
 LARGEST = 1e100  # squares, and their sums, must stay far from where doubles end
 _IN_GROUPS = {  # numbers with thousands separators, by the sign before the decimals
@@ -29,11 +30,12 @@ _SPACES = re.compile(r"[ '\u00a0\u2009\u202f]")
 
 
 class Fault(NamedTuple):
-    """A fault in a file: the 1-based row, the column, and a description."""
+    """A fault in a file: the 1-based row, the column, a description, and the code if a number marks a missing value."""
 
     row: int
     column: str
     problem: str
+    code: float | None = None
 
 
 def join_names(names: Sequence[str], most: int = 12) -> str:
@@ -93,6 +95,15 @@ class Table:
         )
 
 
+def check_column_count(path: Path, count: int) -> None:
+    """Raise if a file has more columns than are read."""
+    if count > MAX_COLUMNS:
+        raise DataError(
+            f"{path} has {count:,} columns; at most {MAX_COLUMNS:,} are read. A row is one time: write a file with the time and "
+            "the columns that you need, or swap rows and columns if each column is a time."
+        )
+
+
 def read_source(path: str | Path) -> SourceFile:
     """Read a file, unpacking gzip; raise `DataError` if it is unreadable or empty."""
     path = Path(path)
@@ -149,6 +160,7 @@ def read_table(source: SourceFile, text: str, skip: int = 0) -> Table:
         width, begins = len(columns), reader.line_num + skip + 1
         if not columns:
             raise DataError(f"{source.path}, line {skip + 1}: the names of the columns are expected here.")
+        check_column_count(source.path, width)
         for row in reader:
             line, begins = begins, reader.line_num + skip + 1
             if not "".join(row).strip():
@@ -202,7 +214,34 @@ def parse_numbers(table: Table, name: str) -> tuple[np.ndarray, list[Fault]]:
             problem = f"{cell} is not a number"
         faults.append(table.fault(i, name, problem))
         values[i] = np.nan
-    return values, faults
+    return values, faults + remove_missing_codes(table, name, values)
+
+
+def remove_missing_codes(table: Table, name: str, values: np.ndarray) -> list[Fault]:
+    """Replace codes for missing values, such as -9999, by NaN in a column, and return a fault for each.
+
+    A number of `MISSING_CODES` is such a code if it occurs twice or more and lies far beyond all other values: farther from the
+    nearest of them than that one is from their median, and than the width of all but half a percent at each end.
+    """
+    with np.errstate(over="ignore"):
+        rounded = values.astype(np.float32)  # files of 32 bits have rounded codes
+    is_code = np.isin(rounded, np.array(MISSING_CODES, np.float32))
+    others = values[np.isfinite(values) & ~is_code]
+    if not is_code.any() or len(others) == 0:
+        return []
+    least, low, median, high, greatest = np.quantile(others, [0.0, 0.005, 0.5, 0.995, 1.0])
+    faults = []
+    for code in MISSING_CODES:
+        rows, nearest = np.flatnonzero(rounded == np.float32(code)), np.clip(code, least, greatest)
+        reach = max(high - low, abs(nearest - median))
+        if len(rows) > 1 and 0 < reach < abs(code - nearest):
+            problem = (
+                f"{code:.10g} is a usual code for a missing value; it occurs {len(rows)} times, while the other values "
+            )
+            problem += f"are from {least:g} to {greatest:g}"
+            faults += [table.fault(row, name, problem)._replace(code=code) for row in rows]
+            values[rows] = np.nan
+    return faults
 
 
 def _remove_grouping(cells: pd.Series, decimal: str) -> pd.Series:

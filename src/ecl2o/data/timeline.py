@@ -1,5 +1,6 @@
 """Regular time: the step of a series, its gaps, repeated and unsorted rows, and their repair on request."""
 
+import collections
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -28,6 +29,7 @@ class Repairs:
         rows_dropped: repeated or untimed rows left out. Default: 0.
         rows_moved: rows found before an earlier one. Default: 0.
         negatives: small negative irradiances of a sensor at night that were set to 0. Default: 0.
+        codes: which of the imputed numbers were codes for a missing value, such as -9999, in words. Default: none.
     """
 
     fill: str | None = None
@@ -37,6 +39,7 @@ class Repairs:
     rows_dropped: int = 0
     rows_moved: int = 0
     negatives: int = 0
+    codes: tuple[str, ...] = ()
 
     def describe(self) -> str | None:
         """Return the repairs in words, None if there are none.
@@ -51,7 +54,8 @@ class Repairs:
             (self.rows_moved, "row", "put in order"),
             (self.negatives, "small negative", "set to 0"),
         )
-        return ", ".join(f"{count} {what}{'s' * (count > 1)} {how}" for count, what, how in done if count) or None
+        parts = [f"{count} {what}{'s' * (count > 1)} {how}" for count, what, how in done if count]
+        return ", ".join([*parts, *(f"read as missing: {code}" for code in self.codes)]) or None
 
 
 class RegularSeries(NamedTuple):
@@ -89,7 +93,10 @@ def regularize(
     missing = wanted.difference(clock)
     if len(missing) and fill is None:
         _raise_gap(table, time_column, clock, order, step)
-    repairs = Repairs(fill, rows_added=len(missing), rows_dropped=len(frame) - len(kept), rows_moved=moved)
+    codes = collections.Counter((fault.code, fault.column) for fault in faults if fault.code is not None)
+    named = tuple(f"{code:.10g} in column {shorten(column)} ({count} times)" for (code, column), count in codes.items())
+    dropped = len(frame) - len(kept)
+    repairs = Repairs(fill, rows_added=len(missing), rows_dropped=dropped, rows_moved=moved, codes=named)
     whole, repairs = _fill_missing(table, pd.DataFrame(kept.reindex(wanted)), repairs)
     return RegularSeries(whole, step, dropped_leap_day, repairs)
 

@@ -17,6 +17,7 @@ _TIME_NAME = re.compile(r"time( ?stamp)?|date( ?time)?|local time|utc( time)?|ds
 _UNIT_NAMES = {"s": "second seconds", "min": "minute minutes", "h": "hour hours step steps t index", "D": "day days"}
 _COUNTERS = {name: unit for unit, names in _UNIT_NAMES.items() for name in names.split()}
 _OFFSET = re.compile(r":\d{2}(?:\.\d+)?\s*(?:Z|UTC|([+-])(\d{2}):?(\d{2}))$")
+_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
 _ISO = re.compile(r"\d{4}-?\d{2}-?\d{2}")
 _EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
 
@@ -103,6 +104,12 @@ def _parse_offset(cell: str) -> float | None:
         return None
     sign, hours, minutes = match.groups("0")
     return (-1.0 if sign == "-" else 1.0) * (int(hours) + int(minutes) / 60)
+
+
+def has_date_as_name(table: Table) -> bool:
+    """Return whether the name of a column of dates is a date, as in a file without a line of names."""
+    dates = [name for name in table.columns if _DATE.match(name) and table.columns.count(name) == 1]
+    return any(_reads_as_dates(table, name) for name in dates)
 
 
 def _is_counter(table: Table, name: str) -> bool:

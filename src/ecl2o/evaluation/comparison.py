@@ -153,6 +153,7 @@ def compare(
     >>> [row.name for row in compare({"r-obd": Contender(ROBD())}, test_days)]
     ['oracle', 'r-obd']
     """
+    progress(0, len(contenders))
     rows = make_oracle_rows(test_days, timed=timed)
     for done, (name, contender) in enumerate(contenders.items(), start=1):
         try:

@@ -215,6 +215,7 @@ def _validate(
     longest = max(candidate.history_steps(like) for candidate in kinds)
     days = [held_back_days(task.problem, task.contexts, "validation", longest) for task in tasks]
     scores: list[list[DailyScore]] = [[] for _ in tasks]
+    progress("choosing on validation days", 0, len(kinds))
     for kind, candidate in enumerate(kinds):
         known = [each.with_history(candidate.history_steps(like)) for each in days]
         contenders = [Contender(each[kind].agent, each[kind].forecaster, stream_days) for each in candidates]

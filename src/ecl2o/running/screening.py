@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ecl2o.json_text import MISSING_CODES
 from ecl2o.problem.arrays import as_float, concrete_value
 
 _TAIL = 0.005  # share of the readings at each end that may be outliers
@@ -34,7 +35,7 @@ class Screen(eqx.Module):
     Each of the q numbers is screened by itself: one that is missing (NaN or infinite) or out of range is replaced by the last
     plausible one. A *lasting* change is accepted: the `patience`-th implausible reading in a row is used as it is. From then
     on the interval of that run, widened on both sides by its width or the range's, whichever is larger, is plausible too.
-    Missing readings neither count nor interrupt a run.
+    Missing readings neither count nor interrupt a run; so do usual codes for them, such as -9999, that are out of range.
 
     Args:
         low: (q,), smallest plausible reading; minus infinity for no bound.
@@ -79,9 +80,10 @@ class Screen(eqx.Module):
         self, state: ScreenState, reading: Float[Array, " q"]
     ) -> tuple[ScreenState, Float[Array, " q"], Bool[Array, " q"]]:
         """Return the state after a reading, the context to use, and which of its numbers were replaced."""
-        missing = ~jnp.isfinite(reading)
         in_range = (reading >= self.low) & (reading <= self.high)
         at_level = (reading >= state.level_low) & (reading <= state.level_high)
+        is_code = (reading[:, None] == jnp.array(MISSING_CODES, reading.dtype)).any(axis=1)
+        missing = ~jnp.isfinite(reading) | (is_code & ~in_range & ~at_level)
         implausible = ~(missing | in_range | at_level)
         run = jnp.where(missing, state.run, jnp.where(implausible, state.run + 1, 0))
         before_low = jnp.where(state.run > 0, state.run_low, jnp.inf)
