@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import TypeAdapter
 
-from ecl2o.exceptions import ServiceError, UnavailableError
+from ecl2o.exceptions import InDoubtError, ServiceError, UnavailableError
 from ecl2o.service.http.api import STATUS_OF_ERROR
 from ecl2o.service.models import StepRecord, StreamRecord
 
@@ -154,7 +154,7 @@ def _read_answer(answer: httpx2.Response) -> Any:
 
 
 def _make_error(status: int, message: str, details: dict[str, Any]) -> ServiceError:
-    kind = _ERROR_OF_STATUS.get(status)
+    kind = InDoubtError if details.pop("in_doubt", False) else _ERROR_OF_STATUS.get(status)
     return ServiceError(message, **details | {"status": status}) if kind is None else kind(message, **details)
 
 

@@ -28,7 +28,7 @@ from ecl2o.service.models import (
 from ecl2o.service.pg_notify import PgNotifier
 from ecl2o.service.policy_registry import LoadedPolicy, PolicyRegistry, read_policy
 from ecl2o.service.step_executor import GroupCommit, StepExecutor
-from ecl2o.service.store import Store
+from ecl2o.service.store import SILENT, Store
 
 _CLOCK_TOLERANCE = 5.0  # seconds that the clock may be behind the last stored step
 _HINDSIGHT_STEPS = 256
@@ -234,8 +234,9 @@ class Service:
 
     def list_failures(self) -> list[str]:
         """Return why the service is not ready; empty if it is. Retries what failed before."""
-        if self.store.failure is not None:
-            self.store.open()
+        if self.store.is_stuck:
+            return [f"The store cannot be used: {SILENT}."]
+        self.store.check()
         if self.store.failure is not None:
             return [f"The store cannot be used: {self.store.failure}."]
         failures = []

@@ -12,7 +12,14 @@ from fastapi.responses import StreamingResponse
 from pydantic import AllowInfNan, BaseModel, Field, Strict, StrictInt
 
 from ecl2o.agents import Promise
-from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
+from ecl2o.exceptions import (
+    ConflictError,
+    InDoubtError,
+    InvalidRequestError,
+    NotFoundError,
+    ServiceError,
+    UnavailableError,
+)
 from ecl2o.service.http.metrics import Metrics
 from ecl2o.service.models import Hindsight, PolicySummary, StepRecord, StepRequest, StepResult, StreamRecord
 from ecl2o.service.service import Service
@@ -21,6 +28,7 @@ STATUS_OF_ERROR: dict[type[ServiceError], int] = {
     NotFoundError: 404,
     ConflictError: 409,
     InvalidRequestError: 422,
+    InDoubtError: 503,
     UnavailableError: 503,
 }
 _DESCRIPTIONS = {
@@ -32,7 +40,7 @@ _DESCRIPTIONS = {
     409: "conflict",
     413: "too large",
     422: "invalid",
-    503: "unavailable; nothing was changed",
+    503: "unavailable; nothing was changed, unless `in_doubt` is true: then send the request again, with its step number",
 }
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
