@@ -3,6 +3,7 @@
 All derive from `Ecl2oError`, those of the service from `ServiceError`. Wrong arguments raise `ValueError` or `TypeError`.
 """
 
+from concurrent.futures import Future
 from typing import Any
 
 
@@ -80,3 +81,11 @@ class InDoubtError(UnavailableError):
 
     def __init__(self, message: str, **details: Any):
         super().__init__(message, **details | {"in_doubt": True})
+
+
+class LoadingError(UnavailableError):
+    """The compiled step of a policy is not ready yet. `ready` is done when it is, or has the error."""
+
+    def __init__(self, message: str, ready: "Future[Any]"):
+        super().__init__(message)
+        self.ready = ready

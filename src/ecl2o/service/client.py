@@ -83,18 +83,28 @@ class Client:
     def steps(self, contexts: Mapping[str, Sequence[float | None]]) -> dict[str, StepRecord]:
         """Send a context for each of many streams in one request; return the steps by stream.
 
+        Streams that are refused with 503 are sent again.
+
         Raises:
             ServiceError: of the first stream that failed; the steps of the others are its detail `answered`.
         """
         numbers = {stream: self._next_step(stream) for stream in contexts}
         body = {s: {"step": numbers[s], "context": _as_numbers(context)} for s, context in contexts.items()}
-        found = self._request("POST", "/steps", json=body)
-        answered = _STEP_OF_STREAM.validate_python(found["answered"])
-        for stream in answered:
-            self._next[stream] = numbers[stream] + 1
-        for stream, error in found["refused"].items():
-            raise _make_error(error["status"], f"{stream}: {error['detail']}", {"answered": answered})
-        return answered
+        answered: dict[str, StepRecord] = {}
+        until, pause = time.monotonic() + self._patience, _PAUSE
+        while True:
+            found = self._request("POST", "/steps", json=body)
+            answered |= _STEP_OF_STREAM.validate_python(found["answered"])
+            for stream in found["answered"]:
+                self._next[stream] = numbers[stream] + 1
+            if not found["refused"]:
+                return answered
+            for stream, error in found["refused"].items():
+                if error["status"] != 503 or time.monotonic() + pause > until:
+                    raise _make_error(error["status"], f"{stream}: {error['detail']}", {"answered": answered})
+            body = {stream: body[stream] for stream in found["refused"]}
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE)
 
     def action(self, stream: str) -> list[float]:
         """Return the action in force."""
