@@ -3,7 +3,6 @@
 All derive from `Ecl2oError`, those of the service from `ServiceError`. Wrong arguments raise `ValueError` or `TypeError`.
 """
 
-from concurrent.futures import Future
 from typing import Any
 
 
@@ -40,7 +39,7 @@ class MemoryLimitError(Ecl2oError, ValueError):
 
 
 class NotAnsweredError(Ecl2oError, OSError):
-    """An answer could not be written, so the step does not count: the saved state is the one before it."""
+    """A step was not answered and does not count: the saved state is the one before it, unless the message says otherwise."""
 
 
 class ChunkFailedError(Ecl2oError):
@@ -48,7 +47,7 @@ class ChunkFailedError(Ecl2oError):
 
 
 class ServiceError(Ecl2oError):
-    """The service could not fulfil a request. Nothing was changed, unless it is an `InDoubtError`.
+    """The service could not fulfil a request. Nothing was changed.
 
     Args:
         message: What was wrong and what to do.
@@ -74,18 +73,3 @@ class InvalidRequestError(ServiceError):
 
 class UnavailableError(ServiceError):
     """The service cannot fulfil the request now, such as on a full disk. Try again later."""
-
-
-class InDoubtError(UnavailableError):
-    """The database did not confirm a commit: the change may have been made. Send the request again, with its step number."""
-
-    def __init__(self, message: str, **details: Any):
-        super().__init__(message, **details | {"in_doubt": True})
-
-
-class LoadingError(UnavailableError):
-    """The compiled step of a policy is not ready yet. `ready` is done when it is, or has the error."""
-
-    def __init__(self, message: str, ready: "Future[Any]"):
-        super().__init__(message)
-        self.ready = ready

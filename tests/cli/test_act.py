@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 
@@ -323,7 +324,8 @@ def test_a_full_disk_is_named_and_no_step_is_lost(fitted, ecl2o, tmp_path, monke
     kept = state.read_bytes()
 
     def full(descriptor):
-        raise OSError(28, "No space left on device")
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(policy_file.os, "fsync", full)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import datetime
 import math
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -14,6 +15,7 @@ import pydantic
 from ecl2o.act.lines import ParsedLine, align_offset
 from ecl2o.exceptions import NotAnsweredError
 from ecl2o.policy import policy_file
+from ecl2o.policy.contract import describe_validation_error
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.runner import Runner, read_state
 
@@ -25,18 +27,26 @@ def lock_state(state: Path) -> Iterator[None]:
     """Hold a state file for one process, and remove what a killed process left beside it.
 
     Raises:
-        ValueError: Another process holds it.
+        ValueError: Another process holds it, or its lock is a symbolic link, which is not followed.
     """
     import filelock
 
+    lock = filelock.FileLock(state.with_name(f".{state.name}.lock"), timeout=0)
     try:
-        with filelock.FileLock(state.with_name(f".{state.name}.lock"), timeout=0):
-            policy_file.remove_unfinished(state)
-            yield
-    except filelock.Timeout as error:
+        held = lock.acquire()
+    except filelock.Timeout:
         raise ValueError(
-            f"{state} is locked: another process holds {error.lock_file}. Stop that process, or give another `state`."
+            f"{state} is locked: another process holds {lock.lock_file}. Stop that process, or give another `state`."
         ) from None
+    except OSError:
+        if not os.path.islink(lock.lock_file):
+            raise
+        raise ValueError(
+            f"{lock.lock_file} is a symbolic link, not a lock file. Remove it, or give another `state`."
+        ) from None
+    with held:
+        policy_file.remove_unfinished(state)
+        yield
 
 
 class AnswerJson(TypedDict):
@@ -92,7 +102,7 @@ class Answer:
 class _Notes(pydantic.BaseModel, frozen=True):
     """What a state file has beside the runner's state: steps filled in, the first and last time, the last context used."""
 
-    filled: pydantic.StrictInt = 0
+    filled: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
     first: datetime.datetime | None = None
     last: datetime.datetime | None = None
     context: list[pydantic.FiniteFloat] | None = None
@@ -131,10 +141,7 @@ class ActSession:
         self._notes = _Notes()
         if state is not None and state.exists():
             self._runner = Runner.resume(policy, state)
-            try:
-                self._notes = _Notes.model_validate(read_state(state)[0].notes)
-            except pydantic.ValidationError:
-                raise ValueError(f"{state} has invalid notes; delete it to start a new state.") from None
+            self._notes = self._read_notes(state)
             notify(f"continuing after {self.steps} contexts, from {state}.")
         else:
             self._runner = Runner(policy, x0, history)  # now, so that the first line is answered at once
@@ -142,6 +149,27 @@ class ActSession:
                 notify(
                     f"starting from the policy's own history, which ends at {self._until}; `history` gives a fresher one."
                 )
+
+    def _read_notes(self, state: Path) -> _Notes:
+        """Return the notes of a state file; raise if this policy's run cannot have written them."""
+        try:
+            notes = _Notes.model_validate(read_state(state)[0].notes)
+            first, last = notes.first, notes.last
+            misfits = {
+                "filled": notes.filled >= max(self._runner.steps, 1),
+                "first": (first is None) != (last is None),
+                "last": last is not None and (self._step_minutes is None or not self._runner.steps),
+                "order of first and last": first is not None
+                and last is not None
+                and self._count_steps(first, last) < 0,
+                "context": last is not None if notes.context is None else len(notes.context) != self.context_dim,
+            }
+            wrong = ", ".join(name for name, misfit in misfits.items() if misfit)
+        except pydantic.ValidationError as error:
+            notes, wrong = _Notes(), describe_validation_error(error)
+        if wrong:
+            raise ValueError(f"{state} has notes that do not fit the policy ({wrong}); delete it to start a new state.")
+        return notes
 
     @property
     def context_dim(self) -> int:
@@ -190,14 +218,27 @@ class ActSession:
         except Exception as error:
             runner.load_state_dict(before)
             self._notes = notes
-            if isinstance(error, OSError) and existed:
-                self._save()
-            elif isinstance(error, OSError) and self._state is not None:
-                self._state.unlink(missing_ok=True)
+            self._undo_save(existed, error)
             if isinstance(error, NotAnsweredError):
                 raise NotAnsweredError(f"step {self.steps + 1} was not answered: {error}") from None
             raise
         return answer
+
+    def _undo_save(self, existed: bool, cause: Exception) -> None:
+        """Put the state file back, if it has a step that was not answered because of an error."""
+        if self._state is None:
+            return
+        try:
+            if self._state.exists() and not existed:
+                self._state.unlink()
+                policy_file.flush_folder(self._state.parent)
+            elif existed and read_state(self._state)[0].steps != self._runner.steps:
+                self._save()
+        except (OSError, ValueError) as error:
+            raise NotAnsweredError(
+                f"step {self.steps + 1} was not answered ({cause}), but {self._state} may have it: the file could not be "
+                f"put back ({error}). Send the step again with its number or its time."
+            ) from None
 
     def _known_time(self, line: ParsedLine) -> datetime.datetime | None:
         """Return a line's time, if the policy knows how far apart contexts are."""
@@ -259,7 +300,12 @@ class ActSession:
     def _update_notes(self, context: list[float], time: datetime.datetime | None, filled: int) -> None:
         used, notes = self._runner.context, self._notes
         if time is None and notes.last is not None:  # a line without a time is of the next step
-            time = notes.last + datetime.timedelta(minutes=self._step_minutes or 1)
+            try:
+                time = notes.last + datetime.timedelta(minutes=self._step_minutes or 1)
+            except OverflowError:
+                raise ValueError(
+                    f"no time follows {notes.last}; give the line its time, or start a new state."
+                ) from None
         context = context if used is None else used.tolist()
         self._notes = _Notes(filled=notes.filled + filled, first=notes.first or time, last=time, context=context)
 

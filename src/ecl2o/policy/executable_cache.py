@@ -73,7 +73,7 @@ def use_cache_folder() -> None:
     if is_default:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(base, "ecl2o", "programs"))
-    if not settings.jax_compilation_cache_dir or _is_remote(settings.jax_compilation_cache_dir):
+    if not settings.jax_compilation_cache_dir or "://" in settings.jax_compilation_cache_dir:
         return
     folder = _find_folder()
     if folder is None or (is_default and not os.access(folder, os.W_OK)):
@@ -89,7 +89,7 @@ def use_cache_folder() -> None:
 def _find_folder() -> Path | None:
     """Make JAX's folder if it is missing; return it without symbolic links, None if it is not only this user's to write."""
     settings: Any = jax.config
-    if not settings.jax_compilation_cache_dir or _is_remote(settings.jax_compilation_cache_dir):
+    if not settings.jax_compilation_cache_dir or "://" in settings.jax_compilation_cache_dir:
         return None
     folder = Path(settings.jax_compilation_cache_dir)
     try:
@@ -106,10 +106,6 @@ def _find_folder() -> Path | None:
             f"compiled programs are not cached, because others could replace them: {fault}. {advice}", stacklevel=2
         )
     return folder if fault is None else None
-
-
-def _is_remote(folder: str) -> bool:
-    return "://" in folder
 
 
 def _find_fault(about: os.stat_result, is_parent: bool = False) -> str | None:

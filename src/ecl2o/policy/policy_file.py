@@ -6,6 +6,7 @@ the instance is made without `__init__`, its fields are set after their types ar
 """
 
 import dataclasses
+import errno
 import functools
 import hashlib
 import inspect
@@ -178,11 +179,7 @@ def read(path: str | os.PathLike[str], kind: str) -> Contents:
 def write(path: str | os.PathLike[str], contents: Contents, mode: int = 0o666, durable: bool = True) -> None:
     """Write a file under a temporary name, then rename it: readers see the old file or the new one.
 
-    Args:
-        path: The file; an existing one is replaced.
-        contents: What it holds.
-        mode: Its permissions, less the process's umask.
-        durable: Whether it is still there if power fails after the return: file and folder are flushed to disk.
+    A `durable` one is on disk at the return, its name too: it is still there if power fails.
     """
     path, data = Path(path), pack(contents)
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_UNFINISHED}")
@@ -201,29 +198,30 @@ def write(path: str | os.PathLike[str], contents: Contents, mode: int = 0o666, d
         unfinished.unlink(missing_ok=True)
 
 
-def remove(path: Path) -> None:
-    """Remove a file, so that it does not come back if power fails; a missing one is no error."""
-    path.unlink(missing_ok=True)
-    flush_folder(path.parent)
-
-
 def flush_folder(folder: Path) -> None:
     """Flush a folder to disk: the names that were made, changed and removed in it."""
-    if os.name == "nt":  # Windows opens no folders
+    if os.name == "nt":  # opens no folders
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF):  # of file systems that cannot flush folders
+            raise OSError(error.errno, error.strerror, str(folder)) from None
     finally:
         os.close(descriptor)
 
 
 def remove_unfinished(path: str | os.PathLike[str]) -> None:
-    """Remove what killed writers of this file left beside it. Call it only while no other process writes the file."""
+    """Remove what killed writers of this file left beside it. Call it only while no other process writes the file.
+
+    Flushes the folder: a writer may have been killed after it renamed the file, and before that was on disk.
+    """
     path = Path(path)
-    for beside in path.resolve().parent.iterdir():
+    for beside in path.parent.iterdir():
         if beside.name.startswith(f".{path.name}.") and beside.name.endswith(_UNFINISHED):
             beside.unlink(missing_ok=True)
+    flush_folder(path.parent)
 
 
 def digest(parts: Sequence[bytes]) -> str:
