@@ -3,6 +3,7 @@
 All derive from `Ecl2oError`, those of the service from `ServiceError`. Wrong arguments raise `ValueError` or `TypeError`.
 """
 
+from concurrent.futures import Future
 from typing import Any
 
 
@@ -47,7 +48,7 @@ class ChunkFailedError(Ecl2oError):
 
 
 class ServiceError(Ecl2oError):
-    """The service could not fulfil a request. Nothing was changed.
+    """The service could not fulfil a request. Nothing was changed, unless it is an `InDoubtError`.
 
     Args:
         message: What was wrong and what to do.
@@ -73,3 +74,18 @@ class InvalidRequestError(ServiceError):
 
 class UnavailableError(ServiceError):
     """The service cannot fulfil the request now, such as on a full disk. Try again later."""
+
+
+class InDoubtError(UnavailableError):
+    """The database did not confirm a commit: the change may have been made. Send the request again, with its step number."""
+
+    def __init__(self, message: str, **details: Any):
+        super().__init__(message, **details | {"in_doubt": True})
+
+
+class LoadingError(UnavailableError):
+    """The compiled step of a policy is not ready yet. `ready` is done when it is, or has the error."""
+
+    def __init__(self, message: str, ready: "Future[Any]"):
+        super().__init__(message)
+        self.ready = ready

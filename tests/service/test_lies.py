@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import sqlalchemy as sa
 
-from ecl2o.exceptions import InvalidRequestError, UnavailableError
+from ecl2o.exceptions import InvalidRequestError, LoadingError, UnavailableError
 from ecl2o.service import Service, Store
 from ecl2o.service.models import StepRecord, StepRequest
 
@@ -42,6 +42,9 @@ def admin(store_url):
 
 def run_step(service: Service, stream: str, number: int, context: float) -> StepRecord:
     (result,) = service.submit_steps([StepRequest(stream, [context], number)]).result(30)
+    if isinstance(result, LoadingError):  # another service has created the stream
+        result.ready.result(30)
+        return run_step(service, stream, number, context)
     if isinstance(result, Exception):
         raise result
     return result.record

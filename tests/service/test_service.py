@@ -25,6 +25,7 @@ def open_service(folder, policy_file) -> Service:
     service = Service(Store(f"sqlite:///{folder / 'streams.db'}"))
     service.put_policy("small", policy_file.read_bytes())
     service.create_stream("a", "small", [0.0])
+    service.warm_up()
     return service
 
 

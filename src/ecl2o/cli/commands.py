@@ -22,7 +22,8 @@ from ecl2o.cli.sweep import sweep
 app = typer.Typer(
     cls=output.Program,
     help="Learn online decisions with a worst-case guarantee, for when changing your mind is expensive.",
-    epilog="Start with: ecl2o reproduce --quick",
+    epilog="Start with: ecl2o reproduce --quick. Exit codes: 0 success, 1 failure or broken promise, 2 wrong usage, "
+    "3 some sites of a fleet failed, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -56,7 +56,7 @@ def fit(
     """Fit a policy for every site. A failed site gets a row with the reason. A second run fits only the missing sites.
 
     DIR receives policies/NAME.ecl2o; sites.parquet, a row per site; report.html, the worst sites first; errors.log, if any
-    failed.
+    failed. Exit code 3 if some sites failed, 1 if all did.
     """
     if promise is None and per != "run":
         raise options.usage_error("--per", "needs --promise.")
@@ -78,7 +78,8 @@ def fit(
         rows = fit_into(out, read, client, int(memory * 2**30), progress, len(specs))
     promised = "no promise" if promise is None else f"promise {promise:g} per {per}"
     about = {"sites": sites, "settings": f"alpha {alpha:g}, {promised}, {advisor}"}
-    _finish(rows, out, about, time.perf_counter() - started, json)
+    if _finish(rows, out, about, time.perf_counter() - started, json):
+        raise typer.Exit(output.SOME_FAILED)
 
 
 @app.command(epilog="Example: ecl2o fleet evaluate sites.csv --policies fleet --days 30")
@@ -97,7 +98,10 @@ def evaluate(
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
-    """Test every site's policy on its series, as one stream, next to R-OBD. Exit code 1 if a promise was broken."""
+    """Test every site's policy on its series, as one stream, next to R-OBD.
+
+    Exit code 1 if a promise was broken or all sites failed, 3 if some sites failed.
+    """
     options.set_up_jobs(workers)
     from ecl2o.fleet.fit_and_evaluate import read_to_test
     from ecl2o.fleet.folder import POLICIES, TESTED, check_output_folder, evaluate_into
@@ -114,9 +118,11 @@ def evaluate(
     with name_path_in_errors(out), cluster as client, bars as progress:
         read = read_to_test(specs, folder, options.make_reader(Path(), column, time_column, fill, period), days)
         rows = evaluate_into(out, _with_progress(read, len(specs), progress), client, int(memory * 2**30), progress)
-    _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
+    failed = _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
     if any(row.get("promise_kept") is False for row in rows):
         raise typer.Exit(1)
+    if failed:
+        raise typer.Exit(output.SOME_FAILED)
 
 
 def _with_progress(sites: "Iterable[Site]", total: int, progress: "Progress") -> "Iterator[Site]":
@@ -126,8 +132,8 @@ def _with_progress(sites: "Iterable[Site]", total: int, progress: "Progress") ->
         progress("reading sites", done, total)
 
 
-def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], seconds: float, json: bool) -> None:
-    """Write table and report, and print the summary."""
+def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], seconds: float, json: bool) -> int:
+    """Write table and report, print the summary, and return how many sites failed; raise if all did."""
     import pandas as pd
 
     from ecl2o.fleet.folder import ERRORS, PAGE, TABLE
@@ -148,6 +154,7 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
         tables.print_message(f"report: {out / PAGE}")
     if not found["sites"] - found["failed"]:
         raise ValueError(f"all {len(rows)} sites failed; the first: {rows[0]['reason']}")
+    return found["failed"]
 
 
 def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> None:

@@ -1,7 +1,7 @@
 """What all commands share: common options, printing, progress bars, and errors as one line.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 success, 1 failure (one line says why), 2 wrong
-usage, 130 interrupted by Ctrl-C or SIGTERM.
+usage, 3 some sites of a fleet failed, 130 interrupted by Ctrl-C or SIGTERM.
 """
 
 import contextlib
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ecl2o.fitting.settings import Progress
 
+SOME_FAILED = 3  # the exit code if sites of a fleet failed and others did not
 MOST_SEEDS = 1000  # to train with
 LARGEST_SEED = 2**32 - 1  # that makes a random key
 

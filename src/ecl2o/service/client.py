@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import TypeAdapter
 
-from ecl2o.exceptions import ServiceError, UnavailableError
+from ecl2o.exceptions import InDoubtError, ServiceError, UnavailableError
 from ecl2o.service.http.api import STATUS_OF_ERROR
 from ecl2o.service.models import StepRecord, StreamRecord
 
@@ -83,18 +83,28 @@ class Client:
     def steps(self, contexts: Mapping[str, Sequence[float | None]]) -> dict[str, StepRecord]:
         """Send a context for each of many streams in one request; return the steps by stream.
 
+        Streams that are refused with 503 are sent again.
+
         Raises:
             ServiceError: of the first stream that failed; the steps of the others are its detail `answered`.
         """
         numbers = {stream: self._next_step(stream) for stream in contexts}
         body = {s: {"step": numbers[s], "context": _as_numbers(context)} for s, context in contexts.items()}
-        found = self._request("POST", "/steps", json=body)
-        answered = _STEP_OF_STREAM.validate_python(found["answered"])
-        for stream in answered:
-            self._next[stream] = numbers[stream] + 1
-        for stream, error in found["refused"].items():
-            raise _make_error(error["status"], f"{stream}: {error['detail']}", {"answered": answered})
-        return answered
+        answered: dict[str, StepRecord] = {}
+        until, pause = time.monotonic() + self._patience, _PAUSE
+        while True:
+            found = self._request("POST", "/steps", json=body)
+            answered |= _STEP_OF_STREAM.validate_python(found["answered"])
+            for stream in found["answered"]:
+                self._next[stream] = numbers[stream] + 1
+            if not found["refused"]:
+                return answered
+            for stream, error in found["refused"].items():
+                if error["status"] != 503 or time.monotonic() + pause > until:
+                    raise _make_error(error["status"], f"{stream}: {error['detail']}", {"answered": answered})
+            body = {stream: body[stream] for stream in found["refused"]}
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE)
 
     def action(self, stream: str) -> list[float]:
         """Return the action in force."""
@@ -154,7 +164,7 @@ def _read_answer(answer: httpx2.Response) -> Any:
 
 
 def _make_error(status: int, message: str, details: dict[str, Any]) -> ServiceError:
-    kind = _ERROR_OF_STATUS.get(status)
+    kind = InDoubtError if details.pop("in_doubt", False) else _ERROR_OF_STATUS.get(status)
     return ServiceError(message, **details | {"status": status}) if kind is None else kind(message, **details)
 
 

@@ -37,7 +37,7 @@ class PgNotifier:
     def notify(self, connection: sa.Connection, batch: StepBatch) -> None:
         """Notify others of the steps of a transaction, once it is committed."""
         for start in range(0, len(batch.written), STEPS_PER_PAYLOAD):
-            pairs = ",".join(f"{key}.{step}" for key, step in batch.written[start : start + STEPS_PER_PAYLOAD])
+            pairs = ",".join(f"{key}.{step}" for key, step, _ in batch.written[start : start + STEPS_PER_PAYLOAD])
             connection.execute(sa.select(sa.func.pg_notify(_CHANNEL, f"{self._service_id} {pairs}")))
 
     def close(self) -> None:

@@ -130,19 +130,30 @@ def _compile(statement: Any, dialect: sa.Dialect) -> tuple[str, Callable[[dict[s
 def _select_where(
     connection: sa.Connection, columns: list[sa.Column], key: sa.Column, values: list
 ) -> Iterator[sa.Row]:
-    """Select rows whose key is one of these values, some values at a time, in the order of the key; lock them."""
-    for start in range(0, len(values), _VALUES_PER_QUERY):
-        query = sa.select(*columns).where(key.in_(values[start : start + _VALUES_PER_QUERY])).order_by(key)
-        yield from connection.execute(query.with_for_update())
+    """Select rows whose key is one of these values, some values at a time, in the order of the key."""
+    for some in _split(values):
+        yield from connection.execute(sa.select(*columns).where(key.in_(some)).order_by(key))
+
+
+def _split(values: list) -> Iterator[list]:
+    return (values[start : start + _VALUES_PER_QUERY] for start in range(0, len(values), _VALUES_PER_QUERY))
 
 
 # Steps
 
 
-def lock_streams(connection: sa.Connection, ids: Iterable[str]) -> dict[str, StreamPosition]:
-    """Lock the rows of streams until the transaction ends, always in the order of ids; return their positions."""
-    rows = _select_where(connection, _POSITION, streams.c.id, sorted(ids))
-    return {position.id: position for position in (StreamPosition(*row) for row in rows)}
+def lock_streams(connection: sa.Connection, ids: Iterable[str]) -> tuple[dict[str, StreamPosition], set[str]]:
+    """Lock the rows of streams until the transaction ends; return their positions, and the ids that others have locked.
+
+    It does not wait for the others: one of them may be frozen.
+    """
+    positions, wanted = {}, sorted(ids)
+    for some in _split(wanted):
+        query = sa.select(*_POSITION).where(streams.c.id.in_(some)).order_by(streams.c.id)
+        for row in connection.execute(query.with_for_update(skip_locked=True)):
+            positions[row.id] = StreamPosition(*row)
+    others = [stream for stream in wanted if stream not in positions]
+    return positions, {row.id for row in _select_where(connection, [streams.c.id], streams.c.id, others)}
 
 
 def load_states(connection: sa.Connection, keys: list[int]) -> dict[int, bytes]:
@@ -193,10 +204,13 @@ def _read_step(row: Sequence[Any]) -> StepRecord:
 
 def load_results(connection: sa.Connection, written: list[tuple[int, int]]) -> list[StepResult]:
     """Return steps, given by the stream's key and the number, as they were answered; without those of deleted streams."""
-    query = sa.select(streams.c.id, streams.c.policy, *_STEP).join(steps, steps.c.stream == streams.c.key)
-    query = query.where(sa.tuple_(steps.c.stream, steps.c.step).in_(written)).order_by(steps.c.stream, steps.c.step)
-    rows = [tuple(row) for row in connection.execute(query)]
-    return [StepResult(stream, policy, _read_step(step).to_json()) for stream, policy, *step in rows]
+    results = []
+    for some in _split(written):
+        query = sa.select(streams.c.id, streams.c.policy, *_STEP).join(steps, steps.c.stream == streams.c.key)
+        query = query.where(sa.tuple_(steps.c.stream, steps.c.step).in_(some)).order_by(steps.c.stream, steps.c.step)
+        for stream, policy, *step in map(tuple, connection.execute(query)):
+            results.append(StepResult(stream, policy, _read_step(step).to_json()))
+    return results
 
 
 def load_last_answer(connection: sa.Connection, key: int) -> str:
@@ -246,7 +260,7 @@ def _check_history_length(connection: sa.Connection, policy: str, history: int) 
     of_policy = streams.c.policy == policy
     if connection.scalar(sa.select(streams.c.key).where(of_policy, streams.c.history == history).limit(1)) is not None:
         return
-    lock = sa.select(policies.c.name).where(policies.c.name == policy).with_for_update(key_share=True)
+    lock = sa.select(policies.c.name).where(policies.c.name == policy).with_for_update(key_share=True, nowait=True)
     connection.execute(lock)  # two services must not both add the last length
     lengths = sorted(connection.scalars(sa.select(streams.c.history).where(of_policy).distinct()))
     if history not in lengths and len(lengths) >= _MAX_HISTORY_LENGTHS:
@@ -259,6 +273,7 @@ def _check_history_length(connection: sa.Connection, policy: str, history: int) 
 
 def remove_stream(connection: sa.Connection, stream_id: str) -> bool:
     """Delete a stream and, by the foreign key, its steps; return whether it existed."""
+    connection.execute(sa.select(streams.c.key).where(streams.c.id == stream_id).with_for_update(nowait=True))
     return connection.execute(sa.delete(streams).where(streams.c.id == stream_id)).rowcount > 0
 
 

@@ -1,6 +1,5 @@
 """The service in Python: policies, streams and their steps, without HTTP."""
 
-import contextlib
 import hashlib
 import json
 import time
@@ -26,9 +25,9 @@ from ecl2o.service.models import (
     StreamRecord,
 )
 from ecl2o.service.pg_notify import PgNotifier
-from ecl2o.service.policy_registry import LoadedPolicy, PolicyRegistry, read_policy
+from ecl2o.service.policy_registry import LoadedPolicy, PolicyRegistry, check_program, read_policy
 from ecl2o.service.step_executor import GroupCommit, StepExecutor
-from ecl2o.service.store import Store
+from ecl2o.service.store import SILENT, Store
 
 _CLOCK_TOLERANCE = 5.0  # seconds that the clock may be behind the last stored step
 _HINDSIGHT_STEPS = 256
@@ -77,8 +76,13 @@ class Service:
         self._commits = GroupCommit(store, self._executor, announce, self._notifier and self._notifier.notify)
         self._policies_to_add: dict[str, bytes] = {}
 
-    def warm_up(self) -> None:
-        """Load every policy and compile the step of every stream, so that first steps need not wait."""
+    def warm_up(self, wait: bool = True) -> None:
+        """Load every policy and compile the step of every stream, so that first steps need not wait.
+
+        Args:
+            wait: Return when all is loaded. Else it is loaded in the background, `list_failures` says how far, and a step of a
+                stream that is not loaded gets `LoadingError`.
+        """
         try:
             with self.store.begin_read() as connection:
                 names = queries.list_policy_names(connection)
@@ -86,15 +90,13 @@ class Service:
                 self._executor.latest_time = queries.load_latest_time(connection) or 0.0
         except ServiceError:
             return
-        for name in names:
-            with contextlib.suppress(ServiceError):  # reported by `list_failures`
-                self.get_policy(name)
-        for name, length in lengths:
-            with contextlib.suppress(ServiceError):
-                self._registry.get_stepper(name, length)
+        self._registry.warm_up(names, lengths)
+        if wait:
+            self._registry.wait()
 
     def close(self) -> None:
         """Finish the queue and close the store."""
+        self._registry.close()
         self._commits.close()
         if self._notifier is not None:
             self._notifier.close()
@@ -120,6 +122,10 @@ class Service:
     def put_policy(self, name: str, file: bytes) -> bool:
         """Store a policy; return whether it is new. A name always means the same file."""
         policy = read_policy(name, file)
+        with self.store.begin_read() as connection:
+            stored = queries.load_policy_file(connection, name)
+        if stored is None or stored[1] != file:
+            check_program(policy)
         is_new = self._commits.submit_write(
             lambda connection: queries.store_policy_file(connection, name, file)
         ).result()
@@ -234,8 +240,9 @@ class Service:
 
     def list_failures(self) -> list[str]:
         """Return why the service is not ready; empty if it is. Retries what failed before."""
-        if self.store.failure is not None:
-            self.store.open()
+        if self.store.is_stuck:
+            return [f"The store cannot be used: {SILENT}."]
+        self.store.check()
         if self.store.failure is not None:
             return [f"The store cannot be used: {self.store.failure}."]
         failures = []

@@ -1,5 +1,6 @@
 """Execute steps: one writer thread takes all waiting requests into one transaction with one flush to disk (group commit)."""
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -8,24 +9,32 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, NamedTuple
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
+from ecl2o.exceptions import (
+    ConflictError,
+    InDoubtError,
+    InvalidRequestError,
+    NotFoundError,
+    ServiceError,
+    UnavailableError,
+)
 from ecl2o.policy.runner import explain_failed_step
 from ecl2o.service import queries
 from ecl2o.service.batched_stepper import BatchedStepper
 from ecl2o.service.models import StepRecord, StepRequest, StepResult
 from ecl2o.service.queries import StreamPosition
-from ecl2o.service.store import Store
+from ecl2o.service.store import SILENT, Store
 
 _MAX_CACHED_STATES = 100_000
 _MAX_STEPS = 20_000  # in one transaction
 _MAX_WAITING_STEPS = 4 * _MAX_STEPS
-_ATTEMPTS = 5
+_RETRY_SECONDS = 0.002, 0.2  # pause before the first retry after a conflict, doubled up to the second
+_LOCKED_SECONDS = 8.0  # until a request fails because another program or service holds a lock
 _log = logging.getLogger("ecl2o.serve")
 
 
@@ -33,14 +42,15 @@ _log = logging.getLogger("ecl2o.serve")
 class StepBatch:
     """Requests, their results in the same order, and the states to cache after the commit.
 
-    `written` has the key of the stream and the number of each new step; `time` is the time of these steps.
+    A request without a result was not executed: another program or service has locked its stream. `written` has the key of the
+    stream, the number and the result of each new step; `time` is the time of these steps.
     """
 
     requests: Sequence[StepRequest]
     results: list[StepResult | ServiceError | None]
     time: float
     states: dict[int, bytes] = dataclasses.field(default_factory=dict)
-    written: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    written: list[tuple[int, int, StepResult]] = dataclasses.field(default_factory=list)
 
 
 class StepExecutor:
@@ -58,13 +68,13 @@ class StepExecutor:
     def execute(self, connection: sa.Connection, requests: Sequence[StepRequest]) -> StepBatch:
         """Execute requests within a transaction of a store; several for one stream run in their order."""
         batch = StepBatch(requests, [None] * len(requests), max(self.latest_time, time.time()))
-        pending = list(range(len(requests)))
+        pending, locked = list(range(len(requests))), set()
         while pending:
             first_of_stream = {}
             for index in pending:
                 first_of_stream.setdefault(requests[index].stream, index)
-            self._execute_round(connection, first_of_stream, batch)
-            pending = [index for index in pending if batch.results[index] is None]
+            locked |= self._execute_round(connection, first_of_stream, batch)
+            pending = [i for i in pending if batch.results[i] is None and requests[i].stream not in locked]
         return batch
 
     def cache_states(self, batch: StepBatch) -> None:
@@ -76,14 +86,16 @@ class StepExecutor:
         while len(self._states) > _MAX_CACHED_STATES:
             self._states.popitem(last=False)
 
-    def _execute_round(self, connection: sa.Connection, index_of_stream: dict[str, int], batch: StepBatch) -> None:
-        """Execute one request per stream, those of one policy and history length together."""
+    def _execute_round(self, connection: sa.Connection, index_of_stream: dict[str, int], batch: StepBatch) -> set[str]:
+        """Execute one request per stream, those of one policy and history length together; return the locked streams."""
         ids = [stream for stream in index_of_stream if stream.isprintable()]  # PostgreSQL rejects NUL
-        positions = queries.lock_streams(connection, ids)
+        positions, locked = queries.lock_streams(connection, ids)
         batch.time = max([batch.time, *(position.updated for position in positions.values())])  # other services' clocks
         groups: dict[BatchedStepper, list[tuple[int, StreamPosition]]] = {}
         for stream, index in index_of_stream.items():
             request, position = batch.requests[index], positions.get(stream)
+            if stream in locked:
+                continue
             try:
                 if position is None:
                     raise NotFoundError(f"There is no stream {stream!r}. Create it first.")
@@ -97,6 +109,7 @@ class StepExecutor:
                 batch.results[index] = error
         for stepper, members in groups.items():
             self._execute_group(connection, stepper, members, batch)
+        return locked
 
     def _execute_group(
         self,
@@ -136,8 +149,8 @@ class StepExecutor:
             text = record.to_json()
             made.append((position, record, text, state))
             batch.states[position.key] = state
-            batch.written.append((position.key, record.step))
-            batch.results[index] = StepResult(position.id, position.policy, text, record)
+            result = batch.results[index] = StepResult(position.id, position.policy, text, record)
+            batch.written.append((position.key, record.step, result))
         if made:
             queries.append_steps(connection, made)
 
@@ -181,12 +194,32 @@ def _repeat_answer(connection: sa.Connection, request: StepRequest, position: St
     return StepResult(position.id, position.policy, text)
 
 
-class _Task(NamedTuple):
-    """Steps to execute, or another write. The future is resolved after the commit."""
+@dataclasses.dataclass(eq=False)
+class _Task:
+    """Steps to execute, or another write. The future is resolved after the commit.
+
+    `give_up` is set at the first conflict with another service: until then the task is retried, alone if it was rolled back.
+    """
 
     future: Future
     requests: Sequence[StepRequest] = ()
     write: Callable[[sa.Connection], Any] | None = None
+    results: list[StepResult | ServiceError | None] = dataclasses.field(init=False)
+    give_up: float = math.inf  # on the monotonic clock
+    is_alone: bool = False
+
+    def __post_init__(self):
+        self.results = [None] * len(self.requests)
+
+    def resolve(self, result: Any) -> None:
+        """Answer, unless the task was answered while the writer was stuck."""
+        with contextlib.suppress(InvalidStateError):
+            self.future.set_exception(result) if isinstance(result, Exception) else self.future.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        """Answer the steps that have no result with an error; the others are stored."""
+        is_partial = isinstance(error, ServiceError) and any(result is not None for result in self.results)
+        self.resolve([result or error for result in self.results] if is_partial else error)
 
 
 class GroupCommit:
@@ -209,10 +242,17 @@ class GroupCommit:
         self._store, self._executor, self._announce, self._before_commit = store, executor, announce, before_commit
         self._waiting: deque[_Task] = deque()
         self._steps_waiting = 0
+        self._running: list[_Task] = []
+        self._deferred: list[_Task] = []  # after a conflict with another service
+        self._doubts: list[
+            tuple[int, int, StepResult]
+        ] = []  # as `StepBatch.written`, of commits that were not confirmed
+        self._pause = 0.0
         self._wake = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="ecl2o-group-commit", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._watch, name="ecl2o-watchdog", daemon=True).start()
 
     def submit_steps(self, requests: Sequence[StepRequest]) -> "Future[list[StepResult | ServiceError]]":
         """Queue steps; the future is done when they are on disk."""
@@ -223,16 +263,19 @@ class GroupCommit:
         return self._submit(_Task(Future(), write=write))
 
     def close(self) -> None:
-        """Finish the queue, then stop."""
+        """Finish the queue, then stop; leave a writer behind that is stuck."""
         with self._wake:
             self._closed = True
             self._wake.notify()
-        self._thread.join()
+        while self._thread.is_alive() and not self._store.is_stuck:
+            self._thread.join(0.5)
 
     def _submit(self, task: _Task) -> Future:
         with self._wake:
             if self._closed:
                 raise UnavailableError("The service is stopping.")
+            if self._store.is_stuck:
+                raise UnavailableError(f"The store cannot be used: {SILENT}. Nothing was changed. Try again later.")
             if self._steps_waiting + len(task.requests) > _MAX_WAITING_STEPS:
                 raise UnavailableError("Too many steps are waiting. Try again in a moment.")
             self._waiting.append(task)
@@ -241,55 +284,107 @@ class GroupCommit:
         return task.future
 
     def _run(self) -> None:
-        while not (self._closed and not self._waiting):
-            if tasks := self._take_tasks():
-                self._commit(tasks)
+        while not (self._closed and not self._waiting and not self._deferred):
+            tasks = self._take_tasks()
+            together = [task for task in tasks if not task.is_alone]
+            if together or (self._doubts and not tasks):
+                self._commit(together)
+            for task in tasks:
+                if task.is_alone:
+                    self._commit([task])
+            self._running = []
+
+    def _watch(self) -> None:
+        """Answer all requests while the writer is stuck, such as on a disk that hangs."""
+        while self._thread.is_alive():
+            self._thread.join(0.5)
+            if self._store.is_stuck:
+                with self._wake:
+                    waiting = [*self._waiting, *self._deferred]
+                    self._waiting.clear()
+                    self._deferred.clear()
+                    self._steps_waiting = 0
+                for task in waiting:
+                    task.fail(UnavailableError(f"{SILENT.capitalize()}. Nothing was changed. Try again later."))
+                for task in self._running:
+                    again = "The change may have been made. Send the request again, with its step number."
+                    task.fail(InDoubtError(f"{SILENT.capitalize()}. {again}"))
 
     def _take_tasks(self) -> list[_Task]:
-        """Wait for tasks, and take all that fit into one transaction."""
+        """Wait for tasks, and take all that fit into one transaction, with those that wait for a lock."""
         with self._wake:
-            self._wake.wait_for(lambda: self._waiting or self._closed)
-            tasks, steps = [], 0
-            while self._waiting and (not tasks or steps + len(self._waiting[0].requests) <= _MAX_STEPS):
+            shortest, longest = _RETRY_SECONDS
+            is_retry = bool(self._deferred or self._doubts)
+            self._pause = max(shortest, min(2 * self._pause, longest)) if is_retry else 0.0
+            self._wake.wait_for(lambda: self._waiting or self._closed, self._pause if is_retry else None)
+            tasks, self._deferred, steps = self._deferred, [], 0
+            while self._waiting and (steps == 0 or steps + len(self._waiting[0].requests) <= _MAX_STEPS):
                 task = self._waiting.popleft()
                 self._steps_waiting -= len(task.requests)
                 if task.future.set_running_or_notify_cancel():  # False: the client has gone
                     tasks.append(task)
                     steps += len(task.requests)
+            self._running = tasks
             return tasks
 
-    def _commit(self, tasks: list[_Task], attempts: int = _ATTEMPTS) -> None:
-        requests = [request for task in tasks for request in task.requests]
+    def _commit(self, tasks: list[_Task]) -> None:
+        pending = [(task, index) for task in tasks for index, result in enumerate(task.results) if result is None]
+        batch = StepBatch([], [], 0.0)
         try:
             with self._store.begin_write() as connection:
+                stored, doubts = self._look_up_doubts(connection)
                 written = [_write(task, connection) for task in tasks]
-                batch = self._executor.execute(connection, requests)
+                batch = self._executor.execute(connection, [task.requests[index] for task, index in pending])
                 if self._before_commit is not None:
                     self._before_commit(connection, batch)
         except DBAPIError:  # a conflict with another service: retry one by one, so that it can hit only one task again
             for task in tasks:
-                if len(tasks) > 1 or attempts > 1:
-                    self._commit([task], _ATTEMPTS if len(tasks) > 1 else attempts - 1)
-                else:
-                    task.future.set_exception(UnavailableError("The store is busy. Try again in a moment."))
+                task.is_alone = True
+                self._defer(task) if len(tasks) == 1 else self._commit([task])
             return
         except Exception as error:
+            if isinstance(error, InDoubtError):
+                self._doubts += batch.written
             for task in tasks:
-                task.future.set_exception(error)
+                task.fail(error)
             return
+        self._doubts = doubts
         self._executor.cache_states(batch)
-        new = [result for result in batch.results if isinstance(result, StepResult) and result.record is not None]
+        new = stored + [result for _, _, result in batch.written]
         try:
             if new:
                 self._announce(new)
         except Exception:  # clients get their answers all the same
             _log.exception("announcing committed steps failed")
-        results = iter(batch.results)
+        for (task, index), result in zip(pending, batch.results, strict=True):
+            task.results[index] = result
         for task, result in zip(tasks, written, strict=True):
-            if isinstance(result, ServiceError):
-                task.future.set_exception(result)
+            if None in task.results:
+                self._defer(task)
             else:
-                task.future.set_result([next(results) for _ in task.requests] if task.write is None else result)
+                task.resolve(result if task.write is not None else task.results)
+
+    def _defer(self, task: _Task) -> None:
+        """Retry a task in another transaction, as long as it may wait for others."""
+        task.give_up = min(task.give_up, time.monotonic() + _LOCKED_SECONDS)
+        if time.monotonic() < task.give_up:
+            with self._wake:
+                self._deferred.append(task)
+        else:
+            task.fail(
+                UnavailableError("Another program or service holds a lock. Nothing was changed. Try again later.")
+            )
+
+    def _look_up_doubts(self, connection: sa.Connection) -> tuple[list[StepResult], list[tuple[int, int, StepResult]]]:
+        """Return the steps in doubt that are stored, and those whose commit may still come, as their streams are locked."""
+        if not self._doubts:
+            return [], []
+        _, locked = queries.lock_streams(connection, {result.stream for *_, result in self._doubts})
+        found = queries.load_results(connection, [(key, step) for key, step, _ in self._doubts])
+        stored = {(result.stream, result.json) for result in found}
+        results = [result for *_, result in self._doubts if (result.stream, result.json) in stored]
+        open_ids = locked - {result.stream for result in results}
+        return results, [doubt for doubt in self._doubts if doubt[2].stream in open_ids]
 
 
 def _write(task: _Task, connection: sa.Connection) -> Any:

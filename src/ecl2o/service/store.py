@@ -7,17 +7,32 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from ecl2o.exceptions import InvalidRequestError, UnavailableError
+from ecl2o.exceptions import InDoubtError, InvalidRequestError, ServiceError, UnavailableError
 from ecl2o.service import queries
 
-_LOCK_TIMEOUT = 30  # seconds
+_SILENCE_SECONDS = 4.0  # of the database, until an operation fails
+_STUCK_SECONDS = 7.0  # until the writer counts as stuck: it may connect again after a failed operation
+_POSTGRESQL_SETTINGS = {  # milliseconds; a frozen peer or a silent network must not stop this service, nor this one others
+    "lock_timeout": 1000,
+    "statement_timeout": 4000,
+    "idle_in_transaction_session_timeout": 6000,
+}
+_CONNECT_ARGUMENTS = {
+    "connect_timeout": 2,  # seconds, as below, except for the last one
+    "keepalives_idle": 2,
+    "keepalives_interval": 1,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 4000,
+}
+_CONFLICTS = re.compile("40001|40P01|55P03")  # SQLSTATE of a serialization failure, a deadlock, a lock that others hold
 _PROBE_BYTES = 1 << 18  # that must fit before a store counts as usable: a few bytes fit even on a full disk
 _log = logging.getLogger("ecl2o.serve")
 
@@ -52,6 +67,7 @@ class Store:
             raise ValueError(f"A store is on sqlite or postgresql, got {backend}.")
         self.is_sqlite = backend == "sqlite"
         self.url = parsed
+        self._path = str(parsed.database).removeprefix("file:")
         if self.is_sqlite:
             if parsed.database in (None, "", ":memory:"):
                 raise ValueError("A store in memory would lose every step. Name a file: sqlite:///streams.db.")
@@ -59,30 +75,64 @@ class Store:
             self._writer = _make_sqlite_engine(parsed, "BEGIN IMMEDIATE")
         else:
             parsed = parsed.set(drivername="postgresql+psycopg")
-            self._reader = self._writer = sa.create_engine(
-                parsed, pool_pre_ping=True, pool_size=8, connect_args={"connect_timeout": 5}
-            )
+            self._reader = _make_postgresql_engine(parsed, pool_size=8)
+            self._writer = _make_postgresql_engine(parsed, pool_size=1)
         self.failure: str | None = "not opened yet"
+        self._writing, self._last_operation = (
+            False,
+            0.0,
+        )  # on the monotonic clock: the writer's last request to the database
+        event.listen(self._writer, "before_cursor_execute", self._note_operation)
+        self._files: _SqliteFiles | None = None  # while the store is open
         self._opening = threading.Lock()
         self.open()
 
     def open(self) -> None:
-        """Create missing tables, and check that the store can be read and written; set `failure` if not."""
-        with self._opening:
-            if self.failure not in (None, _FULL):  # old connections keep the error, or a file that was replaced
+        """Create missing tables, and check that the store can be read and written; set `failure` if not.
+
+        Return at once while another thread opens the store: it may wait for the database.
+        """
+        if not self._opening.acquire(blocking=False):
+            return
+        try:
+            if change := self._find_change():
+                self.failure = change
+                return
+            if self.failure not in (
+                None,
+                _FULL,
+                *_CHANGES,
+            ):  # old connections keep the error, or a file that was replaced
                 self.close()
-            try:
-                if self.is_sqlite and self.failure == _DAMAGED:
-                    self._check_integrity()
-                if self.is_sqlite and self.failure == _FULL:
-                    self._truncate_log()
-                with self._writer.begin() as connection:
-                    self._create_tables(connection)
-                    connection.execute(sa.update(queries.store_info).values(probed=time.time()))
-                self._check_free_space()
-                self.failure = None
-            except exc.SQLAlchemyError as error:
-                self._record_failure(error)
+            if self.is_sqlite and self.failure == _DAMAGED:
+                self._check_integrity()
+            if self.is_sqlite and self.failure == _FULL:
+                self._truncate_log()
+            with self._writer.begin() as connection:
+                self._create_tables(connection)
+                connection.execute(sa.update(queries.store_info).values(probed=time.time()))
+            self._check_free_space()
+            self.failure = None
+        except exc.SQLAlchemyError as error:
+            self._record_failure(error)
+        finally:
+            if self._files is not None and self.failure not in _CHANGES:
+                self._files.accept_sizes()
+            elif self.is_sqlite and self.failure is None:
+                self._files = _SqliteFiles(self._path)
+            self._opening.release()
+
+    def check(self) -> None:
+        """Open the store after a failure; else set `failure` if it does not answer or another program changed its files."""
+        if self.failure is not None:
+            self.open()
+        else:
+            with contextlib.suppress(ServiceError), self.begin_read() as connection:
+                connection.execute(sa.select(queries.store_info.c.version))
+
+    def _find_change(self) -> str | None:
+        """Return what another program did to the open files; None after other failures, which a new file may end."""
+        return self._files and self._files.find_change() if self.failure in (None, _FULL, *_CHANGES) else None
 
     def _check_integrity(self) -> None:
         """Read the whole file: opening it does not reveal damage in the middle."""
@@ -111,6 +161,7 @@ class Store:
 
     def _create_tables(self, connection: sa.Connection) -> None:
         if not self.is_sqlite:  # two services may start at once
+            connection.execute(sa.text("SET LOCAL lock_timeout = 3000"))
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(8700)"))
         queries.tables.create_all(connection)
         version = connection.scalar(sa.select(queries.store_info.c.version))
@@ -121,18 +172,57 @@ class Store:
 
     @contextlib.contextmanager
     def begin_write(self) -> Iterator[sa.Connection]:
-        """Open a transaction that is on disk when the block ends; raise `UnavailableError` if the store cannot be used."""
-        if self.failure is not None:
-            self.open()
-            self._check_usable()
-        with self._translate_errors(), self._writer.begin() as connection:
-            yield connection
+        """Open a transaction that is on disk when the block ends.
+
+        Raises:
+            InDoubtError: the commit was not confirmed.
+            UnavailableError: the store cannot be used; nothing was changed.
+        """
+        self._note_operation()
+        self._writing = True
+        try:
+            if self.failure is not None:
+                self.open()
+                self._check_usable()
+            files = self._files
+            with self._translate_errors(), self._writer.connect() as connection, connection.begin() as transaction:
+                yield connection
+                self._check_files(files)
+                self._note_operation()
+                try:
+                    transaction.commit()
+                except exc.DBAPIError as error:
+                    if _is_conflict(error):
+                        raise
+                    self._record_failure(error)
+                    self._check_usable(InDoubtError)
+            self._check_files(files, after_commit=True)
+        finally:
+            self._writing = False
 
     @contextlib.contextmanager
     def begin_read(self) -> Iterator[sa.Connection]:
         """Open a transaction with a consistent view; raise `UnavailableError` if the store cannot be used."""
+        if self.is_sqlite and self.is_stuck:  # on a disk that hangs, a thread would wait for ever
+            raise UnavailableError(f"The store cannot be used: {SILENT}.")
+        self._check_files(self._files if self.failure in (None, *_CHANGES) else None)
         with self._translate_errors(), self._reader.begin() as connection:
             yield connection
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the writer waits for the database for longer than all limits allow, such as on a disk that hangs."""
+        return self._writing and time.monotonic() - self._last_operation > _STUCK_SECONDS
+
+    def _note_operation(self, *_: Any) -> None:
+        self._last_operation = time.monotonic()
+
+    def _check_files(self, files: "_SqliteFiles | None", after_commit: bool = False) -> None:
+        """Raise an error if another program changed these files."""
+        if files is not None and (change := files.find_change(after_commit)):
+            _log.error("the store cannot be used: %s", change)
+            self.failure = change
+            self._check_usable(InDoubtError if after_commit else UnavailableError)
 
     @contextlib.contextmanager
     def listen(self, channel: str) -> Iterator[Callable[[float], Iterator[str]]]:
@@ -158,36 +248,78 @@ class Store:
         """Raise database errors as `ServiceError`, except conflicts between two writers, which the caller retries."""
         try:
             yield
-        except exc.IntegrityError:
-            raise
         except exc.DataError:  # such as PostgreSQL on text with a NUL: the request is at fault
             raise InvalidRequestError("The database does not accept such a value.") from None
         except (exc.DBAPIError, exc.TimeoutError) as error:
-            if getattr(getattr(error, "orig", None), "sqlstate", None) in ("40001", "40P01"):  # serialization, deadlock
+            if _is_conflict(error):
                 raise
             self._record_failure(error)
             self._check_usable()
 
     def _record_failure(self, error: exc.SQLAlchemyError) -> None:
-        _log.error("the store cannot be used: %s", error)
-        self.failure = describe_database_error(error)
-        folder = Path(str(self.url.database).removeprefix("file:")).parent
+        failure = describe_database_error(error)
+        if failure != self.failure:  # once, not at each attempt
+            _log.error("the store cannot be used: %s", error)
+        self.failure = failure
+        folder = Path(self._path).parent
         if self.failure == _CANNOT_OPEN and folder.is_dir() and not os.access(folder, os.W_OK):
             self.failure = _READ_ONLY  # SQLite only says that the file cannot be opened
 
-    def _check_usable(self) -> None:
+    def _check_usable(self, kind: type[UnavailableError] = UnavailableError) -> None:
         if self.failure is not None:
-            raise UnavailableError(f"The store cannot be used: {self.failure}. Nothing was changed. Try again later.")
+            raise kind(f"The store cannot be used: {self.failure}. {_OUTCOMES[kind]}")
 
     def close(self) -> None:
         """Close all connections."""
+        self._files = None
         self._writer.dispose()
         self._reader.dispose()
 
 
+class _SqliteFiles:
+    """The database file and its write-ahead log, which this process has open.
+
+    SQLite does not notice when another program deletes, replaces, truncates or overwrites them. Only checkpoints write to the
+    database file, and the log never shrinks, so that stat tells.
+    """
+
+    def __init__(self, path: str):
+        self._paths = (path, f"{path}-wal")
+        self._before = [_stat(path) for path in self._paths]
+
+    def find_change(self, after_commit: bool = False) -> str | None:
+        """Return what another program did since the last check; after an own commit, a file may have grown."""
+        now = [_stat(path) for path in self._paths]
+        for before, after in zip(self._before, now, strict=True):
+            if before is None:
+                continue
+            if after is None or not os.path.samestat(before, after):
+                return _REPLACED
+            is_written = before is self._before[0] and before.st_mtime_ns != after.st_mtime_ns and not after_commit
+            if is_written or after.st_size < before.st_size:
+                return _OVERWRITTEN
+        self._before = now
+        return None
+
+    def accept_sizes(self) -> None:
+        """Expect the sizes and times of now, after own writes that may have made a file smaller."""
+        now = [_stat(path) for path in self._paths]
+        self._before = [
+            after if before and after and os.path.samestat(before, after) else before
+            for before, after in zip(self._before, now, strict=True)
+        ]
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
 def _make_sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:
     """Return an engine whose transactions begin with this statement and are flushed to disk at their commit."""
-    engine = sa.create_engine(url, connect_args={"timeout": _LOCK_TIMEOUT, "check_same_thread": False})
+    engine = sa.create_engine(url, connect_args={"timeout": _SILENCE_SECONDS, "check_same_thread": False})
 
     @event.listens_for(engine, "connect")
     def configure(connection, _record):
@@ -203,19 +335,86 @@ def _make_sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:
     return engine
 
 
+class _Connection(psycopg.Connection[Any]):
+    """A connection that fails when the server is silent: the system of a frozen server still acknowledges packets."""
+
+    def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
+        if args or options:  # waits for notifications
+            return super().wait(gen, *args, **options)
+        try:
+            return super().wait(_limit_silence(gen))
+        except TimeoutError as error:
+            self.pgconn.finish()
+            raise psycopg.OperationalError(str(error)) from None
+
+
+def _limit_silence(operation: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Pass on what psycopg waits for, and the sockets that became ready; raise `TimeoutError` after long silence."""
+    last = time.monotonic()
+    try:
+        wanted = next(operation)
+        while True:
+            ready = yield wanted
+            if ready:
+                last = time.monotonic()
+            elif time.monotonic() - last > _SILENCE_SECONDS:
+                raise TimeoutError("the connection is silent")
+            wanted = operation.send(ready)
+    except StopIteration as done:
+        return done.value
+
+
+def _make_postgresql_engine(url: sa.URL, pool_size: int) -> sa.Engine:
+    """Return an engine whose operations all end, also when the server or the network is silent."""
+    limits = {"pool_size": pool_size, "pool_timeout": _SILENCE_SECONDS, "connect_args": _CONNECT_ARGUMENTS}
+    engine = sa.create_engine(url, pool_pre_ping=True, **limits)
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect, _record, arguments, options):
+        return _Connection.connect(*arguments, **options)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection, _record):
+        for name, value in _POSTGRESQL_SETTINGS.items():
+            connection.execute(f"SET {name} = {value}")
+        connection.commit()
+
+    return engine
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Return whether two writers are in each other's way: the transaction was rolled back, and may be tried again."""
+    sqlstate = getattr(getattr(error, "orig", None), "sqlstate", None) or ""
+    return isinstance(error, exc.IntegrityError) or _CONFLICTS.fullmatch(sqlstate) is not None
+
+
+SILENT = "the database does not answer"
 _FULL = "the disk is full"
 _DAMAGED = "the database file is damaged; restore it from a backup"
 _READ_ONLY = "it is read-only"
 _CANNOT_OPEN = "its file cannot be opened"
+_REPLACED = (
+    "another program deleted or replaced its file or its write-ahead log; restart the service to use the files that are there "
+    "now, or put the old ones back"
+)
+_OVERWRITTEN = (
+    "another program truncated or wrote to its file or its write-ahead log; stop the service, restore a backup, start the "
+    "service"
+)
+_CHANGES = (_REPLACED, _OVERWRITTEN)
+_OUTCOMES = {
+    UnavailableError: "Nothing was changed. Try again later.",
+    InDoubtError: "The change may have been made. Send the request again, with its step number.",
+}
 _DESCRIPTIONS = (
     ("disk is full|no space left|disk full|could not extend", _FULL),
     ("readonly|read-only", _READ_ONLY),
     ("malformed|not a database|corrupt|invalid page", _DAMAGED),
     ("unable to open", _CANNOT_OPEN),
-    ("locked", "another program holds its lock"),
+    ("locked|lock timeout", "another program holds its lock"),
     ("disk i/o error", "the disk reports an error"),
     ("the store has version", "it was made by another version of ecl2o"),
-    ("connection|connect|server closed|terminating", "the database does not answer"),
+    ("connection|connect|server closed|terminating|statement timeout", SILENT),
     ("permission|denied", "permission is denied"),
 )
 

@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import json
+import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Annotated, Any
 
@@ -12,7 +13,15 @@ from fastapi.responses import StreamingResponse
 from pydantic import AllowInfNan, BaseModel, Field, Strict, StrictInt
 
 from ecl2o.agents import Promise
-from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
+from ecl2o.exceptions import (
+    ConflictError,
+    InDoubtError,
+    InvalidRequestError,
+    LoadingError,
+    NotFoundError,
+    ServiceError,
+    UnavailableError,
+)
 from ecl2o.service.http.metrics import Metrics
 from ecl2o.service.models import Hindsight, PolicySummary, StepRecord, StepRequest, StepResult, StreamRecord
 from ecl2o.service.service import Service
@@ -21,6 +30,7 @@ STATUS_OF_ERROR: dict[type[ServiceError], int] = {
     NotFoundError: 404,
     ConflictError: 409,
     InvalidRequestError: 422,
+    InDoubtError: 503,
     UnavailableError: 503,
 }
 _DESCRIPTIONS = {
@@ -32,7 +42,7 @@ _DESCRIPTIONS = {
     409: "conflict",
     413: "too large",
     422: "invalid",
-    503: "unavailable; nothing was changed",
+    503: "unavailable; nothing was changed, unless `in_doubt` is true: then send the request again, with its step number",
 }
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
@@ -43,11 +53,12 @@ _NumbersOrMissing = Annotated[list[_Number | None], Field(max_length=4096)]
 _After = Annotated[int, Query(ge=0, le=2**31 - 1)]
 _Limit = Annotated[int, Query(ge=1, le=10_000)]
 _MAX_STEPS = 20_000  # in one request
+_LOADING_SECONDS = 2.0  # that a step waits for its program
 
 
 def status_of(error: ServiceError) -> int:
     """Return the HTTP status of an error."""
-    return STATUS_OF_ERROR.get(type(error), 500)
+    return next((STATUS_OF_ERROR[kind] for kind in type(error).__mro__ if kind in STATUS_OF_ERROR), 500)
 
 
 def error_body(error: ServiceError) -> dict[str, Any]:
@@ -261,7 +272,7 @@ def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
         does not follow, is a conflict (409).
         """
         with metrics.latency.time():
-            (result,) = await asyncio.wrap_future(service.submit_steps([_make_request(id, body)]))
+            (result,) = await _execute(service, [_make_request(id, body)])
         if isinstance(result, ServiceError):
             raise result
         return Response(result.json, media_type="application/json")
@@ -276,7 +287,7 @@ def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
             raise InvalidRequestError(f"At most {_MAX_STEPS} streams in one request, got {len(body)}.")
         with metrics.latency.time():
             requests = [_make_request(stream, step) for stream, step in body.items()]
-            results = await asyncio.wrap_future(service.submit_steps(requests))
+            results = await _execute(service, requests)
         return Response(_join_results(requests, results, metrics), media_type="application/json")
 
     @api.get("/streams/{id}/steps", tags=["steps"], response_model=list[StepRecord], responses=as_csv | missing)
@@ -301,6 +312,25 @@ def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
 def _make_request(stream: str, step: "NewStep | float | list[float | None] | None") -> StepRequest:
     context, number = (step.context, step.step) if isinstance(step, NewStep) else (step, None)
     return StepRequest(stream, context if isinstance(context, list) else [context], number)
+
+
+async def _execute(service: Service, requests: list[StepRequest]) -> list[StepResult | ServiceError]:
+    """Execute steps. Those whose programs are not loaded wait for a moment, and are then executed or refused."""
+    results = await asyncio.wrap_future(service.submit_steps(requests))
+    loading = {index: result.ready for index, result in enumerate(results) if isinstance(result, LoadingError)}
+    until = time.monotonic() + _LOADING_SECONDS
+    while not all(ready.done() for ready in loading.values()) and time.monotonic() < until:
+        await asyncio.sleep(0.02)
+    failures = {i: ready.exception() for i, ready in loading.items() if ready.done() and not ready.cancelled()}
+    for index, failure in failures.items():
+        if isinstance(failure, ServiceError):
+            results[index] = failure
+    again = [index for index, failure in failures.items() if failure is None]
+    if again:
+        executed = await asyncio.wrap_future(service.submit_steps([requests[index] for index in again]))
+        for index, result in zip(again, executed, strict=True):
+            results[index] = result
+    return results
 
 
 def _join_results(requests: list[StepRequest], results: Iterable[StepResult | ServiceError], metrics: Metrics) -> str:

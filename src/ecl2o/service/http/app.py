@@ -47,7 +47,7 @@ def make_app(store: Store, access: Access | None = None, policies: dict[str, byt
     service = Service(store, announce, lambda: events.is_watched)
     metrics = Metrics(service)
     service.add_policies(policies or {})
-    service.warm_up()
+    service.warm_up(wait=False)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI):
