@@ -65,6 +65,36 @@ def test_a_step_its_repetition_and_invalid_requests(url):
     assert httpx2.get(f"{url}/streams/a/action").json() == {"step": 1, "action": first.json()["action"]}
 
 
+def test_the_short_way_of_a_step_answers_as_the_documented_one(url):
+    """Steps of the plain content type pass by FastAPI; with a parameter they do not."""
+    httpx2.put(f"{url}/streams/twice", json={"policy": "small", "x0": [0.0]}, timeout=60).raise_for_status()
+    first = step(url, "twice", [1.5], 1).json()
+    for stream, body in (
+        ("twice", '{"context": [1.5], "step": 1}'),
+        ("twice", '{"context": 1.5, "step": 1}'),
+        ("twice", '{"context": [2.5], "step": 1}'),
+        ("twice", '{"context": [2.5], "step": 7}'),
+        ("twice", '{"context": [2.5, 1.0]}'),
+        ("twice", '{"context": [null]}'),
+        ("twice", '{"context": "1"}'),
+        ("twice", '{"context": [1.5], "step": "1"}'),
+        ("twice", '{"context": [NaN], "step": 1}'),
+        ("twice", "[]"),
+        ("twice", ""),
+        ("none", '{"context": [1.5]}'),
+        ("-", '{"context": [1.5]}'),
+        ("x" * 129, '{"context": [1.5]}'),
+    ):
+        answers = [
+            httpx2.post(f"{url}/streams/{stream}/steps", content=body, headers={"content-type": content_type})
+            for content_type in ("application/json", "application/json; charset=utf-8")
+        ]
+        assert answers[0].json() == answers[1].json()
+        assert answers[0].status_code == answers[1].status_code
+        assert {name for name in answers[0].headers if name != "date"} == {n for n in answers[1].headers if n != "date"}
+    assert httpx2.get(f"{url}/streams/twice/steps").json() == [first]
+
+
 def test_a_stream_that_could_not_compute_costs_is_rejected(url):
     for body, named in (
         ({"x0": [1e308]}, ("x0", "1e+308", "1e+100")),

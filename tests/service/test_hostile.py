@@ -4,6 +4,7 @@ import asyncio
 import random
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -23,6 +24,7 @@ _CHECKS = [
     checks.response_schema_conformance,
     checks.response_headers_conformance,
 ]
+_JSON = {"content-type": "application/json"}
 _NAMES = ("a", "b", "%00", "..%2f..%2fetc", "ä", "%F0%9F%92%A5", "x" * 200, "a b", "'; DROP TABLE steps; --", "%ff")
 _PATHS = (
     "/streams/{}",
@@ -125,6 +127,44 @@ def test_too_large_bodies_are_rejected(url):
     with httpx2.Client() as client:
         assert client.post(f"{url}/steps", content=pieces()).status_code == 413
     assert httpx2.get(f"{url}/healthz").status_code == 200
+
+
+def test_the_service_answers_while_it_parses_a_large_body(url):
+    body = b'{"context": [' + b"1.5," * 1_900_000 + b"1]}"
+    spent = []
+
+    def post():
+        began = time.monotonic()
+        answer = httpx2.post(f"{url}/streams/a/steps", content=body, headers=_JSON, timeout=120)
+        spent.append(time.monotonic() - began)
+        assert answer.status_code == 422
+
+    poster = threading.Thread(target=post)
+    with httpx2.Client(base_url=url, timeout=120) as client:
+        client.get("/healthz")
+        poster.start()
+        waits = []
+        while poster.is_alive():
+            began = time.monotonic()
+            assert client.get("/healthz").status_code == 200
+            waits.append(time.monotonic() - began)
+            time.sleep(0.005)
+    assert max(waits) < spent[0] / 2  # parsed in the event loop, it takes nine tenths
+
+
+def test_bodies_of_many_parts_are_rejected_unparsed(url):
+    names = "{" + ",".join(f'"{number}":1' for number in range(100_000)) + "}"
+    for method, path, content in (
+        ("POST", "/steps", names),
+        ("PUT", "/streams/many", '{"policy": "small", "history": [' + "[]," * 250_000 + "[]]}"),
+    ):
+        answer = httpx2.request(method, url + path, content=content, headers=_JSON, timeout=60)
+        assert answer.status_code == 422
+        assert "20000 streams and 200000 contexts" in answer.json()["detail"]
+    wrong = {"policy": "small", "x0": [0.0], "history": [[True, True]] * 20_000}
+    answer = httpx2.put(f"{url}/streams/many", json=wrong, timeout=60)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].count("history") == 1  # the rest is not read after the first error
 
 
 def test_slow_bodies_are_rejected(tmp_path, policy_bytes, running_app, monkeypatch):

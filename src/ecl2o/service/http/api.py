@@ -4,13 +4,15 @@ import asyncio
 import csv
 import io
 import json
+import re
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
-from fastapi.responses import StreamingResponse
-from pydantic import AllowInfNan, BaseModel, Field, Strict, StrictInt
+from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.routing import APIRoute
+from pydantic import AllowInfNan, BaseModel, Field, Strict, StrictInt, ValidationError
 
 from ecl2o.agents import Promise
 from ecl2o.exceptions import (
@@ -46,14 +48,17 @@ _DESCRIPTIONS = {
 }
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
+_STEP_PATH = re.compile(r"/streams/([A-Za-z0-9][A-Za-z0-9._:-]{0,127})/steps")
 Name = Annotated[str, Path(pattern=_NAME, max_length=128, description="letters, digits and . _ : - (at most 128)")]
 _Number = Annotated[float, Strict(), AllowInfNan(False)]  # neither "18" nor true is a number
-_Numbers = Annotated[list[_Number], Field(max_length=4096)]
-_NumbersOrMissing = Annotated[list[_Number | None], Field(max_length=4096)]
+_Numbers = Annotated[list[_Number], Field(max_length=4096, fail_fast=True)]
+_NumbersOrMissing = Annotated[list[_Number | None], Field(max_length=4096, fail_fast=True)]
 _After = Annotated[int, Query(ge=0, le=2**31 - 1)]
 _Limit = Annotated[int, Query(ge=1, le=10_000)]
 _MAX_STEPS = 20_000  # in one request
 _LOADING_SECONDS = 2.0  # that a step waits for its program
+_MAX_HISTORY = 200_000  # contexts
+_INLINE_BYTES = 32 << 10  # of a body that is parsed in the event loop
 
 
 def status_of(error: ServiceError) -> int:
@@ -80,12 +85,38 @@ def _describe_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 ANY_ROUTE = _describe_errors(400, 401, 403, 408, 413, 422, 503)
 
 
+class JsonRequest(Request):
+    """A request whose body is parsed in a thread if it is large, so that other requests are answered meanwhile."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        if len(body) <= _INLINE_BYTES:
+            return json.loads(body)
+        # The parser, in C, lets other threads run only where it calls Python: at numbers. The rest is limited.
+        if body.count(b"[") > _MAX_HISTORY + _MAX_STEPS or body.count(b'"') > 7 * _MAX_STEPS:
+            raise HTTPException(422, f"At most {_MAX_STEPS} streams and {_MAX_HISTORY} contexts in one request.")
+        hooks: dict[str, Any] = {"parse_float": lambda text: float(text), "parse_int": lambda text: int(text)}
+        return await asyncio.to_thread(json.loads, body, **hooks)
+
+
+class JsonRoute(APIRoute):
+    """A route whose request is a `JsonRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return handle_json
+
+
 class NewStream(BaseModel, extra="forbid"):
     """A stream to create."""
 
     policy: str = Field(pattern=_NAME, max_length=128, description="Name of a policy.")
     x0: _Numbers | None = Field(None, description="Action in force. Default: the cheapest for the last context.")
-    history: Annotated[list[_Numbers], Field(max_length=200_000)] | None = Field(
+    history: Annotated[list[_Numbers], Field(max_length=_MAX_HISTORY, fail_fast=True)] | None = Field(
         None, description="Contexts before the first step. Default: the policy's own."
     )
 
@@ -201,7 +232,7 @@ class Events:
 
 def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
     """Return the JSON routes."""
-    api = APIRouter(responses=ANY_ROUTE)
+    api = APIRouter(responses=ANY_ROUTE, route_class=JsonRoute)
     missing, conflict = _describe_errors(404), _describe_errors(409)
     binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     upload = {"requestBody": {"required": True, "content": binary}}
@@ -271,11 +302,7 @@ def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
         Repeating the last step with its number and the same context gives the same answer. Another context, or a number that
         does not follow, is a conflict (409).
         """
-        with metrics.latency.time():
-            (result,) = await _execute(service, [_make_request(id, body)])
-        if isinstance(result, ServiceError):
-            raise result
-        return Response(result.json, media_type="application/json")
+        return Response(await _execute_step(service, metrics, id, body), media_type="application/json")
 
     @api.post("/steps", tags=["steps"], response_model=StepResults)
     async def post_steps(body: dict[str, _Number | _NumbersOrMissing | NewStep | None]):
@@ -307,6 +334,37 @@ def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
         return StreamingResponse(events.watch(stream), media_type="text/event-stream")
 
     return api
+
+
+async def _execute_step(service: Service, metrics: Metrics, stream: str, step: NewStep) -> str:
+    with metrics.latency.time():
+        (result,) = await _execute(service, [_make_request(stream, step)])
+    if isinstance(result, ServiceError):
+        raise result
+    return result.json
+
+
+def make_step_endpoint(service: Service, metrics: Metrics) -> Callable[[str, bytes], Awaitable[Response | None]]:
+    """Return `POST /streams/{id}/steps` without FastAPI, whose routing and parsing take most of a step's time.
+
+    The function takes path and body. It gives None for another path and for an invalid body: FastAPI explains it.
+    """
+
+    async def answer(path: str, body: bytes) -> Response | None:
+        found = _STEP_PATH.fullmatch(path)
+        if found is None or len(body) > _INLINE_BYTES:
+            return None
+        try:
+            step = NewStep.model_validate_json(body)
+        except ValidationError:
+            return None
+        try:
+            return Response(await _execute_step(service, metrics, found[1], step), media_type="application/json")
+        except ServiceError as error:
+            metrics.count_error(status_of(error))
+            return JSONResponse(error_body(error), status_of(error))
+
+    return answer
 
 
 def _make_request(stream: str, step: "NewStep | float | list[float | None] | None") -> StepRequest:

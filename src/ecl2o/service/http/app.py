@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from ecl2o.exceptions import ServiceError
-from ecl2o.service.http.api import ANY_ROUTE, Events, error_body, make_api, status_of
+from ecl2o.service.http.api import ANY_ROUTE, Events, error_body, make_api, make_step_endpoint, status_of
 from ecl2o.service.http.connections import Server
 from ecl2o.service.http.metrics import Metrics
 from ecl2o.service.http.middleware import Access, RequestFilter
@@ -64,6 +64,7 @@ def make_app(store: Store, access: Access | None = None, policies: dict[str, byt
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.service = service
     app.state.events = events
@@ -71,7 +72,7 @@ def make_app(store: Store, access: Access | None = None, policies: dict[str, byt
     app.include_router(make_api(service, events, metrics))
     app.include_router(_make_probes(service, metrics))
     add_page(app, service, access)
-    app.add_middleware(RequestFilter, access=access)
+    app.add_middleware(RequestFilter, access=access, answer_step=make_step_endpoint(service, metrics))
     return app
 
 

@@ -28,9 +28,9 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: Any, on_stop: Callable[[], None]):
-        more: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False, "lifespan": "on"}
+        off: dict[str, Any] = {"ws": "none", "access_log": False, "server_header": False, "proxy_headers": False}
         times: dict[str, Any] = {"timeout_keep_alive": 75, "timeout_graceful_shutdown": 3}
-        super().__init__(uvicorn.Config(app, http=LimitedProtocol, ws="none", **more, **times))
+        super().__init__(uvicorn.Config(app, http=LimitedProtocol, lifespan="on", log_level="warning", **off, **times))
         self._on_stop = on_stop
 
     async def on_tick(self, counter: int) -> bool:

@@ -7,6 +7,7 @@ import hmac
 import re
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -101,8 +102,9 @@ class Access:
             del self._sessions[next(iter(self._sessions))]  # the oldest
         session = secrets.token_urlsafe(32)
         self._sessions[_hash(session)] = time.time() + _SESSION_SECONDS
-        times = {"max_age": _SESSION_SECONDS, "secure": scope["scheme"] == "https"}
-        return {"key": name_cookie(scope), "value": session, "httponly": True, "samesite": "strict", **times}
+        is_secure = Request(scope).headers.get("x-forwarded-proto") == "https"  # a proxy with TLS
+        more = {"httponly": True, "samesite": "strict", "max_age": _SESSION_SECONDS, "secure": is_secure}
+        return {"key": name_cookie(scope), "value": session, **more}
 
     def has_session(self, scope: Scope) -> bool:
         """Return whether a request has the cookie of a session that has not expired."""
@@ -154,10 +156,16 @@ _HEADER_BYTES = [(name.encode(), value.encode()) for name, value in _HEADERS.ite
 
 
 class RequestFilter:
-    """ASGI middleware that denies requests without access, reads bodies whole and adds the security headers."""
+    """ASGI middleware that denies requests without access, reads bodies whole and adds the security headers.
 
-    def __init__(self, app: ASGIApp, access: Access):
-        self._app, self._access, self._seconds = app, access, _BODY_SECONDS
+    Args:
+        app: Answers the other requests.
+        access: The tokens.
+        answer_step: Answers a POST by its path and JSON body, or gives None to leave it to the application.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, answer_step: Callable[[str, bytes], Awaitable[ASGIApp | None]]):
+        self._app, self._access, self._answer_step, self._seconds = app, access, answer_step, _BODY_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -178,20 +186,23 @@ class RequestFilter:
         try:
             self._access.check(scope, headers)
             if scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
-                receive = await self._read_body(scope, headers, receive)
+                body = await self._read_body(scope, headers, receive)
+                receive = _replay(body, receive)
+                if scope["method"] == "POST" and headers.get(b"content-type") == b"application/json":
+                    app = await self._answer_step(scope["path"], body) or app
+            await app(scope, receive, send_with_headers)
         except HTTPException as denied:
             if denied.status_code == 401 and b"text/html" in headers.get(b"accept", b""):
-                app = RedirectResponse("/login", 303)
+                answer = RedirectResponse("/login", 303)
             else:
-                app = JSONResponse({"detail": denied.detail}, denied.status_code, denied.headers)
-        try:
-            await app(scope, receive, send_with_headers)
+                answer = JSONResponse({"detail": denied.detail}, denied.status_code, denied.headers)
+            await answer(scope, receive, send_with_headers)
         except asyncio.CancelledError:  # the server stops and has waited long enough
             if not is_started:
                 stopping = "The service is stopping. Send the request again; steps may have been made."
                 await JSONResponse({"detail": stopping}, 503)(scope, receive, send)
 
-    async def _read_body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Receive:
+    async def _read_body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """Read the whole body, within the limits of size and time, before the application gets it."""
         path, limit = scope["path"], _MAX_BODY_BYTES
         if scope["method"] == "PUT" and path.startswith("/policies/"):
@@ -215,9 +226,14 @@ class RequestFilter:
                         raise too_large
         except TimeoutError:
             raise HTTPException(408, "The body did not arrive in time.", {"connection": "close"}) from None
-        messages: list[Message] = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+        return b"".join(parts)
 
-        async def replay() -> Message:
-            return messages.pop() if messages else await receive()
 
-        return replay
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a function that gives the application the body, and then what the client sends."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
