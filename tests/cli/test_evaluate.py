@@ -47,14 +47,21 @@ def test_rows_of_another_width_are_refused(fitted, ecl2o, tmp_path):
 
 
 def test_on_a_constant_series_everything_costs_nothing(fitted, ecl2o, tmp_path):
-    """Rounding is not a cost: 0 / 0 is 1, for the average too."""
+    """Rounding is not a cost, and there is no ratio to a cost of zero."""
     lines = write_series(tmp_path / "constant.csv").read_text().splitlines()
     constant = [lines[0], *(f"{line.split(',')[0]},5.1,5.1,fine" for line in lines[1:])]
     (tmp_path / "constant.csv").write_text("\n".join(constant))
     result = ecl2o("evaluate", fitted.policy, tmp_path / "constant.csv", "--json")
     rows = json.loads(result.stdout)["rows"]
-    assert {row["average_cost"] for row in rows.values()} == {1.0}
-    assert {row["competitive_ratio"] for row in rows.values()} == {1.0}
+    for name in ("average_cost", "competitive_ratio"):
+        assert {row[name] for row in rows.values()} == {None}
+    assert {row["no_ratio"] for row in rows.values()} == {"optimum is zero"}
+    assert {row["mean_cost"] for row in rows.values()} == {0.0}
+    table = ecl2o("evaluate", fitted.policy, tmp_path / "constant.csv").stdout
+    assert "optimum is 0" in table
+    assert "worst day: none" in table
+    assert "10^" not in table
+    assert "e-" not in table
 
 
 def test_days_of_another_length_are_refused(fitted, ecl2o):

@@ -114,10 +114,31 @@ def test_days_that_cost_nothing_count_as_one_and_a_needless_move_as_infinite(bed
     constant = TestDays.of(bed.problem, jnp.full_like(bed.x0, 0.3), jnp.full_like(bed.days, 0.3))
     still, moved = (
         score_days(ec.ROBD(), constant),
-        score_days(ec.advisors.Fixed(0.3 + 1e-9 * jnp.ones((24, 1))), constant),
+        score_days(ec.advisors.Fixed(0.3 + 1e-6 * jnp.ones((24, 1))), constant),
     )
     assert (still.average_cost, still.competitive_ratio) == (1.0, 1.0)
     assert moved.average_cost == moved.competitive_ratio == np.inf
+    hardly = score_days(ec.advisors.Fixed(0.3 + 1e-9 * jnp.ones((24, 1))), constant)
+    assert (hardly.average_cost, hardly.cost.max()) == (1.0, 0.0)  # next to 0.3, that is nothing
+
+
+def test_rows_say_where_the_optimum_is_zero(bed):
+    """On a constant series there is no ratio; if the optimum of one day is zero, only its own ratio is missing."""
+    wasteful = Contender(ec.advisors.Fixed(0.31 * jnp.ones((24, 1))))
+    constant = TestDays.with_whole_span_optimum(bed.problem, jnp.full_like(bed.x0, 0.3), jnp.full_like(bed.days, 0.3))
+    for row in compare({"r-obd": Contender(ec.ROBD()), "wasteful": wasteful}, constant):
+        figures = row.as_json()
+        assert figures["no_ratio"] == "optimum is zero"
+        assert figures["average_cost"] is None
+        assert (figures["competitive_ratio"] is None) == (row.name != "wasteful" or row.competitive_ratio == np.inf)
+        assert row.mean_cost == 0 if row.name != "wasteful" else row.mean_cost > 1e-5
+    one_day = TestDays.with_whole_span_optimum(bed.problem, bed.days[0, 0], bed.days.at[0].set(bed.days[0, 0]))
+    (*_, row) = compare({"wasteful": wasteful}, one_day)
+    figures = row.as_json()
+    assert (figures["no_ratio"], figures["competitive_ratio"]) == ("optimum is zero", None)
+    assert figures["average_cost"] > 1
+    (*_, row) = compare({"r-obd": Contender(ec.ROBD())}, bed)
+    assert row.as_json()["no_ratio"] is None
 
 
 def test_foresight_scores_as_the_oracle(bed):

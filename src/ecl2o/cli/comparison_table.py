@@ -109,12 +109,10 @@ def print_comparison(
 
 
 def _figures(rows: "list[ComparisonRow]", unit_cost: float | None) -> Columns:
-    ratios = {
-        "average cost": [row.average_cost for row in rows],
-        "worst day": [row.competitive_ratio for row in rows],
-        "99 % of days": [row.tail_ratio.get("p99", math.nan) for row in rows],
+    names = {"average cost": "average_cost", "worst day": "competitive_ratio", "99 % of days": "p99"}
+    columns = {
+        heading: [format_ratio(row.ratios.get(name, math.nan)) for row in rows] for heading, name in names.items()
     }
-    columns = {heading: [_ratio(value) for value in values] for heading, values in ratios.items()}
     costs = [CostSummary.of(row, unit_cost) for row in rows]
     numbers = tables.NumberFormat.of(cost.mean_day for cost in costs)  # one format for both, so that they compare
     columns[numbers.heading("mean cost")] = [numbers.text(cost.mean_day) for cost in costs]
@@ -134,6 +132,10 @@ def _list_exceptions(rows: "list[ComparisonRow]", labels: dict[str, str]) -> lis
     """Return why rows have no figures, or figures without a guarantee."""
     left_out = [row for row in rows if row.not_applicable is not None]
     notes = [f"({n}) {row.name} does not apply: {row.not_applicable}" for n, row in enumerate(left_out, start=1)]
+    if any(None in row.ratios.values() for row in rows):
+        notes.append(
+            "optimum is 0: the best possible cost is zero, so that there is no ratio to it. Compare the costs."
+        )
     return notes + [row.unconverged.note(labels.get(row.name, row.name)) for row in rows if row.unconverged]
 
 
@@ -149,8 +151,20 @@ def _print_legend(rows: "list[ComparisonRow]", problem: "Problem", unit_cost: fl
     )
 
 
-def _ratio(value: float) -> str:
+def format_ratio(value: float | None) -> str:
+    """Return a ratio to the optimum; None if the optimum is zero."""
+    if value is None:
+        return "optimum is 0"
     return f"{value:.3f}" if abs(value) < _LARGE else f"{value:.3g}"
+
+
+def describe_worst_day(row: "ComparisonRow", starts: str) -> str:
+    """Return a sentence on the worst day of a row, which starts at this time."""
+    if row.days_are_free:
+        return "worst day: none, the optimum of every day is zero."
+    if row.ratios["competitive_ratio"] is None:
+        return f"worst day: starts at {starts}, where the optimum is zero and the policy is not."
+    return f"worst day: starts at {starts}, cost {row.competitive_ratio:.3f} times its optimum."
 
 
 def describe_promise(row: "ComparisonRow") -> str | None:

@@ -65,7 +65,7 @@ def evaluate(
         labels, live = comparison_table.LABELS | {"policy": policy.name}, comparison_table.live_columns(rows)
         comparison_table.print_comparison(rows, title, labels, loaded.problem, unit_cost, after=live)
         lines = [
-            f"worst day: starts at {worst['policy']}, cost {own.competitive_ratio:.3f} times its optimum.",
+            comparison_table.describe_worst_day(own, worst["policy"]),
             comparison_table.describe_promise(own) or "promise: none.",
             costs.describe(loaded.contract.period_name, loaded.problem),
         ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from ecl2o.cli import options, output, tables
+from ecl2o.cli import comparison_table, options, output, tables
 from ecl2o.cli.options import check_positive, check_promise, option
 
 if TYPE_CHECKING:
@@ -179,7 +179,9 @@ def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> No
 
 
 def _format(cell: float | None) -> str:
-    return "" if cell is None or math.isnan(cell) else f"{cell:.3f}"
+    if cell is None or math.isnan(cell):
+        return ""
+    return comparison_table.format_ratio(None if cell == math.inf else cell)
 
 
 def _describe_spread(name: str, spread: dict[str, float]) -> str:

@@ -75,6 +75,8 @@ class ComparisonRow(eqx.Module):
         highest_cost: Cost of the most expensive day, in units of cost.
         allowed_cost: What the promise allows in the most expensive of its periods, in units of cost. Default: unknown.
         unconverged: Steps of the agent or its oracle that did not converge; the figures are invalid if there are any.
+        unit_is_zero: Whether the unit of the average cost is zero, so that there is no ratio. Default: False.
+        days_are_free: Whether the optimum of every day is zero. Default: False.
         not_applicable: Why the agent does not apply to the problem; its figures are NaN then. Default: it applies.
     """
 
@@ -93,6 +95,8 @@ class ComparisonRow(eqx.Module):
     highest_cost: float = float("nan")
     allowed_cost: float | None = None
     unconverged: UnconvergedCounts = UnconvergedCounts()
+    unit_is_zero: bool = False
+    days_are_free: bool = False
     not_applicable: str | None = None
 
     @property
@@ -102,12 +106,21 @@ class ComparisonRow(eqx.Module):
             return None
         return self.promise_lost_at is None and self.budget_left >= -_ROUNDING
 
+    @property
+    def ratios(self) -> dict[str, float | None]:
+        """Average cost, worst day and percentiles by name; None where the optimum is zero."""
+        daily = {"competitive_ratio": self.competitive_ratio, **self.tail_ratio}
+        found = {name: None if self.days_are_free or ratio == np.inf else ratio for name, ratio in daily.items()}
+        return {"average_cost": None if self.unit_is_zero else self.average_cost, **found}
+
     def as_json(self) -> dict[str, Any]:
         """Return plain numbers and strings; None for every figure of an agent that does not apply."""
+        ratios = self.ratios
         figures = {
-            "average_cost": self.average_cost,
-            "competitive_ratio": self.competitive_ratio,
-            "tail_ratio": self.tail_ratio,
+            "average_cost": ratios["average_cost"],
+            "competitive_ratio": ratios["competitive_ratio"],
+            "tail_ratio": {level: ratios[level] for level in self.tail_ratio},
+            "no_ratio": metrics.NO_RATIO if None in ratios.values() else None,
             "worst_day": self.worst_day,
             "microseconds_per_step": self.microseconds_per_step,
             "forecaster": self.forecaster,
@@ -229,6 +242,8 @@ def _figures(name: str, score: DailyScore) -> dict[str, Any]:
         "competitive_ratio": score.competitive_ratio,
         "tail_ratio": score.tail_ratio,
         "worst_day": int(np.argmax(score.ratio)),
+        "unit_is_zero": score.unit_is_zero,
+        "days_are_free": score.optimum is not None and bool(np.all(score.optimum <= 0)),
         "mean_cost": float(np.mean(score.cost)),
         "highest_cost": float(np.max(score.cost)),
         "unconverged": score.unconverged,
@@ -245,7 +260,8 @@ def _allowed_cost(promise: Promise, score: DailyScore, test_days: TestDays) -> f
     n, T, q = test_days.days.shape
     days = n if promise.period is None else min(max(promise.period // T, 1), n)
     if days == n and test_days.whole_span_optimum is not None:
-        return promise.bound(float(np.sum(np.asarray(test_days.whole_span_optimum.cost))))
+        whole = 0.0 if score.unit_is_zero else float(np.sum(np.asarray(test_days.whole_span_optimum.cost)))
+        return promise.bound(whole)
     if days == 1 and score.optimum is not None:
         best = score.optimum
     else:

@@ -111,7 +111,8 @@ class DailyScore(eqx.Module):
         prediction_error: Mean squared distance of the advice from the day's oracle, over the oracle's mean cost; finite
             even if single days have an optimum of zero. None for agents without advice.
         unconverged: Steps that did not converge; figures are unreliable if there are any. Default: none.
-        optimum: (n,), of each day from the same x0; None if unknown.
+        optimum: (n,), of each day from the same x0, 0 if it is rounding; None if unknown.
+        unit_is_zero: Whether the unit of the average cost is zero, up to rounding, so that there is no ratio. Default: False.
     """
 
     runs: Trajectory
@@ -122,6 +123,7 @@ class DailyScore(eqx.Module):
     prediction_error: float | None
     unconverged: UnconvergedCounts = UnconvergedCounts()
     optimum: Float[np.ndarray, " n"] | None = None
+    unit_is_zero: bool = False
 
     @property
     def competitive_ratio(self) -> float:
@@ -205,18 +207,20 @@ class _Measures(eqx.Module):
     """The oracles of each day of a run, and its figures relative to them."""
 
     best: Float[AnyArray, "n T d"]
+    cost: Float[AnyArray, " n"]
     optimum: Float[AnyArray, " n"]
     converged: Bool[AnyArray, "n T"]
     ratio: Float[AnyArray, " n"]
     average_cost: Float[AnyArray, ""]
+    unit_is_zero: Bool[AnyArray, ""]
 
 
 @eqx.filter_jit
 def _measure(problem: Problem, x0, days, unit, cost, starts) -> _Measures:
     best = jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
-    cost, least, unit = (metrics.drop_rounding_costs(each, problem, x0, days) for each in (cost, best.cost, unit))
-    average = metrics.cost_ratio(jnp.mean(cost), jnp.mean(unit))
-    return _Measures(best.actions, best.cost, best.converged, metrics.cost_ratio(cost, least), average)
+    cost, least, unit = (metrics.drop_daily_rounding(each, problem, x0, days) for each in (cost, best.cost, unit))
+    average, ratio = metrics.cost_ratio(jnp.mean(cost), jnp.mean(unit)), metrics.cost_ratio(cost, least)
+    return _Measures(best.actions, cost, least, best.converged, ratio, average, jnp.mean(unit) <= 0)
 
 
 _measure_each = eqx.filter_jit(jax.vmap(_measure))
@@ -227,6 +231,6 @@ def _score(runs: Trajectory, starts: Float[AnyArray, "n d"], measures: _Measures
     if runs.advice is not None:  # in NumPy: inside `_measure`, runs with advice would need a program of their own
         missed = np.sum((np.asarray(runs.advice) - np.asarray(measures.best)) ** 2, axis=(-2, -1))
         error = float(metrics.cost_ratio(float(np.mean(missed)), float(np.mean(optimum)), both_zero=0.0))
-    figures = np.asarray(runs.cost), np.asarray(measures.ratio), float(measures.average_cost), error
+    figures = np.asarray(measures.cost), np.asarray(measures.ratio), float(measures.average_cost), error
     unconverged = UnconvergedCounts.count(runs.converged, measures.converged)
-    return DailyScore(runs, np.asarray(starts), *figures, unconverged, optimum)
+    return DailyScore(runs, np.asarray(starts), *figures, unconverged, optimum, bool(measures.unit_is_zero))

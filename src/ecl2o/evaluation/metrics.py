@@ -12,6 +12,8 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.problem import Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, cost_ratio
 
+NO_RATIO = "optimum is zero"
+_NEGLIGIBLE = 1e-15  # cost of a day of a constant series, as a share of the square of its level
 TAIL_PERCENTILES = (90.0, 95.0, 99.0, 99.5)
 
 
@@ -31,6 +33,16 @@ def drop_rounding_costs(
     move = sum(problem.switching(nowhere.at[i].set(error), nowhere.at[i].set(-error)) for i in range(x0.shape[0]))
     rounding = contexts.shape[-2] * (problem.m * error**2 + move)
     return jnp.where((cost <= rounding) & jnp.isfinite(rounding), 0.0, cost)
+
+
+def drop_daily_rounding(
+    cost: Float[Array, "*n"], problem: Problem, x0: Float[Array, " d"], days: Float[Array, "n T q"]
+) -> Float[Array, "*n"]:
+    """Return `drop_rounding_costs` of days; if their contexts never change, costs negligible next to their level are 0 too."""
+    level, spread = jnp.max(jnp.abs(days)), jnp.max(jnp.abs(days - days[0, 0]))
+    constant = spread <= 50 * jnp.finfo(cost.dtype).eps * level
+    negligible = cost <= _NEGLIGIBLE * days.shape[-2] * problem.m * level**2
+    return jnp.where(constant & negligible, 0.0, drop_rounding_costs(cost, problem, x0, days))
 
 
 def average_cost(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"] | None = None) -> Float[Array, ""]:
