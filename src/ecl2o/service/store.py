@@ -90,9 +90,9 @@ class Store:
     def open(self) -> None:
         """Create missing tables, and check that the store can be read and written; set `failure` if not.
 
-        Return at once while another thread opens the store: it may wait for the database.
+        Return after a second if another thread is at it: it may have to wait for the database.
         """
-        if not self._opening.acquire(blocking=False):
+        if not self._opening.acquire(timeout=1.0):
             return
         try:
             if change := self._find_change():
@@ -375,9 +375,10 @@ def _make_postgresql_engine(url: sa.URL, pool_size: int) -> sa.Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection, _record):
+        connection.autocommit = True
         for name, value in _POSTGRESQL_SETTINGS.items():
             connection.execute(f"SET {name} = {value}")
-        connection.commit()
+        connection.autocommit = False
 
     return engine
 
@@ -421,6 +422,6 @@ _DESCRIPTIONS = (
 
 def describe_database_error(error: Exception) -> str:
     """Return what is wrong with the database, without addresses and secrets."""
-    text = str(error).lower()
+    text = str(getattr(error, "orig", None) or error).lower()  # without the statement
     found = (description for pattern, description in _DESCRIPTIONS if re.search(pattern, text))
     return next(found, "the database reports an error")
