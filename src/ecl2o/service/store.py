@@ -98,12 +98,8 @@ class Store:
             if change := self._find_change():
                 self.failure = change
                 return
-            if self.failure not in (
-                None,
-                _FULL,
-                *_CHANGES,
-            ):  # old connections keep the error, or a file that was replaced
-                self.close()
+            if self.failure not in (None, _FULL, *_CHANGES):
+                self.close()  # old connections keep the error, or a file that was replaced
             if self.is_sqlite and self.failure == _DAMAGED:
                 self._check_integrity()
             if self.is_sqlite and self.failure == _FULL:
@@ -117,7 +113,7 @@ class Store:
             self._record_failure(error)
         finally:
             if self._files is not None and self.failure not in _CHANGES:
-                self._files.accept_sizes()
+                self._files.note_own_writes()
             elif self.is_sqlite and self.failure is None:
                 self._files = _SqliteFiles(self._path)
             self._opening.release()
@@ -132,7 +128,11 @@ class Store:
 
     def _find_change(self) -> str | None:
         """Return what another program did to the open files; None after other failures, which a new file may end."""
-        return self._files and self._files.find_change() if self.failure in (None, _FULL, *_CHANGES) else None
+        return (
+            self._files and self._files.find_change(with_time=True)
+            if self.failure in (None, _FULL, *_CHANGES)
+            else None
+        )
 
     def _check_integrity(self) -> None:
         """Read the whole file: opening it does not reveal damage in the middle."""
@@ -187,7 +187,7 @@ class Store:
             files = self._files
             with self._translate_errors(), self._writer.connect() as connection, connection.begin() as transaction:
                 yield connection
-                self._check_files(files)
+                self._check_files(files, with_time=True)
                 self._note_operation()
                 try:
                     transaction.commit()
@@ -196,7 +196,9 @@ class Store:
                         raise
                     self._record_failure(error)
                     self._check_usable(InDoubtError)
-            self._check_files(files, after_commit=True)
+            self._check_files(files, InDoubtError)
+            if files is not None:
+                files.note_own_writes()
         finally:
             self._writing = False
 
@@ -205,7 +207,10 @@ class Store:
         """Open a transaction with a consistent view; raise `UnavailableError` if the store cannot be used."""
         if self.is_sqlite and self.is_stuck:  # on a disk that hangs, a thread would wait for ever
             raise UnavailableError(f"The store cannot be used: {SILENT}.")
-        self._check_files(self._files if self.failure in (None, *_CHANGES) else None)
+        if self.failure in _CHANGES:
+            self.open()
+            self._check_usable()
+        self._check_files(self._files if self.failure is None else None)
         with self._translate_errors(), self._reader.begin() as connection:
             yield connection
 
@@ -217,12 +222,14 @@ class Store:
     def _note_operation(self, *_: Any) -> None:
         self._last_operation = time.monotonic()
 
-    def _check_files(self, files: "_SqliteFiles | None", after_commit: bool = False) -> None:
-        """Raise an error if another program changed these files."""
-        if files is not None and (change := files.find_change(after_commit)):
+    def _check_files(
+        self, files: "_SqliteFiles | None", kind: type[UnavailableError] = UnavailableError, with_time: bool = False
+    ) -> None:
+        """Raise an error of this kind if another program changed these files."""
+        if files is not None and (change := files.find_change(with_time)):
             _log.error("the store cannot be used: %s", change)
             self.failure = change
-            self._check_usable(InDoubtError if after_commit else UnavailableError)
+            self._check_usable(kind)
 
     @contextlib.contextmanager
     def listen(self, channel: str) -> Iterator[Callable[[float], Iterator[str]]]:
@@ -287,27 +294,23 @@ class _SqliteFiles:
         self._paths = (path, f"{path}-wal")
         self._before = [_stat(path) for path in self._paths]
 
-    def find_change(self, after_commit: bool = False) -> str | None:
-        """Return what another program did since the last check; after an own commit, a file may have grown."""
-        now = [_stat(path) for path in self._paths]
-        for before, after in zip(self._before, now, strict=True):
+    def find_change(self, with_time: bool) -> str | None:
+        """Return what another program did since the last own write; the time tells only while the writer does not commit."""
+        for before, path in zip(self._before, self._paths, strict=True):
             if before is None:
                 continue
-            if after is None or not os.path.samestat(before, after):
+            now = _stat(path)
+            if now is None or not os.path.samestat(before, now):
                 return _REPLACED
-            is_written = before is self._before[0] and before.st_mtime_ns != after.st_mtime_ns and not after_commit
-            if is_written or after.st_size < before.st_size:
+            is_written = with_time and path == self._paths[0] and before.st_mtime_ns != now.st_mtime_ns
+            if is_written or now.st_size < before.st_size:
                 return _OVERWRITTEN
-        self._before = now
         return None
 
-    def accept_sizes(self) -> None:
-        """Expect the sizes and times of now, after own writes that may have made a file smaller."""
-        now = [_stat(path) for path in self._paths]
-        self._before = [
-            after if before and after and os.path.samestat(before, after) else before
-            for before, after in zip(self._before, now, strict=True)
-        ]
+    def note_own_writes(self) -> None:
+        """Expect the sizes and times of now."""
+        if self.find_change(with_time=False) != _REPLACED:
+            self._before = [_stat(path) for path in self._paths]
 
 
 def _stat(path: str) -> os.stat_result | None:
