@@ -30,6 +30,8 @@ import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
+# Commands use no folder that others can write to, as JAX may make it.
+Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).mkdir(mode=0o700, parents=True, exist_ok=True)
 # Traced programs are many small objects that live long: looking at them often is waste.
 gc.set_threshold(2_000_000, 50, 1_000)
 

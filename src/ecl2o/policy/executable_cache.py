@@ -73,17 +73,22 @@ def use_cache_folder() -> None:
     if is_default:
         base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         jax.config.update("jax_compilation_cache_dir", os.path.join(base, "ecl2o", "programs"))
-    if not settings.jax_compilation_cache_dir or "://" in settings.jax_compilation_cache_dir:
-        return
-    folder = _find_folder()
-    if folder is None or (is_default and not os.access(folder, os.W_OK)):
+    check_cache_folder()
+    if is_default and not os.access(settings.jax_compilation_cache_dir or "", os.W_OK):
         jax.config.update("jax_compilation_cache_dir", None)
+    if settings.jax_compilation_cache_dir:
+        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def check_cache_folder() -> None:
+    """Keep JAX from a folder of compiled programs that others can write to; folders on other machines are not checked."""
+    settings: Any = jax.config
+    if settings.jax_compilation_cache_dir and "://" not in settings.jax_compilation_cache_dir:
+        folder = _find_folder()
+        jax.config.update("jax_compilation_cache_dir", None if folder is None else str(folder))
         compilation_cache.reset_cache()
-        return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def _find_folder() -> Path | None:
