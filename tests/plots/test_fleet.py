@@ -37,3 +37,14 @@ def test_a_fleet_of_results_has_no_mark():
     table = pd.DataFrame.from_records([GOOD, GOOD | {"name": "other", "promise_kept": None}])
     assert describe_marks(summarize_fleet(table)) == ""
     assert "†" not in fleet_page(table, {}, 1.0)
+
+
+def test_sites_whose_optimum_is_zero_are_told_and_left_out_of_the_distribution():
+    free = GOOD | {"name": "free", "average_cost": float("inf"), "competitive_ratio": float("inf"), "r_obd_cost": 1.0}
+    table = pd.DataFrame.from_records([free, GOOD])
+    assert [row["name"] for row in sort_worst_first(table)] == ["good", "free"]
+    assert summarize_fleet(table)["average_cost"] == dict.fromkeys(("smallest", "median", "p90", "largest"), 1.9)
+    page = fleet_page(table, {}, 1.0)
+    assert "optimum is 0" in page
+    assert not any(word in page for word in (">inf<", ">nan<", " nan"))
+    assert "optimum is 0" in fleet_page(pd.DataFrame.from_records([free]), {}, 1.0)

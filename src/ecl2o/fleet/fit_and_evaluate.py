@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -232,11 +233,12 @@ def _make_row(site: LoadedSite, selection: Selection, rows: Sequence[ComparisonR
 
 
 def figures(scored: ComparisonRow) -> dict[str, Any]:
-    """Return the figures of a policy that a site's row has."""
+    """Return the figures of a policy that a site's row has; ratios are infinite where the optimum is zero."""
+    ratios = {name: math.inf if ratio is None else ratio for name, ratio in scored.ratios.items()}
     return {
-        "average_cost": scored.average_cost,
-        "competitive_ratio": scored.competitive_ratio,
-        "p99": scored.tail_ratio["p99"],
+        "average_cost": ratios["average_cost"],
+        "competitive_ratio": ratios["competitive_ratio"],
+        "p99": ratios["p99"],
         "live_ratio": scored.live_ratio,
         "promise_kept": scored.promise_kept,
         "unconverged": scored.unconverged.steps + scored.unconverged.oracle,

@@ -47,8 +47,9 @@ def _finished_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _column_values(rows: list[dict[str, Any]], name: str) -> np.ndarray:
-    """Return one figure of all rows; a single NaN where there are none."""
-    return np.array([row[name] for row in rows], float) if rows else np.array([np.nan])
+    """Return one figure of all rows in which it is finite; a single NaN where there are none."""
+    values = np.array([row[name] for row in rows], float)
+    return values[np.isfinite(values)] if np.isfinite(values).any() else np.array([np.nan])
 
 
 def is_unreliable(row: Mapping[str, Any]) -> bool:
@@ -74,7 +75,8 @@ def sort_worst_first(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the finished sites: broken promises, then other unreliable figures, then what costs most beside R-OBD."""
 
     def badness(row: dict[str, Any]) -> tuple[bool, bool, float]:
-        return row.get("promise_kept") is False, is_unreliable(row), row["average_cost"] / row["r_obd_cost"]
+        beside = row["average_cost"] / row["r_obd_cost"]
+        return row.get("promise_kept") is False, is_unreliable(row), beside if np.isfinite(beside) else 0.0
 
     return sorted(_finished_rows(table), key=badness, reverse=True)
 
@@ -161,6 +163,8 @@ def _sites(table: pd.DataFrame, about_marks: str) -> str:
 
 
 def _cell(value: Any) -> str:
+    if value == np.inf:
+        return "optimum is 0"
     if isinstance(value, float):
         return "" if np.isnan(value) else f"{value:.3f}"
     return "" if value is None else escape(str(value))
