@@ -216,6 +216,9 @@ def test_requests_from_other_sites_and_to_other_hosts_are_denied(url):
     assert headers["x-content-type-options"] == "nosniff"
 
 
+_FLAGS = ("httponly", "samesite=strict", "secure")
+
+
 def test_a_session_is_not_the_token_and_only_reads(guarded_url, monkeypatch):
     name = f"ecl2o_session_{urlsplit(guarded_url).port}"  # a browser sends cookies to all ports of a host
     with httpx2.Client(base_url=guarded_url) as browser:
@@ -227,6 +230,11 @@ def test_a_session_is_not_the_token_and_only_reads(guarded_url, monkeypatch):
         for method, path in (("DELETE", "/streams/x"), ("PUT", "/policies/x"), ("POST", "/steps")):
             assert browser.request(method, path).status_code == 403
         assert browser.get("/login").text.count("Sign out") == 1
+        behind_tls = browser.post("/login", data={"token": "secret"}, headers={"x-forwarded-proto": "https"})
+        assert [";" + flag in behind_tls.headers["set-cookie"].lower().replace(" ", "") for flag in _FLAGS] == [
+            True
+        ] * 3
+        session = behind_tls.headers["set-cookie"].split(";")[0].removeprefix(f"{name}=")
     for cookie, value in ((name, session + "x"), (name, "secret"), (name, ""), ("ecl2o_read", "secret")):
         assert httpx2.get(f"{guarded_url}/streams", headers={"cookie": f"{cookie}={value}"}).status_code == 401
     as_token = {"authorization": f"Bearer {session}"}

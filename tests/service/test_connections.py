@@ -1,16 +1,18 @@
 """Connections of strangers: slow or large headers, crowds, malformed hosts; and the end of a server that is watched."""
 
+import asyncio
 import contextlib
 import socket
 import threading
 import time
+from unittest.mock import AsyncMock
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
 from ecl2o.service import Store
-from ecl2o.service.http import Access, connections, make_app
+from ecl2o.service.http import Access, connections, make_app, middleware
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,27 @@ def test_requests_sent_far_ahead_are_rejected(own_url):
         assert read_all(connection).count(b" 200 OK") <= 20
 
 
+def test_a_client_that_does_not_read_is_cut(own_url, monkeypatch):
+    monkeypatch.setattr(connections, "_UNREAD_SECONDS", 0.2)
+    where = urlsplit(own_url)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(30)
+        connection.connect((where.hostname, where.port))
+        cut = threading.Event()
+        monkeypatch.setattr(
+            connections.LimitedProtocol,
+            "cut",
+            lambda self, cut_=connections.LimitedProtocol.cut: (cut_(self), cut.set()),
+        )
+        with contextlib.suppress(ConnectionError):
+            for _ in range(400):
+                connection.sendall(GET % (b"/openapi.json", b""))
+                if cut.wait(0.02):
+                    break
+        assert cut.wait(30)
+
+
 def test_idle_connections_make_room(own_url, monkeypatch):
     monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 20)
     with contextlib.ExitStack() as stack:
@@ -153,6 +176,27 @@ def test_hosts_of_this_machine_are_accepted(own_url, host):
     assert httpx2.get(f"{own_url}/streams", headers={"host": host}).status_code == 200
     for other in (f"{host}.example", "evil.example", "[::2]"):
         assert httpx2.get(f"{own_url}/streams", headers={"host": other}).status_code in (400, 403)
+
+
+def test_a_stop_answers_requests_that_take_too_long():
+    """Uvicorn cancels them; without an answer it would print a traceback for each."""
+    sent = []
+
+    async def work(scope, receive, send):
+        await asyncio.Event().wait()
+
+    async def run():
+        answer_step, receive, send = (AsyncMock(return_value=None) for _ in range(3))
+        send.side_effect = sent.append
+        request = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
+        task = asyncio.create_task(middleware.RequestFilter(work, Access(), answer_step)(request, receive, send))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    asyncio.run(run())
+    assert sent[0]["status"] == 503
+    assert (b"x-content-type-options", b"nosniff") in sent[0]["headers"]
 
 
 def test_a_stop_ends_event_streams_first(tmp_path, policy_bytes, running_app, capfd):

@@ -99,7 +99,9 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ValueError("the parser stops, and send_400_response answers")
 
     def on_headers_complete(self) -> None:
-        self._in_header, self.deadline = False, math.inf
+        self._in_header = False
+        if not self.flow.write_paused:
+            self.deadline = math.inf
         if self._header_bytes > _MAX_HEADER_BYTES:  # maybe with a part of the body
             sizes = [len(name) + len(value) for name, value in self.headers]
             self._is_too_large = len(self.url) + sum(sizes) > _MAX_HEADER_BYTES
