@@ -314,7 +314,7 @@ def test_usual_codes_for_missing_values_are_named_and_read_as_missing(tmp_path, 
         np.r_[np.linspace(0, 9990, 2000), [9999.0] * 40],  # a counter's end
         np.r_[_LOAD, [4000.0, 8000.0], [9999.0] * 3],  # rare, but ordinary spikes on the way
         np.r_[np.linspace(-60, 40, 500), [-99.0] * 9],  # near
-        np.r_[np.zeros(1500), np.linspace(0, 1000, 900), [-99.0] * 9],  # near, beside a median at the low end
+        np.r_[np.linspace(0, 1, 1500), np.linspace(0, 1000, 900), [-99.0] * 9],  # near, beside a median at the low end
         np.r_[np.zeros(500), [9999.0] * 20],  # on and off
         np.r_[[999.0] * 500, [9999.0] * 20],
     ],
