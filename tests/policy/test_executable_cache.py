@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
+import grp
 import os
 import pickle
+import pwd
 import stat
 import warnings
 
@@ -299,7 +301,16 @@ def test_a_parent_that_a_group_can_write_is_safe_if_the_group_is_the_users_own(f
     for private in (True, False):
         monkeypatch.setattr(executable_cache, "_is_private", lambda group, private=private: private)
         assert is_used(path, monkeypatch) == private
-    assert not executable_cache._is_private(STRANGER)
+
+
+def test_a_group_is_the_users_own_if_it_has_the_users_name_and_no_other_member(monkeypatch):
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    for name, members, private in ((user, [], True), (user, [user, "eve"], False), ("staff", [], False)):
+        group = grp.struct_group((name, "x", STRANGER, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda number, group=group: group)
+        assert executable_cache._is_private(STRANGER) == private
+    monkeypatch.undo()
+    assert not executable_cache._is_private(STRANGER)  # which has no name
 
 
 @NEEDS_ROOT
