@@ -101,7 +101,8 @@ class Client:
                 return answered
             for stream, error in found["refused"].items():
                 if error["status"] != 503 or time.monotonic() + pause > until:
-                    raise _make_error(error["status"], f"{stream}: {error['detail']}", {"answered": answered})
+                    details = {"answered": answered, "in_doubt": error.get("in_doubt")}
+                    raise _make_error(error["status"], f"{stream}: {error['detail']}", details)
             body = {stream: body[stream] for stream in found["refused"]}
             time.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE)
