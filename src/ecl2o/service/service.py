@@ -165,7 +165,7 @@ class Service:
         request_hash = hashlib.sha256(json.dumps([policy, x0, history]).encode()).hexdigest()
         with self.store.begin_read() as connection:
             existing = queries.find_stream(connection, stream_id)
-        if existing is not None:
+        if existing is not None and self.store.failure is None:  # after a failed flush it may be in memory only
             return _check_same_request(existing, request_hash), False
         try:
             if policy in self._policies_to_add:

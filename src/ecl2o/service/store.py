@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from ecl2o.exceptions import InDoubtError, InvalidRequestError, ServiceError, UnavailableError
+from ecl2o.policy.policy_file import flush_folder
 from ecl2o.service import queries
 
 _SILENCE_SECONDS = 4.0  # of the database, until an operation fails
@@ -71,13 +72,13 @@ class Store:
         if self.is_sqlite:
             if parsed.database in (None, "", ":memory:"):
                 raise ValueError("A store in memory would lose every step. Name a file: sqlite:///streams.db.")
-            self._reader = _make_sqlite_engine(parsed, "BEGIN")
-            self._writer = _make_sqlite_engine(parsed, "BEGIN IMMEDIATE")
+            self._reader = _make_sqlite_engine(parsed, "BEGIN", writes=False)
+            self._writer = _make_sqlite_engine(parsed, "BEGIN IMMEDIATE", writes=True)
         else:
             parsed = parsed.set(drivername="postgresql+psycopg")
             self._reader = _make_postgresql_engine(parsed, pool_size=8)
             self._writer = _make_postgresql_engine(parsed, pool_size=1)
-        self.failure: str | None = "not opened yet"
+        self.failure: str | None = _NOT_OPENED
         self._writing, self._last_operation = (
             False,
             0.0,
@@ -102,12 +103,13 @@ class Store:
                 self.close()  # old connections keep the error, or a file that was replaced
             if self.is_sqlite and self.failure == _DAMAGED:
                 self._check_integrity()
-            if self.is_sqlite and self.failure == _FULL:
+            if self.is_sqlite:
                 self._truncate_log()
             with self._writer.begin() as connection:
                 self._create_tables(connection)
                 connection.execute(sa.update(queries.store_info).values(probed=time.time()))
             self._check_free_space()
+            self._flush_folder()
             self.failure = None
         except exc.SQLAlchemyError as error:
             self._record_failure(error)
@@ -142,14 +144,25 @@ class Store:
             raise exc.DatabaseError("PRAGMA quick_check", None, RuntimeError(f"malformed: {found}"))
 
     def _truncate_log(self) -> None:
-        """Move the write-ahead log into the file as far as it fits: a log that cannot grow is reused from its start."""
-        connection = self._writer.raw_connection()
+        """Move the write-ahead log into the file, and start it again; at the start only if no other program uses it.
+
+        On a full disk it cannot grow. After a failed flush, also of an earlier process, it may have frames that are in memory
+        only, although all later flushes succeed: recovery after a power loss would end before them.
+        """
+        name = str(self.url.database)
         try:
-            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if self.failure == _NOT_OPENED:
+                with contextlib.closing(sqlite3.connect(name, timeout=0, uri=name.startswith("file:"))) as connection:
+                    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                return
+            with contextlib.closing(self._writer.raw_connection()) as connection:
+                busy, *_ = connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if busy:
+                    raise sqlite3.OperationalError("the write-ahead log is locked")
         except sqlite3.Error as error:
-            raise exc.OperationalError("PRAGMA wal_checkpoint", None, error) from None
-        finally:
-            connection.close()
+            if self.failure != _NOT_OPENED or "locked" not in str(error):
+                raise exc.OperationalError("PRAGMA wal_checkpoint", None, error) from None
 
     def _check_free_space(self) -> None:
         """Write more than a step needs, and delete it."""
@@ -158,6 +171,16 @@ class Store:
             connection.execute(sa.insert(queries.space_probe).values(bytes=os.urandom(_PROBE_BYTES)))
         with self._writer.begin() as connection:
             connection.execute(sa.delete(queries.space_probe))
+
+    def _flush_folder(self) -> None:
+        """Flush the names of SQLite's files to disk: SQLite does so too, but goes on if it fails."""
+        try:
+            if self.is_sqlite:
+                flush_folder(Path(self._path).parent)
+        except OSError as error:
+            raise exc.OperationalError(
+                "flush folder", None, sqlite3.OperationalError(f"disk I/O error: {error}")
+            ) from None
 
     def _create_tables(self, connection: sa.Connection) -> None:
         if not self.is_sqlite:  # two services may start at once
@@ -207,8 +230,9 @@ class Store:
         """Open a transaction with a consistent view; raise `UnavailableError` if the store cannot be used."""
         if self.is_sqlite and self.is_stuck:  # on a disk that hangs, a thread would wait for ever
             raise UnavailableError(f"The store cannot be used: {SILENT}.")
-        if self.failure in _CHANGES:
+        if self.failure not in (None, *_READABLE):  # the store may never have been opened
             self.open()
+        if self.failure in _CHANGES:
             self._check_usable()
         self._check_files(self._files if self.failure is None else None)
         with self._translate_errors(), self._reader.begin() as connection:
@@ -320,16 +344,21 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _make_sqlite_engine(url: sa.URL, begin: str) -> sa.Engine:
+def _make_sqlite_engine(url: sa.URL, begin: str, writes: bool) -> sa.Engine:
     """Return an engine whose transactions begin with this statement and are flushed to disk at their commit."""
     engine = sa.create_engine(url, connect_args={"timeout": _SILENCE_SECONDS, "check_same_thread": False})
 
     @event.listens_for(engine, "connect")
     def configure(connection, _record):
         connection.isolation_level = None  # the driver starts no transactions of its own
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-            with contextlib.suppress(Exception):  # a damaged or read-only store fails at its first transaction
-                connection.execute(f"PRAGMA {pragma}")
+        try:
+            if connection.execute("PRAGMA journal_mode=WAL").fetchone() != ("wal",):
+                raise sqlite3.OperationalError("unable to open the write-ahead log")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA foreign_keys=ON")
+        except sqlite3.Error as error:
+            if writes:  # of a damaged or read-only store, some can be read
+                raise exc.OperationalError("PRAGMA", None, error) from None
 
     @event.listens_for(engine, "begin")
     def start(connection):
@@ -393,6 +422,7 @@ def _is_conflict(error: Exception) -> bool:
 
 
 SILENT = "the database does not answer"
+_NOT_OPENED = "it is not open yet"
 _FULL = "the disk is full"
 _DAMAGED = "the database file is damaged; restore it from a backup"
 _READ_ONLY = "it is read-only"
@@ -406,6 +436,7 @@ _OVERWRITTEN = (
     "service"
 )
 _CHANGES = (_REPLACED, _OVERWRITTEN)
+_READABLE = (_FULL, _DAMAGED, _READ_ONLY, SILENT)  # failures that a read need not try to end
 _OUTCOMES = {
     UnavailableError: "Nothing was changed. Try again later.",
     InDoubtError: "The change may have been made. Send the request again, with its step number.",
