@@ -19,8 +19,8 @@ import ecl2o as ec
 from ecl2o.policy.policy import describe
 from ecl2o.service import Store, policy_registry
 from ecl2o.service.http import Access, make_app
-from ecl2o.service.http.app import bind
 from ecl2o.service.http.connections import Server
+from ecl2o.service.http.startup import bind
 
 
 def free_port() -> int:

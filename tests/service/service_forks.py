@@ -19,7 +19,7 @@ from pathlib import Path
 
 def run_service(store: str, port: int, policy: Path) -> None:
     from ecl2o.service.http import Access, serve
-    from ecl2o.service.http.app import bind
+    from ecl2o.service.http.startup import bind
 
     serve(store, {policy.stem: policy.read_bytes()}, bind("127.0.0.1", port), Access())
 

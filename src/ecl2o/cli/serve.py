@@ -1,5 +1,6 @@
 """`ecl2o serve`: policies as an HTTP service. `ecl2o demo`: the service with a policy on the built-in weather."""
 
+import logging
 import os
 from pathlib import Path
 from typing import Annotated
@@ -31,10 +32,9 @@ def serve(
     docs/service.md.
     """
     use_default_sigterm()
-    _set_up()
-    from ecl2o.service.http import Access
-    from ecl2o.service.http import serve as run
-    from ecl2o.service.http.app import bind
+    _require_packages()
+    from ecl2o.service.http.middleware import Access
+    from ecl2o.service.http.startup import answer_health_checks, bind
 
     access = Access(os.environ.get("ECL2O_TOKEN") or None, os.environ.get("ECL2O_READ_TOKEN") or None)
     access.check_host(host)
@@ -43,15 +43,21 @@ def serve(
         raise options.usage_error("POLICIES", "two policy files have the same name.")
     bound = bind(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
-
-    def on_ready() -> None:
+    with answer_health_checks(bound) as stop_answering:
+        _set_up_jax()
+        logging.basicConfig(format="ecl2o: %(message)s")
+        logging.getLogger("ecl2o.serve").setLevel(logging.INFO)
         import sqlalchemy as sa
 
-        served = "1 policy" if len(files) == 1 else f"{len(files)} policies"
-        database = sa.make_url(store).render_as_string(hide_password=True)
-        typer.echo(f"ecl2o: serving {served} at {address} from {database}.", err=True)
+        from ecl2o.service.http import serve as run
 
-    run(store, files, bound, access, on_ready)
+        def on_ready() -> None:
+            stop_answering()
+            served = "1 policy" if len(files) == 1 else f"{len(files)} policies"
+            database = sa.make_url(store).render_as_string(hide_password=True)
+            typer.echo(f"ecl2o: serving {served} at {address} from {database}.", err=True)
+
+        run(store, files, bound, access, on_ready)
 
 
 def demo(
@@ -64,7 +70,8 @@ def demo(
 
     All files are in a temporary folder, which is removed at the end.
     """
-    _set_up()
+    _require_packages()
+    _set_up_jax()
     from ecl2o.service.demo import run_demo
 
     def on_ready(url: str) -> None:
@@ -76,8 +83,14 @@ def demo(
     run_demo(on_ready, speed, port, steps)
 
 
-def _set_up() -> None:
+def _require_packages() -> None:
     packages = ("fastapi", "jinja2", "prometheus_client", "sqlalchemy", "uvicorn")
     options.require_extra("serve", "the service", *packages)
+
+
+def _set_up_jax() -> None:
+    from ecl2o.policy.executable_cache import use_cache_folder
+
     use_synchronous_dispatch()
     use_double_precision()
+    use_cache_folder()

@@ -17,7 +17,7 @@ from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
 from ecl2o.running import plausible_range
 from ecl2o.service.client import Client
 from ecl2o.service.http import Access, serve
-from ecl2o.service.http.app import bind
+from ecl2o.service.http.startup import bind
 
 _HOURS = 24
 _HISTORY_DAYS = 30

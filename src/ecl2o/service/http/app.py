@@ -25,7 +25,6 @@ from ecl2o.service.models import StepResult
 from ecl2o.service.service import Service
 from ecl2o.service.store import Store
 
-_BACKLOG = 2048
 _log = logging.getLogger("ecl2o.serve")
 
 
@@ -135,19 +134,6 @@ def _add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
         return answer(500, {"detail": "Internal error; see the log of the service."})
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 finds a free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        bound = socket.socket(family)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-        bound.listen(_BACKLOG)  # the address answers from now on; requests wait until the service is ready
-    except OSError as error:
-        raise OSError(f"Cannot listen at {host}, port {port}: {error.strerror}. Choose another port.") from None
-    return bound
-
-
 def serve(
     store: str,
     policies: dict[str, bytes],
@@ -162,7 +148,7 @@ def serve(
         policies: Policy files to store at the start, by name.
         bound: The listening socket of `bind`.
         access: The tokens.
-        on_ready: Called once all policies are compiled.
+        on_ready: Called when the policies are stored, just before the service answers. Compiled programs are loaded after it.
     """
     access.check_host(bound.getsockname()[0])
     app = make_app(Store(store), access, policies)
