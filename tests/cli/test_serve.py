@@ -39,6 +39,14 @@ def test_invalid_arguments_are_rejected(arguments, named, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_invalid_policy_ends_the_command_before_anything_is_served(tmp_path):
+    (tmp_path / "bad.ecl2o").write_bytes(b"no policy")
+    result = CliRunner().invoke(app, ["serve", "bad.ecl2o", "--port", "0", "--store", f"sqlite:///{tmp_path}/s.db"])
+    assert result.exit_code == 1
+    assert "bad: Not a valid policy" in result.output + str(result.exception)
+    assert "serving" not in result.output
+
+
 def test_two_policies_of_one_name_are_rejected(tmp_path):
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()

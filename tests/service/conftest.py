@@ -56,6 +56,7 @@ def shared_steppers():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policy_registry, "BatchedStepper", get_stepper)
+        patch.setattr(policy_registry, "_WAIT_SECONDS", 60.0)  # the machine may be busy
         yield
 
 

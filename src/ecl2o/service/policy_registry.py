@@ -30,7 +30,7 @@ from ecl2o.service.batched_stepper import MAX_STREAM_BYTES, BatchedStepper, chec
 from ecl2o.service.store import Store
 
 MAX_NESTING = 8  # compilation takes more than twice as long for twice as many guards inside each other
-MAX_PARTS = 500
+MAX_PARTS = 300
 _THREADS = 2  # that compile
 _MAX_WAITING = 4  # requests that wait for a compilation, of the 16 that the service answers at a time
 _WAIT_SECONDS = 10.0
