@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -53,15 +54,18 @@ def bare(folder: str, port: int) -> None:
     from ecl2o.service.http.api import NewStep
     from ecl2o.service.models import StepRecord
 
-    names = [field.name for field in dataclasses.fields(StepRecord)]
+    lists = ("action", "context", "context_used")
+    fields: dict[str, Any] = {
+        field.name: [0.5] if field.name in lists else 0.123456789012345 for field in dataclasses.fields(StepRecord)
+    }
     waiting: queue.SimpleQueue[tuple[Future, tuple]] = queue.SimpleQueue()
-    statement = f"INSERT INTO steps VALUES ({', '.join('?' * (len(names) + 1))})"
+    statement = f"INSERT INTO steps VALUES ({', '.join('?' * (len(fields) + 1))})"
 
     def write() -> None:
         connection = sqlite3.connect(Path(folder) / "bare.db", isolation_level=None)
         for command in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL"):
             connection.execute(command)
-        connection.execute(f"CREATE TABLE steps (stream TEXT, {', '.join(names)})")
+        connection.execute(f"CREATE TABLE steps (stream TEXT, {', '.join(fields)})")
         while True:
             rows = [waiting.get()]
             with contextlib.suppress(queue.Empty):
@@ -79,11 +83,7 @@ def bare(folder: str, port: int) -> None:
     @app.post("/streams/{stream}/steps")
     async def append(stream: str, body: NewStep):
         context = body.context if isinstance(body.context, list) else [body.context]
-        record = StepRecord(
-            step=1, action=[0.5], hitting=0.5, switching=0.5, cost=0.5, optimum=0.5, live_ratio=0.5, promise=2.5,
-            promise_left=0.5, guard_active=False, expert=0.5, context=context, screened=False, context_used=[0.5],
-            unconverged=False, at=time.time(),
-        )  # fmt: skip
+        record = StepRecord(**fields | {"context": context, "at": time.time()})
         values = [json.dumps(value) if isinstance(value, list) else value for value in vars(record).values()]
         future: Future = Future()
         waiting.put((future, (stream, *values)))
