@@ -213,6 +213,7 @@ def test_two_services_on_one_postgresql_execute_a_step_once(tmp_path, policy_fil
         service.put_policy("small", policy_file.read_bytes())
         for number in range(3):
             service.create_stream(f"race-{number}", "small", [0.0])
+        service.warm_up()
     for step in range(1, 31):
         requests = [StepRequest(f"race-{number}", [float(step)], step) for number in range(3)]
         first, second = [service.submit_steps(requests) for service in services]

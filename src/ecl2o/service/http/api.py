@@ -376,6 +376,8 @@ async def _execute(service: Service, requests: list[StepRequest]) -> list[StepRe
     """Execute steps. Those whose programs are not loaded wait for a moment, and are then executed or refused."""
     results = await asyncio.wrap_future(service.submit_steps(requests))
     loading = {index: result.ready for index, result in enumerate(results) if isinstance(result, LoadingError)}
+    if not loading:
+        return results
     until = time.monotonic() + _LOADING_SECONDS
     while not all(ready.done() for ready in loading.values()) and time.monotonic() < until:
         await asyncio.sleep(0.02)
