@@ -28,7 +28,7 @@ from ecl2o.service import queries
 from ecl2o.service.batched_stepper import BatchedStepper
 from ecl2o.service.models import StepRecord, StepRequest, StepResult
 from ecl2o.service.queries import StreamPosition
-from ecl2o.service.store import SILENT, Store
+from ecl2o.service.store import SILENT, Store, make_error
 
 _MAX_CACHED_STATES = 100_000
 _MAX_STEPS = 20_000  # in one transaction
@@ -244,9 +244,9 @@ class GroupCommit:
         self._steps_waiting = 0
         self._running: list[_Task] = []
         self._deferred: list[_Task] = []  # after a conflict with another service
-        self._doubts: list[
-            tuple[int, int, StepResult]
-        ] = []  # as `StepBatch.written`, of commits that were not confirmed
+        self._doubts: dict[
+            tuple[int, int], StepResult
+        ] = {}  # not confirmed, by the stream's key and the number of the step
         self._pause = 0.0
         self._wake = threading.Condition()
         self._closed = False
@@ -275,7 +275,7 @@ class GroupCommit:
             if self._closed:
                 raise UnavailableError("The service is stopping.")
             if self._store.is_stuck:
-                raise UnavailableError(f"The store cannot be used: {SILENT}. Nothing was changed. Try again later.")
+                raise make_error(SILENT)
             if self._steps_waiting + len(task.requests) > _MAX_WAITING_STEPS:
                 raise UnavailableError("Too many steps are waiting. Try again in a moment.")
             self._waiting.append(task)
@@ -305,18 +305,19 @@ class GroupCommit:
                     self._deferred.clear()
                     self._steps_waiting = 0
                 for task in waiting:
-                    task.fail(UnavailableError(f"{SILENT.capitalize()}. Nothing was changed. Try again later."))
+                    task.fail(make_error(SILENT))
                 for task in self._running:
-                    again = "The change may have been made. Send the request again, with its step number."
-                    task.fail(InDoubtError(f"{SILENT.capitalize()}. {again}"))
+                    task.fail(make_error(SILENT, InDoubtError))
 
     def _take_tasks(self) -> list[_Task]:
         """Wait for tasks, and take all that fit into one transaction, with those that wait for a lock."""
         with self._wake:
-            shortest, longest = _RETRY_SECONDS
             is_retry = bool(self._deferred or self._doubts)
+            shortest, longest = _RETRY_SECONDS if self._deferred else (1.0, 1.0)
             self._pause = max(shortest, min(2 * self._pause, longest)) if is_retry else 0.0
-            self._wake.wait_for(lambda: self._waiting or self._closed, self._pause if is_retry else None)
+            self._wake.wait_for(
+                lambda: self._waiting or (self._closed and not self._deferred), self._pause if is_retry else None
+            )
             tasks, self._deferred, steps = self._deferred, [], 0
             while self._waiting and (steps == 0 or steps + len(self._waiting[0].requests) <= _MAX_STEPS):
                 task = self._waiting.popleft()
@@ -344,7 +345,7 @@ class GroupCommit:
             return
         except Exception as error:
             if isinstance(error, InDoubtError):
-                self._doubts += batch.written
+                self._doubts |= {(key, step): result for key, step, result in batch.written}
             for task in tasks:
                 task.fail(error)
             return
@@ -371,20 +372,17 @@ class GroupCommit:
             with self._wake:
                 self._deferred.append(task)
         else:
-            task.fail(
-                UnavailableError("Another program or service holds a lock. Nothing was changed. Try again later.")
-            )
+            task.fail(UnavailableError("Another service holds a lock. Nothing was changed. Try again later."))
 
-    def _look_up_doubts(self, connection: sa.Connection) -> tuple[list[StepResult], list[tuple[int, int, StepResult]]]:
+    def _look_up_doubts(self, connection: sa.Connection) -> tuple[list[StepResult], dict[tuple[int, int], StepResult]]:
         """Return the steps in doubt that are stored, and those whose commit may still come, as their streams are locked."""
         if not self._doubts:
-            return [], []
-        _, locked = queries.lock_streams(connection, {result.stream for *_, result in self._doubts})
-        found = queries.load_results(connection, [(key, step) for key, step, _ in self._doubts])
-        stored = {(result.stream, result.json) for result in found}
-        results = [result for *_, result in self._doubts if (result.stream, result.json) in stored]
-        open_ids = locked - {result.stream for result in results}
-        return results, [doubt for doubt in self._doubts if doubt[2].stream in open_ids]
+            return [], {}
+        _, locked = queries.lock_streams(connection, {result.stream for result in self._doubts.values()})
+        stored = {(result.stream, result.json) for result in queries.load_results(connection, list(self._doubts))}
+        is_stored = {key: (result.stream, result.json) in stored for key, result in self._doubts.items()}
+        open_doubts = {k: doubt for k, doubt in self._doubts.items() if doubt.stream in locked and not is_stored[k]}
+        return [result for key, result in self._doubts.items() if is_stored[key]], open_doubts
 
 
 def _write(task: _Task, connection: sa.Connection) -> Any:

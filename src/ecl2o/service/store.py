@@ -27,12 +27,12 @@ _POSTGRESQL_SETTINGS = {  # milliseconds; a frozen peer or a silent network must
     "idle_in_transaction_session_timeout": 6000,
 }
 _CONNECT_ARGUMENTS = {
-    "connect_timeout": 2,  # seconds, as below, except for the last one
+    "connect_timeout": 2,
     "keepalives_idle": 2,
     "keepalives_interval": 1,
     "keepalives_count": 3,
-    "tcp_user_timeout": 4000,
-}
+}  # seconds
+_CONNECT_ARGUMENTS |= {"tcp_user_timeout": 4000}  # milliseconds
 _CONFLICTS = re.compile("40001|40P01|55P03")  # SQLSTATE of a serialization failure, a deadlock, a lock that others hold
 _PROBE_BYTES = 1 << 18  # that must fit before a store counts as usable: a few bytes fit even on a full disk
 _log = logging.getLogger("ecl2o.serve")
@@ -79,10 +79,8 @@ class Store:
             self._reader = _make_postgresql_engine(parsed, pool_size=8)
             self._writer = _make_postgresql_engine(parsed, pool_size=1)
         self.failure: str | None = _NOT_OPENED
-        self._writing, self._last_operation = (
-            False,
-            0.0,
-        )  # on the monotonic clock: the writer's last request to the database
+        self._writing = False
+        self._last_operation = 0.0  # of the writer on the database, on the monotonic clock
         event.listen(self._writer, "before_cursor_execute", self._note_operation)
         self._files: _SqliteFiles | None = None  # while the store is open
         self._opening = threading.Lock()
@@ -97,7 +95,7 @@ class Store:
             return
         try:
             if change := self._find_change():
-                self.failure = change
+                self._set_failure(change, change)
                 return
             if self.failure not in (None, _FULL, *_CHANGES):
                 self.close()  # old connections keep the error, or a file that was replaced
@@ -130,11 +128,9 @@ class Store:
 
     def _find_change(self) -> str | None:
         """Return what another program did to the open files; None after other failures, which a new file may end."""
-        return (
-            self._files and self._files.find_change(with_time=True)
-            if self.failure in (None, _FULL, *_CHANGES)
-            else None
-        )
+        if self._files is None or self.failure not in (None, _FULL, *_CHANGES):
+            return None
+        return self._files.find_change(with_time=True)
 
     def _check_integrity(self) -> None:
         """Read the whole file: opening it does not reveal damage in the middle."""
@@ -229,7 +225,7 @@ class Store:
     def begin_read(self) -> Iterator[sa.Connection]:
         """Open a transaction with a consistent view; raise `UnavailableError` if the store cannot be used."""
         if self.is_sqlite and self.is_stuck:  # on a disk that hangs, a thread would wait for ever
-            raise UnavailableError(f"The store cannot be used: {SILENT}.")
+            raise make_error(SILENT)
         if self.failure not in (None, *_READABLE):  # the store may never have been opened
             self.open()
         if self.failure in _CHANGES:
@@ -251,8 +247,7 @@ class Store:
     ) -> None:
         """Raise an error of this kind if another program changed these files."""
         if files is not None and (change := files.find_change(with_time)):
-            _log.error("the store cannot be used: %s", change)
-            self.failure = change
+            self._set_failure(change, change)
             self._check_usable(kind)
 
     @contextlib.contextmanager
@@ -288,17 +283,19 @@ class Store:
             self._check_usable()
 
     def _record_failure(self, error: exc.SQLAlchemyError) -> None:
-        failure = describe_database_error(error)
-        if failure != self.failure:  # once, not at each attempt
-            _log.error("the store cannot be used: %s", error)
+        failure, folder = describe_database_error(error), Path(self._path).parent
+        if failure == _CANNOT_OPEN and folder.is_dir() and not os.access(folder, os.W_OK):
+            failure = _READ_ONLY  # SQLite only says that the file cannot be opened
+        self._set_failure(failure, error)
+
+    def _set_failure(self, failure: str, cause: object) -> None:
+        if failure != self.failure:  # log it once, not at each attempt
+            _log.error("the store cannot be used: %s", cause)
         self.failure = failure
-        folder = Path(self._path).parent
-        if self.failure == _CANNOT_OPEN and folder.is_dir() and not os.access(folder, os.W_OK):
-            self.failure = _READ_ONLY  # SQLite only says that the file cannot be opened
 
     def _check_usable(self, kind: type[UnavailableError] = UnavailableError) -> None:
         if self.failure is not None:
-            raise kind(f"The store cannot be used: {self.failure}. {_OUTCOMES[kind]}")
+            raise make_error(self.failure, kind)
 
     def close(self) -> None:
         """Close all connections."""
@@ -431,10 +428,7 @@ _REPLACED = (
     "another program deleted or replaced its file or its write-ahead log; restart the service to use the files that are there "
     "now, or put the old ones back"
 )
-_OVERWRITTEN = (
-    "another program truncated or wrote to its file or its write-ahead log; stop the service, restore a backup, start the "
-    "service"
-)
+_OVERWRITTEN = "another program truncated or wrote to its file or its write-ahead log; stop the service, restore a backup and start it"
 _CHANGES = (_REPLACED, _OVERWRITTEN)
 _READABLE = (_FULL, _DAMAGED, _READ_ONLY, SILENT)  # failures that a read need not try to end
 _OUTCOMES = {
@@ -452,6 +446,11 @@ _DESCRIPTIONS = (
     ("connection|connect|server closed|terminating|statement timeout", SILENT),
     ("permission|denied", "permission is denied"),
 )
+
+
+def make_error(failure: str, kind: type[UnavailableError] = UnavailableError) -> UnavailableError:
+    """Return an error that says why the store cannot be used, and whether something was changed."""
+    return kind(f"The store cannot be used: {failure}. {_OUTCOMES[kind]}")
 
 
 def describe_database_error(error: Exception) -> str:
