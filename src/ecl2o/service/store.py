@@ -428,7 +428,10 @@ _REPLACED = (
     "another program deleted or replaced its file or its write-ahead log; restart the service to use the files that are there "
     "now, or put the old ones back"
 )
-_OVERWRITTEN = "another program truncated or wrote to its file or its write-ahead log; stop the service, restore a backup and start it"
+_OVERWRITTEN = (
+    "another program truncated or wrote to its file or its write-ahead log; stop the service, restore a backup and "
+    "start it"
+)
 _CHANGES = (_REPLACED, _OVERWRITTEN)
 _READABLE = (_FULL, _DAMAGED, _READ_ONLY, SILENT)  # failures that a read need not try to end
 _OUTCOMES = {
