@@ -98,7 +98,8 @@ def _find_folder() -> Path | None:
         return None
     folder = Path(settings.jax_compilation_cache_dir)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for place in (*reversed(folder.parents), folder):
+            place.mkdir(mode=0o700, exist_ok=True)
         folder = folder.resolve(strict=True)
         about = {place: place.stat() for place in (folder, *folder.parents)}
     except OSError:  # a service without a home compiles every time

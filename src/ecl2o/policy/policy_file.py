@@ -199,7 +199,10 @@ def write(path: str | os.PathLike[str], contents: Contents, mode: int = 0o666, d
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush a folder to disk: the names that were made, changed and removed in it."""
+    """Flush a folder to disk: the names that were made, changed and removed in it.
+
+    Where the file system cannot flush folders it does nothing: a power failure may then undo the last change of a name.
+    """
     if os.name == "nt":  # opens no folders
         return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
