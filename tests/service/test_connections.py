@@ -92,6 +92,7 @@ def test_requests_sent_far_ahead_are_rejected(own_url):
 
 def test_a_client_that_does_not_read_is_cut(own_url, monkeypatch):
     monkeypatch.setattr(connections, "_UNREAD_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "_HEADER_SECONDS", 1000.0)
     where = urlsplit(own_url)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -119,6 +120,9 @@ def test_idle_connections_make_room(own_url, monkeypatch):
         idle = [stack.enter_context(connect(own_url)) for _ in range(100)]
         assert httpx2.get(f"{own_url}/healthz").status_code == 200
         assert idle[0].recv(1) == b""  # the first to go
+        idle[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):  # the last one stays
+            idle[-1].recv(1)
         watcher.setblocking(False)
         with contextlib.suppress(BlockingIOError):  # nothing more to read: it is not closed
             while watcher.recv(1000):
