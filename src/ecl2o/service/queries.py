@@ -127,16 +127,26 @@ def _compile(statement: Any, dialect: sa.Dialect) -> tuple[str, Callable[[dict[s
     return str(compiled), compiled.positiontup and operator.itemgetter(*compiled.positiontup)
 
 
-def _select_where(
-    connection: sa.Connection, columns: list[sa.Column], key: sa.Column, values: list
-) -> Iterator[sa.Row]:
-    """Select rows whose key is one of these values, some values at a time, in the order of the key."""
-    for some in _split(values):
-        yield from connection.execute(sa.select(*columns).where(key.in_(some)).order_by(key))
+def _select_where(columns: list[sa.Column], key: sa.Column) -> sa.Select:
+    """Return a query for the rows whose key is one of `values`, in the order of the key."""
+    return sa.select(*columns).where(key.in_(sa.bindparam("values", expanding=True))).order_by(key)
 
 
-def _split(values: list) -> Iterator[list]:
-    return (values[start : start + _VALUES_PER_QUERY] for start in range(0, len(values), _VALUES_PER_QUERY))
+_SELECT_IDS = _select_where([streams.c.id], streams.c.id)
+_SELECT_STATES = _select_where([streams.c.key, streams.c.state], streams.c.key)
+_LOCK_STREAMS = _select_where(_POSITION, streams.c.id).with_for_update(skip_locked=True)
+_SELECT_RESULTS = (
+    sa.select(streams.c.id, streams.c.policy, *_STEP)
+    .join(steps, steps.c.stream == streams.c.key)
+    .where(sa.tuple_(steps.c.stream, steps.c.step).in_(sa.bindparam("values", expanding=True)))
+    .order_by(steps.c.stream, steps.c.step)
+)
+
+
+def _execute_in_parts(connection: sa.Connection, query: sa.Select, values: list) -> Iterator[sa.Row]:
+    """Execute a query with a list of `values`, some of them at a time."""
+    for start in range(0, len(values), _VALUES_PER_QUERY):
+        yield from connection.execute(query, {"values": values[start : start + _VALUES_PER_QUERY]})
 
 
 # Steps
@@ -147,18 +157,16 @@ def lock_streams(connection: sa.Connection, ids: Iterable[str]) -> tuple[dict[st
 
     It does not wait for the others: one of them may be frozen.
     """
-    positions, wanted = {}, sorted(ids)
-    for some in _split(wanted):
-        query = sa.select(*_POSITION).where(streams.c.id.in_(some)).order_by(streams.c.id)
-        for row in connection.execute(query.with_for_update(skip_locked=True)):
-            positions[row.id] = StreamPosition(*row)
+    wanted = sorted(ids)
+    rows = _execute_in_parts(connection, _LOCK_STREAMS, wanted)
+    positions = {position.id: position for position in (StreamPosition(*row) for row in rows)}
     others = [stream for stream in wanted if stream not in positions]
-    return positions, {row.id for row in _select_where(connection, [streams.c.id], streams.c.id, others)}
+    return positions, {row.id for row in _execute_in_parts(connection, _SELECT_IDS, others)}
 
 
 def load_states(connection: sa.Connection, keys: list[int]) -> dict[int, bytes]:
     """Return the states of locked streams by key."""
-    rows = _select_where(connection, [streams.c.key, streams.c.state], streams.c.key, keys)
+    rows = _execute_in_parts(connection, _SELECT_STATES, keys)
     return {key: bytes(state) for key, state in rows}
 
 
@@ -204,13 +212,8 @@ def _read_step(row: Sequence[Any]) -> StepRecord:
 
 def load_results(connection: sa.Connection, written: list[tuple[int, int]]) -> list[StepResult]:
     """Return steps, given by the stream's key and the number, as they were answered; without those of deleted streams."""
-    results = []
-    for some in _split(written):
-        query = sa.select(streams.c.id, streams.c.policy, *_STEP).join(steps, steps.c.stream == streams.c.key)
-        query = query.where(sa.tuple_(steps.c.stream, steps.c.step).in_(some)).order_by(steps.c.stream, steps.c.step)
-        for stream, policy, *step in map(tuple, connection.execute(query)):
-            results.append(StepResult(stream, policy, _read_step(step).to_json()))
-    return results
+    rows = map(tuple, _execute_in_parts(connection, _SELECT_RESULTS, written))
+    return [StepResult(stream, policy, _read_step(step).to_json()) for stream, policy, *step in rows]
 
 
 def load_last_answer(connection: sa.Connection, key: int) -> str:
