@@ -280,7 +280,8 @@ def test_competitive_never_pays_more_than_promised(name, horizon):
     assert (np.where(paid, 0.0, bill) <= ROUNDING).all()
     if horizon is not None:  # without an end the promise is reached in the limit: see the next test
         assert used[:, -1].max() >= 1 - 1e-9
-    np.testing.assert_allclose(details["cost"], bill, rtol=1e-12)
+    # The guard adds up ill-conditioned costs with more digits than `problem.hitting` and `problem.switching` have.
+    np.testing.assert_allclose(details["cost"], bill, rtol=1e-9 if name == "condition 1e8" else 1e-12)
     np.testing.assert_allclose(details["optimum"][:, -1], best, rtol=1e-9, atol=1e-25)
     left = details["left"] - (allowed - bill)
     assert np.abs(left / (np.abs(allowed) + bill + 1e-300)).max() < 1e-9

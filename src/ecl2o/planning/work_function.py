@@ -5,25 +5,43 @@ prefix, exactly, and m_t is where its path ends.
 """
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, parallel_sum, spd_solve
+from ecl2o.problem.arrays import add_exactly
+from ecl2o.solvers.positive_definite import (
+    accurate_half_form,
+    accurate_product,
+    half_quadratic_form,
+    multiply,
+    parallel_sum,
+    spd_solve,
+    two_springs,
+)
 
 
 class WorkFunction(eqx.Module):
     """The work function after a move, when the next context is due: 1/2 |z - centre|^2 in the norm of `stiffness`, plus r.
 
-    `stiffness` is K_{t-1}, `centre` m_{t-1}. The optimum r is the sum of the growths that `with_context` returns.
+    `stiffness` is K_{t-1}; `centre` + `rest` is m_{t-1}, the rounded centre and what rounding removed from it. So the centre is
+    the origin from which contexts and actions are measured, and their level takes no digits from their differences.
+    The optimum r is the sum of the growths that `with_context` returns. `doubt` estimates the rounding error of K: as quadratic
+    forms, -doubt <= error <= doubt.
     """
 
     stiffness: Float[Array, "d d"]
     centre: Float[Array, " d"]
+    rest: Float[Array, " d"]
+    doubt: Float[Array, "d d"]
 
     @classmethod
     def from_start(cls, x0: Float[Array, " d"], G: Float[Array, "d d"]) -> "WorkFunction":
         """Return the work function before the first context: K_0 = G = 2Q and m_0 = x_0."""
-        return cls(G.astype(x0.dtype), x0)
+        stiffness = G.astype(x0.dtype)
+        return cls(stiffness, x0, jnp.zeros_like(x0), jnp.zeros_like(stiffness))
 
     def with_context(self, A: Float[Array, "d d"], target: Float[Array, " d"]) -> "Prefix":
         """Add a hitting cost 1/2 |z - target|^2 in the norm of A.
@@ -31,22 +49,49 @@ class WorkFunction(eqx.Module):
         The growth of the optimum, 1/2 |y - m|^2 in the norm of (A^-1 + K^-1)^-1, is computed as the cost of the new centre m',
         1/2 |y - m'|^2_A + 1/2 |m' - m|^2_K: m' minimises it, so its rounding error enters only squared.
         """
-        P = A + self.stiffness
-        forward = spd_solve(P, multiply(A, target - self.centre))
-        growth = half_quadratic_form(A, target - self.centre - forward) + half_quadratic_form(self.stiffness, forward)
-        return Prefix(P, self.centre + forward, growth)
+        P, away = A + self.stiffness, target - self.centre - self.rest
+        forward = spd_solve(P, multiply(A, away))
+        if forward.shape[0] > 1:  # once more for what is missing: P may be ill-conditioned
+            missing = accurate_product(A, away - forward)[0] - accurate_product(self.stiffness, forward)[0]
+            forward = forward + spd_solve(P, missing)
+        missed, missed_rounding = accurate_half_form(A, away - forward)
+        moved, moved_rounding = accurate_half_form(self.stiffness, forward)
+        growth, doubt = missed + moved, half_quadratic_form(self.doubt, forward)
+        # The estimate is of first order. Where it is not small, none of the growth is certain.
+        doubt = jax.lax.stop_gradient(jnp.where(4 * doubt <= moved, doubt, growth))
+        centre, rest = add_exactly(self.centre, self.rest + forward)
+        return Prefix(P, centre, rest, self.doubt, growth, missed_rounding + moved_rounding + doubt)
 
 
 class Prefix(eqx.Module):
-    """The work function just after a context: P_t, m_t, and the growth of the optimum."""
+    """The work function just after a context: P_t, m_t = centre + rest, the growth of the optimum and a bound on its error."""
 
     P: Float[Array, "d d"]
     centre: Float[Array, " d"]
+    rest: Float[Array, " d"]
+    doubt: Float[Array, "d d"]
     growth: Float[Array, ""]
+    rounding: Float[Array, ""]
+
+    def from_centre(self, point: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Return the point less m_t."""
+        return point - self.centre - self.rest
 
     def after_move(self, G: Float[Array, "d d"]) -> WorkFunction:
         """Return the work function after a move: K_t = (P_t^-1 + G^-1)^-1."""
-        return WorkFunction(parallel_sum(self.P, G), self.centre)
+        stiffness = parallel_sum(self.P, G)
+        if len(G) == 1:  # numbers keep all their digits
+            return WorkFunction(stiffness, self.centre, self.rest, self.doubt)
+        joint = spd_solve(
+            self.P + G, G
+        )  # as in `parallel_sum`, where rounding errors of P and G enter K in the same way
+        doubt = two_springs(self.doubt + _rounding_of(self.P), _rounding_of(G), joint)
+        return WorkFunction(stiffness, self.centre, self.rest, jax.lax.stop_gradient(doubt))
+
+
+def _rounding_of(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """Return a diagonal matrix that bounds the rounding error of a symmetric one, as quadratic forms."""
+    return jnp.abs(matrix).sum(axis=-1) * np.eye(len(matrix), dtype=matrix.dtype) * jnp.finfo(matrix.dtype).eps
 
 
 def quadratic_terms(

@@ -152,7 +152,20 @@ def safe_sqrt(value: Float[Array, "*n"]) -> Float[Array, "*n"]:
     0.0
     """
     positive = value > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, value, 1.0)), 0.0)
+    # A compiled program may compute `value` twice, rounded differently: the filler must not matter where only one is positive.
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, value, jnp.finfo(value.dtype).tiny)), 0.0)
+
+
+def add_exactly(a: Float[Array, "*n"], b: Float[Array, "*n"]) -> tuple[Float[Array, "*n"], Float[Array, "*n"]]:
+    """Return the rounded sum, and the rest that rounding removed: together they are a + b exactly.
+
+    >>> total, rest = add_exactly(jnp.array(1.0), jnp.array(1e-30))
+    >>> float(total), bool(rest == 1e-30)
+    (1.0, True)
+    """
+    total = a + b
+    from_b = total - a
+    return total, (a - (total - from_b)) + (b - from_b)
 
 
 @partial(jax.jit, static_argnames="both_zero", inline=True)

@@ -4,6 +4,8 @@ Products are written as sums, because a batched matrix product rounds differentl
 most common ones here, become divisions.
 """
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,46 @@ def multiply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[A
 def half_quadratic_form(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, ""]:
     """Return 1/2 u' M u."""
     return 0.5 * jnp.sum(vector * multiply(matrix, vector))
+
+
+def accurate_product(
+    matrix: Float[Array, "d d"], vector: Float[Array, " d"]
+) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+    """Return M u and a bound on its error, to about one and a half times the digits of the precision.
+
+    Terms of M u cancel where M is ill-conditioned. M and u are split into leading and remaining bits, and products of leading
+    bits add up without rounding (Ozaki's scheme).
+    """
+    dim, limits = vector.shape[0], jnp.finfo(vector.dtype)
+    if dim == 1:
+        product = multiply(matrix, vector)
+        return product, limits.eps * jnp.abs(product)
+    bits = (limits.nmant + 1 - math.ceil(math.log2(dim))) // 2 - 1
+    lead_matrix, lead = _leading_bits(matrix, bits), _leading_bits(vector, bits)
+    remaining = multiply(lead_matrix, vector - lead) + multiply(matrix - lead_matrix, vector)
+    product = multiply(lead_matrix, lead) + remaining
+    size = jnp.abs(product) + dim * 2.0**-bits * jnp.abs(matrix).sum(axis=-1) * jnp.abs(vector).max()
+    return product, limits.eps * size
+
+
+def accurate_half_form(
+    matrix: Float[Array, "d d"], vector: Float[Array, " d"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return 1/2 u' M u for a vector of rounded differences, and a bound on its error.
+
+    Where squares underflow, the bound is at least the smallest normal number.
+    """
+    dim, limits = vector.shape[0], jnp.finfo(vector.dtype)
+    product, error = accurate_product(matrix, vector)
+    size = 0.5 * jnp.sum(jnp.abs(vector) * ((dim + 3) * limits.eps * jnp.abs(product) + error))
+    underflow = jnp.where((vector != 0).any(), dim**2 * limits.tiny, 0.0)
+    return 0.5 * jnp.sum(vector * product), jax.lax.stop_gradient(size + underflow)
+
+
+def _leading_bits(values: Float[Array, "*n d"], bits: int) -> Float[Array, "*n d"]:
+    """Round to multiples of about 2^-bits of the largest value of a row."""
+    shift = 2.0 ** (jnp.finfo(values.dtype).nmant - bits) * jnp.abs(values).max(axis=-1, keepdims=True)
+    return (values + shift) - shift
 
 
 def spd_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -> Float[Array, " d *columns"]:
@@ -43,12 +85,24 @@ def sandwich_solve(
 def parallel_sum(a: Float[Array, "d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """Return (A^-1 + B^-1)^-1 = A (A + B)^-1 B, the stiffness of two springs in series.
 
-    A and B are symmetric and semidefinite, and their sum is definite.
+    A and B are symmetric and semidefinite, and their sum is definite. A move of the end by u moves the joint by T u,
+    T = (A + B)^-1 B, and the stiffness is computed as that of the two springs, T' A T + (I - T)' B (I - T): T minimises it, so
+    its rounding error enters only squared.
 
     >>> float(parallel_sum(jnp.array([[2.0]]), jnp.array([[2.0]]))[0, 0])
     1.0
     """
-    return sandwich_solve(a, a + b, b)
+    if len(a) == 1:
+        return a * b / (a + b)
+    joint = spd_solve(a + b, b)
+    both = two_springs(a, b, joint)
+    return 0.5 * (both + both.T)
+
+
+def two_springs(a: Float[Array, "d d"], b: Float[Array, "d d"], joint: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """Return T' A T + (I - T)' B (I - T), the stiffness of two springs in series whose joint moves by T u."""
+    other = jnp.eye(len(joint), dtype=joint.dtype) - joint
+    return joint.T @ a @ joint + other.T @ b @ other
 
 
 def riccati_fixed_point(a: Float[Array, "d d"] | Float[Array, "T d d"], b: Float[Array, "d d"]) -> Float[Array, "d d"]:

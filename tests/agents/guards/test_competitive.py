@@ -290,7 +290,7 @@ def test_bellmans_inequality_for_contexts_in_an_interval(horizon):
     P, S = stiffness()
 
     def lines(t, y, x, m):
-        step = GameStep(one, G, P[t], S[t], jnp.array(ratio), y[None] - m, x[None] - m, jnp.array(0.0))
+        step = GameStep(one, G, P[t], S[t], jnp.array(ratio), y[None] - m, x[None] - m, jnp.array(0.0), jnp.zeros(1))
         return Lines.of(step, jnp.array([low]) - m, jnp.array([high]) - m)
 
     def value(t, x, m):
@@ -443,7 +443,7 @@ def test_a_past_that_does_not_outweigh_the_future_is_noticed(dim, box):
     @jax.jit
     def choose(S):
         one, near, far = jnp.eye(dim), jnp.ones(dim), jnp.full(dim, 9.0)
-        here = GameStep(one, one, one, S, jnp.array(2.0), near, -near, jnp.array(5.0))
+        here = GameStep(one, one, one, S, jnp.array(2.0), near, -near, jnp.array(5.0), 0 * near)
         return choose_within(here, -far, far, far) if box else choose_anywhere(here, far)
 
     for share, sound in ((0.0, True), (0.9, True), (1.1, False)):
@@ -469,9 +469,14 @@ def test_an_account_does_not_say_of_a_broken_promise_that_it_was_kept():
     for dtype, rounding, too_much in ((np.float64, 1e-10, 1e-8), (np.float32, 1e-5, 1e-3)):
         account = Account.open(jnp.zeros(()), jnp.array(True), dtype)
         two, growth, excess = jax.device_put((np.array(2.0, dtype), np.array(3.0, dtype), np.array(6.0, dtype)))
-        assert bool(account.update(two, growth, excess * (1 + rounding), jnp.array(True)).kept)
-        assert not bool(account.update(two, growth, excess * (1 + too_much), jnp.array(True)).kept)
-        assert not bool(account.update(two, growth, excess * np.nan, jnp.array(True)).kept)
+        none, true = jnp.zeros((), dtype), jnp.array(True)
+        assert bool(account.update(two, growth, excess * (1 + rounding), none, true).kept)
+        assert not bool(account.update(two, growth, excess * (1 + too_much), none, true).kept)
+        assert not bool(account.update(two, growth, excess * np.nan, none, true).kept)
+        # An error that may be as large counts as if it were; one that the rest of the promise covers does not.
+        assert bool(account.update(two, growth, excess, excess * rounding, true).kept)
+        assert not bool(account.update(two, growth, excess, excess * too_much, true).kept)
+        assert bool(account.update(two, growth, excess / 2, excess * too_much, true).kept)
 
 
 def test_what_ends_a_promise_is_said():

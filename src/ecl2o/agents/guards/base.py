@@ -4,13 +4,15 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Start, State
 from ecl2o.agents.promise import Promise
-from ecl2o.problem import Problem
-from ecl2o.problem.arrays import cost_ratio
+from ecl2o.problem import AbstractQuadraticCost, Mahalanobis, Problem
+from ecl2o.problem.arrays import add_exactly, cost_ratio
+from ecl2o.solvers.positive_definite import accurate_half_form
 
 
 class AbstractGuard(AbstractAgent):
@@ -45,7 +47,25 @@ class AbstractGuard(AbstractAgent):
 
 
 # The share of the cost by which rounding may exceed a promise (docs/guarantees.md) is eps ** this: 1e-9 in 64 bits, 1e-4 in 32.
-_ROUNDING_POWER = 0.575
+_TOLERANCE_POWER = 0.575
+
+
+def accurate_cost(
+    problem: Problem, action: Float[Array, " d"], context: Float[Array, " q"], previous: Float[Array, " d"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return f(x, y) + c(x, z) and a bound on its error. Costs that are not quadratic are taken to be accurate."""
+    dim, hitting, switching = action.shape[0], problem.hitting, problem.switching
+    quadratic = isinstance(hitting, AbstractQuadraticCost)
+    if dim > 1 and quadratic and isinstance(switching, Mahalanobis):
+        hit = accurate_half_form(hitting.curvature(context, dim), action - hitting.centre(context, dim))
+        move = accurate_half_form(2 * switching.Q, action - previous)
+        return hit[0] + move[0], hit[1] + move[1]
+    cost, limits = hitting(action, context) + switching(action, previous), jnp.finfo(action.dtype)
+    free = (action == previous).all()
+    if quadratic:
+        free &= (action == hitting.centre(context, dim)).all()
+    rounding = (dim + 3) * limits.eps * jnp.abs(cost) + jnp.where(free, 0.0, 2 * limits.tiny)
+    return cost, jax.lax.stop_gradient(rounding)
 
 
 class Account(eqx.Module):
@@ -56,6 +76,8 @@ class Account(eqx.Module):
 
     Args:
         left: cost that the promise still allows.
+        rest: what rounding removed from `left`.
+        rounding: a bound on the error of `left`, from the rounding of each step's cost and reference.
         cost: cost so far.
         reference: cost of the reference so far.
         kept: whether the promise has held at every step, up to rounding.
@@ -63,6 +85,8 @@ class Account(eqx.Module):
     """
 
     left: Float[Array, ""]
+    rest: Float[Array, ""]
+    rounding: Float[Array, ""]
     cost: Float[Array, ""]
     reference: Float[Array, ""]
     kept: Bool[Array, ""]
@@ -72,16 +96,26 @@ class Account(eqx.Module):
     def open(cls, allowance: Float[Array, ""], kept: Bool[Array, ""], dtype: Any) -> "Account":
         """Return the account before the first step."""
         zero = jnp.zeros((), dtype)
-        return cls(jnp.asarray(allowance, dtype), zero, zero, kept, jnp.zeros((), int))
+        return cls(jnp.asarray(allowance, dtype), zero, zero, zero, zero, kept, jnp.zeros((), int))
 
     def update(
-        self, ratio: Float[Array, ""], growth: Float[Array, ""], cost: Float[Array, ""], kept: Bool[Array, ""]
+        self,
+        ratio: Float[Array, ""],
+        growth: Float[Array, ""],
+        cost: Float[Array, ""],
+        rounding: Float[Array, ""],
+        kept: Bool[Array, ""],
     ) -> "Account":
-        """Return the account after a step in which the reference grew by `growth` and the cost by `cost`."""
-        left, paid, reference = self.left + ratio * growth - cost, self.cost + cost, self.reference + growth
-        rounding = jnp.finfo(left.dtype).eps ** _ROUNDING_POWER
-        kept &= left >= -rounding * (jnp.abs(paid) + jnp.abs(ratio * reference))  # false for NaN
-        return Account(left, paid, reference, kept, self.steps + kept)
+        """Return the account after a step in which the reference grew by `growth` and the cost by `cost`.
+
+        `rounding` bounds the error of ratio * growth - cost. The promise ends where the exact `left` may be negative by more than
+        the tolerance.
+        """
+        left, rest = add_exactly(self.left, self.rest + (ratio * growth - cost))
+        rounding, paid, reference = self.rounding + rounding, self.cost + cost, self.reference + growth
+        tolerance = jnp.finfo(left.dtype).eps ** _TOLERANCE_POWER
+        kept &= left - rounding >= -tolerance * (jnp.abs(paid) + jnp.abs(ratio * reference))  # false for NaN
+        return Account(left, rest, rounding, paid, reference, kept, self.steps + kept)
 
     def details(self, reference: str, ratio: str, active: Bool[Array, ""]) -> dict[str, Array]:
         """Return `cost`, reference and ratio by their names, `left`, `active`, `kept` and `kept_steps` for `Info.details`."""

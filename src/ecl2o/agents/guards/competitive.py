@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.agents.guards.base import AbstractGuard, Account
+from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
@@ -43,7 +43,10 @@ from ecl2o.theory import future_stiffness, largest_share, limit_stiffness, promi
 
 
 class GameStep(eqx.Module):
-    """A step of the game: matrices of the costs, of the past and of the future, the two points less m, and the level."""
+    """A step of the game: matrices of the costs, of the past and of the future, the two points less m, and the level.
+
+    `grain` is by how much rounding may move an action. Advice that is moved stays by so much inside of what is allowed.
+    """
 
     A: Float[Array, "d d"]
     G: Float[Array, "d d"]
@@ -53,6 +56,7 @@ class GameStep(eqx.Module):
     context: Float[Array, " d"]
     previous: Float[Array, " d"]
     level: Float[Array, ""]
+    grain: Float[Array, " d"]
 
 
 class Choice(eqx.Module):
@@ -79,9 +83,17 @@ def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> Choice:
     height = half_quadratic_form(shape, way)
     allowed = height <= left
     pulled = ~allowed & (left > 0)
-    share = jnp.sqrt(jnp.where(pulled, left, 1.0) / jnp.where(pulled, height, 1.0))
+    height = jnp.where(pulled, height, 1.0)
+    # A filler that is close to 0, as the share is: a compiled program may compute `left` twice, rounded differently.
+    share = jnp.sqrt(jnp.where(pulled, left, jnp.finfo(left.dtype).tiny) / height)
+    share = jnp.maximum(share - jnp.sqrt(half_quadratic_form(jnp.abs(shape), step.grain) / height), 0.0)
     inward = jnp.where(pulled, safest + share * way, safest)
     return Choice(safest, jnp.where(allowed & usable, advice, inward), ~(allowed & usable), sound)
+
+
+def _less_grain(height: Float[Array, ""], of_grain: Float[Array, ""]) -> Float[Array, ""]:
+    """Return the height from which a step of height `of_grain` leads at most to `height`: roots of heights add up."""
+    return jnp.maximum(safe_sqrt(height) - jnp.sqrt(of_grain), 0.0) ** 2
 
 
 class Lines(eqx.Module):
@@ -131,8 +143,10 @@ def choose_within(
     usable = jnp.isfinite(jnp.sum((advice - safest) ** 2))
     wish = jnp.where(usable, advice, safest)
     fits = _spare(jnp.ones(()), (lines, step.level, safest, wish - safest)) >= 0
+    least = jnp.sum(lines.cost(safest, lines.worst(safest)))
+    of_grain = 0.5 * jnp.sum((lines.a + lines.g + jnp.maximum(lines.value, 0.0)) * step.grain**2)
     move = _clip_to_interval if safest.shape[0] == 1 else _along_segment
-    action = jnp.where(fits, wish, move(lines, step.level, safest, wish))
+    action = jnp.where(fits, wish, move(lines, least + _less_grain(step.level - least, of_grain), safest, wish))
     return Choice(safest, action, ~(fits & usable), (jnp.isfinite(lines.value) & (lines.value >= 0)).all())
 
 
@@ -213,7 +227,7 @@ class Competitive(AbstractGuard):
     The promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions
     are not met: a context outside `contexts`, or not finite; a weight outside of its range, or other than announced; more steps
     than `horizon`; a context so far away that its cost is not finite; a ratio or an allowance that turns out to be impossible
-    inside a compiled program.
+    inside a compiled program; rounding that could exceed the tolerance (docs/guarantees.md).
 
     Args:
         agent: the agent whose actions are played as far as the promise allows.
@@ -390,21 +404,25 @@ class Competitive(AbstractGuard):
         kept = state.account.kept & sound & self._as_announced(problem, context, A, target, place, step)
 
         centre, S, level = prefix.centre, state.future[place], state.account.left + state.ratio * growth
-        here = GameStep(A, G, prefix.P, S, state.ratio, target - centre, previous - centre, level)
+        grain = jax.lax.stop_gradient(jnp.finfo(centre.dtype).eps * jnp.abs(centre))
+        here = GameStep(
+            A, G, prefix.P, S, state.ratio, prefix.from_centre(target), prefix.from_centre(previous), level, grain
+        )
         projected = problem.actions.project(advice)
         if state.box is None:
-            choice = choose_anywhere(here, projected - centre)
+            choice = choose_anywhere(here, prefix.from_centre(projected))
         else:
-            low, high = state.box
-            choice = choose_within(here, low - centre, high - centre, projected - centre)
+            low, high = map(prefix.from_centre, state.box)
+            choice = choose_within(here, low, high, prefix.from_centre(projected))
         kept &= choice.sound
-        action = centre + jnp.where(kept, choice.action, choice.safest)
+        action = centre + (prefix.rest + jnp.where(kept, choice.action, choice.safest))
         # An allowed action is played to the last bit.
         action = jnp.where(kept & ~choice.active, projected, problem.actions.project(action))
         action = jnp.where(sound, action, previous)
 
-        cost = jnp.where(sound, problem.hitting(action, context) + problem.switching(action, previous), 0.0)
-        account = state.account.update(self.ratio, growth, cost, kept)
+        cost, rounding = accurate_cost(problem, action, context, previous)
+        cost, rounding = (jnp.where(sound, v, 0.0) for v in (cost, rounding + self.ratio * prefix.rounding))
+        account = state.account.update(self.ratio, growth, cost, rounding, kept)
         work = jax.tree.map(lambda new, old: jnp.where(sound, new, old), prefix.after_move(G), state.work)
         after = CompetitiveState(inner_state, work, state.future, state.ratio, state.box, account)
         details = account.details("optimum", "live_ratio", choice.active | ~account.kept)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrator import ROBD, has_closed_form
-from ecl2o.agents.guards.base import AbstractGuard, Account
+from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.exceptions import NotApplicableError
@@ -154,7 +154,8 @@ class Guarded(AbstractGuard):
     else by the last one that does on the way from the expert's action.
 
     The promise is lost (`kept` turns false, the expert is followed, and steps count as not converged) where a compiled program
-    turns out to have a reservation above the slack, where a context is not finite, or where f < 0 and the cost exceeds it.
+    turns out to have a reservation above the slack, where a context is not finite, where f < 0 and the cost exceeds it, or where
+    rounding could exceed the tolerance (docs/guarantees.md).
 
     Args:
         agent: the agent whose actions are played as far as the promise allows.
@@ -230,7 +231,8 @@ class Guarded(AbstractGuard):
         seen = observation.with_lookahead(self.agent.lookahead)
         inner_state, advice, inner = self.agent.step(problem, state.inner, seen)
 
-        one, growth = jnp.ones((), previous.dtype), expert_info.details["step_cost"]
+        growth, expert_rounding = accurate_cost(problem, fallback, context, state.expert.action)
+        one = jnp.ones((), previous.dtype)
         kept = state.account.kept & jnp.isfinite(growth)
         kappa = self._kappa(problem) * one
         if observation.remaining is not None:
@@ -239,8 +241,9 @@ class Guarded(AbstractGuard):
         allowed, active = move_inside(problem, Allowance(context, previous, fallback, one, kappa, level), advice)
         action = jnp.where(kept, allowed, fallback)
 
-        cost = problem.hitting(action, context) + problem.switching(action, previous)
-        account = state.account.update(1 + self.slack, growth, cost, kept)
+        cost, rounding = accurate_cost(problem, action, context, previous)
+        rounding += (1 + self.slack) * expert_rounding
+        account = state.account.update(1 + self.slack, growth, cost, rounding, kept)
         details = account.details("expert_cost", "expert_ratio", active | ~account.kept)
         info = Info(inner.converged & expert_info.converged & account.kept, advice, details, inner)
         return GuardedState(inner_state, expert_state, account), action, info
