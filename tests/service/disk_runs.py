@@ -7,6 +7,7 @@ id, {"wait": ID} prints its exit status. When the input ends, all runs are kille
 import asyncio
 import contextlib
 import ctypes
+import errno
 import io
 import json
 import logging
@@ -27,10 +28,10 @@ _PATIENCE = 20.0  # seconds; a request that takes longer counts as hanging
 
 
 def start_recording(
-    folder: str, log: str, call: int = Call.NONE, number: int = 0, error: int = 0, forever: bool = False, delay: int = 0
+    folder: str, log: str, call: int = Call.NONE, number: int = 0, error: int = 0, count: int = 0, delay: int = 0
 ) -> None:
-    """Record a folder; let a call fail, by its number, with an error or `SHORT`; delay flushes by microseconds."""
-    _shim.disk_shim_start(folder.encode(), log.encode(), call, number, error, forever, ctypes.c_long(delay))
+    """Record a folder; let `count` calls fail, from a number on, with an error or `SHORT`; delay flushes by microseconds."""
+    _shim.disk_shim_start(folder.encode(), log.encode(), call, number, error, count, ctypes.c_long(delay))
 
 
 # The service under a real server
@@ -91,8 +92,8 @@ _STORY = (
 )
 
 
-def fail_calls(policy: Path, folder: str, calls: list[tuple[int, int, bool]], out: str) -> None:
-    """Tell a story with a disk whose n-th call fails: for each kind, error and duration of failure, for all n of the story."""
+def fail_calls(policy: Path, folder: str, calls: list[tuple[int, int, int]], out: str) -> None:
+    """Tell a story with a disk whose n-th call fails: for each kind, error and number of failures, for all n of the story."""
     from ecl2o.service import store
 
     store._PROBE_BYTES = (
@@ -102,7 +103,7 @@ def fail_calls(policy: Path, folder: str, calls: list[tuple[int, int, bool]], ou
     asyncio.run(_fail_calls(policy, Path(folder), calls, out))
 
 
-async def _fail_calls(policy: Path, folder: Path, calls: list[tuple[int, int, bool]], out: str) -> None:
+async def _fail_calls(policy: Path, folder: Path, calls: list[tuple[int, int, int]], out: str) -> None:
     import httpx2
 
     from ecl2o.service import Service, Store
@@ -115,11 +116,11 @@ async def _fail_calls(policy: Path, folder: Path, calls: list[tuple[int, int, bo
             app.router.lifespan_context(app),
             httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
         ):
-            for call, error, forever in calls:
+            for call, error, count in calls:
                 for number in range(1, 1000, 3 if error == SHORT else 1):  # SQLite itself completes a short write
-                    place = folder / f"{Call(call).name}-{error}-{'all' if forever else 'one'}-{number}"
+                    place = folder / f"{Call(call).name}-{error}-{count}-{number}"
                     place.mkdir()
-                    start_recording(str(place), f"{place}.log", call, number, error, forever)
+                    start_recording(str(place), f"{place}.log", call, number, error, count)
                     service = Service(Store(f"sqlite:///{place}/streams.db"))
                     service.add_policies({policy.stem: policy.read_bytes()})
                     service.warm_up()
@@ -142,15 +143,41 @@ async def _ask(client, method: str, path: str, body: dict | None):
             status, text = answer.status_code, answer.text
         except TimeoutError:
             status, text = 0, "no answer"
-        answer = [method, path, body, status, text]
-        announced = json.dumps(answer).encode()
-        _shim.disk_shim_answer(announced, len(announced))
-        yield answer
+        yield _announce(method, path, body, status, text)
         if status != 503:
             return
         if attempt:
             _shim.disk_shim_repair()
         await asyncio.sleep(0.01 * attempt)
+
+
+def _announce(method: str, path: str, body: dict | None, status: int, text: str) -> list:
+    """Record an answer that leaves no socket, and return it."""
+    answer = [method, path, body, status, text]
+    announced = json.dumps(answer).encode()
+    _shim.disk_shim_answer(announced, len(announced))
+    return answer
+
+
+def step_until_failure(policy: Path, folder: str, log: str, number: int) -> None:
+    """Step a stream ten times, from where it is; end at once, as if killed, when the store fails, after its number-th flush."""
+    from ecl2o.exceptions import UnavailableError
+    from ecl2o.service import Service, Store, store
+    from ecl2o.service.models import StepRequest
+
+    store._PROBE_BYTES = 1 << 12
+    logging.disable(logging.CRITICAL)
+    start_recording(folder, log, Call.SYNC, number, errno.EIO, 1)
+    try:
+        service = Service(Store(f"sqlite:///{folder}/streams.db"))
+        service.put_policy("small", policy.read_bytes())
+        stream, _ = service.create_stream("a", "small", [0.0])
+        service.warm_up()
+        for step in range(stream.steps + 1, stream.steps + 11):
+            (result,) = service.submit_steps([StepRequest("a", [float(step % 3)], step)]).result()
+            _announce("POST", "/streams/a/steps", None, 200, result.json)
+    except UnavailableError:
+        pass
 
 
 # `ecl2o act`
@@ -198,16 +225,16 @@ def record_act(policy: Path, folder: str, log: str, lines: str, out: str) -> Non
         assert code == 0, Path(f"{out}.{part}.messages").read_text()
 
 
-def fail_act_calls(policy: Path, folder: str, lines: str, calls: list[tuple[int, int, bool]], out: str) -> None:
+def fail_act_calls(policy: Path, folder: str, lines: str, calls: list[tuple[int, int, int]], out: str) -> None:
     """Run `act` with the n-th call failing, for each n; then, on a sound disk, send the lines again that have no answer."""
     given = Path(lines).read_text().splitlines(keepends=True)
     with open(out, "w") as results:
-        for call, error, forever in calls:
+        for call, error, count in calls:
             for number in range(1, 1000):
-                place = Path(folder) / f"{Call(call).name}-{error}-{'all' if forever else 'one'}-{number}"
+                place = Path(folder) / f"{Call(call).name}-{error}-{count}-{number}"
                 place.mkdir()
                 arguments = ["--state", f"{place}/state", "--x0", "0"]
-                start_recording(str(place), f"{place}.log", call, number, error, forever)
+                start_recording(str(place), f"{place}.log", call, number, error, count)
                 codes = [act(policy, arguments, lines, f"{place}.0")]
                 fired = bool(_shim.disk_shim_fired())
                 _shim.disk_shim_repair()
@@ -234,7 +261,7 @@ def prepare(policy: Path) -> None:
 def main() -> None:
     policy, children = Path(sys.argv[1]), set()
     prepare(policy)
-    runs = {run.__name__: run for run in (serve, fail_calls, record_act, fail_act_calls)}
+    runs = {run.__name__: run for run in (serve, fail_calls, step_until_failure, record_act, fail_act_calls)}
     try:
         for line in sys.stdin:
             arguments = json.loads(line)

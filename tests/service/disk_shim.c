@@ -47,7 +47,7 @@ static volatile int active, dying;
 static unsigned char tracked[FDS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t flushes;
-static int failing_call, failing_number, failing_error, failing_forever, fired;
+static int failing_call, failing_number, failing_error, failing_count, fired;
 static int64_t counts[CALLS];
 static long flush_microseconds;
 
@@ -77,19 +77,20 @@ static void record(int kind, int fd, int64_t offset, int64_t flags, int error, i
 /* Return the error with which this call must fail, 0 if it must not. Called under the lock. A short write has the error -1. */
 static int find_fault(int call) {
     int64_t number = ++counts[call];
-    if (call != failing_call || number < failing_number || (number > failing_number && !failing_forever)) return 0;
+    if (call != failing_call || number < failing_number || number >= (int64_t)failing_number + failing_count) return 0;
     fired = 1;
     return failing_error;
 }
 
-/* Start a recording of a folder. Let the number-th call of a kind fail; "forever": and all further ones, until disk_shim_repair. */
-void disk_shim_start(const char *path, const char *log, int call, int number, int error, int forever, long microseconds) {
+/* Start a recording of a folder. From the number-th call of a kind on, let so many of them fail, or fewer if disk_shim_repair is
+   called. Flushes take some microseconds longer. */
+void disk_shim_start(const char *path, const char *log, int call, int number, int error, int count, long microseconds) {
     snprintf(folder, sizeof folder, "%s", path);
     folder_length = strlen(folder);
     log_fd = syscall(SYS_openat, AT_FDCWD, log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     memset(tracked, 0, sizeof tracked);
     memset(counts, 0, sizeof counts);
-    failing_call = call, failing_number = number, failing_error = error, failing_forever = forever, fired = 0;
+    failing_call = call, failing_number = number, failing_error = error, failing_count = count, fired = 0;
     flush_microseconds = microseconds;
     signal(SIGUSR2, note_signal);
     record(START, -1, 0, 0, 0, 0, NULL, NULL, 0);

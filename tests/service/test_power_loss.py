@@ -600,11 +600,14 @@ def test_no_answered_line_is_lost_when_power_fails(runs, disk, tmp_path, policy_
 
 # The n-th call fails
 
-_FAILURES = [  # the call, its error, and whether all later calls fail too until the disk is repaired
-    *((call, errno.EIO, False) for call in (Call.SYNC, Call.OPEN, Call.RENAME, Call.TRUNCATE, Call.WRITE)),
-    *((call, errno.ENOSPC, True) for call in (Call.SYNC, Call.OPEN, Call.RENAME, Call.TRUNCATE, Call.WRITE)),
-    (Call.SYNC, errno.EIO, True),
-    (Call.WRITE, SHORT, False),
+_CALLS = (Call.SYNC, Call.OPEN, Call.RENAME, Call.TRUNCATE, Call.WRITE)
+_UNTIL_REPAIRED = 1_000_000
+_FAILURES = [  # the call, its error, and how many fail in a row
+    *((call, errno.EIO, 1) for call in _CALLS),
+    *((call, errno.ENOSPC, _UNTIL_REPAIRED) for call in _CALLS),
+    (Call.SYNC, errno.EIO, 2),  # as of a commit, and of the checkpoint when the connection is closed
+    (Call.SYNC, errno.EIO, 3),
+    (Call.WRITE, SHORT, 1),
 ]
 _PRIVATE = re.compile(r"Traceback|sqlite|sqlalchemy|SELECT|PRAGMA|\.py|/dev/|/tmp|/work|/root")
 
@@ -643,8 +646,17 @@ def check_story(answers: list[list]) -> None:
 
 def check_story_on_disk(store: Path, replayed: Path, expected: Content) -> None:
     """Check that a store holds each step once, and held what had been answered whenever power might have failed."""
+    disk, facts = replay_answers(read_log(store.with_name(f"{store.name}.log")), replayed)
+    check_recording(disk, store)
+    stored = read_content(store)
+    check_facts(stored, facts)
+    assert forget_times(stored) == forget_times(expected)
+
+
+def replay_answers(events: list[Event], replayed: Path) -> tuple[Disk, Facts]:
+    """Check at each announced answer that it is certainly on disk; return the last disk and all that was answered."""
     disk, facts, version, content = Disk(), Facts(), None, Content()
-    for event in read_log(store.with_name(f"{store.name}.log")):
+    for event in events:
         disk.apply(event)
         if event.kind == Kind.SENT:
             method, path, body, status, text = json.loads(event.data)
@@ -655,10 +667,7 @@ def check_story_on_disk(store: Path, replayed: Path, expected: Content) -> None:
                 write_files(replayed, disk.drop_unsynced())
                 version, content = disk.durable_version, read_content(replayed)
             check_facts(content, facts)
-    check_recording(disk, store)
-    stored = read_content(store)
-    check_facts(stored, facts)
-    assert forget_times(stored) == forget_times(expected)
+    return disk, facts
 
 
 def forget_times(content: Content) -> tuple[dict, dict]:
@@ -666,11 +675,22 @@ def forget_times(content: Content) -> tuple[dict, dict]:
     return steps, {stream: (count, state) for stream, (count, _, state) in content.streams.items()}
 
 
+def test_a_process_is_killed_after_a_failed_flush(runs, disk, replayed):
+    """The next one reads from memory what is not on disk, and must not build on it."""
+    for number in range(1, 20):
+        store, log = disk / f"{number}", disk / f"{number}.log"
+        store.mkdir()
+        for failing in (number, 0):
+            runs.finish("step_until_failure", folder=store, log=log, number=failing)
+        _, facts = replay_answers(read_log(log), replayed)
+        assert len(facts.steps) >= 10
+
+
 def test_any_call_of_act_may_fail(runs, disk, tmp_path, policy_file):
     lines = make_lines(3)
     (disk / "states").mkdir()
     (disk / "lines").write_text("".join(lines))
-    failures = [*_FAILURES, *((call, errno.EIO, False) for call in (Call.UNLINK, Call.ANSWER))]
+    failures = [*_FAILURES, *((call, errno.EIO, 1) for call in (Call.UNLINK, Call.ANSWER))]
     arguments = {"folder": disk / "states", "lines": disk / "lines", "calls": failures, "out": disk / "results"}
     runs.finish("fail_act_calls", **arguments)
     played = play_lines(policy_file, tmp_path / "state", lines)
