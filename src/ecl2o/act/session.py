@@ -142,7 +142,6 @@ class ActSession:
         if state is not None and state.exists():
             self._runner = Runner.resume(policy, state)
             self._notes = self._read_notes(state)
-            policy_file.flush_folder(state.parent)  # the process before may have failed to do so
             notify(f"continuing after {self.steps} contexts, from {state}.")
         else:
             self._runner = Runner(policy, x0, history)  # now, so that the first line is answered at once
