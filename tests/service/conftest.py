@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import shutil
 import socket
@@ -58,6 +59,27 @@ def shared_steppers():
         patch.setattr(policy_registry, "BatchedStepper", get_stepper)
         patch.setattr(policy_registry, "_WAIT_SECONDS", 60.0)  # the machine may be busy
         yield
+
+
+@pytest.fixture(scope="session")
+def check_promise():
+    """`check_promise(x0, contexts, actions, ratio)` compares the costs of all prefixes with their optimum, computed here.
+
+    For the problem of `policy_file`: the least cost of a path that ends in x is curvature/2 (x - center)^2 + optimum.
+    """
+
+    def check_promise(x0: float, contexts: list[float], actions: list[float], ratio: float, alpha: float = 3.0) -> None:
+        cost, optimum, before, curvature, center = 0.0, 0.0, x0, math.inf, x0
+        for context, action in zip(contexts, actions, strict=True):
+            cost += (action - context) ** 2 / 2 + alpha * (action - before) ** 2 / 2
+            before = action
+            moved = 1 / (1 / alpha + 1 / curvature)
+            optimum += moved / (1 + moved) * (center - context) ** 2 / 2
+            center = (moved * center + context) / (1 + moved)
+            curvature = 1 + moved
+            assert cost <= ratio * optimum + 1e-9 * max(1.0, optimum)
+
+    return check_promise
 
 
 @contextlib.contextmanager

@@ -1,6 +1,12 @@
-"""Kill the service while clients go on: no answered step is lost, none is executed twice, and the results are the same."""
+"""Kill and freeze services while clients go on: no answered step is lost, none is made twice, and the results are the same.
 
+After a request without an answer, a client sends the step again with another context. So a step that was made, lost and made
+again has another context than its answer.
+"""
+
+import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import random
@@ -11,24 +17,28 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 import sqlalchemy as sa
 
 from ecl2o.service import Service, Store
-from ecl2o.service.client import Client
 from ecl2o.service.models import StepRecord, StepRequest
 
 _HERE = Path(__file__).parent
 _SINGLE = [f"single-{number}" for number in range(4)]  # one request per step, a client each
 _TOGETHER = [f"together-{number}" for number in range(6)]  # one client, one request for all of them
-_STREAMS = [*_SINGLE, *_TOGETHER]
+_ASIDE = ["aside-0", "aside-1"]  # a client each, which knows only the first or only the second service
+_STREAMS = [*_SINGLE, *_TOGETHER, *_ASIDE]
+_TIMEOUT = 0.5  # seconds until a client gives up a request
+_FREEZE = 0.8  # seconds
 
 
-def context(stream: str, step: int) -> list[float]:
-    """Return the context of a stream at a step."""
-    return [4 * math.sin(step / 3 + len(stream)) + 3 * math.sin(1000.7 * step + _STREAMS.index(stream))]
+def context(stream: str, step: int, attempt: int) -> list[float]:
+    """Return the context of a stream at a step; each attempt to send it has another one."""
+    place = 1000.7 * step + _STREAMS.index(stream) + 0.1 * attempt
+    return [4 * math.sin(step / 3 + len(stream)) + 3 * math.sin(place)]
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +82,13 @@ class Crowd:
     """Clients that step their streams until the block ends, and record every answer."""
 
     def __init__(self, urls: list[str]):
-        self.answers: dict[str, list[StepRecord]] = {stream: [] for stream in _STREAMS}
+        aside = _ASIDE if len(urls) > 1 else []
+        self.answers: dict[str, list[StepRecord]] = {stream: [] for stream in (*_SINGLE, *_TOGETHER, *aside)}
         self.errors: list[BaseException] = []
-        self._urls, self._stop = urls, threading.Event()
-        work = [(self._one, [stream]) for stream in _SINGLE] + [(self._all, _TOGETHER)]
+        self.resent = 0  # steps with another context
+        self._stop = threading.Event()
+        work = [([stream], urls) for stream in _SINGLE] + [(_TOGETHER, urls)]
+        work += [([stream], [url]) for stream, url in zip(aside, urls, strict=False)]
         self._threads = [threading.Thread(target=self._run, args=task) for task in work]
 
     def __enter__(self):
@@ -89,26 +102,24 @@ class Crowd:
             thread.join(120)
         assert not any(thread.is_alive() for thread in self._threads)
 
-    def wait_for_answers(self, seconds: float = 100.0) -> None:
-        """Wait until every client has another answer."""
-        before, until = {stream: len(answers) for stream, answers in self.answers.items()}, time.monotonic() + seconds
-        while any(len(self.answers[stream]) <= length for stream, length in before.items()):
-            assert not self.errors
+    def wait_for_answers(self, streams: list[str] | None = None, number: int = 1, seconds: float = 100.0) -> None:
+        """Wait for this number of answers to each of some streams, or to each stream."""
+        wanted = {stream: len(self.answers[stream]) + number for stream in streams or self.answers}
+        until = time.monotonic() + seconds
+        while any(len(self.answers[stream]) < length for stream, length in wanted.items()):
+            assert not self.errors, self.errors
             assert time.monotonic() < until
             time.sleep(0.005)
 
-    def _run(self, step_streams, streams):
-        clients = [Client(url, patience=100.0, timeout=20.0) for url in self._urls]
+    def _run(self, streams: list[str], urls: list[str]) -> None:
+        clients = [httpx2.Client(base_url=url, timeout=_TIMEOUT) for url in urls]
         try:
-            for client in clients:
-                for stream in streams:
-                    client.put_stream(stream, "small", [0.0])
-            step = 1
-            while not self._stop.is_set():
-                client = clients[step % len(clients)]
-                client._next |= dict.fromkeys(streams, step)  # clients count their own steps, and here they take turns
-                step_streams(client, streams, step)
-                step += 1
+            for stream in streams:
+                self._request(clients, "PUT", f"/streams/{stream}", json={"policy": "small", "x0": [0.0]})
+            for step in itertools.count(1):
+                if self._stop.is_set():
+                    break
+                self._make_steps(clients, streams, step)
                 time.sleep(0.002)
         except BaseException as error:
             self.errors.append(error)
@@ -116,79 +127,133 @@ class Crowd:
             for client in clients:
                 client.close()
 
-    def _one(self, client, streams, step):
-        self.answers[streams[0]].append(client.step(streams[0], context(streams[0], step)))
+    def _make_steps(self, clients: list[httpx2.Client], streams: list[str], step: int) -> None:
+        """Send a step of each stream until all are answered, to each service in turn."""
+        sent: dict[str, list[list[float]]] = {stream: [] for stream in streams}
+        waiting = list(streams)
+        for attempt in itertools.count():
+            for stream in waiting:
+                sent[stream].append(context(stream, step, attempt))
+            bodies = {stream: {"step": step, "context": sent[stream][-1]} for stream in waiting}
+            for stream, (status, body) in self._send(clients[(step + attempt) % len(clients)], bodies).items():
+                if status == 409:  # an earlier attempt was stored
+                    assert body["context_answered"] in sent[stream][:-1]
+                    path = f"/streams/{stream}/steps?after={step - 1}&limit=1"
+                    (stored,) = self._request(clients, "GET", path)
+                    assert stored["context"] == body["context_answered"]
+                    body = stored
+                elif status != 200:
+                    assert status == 503, body
+                    continue
+                self.answers[stream].append(StepRecord(**body))
+                waiting.remove(stream)
+            if not waiting:
+                break
+            self.resent += len(waiting)
+            time.sleep(0.01)
 
-    def _all(self, client, streams, step):
-        for stream, answer in client.steps({stream: context(stream, step) for stream in streams}).items():
-            self.answers[stream].append(answer)
+    def _send(self, client: httpx2.Client, bodies: dict[str, dict]) -> dict[str, tuple[int, dict]]:
+        """Return the status and the answer of each stream that got one."""
+        try:
+            if len(bodies) == 1:
+                ((stream, body),) = bodies.items()
+                answer = client.post(f"/streams/{stream}/steps", json=body)
+                return {stream: (answer.status_code, answer.json())}
+            answer = client.post("/steps", json=bodies)
+        except httpx2.TransportError:
+            return {}
+        found = answer.json()
+        if answer.status_code != 200:
+            return dict.fromkeys(bodies, (answer.status_code, found))
+        refused = {stream: (error["status"], error) for stream, error in found["refused"].items()}
+        return {stream: (200, step) for stream, step in found["answered"].items()} | refused
+
+    def _request(self, clients: list[httpx2.Client], method: str, path: str, **body) -> Any:
+        """Send a request until it succeeds; return the answer."""
+        turns = itertools.cycle(clients)
+        while True:
+            with contextlib.suppress(httpx2.TransportError):
+                answer = next(turns).request(method, path, **body)
+                if answer.is_success:
+                    return answer.json()
+                assert answer.status_code == 503, answer.text
+            time.sleep(0.01)
 
 
 def without_time(step: StepRecord) -> StepRecord:
     return dataclasses.replace(step, at=0.0)
 
 
-def run_uninterrupted(policy: Path, folder: Path, lengths: dict[str, int]) -> dict[str, list[StepRecord]]:
-    """Return the steps of a service that is not killed."""
+def run_uninterrupted(policy: Path, folder: Path, stored: dict[str, list[StepRecord]]) -> dict[str, list[StepRecord]]:
+    """Return the steps of a service that is not killed, for the same contexts."""
     service = Service(Store(f"sqlite:///{folder / 'reference.db'}"))
     service.put_policy("small", policy.read_bytes())
-    steps: dict[str, list[StepRecord]] = {}
-    for stream in lengths:
+    steps: dict[str, list[StepRecord]] = {stream: [] for stream in stored}
+    for stream in stored:
         service.create_stream(stream, "small", [0.0])
-        steps[stream] = []
-    for step in range(1, max(lengths.values()) + 1):
-        requests = [StepRequest(stream, context(stream, step)) for stream, length in lengths.items() if step <= length]
+    for row in itertools.zip_longest(*stored.values()):
+        requests = [StepRequest(stream, step.context) for stream, step in zip(stored, row, strict=True) if step]
         for result in service.submit_steps(requests).result():
             steps[result.stream].append(without_time(result.record))
     service.close()
     return steps
 
 
-def check_nothing_lost(crowd: Crowd, store: str, policy: Path, folder: Path) -> int:
-    assert not crowd.errors
+def check_nothing_lost(crowd: Crowd, store: str, policy: Path, folder: Path, check_promise) -> None:
+    assert not crowd.errors, crowd.errors
+    assert crowd.resent > 10
     service = Service(Store(store))
-    lengths = {}
-    for stream, answers in crowd.answers.items():
-        stored = service.list_steps(stream, 0, 1_000_000)
-        assert [step.step for step in stored] == list(range(1, len(stored) + 1))
-        assert stored[: len(answers)] == answers  # every answered step is there, with its time
-        assert len(stored) - len(answers) in (0, 1)  # the last step may have been executed without an answer
-        lengths[stream] = len(stored)
-    expected = run_uninterrupted(policy, folder, lengths)
-    guarded = 0
-    for stream, length in lengths.items():
-        stored = [without_time(step) for step in service.list_steps(stream, 0, 1_000_000)]
-        assert stored == expected[stream], stream  # to the last bit: JSON writes doubles exactly
-        for step in stored:
-            assert step.cost <= 1.6 * step.optimum * (1 + 1e-9)
-            assert step.promise_left >= -1e-9
-            guarded += step.guard_active
-        assert length > 10
-    assert guarded > 10  # the guard was needed
+    stored = {stream: service.list_steps(stream, 0, 1_000_000) for stream in crowd.answers}
     service.close()
-    return sum(lengths.values())
+    expected = run_uninterrupted(policy, folder, stored)
+    for stream, steps in stored.items():
+        assert [step.step for step in steps] == list(range(1, len(steps) + 1))
+        assert steps == crowd.answers[stream]  # every answered step is there, with its time, and no other
+        assert [without_time(step) for step in steps] == expected[stream]  # JSON writes doubles exactly
+        check_promise(0.0, [step.context[0] for step in steps], [step.action[0] for step in steps], 1.6)
+        assert len(steps) > 10
+    assert sum(step.guard_active for steps in stored.values() for step in steps) > 10  # the guard was needed
 
 
-def test_fifty_kills_on_sqlite(tmp_path, policy_file, start_service, port):
+def test_seventy_kills_and_eight_freezes_on_sqlite(tmp_path, policy_file, start_service, port, check_promise):
     moments = random.Random(18)
     store, url = f"sqlite:///{tmp_path / 'streams.db'}", f"http://127.0.0.1:{port}"
     pid = start_service(store, port)
     wait_until_ready(url)
     with Crowd([url]) as crowd:
-        for number in range(50):
+        for number in range(70):
             if number % 5:  # every fifth one is killed while it starts
                 crowd.wait_for_answers()
-            time.sleep(moments.uniform(0.0, 0.15))
+            time.sleep(moments.uniform(0.0, 0.1))
+            if number % 9 == 1:
+                with freeze(pid):
+                    pass
+                crowd.wait_for_answers()
             os.kill(pid, signal.SIGKILL)
             pid = start_service(store, port)
+        crowd.wait_for_answers()
     os.kill(pid, signal.SIGKILL)
-    check_nothing_lost(crowd, store, policy_file, tmp_path)
+    check_nothing_lost(crowd, store, policy_file, tmp_path, check_promise)
     with sqlite3.connect(tmp_path / "streams.db") as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@contextlib.contextmanager
+def freeze(pid: int):
+    """Stop a process, and let it go on after the block, at the earliest after some time."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + _FREEZE
+    try:
+        yield
+        time.sleep(max(0.0, end - time.monotonic()))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 @pytest.mark.integration
-def test_ten_kills_of_two_services_on_postgresql(tmp_path, policy_file, postgresql, start_service, port, other_port):
+def test_thirty_kills_and_twelve_freezes_of_two_services_on_postgresql(
+    tmp_path, policy_file, postgresql, start_service, port, other_port, check_promise
+):
     moments = random.Random(10)
     ports = (port, other_port)
     urls = [f"http://127.0.0.1:{one}" for one in ports]
@@ -196,14 +261,32 @@ def test_ten_kills_of_two_services_on_postgresql(tmp_path, policy_file, postgres
     for url in urls:
         wait_until_ready(url)
     with Crowd(urls) as crowd:
-        for turn in range(10):
+        for number in range(30):
+            turn = number % 2
             crowd.wait_for_answers()
-            time.sleep(moments.uniform(0.0, 0.3))
-            os.kill(pids[turn % 2], signal.SIGKILL)
-            pids[turn % 2] = start_service(postgresql, ports[turn % 2])
+            time.sleep(moments.uniform(0.0, 0.2))
+            if number % 7 in (2, 5):
+                with freeze(pids[turn]):  # the other service goes on
+                    crowd.wait_for_answers([_ASIDE[1 - turn]], 2)
+                crowd.wait_for_answers()
+            os.kill(pids[turn], signal.SIGKILL)
+            pids[turn] = start_service(postgresql, ports[turn])
+        for _ in range(4):
+            with freeze(find_backend(postgresql)):
+                pass
+            crowd.wait_for_answers()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    check_nothing_lost(crowd, postgresql, policy_file, tmp_path)
+    check_nothing_lost(crowd, postgresql, policy_file, tmp_path, check_promise)
+
+
+def find_backend(url: str) -> int:
+    """Return the process of PostgreSQL that works for a service's writer: the last one that wrote."""
+    with sa.create_engine(url).connect() as connection:
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()"
+        return connection.scalar(
+            sa.text(f"{query} AND backend_type = 'client backend' ORDER BY xact_start DESC NULLS LAST")
+        )
 
 
 @pytest.mark.integration
