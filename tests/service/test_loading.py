@@ -73,6 +73,16 @@ def test_kept_programs_give_the_same_bits_without_a_trace(folder, monkeypatch, w
     assert play(BatchedStepper(policy, 1, 1, 0)) == compiled
 
 
+def test_programs_are_found_while_another_thread_compiles(folder):
+    policy = ec.Policy(ec.HittingMinimizer(), PROBLEM)
+    with executable_cache._without_jax_cache():
+        with executable_cache._without_jax_cache():
+            BatchedStepper(policy, 1, 1, 0)
+        assert not jax.config.jax_enable_compilation_cache
+    assert jax.config.jax_enable_compilation_cache
+    assert len([path for path in folder.iterdir() if path.name.startswith("ecl2o-run")]) == 3
+
+
 def test_policies_of_one_structure_share_a_program(folder):
     for ratio in (1.6, 2.5):
         BatchedStepper(ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=ratio), PROBLEM), 1, 1, 0)
@@ -146,30 +156,37 @@ def slow(monkeypatch):
     release.set()
 
 
-def test_a_slow_compilation_blocks_nobody_else(slow, tmp_path, policy_bytes, running_app, monkeypatch):
+def test_a_slow_compilation_blocks_nobody_else(slow, tmp_path, policy_bytes, running_app):
     app = make_app(Store(f"sqlite:///{tmp_path / 'streams.db'}"), Access(), {"small": policy_bytes})
-    with running_app(app) as url, httpx2.Client(base_url=url, timeout=30) as client:
+    with running_app(app) as url, httpx2.Client(base_url=url, timeout=120) as client:
         client.put("/streams/a", json={"policy": "small", "x0": [0.0]}).raise_for_status()
-        monkeypatch.setattr(policy_registry, "_WAIT_SECONDS", 0.5)
-        made = {"policy": "small", "x0": [0.0], "history": [[1.0]]}
-        waiting = [
-            threading.Thread(target=client.put, args=(f"/streams/slow-{n}",), kwargs={"json": made}) for n in range(20)
-        ]
+        made, answers = {"policy": "small", "x0": [0.0], "history": [[1.0]]}, []
+
+        def create(number: int) -> None:
+            answers.append(client.put(f"/streams/slow-{number}", json=made))
+
+        waiting = [threading.Thread(target=create, args=(number,)) for number in range(20)]
         for thread in waiting:
             thread.start()
+        wait_for(lambda: len(answers) == 16)  # four wait, and leave threads to other requests
+        for answer in answers:
+            assert (answer.status_code, "'small' is being compiled" in answer.text) == (503, True)
         for number in range(1, 4):
             answer = client.post("/streams/a/steps", json={"step": number, "context": [1.0]})
             assert answer.raise_for_status().json()["step"] == number
         assert client.get("/readyz").status_code == 200
-        refused = client.put("/streams/slow", json=made)
-        assert (refused.status_code, "'small' is being compiled" in refused.text) == (503, True)
-        for thread in waiting:
-            thread.join(30)
         slow.set()
-        monkeypatch.setattr(policy_registry, "_WAIT_SECONDS", 60.0)
-        with Client(url) as patient:
-            assert patient.put_stream("slow", "small", [0.0], [[1.0]]).steps == 0
-            assert patient.step("slow", [1.0]).step == 1
+        for thread in waiting:
+            thread.join(60)
+        assert sorted(answer.status_code for answer in answers) == [201] * 4 + [503] * 16
+        assert client.put("/streams/slow", json=made).status_code == 201
+        assert client.post("/streams/slow/steps", json={"context": [1.0]}).status_code == 200
+
+
+def test_a_request_waits_for_a_compilation_only_for_some_time(slow, service, monkeypatch):
+    monkeypatch.setattr(policy_registry, "_WAIT_SECONDS", 0.05)
+    with pytest.raises(LoadingError, match="'small' is being compiled"):
+        service.create_stream("slow", "small", [0.0], [[1.0]])
 
 
 def test_loading_is_reported_and_loaded_streams_are_served(slow, tmp_path, policy_bytes, running_app, caplog):
