@@ -11,12 +11,13 @@ import time
 from concurrent.futures import wait
 
 import httpx2
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
 from ecl2o.exceptions import InDoubtError, InvalidRequestError, LoadingError, NotFoundError, UnavailableError
-from ecl2o.service import Client, Service, Store
+from ecl2o.service import Client, Service, Store, store
 from ecl2o.service.http import Access, make_app
 from ecl2o.service.models import StepRecord, StepRequest
 
@@ -437,6 +438,18 @@ def test_a_silent_network(word, proxy, postgresql, policy_bytes):
     assert (result.record is None) == (word == b"COMMIT")
     assert [result.record.step for result in announced] == [1]
     service.close()
+
+
+@pytest.mark.integration
+def test_a_silent_connection_is_closed_at_once(proxy, postgresql):
+    """A rollback would wait for the server again."""
+    url = sa.make_url(postgresql)
+    connection = store._Connection.connect(host=url.host, port=proxy.port, user=url.username, dbname=url.database)
+    connection.execute("SELECT 1")
+    proxy.swallow_after = b""
+    with pytest.raises(psycopg.OperationalError, match="silent"):
+        connection.execute("SELECT 1")
+    assert connection.closed
 
 
 @pytest.mark.integration
