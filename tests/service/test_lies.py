@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from ecl2o.exceptions import InDoubtError, InvalidRequestError, LoadingError, NotFoundError, UnavailableError
-from ecl2o.service import Client, Service, Store, store
+from ecl2o.service import Client, Service, Store, queries, store
 from ecl2o.service.http import Access, make_app
 from ecl2o.service.models import StepRecord, StepRequest
 
@@ -479,6 +479,11 @@ def test_a_stream_locked_by_a_frozen_peer_does_not_stop_the_others(postgresql, o
         assert service.list_failures() == []
         with pytest.raises(NotFoundError):
             run_step(service, "missing", 1, 1.0)
+        monkeypatch.undo()
+        deleted = service._commits.submit_write(lambda connection: queries.remove_stream(connection, "locked"))
+        for number in range(7, 27):
+            assert run_step(service, "free", number, 1.0).step == number
+        assert not deleted.done()
         peer.rollback()
-        service.delete_stream("locked")
+        assert deleted.result(10) is True
     engine.dispose()
