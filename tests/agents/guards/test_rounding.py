@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.problem.arrays import add_exactly
-from ecl2o.solvers.positive_definite import accurate_half_form
 
 EXACT = decimal.Context(prec=120, Emin=-(10**6), Emax=10**6)
 TOLERANCE = {np.float64: 2e-9, np.float32: 2e-4}  # of cost or reference: twice that of their sum, which the guard uses
@@ -196,6 +194,9 @@ def test_a_run_in_which_nothing_happens_ends_no_promise():
 @pytest.mark.optimised
 def test_sums_and_forms_keep_more_digits_than_their_precision():
     """Also as users compile it: nothing is reordered."""
+    from ecl2o.problem.arrays import add_exactly
+    from ecl2o.solvers.positive_definite import accurate_half_form
+
     rng = np.random.default_rng(0)
     for dtype in (np.float64, np.float32):
         a, b = rng.normal(size=100).astype(dtype), (1e-9 * rng.normal(size=100)).astype(dtype)
