@@ -188,7 +188,9 @@ class AbstractRunner(abc.ABC):
         pairs = [(totals, self._totals), *zip(carried, self._carried, strict=False)]
         same = all(new.shape == old.shape and new.dtype == old.dtype for new, old in pairs)
         if not same or len(carried) != len(self._carried) or type(steps) is not int or steps < 0:
-            raise ValueError("this state is of a runner with other sizes or another precision.")
+            raise ValueError(
+                "this state is of a runner with other sizes, another precision or another version of ecl2o."
+            )
         self._steps, self._totals = steps, totals.copy()
         self._carried = tuple(jax.device_put(vector.copy()) for vector in carried)
         self._front = self._read_front()
