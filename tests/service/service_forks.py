@@ -26,9 +26,11 @@ def run_service(store: str, port: int, policy: Path) -> None:
 
 def prepare(policy: Path) -> None:
     """Import everything and compile the step; it runs in its caller's thread, so it may be forked."""
-    from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
+    import jax
 
-    use_synchronous_dispatch()
+    from ecl2o.cli.jax_setup import use_double_precision
+
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
     use_double_precision()
     import numpy as np
 

@@ -10,13 +10,12 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ecl2o import json_text
 from ecl2o.cli import options, output
-from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
+from ecl2o.cli.jax_setup import set_up_steps
+from ecl2o.cli.options import option
 
 if TYPE_CHECKING:
     from ecl2o.act import ActSession, Answer
@@ -28,25 +27,17 @@ Lines = Iterator[tuple[int, str]]  # with their numbers
 
 def act(
     policy: options.PolicyFile,
-    state: Annotated[
-        Path | None,
-        typer.Option(help="The state file, saved before each answer; the run continues from it if it exists."),
-    ] = None,
-    x0: Annotated[
-        str | None,
-        typer.Option(
-            help="The action before the first one, numbers with commas. (default: cheapest for the last context)"
-        ),
-    ] = None,
-    history: Annotated[
-        Path | None,
-        typer.Option(help="A series file that ends just before the first context. (default: end of the training file)"),
-    ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Report and skip lines without an answer.")] = False,
-    from_beginning: Annotated[
-        bool,
-        typer.Option("--from-beginning", help="The input starts with the run's first context: skip answered lines."),
-    ] = False,
+    state: Path | None = option("The state file, saved before each answer; the run continues from it if it exists."),
+    x0: str | None = option(
+        "The action before the first one, numbers with commas. (default: cheapest for the last context)"
+    ),
+    history: Path | None = option(
+        "A series file that ends just before the first context. (default: end of the training file)"
+    ),
+    skip_bad: bool = option("Report and skip lines without an answer.", "--skip-bad", default=False),
+    from_beginning: bool = option(
+        "The input starts with the run's first context: skip answered lines.", "--from-beginning", default=False
+    ),
     bounds: str | None = options.BOUNDS,
     column: list[str] | None = options.COLUMN,
     time_column: str | None = options.TIME_COLUMN,
@@ -77,15 +68,12 @@ def act(
     use_default_sigterm()
     gc.disable()  # collecting while loading, and at exit, takes half the time of a single answer
     atexit.register(gc.freeze)
-    use_synchronous_dispatch()
-    use_double_precision()
+    set_up_steps()
     from ecl2o.act import lock_state
     from ecl2o.exceptions import MemoryLimitError, NotApplicableError
     from ecl2o.policy import load
-    from ecl2o.policy.executable_cache import use_cache_folder
     from ecl2o.policy.policy import with_action_limits
 
-    use_cache_folder()
     with contextlib.nullcontext() if state is None else lock_state(state):
         loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
         try:
@@ -155,14 +143,11 @@ def _start_session(
 ) -> "ActSession":
     from ecl2o.act import ActSession
 
-    try:
-        x0 = None if x0_text is None else [float(cell) for cell in x0_text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"numbers with commas are expected, got {x0_text!r}.", param_hint="--x0") from None
+    x0 = None if x0_text is None else options.parse_numbers(x0_text, "--x0")
     if state is not None and state.exists():
         return ActSession(policy, state, notify=_print_notice)
     if x0 is not None and policy.dim is not None and len(x0) != policy.dim:
-        raise typer.BadParameter(f"the policy's actions have {policy.dim} numbers, got {len(x0)}.", param_hint="--x0")
+        raise options.usage_error("--x0", f"the policy's actions have {policy.dim} numbers, got {len(x0)}.")
     past, until = (None, None) if reader is None else reader.for_policy(policy).read_history()
     return ActSession(policy, state, x0, past, until, _print_notice)
 

@@ -68,14 +68,8 @@ def alpha(
 
 
 def _print(found: "AlphaStudy", yours: float | None, name: str) -> None:
-    figures = [
-        [
-            figure
-            for followed in (row.hindsight, row.expert)
-            for figure in (followed.miss, followed.move, followed.largest_move)
-        ]
-        for row in found.rows
-    ]
+    measures = ("miss", "move", "largest_move")
+    figures = [[getattr(each, name) for each in (row.hindsight, row.expert) for name in measures] for row in found.rows]
     numbers = tables.NumberFormat.of(figure for row in figures for figure in row)
     unit = f"{numbers.unit} of the units" if numbers.unit else "the units"
     what = ("mean miss", "mean change", "largest change")

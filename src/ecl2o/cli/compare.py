@@ -1,7 +1,7 @@
 """`ecl2o compare`: agents and policies on the same days."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ecl2o.evaluation import TestDays
 
 _DEFAULT = "greedy,r-obd,obd,ogd,lai,rhc,chc,competitive-rhc"
-_FORECASTERS = ("rolling-profile", "seasonal-naive", "persistence", "exact")
 
 
 def compare(
@@ -32,8 +31,8 @@ def compare(
         "(default: 10, or the study's own)",
         metavar=options.NUMBERS_BY_COLUMN,
     ),
-    forecaster: str = option(
-        f"Forecaster of the planners: {', '.join(_FORECASTERS)} (knows the future).", default=_FORECASTERS[0]
+    forecaster: Literal["rolling-profile", "seasonal-naive", "persistence", "exact"] = option(
+        "Forecaster of the planners; exact knows the future.", default="rolling-profile"
     ),
     days: int | None = options.DAYS,
     column: list[str] | None = options.COLUMN,
@@ -64,8 +63,6 @@ def compare(
     limits = options.parse_interval(bounds, "--bounds")
     movement = None if alpha is None else options.parse_alpha(alpha)
     ends = options.parse_weights(weights, weight_column)
-    if forecaster not in _FORECASTERS:
-        raise usage_error("--forecaster", f"must be one of {', '.join(_FORECASTERS)}.")
     use_double_precision()
     from ecl2o.evaluation.comparison import compare as compare_days
     from ecl2o.fitting.named_agents import make_contenders

@@ -14,8 +14,17 @@ def use_double_precision() -> None:
         check_cache_folder()
 
 
-def use_synchronous_dispatch() -> None:
-    """Run programs in the calling thread: for single small steps a worker thread costs more than the step."""
+def use_cached_programs() -> None:
+    """Compute in 64 bits, and store compiled programs in the user's cache folder."""
+    use_double_precision()
+    from ecl2o.policy.executable_cache import use_cache_folder
+
+    use_cache_folder()
+
+
+def set_up_steps() -> None:
+    """Use cached programs, in the calling thread: for single small steps a worker thread costs more than the step."""
     import jax
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    use_cached_programs()

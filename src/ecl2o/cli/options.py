@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ecl2o.cli import tables
-from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.json_text import parse_interval as parse_low_high
 
 if TYPE_CHECKING:
@@ -116,10 +116,7 @@ def set_up_jobs(workers: int | None) -> None:
 
         forkserver.set_forkserver_preload(["distributed", "ecl2o.fleet"])
         forkserver.ensure_running()
-    use_double_precision()
-    from ecl2o.policy.executable_cache import use_cache_folder
-
-    use_cache_folder()
+    use_cached_programs()
 
 
 @contextlib.contextmanager

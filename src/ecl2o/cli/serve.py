@@ -9,7 +9,7 @@ import typer
 
 from ecl2o.cli import options
 from ecl2o.cli.interrupts import use_default_sigterm
-from ecl2o.cli.jax_setup import use_double_precision, use_synchronous_dispatch
+from ecl2o.cli.jax_setup import set_up_steps
 from ecl2o.cli.options import option
 
 _PORT = "Port to listen on; 0 finds a free one."
@@ -44,7 +44,7 @@ def serve(
     bound = bind(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}"
     with answer_health_checks(bound) as stop_answering:
-        _set_up_jax()
+        set_up_steps()
         logging.basicConfig(format="ecl2o: %(message)s")
         logging.getLogger("ecl2o.serve").setLevel(logging.INFO)
         import sqlalchemy as sa
@@ -71,7 +71,7 @@ def demo(
     All files are in a temporary folder, which is removed at the end.
     """
     _require_packages()
-    _set_up_jax()
+    set_up_steps()
     from ecl2o.service.demo import run_demo
 
     def on_ready(url: str) -> None:
@@ -86,11 +86,3 @@ def demo(
 def _require_packages() -> None:
     packages = ("fastapi", "jinja2", "prometheus_client", "sqlalchemy", "uvicorn")
     options.require_extra("serve", "the service", *packages)
-
-
-def _set_up_jax() -> None:
-    from ecl2o.policy.executable_cache import use_cache_folder
-
-    use_synchronous_dispatch()
-    use_double_precision()
-    use_cache_folder()

@@ -235,10 +235,8 @@ def remove_missing_codes(table: Table, name: str, values: np.ndarray) -> list[Fa
         rows, nearest = np.flatnonzero(rounded == np.float32(code)), np.clip(code, least, greatest)
         reach = max(high - low, abs(nearest - median))
         if len(rows) > 1 and 0 < reach < abs(code - nearest):
-            problem = (
-                f"{code:.10g} is a usual code for a missing value; it occurs {len(rows)} times, while the other values "
-            )
-            problem += f"are from {least:g} to {greatest:g}"
+            problem = f"{code:.10g} is a usual code for a missing value; it occurs {len(rows)} times, while the other "
+            problem += f"values are from {least:g} to {greatest:g}"
             faults += [table.fault(row, name, problem)._replace(code=code) for row in rows]
             values[rows] = np.nan
     return faults

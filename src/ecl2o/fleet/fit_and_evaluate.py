@@ -236,9 +236,7 @@ def figures(scored: ComparisonRow) -> dict[str, Any]:
     """Return the figures of a policy that a site's row has; ratios are infinite where the optimum is zero."""
     ratios = {name: math.inf if ratio is None else ratio for name, ratio in scored.ratios.items()}
     return {
-        "average_cost": ratios["average_cost"],
-        "competitive_ratio": ratios["competitive_ratio"],
-        "p99": ratios["p99"],
+        **{name: ratios[name] for name in ("average_cost", "competitive_ratio", "p99")},
         "live_ratio": scored.live_ratio,
         "promise_kept": scored.promise_kept,
         "unconverged": scored.unconverged.steps + scored.unconverged.oracle,

@@ -82,12 +82,8 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         instance = (options or {}).get("instance")
         instance = self._draw(self.np_random) if instance is None else instance
         if (shapes := _shapes_of(instance)) != self._shapes:
-            raise ValueError(
-                "every instance must have the shapes of the first, x0 {}, contexts {} and history {}".format(
-                    *self._shapes
-                )
-                + ", got {}, {} and {}.".format(*shapes)
-            )
+            first, other = ("x0 {}, contexts {} and history {}".format(*each) for each in (self._shapes, shapes))
+            raise ValueError(f"every instance must have the shapes of the first, {first}, got {other}.")
         self._instance = instance
         self._contexts = np.asarray(instance.contexts, self.dtype)
         self._previous = np.asarray(instance.x0, self.dtype)

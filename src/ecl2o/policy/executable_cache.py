@@ -101,17 +101,15 @@ def _find_folder() -> Path | None:
         for place in (*reversed(folder.parents), folder):
             place.mkdir(mode=0o700, exist_ok=True)
         folder = folder.resolve(strict=True)
-        about = {place: place.stat() for place in (folder, *folder.parents)}
+        for place in (folder, *folder.parents):
+            if fault := _find_fault(place.stat(), is_parent=place != folder):
+                reason = f"compiled programs are not cached, because others could replace them: {place} {fault}."
+                advice = "Set JAX_COMPILATION_CACHE_DIR to a folder that only you can write to."
+                warnings.warn(f"{reason} {advice}", stacklevel=2)
+                return None
     except OSError:  # a service without a home compiles every time
         return None
-    faults = (f"{place} {fault}" for place, each in about.items() if (fault := _find_fault(each, place != folder)))
-    fault = next(faults, None)
-    if fault is not None:
-        advice = "Set JAX_COMPILATION_CACHE_DIR to a folder that only you can write to."
-        warnings.warn(
-            f"compiled programs are not cached, because others could replace them: {fault}. {advice}", stacklevel=2
-        )
-    return folder if fault is None else None
+    return folder
 
 
 def _find_fault(about: os.stat_result, is_parent: bool = False) -> str | None:
@@ -272,10 +270,8 @@ def _find_path(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: 
     folder = _find_folder() if is_enabled else None
     if folder is None:
         return None
-    encoder, agent = Encoder(), stepper.agent
-    kind = (
-        f"{type(agent).__module__}.{type(agent).__qualname__}"  # the service's own is not among those of policy files
-    )
+    encoder, agent, owner = Encoder(), stepper.agent, type(stepper.agent)
+    kind = f"{owner.__module__}.{owner.__qualname__}"  # the service's own is not among those of policy files
     fields = [getattr(agent, field.name) for field in dataclasses.fields(agent)]
     try:
         parts = [encoder.encode(part, "it") for part in (fields, stepper.problem, stepper.forecaster)]

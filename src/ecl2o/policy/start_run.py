@@ -172,14 +172,14 @@ def check_memory(policy: Policy, name: str, limit: int = MOST_BYTES) -> ProgramS
         stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen), dtype)
         x0, context = (jax.ShapeDtypeStruct((size,), dtype) for size in (dim, context_dim))
         history = jax.ShapeDtypeStruct((0 if policy.history is None else len(policy.history), context_dim), dtype)
-        begin = jax.make_jaxpr(
-            lambda x0, history: stepper.init(Start(x0, history, 1)), return_shape=True
-        )  # any horizon
-        begin_program, state = begin(x0, history)
+        to_begin = jax.make_jaxpr(
+            lambda *known: stepper.init(Start(*known, horizon=1)), return_shape=True
+        )  # or any other
+        begin, state = to_begin(x0, history)
         check_stream_bytes(count_bytes(jax.tree.leaves(state)), limit)
         step = jax.make_jaxpr(stepper.step)(state, context).jaxpr
         check_stream_bytes(largest_allocation(step), limit)
-        return ProgramSize(largest_allocation(step), count_equations(begin_program.jaxpr) + count_equations(step))
+        return ProgramSize(largest_allocation(step), count_equations(begin.jaxpr) + count_equations(step))
     except MemoryLimitError as error:
         raise PolicyFileError(f"{name} cannot be used: {error}") from None
     except (ValueError, TypeError):
