@@ -212,7 +212,6 @@ class ServiceMachine(RuleBasedStateMachine):
         self.database.clear()
         self.model: dict[str, ModelStream] = {}
         self.policies = {"small": "small"}  # the file of each name
-        self.steps_made = sum(map(self.count_steps, self.apps))
         self.backups_made = 0
         self.crashed: list[Service] = []
         self.pending: dict[str, tuple[Future, float]] = {}  # sent while a peer held a lock
@@ -220,6 +219,7 @@ class ServiceMachine(RuleBasedStateMachine):
         self.locked: str | None = None
         for app in self.apps:
             self.start(app.state.service)
+        self.steps_made = sum(map(self.count_steps, self.apps))
 
     def teardown(self):
         if self.peer is not None:
@@ -504,8 +504,14 @@ class ServiceMachine(RuleBasedStateMachine):
     @rule(service=services, stream=streams, context=numbers, applied=st.booleans(), other=numbers, http=over_http)
     def fail_to_commit(self, service, stream, context, applied, other, http):
         """The commit of a step fails, perhaps after it was applied; the client sends the step again, or another context."""
-        if stream not in self.model:
-            return
+        if stream in self.model:
+            self.fail_to_commit_a_step(service, stream, context, applied, other, http)
+            if self.database.path is not None:  # a service that recovers may write to the file, and the other one stops
+                self.restart(1 - service, False)
+
+    def fail_to_commit_a_step(
+        self, service: int, stream: str, context: float, applied: bool, other: float, http: bool
+    ) -> None:
         request = StepRequest(stream, [context], self.count(stream) + 1)
         with CommitFault(self.apps[service].state.service.store, applied):
             ((status, text, body),) = self.send(service, [request], http)
