@@ -298,3 +298,11 @@ def test_a_store_of_another_version_is_left_alone(tmp_path, policy_file):
     assert any("another version" in reason for reason in again.list_failures())
     again.close()
     assert file.read_bytes() == before
+
+
+def test_a_policy_that_a_restored_database_does_not_have_is_said_to_be_missing(service, policy_file):
+    service.put_policy("lost", policy_file.read_bytes())
+    with service.store.begin_write() as connection:
+        connection.execute(sa.text("DELETE FROM policies WHERE name = 'lost'"))
+    with pytest.raises(InvalidRequestError, match="lost"):
+        service.create_stream("b", "lost", [0.0])
