@@ -150,9 +150,11 @@ def fill(store: str, policy: Path, streams: int) -> None:
         first = queries.find_stream(connection, "s0")
         assert first is not None
         state = queries.load_states(connection, [first.key])[first.key]
+        fingerprint = queries.find_fingerprint(connection, "policy")
+        assert fingerprint is not None
         for number in range(1, streams):
             stream = dataclasses.replace(first.record, id=f"s{number}")
-            queries.add_stream(connection, stream, first.request_hash, state)
+            queries.add_stream(connection, stream, fingerprint, first.request_hash, state)
     service.close()
 
 

@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
+import ecl2o as ec
 from ecl2o.exceptions import InDoubtError, InvalidRequestError, LoadingError, NotFoundError, UnavailableError
 from ecl2o.service import Client, Service, Store, queries, store
 from ecl2o.service.http import Access, make_app
@@ -91,6 +92,31 @@ def test_a_state_of_a_lost_history_is_not_used(store_url, admin, open_service):
     records = [run_step(first, stream, 11, 4.0) for stream in ("lost", "true")]
     assert without_time(records[:1]) == without_time(records[1:])
     assert without_time(first.list_steps("lost")) == without_time(first.list_steps("true"))
+
+
+def test_a_policy_of_a_lost_history_is_not_used(store_url, admin, open_service, tmp_path):
+    """After a restore, another service has stored another policy under the name of a lost one."""
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
+    files = []
+    for number, agent in enumerate((ec.HittingMinimizer(), ec.Greedy())):
+        ec.save(tmp_path / str(number), ec.Policy(agent, problem))
+        files.append((tmp_path / str(number)).read_bytes())
+    first, second = open_service(store_url), open_service(store_url)
+    first.put_policy("moved", files[0])
+    first.create_stream("kept-policy", "moved", [0.0])
+    assert run_step(first, "kept-policy", 1, 4.0).action == [4.0]
+    first.delete_stream("kept-policy")
+    with admin.begin() as connection:  # restore a backup without the policy
+        connection.execute(sa.text("DELETE FROM policies WHERE name = 'moved'"))
+    with pytest.raises(InvalidRequestError):
+        first.create_stream("moved-policy", "moved", [0.0])
+    with pytest.raises(NotFoundError):
+        first.get_policy("moved")
+    second.put_policy("moved", files[1])
+    second.create_stream("moved-policy", "moved", [0.0])
+    assert run_step(first, "moved-policy", 1, 4.0).action == [1.0]
+    assert run_step(second, "moved-policy", 2, 4.0).step == 2
+    assert first.get_policy("moved").describe()["agent"] == "Greedy"
 
 
 def test_a_damaged_state_stops_only_its_own_stream(store_url, admin, open_service):

@@ -41,10 +41,11 @@ _log = logging.getLogger("ecl2o.serve")
 
 @dataclasses.dataclass(frozen=True)
 class LoadedPolicy:
-    """A policy under its name in the store."""
+    """A policy under its name in the store, and the SHA-256 of its file."""
 
     name: str
     policy: Policy
+    fingerprint: str
 
     @property
     def promise(self) -> Promise | None:
@@ -76,7 +77,7 @@ def read_policy(name: str, file: bytes) -> LoadedPolicy:
     for what, count, limit in (("agents inside each other", nesting, MAX_NESTING), ("parts", parts, MAX_PARTS)):
         if count > limit:
             raise InvalidRequestError(f"The policy has {count} {what}, and at most {limit} are allowed.")
-    return LoadedPolicy(name, loaded)
+    return LoadedPolicy(name, loaded, hashlib.sha256(file).hexdigest())
 
 
 def check_program(policy: LoadedPolicy) -> None:
@@ -125,7 +126,7 @@ class PolicyRegistry:
     def __init__(self, store: Store):
         self._store = store
         self._loaded: dict[str, LoadedPolicy] = {}
-        self._steppers: dict[_Key, BatchedStepper] = {}
+        self._steppers: dict[tuple[str, str, int], BatchedStepper] = {}  # by name, fingerprint and history length
         self._errors: dict[_Key, str] = {}  # by policy, and the history length if compilation failed
         self._pending: dict[_Key, Future[Any]] = {}
         self._lock = threading.Lock()  # of `_pending`
@@ -148,9 +149,11 @@ class PolicyRegistry:
             NotFoundError: there is no such policy.
             UnavailableError: its file cannot be loaded.
         """
-        if name in self._loaded:
-            return self._loaded[name]
         with self._store.begin_read() as connection:
+            fingerprint = queries.find_fingerprint(connection, name)
+            loaded = self._loaded.get(name)
+            if loaded is not None and loaded.fingerprint == fingerprint:
+                return loaded
             stored = queries.load_policy_file(connection, name)
         if stored is None:
             self._errors.pop((name, None), None)
@@ -165,13 +168,15 @@ class PolicyRegistry:
             raise UnavailableError(f"The policy {name!r} cannot be loaded. {error}") from None
         return self._loaded[name]
 
-    def get_stepper(self, name: str, history: int) -> BatchedStepper:
+    def get_stepper(self, name: str, fingerprint: str, history: int) -> BatchedStepper:
         """Return the compiled stepper of a policy for streams with a history of this length; never wait for it.
+
+        The fingerprint tells the stream's policy from one that had its name before the store was restored.
 
         Raises:
             LoadingError: it is not ready.
         """
-        found = self._steppers.get((name, history))
+        found = self._steppers.get((name, fingerprint, history))
         if found is not None:
             return found
         raise self._explain(name, self._submit((name, history), lambda: self._load_stepper(name, history)))
@@ -182,11 +187,10 @@ class PolicyRegistry:
         Raises:
             LoadingError: it is not ready in time, or too many requests wait for theirs.
         """
-        key = policy.name, history
-        found = self._steppers.get(key)
+        found = self._steppers.get((policy.name, policy.fingerprint, history))
         if found is not None:
             return found
-        future = self._submit(key, lambda: self._make_stepper(policy, dim, context_dim, history))
+        future = self._submit((policy.name, history), lambda: self._make_stepper(policy, dim, context_dim, history))
         if not self._may_wait.acquire(blocking=False):
             raise self._explain(policy.name, future)
         try:
@@ -285,6 +289,6 @@ class PolicyRegistry:
 
     def _make_stepper(self, policy: LoadedPolicy, dim: int, context_dim: int, history: int) -> BatchedStepper:
         stepper = BatchedStepper(policy.policy, dim, context_dim, history)
-        self._steppers[policy.name, history] = stepper
+        self._steppers[policy.name, policy.fingerprint, history] = stepper
         self._errors.pop((policy.name, history), None)
         return stepper

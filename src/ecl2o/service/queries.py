@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from ecl2o.exceptions import ConflictError, InvalidRequestError
+from ecl2o.exceptions import ConflictError, InvalidRequestError, UnavailableError
 from ecl2o.service.models import StepRecord, StepResult, StreamRecord, encode_json
 
 VERSION = 5  # of the tables and of the layout of a state's bytes
@@ -55,6 +55,7 @@ streams = sa.Table(
     sa.Column("key", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("id", sa.String(128), nullable=False, unique=True),
     sa.Column("policy", sa.String(128), sa.ForeignKey("policies.name"), nullable=False),
+    sa.Column("fingerprint", sa.String(64), nullable=False),  # of the policy
     sa.Column("x0", sa.Text, nullable=False),
     sa.Column("history", sa.Integer, nullable=False),
     sa.Column("request_hash", sa.String(64), nullable=False),  # recognises a repeated request for creation
@@ -88,6 +89,7 @@ class StreamPosition(NamedTuple):
     key: int
     id: str
     policy: str
+    fingerprint: str
     history: int
     steps: int
     updated: float
@@ -246,14 +248,20 @@ def list_streams(connection: sa.Connection, after: str, limit: int) -> list[Stre
     return [_read_stream(row).record for row in connection.execute(query)]
 
 
-def add_stream(connection: sa.Connection, stream: StreamRecord, request_hash: str, state: bytes) -> None:
-    """Insert a stream without steps.
+def add_stream(
+    connection: sa.Connection, stream: StreamRecord, fingerprint: str, request_hash: str, state: bytes
+) -> None:
+    """Insert a stream without steps, of the policy with this fingerprint.
 
     Raises:
         InvalidRequestError: the streams of its policy have other history lengths, as many as are allowed.
+        UnavailableError: its policy is no longer in the store, which was restored.
     """
+    if find_fingerprint(connection, stream.policy) != fingerprint:
+        raise UnavailableError(f"The policy {stream.policy!r} has just changed. Nothing was changed. Try again.")
     _check_history_length(connection, stream.policy, stream.history)
     row = {"id": stream.id, "policy": stream.policy, "x0": encode_json(stream.x0), "history": stream.history}
+    row["fingerprint"] = fingerprint
     start = {"steps": 0, "state": state, "state_hash": hash_state(state), "request_hash": request_hash}
     times = {"created": stream.created, "updated": stream.created}
     connection.execute(sa.insert(streams).values(**row, **start, **times))
@@ -291,6 +299,11 @@ def load_latest_time(connection: sa.Connection) -> float | None:
 def list_policy_names(connection: sa.Connection) -> list[str]:
     """Return the names of all policies, in order."""
     return list(connection.scalars(sa.select(policies.c.name).order_by(policies.c.name)))
+
+
+def find_fingerprint(connection: sa.Connection, name: str) -> str | None:
+    """Return the SHA-256 of a policy's file at its upload; None if there is no such policy."""
+    return connection.scalar(sa.select(policies.c.fingerprint).where(policies.c.name == name))
 
 
 def load_policy_file(connection: sa.Connection, name: str) -> tuple[str, bytes] | None:

@@ -186,9 +186,7 @@ class Service:
             existing = queries.find_stream(connection, stream_id)
             if existing is not None:
                 return _check_same_request(existing, request_hash), False
-            if queries.load_policy_file(connection, policy) is None:  # the database returned to an earlier state
-                raise InvalidRequestError(f"There is no policy {policy!r}. Upload it first.")
-            queries.add_stream(connection, created, request_hash, state)
+            queries.add_stream(connection, created, loaded.fingerprint, request_hash, state)
             return created, True
 
         return self._commits.submit_write(write).result()

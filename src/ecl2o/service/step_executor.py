@@ -57,10 +57,10 @@ class StepExecutor:
     """Execute batches of steps. Not thread-safe: the writer thread has one executor.
 
     Args:
-        get_stepper: Returns the compiled stepper for a policy and a history length. Raises `ServiceError` if there is none.
+        get_stepper: Returns the compiled stepper for a policy, its fingerprint and a history length, or raises `ServiceError`.
     """
 
-    def __init__(self, get_stepper: Callable[[str, int], BatchedStepper]):
+    def __init__(self, get_stepper: Callable[[str, str, int], BatchedStepper]):
         self._get_stepper = get_stepper
         self._states: OrderedDict[int, bytes] = OrderedDict()  # by the stream's key
         self.latest_time = 0.0  # of a step; later steps are never earlier, even if the clock is set back
@@ -99,7 +99,7 @@ class StepExecutor:
             try:
                 if position is None:
                     raise NotFoundError(f"There is no stream {stream!r}. Create it first.")
-                stepper = self._get_stepper(position.policy, position.history)
+                stepper = self._get_stepper(position.policy, position.fingerprint, position.history)
                 _check_context(request.context, stepper)
                 if _is_next(request, position):
                     groups.setdefault(stepper, []).append((index, position))
