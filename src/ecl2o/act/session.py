@@ -146,9 +146,7 @@ class ActSession:
         else:
             self._runner = Runner(policy, x0, history)  # now, so that the first line is answered at once
             if history is None and policy.history is not None:
-                notify(
-                    f"starting from the policy's own history, which ends at {self._until}; `history` gives a fresher one."
-                )
+                notify(f"starting from the policy's own history, until {self._until}; `history` gives a fresher one.")
 
     def _read_notes(self, state: Path) -> _Notes:
         """Return the notes of a state file; raise if this policy's run cannot have written them."""
@@ -303,9 +301,7 @@ class ActSession:
             try:
                 time = notes.last + datetime.timedelta(minutes=self._step_minutes or 1)
             except OverflowError:
-                raise ValueError(
-                    f"no time follows {notes.last}; give the line its time, or start a new state."
-                ) from None
+                raise ValueError(f"no time follows {notes.last}; give the line a time, or start a new state.") from None
         context = context if used is None else used.tolist()
         self._notes = _Notes(filled=notes.filled + filled, first=notes.first or time, last=time, context=context)
 

@@ -110,9 +110,7 @@ def print_comparison(
 
 def _figures(rows: "list[ComparisonRow]", unit_cost: float | None) -> Columns:
     names = {"average cost": "average_cost", "worst day": "competitive_ratio", "99 % of days": "p99"}
-    columns = {
-        heading: [format_ratio(row.ratios.get(name, math.nan)) for row in rows] for heading, name in names.items()
-    }
+    columns = {title: [format_ratio(row.ratios.get(name, math.nan)) for row in rows] for title, name in names.items()}
     costs = [CostSummary.of(row, unit_cost) for row in rows]
     numbers = tables.NumberFormat.of(cost.mean_day for cost in costs)  # one format for both, so that they compare
     columns[numbers.heading("mean cost")] = [numbers.text(cost.mean_day) for cost in costs]
@@ -133,9 +131,7 @@ def _list_exceptions(rows: "list[ComparisonRow]", labels: dict[str, str]) -> lis
     left_out = [row for row in rows if row.not_applicable is not None]
     notes = [f"({n}) {row.name} does not apply: {row.not_applicable}" for n, row in enumerate(left_out, start=1)]
     if any(None in row.ratios.values() for row in rows):
-        notes.append(
-            "optimum is 0: the best possible cost is zero, so that there is no ratio to it. Compare the costs."
-        )
+        notes.append("optimum is 0: the best possible cost is zero, so there is no ratio to it. Compare the costs.")
     return notes + [row.unconverged.note(labels.get(row.name, row.name)) for row in rows if row.unconverged]
 
 

@@ -112,9 +112,7 @@ def _print_table(found: dict[str, Any]) -> None:
         for choice in made:
             setting, cost, ratio = choice["setting"], choice["test_cost"], choice["test_ratio"]
             setting = _describe(setting, "family", "network")
-            notes.append(
-                f"{network}, {choice['rule']}: {setting}; cost {cost:.3f}, ratio {ratio:.2f} on the test days."
-            )
+            notes.append(f"{network}, {choice['rule']}: {setting}; cost {cost:.3f}, ratio {ratio:.2f} on test days.")
         notes.append(f"{network}: {_describe_cheaper(found['below_pure_ml'][network])}")
     title = f"Settings that no other of their family beats, {found['source']['file']}"
     columns = ("", "setting", "average cost", "competitive ratio")

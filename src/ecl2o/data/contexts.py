@@ -186,9 +186,7 @@ class Contexts:
     def _days(self, first: int, last: int, history_steps: int) -> Days:
         start = first * self.steps_per_day
         if not 0 <= history_steps <= start:
-            raise DataError(
-                f"history_steps must be from 0 to {start}, the steps before these days, got {history_steps}."
-            )
+            raise DataError(f"history_steps must be from 0 to {start}, the steps before them, got {history_steps}.")
         if first == last:
             raise DataError(f"the split of {self.name} has no days here; see split.")
         days = self.values[start : last * self.steps_per_day].reshape(last - first, self.steps_per_day, self.dim)

@@ -211,9 +211,7 @@ def _read_numeric_columns(
     if columns is not None:
         wanted = [_check_column(table, name) for name in columns]
         if not wanted or time_column in wanted:
-            raise DataError(
-                f"{table.path}: columns must name one or more columns other than the time, got {list(columns)}."
-            )
+            raise DataError(f"{table.path}: columns must name columns besides the time, got {list(columns)}.")
         return {name: parse_numbers(table, name) for name in wanted}, []
     found = {name: parse_numbers(table, name) for name in dict.fromkeys(table.columns) if name and name != time_column}
     empty = [name for name, (values, _) in found.items() if not np.isfinite(values).any()]

@@ -150,9 +150,7 @@ def weather_contexts(
     frame, metadata = built_in_weather() if weather is None else read_weather(weather, fill)
     if len(frame) < 24 * metadata.steps_per_hour:
         end = f"; its last row is of {frame.index[-1]}" if len(frame) else ""
-        raise DataError(
-            f"{metadata.file} holds {len(frame)} rows, less than one day of weather{end}. Give the whole file."
-        )
+        raise DataError(f"{metadata.file} has {len(frame)} rows, less than a day of weather{end}. Give the whole file.")
     if base_shortage is None and metadata.built_in:
         base_shortage = "auto"
     if preset == "paper":

@@ -37,15 +37,13 @@ class ParsedTimes:
         """Describe why a cell is not a time.
 
         >>> ParsedTimes(pd.DatetimeIndex([]), "dates", zoned=True).fault("2021-05-01 03:00")
-        'has no offset from UTC, such as Z, while other times have one; write all of them in the same way'
+        'has no offset from UTC, such as Z, while other times have one; write all in the same way'
         """
         looks_right = _ISO.match(cell) or ":" in cell
         if self.zoned is None or not looks_right or (_parse_offset(cell) is not None) == self.zoned:
             return "is not a date or time"
         found = "no offset from UTC, such as Z" if self.zoned else "an offset from UTC"
-        return (
-            f"has {found}, while other times have {'one' if self.zoned else 'none'}; write all of them in the same way"
-        )
+        return f"has {found}, while other times have {'one' if self.zoned else 'none'}; write all in the same way"
 
 
 def normalize_name(name: str) -> str:

@@ -16,9 +16,9 @@ from ecl2o.evaluation.daily import DailyScore, TestDays, score_runs
 from ecl2o.evaluation.metrics import UnconvergedCounts
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractForecaster
-from ecl2o.offline import oracle, oracle_days
+from ecl2o.offline import oracle, oracle_batch, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, strip_weak_types
+from ecl2o.problem.arrays import strip_weak_types
 from ecl2o.running import rollout_days, stream_days
 
 _TIMED_RUNS = 3
@@ -267,15 +267,8 @@ def _allowed_cost(promise: Promise, score: DailyScore, test_days: TestDays) -> f
     else:
         periods = n // days
         contexts = np.asarray(test_days.days)[: periods * days].reshape(periods, days * T, q)
-        best = _optimal_costs(test_days.problem, score.x0[: periods * days : days], contexts)
+        best = oracle_batch(test_days.problem, Instance(score.x0[: periods * days : days], contexts)).cost
     return promise.bound(float(np.max(best)))
-
-
-@eqx.filter_jit
-def _optimal_costs(
-    problem: Problem, starts: Float[AnyArray, "n d"], contexts: Float[AnyArray, "n T q"]
-) -> Float[Array, " n"]:
-    return jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)).cost)(starts, contexts)
 
 
 def worst_live_ratio(score: DailyScore) -> float | None:

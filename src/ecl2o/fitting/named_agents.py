@@ -58,9 +58,7 @@ NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
     "competitive-rhc": lambda steps: Competitive(RHC(steps - 1, truncate=False), ratio=2.5, horizon=steps),
     "competitive-tariff": lambda steps: under_tariff(RHC(steps - 1, truncate=False), steps),
     "ridge": lambda steps: OnlineRidge(steps),
-    "competitive-ridge": lambda steps: agents.Periodic(
-        Competitive(OnlineRidge(steps), ratio=2.5, horizon=steps), steps
-    ),
+    "competitive-ridge": lambda steps: agents.Periodic(Competitive(OnlineRidge(steps), 2.5, horizon=steps), steps),
 }
 NAMED_FORECASTERS: dict[str, Callable[[int], AbstractForecaster]] = {
     "rolling-profile": lambda steps: RollingProfile(period=steps),

@@ -150,9 +150,7 @@ class FitSettings:
         if self.advisor != "auto":
             if weighted and self.advisor in UNWEIGHTED:
                 usable = ", ".join(name for name in TRAINING if name not in UNWEIGHTED)
-                raise DataError(
-                    f"advisor {self.advisor} does not support weights; with a weight column use one of {usable}."
-                )
+                raise DataError(f"advisor {self.advisor} does not support a weight column; use one of {usable}.")
             return (self.advisor,)
         short = steps_per_day <= MOST_SEASONAL_STEPS and not weighted
         return tuple(name for name in AUTOMATIC if name != "seasonal" or short)

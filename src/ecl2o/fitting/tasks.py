@@ -130,9 +130,7 @@ def weight_range(weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
     """
     low, high = float(np.min(weights)), float(np.max(weights))
     if not low > 0:
-        raise DataError(
-            f"weights must be positive, but the smallest is {low:g}. Give a range as `weights` to clip them."
-        )
+        raise DataError(f"weights must be positive, but the least is {low:g}. Give a range as `weights` to clip them.")
     return low / _WIDENED, high * _WIDENED
 
 

@@ -133,9 +133,7 @@ def run_frontier(
     """Train every family on the training days, choose on the validation days, report on the test days."""
     started = time.perf_counter()
     if contexts.steps_per_day < 2:
-        raise DataError(
-            "a frontier needs days of several steps, but this series has one row a day. Use an hourly series."
-        )
+        raise DataError("a frontier needs days of several steps, but this series has one row a day. Use an hourly one.")
     if (contexts.training == contexts.training[0]).all():
         raise DataError(f"the training days of {contexts.name} never change, so that there is nothing to learn.")
     used = contexts if contexts.preset else contexts.scale_to(1.0)

@@ -25,7 +25,7 @@ from ecl2o.agents import MLAROBD, AbstractAgent
 from ecl2o.data import Contexts
 from ecl2o.evaluation import TestDays, metrics, score_agents, solve_transport
 from ecl2o.learning.losses import CalibratedLoss, fix_scale
-from ecl2o.offline import oracle
+from ecl2o.offline import oracle_batch
 from ecl2o.paper.results import StudyRow, summarize_seeds
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.running import rollout_batch
@@ -194,7 +194,7 @@ class SolvedDays:
 def solve_days(problem: Problem, x0: np.ndarray, days: np.ndarray) -> SolvedDays:
     """Solve each day from the last context before it, the first from `x0`."""
     instances = Instance(np.concatenate([np.asarray(x0)[None], days[:-1, -1]]), days)
-    return SolvedDays(instances, _oracles(problem, instances))
+    return SolvedDays(instances, oracle_batch(problem, instances))
 
 
 def solve_training_days(problem: Problem, contexts: Contexts) -> SolvedDays:
@@ -205,11 +205,6 @@ def solve_training_days(problem: Problem, contexts: Contexts) -> SolvedDays:
 def solve_test_days(problem: Problem, contexts: Contexts) -> SolvedDays:
     """Solve the test days."""
     return solve_days(problem, *contexts.test_days()[:2])
-
-
-@eqx.filter_jit
-def _oracles(problem: Problem, instances: Instance) -> Trajectory:
-    return jax.vmap(lambda day: oracle(problem, day))(instances)
 
 
 @eqx.filter_jit

@@ -52,9 +52,7 @@ _PROTOCOL = (
     "Learned rows are trained on the training days only; where a parameter was chosen, it was chosen on the validation days. "
     "The ± is the standard deviation over seeds.",
 )
-_FORECASTS = (
-    "The oracle knows each day up to midnight. {forecasters}Rows that name no forecaster see no future contexts."
-)
+_FORECASTS = "The oracle knows each day up to midnight. {forecasters}Rows without a forecaster see no future contexts."
 _AUTHORS = (
     "Preset authors-code: contexts are scaled by the largest value of the whole year, test months included, as in the program "
     "that made the published figures. It is kept for fidelity."

@@ -142,9 +142,7 @@ def make_synthetic_workload(
     hour = np.arange(days * _HOURS)
     changed = np.zeros(hour.size, bool) if regime_day is None else hour >= regime_day * _HOURS
     angle = 2 * np.pi * (hour - _REGIME_SHIFT * changed) / _HOURS
-    daily = (
-        1 - 0.55 * np.cos(angle - 0.6) - 0.2 * np.cos(2 * angle - 0.5)
-    )  # a peak in the afternoon, one in the evening
+    daily = 1 - 0.55 * np.cos(angle - 0.6) - 0.2 * np.cos(2 * angle - 0.5)  # peaks in afternoon and evening
     shape = daily * np.where((hour // _HOURS) % 7 >= 5, _WEEKEND, 1.0)
     level = np.exp(_stationary(random, hour.size, memory=0.98, deviation=0.12))
     noise = np.exp(_stationary(random, hour.size, memory=0.5, deviation=0.05))
@@ -314,9 +312,7 @@ class RightSizing(AbstractStudy):
         best = next(iter(by_pair)) if len(by_pair) == 1 else self.choose_cheapest(by_pair, self.validation)
         how = "chosen on the validation days" if len(by_pair) > 1 else "not chosen, since this is a quick run"
         tuned = TunedAgents(best[0], best[1], how, by_pair[best])
-        what_obd = (
-            "Moves until movement costs gamma times what the hour costs; gamma chosen on the days before the test."
-        )
+        what_obd = "Moves until movement costs gamma times the hour's cost; gamma chosen on the days before the test."
         what_ogd = "Steps down the gradient of the hour's cost; the step size chosen on the days before the test."
         return {
             **expert_agents(),

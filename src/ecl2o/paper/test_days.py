@@ -99,9 +99,7 @@ def _demand_response_days(alpha: float | None, seed: int) -> TestDays:
 
 def _right_sizing_days(alpha: float | None, seed: int) -> TestDays:
     if alpha is not None:
-        raise NotApplicableError(
-            "right-sizing takes what moving costs from the cluster's start-up prices; leave out alpha."
-        )
+        raise NotApplicableError("right-sizing takes the cost of moving from start-up prices; leave out alpha.")
     return RightSizing(RightSizingSettings(seed=seed)).test
 
 

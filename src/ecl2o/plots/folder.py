@@ -65,9 +65,7 @@ def check_replaceable(path: Path, option: str = "--out") -> None:
     foreign = _find_foreign(path) if path.exists() else None
     if foreign is not None:
         found = foreign.relative_to(path)
-        raise ValueError(
-            f"{path} holds {found}, which is not of a report, and is not overwritten; choose another {option}."
-        )
+        raise ValueError(f"{path} holds {found}, not of a report, and is not overwritten; choose another {option}.")
 
 
 def _find_foreign(folder: Path) -> Path | None:

@@ -236,12 +236,8 @@ def describe(policy: Policy) -> PolicyDescription:
     """
     problem, arrays = policy.problem, jax.tree.leaves(eqx.filter(policy.agent, eqx.is_array))
     weights = jax.tree.leaves(eqx.filter(policy.agent, trainable_mask(policy.agent)))
-    hitting, switching, actions = (
-        type(part).__name__ for part in (problem.hitting, problem.switching, problem.actions)
-    )
-    about = ProblemDescription(
-        hitting=hitting, m=float(problem.m), dim=policy.dim, switching=switching, actions=actions
-    )
+    hitting, movement, actions = (type(part).__name__ for part in (problem.hitting, problem.switching, problem.actions))
+    about = ProblemDescription(hitting=hitting, m=float(problem.m), dim=policy.dim, switching=movement, actions=actions)
     if isinstance(problem.switching, Mahalanobis):
         about["alpha"], about["beta"] = float(problem.alpha), float(problem.beta)
         twice_Q = 2 * np.asarray(problem.Q)
@@ -306,9 +302,7 @@ def infer_action_dim(problem: Problem, context_dim: int | None) -> int | None:
         return problem.Q.shape[0]
     if context_dim is None or not isinstance(problem.hitting, AbstractQuadraticCost):
         return None
-    return next(
-        (dim for dim in (context_dim, context_dim - 1) if hitting_fits(problem.hitting, dim, context_dim)), None
-    )
+    return next((d for d in (context_dim, context_dim - 1) if hitting_fits(problem.hitting, d, context_dim)), None)
 
 
 def hitting_fits(hitting: AbstractHittingCost, dim: int, context_dim: int) -> bool:

@@ -110,9 +110,7 @@ def _check_frame(data: bytes, name: str) -> int:
     if data[: len(_MAGIC)] != _MAGIC[: len(data)]:
         raise PolicyFileError(f"{name} is not a file of ecl2o.")
     if len(data) >= _NUMBER.size and (number := _NUMBER.unpack_from(data)[1]) > FORMAT:
-        raise PolicyFileError(
-            f"{name} has format {number}, but this ecl2o reads up to format {FORMAT}; install a newer one."
-        )
+        raise PolicyFileError(f"{name} has format {number}, but this ecl2o reads up to {FORMAT}; install a newer one.")
     if len(data) < _FRAME.size + _DIGEST_BYTES:
         raise PolicyFileError(f"{name} is cut short: it has only {len(data)} bytes.")
     _, number, header_bytes, array_bytes = _FRAME.unpack_from(data)
@@ -346,9 +344,7 @@ class Decoder:
             if kind == "dict" and isinstance(content, dict):
                 return {key: self.decode(item, f"{where}[{key!r}]", depth + 1) for key, item in content.items()}
             if kind == "function":
-                raise PolicyFileError(
-                    f"{where} of {self.name} is a function; give the problem: load(path, problem=...)."
-                )
+                raise PolicyFileError(f"{where} of {self.name} is a function; give load(path, problem=...).")
         raise PolicyFileError(f"{where} of {self.name} is not a description of a value.")
 
     def _module(self, class_name: Any, described: Any, where: str, depth: int) -> eqx.Module:

@@ -172,9 +172,7 @@ def check_memory(policy: Policy, name: str, limit: int = MOST_BYTES) -> ProgramS
         stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen), dtype)
         x0, context = (jax.ShapeDtypeStruct((size,), dtype) for size in (dim, context_dim))
         history = jax.ShapeDtypeStruct((0 if policy.history is None else len(policy.history), context_dim), dtype)
-        to_begin = jax.make_jaxpr(
-            lambda *known: stepper.init(Start(*known, horizon=1)), return_shape=True
-        )  # or any other
+        to_begin = jax.make_jaxpr(lambda *known: stepper.init(Start(*known, horizon=1)), return_shape=True)  # or any
         begin, state = to_begin(x0, history)
         check_stream_bytes(count_bytes(jax.tree.leaves(state)), limit)
         step = jax.make_jaxpr(stepper.step)(state, context).jaxpr
@@ -210,7 +208,5 @@ def _make_start(policy: Policy, x0: np.ndarray, past: np.ndarray) -> RunStart:
     for name, numbers in checked.items():
         largest = np.max(np.abs(numbers), initial=0.0)
         if not largest <= _LARGEST:
-            raise ValueError(
-                f"{name} has a number of size {largest:g}; costs are computed for numbers up to {_LARGEST:g}."
-            )
+            raise ValueError(f"{name} has a number of size {largest:g}; costs are computed up to {_LARGEST:g}.")
     return RunStart(x0.astype(working_dtype()), past.astype(working_dtype()))

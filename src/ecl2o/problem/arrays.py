@@ -128,9 +128,7 @@ def check_spd(name: str, matrix: Float[Array, "d d"]) -> None:
         return
     check_finite(name, values)
     if not np.allclose(values, values.T, rtol=1e-6, atol=1e-6 * np.abs(values).max()):
-        raise ValueError(
-            f"{name} must be symmetric; {name} - {name}' has entries up to {np.abs(values - values.T).max():g}."
-        )
+        raise ValueError(f"{name} must be symmetric; it differs from {name}' by {np.abs(values - values.T).max():g}.")
     smallest = np.linalg.eigvalsh(values)[0]
     if not smallest > 0:
         raise ValueError(f"{name} must be positive definite; its smallest eigenvalue is {smallest:g}.")

@@ -108,9 +108,7 @@ class StepOutput(NamedTuple):
     """The result of the last step, read from the first carried vector."""
 
     action: np.ndarray
-    costs: (
-        np.ndarray
-    )  # hitting, switching, 1 if a solve did not converge; if contexts are screened, 1 if it was replaced
+    costs: np.ndarray  # hitting, switching, 1 if a solve did not converge; if screened, 1 if the context was replaced
     context: np.ndarray | None  # the context that was used, if contexts are screened
 
     @classmethod
