@@ -41,9 +41,7 @@ def lock_state(state: Path) -> Iterator[None]:
     except OSError:
         if not os.path.islink(lock.lock_file):
             raise
-        raise ValueError(
-            f"{lock.lock_file} is a symbolic link, not a lock file. Remove it, or give another `state`."
-        ) from None
+        raise ValueError(f"{lock.lock_file} is a symbolic link; remove it, or give another `state`.") from None
     with held:
         policy_file.remove_unfinished(state)
         yield

@@ -34,9 +34,7 @@ class AbstractRecedingHorizon(AbstractAgent):
 
     def _check_horizon(self, truncate: bool, start: Start) -> None:
         if truncate and start.horizon is None:
-            raise NotApplicableError(
-                f"{type(self).__name__}(truncate=True) needs a horizon; give one, or use truncate=False."
-            )
+            raise NotApplicableError(f"{type(self).__name__} needs a horizon; give one, or use truncate=False.")
 
 
 class RHC(AbstractRecedingHorizon):

@@ -277,9 +277,7 @@ def check_values(file: WeatherFile, fill: str | None) -> tuple[dict[str, np.ndar
 def read_nsrdb(source: SourceFile, text: str, lines: list[str]) -> WeatherFile:
     """Read two lines about the site, then the table; the clock is UTC or local, as the header says."""
     if len(lines) < 3:
-        raise DataError(
-            f"{source.path}: an NSRDB file has two lines about the site, then the names of the columns, then data."
-        )
+        raise DataError(f"{source.path}: an NSRDB file has two lines about the site, then names of columns, then data.")
     header = dict(zip(split_cells(lines[0]), split_cells(lines[1]), strict=False))
     table = read_table(source, text, skip=2)
     columns = find_columns(table, header)
@@ -388,7 +386,7 @@ def read_weather(path: str | Path, fill: str | None = None) -> tuple[pd.DataFram
     steps_per_hour = pd.Timedelta(hours=1) / whole.step
     if steps_per_hour != int(steps_per_hour):
         raise DataError(
-            f"{source.path}: one row every {whole.step} does not divide an hour. Weather is needed at least hourly."
+            f"{source.path}: one row every {whole.step} does not divide an hour. It must be at least hourly."
         )
     local, clock = to_local_time(whole.frame, file.site)
     return local, WeatherMetadata(

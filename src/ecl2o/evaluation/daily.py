@@ -57,9 +57,7 @@ class TestDays(eqx.Module):
         runs, _ = oracle_days(problem, x0, days)
         cost = concrete_value(runs.cost)
         if cost is not None and not np.isfinite(cost).all():
-            raise ValueError(
-                f"the costs of these days are not finite (contexts of up to {np.abs(days).max():g}); use another unit."
-            )
+            raise ValueError(f"the costs are not finite (contexts of up to {np.abs(days).max():g}); use another unit.")
         past = None if history is None else to_device(history)
         return cls(problem, x0, days, past, runs.cost)
 

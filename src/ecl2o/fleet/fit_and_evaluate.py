@@ -295,7 +295,7 @@ def evaluate_sites(
 
 def make_test_chunks(sites: Sequence[SiteToTest], memory: int = DEFAULT_MEMORY) -> list[Chunk[SiteToTest]]:
     """Divide the sites into chunks of policies of one structure."""
-    return make_chunks(sites, _test_shape, _test_bytes, memory)
+    return make_chunks(sites, _test_shape, lambda site: site.contexts.values.size * _RUN_STEP_BYTES, memory)
 
 
 def read_to_test(
@@ -353,7 +353,3 @@ def _test_shape(site: SiteToTest) -> tuple[Any, ...]:
     saved = None if policy.history is None else len(policy.history)
     structure = structure_of((policy.agent, policy.problem, policy.forecaster))
     return structure, contexts.values.shape, policy.contract.history_steps, saved, contexts.steps_per_day
-
-
-def _test_bytes(site: SiteToTest) -> int:
-    return site.contexts.values.size * _RUN_STEP_BYTES

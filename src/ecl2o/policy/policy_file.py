@@ -110,7 +110,7 @@ def _check_frame(data: bytes, name: str) -> int:
     if data[: len(_MAGIC)] != _MAGIC[: len(data)]:
         raise PolicyFileError(f"{name} is not a file of ecl2o.")
     if len(data) >= _NUMBER.size and (number := _NUMBER.unpack_from(data)[1]) > FORMAT:
-        raise PolicyFileError(f"{name} has format {number}, but this ecl2o reads up to {FORMAT}; install a newer one.")
+        raise PolicyFileError(f"{name} has format {number}, but this ecl2o reads format {FORMAT} at most; update it.")
     if len(data) < _FRAME.size + _DIGEST_BYTES:
         raise PolicyFileError(f"{name} is cut short: it has only {len(data)} bytes.")
     _, number, header_bytes, array_bytes = _FRAME.unpack_from(data)
