@@ -151,13 +151,12 @@ class ActSession:
         try:
             notes = _Notes.model_validate(read_state(state)[0].notes)
             first, last = notes.first, notes.last
+            in_order = first is None or last is None or self._count_steps(first, last) >= 0
             misfits = {
                 "filled": notes.filled >= max(self._runner.steps, 1),
                 "first": (first is None) != (last is None),
                 "last": last is not None and (self._step_minutes is None or not self._runner.steps),
-                "order of first and last": first is not None
-                and last is not None
-                and self._count_steps(first, last) < 0,
+                "order of first and last": not in_order,
                 "context": last is not None if notes.context is None else len(notes.context) != self.context_dim,
             }
             wrong = ", ".join(name for name, misfit in misfits.items() if misfit)

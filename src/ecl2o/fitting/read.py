@@ -55,10 +55,6 @@ def cut_whole_days(
     return trim_to_whole_days(frame, dataclasses.replace(metadata, steps_per_day=steps), day_start_minutes)
 
 
-def _ignore(message: str) -> None:
-    pass
-
-
 @dataclasses.dataclass(frozen=True)
 class SeriesReader:
     """How to read a series from a file.
@@ -81,7 +77,7 @@ class SeriesReader:
     fill: str | None = None
     period: int | None = None
     step_minutes: float | None = None
-    notify: Callable[[str], None] = _ignore
+    notify: Callable[[str], None] = lambda message: None
     day_start_minutes: int | None = None
     weight_column: str | None = None
 
