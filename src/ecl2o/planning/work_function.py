@@ -50,15 +50,17 @@ class WorkFunction(eqx.Module):
         1/2 |y - m'|^2_A + 1/2 |m' - m|^2_K: m' minimises it, so its rounding error enters only squared.
         """
         P, away = A + self.stiffness, target - self.centre - self.rest
-        forward = spd_solve(P, multiply(A, away))
+        forward, short = spd_solve(P, multiply(A, away)), 0.0
         if forward.shape[0] > 1:  # once more for what is missing: P may be ill-conditioned
             missing = accurate_product(A, away - forward)[0] - accurate_product(self.stiffness, forward)[0]
-            forward = forward + spd_solve(P, missing)
+            more = spd_solve(P, missing)
+            # By so much the first try was above the minimum. The second one is closer, or there are no digits to trust.
+            forward, short = forward + more, 0.5 * jnp.abs(jnp.sum(missing * more))
         missed, missed_rounding = accurate_half_form(A, away - forward)
         moved, moved_rounding = accurate_half_form(self.stiffness, forward)
         growth, doubt = missed + moved, half_quadratic_form(self.doubt, forward)
         # The estimate is of first order. Where it is not small, none of the growth is certain.
-        doubt = jax.lax.stop_gradient(jnp.where(4 * doubt <= moved, doubt, growth))
+        doubt = jax.lax.stop_gradient(jnp.where(4 * doubt <= moved, doubt, growth) + short)
         centre, rest = add_exactly(self.centre, self.rest + forward)
         return Prefix(P, centre, rest, self.doubt, growth, missed_rounding + moved_rounding + doubt)
 
@@ -82,9 +84,7 @@ class Prefix(eqx.Module):
         stiffness = parallel_sum(self.P, G)
         if len(G) == 1:  # numbers keep all their digits
             return WorkFunction(stiffness, self.centre, self.rest, self.doubt)
-        joint = spd_solve(
-            self.P + G, G
-        )  # as in `parallel_sum`, where rounding errors of P and G enter K in the same way
+        joint = spd_solve(self.P + G, G)  # as in `parallel_sum`: rounding errors of P and G enter K in the same way
         doubt = two_springs(self.doubt + _rounding_of(self.P), _rounding_of(G), joint)
         return WorkFunction(stiffness, self.centre, self.rest, jax.lax.stop_gradient(doubt))
 

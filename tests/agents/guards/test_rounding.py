@@ -170,6 +170,22 @@ def test_ill_conditioned_matrices_end_a_promise_that_rounding_could_break(kind):
                 assert ended == 0 or condition > safe, (dtype, condition, other)
 
 
+def test_matrices_that_the_precision_cannot_resolve_end_a_promise():
+    """Near a condition of 1 / eps the solution of a system has no digits: the optimum would be overestimated."""
+    lasted = 0
+    for seed in range(24):
+        weak_A, size_Q = 10.0 ** np.random.default_rng(seed).uniform((-8.0, -3.0), (-5.0, 0.0))
+        A, Q = graded(2, 1 / weak_A, seed).astype(np.float32), (size_Q * graded(2, 10.0, 90 + seed)).astype(np.float32)
+        if np.linalg.eigvalsh(A.astype(float))[0] <= 0:
+            continue
+        smallest = ec.theory.smallest_feasible_ratio(2 * Q.astype(float), T, curvature=A.astype(float))
+        runs = hostile(2, seed, None if seed % 2 else np.linalg.eigh(Q.astype(float))[1][:, 0])
+        worst, ended = judge("Competitive", A, Q, *runs, np.full(RUNS, 1.1 * float(smallest)), np.float32)
+        assert worst <= TOLERANCE[np.float32], (seed, weak_A)
+        lasted += ended < 1
+    assert lasted > 3
+
+
 @pytest.mark.parametrize("kind", ["Competitive", "Guarded"])
 def test_squares_that_underflow_end_a_promise(kind):
     for dtype, scales, safe in (
