@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import add_exactly
@@ -54,7 +54,7 @@ class WorkFunction(eqx.Module):
         if forward.shape[0] > 1:  # once more for what is missing: P may be ill-conditioned
             missing = accurate_product(A, away - forward)[0] - accurate_product(self.stiffness, forward)[0]
             more = spd_solve(P, missing)
-            # By so much the first try was above the minimum. The second one is closer, or there are no digits to trust.
+            # By so much the first try was above the minimum, and the second one is closer: see `is_resolved`.
             forward, short = forward + more, 0.5 * jnp.abs(jnp.sum(missing * more))
         missed, missed_rounding = accurate_half_form(A, away - forward)
         moved, moved_rounding = accurate_half_form(self.stiffness, forward)
@@ -92,6 +92,19 @@ class Prefix(eqx.Module):
 def _rounding_of(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """Return a diagonal matrix that bounds the rounding error of a symmetric one, as quadratic forms."""
     return jnp.abs(matrix).sum(axis=-1) * np.eye(len(matrix), dtype=matrix.dtype) * jnp.finfo(matrix.dtype).eps
+
+
+def is_resolved(
+    least: Float[Array, "*T d d"], greatest: Float[Array, "*T d d"], G: Float[Array, "d d"]
+) -> Bool[Array, ""]:
+    """Return whether rounding changes every P_t by about a quarter at most, in all directions: the estimates need it.
+
+    In units of the diagonal of A + G, rounding changes P_t by d eps at most, and P_t >= A + K >= a + k: a and g are the least
+    eigenvalues of A and G, and k is the K of a long run on a line that has these two.
+    """
+    unit = jnp.sqrt(jnp.diagonal(greatest + G, axis1=-2, axis2=-1).reshape(-1, len(G)).max(axis=0))
+    a, g = (jnp.linalg.eigvalsh(each / unit / unit[:, None]).min() for each in (least, G))
+    return a + 2 * a * g / (a + jnp.sqrt(a * (a + 4 * g))) >= 4 * len(G) * jnp.finfo(G.dtype).eps  # false for NaN
 
 
 def quadratic_terms(

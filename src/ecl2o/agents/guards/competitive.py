@@ -22,7 +22,7 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.planning.work_function import WorkFunction, quadratic_terms
+from ecl2o.planning.work_function import WorkFunction, is_resolved, quadratic_terms
 from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, Problem
 from ecl2o.problem.arrays import (
     as_float,
@@ -378,6 +378,8 @@ class Competitive(AbstractGuard):
         smallest = 1 + jax.lax.stop_gradient(largest_share(least, greatest, G, self.horizon))
         feasible = (self.ratio > smallest) & (self.ratio > 1) & jnp.isfinite(self.ratio)
         feasible &= jnp.isfinite(self.allowance) & (self.allowance >= 0)
+        if start.dim > 1 and self.contexts is None:  # between diagonal matrices nothing cancels
+            feasible &= jax.lax.stop_gradient(is_resolved(least, greatest, G))
         box = None
         if self.contexts is not None:
             low, high = (jnp.broadcast_to(bound, x0.shape).astype(dtype) for bound in self.contexts)
