@@ -432,6 +432,6 @@ def test_the_harness_plays_what_rollout_plays():
     problem = problem_of("quadratic", 1)
     x0, contexts, advice = (jnp.asarray(part[0]) for part in hostile("quadratic", 1, 24, 1, seed=3))
     agent = ec.Guarded(ec.advisors.Fixed(advice))
-    bill, _ = eqx.filter_jit(play)(agent, problem, x0, contexts, jnp.asarray(24))
+    bill, *_ = eqx.filter_jit(play)(agent, problem, x0, contexts, jnp.asarray(24))
     run = ec.rollout(agent, problem, ec.Instance(x0, contexts))
     np.testing.assert_allclose(bill, jnp.cumsum(run.hitting + run.switching), rtol=1e-12)
