@@ -1,4 +1,4 @@
-"""What `act` has on disk when it answers, what it does when the disk fails, and states that nobody's run has written."""
+"""State files of `act`: on disk before the answer, restored after a disk error, rejected if forged."""
 
 import datetime
 import functools

@@ -71,7 +71,7 @@ class Command:
 
 
 def forge_all(folder, program: bytes) -> None:
-    """Put a program with a right header and checksum in the place of each kept one."""
+    """Replace each cached program by a forged one with a valid header and checksum."""
     for name in kept_in(folder):
         contents = executable_cache._read(folder / name)
         if contents is not None and "results" in contents.header:

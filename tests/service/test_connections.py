@@ -200,6 +200,7 @@ def test_a_stop_answers_requests_that_take_too_long():
 
     asyncio.run(run())
     assert sent[0]["status"] == 503
+    assert b'"in_doubt":true' in sent[1]["body"]  # a step may have been made
     assert (b"x-content-type-options", b"nosniff") in sent[0]["headers"]
 
 

@@ -1,4 +1,4 @@
-"""Compiled programs of the service: kept between restarts, limited in size, and compiled where they block nobody."""
+"""Compiled programs of the service: cached between restarts, limited in size, compiled in the background."""
 
 import functools
 import logging

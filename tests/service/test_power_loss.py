@@ -676,7 +676,7 @@ def forget_times(content: Content) -> tuple[dict, dict]:
 
 
 def test_a_process_is_killed_after_a_failed_flush(runs, disk, replayed):
-    """The next one reads from memory what is not on disk, and must not build on it."""
+    """The next process finds data in the page cache that never reached the disk, and must not rely on it."""
     for number in range(1, 20):
         store, log = disk / f"{number}", disk / f"{number}.log"
         store.mkdir()

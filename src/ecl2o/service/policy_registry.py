@@ -222,7 +222,7 @@ class PolicyRegistry:
         wait(self._first.values())
 
     def list_errors(self) -> list[str]:
-        """Return what is not loaded and why, after another attempt to load policies that failed."""
+        """Retry failed loads; return one sentence per policy that is not loaded, with the reason."""
         for name, history in list(self._errors):
             if history is None:
                 with contextlib.suppress(ServiceError):  # recorded by `get`

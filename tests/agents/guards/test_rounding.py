@@ -186,6 +186,16 @@ def test_matrices_that_the_precision_cannot_resolve_end_a_promise():
     assert lasted > 3
 
 
+@pytest.mark.parametrize(("condition", "is_kept"), [(1e2, True), (1e4, True), (3e7, False), (1e9, False)])
+def test_a_promise_on_unresolved_matrices_ends_before_any_cost(condition, is_kept):
+    """Contexts, advice and actions are zero, so that only the matrices can end it."""
+    A, Q = (graded(2, c, seed).astype(np.float32) for c, seed in ((condition, 3), (10.0, 93)))
+    given = np.zeros((RUNS, 2)), np.zeros((RUNS, T, 2)), np.zeros((RUNS, T, 2)), np.full(RUNS, 1e6)
+    _, kept, _, _ = program("Competitive")(A, 1e-4 * Q, *(np.asarray(each, np.float32) for each in given))
+    assert np.all(kept) == is_kept
+    assert np.any(kept) == is_kept
+
+
 @pytest.mark.parametrize("kind", ["Competitive", "Guarded"])
 def test_squares_that_underflow_end_a_promise(kind):
     for dtype, scales, safe in (

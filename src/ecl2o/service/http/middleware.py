@@ -200,7 +200,7 @@ class RequestFilter:
         except asyncio.CancelledError:  # the server stops and has waited long enough
             if not is_started:
                 stopping = "The service is stopping. Send the request again; steps may have been made."
-                await JSONResponse({"detail": stopping}, 503)(scope, receive, send_with_headers)
+                await JSONResponse({"detail": stopping, "in_doubt": True}, 503)(scope, receive, send_with_headers)
 
     async def _read_body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """Read the whole body, within the limits of size and time, before the application gets it."""
