@@ -1,5 +1,6 @@
 """`ecl2o sweep` around made-up records: options become a grid, a folder is left or nothing is."""
 
+import dataclasses
 import json
 
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ecl2o.cli.commands import app
+from ecl2o.data import weather_contexts
 from ecl2o.paper import sweep
 from ecl2o.paper.pareto import SweepRecord
 
@@ -25,9 +27,14 @@ def grids(monkeypatch, tmp_path):
         seen.append(grid)
         progress("training", 1, 1)
         settings = [s for network in grid.networks for s in (*grid.alone(network), *grid.calibrated(network))]
-        names = ("validation_cost", "validation_ratio", "test_cost", "test_ratio")
+        names = ("validation_cost", "validation_ratio", "test_cost", "test_ratio", "test_third_worst")
         return [
-            SweepRecord(setting, seed, dict.fromkeys(names, 1.1 + 0.1 * place + 0.01 * seed))
+            SweepRecord(
+                dataclasses.replace(setting, base_shortage=data.base_shortage, protocol=protocol),
+                seed,
+                dict.fromkeys(names, 1.1 + 0.1 * place + 0.01 * seed),
+            )
+            for protocol in data.protocols
             for place, setting in enumerate(settings)
             for seed in grid.seeds
         ]
@@ -59,15 +66,40 @@ def test_everything_that_the_text_leaves_open(grids):
     result = runner.invoke(app, ["sweep", "--open", "--preset", "paper", "--quick", "--json"])
     assert result.exit_code == 0, result.output
     (grid,) = grids
-    assert (grid.networks, len(list(grid.calibrated("mlp")))) == (("mlp",), 228)
-    assert len(json.loads(result.stdout)["points"]) == 228 + 5
+    assert (grid.networks, len(list(grid.calibrated("mlp")))) == (("mlp",), 300)
+    assert len(json.loads(result.stdout)["points"]) == 300 + 5
+
+
+def test_several_shortages_and_protocols_are_one_job_with_a_line_for_each(grids, tmp_path):
+    """The headline has the authors' shortage, up to ten times as much, and the rule; each of its settings can be replaced."""
+    result = runner.invoke(app, ["sweep", "--headline", "--quick", "--network", "mlp", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    shortages = [group["base_shortage"] for group in found["headline"][::2]]
+    assert shortages[:5] == [20_000, 30_000, 50_000, 100_000, 200_000]
+    assert shortages[5] == weather_contexts(base_shortage="p99").base_shortage
+    assert {(group["network"], group["protocol"]) for group in found["headline"]} == {
+        ("mlp", "daily"),
+        ("mlp", "streamed"),
+    }
+    assert (len(grids), grids[0].seeds, grids[0].kappas) == (6, (0, 1, 2, 3, 4, 5), (0.0,))
+    assert all(group["minus_pure_ml"]["ec-l2o"]["seeds"] == 6 for group in found["headline"])
+    given = "sweep --quick --base-shortage 20000 --base-shortage p99 --protocol streamed --schedule authors --augment spells"
+    result = runner.invoke(app, [*given.split(), "--trust", "0.5", "--mu", "0.6"])
+    assert result.exit_code == 0, result.output
+    assert grids[-1].schedule == "authors"
+    assert "streamed" in result.stdout
+    assert "daily" not in result.stdout
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ("--trust high", "--trust"),
-        ("--scale euro", "must be among raw, oracle, window"),
+        ("--scale euro", "must be among raw, oracle, window, authors"),
+        ("--protocol hourly", "must be among daily, streamed"),
+        ("--augment noise", "must be among scale, start, shift, spells"),
+        ("--base-shortage p101", "a percentile such as p99"),
         ("--kappa 0.5", "kappas must have 0"),
         ("--mu 0.1,0.1", "mus must not repeat a value"),
         ("--alpha -1", "must be positive and finite"),

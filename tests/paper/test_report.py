@@ -106,14 +106,14 @@ def test_results_have_the_schema(study, folder):
     assert results == study.as_json()
     assert set(results) == {
         *("format", "study", "preset", "weather", "problem", "seeds"),
-        *("oracle", "test_days", "algorithms", "not_applicable", "trade_off", "seconds"),
+        *("oracle", "test_days", "algorithms", "minus_pure_ml", "not_applicable", "trade_off", "seconds"),
     }
     assert set(results["algorithms"]) == set(LABELS)
     assert {point["family"] for point in results["trade_off"]} <= set(LABELS)
     for entry in results["algorithms"].values():
         assert set(entry) == {
-            *("label", "parameters", "average_cost", "competitive_ratio", "tail_ratio", "prediction_error"),
-            "unconverged",
+            *("label", "parameters", "average_cost", "competitive_ratio", "third_worst_ratio", "tail_ratio"),
+            *("prediction_error", "unconverged"),
         }
         assert entry["unconverged"] == {"steps": 0, "oracle": 0, "of": 0}
         assert set(entry["tail_ratio"]) == {"p90", "p95", "p99", "p99.5"}
@@ -256,7 +256,9 @@ def test_a_quick_run_leaves_networks_out_of_its_table_and_says_so():
         assert {line.get_label() for line in draw(quick).axes[0].get_lines()} <= set(labels)
     stems = [[figure.stem for figure in report_figures(one)] for one in (quick, fake_study())]
     assert set(stems[1]) - set(stems[0]) == {"highest-tails", "worst-day"}
-    assert table_notes(fake_study()) == []
+    (paired,) = table_notes(fake_study())
+    more = fake_study().paired_differences()["ec-l2o"]
+    assert f"EC-L2O {more['mean']:+.3f} ± {more['standard_error']:.3f}" in paired
 
 
 def test_the_week_shows_the_winner_and_the_expert(study):

@@ -1,5 +1,6 @@
 """From files to contexts: weather files, power models, series. Imports `problem` only."""
 
+from ecl2o.data.augmentation import augment_windows
 from ecl2o.data.contexts import Contexts, Days, PartDays, Split, parse_day_start, series_contexts, trim_to_whole_days
 from ecl2o.data.series import SeriesMetadata, frame_series, read_series
 from ecl2o.data.shortage import (
@@ -35,6 +36,7 @@ __all__ = [
     "Split",
     "WeatherMetadata",
     "WindTurbines",
+    "augment_windows",
     "authors_contexts",
     "built_in_weather",
     "frame_series",

@@ -5,9 +5,9 @@ Wind and solar power follow the models of the paper's section 6.1, in SI units. 
 looks at the whole year. Both are described in docs/reproduction.md.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -116,7 +116,7 @@ def hann_smooth(values: np.ndarray, length: int) -> np.ndarray:
 
 
 PRESETS = ("authors-code", "paper")
-AUTO_PERCENTILE = 76.5
+AUTO_PERCENTILE = 76.5  # Riverside's share of hours without a shortage at the authors' 20 kW
 PAPER_BASE_SHORTAGE = 2e6  # W
 AUTHORS_BASE_SHORTAGE = 2e4  # W
 AUTHORS_LARGEST = 0.8  # what the largest context of the year is scaled to
@@ -127,7 +127,7 @@ HOURLY_WINDOW = 7
 def weather_contexts(
     weather: str | Path | None = None,
     preset: str = "authors-code",
-    base_shortage: float | int | Literal["auto"] | None = None,
+    base_shortage: float | int | str | None = None,
     fill: str | None = None,
     split: Split = Split(),
 ) -> Contexts:
@@ -136,8 +136,8 @@ def weather_contexts(
     Args:
         weather: a weather file. Default: the built-in typical year.
         preset: "authors-code" or "paper". Default: "authors-code".
-        base_shortage: P_s in W, or "auto": the 76.5th percentile of the renewable power of the training days. Default: the
-            preset's own; "auto" for the built-in year.
+        base_shortage: P_s in W, or a percentile of the renewable power of the training days, such as "p99"; "auto" is "p76.5".
+            Default: the preset's own; "auto" for the built-in year.
         fill: "interpolate" or "previous", as in `read_weather`. Default: raise an error.
         split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
 
@@ -163,7 +163,7 @@ def weather_contexts(
 def paper_contexts(
     frame: pd.DataFrame,
     metadata: WeatherMetadata,
-    base_shortage: float | int | Literal["auto"] = PAPER_BASE_SHORTAGE,
+    base_shortage: float | int | str = PAPER_BASE_SHORTAGE,
     split: Split = Split(),
     smoothing: int | None = None,
 ) -> Contexts:
@@ -172,7 +172,7 @@ def paper_contexts(
     Args:
         frame: weather, as `read_weather` gives it.
         metadata: where it comes from.
-        base_shortage: P_s in W, or "auto": see `weather_contexts`. Default: 2,000,000.
+        base_shortage: P_s in W, or a percentile: see `weather_contexts`. Default: 2,000,000.
         split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
         smoothing: the length in hours of a Hann window, for station data with noisy wind. Default: none, as in the paper.
     """
@@ -188,7 +188,7 @@ def paper_contexts(
 def authors_contexts(
     frame: pd.DataFrame,
     metadata: WeatherMetadata,
-    base_shortage: float | int | Literal["auto"] = AUTHORS_BASE_SHORTAGE,
+    base_shortage: float | int | str = AUTHORS_BASE_SHORTAGE,
     split: Split = Split(),
 ) -> Contexts:
     """Return the contexts of preset `authors-code`: the half-hourly shortage, smoothed, at full hours.
@@ -200,7 +200,7 @@ def authors_contexts(
     Args:
         frame: weather, as `read_weather` gives it.
         metadata: where it comes from.
-        base_shortage: P_s in W, or "auto": see `weather_contexts`. Default: 20,000.
+        base_shortage: P_s in W, or a percentile: see `weather_contexts`. Default: 20,000.
         split: which days are for what. Default: 60 for training, 30 for validation, the rest for testing.
     """
     days = _trim_to_local_days(frame, metadata.steps_per_hour)
@@ -256,15 +256,31 @@ def _renewable_power(frame: pd.DataFrame, turbines: WindTurbines, array: SolarAr
     return wind + solar_power(array, frame["ghi"].to_numpy(), frame["temperature"].to_numpy())
 
 
+def parse_percentile(text: str) -> float | None:
+    """Return the percentile of "p99", or of "auto"; None if the text is neither.
+
+    >>> parse_percentile("p99"), parse_percentile("auto"), parse_percentile("p101")
+    (99.0, 76.5, None)
+    """
+    if text == "auto":
+        return AUTO_PERCENTILE
+    found = re.fullmatch(r"p(\d{1,2}(?:\.\d+)?|100)", text)
+    return None if found is None else float(found[1])
+
+
 def _resolve_base_shortage(given: float | int | str, renewables: np.ndarray, steps_per_day: int, split: Split) -> float:
-    """Return P_s; the percentile of "auto" gives other sites Riverside's share of hours without any shortage."""
+    """Return P_s in W, from a number or a percentile of the renewable power of the training days."""
     if isinstance(given, str):
-        if given != "auto":
-            raise DataError(f"base_shortage must be a number of W or 'auto', got {given!r}.")
+        percentile = parse_percentile(given)
+        if percentile is None:
+            raise DataError(
+                f"base_shortage must be a number of W, 'auto', or a percentile such as 'p99', got {given!r}."
+            )
         training = renewables[: split.training_days * steps_per_day]
-        given = float(np.percentile(training, AUTO_PERCENTILE)) if len(training) else 0.0
-        if given <= 0:
-            raise DataError("base_shortage 'auto' needs wind or sun in the training days; there is none. Give it in W.")
+        resolved = float(np.percentile(training, percentile)) if len(training) else 0.0
+        if resolved <= 0:
+            raise DataError(f"base_shortage {given!r} needs wind or sun in the training days. Give a number of W.")
+        return resolved
     if not (np.isfinite(given) and given > 0):
         raise DataError(f"base_shortage must be positive and finite, in W, got {given}.")
     return float(given)

@@ -5,7 +5,7 @@ together for one's own series, so that 1 is the optimum. Daily ratios are to the
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
@@ -129,6 +129,11 @@ class DailyScore(eqx.Module):
         return float(self.ratio.max())
 
     @property
+    def third_worst_ratio(self) -> float:
+        """The ratio of the third-worst day, which two odd days do not decide; of the best, if there are fewer than three."""
+        return float(np.sort(self.ratio)[-3:][0])
+
+    @property
     def tail_ratio(self) -> dict[str, float]:
         """Percentiles of the daily ratio by name ("p99")."""
         levels, ones = metrics.TAIL_PERCENTILES, np.ones_like(self.ratio)
@@ -154,23 +159,26 @@ def score_days(
     return score_runs(*rollout_days(agent, *known, forecaster, key), test_days)
 
 
-def score_agents(agents: Sequence[AbstractAgent], test_days: TestDays) -> list[DailyScore]:
+def score_agents(
+    agents: Sequence[AbstractAgent], test_days: TestDays, run: Callable = rollout_days
+) -> list[DailyScore]:
     """Score agents that differ in their arrays only, all in one program.
 
     Args:
         agents: Agents without a lookahead.
         test_days: The days of all of them.
+        run: `rollout_days`, or `stream_days` for one run through all days. Default: `rollout_days`.
     """
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *agents)
-    together = jax.device_get(_all_days(stacked, test_days))  # on the host, where slicing is free
+    together = jax.device_get(_all_days(stacked, test_days, run))  # on the host, where slicing is free
     apart = (jax.tree.map(lambda leaf, i=i: to_device(leaf[i]), together) for i in range(len(agents)))
     return [score_runs(runs, starts, test_days) for runs, starts in apart]
 
 
 @eqx.filter_jit
-def _all_days(agents: AbstractAgent, test_days: TestDays) -> tuple[Trajectory, Float[Array, "k n d"]]:
+def _all_days(agents: AbstractAgent, test_days: TestDays, run: Callable) -> tuple[Trajectory, Float[Array, "k n d"]]:
     known = test_days.problem, test_days.x0, test_days.days, test_days.history
-    return jax.vmap(lambda agent: rollout_days(agent, *known))(agents)
+    return jax.vmap(lambda agent: run(agent, *known))(agents)
 
 
 def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], test_days: TestDays) -> DailyScore:

@@ -18,10 +18,11 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.fitting.settings import Progress, ignore_progress
 from ecl2o.forecasters import RollingProfile
 from ecl2o.offline import oracle_days
+from ecl2o.paper.pareto import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST
 from ecl2o.paper.results import SkippedRow, StageTimer, StudyResults, StudyRow, TradeOffPoint, WorstDay
 from ecl2o.policy import Contract, Policy
 from ecl2o.problem import Problem
-from ecl2o.running import plausible_range
+from ecl2o.running import plausible_range, stuck_limits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +94,7 @@ Trained = dict[str, Any]  # the results of a study's jobs, by name
 TradeOffCase = tuple[str, str, AbstractAgent]  # family, setting, agent
 
 # The paper's settings (section 6.2).
-PAPER_TRUST, PAPER_MU, TWO_STAGE_TRUST, SWITCH_GAMMA = 0.5, 0.6, 0.3, 1.5
+SWITCH_GAMMA = 1.5
 # (trust, weight) of the configuration that was published with the authors' code.
 AUTHORS_EXAMPLE = (0.1, 0.0)
 
@@ -173,8 +174,13 @@ def tuned_agent(kind: str, tuned: TunedAgents, word: str) -> StudyAgent:
     return _calibrated_agent(f"EC-L2O, {word}", what, tuned.agents, kind, tuned.trust, tuned.mu)
 
 
-def authors_agents(kind: str, paper: Sequence[MLAROBD], example: Sequence[MLAROBD]) -> dict[str, StudyAgent]:
-    """Return EC-L2O as the authors' code trains it, with the paper's trust and mu and with the published configuration's."""
+def authors_agents(
+    kind: str, alone: Sequence[PureML], paper: Sequence[MLAROBD], example: Sequence[MLAROBD]
+) -> dict[str, StudyAgent]:
+    """Return the networks at the authors' learning rates: alone, in two stages, and EC-L2O with the authors' loss.
+
+    EC-L2O has the paper's trust and mu, and those of the published configuration.
+    """
 
     def make(word: str, what: str, agents: Sequence[MLAROBD], trust: float, weight: float) -> StudyAgent:
         parameters = {"trust": trust, "weight": weight, "min_cr": 2.0, "loss": "AuthorsLoss"}
@@ -182,7 +188,14 @@ def authors_agents(kind: str, paper: Sequence[MLAROBD], example: Sequence[MLAROB
 
     what_code = "EC-L2O trained with the loss and learning rates of the authors' code, which differ from the paper's."
     what_example = "EC-L2O with the authors' loss and the trust and weight of their published configuration."
+    two_stage = [MLAROBD(agent.advisor, TWO_STAGE_TRUST) for agent in alone]
+    what_alone, what_two = (
+        "PureML-0 at the authors' learning rates.",
+        "Two stages: the advice of the row above, calibrated.",
+    )
     return {
+        "pure-ml-code": _network_agent("PureML-0, authors' rates", what_alone, alone, kind, kappa=0.0),
+        "mla-robd-code": _network_agent("MLA-ROBD, authors' rates", what_two, two_stage, kind, trust=TWO_STAGE_TRUST),
         "ec-l2o-code": make("loss", what_code, paper, PAPER_TRUST, PAPER_MU),
         "ec-l2o-example": make("example", what_example, example, *AUTHORS_EXAMPLE),
     }
@@ -224,8 +237,8 @@ def make_policies(
     The plausible range comes from the training days, as for a policy of `fit`.
     """
     period = contexts.steps_per_day
-    plausible = plausible_range(contexts.training)
-    contract = Contract(steps_per_day=period, context_dim=contexts.dim, plausible=plausible, accepted_after=period)
+    screen = {"plausible": plausible_range(contexts.training), "stuck_after": stuck_limits(contexts.training)}
+    contract = Contract(steps_per_day=period, context_dim=contexts.dim, accepted_after=period, **screen)
 
     def make(name: str, spec: StudyAgent) -> Policy:
         agent = Periodic(spec.agents[0], period, "history") if spec.daily else spec.agents[0]

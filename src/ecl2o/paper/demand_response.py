@@ -4,6 +4,7 @@ Contexts are the power shortage by hour, actions the load that is shed; f = 1/2 
 validation and test days, and how they are scored, are described in docs/reproduction.md.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from ecl2o import theory
 from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Periodic, PureML, Switch
 from ecl2o.agents.advisors import SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
-from ecl2o.evaluation import DailyScore, TestDays, score_agents, score_days, score_runs
+from ecl2o.evaluation import DailyScore, TestDays, score_agents, score_days
 from ecl2o.fitting.guarded_training import competitive_ridge, train_guards
 from ecl2o.fitting.settings import LEAST_ALPHA, MOST_ALPHA, Progress, PromiseSpec, ignore_progress
 from ecl2o.learning import CalibratedLoss, fit_many
@@ -45,7 +46,6 @@ from ecl2o.paper.pareto import SweepPoint, SweepRecord, average_over_seeds, choi
 from ecl2o.paper.results import StudyResults, StudyRow
 from ecl2o.paper.sweep_grid import Network, Setting
 from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
-from ecl2o.running import stream_days
 
 HOURS = 24
 HISTORY = 14 * HOURS  # what advisors and forecasters may remember
@@ -81,8 +81,8 @@ class DemandResponseSettings(StudySettings):
     weather: str | None = None  # a file; None: the built-in year
     preset: Literal["authors-code", "paper"] = "authors-code"
     network: Network | None = None  # None: the preset's, an LSTM in the authors' code, an MLP in the paper
-    # W; None: the preset's, or "auto" for built-in weather
-    base_shortage: PositiveNumber | Literal["auto"] | None = None
+    # W, or as in `weather_contexts`; None: the preset's, or "auto" for built-in weather
+    base_shortage: PositiveNumber | str | None = None
     alpha: float = pydantic.Field(default=10.0, ge=LEAST_ALPHA, le=MOST_ALPHA)
 
     @property
@@ -162,12 +162,12 @@ class DemandResponse(AbstractStudy):
         return Periodic(trained, HOURS)
 
     def score(self, name: str, spec: StudyAgent, agent: AbstractAgent) -> DailyScore:
-        """Score an agent; `guarded` learns while it runs, so it starts with all earlier days and runs on over midnight."""
-        if name == "guarded":
-            split = self.contexts.split
-            seen = (split.training_days + split.validation_days) * HOURS
-            return score_runs(*stream_days(agent, self.problem, *self.contexts.test_days(seen)), self.test)
-        return score_days(agent, self.test, spec.forecaster)
+        """Score an agent; `guarded` learns while it runs, so it restarts each day on a history as long as that of the first."""
+        if name != "guarded":
+            return score_days(agent, self.test, spec.forecaster)
+        split = self.contexts.split
+        seen = (split.training_days + split.validation_days) * HOURS
+        return score_days(agent, dataclasses.replace(self.test, history=self.contexts.test_days(seen).history))
 
     def _choose(self, calibrated: dict[CalibratedTraining, MLAROBD]) -> dict[str, SweepPoint]:
         """Choose EC-L2O's trust and mu on the validation days: by cost, and by cost and ratio."""
@@ -193,9 +193,13 @@ class DemandResponse(AbstractStudy):
         alone = [StandaloneTraining(0.0, seed) for seed in seeds]
         alone += [StandaloneTraining(kappa, seeds[0]) for kappa in kappas]
         authors = [AuthorsTraining(trust, weight, seed) for trust, weight in self._authors_settings for seed in seeds]
-        jobs = [Job("EC-L2O, authors' loss", lambda report: networks.train_authors(authors, report))] if authors else []
+        same = [StandaloneTraining(0.0, seed) for seed in seeds]
+        jobs = [
+            Job("EC-L2O, authors' loss", lambda report: networks.train_authors(authors, report)),
+            Job("PureML, authors' rates", lambda report: networks.train_alone(same, report, "authors")),
+        ]
         return [
-            *jobs,
+            *(jobs if authors else ()),
             Job("EC-L2O, first half", lambda report: networks.train_calibrated(calibrated[:half], report)),
             Job("EC-L2O, second half", lambda report: networks.train_calibrated(calibrated[half:], report)),
             Job("PureML", lambda report: networks.train_alone(alone, report)),
@@ -235,7 +239,7 @@ class DemandResponse(AbstractStudy):
             "rhc": planner_agent(HOURS),
             **network_agents(kind, alone, with_seeds(PAPER_TRUST, PAPER_MU), tune(cheapest, "cost")),
             **({} if careful.setting == cheapest.setting else {"ec-l2o-careful": careful_agent}),
-            **(authors_agents(kind, *authors) if authors else {}),
+            **(authors_agents(kind, [*trained["PureML, authors' rates"].values()], *authors) if authors else {}),
             "seasonal": StudyAgent(
                 "Seasonal",
                 "A linear advisor on a rolling profile, trained through the calibrator on 4-day windows.",

@@ -22,6 +22,7 @@ from ecl2o.learning import (
 from ecl2o.learning.fit import TrainingProgress
 from ecl2o.learning.losses import CostScale, make_scale
 from ecl2o.offline import oracle_batch
+from ecl2o.paper.sweep_grid import Schedule
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import cast_floats
 
@@ -79,11 +80,12 @@ class NetworkTraining:
         return cls(untrained, problem, windows, steps, LEARNING_RATES[kind])
 
     def train_alone(
-        self, settings: Sequence[StandaloneTraining], report: TrainingProgress
+        self, settings: Sequence[StandaloneTraining], report: TrainingProgress, schedule: Schedule = "cosine"
     ) -> dict[StandaloneTraining, PureML]:
-        """Train networks on their own cost (PureML)."""
+        """Train networks on their own cost (PureML), at our learning rates or the authors'."""
         agents = [PureML(self.network(s.seed)) for s in settings]
-        return self._fit(agents, [StandaloneLoss(s.kappa) for s in settings], settings, report)
+        rates = self._authors_rates if schedule == "authors" else None
+        return self._fit(agents, [StandaloneLoss(s.kappa) for s in settings], settings, report, rates)
 
     def train_calibrated(
         self, settings: Sequence[CalibratedTraining], report: TrainingProgress
@@ -98,11 +100,15 @@ class NetworkTraining:
     def train_authors(
         self, settings: Sequence[AuthorsTraining], report: TrainingProgress
     ) -> dict[AuthorsTraining, MLAROBD]:
-        """Train EC-L2O as the authors did; where there are fewer steps than theirs, their stages are so much shorter."""
+        """Train EC-L2O as the authors did."""
         agents = [MLAROBD(self.network(s.seed), s.trust) for s in settings]
+        return self._fit(agents, [AuthorsLoss(s.weight) for s in settings], settings, report, self._authors_rates)
+
+    @property
+    def _authors_rates(self) -> Float[np.ndarray, " steps"]:
+        """The authors' learning rates; where there are fewer steps than theirs, their stages are so much shorter."""
         steps, rates = authors_schedule(self.windows.x0.shape[0], rates=AUTHORS_RATES_IN_USE)
-        every = max(1, steps // self.steps)
-        return self._fit(agents, [AuthorsLoss(s.weight) for s in settings], settings, report, rates[::every])
+        return rates[:: max(1, steps // self.steps)]
 
     @functools.cached_property
     def _oracles(self) -> Trajectory:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Float
 
-from ecl2o.paper.sweep_grid import Network, Setting
+from ecl2o.paper.sweep_grid import Network, Protocol, Setting
 
 T = TypeVar("T")
-COST, RATIO = "test_cost", "test_ratio"
+COST, RATIO, THIRD = "test_cost", "test_ratio", "test_third_worst"
 # Of R-OBD's bound: how large a ratio on the validation days a careful choice may have.
 CAREFUL = 1.5
 
@@ -52,6 +53,22 @@ def average_over_seeds(records: Iterable[SweepRecord]) -> list[SweepPoint]:
         spread = {name: float(found.std()) if np.isfinite(found).all() else math.inf for name, found in values.items()}
         points.append(SweepPoint(setting, len(group), mean, spread))
     return points
+
+
+def paired_difference(ours: Float[np.ndarray, " n"], theirs: Float[np.ndarray, " n"]) -> dict[str, float]:
+    """Return the mean of `ours - theirs` over seeds, its standard error (infinite for one seed), and how many are below 0.
+
+    >>> paired_difference(np.array([1.0, 3.0]), np.array([2.0, 3.0]))
+    {'mean': -0.5, 'standard_error': 0.5, 'seeds': 2, 'cheaper': 1}
+    """
+    more = np.asarray(ours, float) - np.asarray(theirs, float)
+    error = float(np.std(more, ddof=1) / np.sqrt(len(more))) if len(more) > 1 else math.inf
+    return {
+        "mean": float(more.mean()),
+        "standard_error": error,
+        "seeds": len(more),
+        "cheaper": int(np.sum(more < 0)),
+    }
 
 
 def pareto_front(points: Iterable[T], figures: Callable[[T], tuple[float, float]]) -> list[T]:
@@ -131,3 +148,56 @@ def summarize_sweep(points: Sequence[SweepPoint], networks: Sequence[Network], b
         "choices": {network: choices_json(choose_settings(points, network, bound)) for network in networks},
         "below_pure_ml": {network: find_safest_below(points, network, costs[network]) for network in networks},
     }
+
+
+PAPER_TRUST, PAPER_MU, TWO_STAGE_TRUST = 0.5, 0.6, 0.3  # the paper's (section 6.2)
+
+
+def summarize_headline(records: Sequence[SweepRecord], bound: float) -> list[dict[str, Any]]:
+    """Return the paper's main comparison for each P_s, network and protocol: the rows, and their paired costs beside PureML-0's.
+
+    Rows are named as in `ecl2o reproduce`. "ec-l2o" has the paper's parameters, "ec-l2o-tuned" those that cost least on the
+    validation days. Families that were not swept have no row. `bound` is R-OBD's.
+    """
+    groups: dict[tuple[float | None, Protocol | None], list[SweepRecord]] = {}
+    for record in records:
+        groups.setdefault((record.setting.base_shortage, record.setting.protocol), []).append(record)
+    found = []
+    for (shortage, protocol), group in groups.items():
+        networks: dict[Network, None] = {r.setting.network: None for r in group if r.setting.network is not None}
+        for network in networks:
+            rows = _headline_rows(average_over_seeds(group), network, bound)
+            seeds = {name: _by_seed(group, point.setting) for name, point in rows.items()}
+            pure = seeds["pure-ml"]
+            differences = {
+                name: paired_difference(*(np.array([costs[seed] for seed in pure]) for costs in (seeds[name], pure)))
+                for name in ("mla-robd", "ec-l2o", "ec-l2o-tuned")
+                if name in rows
+            }
+            shown = {name: point.as_json() for name, point in rows.items()}
+            about = {"base_shortage": shortage, "network": network, "protocol": protocol}
+            found.append({**about, "rows": shown, "minus_pure_ml": differences})
+    return found
+
+
+def _headline_rows(points: Sequence[SweepPoint], network: Network, bound: float) -> dict[str, SweepPoint]:
+    own = [point for point in points if point.setting.network in (None, network)]
+    wanted: dict[str, dict[str, Any]] = {
+        "r-obd": {"family": "r-obd"},
+        "pure-ml": {"family": "pure-ml", "kappa": 0.0},
+        "mla-robd": {"family": "mla-robd", "trust": TWO_STAGE_TRUST},
+        "ec-l2o": {"family": "ec-l2o", "trust": PAPER_TRUST, "mu": PAPER_MU},
+        "guarded": {"family": "guarded", "period": 1},
+    }
+    rows = {}
+    for name, values in wanted.items():
+        fitting = (point for point in own if values.items() <= vars(point.setting).items())
+        if (first := next(fitting, None)) is not None:
+            rows[name] = first
+    if any(point.setting.family == "ec-l2o" for point in own):
+        rows["ec-l2o-tuned"] = next(iter(choose_settings(own, network, bound).values()))
+    return rows
+
+
+def _by_seed(records: Iterable[SweepRecord], setting: Setting) -> dict[int, float]:
+    return {record.seed: record.figures[COST] for record in records if record.setting == setting}

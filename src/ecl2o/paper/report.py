@@ -40,14 +40,14 @@ _MEANINGS = (
         "mean daily cost divided by that of the daily oracle: one common number for all rows, 1 is the optimum.",
     ),
     ("competitive ratio", "the worst test day: cost divided by the optimum of the same day from the same start."),
-    ("p90 to p99.5", "percentiles of that daily ratio over the test days, mean over seeds."),
+    ("third-worst day", "the same for the third-worst test day, which two odd days do not decide."),
+    ("p95 to p99.5", "percentiles of that daily ratio over the test days, mean over seeds."),
     ("prediction error", "mean squared distance of the advice from the day's optimum, over the optimum's mean cost."),
 )
 
 _PROTOCOL = (
     "Testing is continuous: each test day starts from the row's own last action of the day before, the first one from the "
-    "last context before it. What an agent remembers is rebuilt every day from the contexts before that day; only "
-    "OnlineRidge, which learns while it runs, goes on learning over midnight.",
+    "last context before it. What an agent remembers is rebuilt every day from the contexts before that day.",
     "A day whose optimum costs nothing counts as ratio 1 if the row paid nothing too, and as infinite otherwise.",
     "Learned rows are trained on the training days only; where a parameter was chosen, it was chosen on the validation days. "
     "The ± is the standard deviation over seeds.",

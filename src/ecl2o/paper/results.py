@@ -12,6 +12,7 @@ import pandas as pd
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, UnconvergedCounts
 from ecl2o.json_text import as_json
+from ecl2o.paper.pareto import paired_difference
 from ecl2o.policy import Policy
 
 FORMAT = 1
@@ -52,6 +53,7 @@ class StudyRow:
             "parameters": self.parameters,
             "average_cost": summarize_seeds(self.over_seeds("average_cost")),
             "competitive_ratio": summarize_seeds(self.over_seeds("competitive_ratio")),
+            "third_worst_ratio": summarize_seeds(self.over_seeds("third_worst_ratio")),
             "tail_ratio": {level: summarize_seeds(self.tails(level)) for level in self.scores[0].tail_ratio},
             "prediction_error": summarize_seeds(self.over_seeds("prediction_error")) if self.has_advice else None,
             "unconverged": self.unconverged.as_json(),
@@ -151,6 +153,19 @@ class StudyResults:
     skipped: dict[str, SkippedRow] = dataclasses.field(default_factory=dict)  # by name
     problem: str = ""  # what is decided, in one paragraph for the report
 
+    def paired_differences(self) -> dict[str, dict[str, float]]:
+        """Return, by row, the average cost of each other network less PureML-0's of the same seed and schedule."""
+        found = {}
+        for name, row in self.rows.items():
+            pure = self.rows.get("pure-ml-code" if name.endswith(AUTHORS_ROWS) else "pure-ml")
+            if (
+                pure not in (None, row)
+                and row.parameters.get("advisor") in NETWORKS
+                and len(row.scores) == len(self.seeds)
+            ):
+                found[name] = paired_difference(row.over_seeds("average_cost"), pure.over_seeds("average_cost"))
+        return found
+
     def as_json(self) -> dict[str, Any]:
         """Return the content of results.json; infinities are the string "inf"."""
         shown = {
@@ -163,6 +178,7 @@ class StudyResults:
             "oracle": {"average_cost": self.oracle_average_cost},
             "test_days": self.test_days,
             "algorithms": {name: row.as_json() for name, row in self.rows.items()},
+            "minus_pure_ml": self.paired_differences(),
             "not_applicable": {name: entry.reason for name, entry in self.skipped.items()},
             "trade_off": [dataclasses.asdict(point) for point in self.trade_off],
             **self.extra,
@@ -172,8 +188,9 @@ class StudyResults:
 
 
 NETWORKS = ("LSTM", "MLP")  # which a quick run trains too little for their rows to mean anything
-_LEVELS = ("p90", "p95", "p99", "p99.5")
-HEADINGS = ("", "average cost", "competitive ratio", *_LEVELS, "prediction error")
+AUTHORS_ROWS = ("-code", "-example")  # endings of the rows that are trained at the authors' learning rates
+_LEVELS = ("p95", "p99", "p99.5")
+HEADINGS = ("", "average cost", "competitive ratio", "third-worst day", *_LEVELS, "prediction error")
 
 
 def format_cells(row: StudyRow) -> tuple[str, ...]:
@@ -182,6 +199,7 @@ def format_cells(row: StudyRow) -> tuple[str, ...]:
         row.unconverged.mark(row.label),
         format_spread(row.over_seeds("average_cost"), 3),
         format_spread(row.over_seeds("competitive_ratio"), 2),
+        format_spread(row.over_seeds("third_worst_ratio"), 2),
         *(format_number(float(row.tails(level).mean()), 2) for level in _LEVELS),
         format_spread(row.over_seeds("prediction_error"), 3) if row.has_advice else "",
     )
@@ -194,7 +212,16 @@ def reported_rows(study: StudyResults) -> list[StudyRow]:
 
 def table_notes(study: StudyResults) -> list[str]:
     """Return what the marks in the table mean, and which rows it leaves out."""
-    found = [row.unconverged.note(row.label) for row in reported_rows(study) if row.unconverged]
+    rows = reported_rows(study)
+    found = [row.unconverged.note(row.label) for row in rows if row.unconverged]
+    pairs = [(row.label, study.paired_differences().get(row.name)) for row in rows if len(study.seeds) > 1]
+    paired = [
+        f"{label} {more['mean']:+.3f} ± {more['standard_error']:.3f}" for label, more in pairs if more is not None
+    ]
+    if paired:
+        found.append(
+            f"Average cost less PureML-0's of the same seed and schedule, ± standard error: {'; '.join(paired)}."
+        )
     unfinished = [row.label for row in study.rows.values() if is_unfinished(study, row)]
     if unfinished:
         found.append(

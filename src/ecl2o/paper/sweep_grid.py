@@ -9,7 +9,10 @@ from typing import Literal
 Network = Literal["lstm", "mlp"]
 # Of the mean prediction error of the two-stage advisor on the training windows.
 RhoBar = Literal["zero", "half", "mean"]
-ScaleName = Literal["raw", "oracle", "window"]
+ScaleName = Literal["raw", "oracle", "window", "authors"]
+# Memory restarts at midnight on the rolling history, or runs on over all days as one sequence.
+Protocol = Literal["daily", "streamed"]
+Schedule = Literal["cosine", "authors"]
 LONGEST_PERIOD = 3650  # days of a period, over which the allowances of a promise are laid out step by step
 
 _Rule = tuple[Callable[[float], bool], str]
@@ -32,7 +35,8 @@ _RULES: dict[str, _Rule] = {  # which values an axis takes, and how that is said
 class Setting:
     """One point of the grid; what does not concern its family is None.
 
-    `rho_bar` and `cost_scale` are by name. `period` is the days after which a promise restarts, 0 for never.
+    `rho_bar` and `cost_scale` are by name. `period` is the days after which a promise restarts, 0 for never. `base_shortage` (W)
+    and `protocol` say on which contexts and how a setting was scored.
     """
 
     family: str
@@ -45,6 +49,8 @@ class Setting:
     gamma: float | None = None
     ratio: float | None = None
     period: int | None = None
+    base_shortage: float | None = None
+    protocol: Protocol | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +58,8 @@ class Grid:
     """The values of each axis. The defaults are the paper's trade-off (its Figure 5c).
 
     EC-L2O: `trusts` x `mus` x `rho_bars` x `cost_scales`. PureML: `kappas`. Two stages: `two_stage_trusts`. Switch: `gammas`. The
-    guard around the regression: `ratios` x `periods`. Each network, and each of the seeds.
+    guard around the regression: `ratios` x `periods`. Each network, and each of the seeds. With the schedule "authors" all
+    networks are trained at the authors' learning rates, and EC-L2O with their loss, in which `mus` are the weights.
     """
 
     networks: tuple[Network, ...] = ("lstm",)
@@ -66,9 +73,10 @@ class Grid:
     ratios: tuple[float, ...] = (1.8, 2.0, 2.5, 3.0, 4.0)
     periods: tuple[int, ...] = (1, 7, 30, 0)
     seeds: tuple[int, ...] = (0, 1)
+    schedule: Schedule = "cosine"
 
     def __post_init__(self):
-        for axis in dataclasses.fields(self):
+        for axis in dataclasses.fields(self)[:-1]:
             values = getattr(self, axis.name)
             if len(set(values)) < len(values):
                 raise ValueError(f"{axis.name} must not repeat a value, got {values}.")
@@ -84,8 +92,13 @@ class Grid:
     def calibrated(self, network: Network) -> Iterator[Setting]:
         """Yield EC-L2O's settings, without those that say the same.
 
-        At mu = 0 there is no error for rho_bar, and Adam ignores a constant factor: raw and oracle-scaled costs agree.
+        At mu = 0 there is no error for rho_bar, and Adam ignores a constant factor: only "window" differs from the other units of
+        cost. The authors' loss has a threshold and a unit of its own.
         """
+        if self.schedule == "authors":
+            pairs = itertools.product(self.trusts, self.mus)
+            yield from (Setting("ec-l2o", network, trust, mu, None, "authors") for trust, mu in pairs)
+            return
         seen = set()
         for trust, mu, rho_bar, scale in itertools.product(self.trusts, self.mus, self.rho_bars, self.cost_scales):
             same = (trust, mu, None, scale == "window") if mu == 0 else (trust, mu, rho_bar, scale)
