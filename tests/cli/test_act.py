@@ -72,7 +72,7 @@ def test_history_and_x0(fitted, ecl2o):
     result = ecl2o("act", fitted.policy, "--history", fitted.data, "--x0", "7", stdin="3.5\n")
     assert result.exit_code == 0, result.stderr
     assert float(result.stdout) == runner.step([3.5])[0]
-    assert "history" not in result.stderr
+    assert "own history" not in result.stderr
 
 
 def test_without_history_the_start_must_be_given(ecl2o, tmp_path):
@@ -227,6 +227,16 @@ def test_a_policy_that_says_nothing_of_what_is_plausible_refuses_what_is_missing
     refused = ecl2o("act", tmp_path / "expert.ecl2o", "--x0", "1", stdin="1\nnull\n")
     assert refused.exit_code == 1
     assert "line 2: " in refused.stderr
+
+
+def test_a_zero_is_replaced_and_a_stuck_meter_is_named(fitted, ecl2o):
+    """Demand was between 1 and 6, and never the same twice."""
+    lines = "3.5\n0\n2\n2\n2\n2\n2.5\n"
+    result = ecl2o("act", fitted.policy, "--json", stdin=lines)
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [t.get("context_used") for t in told] == [None, [3.5], *[None] * 5]
+    assert [t.get("stuck") for t in told] == [*[None] * 4, ["demand"], ["demand"], None]
+    assert re.search(r"line 2 .*\n.*line 5: demand .*\n.*line 6: demand .*\n.* 1\.\n.* 2\.", result.stderr)
 
 
 # --- clocks ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from .conftest import SPLIT, TESTED
 from .operator_files import write_series
 
 BOTH = ("--column", "demand", "--column", "supply")
+RANGES = ("--plausible", "supply=-9:9,demand=-20:20")
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def data(tmp_path_factory):
 
 def test_each_column_has_its_alpha_from_fit_to_act(ecl2o, data, tmp_path):
     out, alpha = tmp_path / "both.ecl2o", "supply=3,demand=10"  # in another order than the file's
-    fitting = ecl2o("fit", data, "--out", out, *BOTH, "--alpha", alpha, "--advisor", "ridge", *SPLIT, "--json")
+    fitting = ecl2o("fit", data, "--out", out, *BOTH, "--alpha", alpha, "--advisor", "ridge", *SPLIT, *RANGES, "--json")
     assert fitting.exit_code == 0, fitting.stderr
     settings = json.loads(fitting.stdout)["settings"]
     assert (settings["alpha"], settings["steps"]) == (
@@ -31,6 +32,8 @@ def test_each_column_has_its_alpha_from_fit_to_act(ecl2o, data, tmp_path):
     )  # nothing is trained without a promise
     policy = ec.load(out)
     assert policy.contract.columns == ["demand", "supply"]
+    assert policy.contract.plausible == [(-20.0, 20.0), (-9.0, 9.0)]
+    assert len(policy.contract.stuck_after) == 2
     np.testing.assert_array_equal(2 * policy.problem.Q, np.diag([10.0, 3.0]))
     assert describe(policy)["problem"]["alphas"] == [10.0, 3.0]
 
@@ -54,6 +57,9 @@ def test_each_column_has_its_alpha_from_fit_to_act(ecl2o, data, tmp_path):
 @pytest.mark.parametrize(
     ("alpha", "message"),
     [
+        ("10 --plausible=0", "--plausible"),
+        ("10 --plausible=demand=0:9,demand=1:9", "twice"),
+        ("10 --plausible=price=0:9", "demand, supply"),
         ("demand=10,price=3", "demand, supply"),
         ("demand=10", "demand, supply"),
         ("demand=10,demand=3", "demand=10,demand=3"),
@@ -65,9 +71,9 @@ def test_each_column_has_its_alpha_from_fit_to_act(ecl2o, data, tmp_path):
         ("nan", "got nan"),
     ],
 )
-def test_invalid_alphas_fail_before_training(ecl2o, data, tmp_path, alpha, message):
+def test_invalid_settings_of_columns_fail_before_training(ecl2o, data, tmp_path, alpha, message):
     out = tmp_path / "none.ecl2o"
-    result = ecl2o("fit", data, "--out", out, *BOTH, f"--alpha={alpha}", *SPLIT)
+    result = ecl2o("fit", data, "--out", out, *BOTH, *f"--alpha={alpha}".split(), *SPLIT)
     assert result.exit_code != 0
     words = " ".join(f"{result.stderr} {result.exception or ''}".replace("│", " ").split())
     assert message in words

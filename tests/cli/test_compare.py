@@ -32,7 +32,8 @@ def test_agents_and_policies_beside_each_other(fitted, ecl2o):
 
 def test_foresight_is_the_oracle_and_the_table_names_it(ecl2o, tmp_path):
     data = write_series(tmp_path / "demand.csv", days=6)
-    result = ecl2o("compare", data, "--agents", "rhc,lcp", "--forecaster", "exact", "--days", "2")
+    both = ("--column", "demand", "--column", "supply")
+    result = ecl2o("compare", data, *both, "--agents", "rhc,lcp", "--forecaster", "exact", "--days", "2")
     assert result.exit_code == 0, result.stderr
     assert "2 days of" in result.stdout
     assert "forecaster: exact" in result.stdout
@@ -83,7 +84,7 @@ def test_a_policy_for_other_days_is_refused(fitted, ecl2o, tmp_path):
     hourly = write_series(tmp_path / "hourly.csv", days=10, hours=1)
     result = ecl2o("compare", hourly, "--column", "demand", "--agents", f"r-obd,{fitted.policy}")
     assert result.exit_code == 1
-    assert {"4", "24"} <= set(re.findall(r"\d+", result.stderr))
+    assert {"60", "360"} <= set(re.findall(r"\d+", result.stderr))
 
 
 def test_a_policy_for_another_alpha_is_refused(fitted, ecl2o):

@@ -99,7 +99,9 @@ def test_repairs_are_reported(fitted, ecl2o, tmp_path):
     del lines[20:22]
     (tmp_path / "gaps.csv").write_text("\n".join(lines))
     assert "missing" in ecl2o("evaluate", fitted.policy, tmp_path / "gaps.csv").stderr
-    result = ecl2o("evaluate", fitted.policy, tmp_path / "gaps.csv", "--fill", "previous")
+    fill = ("--fill", "previous", "--fill-limit", "12")
+    assert "--fill-limit 12" in ecl2o("evaluate", fitted.policy, tmp_path / "gaps.csv", *fill[:2]).stderr
+    result = ecl2o("evaluate", fitted.policy, tmp_path / "gaps.csv", *fill)
     assert "gaps.csv: 2 numbers imputed (at most 2 in a row), 2 missing times added." in result.stderr
 
 

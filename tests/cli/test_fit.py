@@ -63,12 +63,14 @@ def test_the_policy_knows_its_columns_its_day_and_the_end_of_the_series(fitted):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "24 whole days (96 rows, 4 a day)"),
-        ((*SPLIT, "--promise", "1.1"), "ratio = 1.1"),
+        (("--column", "demand"), "24 whole days (96 rows, 4 a day)"),
+        ((*SPLIT, "--column", "demand", "--promise", "1.1"), "ratio = 1.1"),
         ((*SPLIT, "--alpha", "1e300"), "alpha must lie between 1e-12 and 1e+12"),
         ((*SPLIT, "--alpha", "1e-300"), "alpha must lie between 1e-12 and 1e+12"),
         ((*SPLIT, "--column", "price"), "the column 'price' is missing"),
-        (("--training-days", "20", "--validation-days", "10"), "31 are needed"),
+        (("--column", "demand", "--training-days", "20", "--validation-days", "10"), "31 are needed"),
+        (SPLIT, "2 columns of numbers: demand, supply. Name the one to follow, such as --column demand"),
+        ((*SPLIT, "--column", "demand", "--time-zone", "Mars"), "--time-zone must be a name such as America/New_York"),
     ],
 )
 def test_refusals_are_one_line_and_write_nothing(ecl2o, tmp_path, arguments, message):
@@ -129,7 +131,7 @@ def test_a_series_that_never_changes_is_refused_by_its_name(ecl2o, tmp_path, mon
 
 def test_daily_rows_need_a_period(ecl2o, tmp_path):
     data = write_series(tmp_path / "daily.csv", days=100, hours=24)
-    result = ecl2o("fit", data, "--out", tmp_path / "policy.ecl2o")
+    result = ecl2o("fit", data, "--column", "demand", "--out", tmp_path / "policy.ecl2o")
     assert result.exit_code == 1
     assert "--period" in result.stderr
 
@@ -139,12 +141,14 @@ def test_messages_speak_of_options_not_of_arguments(ecl2o, tmp_path):
     (tmp_path / "gap.csv").write_text("\n".join(lines[:10] + lines[12:]))
     (tmp_path / "timeless.csv").write_text("a,b\n" + "\n".join(f"{i % 7},x" for i in range(200)))
     for command in ("fit", "compare", "alpha"):
-        result = ecl2o(command, tmp_path / "gap.csv")
+        result = ecl2o(command, tmp_path / "gap.csv", "--column", "demand")
         assert result.exit_code == 1
         assert "--fill interpolate or --fill previous" in result.stderr
         assert "fill=" not in result.stderr
         assert "with --time-column" in ecl2o(command, tmp_path / "timeless.csv").stderr
-    short = ecl2o("fit", tmp_path / "demand.csv", "--training-days", "20", "--validation-days", "10")
+    short = ecl2o(
+        "fit", tmp_path / "demand.csv", "--column", "demand", "--training-days", "20", "--validation-days", "10"
+    )
     assert "(--training-days, --validation-days)" in short.stderr
 
 

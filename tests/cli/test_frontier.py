@@ -58,7 +58,7 @@ def test_a_series_is_read_and_a_folder_left(runs, tmp_path):
 
 def test_a_split_may_be_given(runs, tmp_path):
     write_series(tmp_path / "short.csv", days=20)
-    assert invoke("short.csv", "--training-days", "10", "--validation-days", "4").exit_code == 0
+    assert invoke("short.csv", "--column", "demand", "--training-days", "10", "--validation-days", "4").exit_code == 0
     split = runs[0][0].split
     assert (split.training_days, split.validation_days) == (10, 4)
 
@@ -85,8 +85,8 @@ def test_json_only(runs):
 
 def test_contexts_known_to_lie_in_an_interval(runs, tmp_path):
     write_series(tmp_path / "demand.csv")
-    assert invoke("demand.csv", "--contexts", "80:120").exit_code == 0
-    assert invoke("demand.csv", "--out", "again").exit_code == 0
+    assert invoke("demand.csv", "--column", "demand", "--contexts", "80:120").exit_code == 0
+    assert invoke("demand.csv", "--column", "demand", "--out", "again").exit_code == 0
     assert invoke("--out", "weather").exit_code == 0
     assert [settings.contexts for _, settings in runs] == [(80.0, 120.0), None, (0.0, 0.8)]
     for wrong in ("80", "3:1"):
@@ -114,7 +114,7 @@ def test_weather_and_its_preset(runs):
         (["--alpha", "0"], 2, "--alpha"),
         (["--base-shortage", "much"], 2, "--base-shortage"),
         (["missing.csv"], 1, "missing.csv"),
-        (["short.csv"], 1, "91 are needed"),
+        (["short.csv", "--column", "demand"], 1, "91 are needed"),
         (["demand.csv", "--out", "kept"], 1, "kept"),
     ],
 )

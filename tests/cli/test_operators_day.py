@@ -1,4 +1,4 @@
-"""An operator's days, with real processes: a raw file, a supervisor that kills, a bad reading, a missing hour, a rival."""
+"""An operator's days, with real processes: a supervisor that kills, bad readings, a stuck meter, a missing hour, a rival."""
 
 import csv
 import datetime
@@ -22,7 +22,8 @@ START, CHANGE = (
 )
 DAYS, HOURS = 26, 58  # in the raw file, and served after it
 BOUNDS, PROMISE = (0.0, 60.0), 2.5
-MISSING, BAD, SECOND = 5, 10, 20  # hours at which something happens
+MISSING, BAD, ZERO, SECOND = 5, 10, 15, 20  # hours at which something happens
+STUCK = range(40, 46)  # hours with the reading of the first of them
 KILLS = dict(zip(random.Random(1).sample(range(1, HOURS), 2), ("after the answer", "before the answer"), strict=True))
 
 
@@ -102,12 +103,13 @@ class Served:
 
 
 def test_an_operators_days(policy, series, tmp_path):
-    state, fresh = tmp_path / "run.state", series[DAYS * 24 :]
+    state, fresh = tmp_path / "run.state", series[DAYS * 24 :].copy()
+    fresh[STUCK] = fresh[STUCK[0]]
     served = Served(policy, state)
     for hour in range(HOURS):
         if hour == MISSING:
             continue
-        reading = float(fresh[hour]) * (1000 if hour == BAD else 1)
+        reading = float(fresh[hour]) * {BAD: 1000, ZERO: 0}.get(hour, 1)
         served.hour({"time": local(DAYS * 24 + hour), "demand": reading}, KILLS.get(hour))
         if hour == SECOND:
             second = subprocess.run(served.command, input="25\n", capture_output=True, text=True, env=ENVIRONMENT)
@@ -122,20 +124,26 @@ def test_an_operators_days(policy, series, tmp_path):
     assert [answer["step"] for answer in answers] == list(range(1, HOURS))  # no step twice, none lost
     assert ec.Runner.resume(loaded, state).steps == HOURS  # the missing hour was filled in
     assert [answer["step"] for answer in answers if "filled" in answer] == [MISSING + 1]
-    assert [answer["step"] for answer in answers if "screened" in answer] == [BAD]
+    assert [answer["step"] for answer in answers if "screened" in answer] == [BAD, ZERO]
+    assert [answer["step"] for answer in answers if "stuck" in answer] == list(
+        STUCK[2:]
+    )  # all readings of training differ
+    assert not any("unconverged" in answer for answer in answers)  # the promise goes on
     actions = np.array([answer["action"][0] for answer in answers])
     assert (actions >= BOUNDS[0]).all()
     assert (actions <= BOUNDS[1]).all()
 
     used = fresh.copy()
-    used[MISSING], used[BAD] = fresh[MISSING - 1], answers[BAD - 1]["context_used"][0]
-    assert used[BAD] == fresh[BAD - 1]
+    used[MISSING] = fresh[MISSING - 1]
+    for hour in (BAD, ZERO):
+        (used[hour],) = answers[hour - 1]["context_used"]
+        assert used[hour] == fresh[hour - 1]
     best = ec.oracle(loaded.problem, ec.Instance(loaded.history[-1], used[:, None]))
     assert answers[-1]["cost"] <= PROMISE * float(best.cost) * (1 + 1e-9)
     assert max(answer["live_ratio"] for answer in answers if "live_ratio" in answer) <= PROMISE * (1 + 1e-9)
 
     runner = ec.Runner(loaded, loaded.history[-1], loaded.history)
     clean = np.array([runner.step([context])[0] for context in fresh])
-    late = slice(BAD + 24, None)
+    late = slice(ZERO + 24, None)
     played = np.insert(actions, MISSING, np.nan)
     assert np.abs(played[late] - clean[late]).max() <= 0.01 * np.ptp(series)

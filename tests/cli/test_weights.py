@@ -20,6 +20,7 @@ ALPHA, PROMISE, ENDS = 5.0, 3.0, (0.4, 2.4)
 PRICE = "price [/MWh]"  # a name that would be markup where markup is read
 FOLLOWED = ("--column", "demand", "--weight-column", PRICE)
 TERMS = ("--alpha", ALPHA, "--promise", PROMISE, "--weights", f"{ENDS[0]}:{ENDS[1]}", "--advisor", "ridge")
+HOSTILE = ("--plausible", "-20:20")  # zeros too
 
 
 def cost(x0, actions, values, weights):
@@ -61,7 +62,9 @@ def made(priced, tmp_path_factory):
     from ecl2o.cli.commands import app
 
     out = tmp_path_factory.mktemp("made") / "priced.ecl2o"
-    result = CliRunner().invoke(app, list(map(str, ["fit", priced, "--out", out, *FOLLOWED, *TERMS, *SPLIT, "--json"])))
+    result = CliRunner().invoke(
+        app, list(map(str, ["fit", priced, "--out", out, *FOLLOWED, *TERMS, *SPLIT, *HOSTILE, "--json"]))
+    )
     assert result.exit_code == 0, result.stderr
     return out, json.loads(result.stdout)
 
@@ -166,7 +169,7 @@ def test_without_a_declaration_the_range_is_what_was_seen_a_quarter_wider(priced
     ("arguments", "message"),
     [
         (["--weight-column", "nothing"], "'nothing' is missing; the file has"),
-        (["--weight-column", "demand"], "besides the weight 'demand' a column is needed to follow"),
+        (["--weight-column", "demand"], "besides the time and the weight 'demand'"),
         (["--weights", "1:2"], "--weight-column"),
         (["--weight-column", PRICE, "--weights", "0:2"], "must be positive and finite, got '0:2'"),
         (["--weight-column", PRICE, "--weights", "2"], "--weights"),
@@ -213,7 +216,7 @@ def test_two_columns_with_one_price_a_promise_for_each_day_and_an_allowance(pric
     out, allowance, ratio = tmp_path / "two.ecl2o", 2.0, 2.5
     columns = ("--column", "demand", "--column", "supply", "--weight-column", PRICE)
     terms = ("--alpha", ALPHA, "--promise", ratio, "--per", "day", "--allowance", allowance, "--weights", "0.4:2.4")
-    fitted = ecl2o("fit", priced, "--out", out, *columns, *terms, "--advisor", "r-obd", *SPLIT)
+    fitted = ecl2o("fit", priced, "--out", out, *columns, *terms, "--advisor", "r-obd", *SPLIT, *HOSTILE)
     assert fitted.exit_code == 0, fitted.stderr
     policy, rng = ec.load(out), np.random.default_rng(3)
     assert policy.contract.columns == ["demand", "supply", PRICE]
@@ -226,7 +229,7 @@ def test_two_columns_with_one_price_a_promise_for_each_day_and_an_allowance(pric
         actions, used = [], []
         for _ in range(STEPS):
             actions.append(runner.step([*rng.choice([0.0, 3.0, 6.0], 2), rng.choice(ENDS)]))
-            used.append(runner.context)  # what is not plausible is screened before
+            used.append(runner.context)  # implausible readings are replaced
             done, (*values, weights) = np.transpose(actions), np.transpose(used)
             paid = sum(cost(x0[i], done[i], values[i], weights) for i in range(2))
             best = sum(optimum(x0[i], values[i], weights) for i in range(2))

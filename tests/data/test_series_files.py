@@ -122,13 +122,15 @@ def test_offsets_that_change_with_summer_time_are_no_repetition(write):
 
 def test_columns_separators_and_text_columns(write):
     table = series(demand=np.arange(48) / 4, price=np.arange(48) * 1.5, label=["a"] * 48)
-    frame, metadata = read_series(write(table.to_csv(index=False)))
+    both = {"columns": ["demand", "price"]}
+    frame, metadata = read_series(write(table.to_csv(index=False)), **both)
     assert metadata.columns == ("demand", "price")
     assert metadata.ignored_columns == ("label",)
-    chosen, _ = read_series(write(table.to_csv(index=False)), columns=["price"])
+    chosen, metadata = read_series(write(table.to_csv(index=False)), columns=["price"])
     assert list(chosen.columns) == ["price"]
-    german, _ = read_series(write(table.to_csv(index=False, sep=";", decimal=","), "german.csv"))
-    tabs, _ = read_series(write(table.to_csv(index=False, sep="\t"), "tabs.tsv"))
+    assert metadata.ignored_columns == ("demand", "label")
+    german, _ = read_series(write(table.to_csv(index=False, sep=";", decimal=","), "german.csv"), **both)
+    tabs, _ = read_series(write(table.to_csv(index=False, sep="\t"), "tabs.tsv"), **both)
     assert german.equals(frame)
     assert tabs.equals(frame)
     assert frame.to_numpy()[1].tolist() == [0.25, 1.5]
@@ -146,9 +148,9 @@ def test_parquet_equals_csv(tmp_path, write):
     table = pd.DataFrame({"demand": np.arange(48) / 3, "price": np.arange(48.0)}, index=HOURS.rename("time"))
     table.to_parquet(tmp_path / "indexed.parquet")
     table.reset_index().to_parquet(tmp_path / "plain.pq")
-    referee, _ = read_series(write(table.to_csv()))
+    referee, _ = read_series(write(table.to_csv()), columns=[*table.columns])
     for name in ("indexed.parquet", "plain.pq"):
-        frame, metadata = read_series(tmp_path / name)
+        frame, metadata = read_series(tmp_path / name, columns=[*table.columns])
         assert np.array_equal(frame.to_numpy(), table.to_numpy())
         assert (frame.index == referee.index).all()
         assert metadata.columns == ("demand", "price")
@@ -228,7 +230,7 @@ def test_half_of_a_column_is_filled_and_more_is_not(write):
 def test_as_many_times_as_there_are_may_be_missing(write):
     times = pd.date_range("2021-05-01", periods=2402, freq="h")
     gap = series(times[:1201].append(times[-1:]))
-    repairs = read_series(write(gap.to_csv(index=False)), fill="previous")[1].repairs
+    repairs = read_series(write(gap.to_csv(index=False)), fill="previous", fill_limit=1200)[1].repairs
     assert (repairs.rows_added, repairs.longest) == (1200, 1200)
 
 
@@ -264,19 +266,20 @@ def test_a_first_row_of_data_is_not_taken_as_names(write, form):
 
 def test_names_of_columns_may_be_numbers_and_dates(write):
     table = series(**{"2023": np.arange(48), "2024-01-01": np.arange(48) ** 2})
-    assert read_series(write(table.to_csv(index=False)))[1].columns == ("2023", "2024-01-01")
-    unnamed = table.rename(columns={"time": ""})
-    assert read_series(write(unnamed.to_csv(index=False)))[1].columns == ("2023", "2024-01-01")
+    names = ("2023", "2024-01-01")
+    for named in (table, table.rename(columns={"time": ""})):
+        assert read_series(write(named.to_csv(index=False)), columns=names)[1].columns == names
 
 
 def test_too_many_columns_are_refused_with_their_number_before_any_work(write):
     many = series(**{f"c{i}": np.arange(48) for i in range(257)})
-    message = refusal(write(many.to_csv(index=False)))
-    assert all(number in message for number in ("257", "256"))
-    assert read_series(write(many.to_csv(index=False)), columns=["c7"])[0].shape == (48, 1)
-    assert read_series(write(many.drop(columns="c0").to_csv(index=False)))[0].shape == (48, 256)
-    with pytest.raises(DataError, match="257"):
-        frame_series(many.drop(columns="time").astype(float).set_index(HOURS))
+    names, path = [f"c{i}" for i in range(257)], write(many.to_csv(index=False))
+    assert "257" in refusal(path)
+    assert all(number in refusal(path, columns=names) for number in ("257", "256"))
+    assert read_series(path, columns=["c7"])[0].shape == (48, 1)
+    assert read_series(path, columns=names[1:])[0].shape == (48, 256)
+    with pytest.raises(DataError, match="256"):
+        frame_series(many.drop(columns="time").astype(float).set_index(HOURS), names)
     wide = "time" + ",a" * 10_000 + "\n2021-05-01 00:00" + ",1" * 10_000 + "\n"
     assert all(number in refusal(write(wide)) for number in ("10,001", "10,000"))
 
@@ -444,7 +447,8 @@ def test_numbers_that_are_too_large_are_numbers(write):
     huge = series(demand=["1e308"] * 48)
     assert "line 2, column 'demand': '1e308' is too large to be squared" in refusal(write(huge.to_csv(index=False)))
     beside = series(demand=["1e308"] * 48, load=np.arange(48))
-    assert "column 'demand': '1e308' is too large" in refusal(write(beside.to_csv(index=False)))
+    assert "column 'demand': '1e308' is too large" in refusal(write(beside.to_csv(index=False)), columns=["demand"])
+    assert "demand, load" in refusal(write(beside.to_csv(index=False)))
 
 
 @pytest.mark.parametrize(
@@ -482,3 +486,94 @@ def test_cells_of_several_lines_are_counted_from_their_first(write):
     last = lines.splitlines()
     last[-1] = last[-1].replace(",a,", ',"a\nb",')
     assert len(read_series(write("\n".join(last) + "\n\n\n"))[0]) == 6
+
+
+def test_a_column_is_followed_only_if_it_is_named_or_alone(write):
+    table = series(demand=np.arange(48.0), price=np.arange(48.0), note=["x"] * 48)
+    path, frame = write(table.to_csv(index=False)), table.drop(columns=["time", "note"]).astype(float).set_index(HOURS)
+    assert all(name in refusal(path) for name in ("2 columns", "demand", "price", "column='demand'"))
+    assert read_series(path, weight_column="price")[1].followed == ("demand",)
+    assert read_series(path, columns=["price", "demand"], weight_column="price")[1].columns == ("demand", "price")
+    with pytest.raises(DataError, match="demand, price"):
+        frame_series(frame)
+    assert frame_series(frame, weight_column="demand")[1].columns == ("price", "demand")
+    line = read_series(path, columns=["demand"])[1].describe()
+    assert all(part in line for part in ("follows: demand;", "not used: price, note;", "60 minutes"))
+
+
+def test_gaps_are_filled_up_to_the_limit_and_marked(write):
+    times = pd.date_range("2021-05-01", periods=96, freq="h")
+    path = write(series(times.delete(np.arange(20, 26))).to_csv(index=False))
+    _, metadata = read_series(path, fill="interpolate")
+    assert metadata.imputed["demand"].to_numpy().nonzero()[0].tolist() == [*range(20, 26)]
+    assert metadata.repairs.longest == 6
+    path = write(series(times.delete([5, *range(20, 50), *range(60, 70)])).to_csv(index=False))
+    message = refusal(path, fill="interpolate")
+    assert all(part in message for part in ("30 hours", "2021-05-01 20:00", "1 more", "fill_limit 30"))
+    _, metadata = read_series(path, fill="previous", fill_limit=30)
+    assert int(metadata.imputed.to_numpy().sum()) == metadata.repairs.values == 41
+    days = pd.date_range("2021-05-01", periods=40, freq="D").delete([7, 20, 21])
+    assert "48 hours" in refusal(write(series(days).to_csv(index=False)), fill="previous")  # one row may be missing
+    assert read_series(write(series(days.delete(20)).to_csv(index=False)), fill="previous", fill_limit=72)
+    assert read_series(write(series(times).to_csv(index=False)))[1].imputed is None
+
+
+NEW_YORK = pd.date_range("2023-03-01", "2024-03-20", freq="h", tz="America/New_York")  # two springs, one autumn
+
+
+@pytest.mark.parametrize("form", ["offsets", "UTC", "local", "seconds"])
+def test_a_zone_gives_days_of_24_local_hours(write, form):
+    local, values = NEW_YORK.tz_localize(None), np.arange(len(NEW_YORK)) + 1.0
+    cells = {
+        "offsets": [time.isoformat() for time in NEW_YORK],
+        "UTC": [time.isoformat() for time in NEW_YORK.tz_convert("UTC")],
+        "local": local.astype(str),
+        "seconds": [int(time.timestamp()) for time in NEW_YORK],
+    }[form]
+    path = write(pd.DataFrame({"time": cells, "y": values}).to_csv(index=False))
+    frame, metadata = read_series(path, time_zone="America/New_York")
+    clocks = pd.date_range(local[0], local[-1], freq="h")
+    assert (frame.index == clocks).all()
+    first = pd.Series(values, local)[~local.duplicated()]  # autumn's second hour is left out
+    assert np.array_equal(frame["y"][first.index], first)
+    skipped = clocks.difference(local)
+    assert [str(time) for time in skipped] == ["2023-03-12 02:00:00", "2024-03-10 02:00:00"]
+    assert np.array_equal(frame.index[metadata.imputed["y"]], skipped)
+    assert (metadata.repairs.hours_skipped, metadata.repairs.hours_repeated, metadata.repairs.values) == (2, 1, 0)
+    assert metadata.clock == "America/New_York"
+    if form == "offsets":
+        assert "UTC-05:00" in read_series(path)[1].clock
+        by_index = frame_series(pd.Series(values, NEW_YORK, name="y"), time_zone="America/New_York")[0]
+        assert np.array_equal(by_index, frame)
+
+
+def test_a_zone_hides_no_other_gap_and_no_other_repetition(write):
+    local = NEW_YORK.tz_localize(None)
+    gap, twice = local.delete(500), local.insert(500, local[500])
+    assert "1 time is missing" in refusal(write(series(gap).to_csv(index=False)), time_zone="America/New_York")
+    assert "already on line 502" in refusal(write(series(twice).to_csv(index=False)), time_zone="America/New_York")
+    repairs = read_series(write(series(gap).to_csv(index=False)), fill="previous", time_zone="America/New_York")[
+        1
+    ].repairs
+    assert (repairs.values, repairs.rows_added, repairs.hours_skipped) == (1, 1, 2)
+    assert "count" in refusal(write("hour,y\n0,1\n1,2\n2,4\n"), time_zone="America/New_York")
+    for name in ("America/New_Yrok", "", "../etc/passwd", "Mars"):
+        with pytest.raises(ValueError, match="time_zone"):
+            read_series(write(series().to_csv(index=False)), time_zone=name)
+
+
+def test_what_a_short_file_does_not_show_is_told_by_a_longer_one(write):
+    """The order of dates and the separators of thousands, which `fit` finds and a policy remembers."""
+    times = pd.date_range("2024-03-04", periods=24 * 30, freq="h")
+    cells = [f"{value:.3f}".replace(".", ",") for value in np.arange(720) + 1000.5]
+    cells = [f"{cell[:-7]}.{cell[-7:]}" for cell in cells]
+    table = pd.DataFrame({"time": times.strftime("%d/%m/%Y %H:%M"), "y": cells})
+    frame, metadata = read_series(write(table.to_csv(index=False, sep=";")))
+    assert frame["y"].iloc[-1] == 1719.5
+    found = {name: metadata.file_format[name] for name in ("day_first", "grouped")}
+    assert found == {"day_first": True, "grouped": True}
+    short = pd.DataFrame({"time": times[:24].strftime("%d/%m/%Y %H:%M"), "y": ["1.234"] * 23 + ["1.235"]})
+    path = write(short.to_csv(index=False, sep=";"))
+    alone, told = read_series(path)[0], read_series(path, **found)[0]
+    assert (str(alone.index[0]), alone["y"].iloc[-1]) == ("2024-04-03 00:00:00", 1.235)
+    assert (str(told.index[0]), told["y"].iloc[-1]) == ("2024-03-04 00:00:00", 1235.0)

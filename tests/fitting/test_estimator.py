@@ -140,10 +140,18 @@ def test_a_column_of_weights(frame):
     """The price is not followed, and a row of the frame with it is what a step sees, and what a file of it would be fitted to."""
     price = pd.Series(1 + 0.5 * np.cos(np.arange(len(frame))), frame.index)
     priced = pd.DataFrame({"price": price, "y0": frame["y0"], "other": 1.0})
-    terms = {"columns": ["y0"], "weight_column": "price", "weights": (0.4, 2.0), "advisor": "r-obd"}
+    terms = {
+        "columns": ["y0"],
+        "weight_column": "price",
+        "weights": (0.4, 2.0),
+        "advisor": "r-obd",
+        "plausible": (0.0, 9e7),
+    }
     fitted = ec.fit_series(priced, promise=3.5, **terms, **SMALL)
     contract = fitted.policy_.contract
     assert (contract.columns, contract.weight_column, contract.weights) == (["y0", "price"], "price", (0.4, 2.0))
+    assert contract.plausible[0] == (0.0, 9e7)
+    assert 0 < contract.plausible[1][0] < 0.5  # the prices' own range
     week = priced.iloc[-4:]
     done = fitted.predict(week)
     assert list(done.columns) == ["y0"]

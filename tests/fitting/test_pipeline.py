@@ -14,7 +14,7 @@ from ecl2o.evaluation.comparison import Contender, score_contender
 from ecl2o.exceptions import DataError
 from ecl2o.fitting import candidates
 from ecl2o.fitting.pipeline import fit_contexts, select_candidates
-from ecl2o.fitting.read import default_split
+from ecl2o.fitting.read import default_split, find_plausible
 from ecl2o.fitting.settings import FitSettings, PromiseSpec, ignore_progress, with_promise
 from ecl2o.fitting.tasks import mean_training_weight, scale_task, tracking_problem, unscale_agent
 from ecl2o.running import stream_days
@@ -100,6 +100,7 @@ def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_pat
     assert loaded.contract.history_until == "2024-01-20 18:00:00"
     terms = {"ratio": 2.0, "per": "day", "allowance": 0.0, "contexts": None}
     asked = {"alpha": 10.0, "advisor": "lstm", "promise": terms, "steps": 3, "seed": 0, "bounds": None, "weights": None}
+    asked["plausible"] = None
     assert loaded.metadata["settings"] == asked
 
 
@@ -156,11 +157,43 @@ def test_a_promise_for_the_whole_run_within_bounds(wavy):
     far = [runner.step([high]) for _ in range(3)]
     assert all(low <= float(action[0]) <= high for action in far)
     assert bool(runner.info.details["kept"])
-    runner.step([1000 * high])
-    assert runner.replaced  # a context that cannot be right ends nothing
-    assert bool(runner.info.details["kept"])
-    runner.step([1.2 * high])
-    assert not bool(runner.info.details["kept"])  # a context that it does not count on
+    for reading in (1000 * high, 1.2 * high, 0.0):
+        runner.step([reading])
+        assert runner.replaced  # a reading that was not used ends nothing
+        assert bool(runner.info.details["kept"])
+    for factor in (1.3, 1.4):
+        runner.step([factor * high])
+    assert not runner.replaced  # accepted as a new level, which it does not count on
+    assert not bool(runner.info.details["kept"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [(5.0, 80.0), (-1.0, 2.0)]),  # 20 to 50, and 0 to 1
+        ({"plausible": (10.0, 60.0)}, [(10.0, 60.0), (10.0, 60.0)]),
+        ({"plausible": {"y1": (0.0, 9.0)}}, [(5.0, 80.0), (0.0, 9.0)]),
+        ({"bounds": (18.0, 55.0)}, [(18.0, 55.0), (-1.0, 2.0)]),
+        ({"bounds": (30.0, 40.0)}, [(20.0, 50.0), (-1.0, 2.0)]),  # never cuts off what was seen
+        ({"bounds": (0.0, 70.0), "promise": PromiseSpec(2.0, contexts=(15.0, 60.0))}, [(15.0, 60.0), (-1.0, 2.0)]),
+        ({"bounds": (0.0, 70.0), "plausible": {"y0": (8.0, 90.0)}}, [(8.0, 70.0), (-1.0, 2.0)]),
+    ],
+)
+def test_bounds_and_contexts_narrow_the_plausible_range(settings, expected):
+    values = np.array([[20.0, -1e-9], [50.0, 1.0]] * (DAYS * STEPS // 2))
+    weighted = dataclasses.replace(series(values).metadata, weight_column="y1")
+    is_weighted = "plausible" not in settings or isinstance(settings["plausible"], dict)
+    contexts = series(values) if not is_weighted else dataclasses.replace(series(values), metadata=weighted)
+    np.testing.assert_allclose(find_plausible(contexts, FitSettings(**settings)), expected, atol=1e-6)
+
+
+def test_plausible_ranges_that_leave_nothing(wavy):
+    for settings, found in (
+        ({"plausible": (1.0, 2.0), "bounds": (3.0, 4.0)}, "1:2 .* 3:4"),
+        ({"plausible": {"x": (1.0, 2.0)}}, "x.*y0"),
+    ):
+        with pytest.raises(DataError, match=found):
+            fit_contexts(series(wavy), FitSettings(advisor="r-obd", **settings))
 
 
 def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_tested():

@@ -26,10 +26,19 @@ def test_a_folder_and_a_glob_are_the_same_sites(tmp_path):
 
 def test_a_manifest_says_what_is_different(tmp_path):
     write_series(tmp_path / "a.csv", 0)
-    row = {"name": "a", "file": "a.csv", "alpha": "7", "promise": "3", "per": "week", "contexts": "0:9", **SPLIT}
+    row = {
+        "name": "a",
+        "file": "a.csv",
+        "alpha": "7",
+        "promise": "3",
+        "per": "week",
+        "contexts": "0:9",
+        "plausible": "0:8",
+        **SPLIT,
+    }
     path = write_manifest(tmp_path / "sites.csv", [row, {"name": "b", "file": "a.csv", **SPLIT}])
     a, b = read_sites(find_sites(path), FitSettings(), SeriesReader(Path()))
-    assert a.settings == FitSettings(7.0, promise=PromiseSpec(3.0, "week", contexts=(0.0, 9.0)))
+    assert a.settings == FitSettings(7.0, promise=PromiseSpec(3.0, "week", contexts=(0.0, 9.0)), plausible=(0.0, 8.0))
     assert b.settings == FitSettings()
     assert a.contexts.split == Split(14, 4)
     assert a.digest != b.digest

@@ -1,13 +1,15 @@
 """Readings that cannot be right do no harm: in a runner, in many streams, and whatever the agent."""
 
+import equinox as eqx
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ecl2o as ec
 from ecl2o.policy import Contract
-from ecl2o.running import Screen, plausible_range
+from ecl2o.running import Screen, plausible_range, stuck_limits
 
 HOURS = 24
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -24,38 +26,56 @@ def policy(agent, **terms):
     return ec.Policy(agent, PROBLEM, contract=Contract(context_dim=1, **terms))
 
 
-def by_hand(low, high, patience, readings):
-    """The rule of one number, in plain Python."""
-    used, out, run, level = min(max(readings[0], low), high), [], [], None
+def by_hand(low, high, patience, stuck_after, readings):
+    """The rule of one number, in plain Python: the values to use, and which readings are stuck."""
+    used, out, run, level, last, repeats = min(max(readings[0], low), high), [], [], None, None, 0
     for reading in readings:
         fine = low <= reading <= high or (level is not None and level[0] <= reading <= level[1])
         reading = np.nan if reading in (-9999.0, 999.0) and not fine else reading
-        if np.isfinite(reading) and not fine:
+        stuck = False
+        if np.isfinite(reading):
+            last, repeats = reading, repeats + 1 if reading == last else 1
+            stuck = repeats > stuck_after
+        if np.isfinite(reading) and not fine and not stuck:
             run.append(reading)
             if len(run) >= patience:
                 margin = max(max(run) - min(run), high - low)
-                level, run, fine = (min(run) - margin, max(run) + margin), [], True
-        elif np.isfinite(reading):
+                least = min(run) / 4 if low > 0 and min(run) > 0 else -np.inf
+                level, run, fine = (max(min(run) - margin, least), max(run) + margin), [], True
+        elif fine:
             run = []
         used = reading if fine and np.isfinite(reading) else used
-        out.append(used)
-    return out
+        out.append((used, stuck))
+    return tuple(zip(*out, strict=True))
 
 
 READINGS = st.one_of(
     st.floats(-20, 40, allow_subnormal=False),
-    st.sampled_from([np.nan, 1e9, -1e9, 1e300, np.inf, 200.0, -9999.0, 999.0]),
+    st.sampled_from([np.nan, 1e9, -1e9, 1e300, np.inf, 200.0, -9999.0, 999.0, 0.0, 0.0, 7.0, 7.0]),
 )
+STEP = eqx.filter_jit(Screen.step)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(READINGS, min_size=30, max_size=30), st.integers(1, 6))
-def test_the_screen_is_its_rule(readings, patience):
-    readings[0] = 5.0
-    used, replaced = Screen([0.0], [10.0], patience).apply(np.array(readings)[:, None])
-    np.testing.assert_array_equal(used[:, 0], by_hand(0.0, 10.0, patience, readings))
+@given(
+    st.lists(st.tuples(READINGS, st.integers(1, 4)), min_size=30, max_size=30),
+    st.integers(1, 6),
+    st.sampled_from([0.0, 2.0]),
+    st.sampled_from([np.inf, 1.0, 3.0]),
+)
+def test_the_screen_is_its_rule(runs, patience, low, stuck_after):
+    readings = [5.0, *(reading for reading, length in runs for _ in range(length))][:30]
+    screen = Screen([low], [10.0], patience, [stuck_after])
+    wanted, stuck = by_hand(low, 10.0, patience, stuck_after, readings)
+    used, replaced = screen.apply(np.array(readings)[:, None])
+    np.testing.assert_array_equal(used[:, 0], wanted)
     assert np.isfinite(np.asarray(used)).all()
     np.testing.assert_array_equal(np.asarray(replaced)[:, 0], np.asarray(used)[:, 0] != np.array(readings))
+    state, found = screen.init(float), []
+    for reading in readings:
+        state, *_, flags = STEP(screen, state, np.array([reading]))
+        found.append(bool(flags[0]))
+    assert tuple(found) == stuck
 
 
 def test_a_code_for_a_missing_value_never_becomes_a_level():
@@ -87,6 +107,40 @@ def test_a_few_outliers_do_not_say_what_is_plausible():
     assert low < values.min()
     assert high < 60
     assert plausible_range(np.ones((100, 1))) == [(-np.inf, np.inf)]
+
+
+@pytest.mark.parametrize(
+    ("values", "is_plausible"),
+    [
+        (load(2000)[:, 0], False),  # between 15 and 29
+        (-load(2000)[:, 0], False),
+        (load(2000)[:, 0] - 14, True),  # from 1 on
+        (np.maximum(load(2000)[:, 0] - 20, 0), True),  # often 0
+    ],
+)
+def test_zero_is_plausible_only_where_the_series_comes_near_it(values, is_plausible):
+    ((low, high),) = plausible_range(values[:, None])
+    assert (low <= 0 <= high) == is_plausible
+    assert low <= values.min() <= values.max() <= high
+    assert (low == 0) == (0 in values)
+
+
+SERIES = "load_*.csv", "net_load_*.csv", "nsrdb_*.csv", "web_requests_*.csv"
+CLOCK = {"time", "hour", "Year", "Month", "Day", "Hour", "Minute"}
+
+
+@pytest.mark.parametrize("pattern", SERIES)
+def test_no_reading_of_real_test_days_is_implausible_or_stuck(shared, pattern):
+    for path in sorted((shared / "data").glob(pattern)):
+        frame = pd.read_csv(path, skiprows=2 if "nsrdb" in pattern else 0)
+        values = frame[[name for name in frame if name not in CLOCK]].to_numpy(float)
+        day = 48 if "riverside" in path.name else HOURS
+        end = 2 * (len(values) // day) // 3 * day
+        training, test = values[:end], values[end:]
+        low, high = np.array(plausible_range(training)).T
+        assert ((low <= test) & (test <= high)).all(), path.name
+        assert (np.array(stuck_limits(test)) / 2 <= stuck_limits(training)).all(), path.name
+        assert ((low > 0) == (training.min(axis=0) > 0.16 * training.max(axis=0))).all(), path.name
 
 
 AGENTS = {
@@ -154,13 +208,17 @@ def test_a_bad_history_and_a_first_reading_that_is_missing():
 
 
 def test_the_screen_is_part_of_the_state(tmp_path):
-    site, series = policy(ec.ROBD()), load(HOURS)
+    site, series = policy(ec.ROBD(), stuck_after=[2.0]), load(HOURS)
     runner = ec.Runner(site, [22.0], load(HOURS, seed=3))
-    for context in (series[0], [1e9], [1e9]):
+    for context in (series[0], series[0], series[0], [1e9], [1e8], series[0], series[0]):
         runner.step(context)
+    assert not runner.stuck_numbers.any()
     runner.save_state(tmp_path / "state")
     resumed = ec.Runner.resume(site, tmp_path / "state")
-    assert (float(resumed.screened), resumed.context.tolist()) == (2, series[0].tolist())
+    assert (float(resumed.screened), float(resumed.stuck), resumed.context.tolist()) == (2, 1, series[0].tolist())
+    resumed.step(series[0])
+    runner.step(series[0])
+    assert (resumed.stuck_numbers.tolist(), float(resumed.stuck)) == ([True], 2)  # the third in a row
     for context in (None, series[5], 1e9 + np.zeros(1)):
         assert runner.step(context).tobytes() == resumed.step(context).tobytes()
 
@@ -181,6 +239,39 @@ def test_many_streams_one_bad_reading_and_one_that_is_not_asked():
     np.testing.assert_allclose(second[2], wanted, rtol=1e-12)
     np.testing.assert_allclose(second[0], alone.step(series[1]), rtol=1e-12)
     assert together.screened.tolist() == [0, 2, 0]
+
+
+def test_a_stuck_meter_is_used_and_reported_for_its_column_and_its_stream():
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=2))
+    contract = Contract(columns=["demand", "sun"], plausible=[(5.0, 45.0), (0.0, 45.0)], stuck_after=[2.0, 4.0])
+    site = ec.Policy(ec.HittingMinimizer(), problem, contract=contract)
+    together, alone = ec.Runner.many(site, np.zeros((2, 2))), ec.Runner(site, np.zeros(2))
+    for step in range(5):
+        moving, fixed = [20.0 + step, 0.0], [30.0, 10.0 + step]
+        actions = together.step([moving, fixed])
+        np.testing.assert_allclose(actions, [moving, fixed])
+        np.testing.assert_allclose(alone.step(moving), moving)
+        assert together.report.stuck.tolist() == [step >= 4, step >= 2]
+        assert together.stuck_numbers.tolist() == [[False, step >= 4], [step >= 2, False]]
+        assert contract.name_numbers(alone.stuck_numbers) == (["sun"] if step >= 4 else [])
+    assert (together.stuck.tolist(), float(alone.stuck)) == ([1, 3], 1)
+
+
+def test_a_meter_that_is_stuck_at_zero_never_becomes_a_new_level():
+    site = policy(ec.ROBD(), plausible=[(5.0, 45.0)], stuck_after=[2.0], accepted_after=6)
+    runner = ec.Runner(site, [22.0], load(HOURS))
+    for _ in range(4 * HOURS):
+        runner.step([0.0])
+        assert runner.replaced
+    assert float(runner.stuck) == 4 * HOURS - 2
+    assert abs(runner.action - load(HOURS)[-1])[0] < 0.01
+    runner.step([22.0])
+    assert (runner.replaced, runner.stuck_numbers.tolist()) == (False, [False])
+
+
+def test_a_run_starts_from_the_last_plausible_reading_of_its_history():
+    history = np.concatenate([load(HOURS), [[0.0], [0.0]]])
+    assert ec.Runner(policy(ec.ROBD(), plausible=[(5.0, 45.0)]), history=history).action == load(HOURS)[-1]
 
 
 def test_without_a_declared_range_a_bad_reading_leaves_its_stream_as_it_was():

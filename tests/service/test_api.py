@@ -291,7 +291,7 @@ def test_tokens_that_no_header_can_carry_are_rejected_at_the_start(token):
 
 def test_implausible_and_missing_readings_are_replaced_flagged_and_counted(url, tmp_path):
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
-    contract = Contract(context_dim=1, plausible=[(0.0, 10.0)], accepted_after=9)
+    contract = Contract(context_dim=1, plausible=[(0.0, 10.0)], stuck_after=[2.0], accepted_after=9)
     ec.save(tmp_path / "site", ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=1.7), problem, contract=contract))
     with Client(url) as client:
         client.put_policy("screened", tmp_path / "site")
@@ -313,4 +313,9 @@ def test_implausible_and_missing_readings_are_replaced_flagged_and_counted(url, 
     assert together["refused"]["b"]["status"] == 422
     assert httpx2.get(f"{url}/streams/s/steps?after=0").json()[:5] == [vars(answer) for answer in answers]
     assert len(httpx2.get(f"{url}/streams/s/hindsight").json()["actions"]) == 4
-    assert 'ecl2o_screened_steps_total{policy="screened"} 4.0' in httpx2.get(f"{url}/metrics").text
+    assert [step(url, "s", [7.0]).json()["stuck"] for _ in range(4)] == [[], [], ["1"], ["1"]]
+    stream = httpx2.get(f"{url}/streams/s").json()
+    assert (stream["screened_steps"], stream["stuck_steps"], stream["last"]["stuck"]) == (4, 2, ["1"])
+    metrics = httpx2.get(f"{url}/metrics").text
+    assert 'ecl2o_screened_steps_total{policy="screened"} 4.0' in metrics
+    assert 'ecl2o_stuck_steps_total{policy="screened"} 2.0' in metrics

@@ -257,11 +257,11 @@ class ServiceMachine(RuleBasedStateMachine):
 
     def send_over_http(self, service: int, requests: list[StepRequest]) -> list[tuple[int, str, dict]]:
         if len(requests) == 1:
-            ((stream, context, number),) = requests
+            ((stream, context, number, *_),) = requests
             body = {"context": context, "step": number}
             answer = self.request(service, "POST", f"/streams/{stream}/steps", json=body)
             return [(answer.status_code, answer.text, answer.json())]
-        body = {stream: {"context": context, "step": number} for stream, context, number in requests}
+        body = {stream: {"context": context, "step": number} for stream, context, number, *_ in requests}
         answer = self.request(service, "POST", "/steps", json=body)
         assert answer.status_code == 200, answer.text
         answered, refused = answer.json()["answered"], answer.json()["refused"]
@@ -269,7 +269,7 @@ class ServiceMachine(RuleBasedStateMachine):
             (200, json.dumps(answered[stream], separators=(",", ":")), answered[stream])
             if stream in answered
             else (refused[stream]["status"], "", refused[stream])
-            for stream, _, _ in requests
+            for stream, *_ in requests
         ]
 
     def send_in_python(self, service: int, requests: list[StepRequest]) -> list[tuple[int, str, dict]]:

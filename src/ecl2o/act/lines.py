@@ -9,17 +9,9 @@ import math
 from typing import Any
 
 from ecl2o.json_text import MISSING_VALUES
+from ecl2o.policy.clock import parse_time
 
 _TIME_NAMES = ("time", "timestamp", "datetime", "date")
-
-
-def align_offset(time: datetime.datetime, other: datetime.datetime) -> datetime.datetime:
-    """Return a time with the offset from UTC of `other`, if only one of the two has an offset.
-
-    >>> str(align_offset(datetime.datetime(2024, 1, 1, 6), datetime.datetime.fromisoformat("2023-01-01T00+02:00")))
-    '2024-01-01 06:00:00+02:00'
-    """
-    return time if (time.tzinfo is None) == (other.tzinfo is None) else time.replace(tzinfo=other.tzinfo)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +68,10 @@ class LineReader:
             needed = max([*self._places, -1 if self._time_place is None else self._time_place])
             if not needed < len(cells) <= self._width:
                 raise ValueError(f"the line has {len(cells)} cells, but the first line named {self._width} columns.")
-            time = None if self._time_place is None else _as_time(cells[self._time_place])
+            time = None if self._time_place is None else parse_time(cells[self._time_place])
             cells = [cells[place] for place in self._places]
         elif len(cells) == self._size + 1 and _is_time(cells[0]):
-            time, cells = _as_time(cells[0]), cells[1:]
+            time, cells = parse_time(cells[0]), cells[1:]
         return ParsedLine(self._check_size([_as_number(cell) for cell in cells]), time=time)
 
     def _read_header(self, names: list[str]) -> None:
@@ -99,7 +91,7 @@ class LineReader:
         step, time = None, None
         if isinstance(value, dict):
             times = (value[name] for name in _TIME_NAMES if isinstance(value.get(name), str))
-            step, time = value.get("step"), next(map(_as_time, times), None)
+            step, time = value.get("step"), next(map(parse_time, times), None)
             if step is not None and (type(step) is not int or step < 1):
                 raise ValueError(f"step must be a whole number, 1 or more, got {step!r}.")
             value = self._find_context(value)
@@ -127,16 +119,8 @@ def _is_time(cell: str) -> bool:
     if _is_number(cell) or len(cell) < len("20240101T00") or not cell[:4].isdigit():
         return False
     with contextlib.suppress(ValueError):
-        return bool(_as_time(cell))
+        return bool(parse_time(cell))
     return False
-
-
-def _as_time(cell: str) -> datetime.datetime:
-    try:
-        return datetime.datetime.fromisoformat(cell)
-    except ValueError:
-        message = f"{cell[:60]!r} is not a time; write it as 2024-01-31 06:00 or 2024-01-31T06:00+01:00."
-        raise ValueError(message) from None
 
 
 def _is_number(cell: str) -> bool:

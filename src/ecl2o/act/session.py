@@ -12,14 +12,13 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 import pydantic
 
-from ecl2o.act.lines import ParsedLine, align_offset
+from ecl2o.act.lines import ParsedLine
 from ecl2o.exceptions import NotAnsweredError
 from ecl2o.policy import policy_file
+from ecl2o.policy.clock import StepClock
 from ecl2o.policy.contract import describe_validation_error
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.runner import Runner, read_state
-
-_DAYS_PER_WEEK = 7
 
 
 @contextlib.contextmanager
@@ -56,6 +55,7 @@ class AnswerJson(TypedDict):
     live_ratio: NotRequired[float]
     screened: NotRequired[bool]
     context_used: NotRequired[list[float]]
+    stuck: NotRequired[list[str]]
     filled: NotRequired[int]
     unconverged: NotRequired[bool]
 
@@ -70,6 +70,7 @@ class Answer:
         cost: The cost of the run so far, with the steps that were filled in.
         find_live_ratio: Computes cost over the optimum so far, None if the policy does not know it. Called for JSON only.
         context_used: The context that replaced a missing or an implausible one; None if the given one was used.
+        stuck: The columns whose reading has not changed for longer than is plausible.
         filled: Missed steps before this one, played on the last plausible context.
         unconverged: Whether a solve did not converge.
     """
@@ -79,6 +80,7 @@ class Answer:
     cost: float
     find_live_ratio: Callable[[], Any]
     context_used: list[float] | None
+    stuck: list[str]
     filled: int
     unconverged: bool
 
@@ -90,6 +92,8 @@ class Answer:
             answer["live_ratio"] = float(live_ratio)
         if self.context_used is not None:
             answer["screened"], answer["context_used"] = True, self.context_used
+        if self.stuck:
+            answer["stuck"] = self.stuck
         if self.filled:
             answer["filled"] = self.filled
         if self.unconverged:
@@ -114,6 +118,7 @@ class ActSession:
         x0: (d,), the action in force before the first line. Default: the cheapest for the last context of the history.
         history: (H, q), contexts before the first line. Default: the policy's own.
         history_until: The time of the last of them. Default: the policy's own.
+        start_time: The time of the first line, if lines have none. Default: one step after the history.
         notify: Called with messages for people.
 
     >>> import ecl2o as ec
@@ -131,31 +136,45 @@ class ActSession:
         history: np.ndarray | None = None,
         history_until: str | None = None,
         notify: Callable[[str], None] = lambda message: None,
+        start_time: datetime.datetime | None = None,
     ):
         self._policy, self._state, self._notify = policy, state, notify
         self._x0, self._history = x0, policy.history if history is None else np.asarray(history, float)
         self._until = history_until if history is not None else policy.contract.history_until
-        self._step_minutes, self._day = policy.contract.step_minutes, policy.contract.steps_per_day or 1
+        self._clock, self._start_time = StepClock(policy), start_time
         self._notes = _Notes()
         if state is not None and state.exists():
             self._runner = Runner.resume(policy, state)
             self._notes = self._read_notes(state)
             notify(f"continuing after {self.steps} contexts, from {state}.")
         else:
-            self._runner = Runner(policy, x0, history)  # now, so that the first line is answered at once
+            first = self._find_first_time()
+            self._runner = Runner(
+                policy, x0, history, start_time=first
+            )  # now, so that the first line is answered at once
             if history is None and policy.history is not None:
                 notify(f"starting from the policy's own history, until {self._until}; `history` gives a fresher one.")
+            if start_time is not None:
+                self._extend_history(start_time)
+            elif first is not None and self._clock.cycle > 1:
+                notify(f"without a time, the first line is taken to be of {first}, one step after the history.")
+
+    def _find_first_time(self) -> datetime.datetime | None:
+        """Return the time of the first line, if it has none of its own; None if there is no clock."""
+        if self._start_time is not None or self._until is None or self._clock.step_minutes is None:
+            return self._start_time
+        return self._clock.next_time(datetime.datetime.fromisoformat(self._until))
 
     def _read_notes(self, state: Path) -> _Notes:
         """Return the notes of a state file; raise if this policy's run cannot have written them."""
         try:
             notes = _Notes.model_validate(read_state(state)[0].notes)
             first, last = notes.first, notes.last
-            in_order = first is None or last is None or self._count_steps(first, last) >= 0
+            in_order = first is None or last is None or self._clock.count_steps(first, last) >= 0
             misfits = {
                 "filled": notes.filled >= max(self._runner.steps, 1),
                 "first": (first is None) != (last is None),
-                "last": last is not None and (self._step_minutes is None or not self._runner.steps),
+                "last": last is not None and (self._clock.step_minutes is None or not self._runner.steps),
                 "order of first and last": not in_order,
                 "context": last is not None if notes.context is None else len(notes.context) != self.context_dim,
             }
@@ -237,7 +256,7 @@ class ActSession:
 
     def _known_time(self, line: ParsedLine) -> datetime.datetime | None:
         """Return a line's time, if the policy knows how far apart contexts are."""
-        return None if self._step_minutes is None else line.time
+        return None if self._clock.step_minutes is None else line.time
 
     def _is_repeated(self, line: ParsedLine, time: datetime.datetime | None) -> bool:
         """Return whether the last step is asked for again; raise if it is neither that nor the next one."""
@@ -257,35 +276,25 @@ class ActSession:
         first, last = self._notes.first, self._notes.last
         if time is None or first is None or last is None:
             return None
-        return self._count_steps(first, time) - self._count_steps(first, last)
-
-    def _count_steps(self, first: datetime.datetime, last: datetime.datetime) -> int:
-        return round((align_offset(last, first) - first) / datetime.timedelta(minutes=self._step_minutes or 1))
+        return self._clock.count_steps(first, time) - self._clock.count_steps(first, last)
 
     def _extend_history(self, time: datetime.datetime | None) -> None:
-        """Restart the run on a longer history, if the first line's time shows that the history ends earlier.
-
-        Each missing context is taken from a week before it (or a day, of a shorter history), so that hours of the day are right.
-        """
-        past = self._history
-        if self._runner.steps or time is None or self._until is None or past is None or not len(past):
+        """Restart the run at the first line's time, on a history that ends one step before it."""
+        if self._runner.steps or time is None:
             return
-        until = datetime.datetime.fromisoformat(self._until)
-        gap = self._count_steps(until, time) - 1
-        cycle = next((span for span in (_DAYS_PER_WEEK * self._day, self._day) if span <= len(past)), 1)
-        if gap:
-            self._notify(
-                f"the history ends at {until}, {abs(gap)} steps {'too early' if gap > 0 else 'too late'} for a start at "
-                f"{align_offset(time, until)}; the hours of the day are kept."
-            )
-        if gap % cycle:
-            extended = np.concatenate([past, past[len(past) - cycle :][: gap % cycle]])
-            self._runner = Runner(self._policy, self._x0, extended)
+        past, notice = self._history, None
+        if past is not None and len(past) and self._until is not None:
+            past, notice = self._clock.extend_history(past, self._until, time)
+        if notice is not None:
+            self._notify(notice)
+        places = (self._clock.find_place(each) for each in (time, self._find_first_time()))
+        if past is not self._history or len(set(places)) > 1:
+            self._runner = Runner(self._policy, self._x0, past, start_time=time)
 
     def _fill_missed_steps(self, time: datetime.datetime | None) -> int:
-        """Play the steps missed before a time on the last plausible context; whole weeks are left out."""
+        """Play the steps missed before a time on the last plausible context."""
         missed = (self._steps_after_last(time) or 1) - 1
-        filled = missed % (_DAYS_PER_WEEK * self._day)
+        filled = self._clock.count_filled(missed)
         if missed:
             self._notify(f"steps missing between {self._notes.last} and {time}: {missed}; filled in: {filled}.")
         for _ in range(filled):
@@ -295,10 +304,7 @@ class ActSession:
     def _update_notes(self, context: list[float], time: datetime.datetime | None, filled: int) -> None:
         used, notes = self._runner.context, self._notes
         if time is None and notes.last is not None:  # a line without a time is of the next step
-            try:
-                time = notes.last + datetime.timedelta(minutes=self._step_minutes or 1)
-            except OverflowError:
-                raise ValueError(f"no time follows {notes.last}; give the line a time, or start a new state.") from None
+            time = self._clock.next_time(notes.last)
         context = context if used is None else used.tolist()
         self._notes = _Notes(filled=notes.filled + filled, first=notes.first or time, last=time, context=context)
 
@@ -310,4 +316,5 @@ class ActSession:
         runner = self._runner
         used = runner.context.tolist() if runner.context is not None and runner.replaced else None
         action, cost, unconverged = runner.action.tolist(), float(runner.cost), runner.is_unconverged
-        return Answer(self.steps, action, cost, lambda: runner.live_ratio, used, filled, unconverged)
+        stuck = self._policy.contract.name_numbers(runner.stuck_numbers)
+        return Answer(self.steps, action, cost, lambda: runner.live_ratio, used, stuck, filled, unconverged)

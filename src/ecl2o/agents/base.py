@@ -96,6 +96,7 @@ class Observation(eqx.Module):
         step: the number of steps before this one: 0 at the first.
         remaining: the number of steps after this one. Default: None, the horizon is not known.
         forecast: (w, q), predictions of the next contexts, for agents with a lookahead. Default: None.
+        skipped: the steps of a short first period that lie before the run. Default: None, as none.
 
     >>> import jax.numpy as jnp
     >>> now = Observation(jnp.ones(1), jnp.zeros(1), jnp.array(0), forecast=jnp.zeros((3, 1)))
@@ -108,6 +109,12 @@ class Observation(eqx.Module):
     step: Int[Array, ""]
     remaining: Int[Array, ""] | None = None
     forecast: Float[Array, "w q"] | None = None
+    skipped: Int[Array, ""] | None = None
+
+    @property
+    def place(self) -> Int[Array, ""]:
+        """The place of the step in its period, from 0; it differs from `step` in a period that started before the run."""
+        return self.step if self.skipped is None else self.step + self.skipped
 
     def known_contexts(self, window: int) -> Float[Array, "steps q"]:
         """Return y_t and the next `window` forecasts, (window + 1, q); raise NotApplicableError if there are fewer."""

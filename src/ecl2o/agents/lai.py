@@ -41,7 +41,7 @@ class LAI(AbstractAgent):
         hitting, previous = problem.hitting, observation.previous_action
         assert isinstance(hitting, AbstractQuadraticCost)
         centre = hitting.centre(observation.context, previous.shape[0])
-        return state, centre + state[observation.step] @ (previous - centre), Info.plain()
+        return state, centre + state[observation.place] @ (previous - centre), Info.plain()
 
 
 def _interpolation_matrices(A: Float[Array, "d d"], Q: Float[Array, "d d"], horizon: int) -> Float[Array, "T d d"]:

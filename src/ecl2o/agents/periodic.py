@@ -6,7 +6,7 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Observation, Start, State, check_fields
 from ecl2o.agents.guards.base import AbstractGuard
@@ -16,16 +16,19 @@ from ecl2o.problem.arrays import check_count
 
 
 class PeriodicState(eqx.Module):
-    """The wrapped agent's state, and the contexts on which it will restart (none where its memory is kept)."""
+    """The wrapped agent's state, the contexts on which it will restart (none where its memory is kept), and steps since then."""
 
     inner: State
     recent: Float[Array, "H q"]
+    age: Int[Array, ""]
 
 
 class Periodic(AbstractAgent):
-    """An agent that restarts every `period` steps from the action last played. Step 0 of the run starts a period.
+    """An agent that restarts every `period` steps from the action last played. Step 0 starts a period.
 
-    The agent inside sees the period's clock: `Observation.step` counts from 0 in every period, and `remaining` to its end.
+    A run may start within a period (`Runner(..., start_time=...)`): its first period is then shorter, and so is what it promises.
+    The agent inside sees the period's clock: `Observation.step` counts from 0 after each restart, `place` from the start of the
+    period, and `remaining` to its end.
 
     Args:
         agent: the agent that restarts.
@@ -74,24 +77,27 @@ class Periodic(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> PeriodicState:
         kept = start.history[:0] if self.keeps == "memory" else start.history
-        return PeriodicState(self.agent.init(problem, Start(start.x0, start.history, self.period)), kept)
+        inner = self.agent.init(problem, Start(start.x0, start.history, self.period))
+        return PeriodicState(inner, kept, jnp.zeros((), int))
 
     def step(self, problem: Problem, state: PeriodicState, observation: Observation):
-        phase = observation.step % self.period
+        phase = observation.place % self.period
+        restarts = (phase == 0) & (state.age > 0)
+        age = jnp.where(restarts, 0, state.age)
         inner = jax.lax.cond(
-            (phase == 0) & (observation.step > 0),
+            restarts,
             lambda: self._restart_agent(problem, state, observation),
             lambda: state.inner,
         )
         left = self.period - 1 - phase
         if observation.remaining is not None:
             left = jnp.minimum(left, observation.remaining)
-        by_period = dataclasses.replace(observation, step=phase, remaining=left)
+        by_period = dataclasses.replace(observation, step=age, remaining=left, skipped=phase - age)
         inner, action, info = self.agent.step(problem, inner, by_period)
         recent = state.recent
         if recent.shape[0]:
             recent = jnp.concatenate([recent[1:], observation.context[None]])
-        return PeriodicState(inner, recent), action, info
+        return PeriodicState(inner, recent, age + 1), action, info
 
     def _restart_agent(self, problem: Problem, state: PeriodicState, observation: Observation) -> State:
         """Return the state at the start of a period, in the dtypes of the old one."""

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import datetime
 import functools
 import gc
 import io
@@ -34,6 +35,9 @@ def act(
     history: Path | None = option(
         "A series file that ends just before the first context. (default: end of the training file)"
     ),
+    start_time: datetime.datetime | None = option(
+        "The time of the first context, if lines have none. (default: one step after the history)"
+    ),
     skip_bad: bool = option("Report and skip lines without an answer.", "--skip-bad", default=False),
     from_beginning: bool = option(
         "The input starts with the run's first context: skip answered lines.", "--from-beginning", default=False
@@ -42,6 +46,8 @@ def act(
     column: list[str] | None = options.COLUMN,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
+    fill_limit: float | None = options.FILL_LIMIT,
+    time_zone: str | None = options.TIME_ZONE,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
@@ -52,8 +58,9 @@ def act(
     a "step" (1, 2, ...): the last step is then answered again, not played twice, and any other order is an error.
 
     A line may start with its time, or name it "time". The hour of the day then comes from the clock, missed steps are filled in,
-    and a step that was answered is answered again. The last plausible reading replaces a missing (empty, null, ?) or implausible
-    one, with a notice.
+    and a step that was answered is answered again. A promise for each day, week or month is renewed by the same clock, so its
+    first period may be short. The last plausible reading replaces a missing (empty, null, ?) or implausible one, with a notice.
+    A reading that has not changed for longer than training suggests is used, with a notice.
 
     With --state a killed process continues where it stopped: every answer that you have read is in the state. Only one process
     at a time can use a state.
@@ -77,8 +84,9 @@ def act(
     with contextlib.nullcontext() if state is None else lock_state(state):
         loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
         try:
-            reader = None if history is None else options.make_reader(history, column, time_column, fill)
-            session = _start_session(loaded, state, x0, reader)
+            told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
+            reader = None if history is None else options.make_reader(history, column, **told)
+            session = _start_session(loaded, state, x0, reader, start_time)
         except (NotApplicableError, MemoryLimitError) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
@@ -92,7 +100,7 @@ def _answer_lines(
 
     reader = LineReader(columns, session.context_dim)
     to_skip = session.steps if from_beginning else 0
-    failures = screened = 0
+    failures = screened = stuck = 0
     for number, text in lines:
         try:
             line = reader.read(text)
@@ -103,6 +111,7 @@ def _answer_lines(
                 continue
             answer = session.answer(line, functools.partial(_write, as_json=line.as_json or json))
             screened += answer.context_used is not None
+            stuck += bool(answer.stuck)
             _warn(number, answer)
         except (ValueError, FloatingPointError) as error:
             failures += 1
@@ -111,6 +120,8 @@ def _answer_lines(
             _print_notice(f"line {number} skipped: {output.one_line(error)}")
     if screened:
         _print_notice(f"readings that were missing or implausible: {screened}.")
+    if stuck:
+        _print_notice(f"readings of a meter that may be stuck: {stuck}.")
     if failures:
         _print_notice(f"lines skipped: {failures}.")
 
@@ -134,12 +145,21 @@ def _warn(number: int, answer: "Answer") -> None:
     if answer.context_used is not None:
         used = ", ".join(f"{entry:g}" for entry in answer.context_used)
         _print_notice(f"line {number} is missing or implausible; replaced by {used}, the last plausible reading.")
+    if answer.stuck:
+        names = ", ".join(answer.stuck)
+        _print_notice(
+            f"line {number}: {names} has not changed for longer than training suggests; the meter may be stuck."
+        )
     if answer.unconverged:
         _print_notice(f"line {number}: no guarantee for this action: a solve failed, or the promise was lost.")
 
 
 def _start_session(
-    policy: "Policy", state: Path | None, x0_text: str | None, reader: "SeriesReader | None"
+    policy: "Policy",
+    state: Path | None,
+    x0_text: str | None,
+    reader: "SeriesReader | None",
+    start_time: datetime.datetime | None,
 ) -> "ActSession":
     from ecl2o.act import ActSession
 
@@ -149,7 +169,7 @@ def _start_session(
     if x0 is not None and policy.dim is not None and len(x0) != policy.dim:
         raise options.usage_error("--x0", f"the policy's actions have {policy.dim} numbers, got {len(x0)}.")
     past, until = (None, None) if reader is None else reader.for_policy(policy).read_history()
-    return ActSession(policy, state, x0, past, until, _print_notice)
+    return ActSession(policy, state, x0, past, until, _print_notice, start_time)
 
 
 def _print_notice(message: str) -> None:

@@ -30,6 +30,8 @@ def alpha(
     column: list[str] | None = options.COLUMN,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
+    fill_limit: float | None = options.FILL_LIMIT,
+    time_zone: str | None = options.TIME_ZONE,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
@@ -48,7 +50,8 @@ def alpha(
     from ecl2o.fitting.read import screen_values
 
     yours = None if miss_price is None or ramp_price is None else alpha_from_prices(miss_price, ramp_price)
-    frame, metadata = options.make_reader(data, column, time_column, fill).read_rows()
+    told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
+    frame, metadata = options.make_reader(data, column, **told).read_rows()
     values, replaced = screen_values(frame.to_numpy(float), metadata.steps_per_day)
     options.report_replaced(data, frame.index, replaced)
     found = study_alphas(values, [*(wanted or ALPHAS), *([] if yours is None else [yours])], data.name)
@@ -64,6 +67,7 @@ def alpha(
         rows = [dataclasses.asdict(row) for row in found.rows]
         output.print_json({"data": str(data), "your_alpha": yours, "rows": rows})
     else:
+        options.print_series(metadata)
         _print(found, yours, data.name)
 
 

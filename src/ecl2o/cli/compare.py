@@ -40,6 +40,8 @@ def compare(
     weights: str | None = options.WEIGHTS,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
+    fill_limit: float | None = options.FILL_LIMIT,
+    time_zone: str | None = options.TIME_ZONE,
     period: int | None = options.PERIOD,
     bounds: str | None = option("Range of actions; needed for policies with bounds.", metavar="LOW:HIGH"),
     day_start: str | None = options.DAY_START,
@@ -65,15 +67,20 @@ def compare(
     ends = options.parse_weights(weights, weight_column)
     use_double_precision()
     from ecl2o.evaluation.comparison import compare as compare_days
-    from ecl2o.fitting.named_agents import make_contenders
+    from ecl2o.fitting.named_agents import is_policy, make_contenders
     from ecl2o.fitting.tasks import last_test_days, series_test_days
+    from ecl2o.policy import load
 
-    names, replaced = _names(agents), ()
+    names, replaced, contexts = _names(agents), (), None
     if study is not None:
         test_days = last_test_days(_study_test_days(study, movement, seed), days)
     else:
         assert data is not None
-        reader = options.make_reader(data, column, time_column, fill, period, day_start, weight_column)
+        told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
+        told |= {"period": period, "day_start": day_start, "weight_column": weight_column}
+        reader = options.make_reader(data, column, **told)
+        for policy in filter(is_policy, names):  # the first that knows how to read the file decides
+            reader = reader.for_policy(load(policy))
         contexts, replaced = options.screen_contexts(data, reader.read_days())
         test_days = series_test_days(contexts, movement or 10.0, ends, limits, days)
     contenders = make_contenders(names, test_days, forecaster)
@@ -89,6 +96,8 @@ def compare(
         figures = {row.name: row.as_json() for row in rows}
         found |= {"screened": len(replaced), "agents": figures, "not_applicable": refused}
         return output.print_json(found)
+    if contexts is not None:
+        options.print_series(contexts.metadata)
     shown = alpha if isinstance(used, dict) else f"{used:.3g}"
     title = f"{n_days} days of {study or data}, alpha = {shown}, forecaster: {forecaster}"
     labels, live = {"daily-oracle": "daily oracle"}, comparison_table.live_columns(rows)

@@ -16,6 +16,8 @@ def evaluate(
     weight_column: str | None = options.WEIGHT_COLUMN,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
+    fill_limit: float | None = options.FILL_LIMIT,
+    time_zone: str | None = options.TIME_ZONE,
     period: int | None = options.PERIOD,
     bounds: str | None = options.BOUNDS,
     day_start: str | None = options.DAY_START,
@@ -40,8 +42,10 @@ def evaluate(
 
     loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
     check_memory(loaded, str(policy))
-    reader = options.make_reader(data, column, time_column, fill, period, day_start, weight_column)
-    contexts, replaced = screen_series(reader.for_policy(loaded).read_days(), loaded.contract.screen)
+    told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
+    told |= {"period": period, "day_start": day_start, "weight_column": weight_column}
+    reader = options.make_reader(data, column, **told).for_policy(loaded)
+    contexts, replaced = screen_series(reader.read_days(), loaded.contract.screen)
     test_days, first = policy_test_days(loaded, contexts, days)
     contenders = {"policy": make_contender(loaded.agent, loaded.problem, loaded.forecaster)}
     contenders |= reference_contenders(loaded.problem, contexts.steps_per_day)
@@ -61,6 +65,7 @@ def evaluate(
         found["rows"] = {row.name: row.as_json() | {"worst_day_starts": worst[row.name]} for row in rows}
         output.print_json(found)
     else:
+        options.print_series(contexts.metadata)
         title = f"{n_days} day{'s' if n_days > 1 else ''} of {data.name}, from {starts[first]}"
         labels, live = comparison_table.LABELS | {"policy": policy.name}, comparison_table.live_columns(rows)
         comparison_table.print_comparison(rows, title, labels, loaded.problem, unit_cost, after=live)

@@ -38,6 +38,7 @@ def fit(
         "Range of all contexts, if known; a promise then costs less on average.", "--contexts", metavar="LOW:HIGH"
     ),
     bounds: str | None = option("Range of actions; a promise then assumes contexts in it.", metavar="LOW:HIGH"),
+    plausible: str | None = options.PLAUSIBLE,
     advisor: Literal["auto", "ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
         "ridge: a regression that keeps learning; seasonal: a linear rule on a daily profile; rhc: a planner on the profile of "
         "the last days; r-obd: the expert; mlp, lstm: networks. auto tries the first four and takes the best on the "
@@ -49,6 +50,8 @@ def fit(
     weights: str | None = options.WEIGHTS,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
+    fill_limit: float | None = options.FILL_LIMIT,
+    time_zone: str | None = options.TIME_ZONE,
     period: int | None = options.PERIOD,
     day_start: str | None = options.DAY_START,
     unit_cost: float | None = options.UNIT_COST,
@@ -68,6 +71,7 @@ def fit(
     movement = options.parse_alpha(alpha)
     interval = options.parse_interval(contexts_in, "--contexts")
     limits = options.parse_interval(bounds, "--bounds")
+    readings = options.parse_plausible(plausible)
     ends = options.parse_weights(weights, weight_column)
     if promise is None and (allowance or interval or per != "run"):
         raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
@@ -81,13 +85,15 @@ def fit(
     if out.exists() and not is_ours(out):
         raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
     spec = None if promise is None else PromiseSpec(promise, per, allowance, interval)
-    settings = FitSettings(movement, advisor, spec, steps, seed, limits, ends)
+    settings = FitSettings(movement, advisor, spec, steps, seed, limits, ends, readings)
     split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import check_replaceable
 
         check_replaceable(report, "--report")
-    contexts = options.make_reader(data, column, time_column, fill, period, day_start, weight_column).read_split(split)
+    told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
+    told |= {"period": period, "day_start": day_start, "weight_column": weight_column}
+    contexts = options.make_reader(data, column, **told).read_split(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
     searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
@@ -108,6 +114,7 @@ def fit(
     if json:
         output.print_json(result)
         return
+    options.print_series(contexts.metadata)
     _print(fitted, contexts, out, worst, unit_cost)
     if search_worst_day and not searched:
         output.results().print(
@@ -178,6 +185,10 @@ def _print(
         low, high = contract.weights
         line = f"weights: column {contract.weight_column}, limited to {low:g} to {high:g} (--weights)"
         lines.append(line + ("; a weight outside ends the promise." if contract.promise is not None else "."))
+    ranges = zip(contract.columns or (), contract.plausible or (), strict=True)
+    lines.append(
+        f"plausible readings: {', '.join(f'{name} {low:g} to {high:g}' for name, (low, high) in ranges)} (--plausible)."
+    )
     promised = comparison_table.describe_promise(policy)
     if promised is None:
         ratio = _feasible_promise(fitted)

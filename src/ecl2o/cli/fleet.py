@@ -43,6 +43,8 @@ def fit(
     column: list[str] | None = options.COLUMN,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
+    fill_limit: float | None = options.FILL_LIMIT,
+    time_zone: str | None = options.TIME_ZONE,
     period: int | None = options.PERIOD,
     training_days: int | None = options.TRAINING_DAYS,
     validation_days: int | None = options.VALIDATION_DAYS,
@@ -70,10 +72,17 @@ def fit(
     check_output_folder(out, FITTED)
     specs = find_sites(sites)
     settings = FitSettings(alpha, advisor, None if promise is None else PromiseSpec(promise, per), steps, seed)
+    told = {
+        "time_column": time_column,
+        "fill": fill,
+        "fill_limit": fill_limit,
+        "time_zone": time_zone,
+        "period": period,
+    }
     started = time.perf_counter()
     cluster, bars = options.client(scheduler, workers), output.progress_bars(not json)
     with name_path_in_errors(out), cluster as client, bars as progress:
-        read = read_sites(specs, settings, options.make_reader(Path(), column, time_column, fill, period), split)
+        read = read_sites(specs, settings, options.make_reader(Path(), column, **told), split)
         read = _with_progress(read, len(specs), progress)
         rows = fit_into(out, read, client, int(memory * 2**30), progress, len(specs))
     promised = "no promise" if promise is None else f"promise {promise:g} per {per}"
@@ -91,6 +100,8 @@ def evaluate(
     column: list[str] | None = options.COLUMN,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
+    fill_limit: float | None = options.FILL_LIMIT,
+    time_zone: str | None = options.TIME_ZONE,
     period: int | None = options.PERIOD,
     memory: Memory = 4.0,
     scheduler: str | None = options.SCHEDULER,
@@ -113,10 +124,17 @@ def evaluate(
     folder = policies / POLICIES if (policies / POLICIES).is_dir() else policies
     if not folder.is_dir():
         raise options.usage_error("--policies", f"{policies} is not a folder.")
+    told = {
+        "time_column": time_column,
+        "fill": fill,
+        "fill_limit": fill_limit,
+        "time_zone": time_zone,
+        "period": period,
+    }
     started = time.perf_counter()
     cluster, bars = options.client(scheduler, workers), output.progress_bars(not json)
     with name_path_in_errors(out), cluster as client, bars as progress:
-        read = read_to_test(specs, folder, options.make_reader(Path(), column, time_column, fill, period), days)
+        read = read_to_test(specs, folder, options.make_reader(Path(), column, **told), days)
         rows = evaluate_into(out, _with_progress(read, len(specs), progress), client, int(memory * 2**30), progress)
     failed = _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
     if any(row.get("promise_kept") is False for row in rows):

@@ -30,6 +30,8 @@ def frontier(
     column: list[str] | None = options.COLUMN,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
+    fill_limit: float | None = options.FILL_LIMIT,
+    time_zone: str | None = options.TIME_ZONE,
     period: int | None = options.PERIOD,
     day_start: str | None = options.DAY_START,
     training_days: int | None = options.TRAINING_DAYS,
@@ -54,6 +56,7 @@ def frontier(
         _check_absent({"--weather": weather, "--preset": preset, "--base-shortage": base_shortage}, "weather", data)
     else:
         of_series = {"--column": column, "--time-column": time_column, "--period": period, "--training-days": split}
+        of_series |= {"--time-zone": time_zone, "--fill-limit": fill_limit}
         _check_absent(of_series, "a series", weather or "the built-in weather")
     interval = options.parse_interval(contexts_in, "--contexts")
     use_double_precision()
@@ -66,7 +69,8 @@ def frontier(
         if data is None:
             contexts = weather_contexts(weather, preset or options.DEFAULT_PRESET, shortage, fill)
         else:
-            reading = options.make_reader(data, column, time_column, fill, period, day_start)
+            told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
+            reading = options.make_reader(data, column, **told, period=period, day_start=day_start)
             contexts, _ = options.screen_contexts(data, reading.read_split(split))
         network = "MLP" if contexts.preset == "paper" else "LSTM"
         interval = interval or _WEATHER_CONTEXTS.get(contexts.preset)
@@ -75,6 +79,8 @@ def frontier(
     if json:
         output.print_json(found.as_json())
     else:
+        if data is not None:
+            options.print_series(contexts.metadata)
         _print_table(found)
     tables.print_message(f"figure: {out / 'figures' / 'frontier.png'}")
 

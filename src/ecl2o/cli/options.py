@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ecl2o.cli import tables
+from ecl2o.cli import output, tables
 from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.json_text import parse_interval as parse_low_high
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ecl2o.data import Contexts, Split
     from ecl2o.fitting.read import SeriesReader
+    from ecl2o.fitting.settings import Interval
 
 DEFAULT_PRESET = "authors-code"
 
@@ -56,9 +57,11 @@ Series = Annotated[
     Path, typer.Argument(metavar="DATA", help="CSV or Parquet file: a time column and one or more columns of numbers.")
 ]
 Fill = Literal["interpolate", "previous"] | None
-COLUMN = option("Column to follow; repeat for several. (default: all with numbers)", metavar="NAME")
+COLUMN = option("Column to follow; repeat for several. (default: the only one with numbers)", metavar="NAME")
 TIME_COLUMN = option("Column of the time. (default: found by its name or cells)", metavar="NAME")
 FILL = option("Repair gaps, repeated rows and bad cells: 'interpolate' or 'previous'. (default: fail)", metavar="HOW")
+FILL_LIMIT = option("Longest gap to fill. (default: 6 hours, or one row)", metavar="HOURS", callback=check_positive)
+TIME_ZONE = option("Read times on the local clock of a zone, such as America/New_York.", metavar="ZONE")
 PERIOD = option("Steps in a 'day', needed if rows are a day or more apart (7: weeks). (default: by the clock)", min=2)
 DAY_START = option("Start of a day, on the file's clock. (default: midnight, or the policy's)", metavar="HH:MM")
 DAYS = option("Number of days to test on, the last ones. (default: all)", min=1)
@@ -81,6 +84,11 @@ WEIGHT_COLUMN = option("Column of prices of a miss: weight/2 times the squared m
 WEIGHTS = option(
     "Range of weights, which a promise assumes. (default: that of the data, a quarter wider)", metavar="LOW:HIGH"
 )
+PLAUSIBLE = option(
+    "Range of readings; others are replaced by the last plausible one. One for all followed columns, or demand=0:60,price=1:9. "
+    "(default: that of the training days, widened)",
+    metavar="LOW:HIGH|NAME=LOW:HIGH,...",
+)
 BOUNDS = option("Range of actions; a promise then assumes contexts in it. (default: the policy's)", metavar="LOW:HIGH")
 Per = Literal["day", "week", "month", "run"]
 TRAINING_STEPS = option("Training steps.", min=1, hidden=True)
@@ -93,7 +101,14 @@ PRESET = option(
     f"(default: {DEFAULT_PRESET})",
     metavar="PRESET",
 )
-BASE_SHORTAGE = option("Shortage of power before renewables. (default: the preset's)", metavar="WATTS|auto")
+BASE_SHORTAGE = option(
+    "Shortage of power before renewables, in watts, or a percentile of the training days' renewable power, as in p99; auto is "
+    "p76.5. (default: the preset's)",
+    metavar="WATTS|pN|auto",
+)
+BASE_SHORTAGES = option(
+    "As in reproduce; repeat for several. (default: the preset's)", "--base-shortage", metavar="WATTS|pN|auto"
+)
 QUICK = option("Train briefly, as a trial: the networks' figures mean nothing.", "--quick", default=False)
 
 # Where many jobs run.
@@ -144,16 +159,15 @@ def make_split(training_days: int | None, validation_days: int | None) -> "Split
     return Split(training_days, validation_days)
 
 
-def make_reader(
-    path: Path,
-    columns: list[str] | None = None,
-    time_column: str | None = None,
-    fill: str | None = None,
-    period: int | None = None,
-    day_start: str | None = None,
-    weight_column: str | None = None,
-) -> "SeriesReader":
-    """Return the reader that the options describe; it reports repairs on standard error."""
+def make_reader(path: Path, columns: list[str] | None, *, day_start: str | None = None, **told: Any) -> "SeriesReader":
+    """Return the reader that the options describe; it reports repairs on standard error.
+
+    Args:
+        path: the file.
+        columns: of --column.
+        day_start: of --day-start.
+        told: further fields of the reader, by name.
+    """
     from ecl2o.data import parse_day_start
     from ecl2o.fitting.read import SeriesReader
 
@@ -161,8 +175,12 @@ def make_reader(
         start = None if day_start is None else parse_day_start(day_start)
     except ValueError as error:
         raise usage_error("--day-start", str(error)) from None
-    options = {"notify": tables.print_message, "day_start_minutes": start, "weight_column": weight_column}
-    return SeriesReader(path, columns, time_column, fill, period, **options)
+    return SeriesReader(path, columns, notify=tables.print_message, day_start_minutes=start, **told)
+
+
+def print_series(metadata: Any) -> None:
+    """Print what of a file is followed, its clock and its step."""
+    tables.print_notes([output.name_options(metadata.describe())])
 
 
 def screen_contexts(path: Path, contexts: "Contexts") -> tuple["Contexts", "np.ndarray"]:
@@ -183,14 +201,18 @@ def report_replaced(path: Path, time: "pd.Index", rows: "np.ndarray") -> None:
         tables.print_message(f"{path.name}: {text}")
 
 
-def parse_watts(text: str | None) -> float | Literal["auto"] | None:
+def parse_watts(text: str | None) -> float | str | None:
     """Parse --base-shortage; None if it was not given."""
-    if text is None or text == "auto":
+    from ecl2o.data.shortage import parse_percentile
+
+    if text is None or parse_percentile(text) is not None:
         return text
     with contextlib.suppress(ValueError):
         if 0 < float(text) < math.inf:
             return float(text)
-    raise usage_error("--base-shortage", f"must be a positive number of watts or auto, got {text!r}.")
+    raise usage_error(
+        "--base-shortage", f"must be a positive number of watts, a percentile such as p99, or auto, got {text!r}."
+    )
 
 
 def parse_numbers(text: str, name: str, kind: Callable[[str], Any] = float) -> list[Any]:
@@ -203,21 +225,33 @@ def parse_numbers(text: str, name: str, kind: Callable[[str], Any] = float) -> l
 
 def parse_alpha(text: str) -> float | dict[str, float]:
     """Parse one number for all columns, or NAME=NUMBER for each, separated by commas."""
-    parts = [part.rpartition("=") for part in text.split(",")]
-    names = [name.strip() for name, _, _ in parts]
-    try:
-        numbers = [float(number) for _, _, number in parts]
-    except ValueError:
-        numbers = []
-    named = all(equals and name for name, (_, equals, _) in zip(names, parts, strict=True))
-    if not numbers or not (named or text.strip() == parts[0][2].strip()):
-        raise usage_error("--alpha", f"must be a number, or one per column as in demand=10,price=3, got {text!r}.")
-    for number in numbers:
+    found = parse_by_column(text, "--alpha", float, "a number, or one per column as in demand=10,price=3")
+    for number in found.values() if isinstance(found, dict) else [found]:
         if not 0 < number < math.inf:
             raise usage_error("--alpha", f"must be positive and finite, got {number:g}.")
+    return found
+
+
+def parse_plausible(text: str | None) -> "Interval | dict[str, Interval] | None":
+    """Parse LOW:HIGH for all columns, or NAME=LOW:HIGH for each, separated by commas; None if it was not given."""
+    expected = "LOW:HIGH with LOW less than HIGH, or one per column as in demand=0:60,price=1:9"
+    return None if text is None else parse_by_column(text, "--plausible", parse_low_high, expected)
+
+
+def parse_by_column(text: str, name: str, kind: Callable[[str], Any], expected: str) -> Any:
+    """Parse one value for all columns, or NAME=VALUE for each, separated by commas, of an option."""
+    parts = [part.rpartition("=") for part in text.split(",")]
+    names = [column.strip() for column, _, _ in parts]
+    try:
+        values = [kind(value) for _, _, value in parts]
+    except ValueError:
+        values = []
+    named = all(equals and column for column, (_, equals, _) in zip(names, parts, strict=True))
+    if not values or not (named or text.strip() == parts[0][2].strip()):
+        raise usage_error(name, f"must be {expected}, got {text!r}.")
     if len(set(names)) < len(names):
-        raise usage_error("--alpha", f"names a column twice: {text!r}.")
-    return dict(zip(names, numbers, strict=True)) if named else numbers[0]
+        raise usage_error(name, f"names a column twice: {text!r}.")
+    return dict(zip(names, values, strict=True)) if named else values[0]
 
 
 def parse_weights(text: str | None, weight_column: str | None) -> tuple[float, float] | None:

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import functools
 import re
+import shlex
 import sys
 import tempfile
 import threading
@@ -88,7 +89,8 @@ def name_options(message: str, options: dict[str, str] = _options) -> str:
     'ask for it with --fill previous, --fill, or --time-column'
     """
     for name, option in options.items():
-        message = re.sub(rf"\b{name}='(\w+)'", rf"{option} \1", message).replace(f"`{name}`", option)
+        message = re.sub(rf"\b{name}='([^']*)'", lambda m, o=option: f"{o} {shlex.quote(m[1])}", message)
+        message = message.replace(f"`{name}`", option)
         if "_" in name:
             message = re.sub(rf"(?<![\w'-]){name}(?![\w'])", option, message)
     return message

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data.tables import (
-    Fault,
     SourceFile,
     Table,
     check_column_count,
@@ -20,12 +19,14 @@ from ecl2o.data.tables import (
     read_source,
     read_table,
     remove_missing_codes,
+    shows_grouping,
     to_floats,
 )
 from ecl2o.data.timeline import DAY, RegularSeries, Repairs, regularize
 from ecl2o.data.timestamps import find_time_column, has_date_as_name, parse_times
 from ecl2o.exceptions import DataError
 from ecl2o.json_text import shorten
+from ecl2o.local_time import find_zone
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 MAX_FOLLOWED = 256  # columns of a series
@@ -42,13 +43,17 @@ class SeriesMetadata:
         time_column: the column with the time.
         time_format: how that was read.
         columns: those that were read.
-        ignored_columns: those that were left out because they hold no numbers.
+        ignored_columns: those of a file that were not read.
         step_minutes: between rows.
         steps_per_day: 1 for daily and slower series.
         leap_day_dropped: whether a leap year lacks 29 February.
         repairs: what `fill` did.
         day_start_minutes: when days begin, in minutes past midnight. Default: 0.
         weight_column: the last of the columns if it is the weight of a miss, which actions do not follow. Default: none.
+        clock: the clock of the times in words: a zone, an offset from UTC. Default: unknown.
+        file_format: the arguments of `read_series` that read the file so again: those given, and the order of dates and the
+            separators that were found. Default: none.
+        imputed: which cells were imputed, a frame with the rows and columns of the series. Default: none.
     """
 
     file: str
@@ -63,6 +68,9 @@ class SeriesMetadata:
     repairs: Repairs
     day_start_minutes: int = 0
     weight_column: str | None = None
+    clock: str = "unknown"
+    file_format: dict[str, Any] = field(default_factory=dict)
+    imputed: pd.DataFrame | None = field(default=None, repr=False, compare=False)
 
     @property
     def followed(self) -> tuple[str, ...]:
@@ -71,7 +79,17 @@ class SeriesMetadata:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers and strings, for JSON."""
-        return asdict(self) | {"columns": list(self.columns), "ignored_columns": list(self.ignored_columns)}
+        plain = asdict(replace(self, imputed=None)) | {"columns": list(self.columns)}
+        return plain | {"ignored_columns": list(self.ignored_columns)}
+
+    def describe(self) -> str:
+        """Return what is followed, on which clock and in which steps, in one line."""
+        parts = [f"follows: {join_names(self.followed)}"]
+        if self.weight_column is not None:
+            parts.append(f"weight of a miss: {self.weight_column}")
+        if self.ignored_columns:
+            parts.append(f"not used: {join_names(self.ignored_columns)}")
+        return "; ".join([*parts, f"clock: {self.clock}", f"step: {self.step_minutes:g} minutes"]) + "."
 
 
 def read_series(
@@ -79,24 +97,45 @@ def read_series(
     time_column: str | None = None,
     columns: Sequence[str] | None = None,
     fill: str | None = None,
+    *,
+    fill_limit: float | int | None = None,
+    time_zone: str | None = None,
+    weight_column: str | None = None,
+    day_first: bool | None = None,
+    grouped: bool | None = None,
 ) -> tuple[pd.DataFrame, SeriesMetadata]:
     """Read a CSV or Parquet file into a frame of floats on a regular clock.
 
     `fill="interpolate"` (on a straight line) or `"previous"` (the value before) repairs cells that are missing or no numbers,
     gaps, repeated rows (the first is kept) and rows out of order, and counts them in `metadata.repairs`.
 
+    With a `time_zone` times are those of local clocks there, and each day has the same number of rows: what the clocks skip in
+    spring is imputed, and what they show again in autumn is left out.
+
     Args:
         path: the file; CSV may be compressed by gzip.
         time_column: the column with the time. Default: found by its name or its cells.
-        columns: those to read, in this order. Default: all that hold numbers.
+        columns: those to follow, in this order. Default: the only one that holds numbers.
         fill: "interpolate" or "previous". Default: raise an error.
+        fill_limit: hours of the longest gap that is filled. Default: 6, or a single row if they are farther apart.
+        time_zone: name of a zone, such as "America/New_York". Default: times are as in the file.
+        weight_column: column of the weight of a miss; it becomes the last one. Default: none.
+        day_first: whether dates like 3/4/2015 start with the day, if both are possible. Default: only if the rows show it.
+        grouped: whether points separate thousands in a file with decimal commas. Default: only if a cell shows it.
 
     Returns:
         The frame, and where it comes from.
 
     Raises:
-        DataError: The file cannot be used; the message names the row and the column.
+        DataError: The file cannot be used, or has several columns; the message names the row and the column.
     """
+    told = {
+        "fill": fill,
+        "fill_limit": fill_limit and float(fill_limit),
+        "time_zone": time_zone,
+        "time_column": time_column,
+    }
+    zone = None if time_zone is None else find_zone(time_zone)
     source = read_source(path)
     if source.content[:4] == b"PAR1" or source.path.name.lower().endswith(PARQUET_SUFFIXES):
         table = _read_parquet(source)
@@ -108,21 +147,31 @@ def read_series(
                 "names on top, such as 'time,demand', so that this row is not lost."
             )
     time_column = find_time_column(table) if time_column is None else _check_column(table, time_column)
-    found, ignored = _read_numeric_columns(table, time_column, columns)
-    _check_followed(table, list(found))
-    parsed, cells = parse_times(table, time_column), table.column(time_column)
+    names, ignored = _choose_columns(table, time_column, columns, weight_column)
+    _check_followed(table, names)
+    grouped = bool(grouped) or shows_grouping(table, names)
+    found = {name: parse_numbers(table, name, grouped) for name in names}
+    parsed, cells = parse_times(table, time_column, zone, day_first), table.column(time_column)
     faults = [
         table.fault(i, time_column, f"{shorten(str(cells[i]))} {parsed.fault(str(cells[i]))}")
         for i in np.flatnonzero(parsed.times.isna())
     ]
     faults += [fault for _, wrong in found.values() for fault in wrong]
     frame = pd.DataFrame({name: values for name, (values, _) in found.items()}, index=parsed.times)
-    whole = regularize(table, time_column, frame, faults, fill)
-    return whole.frame, _describe_series(whole, source.path, source.sha256, time_column, parsed.how, ignored)
+    whole = regularize(table, time_column, frame, faults, fill, fill_limit, zone)
+    metadata = _describe_series(whole, source.path, source.sha256, time_column, parsed.how, ignored, parsed.clock)
+    told |= {"day_first": parsed.day_first, "grouped": grouped}
+    return whole.frame, replace(metadata, file_format=told, weight_column=weight_column)
 
 
 def _describe_series(
-    whole: RegularSeries, path: Path, sha256: str, time_column: str, time_format: str, ignored: list[str]
+    whole: RegularSeries,
+    path: Path,
+    sha256: str,
+    time_column: str,
+    time_format: str,
+    ignored: list[str],
+    clock: str,
 ) -> SeriesMetadata:
     steps_per_day = DAY / whole.step
     if steps_per_day > 1 and steps_per_day != int(steps_per_day):
@@ -138,36 +187,9 @@ def _describe_series(
         steps_per_day=max(1, int(steps_per_day)),
         leap_day_dropped=whole.leap_day_dropped,
         repairs=whole.repairs,
+        clock=clock,
+        imputed=whole.imputed if whole.imputed.to_numpy().any() else None,
     )
-
-
-def add_weight_column(columns: Sequence[str] | None, weight_column: str | None) -> list[str] | None:
-    """Return the columns to read, the weight among them; None for all.
-
-    >>> add_weight_column(["demand"], "price")
-    ['demand', 'price']
-    """
-    if not columns:
-        return None
-    return [*columns] if weight_column is None or weight_column in columns else [*columns, weight_column]
-
-
-def move_weight_last(
-    frame: pd.DataFrame, metadata: SeriesMetadata, weight_column: str | None
-) -> tuple[pd.DataFrame, SeriesMetadata]:
-    """Return a series whose last column is the weight of a miss; unchanged if no column is named."""
-    if weight_column is None:
-        return frame, metadata
-    if weight_column not in metadata.columns:
-        raise DataError(
-            f"{metadata.file}: the weight column {shorten(weight_column)} is not among its columns of numbers, "
-            f"{join_names(metadata.columns)}."
-        )
-    followed = [name for name in metadata.columns if name != weight_column]
-    if not followed:
-        raise DataError(f"{metadata.file}: besides the weight {shorten(weight_column)} a column is needed to follow.")
-    columns = (*followed, weight_column)
-    return frame.reindex(columns=list(columns)), replace(metadata, columns=columns, weight_column=weight_column)
 
 
 def _read_parquet(source: SourceFile) -> Table:
@@ -204,32 +226,46 @@ def _check_column(table: Table, name: str) -> str:
     return name
 
 
-def _read_numeric_columns(
-    table: Table, time_column: str, columns: Sequence[str] | None
-) -> tuple[dict[str, tuple[np.ndarray, list[Fault]]], list[str]]:
-    """Return the columns to use with their numbers, and the names of those without a single number."""
-    if columns is not None:
-        wanted = [_check_column(table, name) for name in columns]
-        if not wanted or time_column in wanted:
-            raise DataError(f"{table.path}: columns must name columns besides the time, got {list(columns)}.")
-        return {name: parse_numbers(table, name) for name in wanted}, []
-    found = {name: parse_numbers(table, name) for name in dict.fromkeys(table.columns) if name and name != time_column}
-    empty = [name for name, (values, _) in found.items() if not np.isfinite(values).any()]
-    ignored = [name for name in empty if not np.isfinite(to_floats(table.column(name))).any()]  # some are too large
-    if len(ignored) == len(found):
+def _choose_columns(
+    table: Table, time_column: str, columns: Sequence[str] | None, weight_column: str | None
+) -> tuple[list[str], list[str]]:
+    """Return the columns to read, the weight last, and those that are not read."""
+    if columns is None:
+        others = [name for name in dict.fromkeys(table.columns) if name and name not in (time_column, weight_column)]
+        followed = [name for name in others if _holds_numbers(table, name)]
+        if not followed:
+            raise DataError(
+                f"{table.path}: no column holds numbers to follow besides the time column {shorten(time_column)}; the file has "
+                f"{join_names(table.columns)}."
+            )
+        _check_only_one(table.path, followed, "column")
+    else:
+        followed = [_check_column(table, name) for name in dict.fromkeys(columns) if name != weight_column]
+        if not followed or time_column in followed:
+            besides = "the time" if weight_column is None else f"the time and the weight {shorten(weight_column)}"
+            raise DataError(f"{table.path}: columns must name columns besides {besides}, got {list(columns)}.")
+    used = followed if weight_column is None else [*followed, _check_column(table, weight_column)]
+    return used, [name for name in table.columns if name and name not in (time_column, *used)]
+
+
+def _holds_numbers(table: Table, name: str) -> bool:
+    """Return whether a column has a number, be it too large."""
+    return bool(np.isfinite(parse_numbers(table, name)[0]).any() or np.isfinite(to_floats(table.column(name))).any())
+
+
+def _check_only_one(path: Path, names: Sequence[str], argument: str) -> None:
+    if len(names) > 1:
         raise DataError(
-            f"{table.path}: no column holds numbers besides the time column {shorten(time_column)}; "
-            f"the file has {join_names(table.columns)}."
+            f"{path} has {len(names)} columns of numbers: {join_names(names)}. Name the one to follow, such as "
+            f"{argument}='{names[0]}'; several are followed if several are named."
         )
-    return {name: each for name, each in found.items() if name not in ignored}, ignored
 
 
 def _check_followed(table: Table, names: list[str]) -> None:
     if len(names) > MAX_FOLLOWED:
         raise DataError(
-            f"{table.path} has {len(names):,} columns of numbers, {join_names(names, 3)}; at most {MAX_FOLLOWED} can be used "
-            "together, because the work grows with the cube of their number. Name those that you need with `column`, or make one "
-            "series of each."
+            f"{table.path}: {len(names):,} columns are named, {join_names(names, 3)}; at most {MAX_FOLLOWED} can be used "
+            "together, because the work grows with the cube of their number. Name fewer, or make one series of each."
         )
 
 
@@ -237,21 +273,30 @@ _FRAME = Path("the frame")
 
 
 def frame_series(
-    series: pd.DataFrame | pd.Series, columns: Sequence[str] | None = None, fill: str | None = None
+    series: pd.DataFrame | pd.Series,
+    columns: Sequence[str] | None = None,
+    fill: str | None = None,
+    *,
+    fill_limit: float | int | None = None,
+    time_zone: str | None = None,
+    weight_column: str | None = None,
 ) -> tuple[pd.DataFrame, SeriesMetadata]:
     """Return a frame of floats on a regular clock, checked and repaired as `read_series` does for a file.
 
     Args:
         series: its index holds the times (a `DatetimeIndex`), its columns numbers.
-        columns: which columns to use. Default: all that hold numbers.
+        columns: which columns to follow. Default: the only one that holds numbers.
         fill: how to repair missing values and gaps, "interpolate" or "previous". Default: raise an error.
+        fill_limit: hours of the longest gap that is filled. Default: 6, or a single row if they are farther apart.
+        time_zone: name of a zone whose local time the series follows, as in `read_series`. Default: times are as in the index.
+        weight_column: column of the weight of a miss; it becomes the last one. Default: none.
 
     >>> hours = pd.date_range("2025-01-01", periods=48, freq="h")
     >>> frame, metadata = frame_series(pd.Series(range(48), hours, name="demand"))
     >>> metadata.columns, metadata.steps_per_day
     (('demand',), 24)
     """
-    frame = series
+    frame, zone = series, None if time_zone is None else find_zone(time_zone)
     if isinstance(series, pd.Series):
         frame = series.to_frame("value" if series.name is None else series.name)
     if not isinstance(frame, pd.DataFrame):
@@ -267,27 +312,38 @@ def frame_series(
     if not frame.columns.is_unique:
         twice = str(frame.columns[frame.columns.duplicated()][0])
         raise DataError(f"the column {shorten(twice)} appears more than once in the frame. Rename or drop one of them.")
-    wanted = names if columns is None else tuple(map(str, columns))
-    if not wanted or not set(wanted) <= set(names):
-        raise DataError(f"columns must name columns of the frame ({join_names(names)}), got {columns}.")
+    wanted = names if columns is None else tuple(dict.fromkeys(map(str, columns)))
+    if not wanted or not {*wanted, *filter(None, [weight_column])} <= set(names):
+        raise DataError(
+            f"columns must name columns of the frame ({join_names(names)}), got {columns or weight_column}."
+        )
     frame = frame.set_axis(list(names), axis="columns")
-    time_column = "time" if frame.index.name is None else str(frame.index.name)
+    time_column, times = "time" if frame.index.name is None else str(frame.index.name), pd.DatetimeIndex(frame.index)
+    clock = "local time without an offset" if times.tz is None else str(times.tz)
+    if zone is not None:
+        times, clock = times if times.tz is None else times.tz_convert(zone).tz_localize(None), zone.key
     table = Table(_FRAME, names, [], np.arange(1, len(frame) + 1), unit="row")
-    numbers = {name: to_floats(pd.Series(frame[name])) for name in wanted}
-    ignored = [name for name, each in numbers.items() if columns is None and not np.isfinite(each).any()]
-    used = {name: each for name, each in numbers.items() if name not in ignored}
+    numbers = {name: to_floats(pd.Series(frame[name])) for name in wanted if name != weight_column}
+    used = {name: each for name, each in numbers.items() if columns is not None or np.isfinite(each).any()}
     if not used:
-        raise DataError(f"no column of the frame holds numbers; it has {join_names(names)}.")
+        raise DataError(f"no column of the frame holds numbers to follow; it has {join_names(names)}.")
+    if columns is None:
+        _check_only_one(_FRAME, list(used), "columns")
+    if weight_column is not None:
+        used[weight_column] = to_floats(pd.Series(frame[weight_column]))
     faults = [
         table.fault(i, name, f"{shorten(str(frame[name].iloc[i]))} is not a finite number")
         for name, each in used.items()
         for i in np.flatnonzero(~np.isfinite(each))
     ]
     faults += [fault for name, each in used.items() for fault in remove_missing_codes(table, name, each)]
-    faults += [table.fault(i, time_column, "there is no time") for i in np.flatnonzero(frame.index.isna())]
+    faults += [table.fault(i, time_column, "there is no time") for i in np.flatnonzero(times.isna())]
     _check_followed(table, list(used))
-    values = pd.DataFrame(used, index=frame.index)
-    whole = regularize(table, time_column, values.where(np.isfinite(values)), faults, fill)
-    times = pd.DatetimeIndex(whole.frame.index).asi8.tobytes()
-    digest = hashlib.sha256(times + np.ascontiguousarray(whole.frame.to_numpy(np.float64)).tobytes()).hexdigest()
-    return whole.frame, _describe_series(whole, _FRAME, digest, time_column, "DatetimeIndex", ignored)
+    values = pd.DataFrame(used, index=times)
+    whole = regularize(table, time_column, values.where(np.isfinite(values)), faults, fill, fill_limit, zone)
+    instants = pd.DatetimeIndex(whole.frame.index).asi8.tobytes()
+    digest = hashlib.sha256(instants + np.ascontiguousarray(whole.frame.to_numpy(np.float64)).tobytes()).hexdigest()
+    ignored = [name for name in names if name not in used]
+    metadata = _describe_series(whole, _FRAME, digest, time_column, "DatetimeIndex", ignored, clock)
+    told = {"fill": fill, "fill_limit": fill_limit and float(fill_limit), "time_zone": time_zone}
+    return whole.frame, replace(metadata, file_format=told, weight_column=weight_column)

@@ -195,12 +195,16 @@ def to_floats(cells: pd.Series) -> np.ndarray:
     return np.array(pd.to_numeric(cells, errors="coerce").astype(float))  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def parse_numbers(table: Table, name: str) -> tuple[np.ndarray, list[Fault]]:
-    """Return a column as floats, with NaN and a fault for cells that are empty, not numbers, infinite or far too large."""
+def parse_numbers(table: Table, name: str, grouped: bool = False) -> tuple[np.ndarray, list[Fault]]:
+    """Return a column as floats, with NaN and a fault for cells that are empty, not numbers, infinite or far too large.
+
+    `grouped` says that points separate thousands in a file with decimal commas, also if no cell shows it.
+    """
     cells = table.column(name)
     values = to_floats(cells)
     if table.delimiter == ";" or not np.isfinite(values).all():
-        values = to_floats(_remove_grouping(cells, "," if table.delimiter == ";" else "."))
+        decimal, grouped = "," if table.delimiter == ";" else ".", grouped or shows_grouping(table, [name])
+        values = to_floats(_remove_grouping(cells, decimal, grouped))
     faults = []
     for i in np.flatnonzero(~(np.abs(values) <= LARGEST)):
         cell = shorten(str(cells[i]))
@@ -242,23 +246,34 @@ def remove_missing_codes(table: Table, name: str, values: np.ndarray) -> list[Fa
     return faults
 
 
-def _remove_grouping(cells: pd.Series, decimal: str) -> pd.Series:
+def shows_grouping(table: Table, names: Sequence[str]) -> bool:
+    """Return whether columns of a file with decimal commas show that points separate thousands.
+
+    1.234 alone may be either: some cell must show both signs, or two points.
+    """
+    if table.delimiter != ";":
+        return False
+    pointed = [cell for name in names for cell in table.column(name) if "." in cell and _IN_GROUPS[","].fullmatch(cell)]
+    return any("," in cell or cell.count(".") > 1 for cell in pointed)
+
+
+def _remove_grouping(cells: pd.Series, decimal: str, grouped: bool) -> pd.Series:
     """Return cells with a point before their decimals and nothing between their thousands.
 
     A comma (or a point, if `decimal` is a comma) separates thousands only if it does so in every cell that has one. Otherwise
     "0,125" is not a number.
 
-    >>> _remove_grouping(pd.Series(["1,234.5", "12", "1 234"]), ".").tolist()
+    In a file with decimal commas, `grouped` must say that points separate thousands (`shows_grouping`).
+
+    >>> _remove_grouping(pd.Series(["1,234.5", "12", "1 234"]), ".", grouped=False).tolist()
     ['1234.5', '12', '1234']
-    >>> _remove_grouping(pd.Series(["1.234,5", "0,125"]), ",").tolist()
+    >>> _remove_grouping(pd.Series(["1.234,5", "0,125"]), ",", grouped=True).tolist()
     ['1234.5', '0.125']
     """
     spaced = cells.map(lambda cell: _SPACED.fullmatch(cell) is not None)
     cells = cells.where(~spaced, cells.str.replace(_SPACES, "", regex=True))
     separator = "," if decimal == "." else "."
-    having = pd.Series(cells[cells.str.contains(separator, regex=False)])
-    grouped = len(having) > 0 and having.map(lambda cell: _IN_GROUPS[decimal].fullmatch(cell) is not None).all()
-    # In files with a decimal comma, 1.234 alone may be either: some cell must show both signs, or two points.
-    if grouped and (decimal == "." or having.map(lambda cell: "," in cell or cell.count(".") > 1).any()):
+    having = [cell for cell in cells if separator in cell]
+    if having and (decimal == "." or grouped) and all(_IN_GROUPS[decimal].fullmatch(cell) for cell in having):
         cells = cells.str.replace(separator, "", regex=False)
     return cells.str.replace(",", ".", regex=False) if decimal == "," else cells

@@ -1,6 +1,8 @@
 """Regular time: the step of a series, its gaps, repeated and unsorted rows, and their repair on request."""
 
 import collections
+import datetime
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -10,10 +12,12 @@ import pandas as pd
 from ecl2o.data.tables import Fault, Table
 from ecl2o.exceptions import DataError
 from ecl2o.json_text import shorten
+from ecl2o.local_time import clock_shift
 
 DAY = pd.Timedelta(days=1)
 FILLS = ("interpolate", "previous")
 _FEW = 1000  # so many times may be missing even from a shorter series
+_FILL_LIMIT = 6.0  # hours, or a single step if that is longer
 _REPAIR = "Correct the file, or ask for a repair with fill='interpolate' or fill='previous'"
 
 
@@ -30,6 +34,8 @@ class Repairs:
         rows_moved: rows found before an earlier one. Default: 0.
         negatives: small negative irradiances of a sensor at night that were set to 0. Default: 0.
         codes: which of the imputed numbers were codes for a missing value, such as -9999, in words. Default: none.
+        hours_skipped: rows that local clocks skip in spring, which were imputed. Default: 0.
+        hours_repeated: rows that local clocks show again in autumn, which were left out. Default: 0.
     """
 
     fill: str | None = None
@@ -40,6 +46,8 @@ class Repairs:
     rows_moved: int = 0
     negatives: int = 0
     codes: tuple[str, ...] = ()
+    hours_skipped: int = 0
+    hours_repeated: int = 0
 
     def describe(self) -> str | None:
         """Return the repairs in words, None if there are none.
@@ -53,32 +61,48 @@ class Repairs:
             (self.rows_dropped, "repeated or untimed row", "left out"),
             (self.rows_moved, "row", "put in order"),
             (self.negatives, "small negative", "set to 0"),
+            (self.hours_skipped, "time", "that clocks skip in spring imputed"),
+            (self.hours_repeated, "row", "of the hour that clocks repeat in autumn left out"),
         )
         parts = [f"{count} {what}{'s' * (count > 1)} {how}" for count, what, how in done if count]
         return ", ".join([*parts, *(f"read as missing: {code}" for code in self.codes)]) or None
 
 
 class RegularSeries(NamedTuple):
-    """A series on a regular clock: the frame, its step, whether 29 February was left out, and the repairs."""
+    """A series on a regular clock: the frame, its imputed cells, its step, whether 29 February was left out, the repairs."""
 
     frame: pd.DataFrame
+    imputed: pd.DataFrame
     step: pd.Timedelta
     leap_day_dropped: bool
     repairs: Repairs
 
 
 def regularize(
-    table: Table, time_column: str, frame: pd.DataFrame, faults: list[Fault], fill: str | None
+    table: Table,
+    time_column: str,
+    frame: pd.DataFrame,
+    faults: list[Fault],
+    fill: str | None,
+    fill_limit: float | int | None = math.inf,
+    zone: datetime.tzinfo | None = None,
 ) -> RegularSeries:
     """Check a frame whose rows are those of the table, or repair it if `fill` says how.
 
     The frame's index holds the times (NaT where unreadable) and its cells NaN where `faults` were found. Without `fill`
     the first problem is raised: a fault, a repeated time, a row out of order, a gap. A missing 29 February is no gap, since
-    many yearly files leave it out.
+    many yearly files leave it out. If times are those of local clocks in a zone, what the clocks skip is imputed, and what
+    they repeat is left out, so that every day has as many rows.
     """
     if fill is not None and fill not in FILLS:
         raise DataError(f"fill must be one of {', '.join(map(repr, FILLS))} or None, got {fill!r}.")
     times = pd.DatetimeIndex(frame.index)
+    repeated = np.zeros(len(times), bool)
+    if zone is not None:
+        again = np.flatnonzero(times.duplicated() & ~times.isna())
+        repeated[again] = [clock_shift(time, zone) > 0 for time in times[again].to_pydatetime()]
+        frame, times = frame.iloc[~repeated], times[~repeated]
+        table = replace(table, rows=table.rows[~repeated])
     if fill is None:
         table.check_faults(faults, _REPAIR + ".")
         _check_order(table, time_column, times)
@@ -90,15 +114,24 @@ def regularize(
         raise DataError(f"{table.path}: at least two rows with different times are needed to know the time step.")
     step = _check_step(table, time_column, clock, order)
     wanted, dropped_leap_day = _expected_times(clock, step)
-    missing = wanted.difference(clock)
-    if len(missing) and fill is None:
-        _raise_gap(table, time_column, clock, order, step)
+    missing = wanted[~wanted.isin(clock)]
+    skipped = np.array([zone is not None and clock_shift(time, zone) < 0 for time in missing.to_pydatetime()], bool)
+    if not skipped.all() and fill is None:
+        _raise_gap(table, time_column, clock, order, missing[~skipped], step)
     codes = collections.Counter((fault.code, fault.column) for fault in faults if fault.code is not None)
     named = tuple(f"{code:.10g} in column {shorten(column)} ({count} times)" for (code, column), count in codes.items())
     dropped = len(frame) - len(kept)
-    repairs = Repairs(fill, rows_added=len(missing), rows_dropped=dropped, rows_moved=moved, codes=named)
-    whole, repairs = _fill_missing(table, pd.DataFrame(kept.reindex(wanted)), repairs)
-    return RegularSeries(whole, step, dropped_leap_day, repairs)
+    changes = {"hours_skipped": int(skipped.sum()), "hours_repeated": int(repeated.sum())}
+    added = len(missing) - changes["hours_skipped"]
+    repairs = Repairs(fill, rows_added=added, rows_dropped=dropped, rows_moved=moved, codes=named, **changes)
+    gapped = pd.DataFrame(kept.reindex(wanted))
+    lost = gapped.isna()
+    lost.loc[missing[skipped]] = False
+    hours = step.total_seconds() / 3600
+    longest = _check_gaps(table, lost, hours, max(_FILL_LIMIT, hours) if fill_limit is None else fill_limit)
+    filled = gapped.ffill() if fill == "previous" else gapped.interpolate("linear")
+    repairs = replace(repairs, values=int(lost.to_numpy().sum()), longest=longest)
+    return RegularSeries(filled.ffill().bfill(), gapped.isna(), step, dropped_leap_day, repairs)
 
 
 def _check_order(table: Table, time_column: str, times) -> None:
@@ -124,8 +157,8 @@ def _explain_clock_change(time: pd.Timestamp, which: str, effect: str) -> str:
     if time.tzinfo is not None or time.dayofweek != 6 or time.hour > 3 or time.month not in (3, 4, 9, 10, 11):
         return ""
     return (
-        f" This looks like the {which} of daylight saving time, when local clocks {effect}: export the data in UTC or in "
-        "standard time."
+        f" This looks like the {which} of daylight saving time, when local clocks {effect}: give the zone of the clock, such as "
+        "time_zone='America/New_York', or export the data in UTC."
     )
 
 
@@ -162,34 +195,36 @@ def _expected_times(times: pd.DatetimeIndex, step: pd.Timedelta) -> tuple[pd.Dat
     return wanted, False
 
 
-def _raise_gap(table: Table, time_column: str, times, order, step: pd.Timedelta) -> None:
-    expected = times[:-1] + step
-    leap = (expected.month == 2) & (expected.day == 29)
-    late = np.flatnonzero((times[1:] != expected) & ~(leap & (times[1:] == expected + DAY)))
+def _raise_gap(table: Table, time_column: str, times, order, gaps, step: pd.Timedelta) -> None:
     faults = []
-    for i in late:
-        lacking = int((times[i + 1] - times[i]) / step) - 1
+    places, counts = np.unique(times.searchsorted(gaps), return_counts=True)
+    for i, lacking in zip(places, counts, strict=True):
         missing = f"{lacking} time{'s are' if lacking > 1 else ' is'} missing"
-        faults.append(table.fault(order[i + 1], time_column, f"{times[i]} is followed by {times[i + 1]}, so {missing}"))
-    i = late[0]
-    hour_late = times[i + 1] - expected[i] == pd.Timedelta(hours=1)
-    summer = _explain_clock_change(expected[i], "start", "skip an hour") if hour_late else ""
+        faults.append(table.fault(order[i], time_column, f"{times[i - 1]} is followed by {times[i]}, so {missing}"))
+    summer = (
+        _explain_clock_change(gaps[0], "start", "skip an hour") if counts[0] * step == pd.Timedelta(hours=1) else ""
+    )
     table.check_faults(faults, f"The step is {step.total_seconds() / 60:g} minutes.{summer} {_REPAIR}.")
 
 
-def _fill_missing(table: Table, frame: pd.DataFrame, repairs: Repairs) -> tuple[pd.DataFrame, Repairs]:
-    """Replace every NaN as `repairs.fill` says; the ends take the nearest value."""
-    missing = frame.isna().to_numpy()
-    if not missing.any():
-        return frame, repairs
-    longest = 0
-    for name, holes in zip(frame.columns, missing.T, strict=True):
+def _check_gaps(table: Table, lost: pd.DataFrame, hours: float, limit: float | int) -> int:
+    """Return the longest run of missing rows, `hours` apart, in one column; raise if it takes more than `limit` hours."""
+    runs = [(0, lost.index[0], "")]
+    for name, holes in lost.items():
         if holes.mean() > 0.5:
             raise DataError(
                 f"{table.path}, column {shorten(str(name))}: {holes.sum()} of {holes.size} values are missing, too many to fill. "
                 "Use another column or another file."
             )
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], holes.astype(int), [0]])))
-        longest = max(longest, int((edges[1::2] - edges[::2]).max(initial=0)))
-    filled = frame.interpolate("linear") if repairs.fill == "interpolate" else frame.ffill()
-    return filled.ffill().bfill(), replace(repairs, values=int(missing.sum()), longest=longest)
+        starts, ends = np.flatnonzero(np.diff(holes.to_numpy(int), prepend=0, append=0)).reshape(-1, 2).T
+        runs += zip((ends - starts).tolist(), lost.index[starts], [str(name)] * len(starts), strict=True)
+    long = [run for run in runs if run[0] * hours > limit]
+    longest, start, name = max(runs, key=lambda run: run[0])
+    if long:
+        others = f" ({len(long) - 1} more gaps are too long)" if len(long) > 1 else ""
+        raise DataError(
+            f"{table.path}, column {shorten(name)}: nothing is known for {longest * hours:g} hours, from {start} on{others}; "
+            f"gaps of at most {limit:g} hours are filled. Use a file without the gap, or give fill_limit {longest * hours:g}: "
+            "filled rows are left out of training and scores."
+        )
+    return longest

@@ -4,7 +4,8 @@ import collections
 import datetime
 import itertools
 import re
-from dataclasses import dataclass
+import zoneinfo
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -24,14 +25,17 @@ _EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
 
 @dataclass(frozen=True)
 class ParsedTimes:
-    """Times, NaT where unreadable, with the offset that the file gives, if any; and the format in words.
+    """Times, NaT where unreadable, with the offset that the file gives, if any; the format and the clock in words.
 
-    `zoned` says whether most of them have an offset, if some have and some have not; None if they are alike.
+    `zoned` says whether most of them have an offset, if some have and some have not; None if they are alike. `day_first` says
+    whether dates like 3/4/2015 were read so; None if there are none.
     """
 
     times: pd.DatetimeIndex
     how: str
     zoned: bool | None = None
+    clock: str = "local time without an offset"
+    day_first: bool | None = None
 
     def fault(self, cell: str) -> str:
         """Describe why a cell is not a time.
@@ -66,12 +70,27 @@ def find_time_column(table: Table) -> str:
     )
 
 
-def parse_times(table: Table, name: str) -> ParsedTimes:
-    """Return the times of one column, in the file's own offset; if that changes (summer time), in the smallest.
+def parse_times(
+    table: Table, name: str, zone: zoneinfo.ZoneInfo | None = None, day_first: bool | None = None
+) -> ParsedTimes:
+    """Return the times of one column on the clock of a zone, without an offset; without a zone, on that of the file.
 
-    Large numbers are seconds (or milli-, micro-, nanoseconds) since 1970. Smaller ones count the unit in the column's name, or
-    hours, from 1 January 2000. Dates like 3/4/2015 are month first unless only day first gives a regular series.
+    The file's clock is its offset from UTC; if that changes (summer time), the smallest. Large numbers are seconds (or milli-,
+    micro-, nanoseconds) since 1970. Smaller ones count the unit in the column's name, or hours, from 1 January 2000. Dates like
+    3/4/2015 are month first if both orders are possible, unless `day_first` is true or only day first gives a regular series.
     """
+    found = _parse_times(table, name, day_first)
+    if zone is None:
+        return found
+    if found.how.startswith("count"):
+        raise DataError(f"{table.path}: time_zone does not apply to column {name!r}, which is a plain {found.how}.")
+    times = found.times
+    if times.tz is None and found.clock == "UTC":
+        times = times.tz_localize("UTC")
+    return replace(found, times=times if times.tz is None else times.tz_convert(zone).tz_localize(None), clock=zone.key)
+
+
+def _parse_times(table: Table, name: str, day_first: bool | None) -> ParsedTimes:
     cells = table.column(name)
     if sum(":" in cell or "/" in cell for cell in cells) <= 0.5 * len(cells):  # otherwise they are no numbers
         counts = to_floats(cells)
@@ -87,12 +106,20 @@ def parse_times(table: Table, name: str) -> ParsedTimes:
         zoned = pd.Series([cell if offset is not None else None for cell, offset in zip(cells, offsets, strict=True)])
         instants = pd.DatetimeIndex(pd.to_datetime(zoned, utc=True, errors="coerce", format="mixed"))
         zone = datetime.timezone(datetime.timedelta(hours=smallest))
-        return ParsedTimes(instants.tz_convert(zone), f"dates, UTC{smallest:+g}", True if mixed else None)
+        clock = str(zone)
+        if any(offset not in (None, smallest) for offset in known.values()):
+            clock += ", the smallest of the file's offsets (time_zone NAME gives the local clock)"
+        return ParsedTimes(instants.tz_convert(zone), f"dates, UTC{smallest:+g}", True if mixed else None, clock)
     if mixed:
         cells = pd.Series(["" if offset is not None else cell for cell, offset in zip(cells, offsets, strict=True)])
-    # Month first on a tie.
-    best = min(_parse_dates(cells), key=lambda times: (int(times.isna().sum()), _count_irregular_steps(times)))
-    return ParsedTimes(best, "dates", False if mixed else None)
+    orders = _parse_dates(cells)
+
+    def misfit(order: bool | None) -> tuple[int, ...]:
+        unreadable, irregular = int(orders[order].isna().sum()), _count_irregular_steps(orders[order])
+        return (unreadable, irregular) if day_first is None else (unreadable, order is not day_first, irregular)
+
+    best = min(orders, key=misfit)  # month first on a tie
+    return ParsedTimes(orders[best], "dates", False if mixed else None, day_first=best)
 
 
 def _parse_offset(cell: str) -> float | None:
@@ -121,15 +148,15 @@ def _reads_as_dates(table: Table, name: str) -> bool:
     sample = pd.Series([cell for cell in cells if cell][:50], dtype=object)
     if sample.empty or np.isfinite(to_floats(sample)).any():
         return False
-    return any(times.notna().mean() > 0.5 for times in _parse_dates(sample))
+    return any(times.notna().mean() > 0.5 for times in _parse_dates(sample).values())
 
 
-def _parse_dates(cells: pd.Series) -> list[pd.DatetimeIndex]:
-    """Read cells as ISO dates, or else month first and day first."""
+def _parse_dates(cells: pd.Series) -> dict[bool | None, pd.DatetimeIndex]:
+    """Read cells as ISO dates (None), or else month first (False) and day first (True)."""
     days = collections.Counter(cell[:10] for cell in cells)  # few, if a day has many rows
     if sum(count for day, count in days.items() if _ISO.match(day)) > 0.5 * len(cells):
-        return [_parse_format(cells, "ISO8601")]
-    return [_parse_any_format(cells, "%m", "%d"), _parse_any_format(cells, "%d", "%m")]
+        return {None: _parse_format(cells, "ISO8601")}
+    return {False: _parse_any_format(cells, "%m", "%d"), True: _parse_any_format(cells, "%d", "%m")}
 
 
 def _parse_format(cells: pd.Series, form: str) -> pd.DatetimeIndex:
@@ -164,7 +191,7 @@ def _parse_counts(name: str, counts: np.ndarray) -> ParsedTimes:
     for least, unit in _EPOCHS:
         if typical >= least:
             known = pd.to_datetime(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportArgumentType]
-            return ParsedTimes(pd.DatetimeIndex(known).round("1s"), f"{unit} since 1970")
+            return ParsedTimes(pd.DatetimeIndex(known).round("1s"), f"{unit} since 1970", clock="UTC")
     unit = _COUNTERS.get(normalize_name(name), "h")
     known = COUNTER_START + pd.to_timedelta(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportCallIssue, reportArgumentType]
-    return ParsedTimes(pd.DatetimeIndex(known), f"count of {unit}")
+    return ParsedTimes(pd.DatetimeIndex(known), f"count of {unit}", clock=f"none, a count of {unit}")

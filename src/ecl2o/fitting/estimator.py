@@ -2,19 +2,18 @@
 
 import dataclasses
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import pandas as pd
 
-from ecl2o.data import Contexts, Split, frame_series
-from ecl2o.data.series import add_weight_column, move_weight_last
+from ecl2o.data import Contexts, SeriesMetadata, Split, frame_series
 from ecl2o.evaluation.comparison import ComparisonRow
 from ecl2o.fitting.pipeline import fit_contexts
 from ecl2o.fitting.read import cut_whole_days, split_days
-from ecl2o.fitting.settings import AdvisorName, Alpha, FitSettings, Per, PromiseSpec
+from ecl2o.fitting.settings import AdvisorName, Alpha, FitSettings, Interval, Per, PromiseSpec
 from ecl2o.policy import Policy, Runner
 
 _LABELS = {"daily-oracle": "daily oracle", "policy": "this policy", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
@@ -35,11 +34,15 @@ class SeriesPolicy:
         allowance: cost allowed on top of the promise in each period. Default: 0.
         contexts: (low, high) if all contexts are known to lie there; the promise then allows more. Default: unknown.
         bounds: (low, high) of actions. Default: none.
+        plausible: (low, high) of readings, or a mapping from column names; others are replaced by the last plausible one.
+            Default: the range of the training days, widened.
         advisor: "auto", "ridge", "seasonal", "rhc", "r-obd", "mlp" or "lstm". Default: "auto", the first four.
-        columns: columns to follow. Default: all that hold numbers.
+        columns: columns to follow. Default: the only one that holds numbers.
         weight_column: column of the cost of a miss, such as a price; it is not followed. Default: none.
         weights: (low, high) of the weights. Default: the range of the training days, a quarter wider.
         fill: "interpolate" or "previous" repairs gaps. Default: None, gaps are errors.
+        fill_limit: hours of the longest gap that is filled. Default: 6, or a single row if they are farther apart.
+        time_zone: name of a zone whose local time the series follows (`data.read_series`). Default: times are as in the index.
         period: steps in a day, needed if rows are a day or more apart. Default: from the index.
         training_days: number of training days; give `validation_days` too. Default: two thirds.
         validation_days: number of days that candidates are selected on. Default: a sixth.
@@ -68,11 +71,14 @@ class SeriesPolicy:
     allowance: float = 0.0
     contexts: tuple[float, float] | None = None
     bounds: tuple[float, float] | None = None
+    plausible: Interval | Mapping[str, Interval] | None = None
     advisor: AdvisorName | str = "auto"
     columns: Sequence[str] | None = None
     weight_column: str | None = None
     weights: tuple[float, float] | None = None
     fill: str | None = None
+    fill_limit: float | int | None = None
+    time_zone: str | None = None
     period: int | None = None
     training_days: int | None = None
     validation_days: int | None = None
@@ -141,7 +147,7 @@ class SeriesPolicy:
         frame.
         """
         policy, fitted = self.policy_, self.contexts_
-        frame, _ = frame_series(X, policy.contract.columns, self.fill)
+        frame, _ = self._read(X, policy.contract.columns)
         values = frame.to_numpy(float)
         past = fitted.values[: int(np.searchsorted(fitted.time, frame.index[0]))]
         followed = self._followed()
@@ -202,19 +208,22 @@ class SeriesPolicy:
         contract = self.policy_.contract
         return [name for name in contract.columns or () if name != contract.weight_column]
 
+    def _read(self, X: pd.DataFrame | pd.Series, columns: Sequence[str] | None) -> tuple[pd.DataFrame, SeriesMetadata]:
+        told = {"fill_limit": self.fill_limit, "time_zone": self.time_zone, "weight_column": self.weight_column}
+        return frame_series(X, columns, self.fill, **told)
+
     def _settings(self) -> FitSettings:
         if self.promise is None and (self.allowance or self.contexts is not None or self.per != "run"):
             raise ValueError("per, allowance and contexts need a promise.")
         promise = None if self.promise is None else PromiseSpec(self.promise, self.per, self.allowance, self.contexts)
-        rest = self.steps, self.seed, self.bounds, self.weights
+        rest = self.steps, self.seed, self.bounds, self.weights, self.plausible
         return FitSettings(self.alpha, self.advisor, promise, *rest)  # pyright: ignore[reportArgumentType]
 
     def _contexts(self, X: pd.DataFrame | pd.Series) -> Contexts:
         days = self.training_days, self.validation_days
         if (days[0] is None) != (days[1] is None):
             raise ValueError("give both training_days and validation_days, or neither.")
-        frame, metadata = frame_series(X, add_weight_column(self.columns, self.weight_column), self.fill)
-        frame, metadata = move_weight_last(frame, metadata, self.weight_column)
+        frame, metadata = self._read(X, self.columns)
         frame, metadata, _ = cut_whole_days(frame, metadata, self.period)
         return split_days(frame, metadata, None if None in days else Split(*days))  # pyright: ignore[reportArgumentType]
 

@@ -38,7 +38,7 @@ from ecl2o.fitting.tasks import (
     unscale_agent,
 )
 from ecl2o.policy import Contract, Policy
-from ecl2o.policy.contract import Source
+from ecl2o.policy.contract import FileFormat, Source
 from ecl2o.problem import Problem
 from ecl2o.running import stream_days
 
@@ -90,7 +90,7 @@ class Selection:
         task = FitTask(contexts, problem, settings.rescale(1.0))
         advisors = settings.advisors(contexts.steps_per_day, contexts.weighted)
         found = [candidate for advisor in advisors for candidate in untrained_candidates(advisor, task)]
-        series = ScreenedSeries(contexts, [], np.zeros(0, int))
+        series = ScreenedSeries(contexts, [], [], np.zeros(0, int))
         return [cls(series, settings, problem, found, [], number) for number in range(len(found))]
 
     @property
@@ -196,7 +196,7 @@ def select_candidates(
     Series of one shape and one split, whose settings differ in numbers only, run as one program where possible.
     """
     check_same_shape(series)
-    screened = [screen_for_fit(contexts) for contexts in series]
+    screened = [screen_for_fit(contexts, own) for contexts, own in zip(series, settings, strict=True)]
     tasks = [scale_task(each.contexts, own) for each, own in zip(screened, settings, strict=True)]
     candidates = train_candidates(tasks, progress)
     scores, units = _validate(tasks, candidates, progress)
@@ -276,7 +276,9 @@ def build_policy(selection: Selection, comparison: Sequence[ComparisonRow]) -> P
         history_until=str(contexts.time[used - 1]),
         seen_until=str(contexts.time[seen - 1]),
         source=Source(file=metadata.file, sha256=metadata.sha256),
+        file_format=FileFormat(**metadata.file_format),
         plausible=selection.series.plausible,
+        stuck_after=selection.series.stuck_after,
         accepted_after=contexts.steps_per_day,
     )
     figures = ("average_cost", "competitive_ratio")

@@ -1,7 +1,7 @@
 """Read a series from a file, divide it into days, and screen its readings."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,11 @@ from jaxtyping import Float
 
 from ecl2o.data import Contexts, SeriesMetadata, Split, read_series, series_contexts, trim_to_whole_days
 from ecl2o.data.contexts import PartDays
-from ecl2o.data.series import add_weight_column, move_weight_last
 from ecl2o.exceptions import DataError
+from ecl2o.fitting.settings import FitSettings, Interval
 from ecl2o.policy import Policy
 from ecl2o.problem.arrays import to_device
-from ecl2o.running import Screen, plausible_range
+from ecl2o.running import Screen, plausible_range, stuck_limits
 
 FEWEST_DAYS = 91  # for the default split
 FEWEST_TEST_DAYS = 3
@@ -61,9 +61,10 @@ class SeriesReader:
 
     Args:
         path: CSV or Parquet file.
-        columns: columns to use. Default: all that hold numbers.
+        columns: columns to follow. Default: the only one that holds numbers.
         time_column: column of the time. Default: found by its name or cells.
         fill: "interpolate" or "previous" repairs gaps, repeated rows and bad cells. Default: they are errors.
+        fill_limit, time_zone, day_first, grouped: as in `read_series`.
         period: steps in a day. Default: those between two midnights.
         step_minutes: required distance of rows. Default: any.
         notify: called with a sentence about repairs and about part-days that are left out.
@@ -75,6 +76,10 @@ class SeriesReader:
     columns: list[str] | None = None
     time_column: str | None = None
     fill: str | None = None
+    fill_limit: float | int | None = None
+    time_zone: str | None = None
+    day_first: bool | None = None
+    grouped: bool | None = None
     period: int | None = None
     step_minutes: float | None = None
     notify: Callable[[str], None] = lambda message: None
@@ -82,7 +87,7 @@ class SeriesReader:
     weight_column: str | None = None
 
     def for_policy(self, policy: Policy) -> "SeriesReader":
-        """Return a reader of the policy's columns, step and days, except where this one states others.
+        """Return a reader of the policy's columns, step, days and file format, except where this one states others.
 
         Raises:
             DataError: If `period` is not the policy's.
@@ -93,8 +98,10 @@ class SeriesReader:
                 f"`period` is {self.period}, but the policy was fitted for days of {contract.steps_per_day} steps, to which its "
                 "promise and its ratios refer. Leave `period` out."
             )
+        format_ = {name: told for name, told in contract.file_format if getattr(self, name) is None}
         return dataclasses.replace(
             self,
+            **format_,
             columns=self.columns or contract.columns,
             weight_column=self.weight_column or contract.weight_column,
             period=contract.steps_per_day if self.period is None else self.period,
@@ -129,9 +136,16 @@ class SeriesReader:
             DataError: If the rows are not `step_minutes` apart, or the file cannot be read.
         """
         frame, metadata = read_series(
-            self.path, self.time_column, add_weight_column(self.columns, self.weight_column), self.fill
+            self.path,
+            self.time_column,
+            self.columns,
+            self.fill,
+            fill_limit=self.fill_limit,
+            time_zone=self.time_zone,
+            weight_column=self.weight_column,
+            day_first=self.day_first,
+            grouped=self.grouped,
         )
-        frame, metadata = move_weight_last(frame, metadata, self.weight_column)
         if self.step_minutes is not None and metadata.step_minutes != self.step_minutes:
             raise DataError(
                 f"the rows of {metadata.file} are {metadata.step_minutes:g} minutes apart, but the policy was fitted for rows "
@@ -161,18 +175,54 @@ def screen_series(contexts: Contexts, screen: Screen | None) -> tuple[Contexts, 
 
 @dataclasses.dataclass(frozen=True)
 class ScreenedSeries:
-    """A series without implausible readings, the plausible range (low, high) of each column, and the replaced rows (k,)."""
+    """A series without implausible readings.
+
+    Args:
+        contexts: the screened series.
+        plausible: (low, high) of each column.
+        stuck_after: how many equal readings in a row are plausible, of each column.
+        replaced: the replaced rows, (k,).
+    """
 
     contexts: Contexts
-    plausible: list[tuple[float, float]]
+    plausible: list[Interval]
+    stuck_after: list[float]
     replaced: np.ndarray
 
 
-def screen_for_fit(contexts: Contexts) -> ScreenedSeries:
-    """Replace readings far outside the bulk of the training days, as the fitted policy will."""
-    plausible = plausible_range(contexts.training)
-    screened, replaced = screen_series(contexts, Screen.of(plausible, contexts.steps_per_day))
-    return ScreenedSeries(screened, plausible, replaced)
+def screen_for_fit(contexts: Contexts, settings: FitSettings) -> ScreenedSeries:
+    """Replace implausible readings, as the fitted policy will."""
+    plausible, stuck_after = find_plausible(contexts, settings), stuck_limits(contexts.training)
+    screened, replaced = screen_series(contexts, Screen.of(plausible, contexts.steps_per_day, stuck_after))
+    return ScreenedSeries(screened, plausible, stuck_after, replaced)
+
+
+def find_plausible(contexts: Contexts, settings: FitSettings) -> list[Interval]:
+    """Return the plausible range of each column: the one of the settings, else that of the training days.
+
+    The range of contexts that a promise assumes, or the bounds of actions, narrow it for the columns that are followed. They do
+    not cut off readings of the training days.
+
+    Raises:
+        DataError: If the settings name another column, or no reading is left.
+    """
+    assert isinstance(contexts.metadata, SeriesMetadata)
+    columns, given, promise = contexts.metadata.columns, settings.plausible or {}, settings.promise_in_bounds
+    declared = dict(given) if isinstance(given, Mapping) else dict.fromkeys(contexts.metadata.followed, given)
+    if not declared.keys() <= set(columns):
+        raise DataError(f"plausible is given for {', '.join(declared)}, but the columns are {', '.join(columns)}.")
+    inner = (settings.bounds if promise is None else promise.contexts) or (-np.inf, np.inf)
+    ranges = dict(zip(columns, plausible_range(contexts.training), strict=True)) | declared
+    for name, values in zip(contexts.metadata.followed, contexts.training.T, strict=False):
+        low, high = ranges[name]
+        seen = values[(values >= low) & (values <= high)]
+        ranges[name] = max(low, np.min(seen, initial=inner[0])), min(high, np.max(seen, initial=inner[1]))
+        if not ranges[name][0] < ranges[name][1]:
+            raise DataError(
+                f"no reading of {name} is plausible: `plausible` {low:g}:{high:g} does not overlap {inner[0]:g}:{inner[1]:g}, "
+                "the range of contexts or of actions."
+            )
+    return [(float(low), float(high)) for low, high in ranges.values()]
 
 
 def screen_values(values: Float[np.ndarray, "n q"], patience: int) -> tuple[Float[np.ndarray, "n q"], np.ndarray]:

@@ -16,6 +16,7 @@ Progress = Callable[[str, int, int], None]  # progress(stage, done, total)
 Per = Literal["day", "week", "month", "run"]
 AdvisorName = Literal["ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"]
 Alpha = float | Mapping[str, float]  # one for all columns, or one per column name
+Interval = tuple[float, float]  # (low, high)
 
 # Days after which a promise starts over; a month is 30 days, a run has no end.
 DAYS: dict[Per, int | None] = {"day": 1, "week": 7, "month": 30, "run": None}
@@ -105,6 +106,8 @@ class FitSettings:
         bounds: (low, high) of actions, in the units of the series. A promise then assumes contexts within them.
         weights: (low, high) of the weights of misses, for a series with a weight column; a promise assumes them. None: the range
             of the training days, a quarter wider at both ends.
+        plausible: (low, high) of readings, for all columns that are followed or by column name; others are replaced. None: from
+            the training days.
     """
 
     alpha: Alpha = 10.0
@@ -114,6 +117,7 @@ class FitSettings:
     seed: int = 0
     bounds: tuple[float, float] | None = None
     weights: tuple[float, float] | None = None
+    plausible: Interval | Mapping[str, Interval] | None = None
 
     def __post_init__(self):
         if self.advisor not in ("auto", *TRAINING):

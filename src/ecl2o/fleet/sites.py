@@ -19,14 +19,14 @@ from ecl2o.json_text import parse_interval
 from ecl2o.policy import Policy
 
 FIELDS = (
-    *("name", "file", "alpha", "promise", "per", "allowance", "contexts", "bounds", "advisor", "seed"),
-    *("column", "time_column", "fill", "period", "training_days", "validation_days"),
+    *("name", "file", "alpha", "promise", "per", "allowance", "contexts", "bounds", "plausible", "advisor", "seed"),
+    *("column", "time_column", "fill", "fill_limit", "time_zone", "period", "training_days", "validation_days"),
 )
 _ADVISORS = ("auto", *TRAINING)
 _CONVERTERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    **dict.fromkeys(("alpha", "promise", "allowance"), (float, "a number")),
+    **dict.fromkeys(("alpha", "promise", "allowance", "fill_limit"), (float, "a number")),
     **dict.fromkeys(("seed", "period", "training_days", "validation_days"), (int, "a whole number")),
-    **dict.fromkeys(("contexts", "bounds"), (parse_interval, "LOW:HIGH with LOW less than HIGH")),
+    **dict.fromkeys(("contexts", "bounds", "plausible"), (parse_interval, "LOW:HIGH with LOW less than HIGH")),
     "per": (lambda text: tuple(DAYS)[tuple(DAYS).index(text)], f"one of {', '.join(DAYS)}"),
     "advisor": (lambda text: _ADVISORS[_ADVISORS.index(text)], f"one of {', '.join(_ADVISORS)}"),
 }
@@ -50,7 +50,7 @@ class SiteSpec:
 
     def make_settings(self, common: FitSettings) -> FitSettings:
         """Return the settings of the site's fit."""
-        own = self._given("alpha", "advisor", "seed", "bounds")
+        own = self._given("alpha", "advisor", "seed", "bounds", "plausible")
         return dataclasses.replace(common, promise=self._make_promise(common.promise), **own)
 
     def _make_promise(self, common: PromiseSpec | None) -> PromiseSpec | None:
@@ -63,7 +63,7 @@ class SiteSpec:
 
     def make_reader(self, common: SeriesReader) -> SeriesReader:
         """Return the reader of its file; the cell `column` separates several columns by |."""
-        own = self._given("time_column", "fill", "period")
+        own = self._given("time_column", "fill", "fill_limit", "time_zone", "period")
         if "column" in self.cells:
             own["columns"] = [part.strip() for part in self.cells["column"].split("|")]
         return dataclasses.replace(common, path=self.file, **own)

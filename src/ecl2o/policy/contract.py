@@ -1,11 +1,13 @@
 """The contract of a policy: what it expects of its input and what it promises, written by `fit` and read by every runner."""
 
 import math
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import pydantic
 
 from ecl2o.agents import Promise
+from ecl2o.local_time import find_zone
 from ecl2o.policy.policy_file import LARGEST
 from ecl2o.running import Screen
 
@@ -18,6 +20,31 @@ class Source(pydantic.BaseModel, frozen=True, strict=True):
 
     file: str
     sha256: str
+
+
+class FileFormat(pydantic.BaseModel, frozen=True, strict=True):
+    """How a series file is read: what `fit` was told of it, and what a shorter file may not show. None: found by itself.
+
+    Args:
+        time_column: The column of the time.
+        time_zone: The zone of the clock, such as "America/New_York"; times are then local, without an offset.
+        day_first: Whether dates like 3/4/2015 start with the day.
+        grouped: Whether points separate thousands in a file with decimal commas.
+        fill: How gaps are filled: "interpolate" or "previous".
+        fill_limit: The longest gap that is filled, in hours.
+    """
+
+    time_column: str | None = None
+    time_zone: str | None = None
+    day_first: bool | None = None
+    grouped: bool | None = None
+    fill: Literal["interpolate", "previous"] | None = None
+    fill_limit: float | None = pydantic.Field(default=None, gt=0, le=LARGEST)
+
+    @pydantic.field_validator("time_zone")
+    @classmethod
+    def _check_zone(cls, name: str | None) -> str | None:
+        return None if name is None else find_zone(name).key
 
 
 class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="constants"):
@@ -36,10 +63,13 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
         history_until: The time of the last context of the policy's own history.
         seen_until: The time of the last context that training or selection used.
         source: The file that the policy was made from.
+        file_format: How that file was read, and others are.
         promise: The bound on its cost.
         plausible: The lowest and highest plausible value of each number of a context; the last plausible context replaces
             one outside (`Screen`). None: contexts are not screened.
         accepted_after: Implausible contexts in a row after which they are accepted. Default: as many as a day has steps.
+        stuck_after: Equal readings in a row of each number of a context that are plausible; more are reported as stuck. None:
+            none is reported. Needs `plausible`.
         action_bounds: The lowest and highest value of each number of an action; infinite if there is no bound.
         weight_column: The last of the columns, if it is the price of a miss.
         weights: The lowest and highest weight; one outside is clipped, which ends a promise.
@@ -63,9 +93,11 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
     history_until: str | None = None
     seen_until: str | None = None
     source: Source | None = None
+    file_format: FileFormat = FileFormat()
     promise: Promise | None = None
     plausible: list[tuple[float, float]] | None = None
     accepted_after: int | None = pydantic.Field(default=None, ge=1, le=LARGEST)
+    stuck_after: list[float] | None = None
     action_bounds: list[tuple[float, float]] | None = None
     weight_column: str | None = None
     weights: tuple[float, float] | None = None
@@ -74,7 +106,7 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
     def _check_lengths(self) -> "Contract":
         if self.context_dim is None and self.columns is not None:
             object.__setattr__(self, "context_dim", len(self.columns))
-        for name in ("columns", "units", "plausible"):
+        for name in ("columns", "units", "plausible", "stuck_after"):
             given = getattr(self, name)
             if given is not None and len(given) != self.context_dim:
                 raise ValueError(f"{name} must have one entry for each of the {self.context_dim} numbers of a context")
@@ -84,6 +116,8 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
             for low, high in getattr(self, name) or ():
                 if math.isnan(low) or math.isnan(high) or low > high:
                     raise ValueError(f"{name} must be pairs of a lower and an upper end, got ({low}, {high})")
+        if any(not limit >= 1 for limit in self.stuck_after or ()) or (self.stuck_after and self.plausible is None):
+            raise ValueError(f"stuck_after must be counts of at least 1, next to plausible, got {self.stuck_after}")
         return self
 
     @property
@@ -91,7 +125,11 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
         """The screen that replaces implausible contexts; None if there are no plausible ranges."""
         if self.plausible is None:
             return None
-        return Screen.of(self.plausible, self.accepted_after or self.steps_per_day or _PATIENCE)
+        return Screen.of(self.plausible, self.accepted_after or self.steps_per_day or _PATIENCE, self.stuck_after)
+
+    def name_numbers(self, flags: Iterable[Any]) -> list[str]:
+        """Return the names of the flagged numbers of a context: their columns, else their places from 1."""
+        return [self.columns[i] if self.columns else str(i + 1) for i, flag in enumerate(flags) if flag]
 
 
 def describe_validation_error(error: pydantic.ValidationError) -> str:

@@ -196,13 +196,14 @@ def _load_program(path: Path, stepper: Stepper, sizes: RunShape, dtype: np.dtype
     one = StepFunctions(**functions, inspect=trace_on_use("inspect"), play=trace_on_use("play"))
     contents = _read(path)
     if contents is None:
-        carried, size = traced().carried, traced().size
+        carried, size, clock = traced().carried, traced().size, traced().clock
         with contextlib.suppress(OSError):
-            _write(path, {"carried": [[spec.shape, str(spec.dtype)] for spec in carried], "size": size})
+            shapes = [[spec.shape, str(spec.dtype)] for spec in carried]
+            _write(path, {"carried": shapes, "size": size, "clock": clock})
     else:
         carried = tuple(Spec(tuple(shape), dtype) for shape, dtype in contents.header["carried"])
-        size = ProgramSize(*contents.header["size"])
-    return CompiledStepper(one, carried, lambda axis: traced().streams(axis), size)
+        size, clock = ProgramSize(*contents.header["size"]), _as_tuples(contents.header["clock"])
+    return CompiledStepper(one, carried, lambda axis: traced().streams(axis), size, clock)
 
 
 class _CachedExecutable:

@@ -17,6 +17,7 @@ from ecl2o.agents import Info, Start
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.json_text import shorten
 from ecl2o.policy import policy_file
+from ecl2o.policy.clock import StepClock, Time
 from ecl2o.policy.contract import describe_validation_error
 from ecl2o.policy.executable_cache import compile_cached
 from ecl2o.policy.policy import Policy
@@ -36,7 +37,9 @@ class RunnerState(TypedDict):
     """All that changes from step to step."""
 
     steps: int
-    totals: np.ndarray  # (*n, 3 or 4): hitting, switching, unconverged steps and, if screened, replaced contexts
+    totals: (
+        np.ndarray
+    )  # (*n, 3 or 5): hitting, switching, unconverged steps and, if screened, replaced and stuck contexts
     carried: list[np.ndarray]  # the vectors that the compiled step carries on
 
 
@@ -56,7 +59,7 @@ class AbstractRunner(abc.ABC):
     def _compile(self) -> None:
         """Make a step and discard its result."""
 
-    def _start(self, policies: Sequence[Policy], start: RunStart, horizon: int | None) -> None:
+    def _start(self, policies: Sequence[Policy], start: RunStart, horizon: int | None, place: int) -> None:
         if horizon is not None and (type(horizon) is not int or horizon < 1):
             raise ValueError(f"horizon must be a positive whole number of steps, or None, got {horizon!r}.")
         x0, history = start
@@ -64,8 +67,9 @@ class AbstractRunner(abc.ABC):
         for policy in policies:  # here the numbers are known that an agent may reject
             policy.agent.check(policy.problem, Start(to_device(first), to_device(past), horizon))
         sizes = RunShape(x0.shape[-1], history.shape[-1], history.shape[-2], horizon)
-        arrays, _ = self._assemble(policies, sizes, x0.shape[:-1])
-        self._shared, self._carried = self._compiled.begin(arrays, x0, history)
+        arrays, program = self._assemble(policies, sizes, x0.shape[:-1])
+        self._shared, carried = self._compiled.begin(arrays, x0, history)
+        self._carried = program.set_clock(carried, place)
         self._front = self._read_front()
         self._compile()
 
@@ -151,6 +155,16 @@ class AbstractRunner(abc.ABC):
     def screened(self) -> Float[np.ndarray, "*n"]:
         """The number of steps whose context was replaced, because it was missing or implausible."""
         return self._totals[..., 3].copy() if self._is_screened else np.zeros_like(self._totals[..., 2])
+
+    @property
+    def stuck(self) -> Float[np.ndarray, "*n"]:
+        """The number of steps with a reading that had not changed for longer than the contract's `stuck_after`."""
+        return self._totals[..., 4].copy() if self._is_screened else np.zeros_like(self._totals[..., 2])
+
+    @property
+    def stuck_numbers(self) -> Bool[np.ndarray, "*n q"]:
+        """Which numbers of the last context had not changed for longer than the contract's `stuck_after`."""
+        return np.zeros(self._context_shape, bool) if self._front.stuck is None else self._front.stuck > 0
 
     @property
     def info(self) -> Info | None:
@@ -314,11 +328,13 @@ class BatchReport(NamedTuple):
         answered: (n,), whether it made a step.
         replaced: (n,), whether it made the step with another context, because the given one was missing or implausible.
         rejected: (n,), whether it was asked, but had no usable context or no finite action; its state is unchanged.
+        stuck: (n,), whether it made the step with a reading that had not changed for longer than the contract's `stuck_after`.
     """
 
     answered: Bool[np.ndarray, " n"]
     replaced: Bool[np.ndarray, " n"]
     rejected: Bool[np.ndarray, " n"]
+    stuck: Bool[np.ndarray, " n"]
 
 
 class BatchRunner(AbstractRunner):
@@ -331,6 +347,7 @@ class BatchRunner(AbstractRunner):
         x0: (n, d), the actions in force before the first step. Default: for each stream the cheapest for its last context.
         history: (n, H, q), the contexts before the first step. Default: the policies' own, or none.
         horizon: The number of steps. Default: the run has no known end.
+        start_time: The time of the first step, as for `Runner`; the same for all streams.
 
     >>> import ecl2o as ec
     >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1))
@@ -342,10 +359,16 @@ class BatchRunner(AbstractRunner):
     """
 
     def __init__(
-        self, policy: Policy | Sequence[Policy], x0: Any = None, history: Any = None, horizon: int | None = None
+        self,
+        policy: Policy | Sequence[Policy],
+        x0: Any = None,
+        history: Any = None,
+        horizon: int | None = None,
+        start_time: Time = None,
     ):
         policies = [policy] if isinstance(policy, Policy) else list(policy)
-        self._start(policies, find_starts(policies, x0, history), horizon)
+        place = StepClock(policies[0]).find_place(start_time, history is None)
+        self._start(policies, find_starts(policies, x0, history), horizon, place)
 
     def step(self, contexts: Any, mask: Any = None) -> Float[np.ndarray, "n d"]:
         """Step the streams and return the actions in force, (n, d).
@@ -371,8 +394,9 @@ class BatchRunner(AbstractRunner):
         self._carried, self._steps = carried, self._steps + 1
         self._front = self._read_front()
         self._totals = self._totals + np.where(answered[:, None], self._front.costs, 0.0)
-        replaced = answered & (self._front.costs[:, 3] > 0) if self._is_screened else np.zeros_like(answered)
-        self._report = BatchReport(answered, replaced, asked & ~answered)
+        flags = self._front.costs[:, 3:] > 0 if self._is_screened else np.zeros((len(answered), 2), bool)
+        replaced, stuck = (answered[:, None] & flags).T
+        self._report = BatchReport(answered, replaced, asked & ~answered, stuck)
         return self._front.action.copy()
 
     @property
@@ -423,9 +447,12 @@ class Runner(AbstractRunner):
         history: (H, q), the contexts before the first step, of which the policy takes what it uses. Default: the policy's own,
             or none. If neither the policy nor its cost determines q, give an empty one of shape (0, q).
         horizon: The number of steps, for agents that must know when the run ends. Default: the run has no known end.
+        start_time: The time of the first step on the policy's clock, a datetime or ISO text. A promise for each day is renewed
+            when the policy's days start, so the first period may be shorter. Default: one step after the policy's own history
+            if that is used, else the start of a period. The history must end one step before it.
 
     Raises:
-        ValueError: x0, history or horizon do not fit the policy.
+        ValueError: x0, history, horizon or start_time do not fit the policy.
 
     For the shortest steps, run programs in the calling thread: `jax.config.update("jax_cpu_enable_async_dispatch", False)`
     before JAX is first used (benchmarks/runner.py).
@@ -437,8 +464,16 @@ class Runner(AbstractRunner):
     [1.0, 1.6667]
     """
 
-    def __init__(self, policy: Policy, x0: Any = None, history: Any = None, horizon: int | None = None):
-        self._start([policy], find_start(policy, x0, history), horizon)
+    def __init__(
+        self,
+        policy: Policy,
+        x0: Any = None,
+        history: Any = None,
+        horizon: int | None = None,
+        start_time: Time = None,
+    ):
+        place = StepClock(policy).find_place(start_time, history is None)
+        self._start([policy], find_start(policy, x0, history), horizon, place)
 
     def step(self, context: Any) -> Float[np.ndarray, " d"]:
         """Return the action (d,) for a context (q,).
@@ -470,10 +505,14 @@ class Runner(AbstractRunner):
 
     @staticmethod
     def many(
-        policy: Policy | Sequence[Policy], x0: Any = None, history: Any = None, horizon: int | None = None
+        policy: Policy | Sequence[Policy],
+        x0: Any = None,
+        history: Any = None,
+        horizon: int | None = None,
+        start_time: Time = None,
     ) -> BatchRunner:
         """Return a `BatchRunner`: n streams of one policy, or of n policies of one structure, stepped in one call."""
-        return BatchRunner(policy, x0, history, horizon)
+        return BatchRunner(policy, x0, history, horizon, start_time)
 
     def _prepare(self, steppers: list[Stepper]) -> tuple[CompiledStepper, StepFunctions, list[Any]]:
         program, arrays = compile_cached(steppers[0], self._sizes, self._dtype)

@@ -4,7 +4,8 @@
 action:
 
 - The history is the one given, else the policy's own, cut to the contexts that the policy uses.
-- x0 is the action given, else the cheapest action for the last context of the history, within the action set.
+- x0 is the action given, else the cheapest action for the last context of the history, within the action set. As in a run, the
+  last plausible reading replaces an implausible one.
 """
 
 from collections.abc import Sequence
@@ -93,7 +94,7 @@ def find_starts(policies: Sequence[Policy], x0: Any = None, history: Any = None)
     if x0 is None:
         if past is None or not past.shape[1]:
             raise ValueError(_NO_START)
-        x0 = np.stack([choose_x0(policy, context) for policy, context in zip(each, past[:, -1], strict=True)])
+        x0 = np.stack([choose_x0(policy, _last_context(policy, own)) for policy, own in zip(each, past, strict=True)])
     if past is None:
         past = np.zeros((n, 0, infer_context_dim(policies[0], x0.shape[-1])))
     Instance(x0, np.zeros((n, 1, past.shape[-1])), past)  # checks shapes and numbers
@@ -116,6 +117,18 @@ def choose_x0(policy: Policy, context: np.ndarray) -> np.ndarray:
     dim = infer_action_dim(policy.problem, len(context)) or 1  # movement charged by distance is solved on a line
     policy.problem.hitting.check(dim, len(context))
     return np.asarray(_find_minimizer(policy.problem, to_device(context), dim))
+
+
+def _last_context(policy: Policy, past: Float[np.ndarray, "H q"]) -> Float[np.ndarray, " q"]:
+    """Return the last context of a history; the last plausible one if it is implausible."""
+    last, ranges = past[-1], np.array(policy.contract.plausible or np.zeros((0, 2)))
+    if (
+        policy.contract.screen is None
+        or len(ranges) != len(last)
+        or ((ranges[:, 0] <= last) & (last <= ranges[:, 1])).all()
+    ):
+        return last
+    return np.asarray(policy.contract.screen.apply(to_device(past))[0][-1])
 
 
 def trim_history(policy: Policy, history: Float[np.ndarray, "*n H q"]) -> Float[np.ndarray, "*n K q"]:

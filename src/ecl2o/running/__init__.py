@@ -4,7 +4,17 @@ Knows agents, forecasters and problems; knows nothing of metrics, training or fi
 """
 
 from ecl2o.running.rollout import rollout, rollout_batch, rollout_days, stream_days
-from ecl2o.running.screening import Screen, plausible_range
+from ecl2o.running.screening import Screen, plausible_range, stuck_limits
 from ecl2o.running.stepper import Step, Stepper
 
-__all__ = ["Screen", "Step", "Stepper", "plausible_range", "rollout", "rollout_days", "rollout_batch", "stream_days"]
+__all__ = [
+    "Screen",
+    "Step",
+    "Stepper",
+    "plausible_range",
+    "rollout",
+    "rollout_days",
+    "rollout_batch",
+    "stream_days",
+    "stuck_limits",
+]

@@ -76,6 +76,9 @@ _LARGE = 1 << 10
 Vectors = tuple[Any, ...]
 Spec = jax.ShapeDtypeStruct
 Role = Literal["carried", "shared", "idle"]
+_CLOCK = StepperState._fields.index(
+    "step"
+)  # among the leaves of a state: the one field before it, the action, is one leaf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,25 +111,30 @@ class StepOutput(NamedTuple):
     """The result of the last step, read from the first carried vector."""
 
     action: np.ndarray
-    costs: np.ndarray  # hitting, switching, 1 if a solve did not converge; if screened, 1 if the context was replaced
+    costs: (
+        np.ndarray
+    )  # hitting, switching, 1 if a solve did not converge; if screened, 1 if replaced, 1 if any number is stuck
     context: np.ndarray | None  # the context that was used, if contexts are screened
+    stuck: np.ndarray | None  # 1 for each number of the context that is stuck, if contexts are screened
 
     @classmethod
     def read(cls, vector: np.ndarray, sizes: RunShape, screened: bool) -> "StepOutput":
         """Read it from the first carried vector, of one stream or of many."""
         start, stop = sizes.dim, sizes.dim + cls.costs_length(screened)
-        context = vector[..., stop : stop + sizes.context_dim] if screened else None
-        return cls(vector[..., :start], vector[..., start:stop], context)
+        context, stuck = (
+            np.split(vector[..., stop : cls.length(sizes, screened)], 2, axis=-1) if screened else (None, None)
+        )
+        return cls(vector[..., :start], vector[..., start:stop], context, stuck)
 
     @staticmethod
     def costs_length(screened: bool) -> int:
         """Return the number of costs and flags."""
-        return 4 if screened else 3
+        return 5 if screened else 3
 
     @classmethod
     def length(cls, sizes: RunShape, screened: bool) -> int:
         """Return the number of entries in the vector."""
-        return sizes.dim + cls.costs_length(screened) + (sizes.context_dim if screened else 0)
+        return sizes.dim + cls.costs_length(screened) + (2 * sizes.context_dim if screened else 0)
 
 
 class ProgramSize(NamedTuple):
@@ -148,6 +156,18 @@ class CompiledStepper:
     carried: tuple[Spec, ...]  # the shapes of one stream's carried vectors
     streams: Callable[[int | None], StepFunctions]
     size: ProgramSize
+    clock: (
+        tuple[int, int] | None
+    )  # the carried vector with the step's number, and its place there; None: no step uses it
+
+    def set_clock(self, carried: Vectors, step: int) -> Vectors:
+        """Return the carried vectors, of one stream or of many, with another number for the next step."""
+        if self.clock is None or not step:
+            return carried
+        number, place = self.clock
+        vectors = [np.array(vector) if i == number else vector for i, vector in enumerate(carried)]
+        vectors[number][..., place] = step
+        return tuple(vectors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +191,14 @@ class VectorLayout:
         lengths = [sum(math.prod(self.specs[number].shape) for number in vector) for vector in self.vectors]
         kinds = [self.specs[vector[0]].dtype for vector in self.vectors]
         return tuple(Spec((length,), kind) for length, kind in zip(lengths, kinds, strict=True))
+
+    def find(self, number: int) -> tuple[int, int]:
+        """Return the vector that an array is in, and its place there."""
+        for place, vector in enumerate(self.vectors):
+            if number in vector:
+                before = vector[: vector.index(number)]
+                return place, sum(math.prod(self.specs[other].shape) for other in before)
+        raise IndexError(number)
 
     def pack(self, arrays: Sequence[Any]) -> Vectors:
         """Pack arrays into vectors."""
@@ -213,8 +241,8 @@ def _program(structure, is_array, constants, specs, sizes: RunShape, dtype: np.d
     def to_step(arrays, state, context):
         state, made = rebuild(arrays).step(state, context)
         entries = [made.hitting, made.switching, 1.0 - made.info.converged]
-        if made.screened is not None and state.screen is not None:
-            entries += [jnp.any(made.screened), state.screen.used]
+        if made.screened is not None and made.stuck is not None and state.screen is not None:
+            entries += [jnp.any(made.screened), jnp.any(made.stuck), state.screen.used, made.stuck]
         return state, [jnp.asarray(entry, dtype) for entry in entries], made.info
 
     x0, history = Spec((sizes.dim,), dtype), Spec((sizes.seen, sizes.context_dim), dtype)
@@ -237,9 +265,13 @@ def _program(structure, is_array, constants, specs, sizes: RunShape, dtype: np.d
 
     # The action is the state's first leaf; the costs come after it, so that one slice holds both (`StepOutput`).
     screened = state.screen is not None
-    cost_specs = [Spec((), dtype)] * 3 + ([Spec((), dtype), context] if screened else [])
+    cost_specs = [Spec((), dtype)] * StepOutput.costs_length(screened) + ([context, context] if screened else [])
     shared_packing = VectorLayout((*specs, *having("shared", state_specs)))
     carried_packing = VectorLayout((x0, *cost_specs, *having("carried", state_specs)[1:]))
+
+    clock = None
+    if roles[_CLOCK] == "carried":  # the action, which comes first, is carried too
+        clock = carried_packing.find(len(cost_specs) + roles[:_CLOCK].count("carried"))
 
     def pack_carried(state, costs):
         action, *rest = having("carried", jax.tree.leaves(state))
@@ -305,7 +337,7 @@ def _program(structure, is_array, constants, specs, sizes: RunShape, dtype: np.d
     one = StepFunctions(
         jax.jit(packed_begin), jax.jit(share), jit(advance), jit(inspect), jit(packed_step), jit(figures)
     )
-    return CompiledStepper(one, carried_packing.vector_specs, of_streams, size)
+    return CompiledStepper(one, carried_packing.vector_specs, of_streams, size, clock)
 
 
 def _trace(function: Callable, *specs: Any) -> tuple[jex.Jaxpr, Callable[..., Any], Any]:
@@ -327,11 +359,10 @@ def _roles(traced_begin, traced_step, given_first: int, count: int) -> list[Role
     roles: list[Role] = [
         "shared" if is_kept and not is_decided else "carried" for is_kept, is_decided in zip(kept, decided, strict=True)
     ]
-    clock = StepperState._fields.index("step")  # the one field before it, the action, is one leaf
-    others = _reached(traced_step, [given[clock]])
-    del others[clock]
+    others = _reached(traced_step, [given[_CLOCK]])
+    del others[_CLOCK]
     if not any(others):
-        roles[clock] = "idle"
+        roles[_CLOCK] = "idle"
     return roles
 
 

@@ -22,6 +22,7 @@ class Step(eqx.Module):
         switching: c(x_t, x_{t-1}).
         info: The agent's report.
         screened: (q,), which numbers of the context were replaced. Default: None, contexts are not screened.
+        stuck: (q,), which numbers of the context have not changed for longer than is plausible. Default: None, as above.
     """
 
     action: Float[Array, " d"]
@@ -29,6 +30,7 @@ class Step(eqx.Module):
     switching: Float[Array, ""]
     info: Info
     screened: Bool[Array, " q"] | None = None
+    stuck: Bool[Array, " q"] | None = None
 
 
 class StepperState(NamedTuple):
@@ -100,17 +102,17 @@ class Stepper(eqx.Module):
 
     def step(self, state: StepperState, context: Float[Array, " q"]) -> tuple[StepperState, Step]:
         """Act on a context; return the new state, and the step with its costs."""
-        screen, replaced = None, None
+        screen, replaced, stuck = None, None, None
         if self.screen is not None:
             assert state.screen is not None
-            screen, context, replaced = self.screen.step(state.screen, context)
+            screen, context, replaced, stuck = self.screen.step(state.screen, context)
         memory, forecast = self._forecast(state, context)
         remaining = None if state.horizon is None else state.horizon - 1 - state.step
         observation = Observation(context, state.action, state.step, remaining, forecast)
         inner, action, info = self.agent.step(self.problem, state.agent, observation)
         costs = self.problem.hitting(action, context), self.problem.switching(action, state.action)
         after = StepperState(action, state.step + 1, state.horizon, inner, memory, screen)
-        return after, Step(action, *costs, info, replaced)
+        return after, Step(action, *costs, info, replaced, stuck)
 
     def _forecast(self, state: StepperState, context: Float[Array, " q"]) -> tuple[Any, Float[Array, "w q"] | None]:
         """Return the forecaster's memory after this context, and its forecast if the agent has a lookahead."""

@@ -4,6 +4,7 @@ The compiled step has a fixed batch size; a smaller batch is padded. So there is
 depend on the other streams of its batch: a program of another batch size may round differently in the last bit.
 """
 
+import datetime
 import math
 import threading
 from collections.abc import Sequence
@@ -21,8 +22,10 @@ from ecl2o.agents.guards.base import cost_ratio
 from ecl2o.agents.wrappers import OwnTrajectory
 from ecl2o.exceptions import InvalidRequestError, NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
+from ecl2o.policy.clock import StepClock
 from ecl2o.policy.executable_cache import cache_function, compile_cached, is_cached
 from ecl2o.policy.policy import Policy
+from ecl2o.policy.start_run import find_start
 from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper, compiled_step
@@ -143,6 +146,7 @@ class BatchedStepper:
         self.context_dim = context_dim
         self.promise = None if promise is None else promise.ratio
         self.plausible = policy.contract.plausible
+        self.clock = StepClock(policy)
         agents = [ReferenceTracking(policy.agent, with_expert) for with_expert in (True, False)]
         kept = [agent for agent in agents if is_cached(self._make_stepper(agent), self._sizes, self._dtype)]
         try:
@@ -157,6 +161,7 @@ class BatchedStepper:
     def _compile(self, agent: ReferenceTracking) -> None:
         sizes, stepper = self._sizes, self._make_stepper(agent)
         program, self._arrays = compile_cached(stepper, sizes, self._dtype)
+        self._set_clock = program.set_clock
         compiled_step.check_stream_bytes(program.size.step_bytes, MAX_STREAM_BYTES)
         check_equations(program.size.equations)
 
@@ -173,8 +178,18 @@ class BatchedStepper:
         self._step = cache_function(stepper, sizes, self._dtype, f"steps-{BATCH_SIZE}", jax.jit(step))
         self._step(self._shared, states, contexts)  # reads or compiles it
 
-    def start(self, x0: np.ndarray, history: np.ndarray) -> bytes:
-        """Return the state before the first step.
+    def restart(self, x0: list[float] | None, time: datetime.datetime) -> tuple[bytes, list[float], str | None]:
+        """Return the state before a first step at a time, on the policy's own history, its x0, and a notice.
+
+        Raises:
+            ValueError: the policy cannot start there.
+        """
+        past, notice = self.clock.extend_own_history(time)
+        first, past = find_start(self._policy, x0, past)
+        return self.start(first, past, self.clock.find_place(time)), first.tolist(), notice
+
+    def start(self, x0: np.ndarray, history: np.ndarray, place: int = 0) -> bytes:
+        """Return the state before the first step, which has this place in the cycle of restarts (`StepClock.find_place`).
 
         Raises:
             ValueError: the policy cannot start from this action and history.
@@ -184,7 +199,22 @@ class BatchedStepper:
         policy.agent.check(policy.problem, Start(jnp.asarray(x0), jnp.asarray(history), None))
         with self._lock:
             _, carried = self._begin(self._arrays, x0.astype(self._dtype), history.astype(self._dtype))
-        return b"".join(np.asarray(vector).tobytes() for vector in carried)
+        return b"".join(np.asarray(vector).tobytes() for vector in self._set_clock(carried, place))
+
+    def move(self, state: bytes, place: int) -> bytes:
+        """Return the state of a stream without steps with another place in the cycle of restarts."""
+        vectors = self._set_clock(tuple(vector[0] for vector in self._unpack([state])), place)
+        return b"".join(np.ascontiguousarray(vector).tobytes() for vector in vectors)
+
+    def _unpack(self, states: Sequence[bytes]) -> list[np.ndarray]:
+        """Return the carried vectors of states, with a leading axis."""
+        raw = np.frombuffer(b"".join(states), np.uint8).reshape(len(states), -1)
+        vectors, offset = [], 0
+        for length, dtype in self._specs:
+            size = length * dtype.itemsize
+            vectors.append(np.ascontiguousarray(raw[:, offset : offset + size]).view(dtype))
+            offset += size
+        return vectors
 
     def step(self, states: Sequence[bytes], contexts: Sequence[Sequence[float | None]]) -> list[StepOutcome]:
         """Step streams, one context each. Numbers may be missing (None) only if the policy screens its contexts."""
@@ -195,13 +225,8 @@ class BatchedStepper:
 
     def _step_batch(self, states: Sequence[bytes], contexts: Sequence[Sequence[float | None]]) -> list[StepOutcome]:
         padding = BATCH_SIZE - len(states)
-        raw = np.frombuffer(b"".join([*states, states[0] * padding]), np.uint8).reshape(BATCH_SIZE, -1)
+        vectors = self._unpack([*states, *[states[0]] * padding])
         given = np.array([*contexts, *[contexts[0]] * padding], self._dtype)
-        vectors, offset = [], 0
-        for length, dtype in self._specs:
-            size = length * dtype.itemsize
-            vectors.append(np.ascontiguousarray(raw[:, offset : offset + size]).view(dtype))
-            offset += size
         with self._lock:
             carried, figures = self._step(self._shared, tuple(vectors), given)
         after = [np.asarray(vector) for vector in carried]
@@ -210,6 +235,7 @@ class BatchedStepper:
         finite: Any = np.isfinite(np.hstack([front.action, front.costs])).all(axis=1)
         actions, costs = front.action.tolist(), front.costs.tolist()
         contexts_used = None if front.context is None else front.context.tolist()
+        stuck = [()] * BATCH_SIZE if front.stuck is None else front.stuck.tolist()
         rows = np.asarray(figures)[: len(states)].tolist()
         known = [[entry if math.isfinite(entry) else None for entry in row] for row in rows]
         outcomes = []
@@ -219,6 +245,7 @@ class BatchedStepper:
                 fields = dict(zip(_FIGURES, known[row], strict=True))
                 active, (hitting, switching, unconverged) = fields["guard_active"], costs[row][:3]
                 fields |= {"action": actions[row], "hitting": hitting, "switching": switching}
+                fields |= {"stuck": self._policy.contract.name_numbers(stuck[row])}
                 fields |= {"unconverged": bool(unconverged), "guard_active": None if active is None else active > 0}
             used = contexts_used[row] if contexts_used is not None and costs[row][3] else None
             outcomes.append(StepOutcome(packed[row].tobytes(), fields, used))

@@ -1,5 +1,6 @@
 """The client of a running service. Retries are safe, because every step carries its number."""
 
+import datetime
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,12 @@ class Client:
         return self._request("PUT", f"/policies/{name}", content=data)["new"]
 
     def put_stream(
-        self, stream: str, policy: str, x0: ArrayLike | None = None, history: ArrayLike | None = None
+        self,
+        stream: str,
+        policy: str,
+        x0: ArrayLike | None = None,
+        history: ArrayLike | None = None,
+        start: datetime.datetime | None = None,
     ) -> StreamRecord:
         """Create a stream, or find the one that the same request created.
 
@@ -64,24 +70,33 @@ class Client:
             policy: Name of an uploaded policy.
             x0: (d,), the action in force. Default: the cheapest action for the last context of the history.
             history: (H, q), contexts before the first step. Default: the policy's own.
+            start: Time of the first step. Default: that of the first step sent, or one step after the history.
         """
         numbers = {"x0": x0, "history": history}
         body = {name: None if value is None else np.asarray(value, float).tolist() for name, value in numbers.items()}
-        body["policy"] = policy
+        body |= {"policy": policy, "start": None if start is None else start.isoformat()}
         found = _STREAM.validate_python(self._request("PUT", f"/streams/{stream}", json=body))
         self._next[stream] = found.steps + 1
         return found
 
-    def step(self, stream: str, context: Sequence[float | None]) -> StepRecord:
-        """Send a context (q,), with None or NaN for missing numbers; return the step with its action."""
-        number = self._next_step(stream)
-        body = {"step": number, "context": _as_numbers(context)}
+    def step(self, stream: str, context: Sequence[float | None], time: datetime.datetime | None = None) -> StepRecord:
+        """Send a context (q,), with None or NaN for missing numbers; return the step with its action.
+
+        With a `time`, steps that were missed before it are filled in.
+        """
+        body: dict[str, Any] = {"step": self._next_step(stream), "context": _as_numbers(context)}
+        if time is not None:
+            body["time"] = time.isoformat()
         record = _STEP.validate_python(self._request("POST", f"/streams/{stream}/steps", json=body))
-        self._next[stream] = number + 1
+        self._next[stream] = record.step + 1
         return record
 
-    def steps(self, contexts: Mapping[str, Sequence[float | None]]) -> dict[str, StepRecord]:
-        """Send a context for each of many streams in one request; return the steps by stream.
+    def steps(
+        self,
+        contexts: Mapping[str, Sequence[float | None]],
+        times: Mapping[str, datetime.datetime] | None = None,
+    ) -> dict[str, StepRecord]:
+        """Send a context for each of many streams in one request, with their times; return the steps by stream.
 
         Streams that are refused with 503 are sent again.
 
@@ -90,13 +105,15 @@ class Client:
         """
         numbers = {stream: self._next_step(stream) for stream in contexts}
         body = {s: {"step": numbers[s], "context": _as_numbers(context)} for s, context in contexts.items()}
+        for stream, time_sent in (times or {}).items():
+            body[stream]["time"] = time_sent.isoformat()
         answered: dict[str, StepRecord] = {}
         until, pause = time.monotonic() + self._patience, _PAUSE
         while True:
             found = self._request("POST", "/steps", json=body)
             answered |= _STEP_OF_STREAM.validate_python(found["answered"])
             for stream in found["answered"]:
-                self._next[stream] = numbers[stream] + 1
+                self._next[stream] = answered[stream].step + 1
             if not found["refused"]:
                 return answered
             for stream, error in found["refused"].items():

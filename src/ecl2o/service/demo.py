@@ -1,6 +1,7 @@
 """A demonstration: a policy fitted on the built-in weather, and a year of weather replayed over HTTP."""
 
 import contextlib
+import datetime
 import os
 import signal
 import tempfile
@@ -14,12 +15,13 @@ from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.policy import Contract, Policy, save
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
-from ecl2o.running import plausible_range
+from ecl2o.running import plausible_range, stuck_limits
 from ecl2o.service.client import Client
 from ecl2o.service.http import Access, serve
 from ecl2o.service.http.startup import bind
 
 _HOURS = 24
+_HOUR = datetime.timedelta(hours=1)
 _HISTORY_DAYS = 30
 _ALPHA = 10.0
 _PROMISE = 2.5
@@ -36,7 +38,7 @@ def run_demo(on_ready: Callable[[str], None], speed: float = 4.0, port: int = 0,
         steps: Number of steps, after which it ends. Default: a year.
     """
     weather = weather_contexts()
-    contexts = weather.values
+    contexts, clock = weather.values, weather.time.to_pydatetime()
     bound = bind("127.0.0.1", port)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
 
@@ -52,7 +54,8 @@ def run_demo(on_ready: Callable[[str], None], speed: float = 4.0, port: int = 0,
             for step in range(steps or len(contexts)):
                 due = time.monotonic() + 1 / speed
                 hours = {stream: (first + step) % len(contexts) for stream, first in first_hour.items()}
-                client.steps({stream: contexts[hour].tolist() for stream, hour in hours.items()})
+                times = {stream: clock[first] + step * _HOUR for stream, first in first_hour.items()}
+                client.steps({stream: contexts[hour].tolist() for stream, hour in hours.items()}, times)
                 time.sleep(max(due - time.monotonic(), 0.0))
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -69,8 +72,8 @@ def make_policies(weather: Contexts) -> dict[str, Policy]:
     """Return two policies: an online regression behind a daily promise, and R-OBD."""
     problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=_ALPHA, dim=1))
     guard = Competitive(OnlineRidge(_HOURS), ratio=_PROMISE, horizon=_HOURS)
-    plausible = plausible_range(weather.training)
-    contract = Contract(columns=["shortage"], step_minutes=60.0, steps_per_day=_HOURS, plausible=plausible)
+    screen = {"plausible": plausible_range(weather.training), "stuck_after": stuck_limits(weather.training)}
+    contract = Contract(columns=["shortage"], step_minutes=60.0, steps_per_day=_HOURS, **screen)
     site = {"site": "built-in weather"}
     return {
         "promised": Policy(Periodic(guard, _HOURS), problem, None, site, contract),

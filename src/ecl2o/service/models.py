@@ -1,6 +1,7 @@
 """The values that the service stores and answers; each is a database row, a JSON object and an OpenAPI model at once."""
 
 import dataclasses
+import datetime
 import json
 from typing import Annotated, NamedTuple
 
@@ -36,19 +37,30 @@ class StepRecord:
     context: Annotated[list[float | None], Field(description="The context as sent; null for a missing number.")]
     screened: Annotated[bool, Field(description="Whether the context was missing or implausible and was replaced.")]
     context_used: Annotated[list[float], Field(description="The context that action and costs refer to.")]
+    stuck: Annotated[
+        list[str],
+        Field(description="Columns whose reading has not changed for longer than training suggests: a stuck meter?"),
+    ]
     unconverged: Annotated[bool, Field(description="Not guaranteed: a solve did not converge, or the promise ended.")]
-    at: Annotated[float, Field(description="Time of the step, in seconds since 1970.")]
+    time: Annotated[str | None, Field(description="Time that the context belongs to; null if none was ever sent.")]
+    filled: Annotated[bool, Field(description="Whether no context came for this step, and it was filled in.")]
+    at: Annotated[float, Field(description="Time at which the step was executed, in seconds since 1970.")]
 
     def to_json(self) -> str:
         return encode_json(vars(self))
 
 
 class StepRequest(NamedTuple):
-    """A context for a stream, with None for missing numbers, and the expected step number if the client gave it."""
+    """A context for a stream, with None for missing numbers; the expected step number and the time, if the client gave them.
+
+    `filled`: no client sent it; it fills in a missed step.
+    """
 
     stream: str
     context: list[float | None]
     step: int | None = None
+    time: datetime.datetime | None = None
+    filled: bool = False
 
 
 class StepResult(NamedTuple):
@@ -70,8 +82,14 @@ class StreamRecord:
     history: Annotated[int, Field(description="Number of contexts before the first step.")]
     created: Annotated[float, Field(description="Time of creation, in seconds since 1970.")]
     steps: int
+    screened_steps: Annotated[int, Field(description="Number of steps whose context was replaced.")]
+    stuck_steps: Annotated[int, Field(description="Number of steps with a stuck reading.")]
     action: Annotated[list[float], Field(description="The action in force; x0 before the first step.")]
     last: StepRecord | None
+    start: Annotated[str | None, Field(description="Time of the first step; null if unknown.")] = None
+    notice: Annotated[
+        str | None, Field(description="What was assumed about the start, or how the history was fitted to it.")
+    ] = None
 
 
 @dataclasses.dataclass

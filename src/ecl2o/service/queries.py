@@ -19,11 +19,25 @@ from sqlalchemy.exc import IntegrityError
 from ecl2o.exceptions import ConflictError, InvalidRequestError, UnavailableError
 from ecl2o.service.models import StepRecord, StepResult, StreamRecord, encode_json
 
-VERSION = 5  # of the tables and of the layout of a state's bytes
+VERSION = 7  # of the tables and of the layout of a state's bytes
+
+
+def _encode_numbers(numbers: list[float | None]) -> str:
+    """Return finite numbers as JSON, in a fifth of the time of `encode_json`."""
+    return f"[{','.join('null' if number is None else float.__repr__(float(number)) for number in numbers)}]"
+
 
 _SQL_TYPES: dict[Any, type[sa.types.TypeEngine]] = {int: sa.Integer, float: sa.Double, bool: sa.Boolean}
 _STEP_TYPES = typing.get_type_hints(StepRecord)
-_LISTS = tuple(name for name, kind in _STEP_TYPES.items() if typing.get_origin(kind) is list)  # JSON text in the table
+_LISTS = {  # JSON text in the table
+    name: encode_json if str in typing.get_args(kind) else _encode_numbers
+    for name, kind in _STEP_TYPES.items()
+    if typing.get_origin(kind) is list
+}
+_COUNTED: dict[str, Callable[[StepRecord], bool]] = {  # steps of a stream, by column
+    "screened_steps": lambda record: record.screened,
+    "stuck_steps": lambda record: bool(record.stuck),
+}
 
 
 def _step_column(name: str, kind: Any) -> sa.Column:
@@ -59,9 +73,14 @@ streams = sa.Table(
     sa.Column("x0", sa.Text, nullable=False),
     sa.Column("history", sa.Integer, nullable=False),
     sa.Column("request_hash", sa.String(64), nullable=False),  # recognises a repeated request for creation
+    sa.Column("given", sa.String(8), nullable=False),  # "x" if the request had an x0, "h" if it had a history
+    sa.Column("start", sa.Text),  # time of the first step
+    sa.Column("last_time", sa.Text),  # time of the last step
+    sa.Column("notice", sa.Text),
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("updated", sa.Double, nullable=False),  # time of the last step, or of creation
     sa.Column("steps", sa.Integer, nullable=False),
+    *(sa.Column(name, sa.Integer, nullable=False) for name in _COUNTED),
     sa.Column("state", sa.LargeBinary, nullable=False),
     sa.Column("state_hash", sa.LargeBinary, nullable=False),  # of `hash_state`: identifies a cached state
     sa.Column("last", sa.Text),  # the last `StepRecord` as JSON
@@ -94,6 +113,10 @@ class StreamPosition(NamedTuple):
     steps: int
     updated: float
     state_hash: bytes
+    given: str
+    start: str | None
+    last_time: str | None
+    x0: str
 
 
 class StoredStream(NamedTuple):
@@ -112,7 +135,13 @@ _ADVANCE_STREAM = (
     sa.update(streams)
     .where(streams.c.key == sa.bindparam("stream_key"), streams.c.state_hash == sa.bindparam("hash_before"))
     .where(streams.c.steps == sa.bindparam("steps_before"))
-    .values({name: sa.bindparam(name) for name in ("steps", "state", "state_hash", "updated", "last", *_WATCHED)})
+    .values(
+        {
+            name: sa.bindparam(name)
+            for name in ("steps", "state", "state_hash", "updated", "last", "start", "last_time", *_WATCHED)
+        }
+    )
+    .values({name: streams.c[name] + sa.bindparam(f"{name}_now", type_=sa.Integer) for name in _COUNTED})
 )
 
 
@@ -184,21 +213,18 @@ def append_steps(connection: sa.Connection, made: list[tuple[StreamPosition, Ste
     """
     rows, advances = [], []
     for position, record, text, state in made:
-        lists = {name: _encode_numbers(getattr(record, name)) for name in _LISTS}
+        lists = {name: encode(getattr(record, name)) for name, encode in _LISTS.items()}
         rows.append({**vars(record), **lists, "stream": position.key})
         before = {"stream_key": position.key, "steps_before": position.steps, "hash_before": position.state_hash}
         after = {"steps": record.step, "state": state, "state_hash": hash_state(state), "updated": record.at}
+        after |= {"start": position.start or record.time, "last_time": record.time}
         figures = {name: getattr(record, name) for name in _WATCHED}
-        advances.append({**before, **after, **figures, "last": text})
+        counts = {f"{name}_now": int(counts_step(record)) for name, counts_step in _COUNTED.items()}
+        advances.append({**before, **after, **figures, **counts, "last": text})
     _execute_many(connection, _APPEND_STEP, rows)
     changed = _execute_many(connection, _ADVANCE_STREAM, advances)
     if changed.rowcount not in (-1, len(advances)):
         raise IntegrityError("a stream has advanced", None, RuntimeError("conflict"))
-
-
-def _encode_numbers(numbers: list[float | None]) -> str:
-    """Return finite numbers as JSON, in a fifth of the time of `encode_json`."""
-    return f"[{','.join('null' if number is None else float.__repr__(float(number)) for number in numbers)}]"
 
 
 def load_steps(connection: sa.Connection, key: int, after: int, limit: int) -> list[StepRecord]:
@@ -225,14 +251,28 @@ def load_last_answer(connection: sa.Connection, key: int) -> str:
 
 # Streams
 
-_STREAM_COLUMNS = ("key", "request_hash", "id", "policy", "x0", "history", "created", "steps", "last")
+_STREAM_COLUMNS = (
+    "key",
+    "request_hash",
+    "id",
+    "policy",
+    "x0",
+    "history",
+    "created",
+    "steps",
+    *_COUNTED,
+    "last",
+    "start",
+    "notice",
+)
 _STREAM = [streams.c[name] for name in _STREAM_COLUMNS]
 
 
 def _read_stream(row: sa.Row) -> StoredStream:
-    key, request_hash, stream_id, policy, x0, history, created, steps, text = row
+    key, request_hash, stream_id, policy, x0, history, created, steps, screened, stuck, text, began, notice = row
     first, last = json.loads(x0), text and StepRecord(**json.loads(text))
-    record = StreamRecord(stream_id, policy, first, history, created, steps, last.action if last else first, last)
+    start, action = (stream_id, policy, first, history, created), last.action if last else first
+    record = StreamRecord(*start, steps, screened, stuck, action, last, began, notice)
     return StoredStream(key, request_hash, record)
 
 
@@ -249,9 +289,9 @@ def list_streams(connection: sa.Connection, after: str, limit: int) -> list[Stre
 
 
 def add_stream(
-    connection: sa.Connection, stream: StreamRecord, fingerprint: str, request_hash: str, state: bytes
+    connection: sa.Connection, stream: StreamRecord, fingerprint: str, request_hash: str, state: bytes, given: str
 ) -> None:
-    """Insert a stream without steps, of the policy with this fingerprint.
+    """Insert a stream without steps, of the policy with this fingerprint; `given`: whether x0 or history were ("xh").
 
     Raises:
         InvalidRequestError: the streams of its policy have other history lengths, as many as are allowed.
@@ -261,8 +301,14 @@ def add_stream(
         raise UnavailableError(f"The policy {stream.policy!r} has just changed. Nothing was changed. Try again.")
     _check_history_length(connection, stream.policy, stream.history)
     row = {"id": stream.id, "policy": stream.policy, "x0": encode_json(stream.x0), "history": stream.history}
-    row["fingerprint"] = fingerprint
-    start = {"steps": 0, "state": state, "state_hash": hash_state(state), "request_hash": request_hash}
+    row |= {"fingerprint": fingerprint, "given": given, "start": stream.start, "notice": stream.notice}
+    start = {
+        "steps": 0,
+        **dict.fromkeys(_COUNTED, 0),
+        "state": state,
+        "state_hash": hash_state(state),
+        "request_hash": request_hash,
+    }
     times = {"created": stream.created, "updated": stream.created}
     connection.execute(sa.insert(streams).values(**row, **start, **times))
 
@@ -280,6 +326,12 @@ def _check_history_length(connection: sa.Connection, policy: str, history: int) 
             f"Streams of {policy!r} may have {_MAX_HISTORY_LENGTHS} different history lengths, got another one: {history}. "
             f"Use one of {known}."
         )
+
+
+def restart_stream(connection: sa.Connection, key: int, x0: list[float], notice: str | None) -> None:
+    """Store where a locked stream starts, once its first step's time is known; its state is written with that step."""
+    change = {"x0": encode_json(x0), "notice": notice}
+    connection.execute(sa.update(streams).where(streams.c.key == key).values(**change))
 
 
 def remove_stream(connection: sa.Connection, stream_id: str) -> bool:

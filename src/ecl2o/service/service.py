@@ -1,5 +1,6 @@
 """The service in Python: policies, streams and their steps, without HTTP."""
 
+import datetime
 import hashlib
 import json
 import time
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, ServiceError, UnavailableError
 from ecl2o.offline import oracle
+from ecl2o.policy.clock import StepClock
 from ecl2o.policy.start_run import find_start
 from ecl2o.problem import Instance
 from ecl2o.service import queries
@@ -152,7 +154,12 @@ class Service:
     # Streams
 
     def create_stream(
-        self, stream_id: str, policy: str, x0: list[float] | None = None, history: list[list[float]] | None = None
+        self,
+        stream_id: str,
+        policy: str,
+        x0: list[float] | None = None,
+        history: list[list[float]] | None = None,
+        start: datetime.datetime | None = None,
     ) -> tuple[StreamRecord, bool]:
         """Create a stream, or find the one that the same request created; return it, and whether it is new.
 
@@ -161,8 +168,11 @@ class Service:
             policy: Name of a stored policy.
             x0: (d,), the action in force. Default: the cheapest action for the last context of the history.
             history: (H, q), contexts before the first step. Default: the policy's own.
+            start: Time of the first step. The policy's own history is extended to it; a given one must end one step before it.
+                Default: the time of the first step, if that has one, else one step after the policy's own history.
         """
-        request_hash = hashlib.sha256(json.dumps([policy, x0, history]).encode()).hexdigest()
+        began = None if start is None else start.isoformat()
+        request_hash = hashlib.sha256(json.dumps([policy, x0, history, began]).encode()).hexdigest()
         with self.store.begin_read() as connection:
             existing = queries.find_stream(connection, stream_id)
         if existing is not None and self.store.failure is None:  # after a failed flush it may be in memory only
@@ -174,19 +184,25 @@ class Service:
         except NotFoundError as error:
             raise InvalidRequestError(str(error)) from None
         try:
-            first, past = find_start(loaded.policy, x0, history)
+            clock, given, notice = StepClock(loaded.policy), history, None
+            if start is None:
+                notice = clock.describe_default_start(history is None)
+            elif history is None:
+                given, notice = clock.extend_own_history(start)
+            first, past = find_start(loaded.policy, x0, given)
             stepper = self._registry.compile(loaded, len(first), past.shape[1], len(past))
-            state = stepper.start(first, past)
+            state = stepper.start(first, past, clock.find_place(start, history is None))
         except (ValueError, TypeError) as error:
             raise InvalidRequestError(str(error)) from None
-        now = max(time.time(), self._executor.latest_time)
-        created = StreamRecord(stream_id, policy, first.tolist(), len(past), now, 0, first.tolist(), None)
+        now, place = max(time.time(), self._executor.latest_time), first.tolist()
+        created = StreamRecord(stream_id, policy, place, len(past), now, 0, 0, 0, place, None, began, notice)
+        said = "x" * (x0 is not None) + "h" * (history is not None)
 
         def write(connection: sa.Connection) -> tuple[StreamRecord, bool]:
             existing = queries.find_stream(connection, stream_id)
             if existing is not None:
                 return _check_same_request(existing, request_hash), False
-            queries.add_stream(connection, created, loaded.fingerprint, request_hash, state)
+            queries.add_stream(connection, created, loaded.fingerprint, request_hash, state, said)
             return created, True
 
         return self._commits.submit_write(write).result()
@@ -281,5 +297,5 @@ def _find(connection: sa.Connection, stream_id: str) -> queries.StoredStream:
 
 def _check_same_request(existing: queries.StoredStream, request_hash: str) -> StreamRecord:
     if existing.request_hash != request_hash:
-        raise ConflictError(f"The stream {existing.record.id!r} was created with another policy, x0 or history.")
+        raise ConflictError(f"The stream {existing.record.id!r} was created with another policy, x0, history or start.")
     return existing.record

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import datetime
 import json
 import logging
 import math
@@ -10,7 +11,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -23,6 +24,7 @@ from ecl2o.exceptions import (
     ServiceError,
     UnavailableError,
 )
+from ecl2o.policy.clock import StepClock, parse_time
 from ecl2o.policy.runner import explain_failed_step
 from ecl2o.service import queries
 from ecl2o.service.batched_stepper import BatchedStepper
@@ -33,6 +35,7 @@ from ecl2o.service.store import SILENT, Store, make_error
 _MAX_CACHED_STATES = 100_000
 _MAX_STEPS = 20_000  # in one transaction
 _MAX_WAITING_STEPS = 4 * _MAX_STEPS
+_MAX_FILLED = 1000  # missed steps before one; they hold up all streams
 _RETRY_SECONDS = 0.002, 0.2  # pause before the first retry after a conflict, doubled up to the second
 _LOCKED_SECONDS = 8.0  # until a request fails because another program or service holds a lock
 _log = logging.getLogger("ecl2o.serve")
@@ -51,6 +54,14 @@ class StepBatch:
     time: float
     states: dict[int, bytes] = dataclasses.field(default_factory=dict)
     written: list[tuple[int, int, StepResult]] = dataclasses.field(default_factory=list)
+
+
+class _Member(NamedTuple):
+    """A request of a group: its number in the batch, its stream, and what is executed for it now."""
+
+    number: int
+    position: StreamPosition
+    request: StepRequest
 
 
 class StepExecutor:
@@ -91,7 +102,7 @@ class StepExecutor:
         ids = [stream for stream in index_of_stream if stream.isprintable()]  # PostgreSQL rejects NUL
         positions, locked = queries.lock_streams(connection, ids)
         batch.time = max([batch.time, *(position.updated for position in positions.values())])  # other services' clocks
-        groups: dict[BatchedStepper, list[tuple[int, StreamPosition]]] = {}
+        groups: dict[BatchedStepper, list[_Member]] = {}
         for stream, index in index_of_stream.items():
             request, position = batch.requests[index], positions.get(stream)
             if stream in locked:
@@ -101,12 +112,16 @@ class StepExecutor:
                     raise NotFoundError(f"There is no stream {stream!r}. Create it first.")
                 stepper = self._get_stepper(position.policy, position.fingerprint, position.history)
                 _check_context(request.context, stepper)
-                if _is_next(request, position):
-                    groups.setdefault(stepper, []).append((index, position))
+                if _is_next(request, position, stepper.clock):
+                    request = _fill_missed_step(connection, request, position, stepper)
+                    request = request._replace(time=_find_time(request, position, stepper.clock))
+                    groups.setdefault(stepper, []).append(_Member(index, position, request))
                 else:
                     batch.results[index] = _repeat_answer(connection, request, position)
             except ServiceError as error:
                 batch.results[index] = error
+            except (ValueError, OverflowError) as error:  # at the ends of the calendar
+                batch.results[index] = InvalidRequestError(f"The time cannot be used: {error}")
         for stepper, members in groups.items():
             self._execute_group(connection, stepper, members, batch)
         return locked
@@ -115,25 +130,33 @@ class StepExecutor:
         self,
         connection: sa.Connection,
         stepper: BatchedStepper,
-        members: list[tuple[int, StreamPosition]],
+        members: list[_Member],
         batch: StepBatch,
     ) -> None:
-        states = self._load_states(connection, [position for _, position in members], batch)
-        for index, position in members:
+        states = self._load_states(connection, [member.position for member in members], batch)
+        for index, position, _ in members:
             if position.key not in states:
                 batch.results[index] = UnavailableError("The stream's stored state is damaged. Restore a backup.")
-        members = [member for member in members if member[1].key in states]
+        members = [member for member in members if member.position.key in states]
+        for index, position, request in members:
+            try:
+                if request.time is not None and position.steps == 0 and position.start is None:
+                    states[position.key] = _restart(connection, stepper, position, states[position.key], request.time)
+            except (ValueError, OverflowError) as error:
+                batch.results[index] = InvalidRequestError(f"The stream cannot start at {request.time}: {error}")
+        members = [member for member in members if batch.results[member.number] is None]
         try:
-            contexts = [batch.requests[index].context for index, _ in members]
-            outcomes = stepper.step([states[position.key] for _, position in members], contexts) if members else []
+            contexts = [member.request.context for member in members]
+            ordered = [states[member.position.key] for member in members]
+            outcomes = stepper.step(ordered, contexts) if members else []
         except Exception:
             _log.exception("the compiled step of a policy failed")
-            for index, _ in members:  # the rest of the transaction is not affected
+            for index, _, _ in members:  # the rest of the transaction is not affected
                 batch.results[index] = UnavailableError("The policy's compiled step failed. Nothing was changed.")
             return
         made = []
-        for (index, position), (state, fields, used) in zip(members, outcomes, strict=True):
-            context: list[Any] = batch.requests[index].context
+        for (index, position, request), (state, fields, used) in zip(members, outcomes, strict=True):
+            context: list[Any] = request.context
             if fields is None:
                 batch.results[index] = InvalidRequestError(explain_failed_step(context, used, stepper.plausible))
                 continue
@@ -144,12 +167,16 @@ class StepExecutor:
                 context=context,
                 screened=used is not None,
                 context_used=context if used is None else used,
+                time=None if request.time is None else request.time.isoformat(),
+                filled=request.filled,
                 **fields,
             )
             text = record.to_json()
             made.append((position, record, text, state))
             batch.states[position.key] = state
-            result = batch.results[index] = StepResult(position.id, position.policy, text, record)
+            result = StepResult(position.id, position.policy, text, record)
+            if not request.filled:  # the request itself is executed in a later round
+                batch.results[index] = result
             batch.written.append((position.key, record.step, result))
         if made:
             queries.append_steps(connection, made)
@@ -174,9 +201,75 @@ def _check_context(context: list[float | None], stepper: BatchedStepper) -> None
         raise InvalidRequestError("A number is missing, and the policy has no plausible ranges by which to replace it.")
 
 
-def _is_next(request: StepRequest, position: StreamPosition) -> bool:
-    """Return whether the request is for the stream's next step; False if it repeats the last one."""
+def _count_after_last(request: StepRequest, position: StreamPosition, clock: StepClock) -> int | None:
+    """Return how many steps after the last one the request's time is, both counted from the start; None if unknown."""
+    first, last = position.start or position.last_time, position.last_time
+    if request.time is None or first is None or clock.step_minutes is None:
+        return None
+    start = parse_time(first)
+    before = -1 if last is None else clock.count_steps(start, parse_time(last))
+    return clock.count_steps(start, request.time) - before
+
+
+def _find_time(request: StepRequest, position: StreamPosition, clock: StepClock) -> datetime.datetime | None:
+    """Return the time of a step: as sent, else one step after the last, or the stream's start."""
+    if request.time is not None:
+        return request.time
+    if position.last_time is None:
+        return None if position.start is None else parse_time(position.start)
+    return None if clock.step_minutes is None else clock.next_time(parse_time(position.last_time))
+
+
+def _fill_missed_step(
+    connection: sa.Connection, request: StepRequest, position: StreamPosition, stepper: BatchedStepper
+) -> StepRequest:
+    """Return the request, or, if steps before its time were missed, what fills in the first of them.
+
+    Raises:
+        InvalidRequestError: too many were missed.
+    """
+    filled = stepper.clock.count_filled((_count_after_last(request, position, stepper.clock) or 1) - 1)
+    if not filled:
+        return request
+    if filled > _MAX_FILLED:
+        raise InvalidRequestError(
+            f"{filled} steps were missed before {request.time}, and at most {_MAX_FILLED} are filled in. Create another stream."
+        )
+    context: list[float | None] = [None] * stepper.context_dim
+    if stepper.plausible is None:
+        if not position.steps:
+            return request
+        context = json.loads(queries.load_last_answer(connection, position.key))["context_used"]
+    time = _find_time(request._replace(time=None), position, stepper.clock)
+    return StepRequest(request.stream, context, None, time, filled=True)
+
+
+def _restart(
+    connection: sa.Connection,
+    stepper: BatchedStepper,
+    position: StreamPosition,
+    state: bytes,
+    time: datetime.datetime,
+) -> bytes:
+    """Return the state of a stream whose first step shows when it starts; a history that was given ends one step before."""
+    if "h" in position.given:
+        queries.restart_stream(connection, position.key, json.loads(position.x0), None)
+        return stepper.move(state, stepper.clock.find_place(time))
+    state, x0, notice = stepper.restart(json.loads(position.x0) if "x" in position.given else None, time)
+    queries.restart_stream(connection, position.key, x0, notice)
+    return state
+
+
+def _is_next(request: StepRequest, position: StreamPosition, clock: StepClock) -> bool:
+    """Return whether the request is for a next step; False if it repeats the last one. A time counts more than a number."""
     last, number = position.steps, request.step
+    after = _count_after_last(request, position, clock)
+    if after is not None and after < 1:
+        if after < 0 or not last:
+            raise ConflictError(f"{request.time} is before {position.last_time or position.start}, the last step.")
+        return False
+    if after is not None:  # steps that are filled in take numbers that the client does not know
+        return True
     if number not in (None, last, last + 1) or number == 0:
         error = f"Step {number} does not follow the last step, {last}. Send step {last + 1}."
         raise ConflictError(error, last_step=last, next_step=last + 1)
@@ -188,7 +281,7 @@ def _repeat_answer(connection: sa.Connection, request: StepRequest, position: St
     text = queries.load_last_answer(connection, position.key)
     answered = json.loads(text)["context"]
     if answered != request.context:
-        error = f"Step {request.step} was already answered for another context and cannot be changed."
+        error = f"Step {position.steps} was already answered for another context and cannot be changed."
         details = {"context_answered": answered, "context_sent": request.context}
         raise ConflictError(error, last_step=position.steps, **details)
     return StepResult(position.id, position.policy, text)

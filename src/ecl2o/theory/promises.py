@@ -183,9 +183,10 @@ def smallest_feasible_ratio(
     weights: tuple[float, float] = (1.0, 1.0),
     before_context: bool = False,
 ) -> np.ndarray:
-    """Return the minimax competitive ratio, 1 + max_t lambda_max(P_t^-1 S_t).
+    """Return the infimum of the ratios that can be promised, 1 + max_t lambda_max(P_t^-1 S_t).
 
-    Every larger ratio can be promised, no smaller one. Computed in double precision.
+    Some online algorithm attains it (docs/guarantees.md; not shown with `before_context`); `Competitive` needs a larger one.
+    Computed in double precision.
 
     Args:
         movement: G = 2Q, (d, d); or the number(s) a = beta/m, each a problem on a line.
@@ -227,7 +228,7 @@ def smallest_feasible_ratio(
 
 
 def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
-    """Return the smallest ratio that a controller of x_{t+1} = F x_t + B u_t + w_t can promise for sum x'Qx + u'Ru.
+    """Return the infimum of the ratios of controllers of x_{t+1} = F x_t + B u_t + w_t, for the cost sum x'Qx + u'Ru.
 
     The horizon is infinite. This is the optimal ratio of competitive control (Goel and Hassibi), again 1 + lambda_max(P^-1 S):
     P^-1 is the Kalman filter's posterior covariance with the noise B R^-1 B' and the measurement covariance Q^-1, S the Riccati
@@ -255,7 +256,7 @@ def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
 def training_reservation(slack: Scalar) -> Result:
     """Return sqrt(1 + slack) - 1, a reservation of `Guarded` that always leaves some budget: for training.
 
-    The least conservative valid reservation, for use, is the slack itself.
+    For use, the slack itself is the largest reservation that is valid for every f.
 
     Args:
         slack: The slack of `Guarded`, positive.

@@ -32,4 +32,4 @@ class Fixed(AbstractAgent):
             raise NotApplicableError(f"Fixed has {self.actions.shape[0]} actions for {start.horizon} steps.")
 
     def step(self, problem: Problem, state: None, observation: Observation):
-        return state, self.actions[observation.step], Info.plain()
+        return state, self.actions[observation.place], Info.plain()

@@ -66,8 +66,8 @@ class GuardAwareCorrection(AbstractAgent):
     since the period began; the centre once more, times the share of the cost in both; and the advisor's three signals. The same
     weights serve every coordinate. All start at zero, where the advice is the advisor's.
 
-    Step 0 of `Observation.step` starts the account of a promise, as it does inside `Periodic`; hours are steps modulo
-    `period`, the length of a day.
+    Step 0 of `Observation.step` starts the account of a promise, as it does inside `Periodic`; hours are `Observation.place`
+    modulo `period`, the length of a day.
 
     >>> GuardAwareCorrection(OnlineRidge()).weights.weight.shape
     (7, 10)
@@ -97,7 +97,7 @@ class GuardAwareCorrection(AbstractAgent):
         assert isinstance(problem.hitting, AbstractQuadraticCost)
         inner_state, advice, inner = self.advisor.step(problem, state.inner, observation)
         previous, context = observation.previous_action, observation.context
-        phase = observation.step % self.period
+        phase = observation.place % self.period
 
         paid = problem.hitting(previous, state.last_context) + problem.switching(previous, state.last_previous)
         going_on = dataclasses.replace(state.so_far, cost=state.so_far.cost + paid)

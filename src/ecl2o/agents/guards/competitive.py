@@ -385,7 +385,7 @@ class Competitive(AbstractGuard):
             low, high = (jnp.broadcast_to(bound, x0.shape).astype(dtype) for bound in self.contexts)
             lower, upper = problem.actions.bounds(start.dim, dtype)
             feasible &= ((lower <= low) & (high <= upper)).all() & _are_diagonal([greatest, G])
-            # With x_0 inside, m never leaves the box: the value is not negative, and grows with every weight to come.
+            # With x_0 inside, m never leaves the box: the value is not negative, and does not fall if a later weight grows.
             box = jnp.minimum(low, x0), jnp.maximum(high, x0)
         ratio = jnp.where(feasible, self.ratio, jnp.maximum(1.05 * smallest, 2.0))
         account = Account.open(self.allowance, feasible, dtype)
@@ -393,7 +393,7 @@ class Competitive(AbstractGuard):
 
     def step(self, problem: Problem, state: CompetitiveState, observation: Observation):
         inner_state, advice, inner = self.agent.step(problem, state.inner, observation)
-        previous, step = observation.previous_action, observation.step
+        previous, step = observation.previous_action, observation.place
         dim, G = previous.shape[0], 2 * problem.Q
         finite = jnp.isfinite(observation.context).all()
         context = jnp.where(finite, observation.context, 0.0)

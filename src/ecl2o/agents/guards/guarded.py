@@ -161,7 +161,7 @@ class Guarded(AbstractGuard):
         agent: the agent whose actions are played as far as the promise allows.
         expert: the agent whose cost is the reference. Default: `ROBD()`.
         slack: extra cost allowed, as a share of the expert's; positive, or 0 with `LinearSwitching`. Default: 0.5.
-        reservation: for quadratic movement, in (0, slack]. Default: the slack, which is the least conservative choice. For
+        reservation: for quadratic movement, in (0, slack]. Default: the slack, the largest that is valid for every f. For
             training, `theory.training_reservation(slack)` keeps the allowed set from collapsing.
 
     Raises:

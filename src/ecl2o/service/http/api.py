@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import datetime
 import io
 import json
 import re
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.routing import APIRoute
-from pydantic import AllowInfNan, BaseModel, Field, Strict, StrictInt, ValidationError
+from pydantic import AllowInfNan, BaseModel, BeforeValidator, Field, Strict, StrictInt, ValidationError
 
 from ecl2o.agents import Promise
 from ecl2o.exceptions import (
@@ -24,6 +25,7 @@ from ecl2o.exceptions import (
     ServiceError,
     UnavailableError,
 )
+from ecl2o.policy.clock import parse_time
 from ecl2o.service.http.metrics import Metrics
 from ecl2o.service.models import Hindsight, PolicySummary, StepRecord, StepRequest, StepResult, StreamRecord
 from ecl2o.service.service import Service
@@ -53,6 +55,9 @@ Name = Annotated[str, Path(pattern=_NAME, max_length=128, description="letters, 
 _Number = Annotated[float, Strict(), AllowInfNan(False)]  # neither "18" nor true is a number
 _Numbers = Annotated[list[_Number], Field(max_length=4096, fail_fast=True)]
 _NumbersOrMissing = Annotated[list[_Number | None], Field(max_length=4096, fail_fast=True)]
+_Time = Annotated[  # not `Strict()`, which takes no text from JSON that is already parsed
+    datetime.datetime, BeforeValidator(lambda given: parse_time(given) if isinstance(given, str) else None)
+]
 _After = Annotated[int, Query(ge=0, le=2**31 - 1)]
 _Limit = Annotated[int, Query(ge=1, le=10_000)]
 _MAX_STEPS = 20_000  # in one request
@@ -93,7 +98,7 @@ class JsonRequest(Request):
         if len(body) <= _INLINE_BYTES:
             return json.loads(body)
         # The parser, in C, lets other threads run only where it calls Python: at numbers. The rest is limited.
-        if body.count(b"[") > _MAX_HISTORY + _MAX_STEPS or body.count(b'"') > 7 * _MAX_STEPS:
+        if body.count(b"[") > _MAX_HISTORY + _MAX_STEPS or body.count(b'"') > 11 * _MAX_STEPS:
             raise HTTPException(422, f"At most {_MAX_STEPS} streams and {_MAX_HISTORY} contexts in one request.")
         hooks: dict[str, Any] = {"parse_float": lambda text: float(text), "parse_int": lambda text: int(text)}
         return await asyncio.to_thread(json.loads, body, **hooks)
@@ -117,15 +122,21 @@ class NewStream(BaseModel, extra="forbid"):
     policy: str = Field(pattern=_NAME, max_length=128, description="Name of a policy.")
     x0: _Numbers | None = Field(None, description="Action in force. Default: the cheapest for the last context.")
     history: Annotated[list[_Numbers], Field(max_length=_MAX_HISTORY, fail_fast=True)] | None = Field(
-        None, description="Contexts before the first step. Default: the policy's own."
+        None, description="Contexts before the first step, the last one a step before it. Default: the policy's own."
+    )
+    start: _Time | None = Field(
+        None, description="Time of the first step. Default: that of the first step sent, or one step after the history."
     )
 
 
 class NewStep(BaseModel, extra="forbid"):
-    """A context, and the number of the step, which makes the request safe to repeat."""
+    """A context, and the number of the step or its time, each of which makes the request safe to repeat."""
 
     context: _Number | _NumbersOrMissing | None = Field(description="Numbers; null for a missing number.")
     step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = Field(None, description="Default: the next.")
+    time: _Time | None = Field(
+        None, description="Time of the context, such as 2024-01-31T06:00. Steps missed before it are filled in."
+    )
 
 
 class StepResults(BaseModel):
@@ -264,7 +275,7 @@ def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
     @api.put("/streams/{id}", tags=["streams"], responses={201: {"model": StreamRecord}} | conflict)
     def put_stream(id: Name, body: NewStream, response: Response) -> StreamRecord:
         """Create a stream (201). The same request again finds it (200); a different one is a conflict (409)."""
-        stream, new = service.create_stream(id, body.policy, body.x0, body.history)
+        stream, new = service.create_stream(id, body.policy, body.x0, body.history, body.start)
         response.status_code = 201 if new else 200
         return stream
 
@@ -299,14 +310,14 @@ def make_api(service: Service, events: Events, metrics: Metrics) -> APIRouter:
     async def post_step(id: Name, body: NewStep):
         """Send a context, get an action. The step is on disk before the answer leaves.
 
-        Repeating the last step with its number and the same context gives the same answer. Another context, or a number that
-        does not follow, is a conflict (409).
+        Repeating the last step with its number or its time and the same context gives the same answer. Another context, a
+        number that does not follow, or an earlier time is a conflict (409).
         """
         return Response(await _execute_step(service, metrics, id, body), media_type="application/json")
 
     @api.post("/steps", tags=["steps"], response_model=StepResults)
     async def post_steps(body: dict[str, _Number | _NumbersOrMissing | NewStep | None]):
-        """Send contexts for many streams by id, each a context or {"step": 7, "context": [1.5]}.
+        """Send contexts for many streams by id, each a context or {"step": 7, "time": "2024-01-31T06:00", "context": [1.5]}.
 
         All steps share one transaction. Each stream gets its own answer or error.
         """
@@ -368,8 +379,10 @@ def make_step_endpoint(service: Service, metrics: Metrics) -> Callable[[str, byt
 
 
 def _make_request(stream: str, step: "NewStep | float | list[float | None] | None") -> StepRequest:
-    context, number = (step.context, step.step) if isinstance(step, NewStep) else (step, None)
-    return StepRequest(stream, context if isinstance(context, list) else [context], number)
+    if not isinstance(step, NewStep):
+        step = NewStep.model_construct(context=step)
+    context: list[float | None] = [*step.context] if isinstance(step.context, list) else [step.context]
+    return StepRequest(stream, context, step.step, step.time)
 
 
 async def _execute(service: Service, requests: list[StepRequest]) -> list[StepResult | ServiceError]:

@@ -18,6 +18,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[StepRecord], bool | None]], ...] = (
     ("steps", "Steps executed", lambda step: True),
     ("guard_active_steps", "Steps in which the guard changed the action", lambda step: step.guard_active),
     ("screened_steps", "Steps whose context was missing or implausible and replaced", lambda step: step.screened),
+    ("stuck_steps", "Steps with a reading that has not changed for implausibly long", lambda step: bool(step.stuck)),
     ("unconverged_steps", "Steps without a guarantee", lambda step: step.unconverged),
 )
 

@@ -21,7 +21,10 @@ function makeTicks(low, high, count) {
   return found;
 }
 
-// holder: an element. The chart's data are {x: [steps], lines: [{key, name, values, stepped}], marks: [steps]}.
+// "01-08 13:00" of a time in ISO format, which is shown as it was sent.
+const formatTime = (time) => time.slice(5, 16).replace("T", " ");
+
+// holder: an element. The chart's data are {x: [steps], times: [ISO text or null], lines: [{key, name, values, stepped}], marks: [steps]}.
 export class Chart {
   constructor(holder, label) {
     this.holder = holder;
@@ -62,9 +65,10 @@ export class Chart {
       addNode(svg, "text", { x: MARGIN.left - 8, y: Y(value) + 4, "text-anchor": "end" }, formatNumber(value, 3));
     }
     for (const step of makeTicks(first, last, width / 110).filter(Number.isInteger)) {
-      addNode(svg, "text", { x: X(step), y: height - 8, "text-anchor": "middle" }, step === last || step === first ? `${step}` : step);
+      const time = data.times?.[data.x.indexOf(step)];
+      addNode(svg, "text", { x: X(step), y: height - 8, "text-anchor": "middle" }, time ? formatTime(time) : step);
     }
-    addNode(svg, "text", { x: MARGIN.left - 8, y: height - 8, "text-anchor": "end" }, "step");
+    addNode(svg, "text", { x: MARGIN.left - 8, y: height - 8, "text-anchor": "end" }, data.times?.some(Boolean) ? "time" : "step");
     for (const line of data.lines) this.drawLine(line, X, Y);
     for (const step of data.marks ?? []) addNode(svg, "circle", { class: "k-guard", cx: X(step), cy: height - MARGIN.bottom - 4, r: 3 });
     this.rule = addNode(svg, "line", { class: "cursor", y1: MARGIN.top, y2: height - MARGIN.bottom, visibility: "hidden" });
@@ -108,6 +112,7 @@ export class Chart {
     this.rule.setAttribute("x1", this.scale.X(step));
     this.rule.setAttribute("x2", this.scale.X(step));
     const values = this.data.lines.filter((line) => Number.isFinite(line.values[index])).map((line) => `${line.name} ${formatNumber(line.values[index])}`);
-    this.readout.textContent = `step ${step}: ${values.join(", ")}`;
+    const time = this.data.times?.[index];
+    this.readout.textContent = `${time ? `${formatTime(time)}, step` : "step"} ${step}: ${values.join(", ")}`;
   }
 }

@@ -16,15 +16,15 @@ function makeLines(key, name, values, stepped = false) {
 }
 
 function updateCharts() {
-  const x = steps.map((step) => step.step);
+  const x = steps.map((step) => step.step), times = steps.map((step) => step.time);
   const best = x.map((step) => hindsight.actions[step - hindsight.first]);
   actionChart.show({
-    x, marks: steps.filter((step) => step.guard_active).map((step) => step.step),
+    x, times, marks: steps.filter((step) => step.guard_active).map((step) => step.step),
     lines: [...makeLines("context", "context", steps.map((step) => step.context_used.slice(0, step.action.length))), ...makeLines("optimum", "optimum", best), ...makeLines("action", "action", steps.map((step) => step.action), true)],
   });
   const curve = (key, name, value) => ({ key, name, values: steps.map((step) => value(step) ?? NaN) });
   costChart.show({
-    x, fromZero: x[0] === 1,
+    x, times, fromZero: x[0] === 1,
     lines: [curve("promise", "promise", (step) => (step.promise_left === null ? null : step.cost + Math.max(step.promise_left, 0))), curve("expert", "R-OBD", (step) => step.expert),
       curve("optimum", "optimum", (step) => step.optimum), curve("action", "this policy", (step) => step.cost)],
   });
@@ -53,7 +53,7 @@ function updateTiles() {
 
 function makeRow(step) {
   const row = document.createElement("tr");
-  const cells = [step.step, step.screened ? `${formatNumbers(step.context_used)} (${step.context.every((entry) => entry === null) ? "missing" : `sent: ${formatNumbers(step.context)}`})` : formatNumbers(step.context), formatNumbers(step.action), formatNumber(step.hitting), formatNumber(step.switching), step.guard_active ? "changed" : "–"];
+  const cells = [step.time ? `${step.step} (${step.time.slice(0, 16).replace("T", " ")})` : step.step, step.screened ? `${formatNumbers(step.context_used)} (${step.context.every((entry) => entry === null) ? "missing" : `sent: ${formatNumbers(step.context)}`})` : formatNumbers(step.context), formatNumbers(step.action), formatNumber(step.hitting), formatNumber(step.switching), step.guard_active ? "changed" : "–"];
   cells.forEach((text, index) => {
     const cell = document.createElement("td");
     cell.textContent = text;
