@@ -119,7 +119,8 @@ def test_a_policy_of_the_right_sizing_study_acts_and_is_evaluated(ecl2o, right_s
     assert actions == [runner.step([load]).tolist() for load in (10.0, 12.0)]
     begun = ecl2o("act", right_sizing_policy, "--history", load, "--x0", "1,2,3", stdin="10\n")
     assert begun.exit_code == 1
-    assert "has 2 columns of numbers: demand, supply" in begun.stderr and "--column" in begun.stderr
+    assert "has 2 columns of numbers: demand, supply" in begun.stderr
+    assert "--column" in begun.stderr
     tested = ecl2o("evaluate", right_sizing_policy, load, "--column", "demand", "--days", "1", "--json")
     assert tested.exit_code == 0, tested.stderr
     rows = json.loads(tested.stdout)["rows"]
