@@ -5,7 +5,7 @@ Beside it, how long the first action takes in a new process, with and without JA
 The yardstick is the same step (the paper's MLP, 3 layers of 10, behind the calibrator, with its cost) written by hand in
 NumPy. All are interleaved in rounds in one process, in wall-clock time, which is what a control loop waits for; the median
 of a round is disturbed by other programs, so the quietest round is printed beside the median of all steps, and p99 is the
-median over rounds. What `ecl2o fit` chooses is compared with the LSTM.
+median over rounds. What `ecl2o fit` chooses is compared with the LSTM, once with screened readings.
 
     .venv/bin/python benchmarks/runner.py
     .venv/bin/python benchmarks/runner.py --async-dispatch     # as JAX comes
@@ -29,6 +29,7 @@ import numpy as np
 
 import ecl2o as ec
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
+from ecl2o.policy.contract import Contract
 from ecl2o.theory import optimal_lambda2
 
 ALPHA, TRUST, STREAMS = 10.0, 0.5, 10_000
@@ -74,6 +75,9 @@ def main() -> None:
         guard = ec.Competitive(GuardAwareCorrection(ec.advisors.OnlineRidge(period), period), 2.5, horizon=period)
         agents[f"guarded regression {period}"] = ec.Periodic(guard, period)
     policies = {name: ec.Policy(agent, problem) for name, agent in agents.items()}
+    guarded = policies["guarded regression 24"]
+    contract = Contract(context_dim=1, plausible=[(-1.0, 2.0)], stuck_after=[5.0])
+    policies["screened regression 24"] = ec.Policy(guarded.agent, problem, contract=contract)
     runners = {name: ec.Runner(policy, [0.5]) for name, policy in policies.items()}
     steps: dict[str, Callable[[np.ndarray], np.ndarray]] = {name: runner.step for name, runner in runners.items()}
     steps["MLAROBD(MLP), NumPy"] = by_hand(mlp)

@@ -121,10 +121,11 @@ class StepOutput(NamedTuple):
     def read(cls, vector: np.ndarray, sizes: RunShape, screened: bool) -> "StepOutput":
         """Read it from the first carried vector, of one stream or of many."""
         start, stop = sizes.dim, sizes.dim + cls.costs_length(screened)
-        context, stuck = (
-            np.split(vector[..., stop : cls.length(sizes, screened)], 2, axis=-1) if screened else (None, None)
-        )
-        return cls(vector[..., :start], vector[..., start:stop], context, stuck)
+        action, costs = vector[..., :start], vector[..., start:stop]
+        if not screened:
+            return cls(action, costs, None, None)
+        middle, end = stop + sizes.context_dim, stop + 2 * sizes.context_dim
+        return cls(action, costs, vector[..., stop:middle], vector[..., middle:end])
 
     @staticmethod
     def costs_length(screened: bool) -> int:
