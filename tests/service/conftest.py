@@ -50,7 +50,8 @@ def shared_steppers():
     steppers, make = {}, policy_registry.BatchedStepper
 
     def get_stepper(policy, *sizes):
-        key = (describe(policy)["fingerprint"], *sizes)
+        about = describe(policy)
+        key = (about["fingerprint"], str(about["contract"]), *sizes)
         if key not in steppers:
             steppers[key] = make(policy, *sizes)
         return steppers[key]

@@ -1,13 +1,18 @@
 """The page in a browser: live updates, no messages on the console, no serious accessibility violations."""
 
+import random
+import re
 import shutil
 import tempfile
 import time
 
 import httpx2
+import numpy as np
 import pytest
 
+import ecl2o as ec
 from axe import find_violations
+from ecl2o.policy import Contract
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
@@ -116,7 +121,159 @@ def test_streams_are_found_and_sorted(crowded_url, browser):
     assert len(shares) >= 11
     assert shares == sorted(shares)
     least = browser.find_element("id", "least").text
-    assert least == f"{round(shares[0] * 100)} % ({sorted_names[0]})"
+    assert least.endswith(f"({sorted_names[0]})")
+    assert read_number(least.split("%")[0]) == pytest.approx(shares[0] * 100, abs=1)
+
+
+def read_number(text: str) -> float:
+    """Read a number of the page: narrow spaces between thousands, a minus sign, M, G or T after it."""
+    digits, unit = re.fullmatch(r"([\d.e-]+)([MGT]?)", re.sub(r"\s", "", text).replace("\u2212", "-")).groups()
+    return float(digits) * {"": 1, "M": 1e6, "G": 1e9, "T": 1e12}[unit]
+
+
+def call_format(browser, expression: str, *arguments):
+    """Evaluate an expression of the page's `format` module and of `given`, the arguments."""
+    script = "const done = arguments[arguments.length - 1], given = arguments;"
+    return browser.execute_async_script(
+        f"{script} import('/static/format.js').then((format) => done({expression}))", *arguments
+    )
+
+
+def test_numbers_and_shares_are_those_that_were_formatted(url, browser):
+    browser.get(url)
+    rng = random.Random(0)
+    values = [sign * 10 ** rng.uniform(-12, 18) for sign in (-1, 1) for _ in range(300)]
+    values += [1e6, 999_999.6, 1e15, 1e-4, 38_124.0, 0.0021, 3.84e6, 0.0, -2e-9]
+    for expression in (
+        "given[0].map((value) => format.formatNumber(value))",
+        "given[0].map((v) => format.formatNumbers([v]))",
+    ):
+        texts = call_format(browser, expression, values)
+        np.testing.assert_allclose(list(map(read_number, texts)), values, rtol=6e-4)
+        assert all(len(text) <= 12 and " " not in text for text in texts)
+    assert call_format(browser, "format.formatNumber(null)") == "\u2013"
+    shares = [0.0, 1e-9, 0.0004, 0.002, 0.0349, 0.0996, 0.5, 0.9996, 1.0]
+    shown = call_format(browser, "given[0].map(format.formatShare)", shares)
+    bare = [re.sub(r"\s", "", text) for text in shown]
+    assert bare == ["0%", "<0.1%", "<0.1%", "0.2%", "3.5%", "9%", "50%", "99%", "100%"]
+
+
+@pytest.mark.parametrize("center", [28_500.0, 0.0021, 3.84e6, -38_000.0, 0.0, 1e13, 2e-9])
+def test_labels_of_an_axis_differ_and_are_exact(url, browser, center):
+    browser.get(url)
+    for step in (10.0 ** np.floor(np.log10(abs(center) or 1.0)) * np.array([1.0, 0.5, 0.02, 1e-3, 1e-6])).tolist():
+        ticks = [(round(center / step) + k) * step for k in range(-3, 4)]
+        labels = call_format(browser, "format.formatTicks(given[0], given[1])", ticks, step)
+        assert len(set(labels)) == len(ticks)
+        np.testing.assert_allclose(list(map(read_number, labels)), ticks, rtol=0, atol=1e-3 * step)
+
+
+_SERIES = {"load": (28_500.0, 8_500.0), "tiny": (0.0021, 4e-4), "requests": (3.84e6, 2e3), "export": (-38_000.0, 9e3)}
+
+
+@pytest.fixture(scope="module")
+def metered_url(url):
+    """The URL of a service whose streams have values of real units; of `load`, two readings are bad and two are stuck."""
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
+    screen = {"plausible": [(1e3, 1e5)], "stuck_after": [2.0], "units": ["MW"], "columns": ["load"]}
+    guarded = ec.Policy(
+        ec.Competitive(ec.HittingMinimizer(), ratio=1.6), problem, contract=Contract(context_dim=1, **screen)
+    )
+    with httpx2.Client(base_url=url, timeout=60) as client, tempfile.TemporaryDirectory() as folder:
+        ec.save(f"{folder}/metered.ecl2o", guarded)
+        with open(f"{folder}/metered.ecl2o", "rb") as file:
+            client.put("/policies/metered", content=file.read()).raise_for_status()
+        for stream, (middle, _) in _SERIES.items():
+            policy = "metered" if stream == "load" else "small"
+            client.put(f"/streams/{stream}", json={"policy": policy, "x0": [middle]}).raise_for_status()
+        for hour in range(30):
+            wave = {stream: [middle + spread * np.sin(hour / 4)] for stream, (middle, spread) in _SERIES.items()}
+            wave["load"] = {5: [0.0], 9: [None], 20: [30_000.0], 21: [30_000.0], 22: [30_000.0], 23: [30_000.0]}.get(
+                hour, wave["load"]
+            )
+            client.post("/steps", json=wave).raise_for_status()
+    return url
+
+
+_LINES = """return [...document.querySelectorAll(arguments[0])].filter((node) => node.checkVisibility()).map((node) => {
+  const words = [], walker = document.createTreeWalker(node, NodeFilter.SHOW_TEXT);
+  for (let text; (text = walker.nextNode());) for (const word of text.data.matchAll(/[^ ,]+/g)) {
+    const range = document.createRange();
+    range.setStart(text, word.index); range.setEnd(text, word.index + word[0].length);
+    words.push(new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size);
+  }
+  return Math.max(0, ...words);
+})"""
+_LABELS = """return [...document.querySelectorAll(`${arguments[0]} svg text`)].map((node) => {
+  const box = node.getBBox(), frame = node.ownerSVGElement.viewBox.baseVal;
+  return [node.textContent, box.x >= 0 && box.x + box.width <= frame.width];
+})"""
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_numbers_of_real_units_are_whole(metered_url, browser, width):
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    for stream, (middle, _) in _SERIES.items():
+        browser.get(f"{metered_url}/watch/{stream}")
+        wait_for(browser, "return document.getElementById('connection').textContent", "live", 20)
+        for chart in ("#actions", "#costs"):
+            labels = browser.execute_script(_LABELS, chart)
+            assert all(inside for _, inside in labels), (stream, labels)
+            texts = [text for text, _ in labels if text != "step"]
+            ticks = texts[: 1 + max(k for k, text in enumerate(texts) if not text.isdigit() or text == "0")]
+            assert len(set(ticks)) == len(ticks) >= 2
+        assert set(browser.execute_script(_LINES, ".tile .big, .tile .soft span, td.n")) == {1}
+        assert read_number(browser.find_element("css selector", "[data-field=action]").text) == pytest.approx(
+            middle, rel=0.5
+        )
+    browser.get(metered_url)
+    assert set(browser.execute_script(_LINES, "td.n")) == {1}
+
+
+def test_replaced_and_stuck_readings_are_counted(metered_url, browser):
+    browser.get(f"{metered_url}/watch/load")
+    wait_for(browser, "return document.getElementById('connection').textContent", "live", 20)
+    found = "return document.querySelector('[data-field=readings]').textContent.match(/\\d+/g)?.map(Number)"
+    assert browser.execute_script(found) == [2, 2]
+    answer = httpx2.post(f"{metered_url}/streams/load/steps", json={"context": [0.0]}, timeout=60).raise_for_status()
+    assert answer.json()["screened"]
+    wait_for(browser, found, [3, 2], 20)
+    browser.get(metered_url)
+    row = "return document.querySelector('#row-load [data-field=readings]').textContent.match(/\\d+/g)?.map(Number)"
+    wait_for(browser, row, [3, 2], 20)
+    assert browser.execute_script("return document.querySelector('#row-tiny [data-field=readings]').textContent") == ""
+
+
+@pytest.mark.parametrize("path", ["/", "/watch/load"])
+@pytest.mark.parametrize("about", ["guard", "promise"])
+def test_guard_and_promise_are_explained(metered_url, browser, path, about):
+    """By keyboard, by touch and by mouse; the text lies within the window."""
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(metered_url + path)
+    wait_for(browser, "return document.getElementById('connection').textContent", "live", 20)
+    is_open = f"return document.getElementById('about-{about}').matches(':popover-open')"
+    button = browser.find_element("css selector", f"[popovertarget=about-{about}]")
+    assert button.accessible_name
+    assert not browser.execute_script(is_open)
+    browser.execute_script("arguments[0].focus()", button)
+    browser.switch_to.active_element.send_keys("\ue007")  # Enter
+    assert browser.execute_script(is_open)
+    box = browser.execute_script(f"return document.getElementById('about-{about}').getBoundingClientRect().toJSON()")
+    assert 0 <= box["left"] < box["right"] <= 390
+    assert 0 <= box["top"] < box["bottom"] <= 844
+    assert find_violations(browser) == []
+    browser.switch_to.active_element.send_keys("\ue00c")  # Escape
+    assert not browser.execute_script(is_open)
+    middle = {key: button.rect[key] + button.rect[side] / 2 for key, side in (("x", "width"), ("y", "height"))}
+    middle["y"] -= browser.execute_script("return scrollY")
+    for kind, points in (("touchStart", [middle]), ("touchEnd", [])):
+        browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    wait_for(browser, is_open, True, 5)
+    browser.execute_script(f"document.getElementById('about-{about}').hidePopover()")
+    browser.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **middle})
+    wait_for(browser, is_open, True, 5)
 
 
 @pytest.mark.parametrize("width", [1400, 390])

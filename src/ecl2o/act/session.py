@@ -156,8 +156,6 @@ class ActSession:
                 notify(f"starting from the policy's own history, until {self._until}; `history` gives a fresher one.")
             if start_time is not None:
                 self._extend_history(start_time)
-            elif first is not None and self._clock.cycle > 1:
-                notify(f"without a time, the first line is taken to be of {first}, one step after the history.")
 
     def _find_first_time(self) -> datetime.datetime | None:
         """Return the time of the first line, if it has none of its own; None if there is no clock."""
@@ -280,7 +278,12 @@ class ActSession:
 
     def _extend_history(self, time: datetime.datetime | None) -> None:
         """Restart the run at the first line's time, on a history that ends one step before it."""
-        if self._runner.steps or time is None:
+        if self._runner.steps:
+            return
+        if time is None:
+            first = self._find_first_time() if self._start_time is None else None
+            if first is not None and self._clock.cycle > 1:
+                self._notify(f"without a time, the first line is taken to be of {first}, one step after the history.")
             return
         past, notice = self._history, None
         if past is not None and len(past) and self._until is not None:

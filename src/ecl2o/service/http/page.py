@@ -81,7 +81,8 @@ def add_page(app: FastAPI, service: Service, access: Access) -> None:
             steps = service.list_steps(id, max(stream.steps - _POINTS, 0), _POINTS)
         except ServiceError as error:
             return render("error.html", status_of(error), detail=str(error))
-        data = to_script({"id": id, "action": stream.action, "steps": steps})
+        counts = {"screened": stream.screened_steps, "stuck": stream.stuck_steps}
+        data = to_script({"id": id, "action": stream.action, "steps": steps} | counts)
         return render("stream.html", stream=stream, policy=policy, facts=_describe_policy(policy), data=data)
 
     @app.get("/docs", include_in_schema=False)

@@ -1,8 +1,8 @@
 // A line chart in SVG that follows its container's size, the mouse and the arrow keys.
-import { formatNumber } from "./format.js";
+import { formatNumbers, formatTicks } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const MARGIN = { top: 12, right: 14, bottom: 26, left: 58 };
+const MARGIN = { top: 12, right: 14, bottom: 26 }; // and on the left the width of the labels
 
 function addNode(parent, name, attributes = {}, text = null) {
   const created = document.createElementNS(SVG, name);
@@ -12,13 +12,12 @@ function addNode(parent, name, attributes = {}, text = null) {
   return created;
 }
 
-// Round numbers from low to high, about `count` of them.
+// Round numbers from low to high, about `count` of them, and the step between them.
 function makeTicks(low, high, count) {
   const raw = (high - low || 1) / count, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((width) => width >= raw);
-  const found = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) found.push(Math.abs(value) < step * 1e-9 ? 0 : value);
-  return found;
+  const first = Math.ceil(low / step), length = Math.max(Math.floor(high / step + 1e-9) - first + 1, 0);
+  return [Array.from({ length }, (_, k) => (first + k) * step || 0), step];
 }
 
 // "01-08 13:00" of a time in ISO format, which is shown as it was sent.
@@ -57,18 +56,24 @@ export class Chart {
     const margin = (high - low || Math.abs(high) || 1) * 0.08;
     low = data.fromZero ? Math.min(0, low) : low - margin; high += margin;
     const first = data.x[0], last = Math.max(data.x[data.x.length - 1], first + 1);
-    const X = (step) => MARGIN.left + ((step - first) / (last - first)) * (width - MARGIN.left - MARGIN.right);
+    const [ticks, apart] = makeTicks(low, high, height / 60);
+    const labels = formatTicks(ticks, apart).map((text) => addNode(svg, "text", { "text-anchor": "end" }, text));
+    const left = 16 + Math.ceil(Math.max(24, ...labels.map((label) => label.getComputedTextLength())));
+    const X = (step) => left + ((step - first) / (last - first)) * (width - left - MARGIN.right);
     const Y = (value) => height - MARGIN.bottom - ((value - low) / (high - low)) * (height - MARGIN.top - MARGIN.bottom);
-    this.scale = { X, first, last, width };
-    for (const value of makeTicks(low, high, height / 60)) {
-      addNode(svg, "line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: Y(value), y2: Y(value) });
-      addNode(svg, "text", { x: MARGIN.left - 8, y: Y(value) + 4, "text-anchor": "end" }, formatNumber(value, 3));
-    }
-    for (const step of makeTicks(first, last, width / 110).filter(Number.isInteger)) {
+    this.scale = { X, first, last, width, left };
+    ticks.forEach((value, index) => {
+      addNode(svg, "line", { class: "grid", x1: left, x2: width - MARGIN.right, y1: Y(value), y2: Y(value) });
+      labels[index].setAttribute("x", left - 8);
+      labels[index].setAttribute("y", Y(value) + 4);
+    });
+    const most = width / 110, midnights = data.x.filter((_, index) => data.times?.[index]?.slice(11, 16) === "00:00");
+    const days = midnights.filter((_, index) => index % Math.ceil(midnights.length / most) === 0);
+    for (const step of days.length > 1 ? days : makeTicks(first, last, most)[0].filter(Number.isInteger)) {
       const time = data.times?.[data.x.indexOf(step)];
       addNode(svg, "text", { x: X(step), y: height - 8, "text-anchor": "middle" }, time ? formatTime(time) : step);
     }
-    addNode(svg, "text", { x: MARGIN.left - 8, y: height - 8, "text-anchor": "end" }, data.times?.some(Boolean) ? "time" : "step");
+    addNode(svg, "text", { x: left - 8, y: height - 8, "text-anchor": "end" }, data.times?.some(Boolean) ? "time" : "step");
     for (const line of data.lines) this.drawLine(line, X, Y);
     for (const step of data.marks ?? []) addNode(svg, "circle", { class: "k-guard", cx: X(step), cy: height - MARGIN.bottom - 4, r: 3 });
     this.rule = addNode(svg, "line", { class: "cursor", y1: MARGIN.top, y2: height - MARGIN.bottom, visibility: "hidden" });
@@ -89,8 +94,8 @@ export class Chart {
 
   followPointer(event) {
     if (!this.scale) return;
-    const { first, last, width } = this.scale;
-    const share = (event.offsetX - MARGIN.left) / (width - MARGIN.left - MARGIN.right);
+    const { first, last, width, left } = this.scale;
+    const share = (event.offsetX - left) / (width - left - MARGIN.right);
     this.moveCursor(Math.round(first + Math.min(Math.max(share, 0), 1) * (last - first)));
   }
 
@@ -111,7 +116,7 @@ export class Chart {
     if (index < 0) return;
     this.rule.setAttribute("x1", this.scale.X(step));
     this.rule.setAttribute("x2", this.scale.X(step));
-    const values = this.data.lines.filter((line) => Number.isFinite(line.values[index])).map((line) => `${line.name} ${formatNumber(line.values[index])}`);
+    const values = this.data.lines.filter((line) => Number.isFinite(line.values[index])).map((line) => `${line.name} ${formatNumbers([line.values[index]])}`);
     const time = this.data.times?.[index];
     this.readout.textContent = `${time ? `${formatTime(time)}, step` : "step"} ${step}: ${values.join(", ")}`;
   }

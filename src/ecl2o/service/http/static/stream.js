@@ -1,10 +1,10 @@
 // One stream: tiles, two charts and the latest steps, updated with each step.
 import { Chart } from "./chart.js";
-import { fillBar, formatAge, formatNumber, formatNumbers, shareLeft, watchEvents } from "./format.js";
+import { fillBar, formatAge, formatNumber, formatNumbers, formatReadings, formatShare, shareLeft, watchEvents } from "./format.js";
 
 const MAX_STEPS = 256, LATEST = 12;
 const data = JSON.parse(document.getElementById("data").textContent);
-let steps = data.steps, hindsight = { first: 1, actions: [] }, loading = false;
+let steps = data.steps, { screened, stuck } = data, hindsight = { first: 1, actions: [] }, loading = false;
 const actionChart = new Chart(document.getElementById("actions"), "Contexts, actions and the optimum in hindsight by step");
 const costChart = new Chart(document.getElementById("costs"), "Total cost of this policy, of R-OBD, of the optimum in hindsight, and the limit of the promise");
 const field = (name) => document.querySelector(`[data-field="${name}"]`);
@@ -40,20 +40,24 @@ function updateTiles() {
   field("optimum").textContent = formatNumber(last.optimum);
   field("ratio").textContent = last.optimum ? formatNumber(last.cost / last.optimum) : "–";
   field("expert").textContent = last.optimum && last.expert !== null ? formatNumber(last.expert / last.optimum) : "–";
-  field("share").textContent = share === null ? "–" : `${Math.round(share * 100)} %`;
+  field("share").textContent = share === null ? "–" : formatShare(share);
   fillBar(field("bar"), share);
   field("guard").textContent = last.guard_active === null ? "none" : last.guard_active ? "active" : "idle";
   field("guard").classList.toggle("on", last.guard_active === true);
   document.getElementById("tiles").classList.remove("waiting");
   field("changed").textContent = steps.filter((step) => step.guard_active).length;
   field("shown").textContent = steps.length;
+  field("readings").textContent = formatReadings(screened, stuck);
   document.getElementById("latest").replaceChildren(...steps.slice(-LATEST).reverse().map(makeRow));
   updateAge();
 }
 
 function makeRow(step) {
   const row = document.createElement("tr");
-  const cells = [step.time ? `${step.step} (${step.time.slice(0, 16).replace("T", " ")})` : step.step, step.screened ? `${formatNumbers(step.context_used)} (${step.context.every((entry) => entry === null) ? "missing" : `sent: ${formatNumbers(step.context)}`})` : formatNumbers(step.context), formatNumbers(step.action), formatNumber(step.hitting), formatNumber(step.switching), step.guard_active ? "changed" : "–"];
+  const sent = step.context.every((entry) => entry === null) ? "missing" : `sent: ${formatNumbers(step.context)}`;
+  const context = step.screened ? `${formatNumbers(step.context_used)} (${sent})` : formatNumbers(step.context);
+  const time = step.time ? ` (${step.time.slice(0, 16).replace("T", " ")})` : "";
+  const cells = [`${step.step}${time}`, step.stuck.length ? `${context} (stuck)` : context, formatNumbers(step.action), formatNumber(step.hitting), formatNumber(step.switching), step.guard_active ? "changed" : "–"];
   cells.forEach((text, index) => {
     const cell = document.createElement("td");
     cell.textContent = text;
@@ -71,17 +75,22 @@ async function loadHindsight() {
   try { hindsight = await (await fetch(`/streams/${data.id}/hindsight`)).json(); updateCharts(); } finally { setTimeout(() => { loading = false; }, 1500); }
 }
 
+function append(next) {
+  steps = [...steps, ...next].slice(-MAX_STEPS);
+  screened += next.filter((step) => step.screened).length;
+  stuck += next.filter((step) => step.stuck.length).length;
+  updateTiles(); updateCharts(); loadHindsight();
+}
+
 function addSteps(added) {
   const last = steps[steps.length - 1]?.step ?? 0;
   const next = added.filter((step) => step.step > last);
-  if (next.length && next[0].step !== last + 1) { catchUp(); return; }
-  steps = [...steps, ...next].slice(-MAX_STEPS);
-  updateTiles(); updateCharts(); loadHindsight();
+  if (next.length && next[0].step !== last + 1) catchUp(); else append(next);
 }
 
 async function catchUp() {
   const answer = await fetch(`/streams/${data.id}/steps?after=${steps[steps.length - 1]?.step ?? 0}&limit=10000`);
-  if (answer.ok) { steps = [...steps, ...(await answer.json())].slice(-MAX_STEPS); updateTiles(); updateCharts(); loadHindsight(); }
+  if (answer.ok) append(await answer.json());
 }
 
 field("action").textContent = formatNumbers(data.action);

@@ -1,5 +1,5 @@
 // The table of all streams, updated with each step.
-import { fillBar, formatAge, formatNumber, formatNumbers, shareLeft, watchEvents } from "./format.js";
+import { fillBar, formatAge, formatCount, formatNumber, formatNumbers, formatReadings, formatShare, shareLeft, watchEvents } from "./format.js";
 
 const total = document.getElementById("steps"), body = document.getElementById("rows");
 const find = document.getElementById("find"), order = document.getElementById("order");
@@ -7,12 +7,16 @@ const rows = () => [...document.querySelectorAll("#rows tr")];
 
 function updateRow(row, step) {
   const field = (name) => row.querySelector(`[data-field="${name}"]`);
-  total.dataset.steps = Number(total.dataset.steps) + Math.max(step.step - Number(row.dataset.steps), 0);
+  const fresh = Math.max(step.step - Number(row.dataset.steps), 0);
+  total.dataset.steps = Number(total.dataset.steps) + fresh;
   row.dataset.steps = step.step;
+  if (fresh && step.screened) row.dataset.screened = Number(row.dataset.screened) + 1;
+  if (fresh && step.stuck.length) row.dataset.stuck = Number(row.dataset.stuck) + 1;
+  field("readings").textContent = formatReadings(Number(row.dataset.screened), Number(row.dataset.stuck));
   field("steps").textContent = step.step;
   field("action").textContent = formatNumbers(step.action);
   field("cost").textContent = formatNumber(step.cost);
-  field("ratio").textContent = step.optimum ? `${formatNumber(step.cost / step.optimum)} ×` : "–";
+  field("ratio").textContent = step.optimum ? `${formatNumber(step.cost / step.optimum)}\u202f×` : "–";
   field("guard").textContent = step.guard_active === null ? "–" : step.guard_active ? "active" : "idle";
   field("guard").classList.toggle("on", step.guard_active === true);
   row.dataset.at = step.at;
@@ -24,7 +28,7 @@ function updateRow(row, step) {
     field("none")?.remove();
     field("bar").closest("svg").classList.remove("later");
     fillBar(field("bar"), share);
-    field("left").textContent = `${Math.round(share * 100)} %`;
+    field("left").textContent = formatShare(share);
   }
   row.classList.remove("fresh"); void row.offsetWidth; row.classList.add("fresh");
 }
@@ -39,7 +43,7 @@ function updateSummary() {
   if (!all.length) return;
   const least = all.filter((row) => row.dataset.share !== "").sort((one, other) => one.dataset.share - other.dataset.share)[0];
   document.getElementById("active").textContent = all.filter((row) => row.querySelector(".badge.on")).length;
-  document.getElementById("least").textContent = least ? `${Math.round(least.dataset.share * 100)} % (${least.dataset.stream})` : "–";
+  document.getElementById("least").textContent = least ? `${formatShare(least.dataset.share)} (${least.dataset.stream})` : "–";
 }
 
 // Sort keys; unknown values come last.
@@ -64,7 +68,7 @@ function addSteps(steps) {
     const row = document.getElementById(`row-${step.stream}`);
     if (row) updateRow(row, step); else unknown = true;
   }
-  total.textContent = Number(total.dataset.steps).toLocaleString("en").replaceAll(",", "\u202f");
+  total.textContent = formatCount(Number(total.dataset.steps));
   updateSummary();
   // A new stream: reload the table, at most every five seconds, and only on the first page.
   if (unknown && Date.now() - opened > 5000 && !location.search) location.reload();
