@@ -45,6 +45,7 @@ WARM_UP = WEEK  # first rows, whose lags are missing
 LEADS = ((1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 24), (25, 48))  # one model for each group, the lead is a feature
 FULL_LEADS = 8  # up to here two leads of a group are drawn for each training row, one further on
 MOST_TREES, FEWEST_TREES, PATIENCE = 1500, 10, 50
+MORE_TREES = 1.5  # than early stopping finds: its folds train on two thirds of the rows on average
 GROWTH = 1.5  # of the past, after which the number of trees is found anew
 DAMPING = 0.9  # of the present anomaly, per step, as in the rolling-profile forecast
 
@@ -242,17 +243,23 @@ class Task:
         return np.clip(forecast, low.reshape(shape), high.reshape(shape))
 
 
-def train(rows: Array, target: Array, settings: TreeSettings, trees: int, stop: tuple[Array, Array] | None = None):
-    """Return a model of `trees` trees, or as many as serve the rows of `stop` best."""
+def train(rows: Array, target: Array, settings: TreeSettings, trees: int):
+    """Return a model of `trees` trees."""
+    import lightgbm
+
+    params = settings.params()
+    return lightgbm.train(params, lightgbm.Dataset(rows, target, params=params, free_raw_data=False), trees)
+
+
+def count_trees(rows: Array, target: Array, settings: TreeSettings, folds: Sequence[tuple[Array, Array]]) -> int:
+    """Return the number of trees that serves the later rows of all folds best, by early stopping."""
     import lightgbm
 
     params = settings.params()
     data = lightgbm.Dataset(rows, target, params=params, free_raw_data=False)
-    if stop is None:
-        return lightgbm.train(params, data, trees)
-    watched = [lightgbm.Dataset(*stop, reference=data, params=params, free_raw_data=False)]
     calls = [lightgbm.early_stopping(PATIENCE, verbose=False)]
-    return lightgbm.train(params, data, trees, valid_sets=watched, callbacks=calls)
+    found = lightgbm.cv(params, data, MOST_TREES, folds=folds, callbacks=calls)
+    return max(int(MORE_TREES * len(found["valid l2-mean"])), FEWEST_TREES)
 
 
 def matured(end: int, horizon: int = MATURE) -> Array:
@@ -260,17 +267,20 @@ def matured(end: int, horizon: int = MATURE) -> Array:
     return np.arange(WARM_UP, max(end - horizon, WARM_UP))
 
 
-def stopping_rows(end: int, horizon: int = MATURE) -> tuple[Array, Array]:
-    """Return rows to train on, and later ones to stop by, all of which are known before step `end`."""
-    cut = WARM_UP + (end - horizon - WARM_UP) * 5 // 6
-    return matured(cut, horizon), np.arange(cut, end - horizon)
+def expanding_folds(count: int, horizon: int = MATURE) -> list[tuple[Array, Array]]:
+    """Return three folds of consecutive rows: the first ones to train on, and the next sixth of all to stop by.
+
+    The last target of the training rows is known before the first row to stop by.
+    """
+    cuts = [count * sixth // 6 for sixth in (3, 4, 5, 6)]
+    return [(np.arange(start - horizon), np.arange(start, end)) for start, end in itertools.pairwise(cuts)]
 
 
 @dataclasses.dataclass
 class Refitted:
     """A boosted model that is fitted again and again, each time to all rows whose target is known.
 
-    The number of trees is found by early stopping: in the training days, and again when the past has grown by half.
+    The number of trees is found by early stopping in the training days, and again when the past has grown by half.
 
     Args:
         settings: of the trees.
@@ -286,11 +296,13 @@ class Refitted:
 
     def fit(self, end: int):
         """Return the model of the rows that are known before step `end`."""
+        rows = matured(end, self.horizon)
+        features, target = self.make(rows)
         if end >= GROWTH * self.stopped_at:
-            fit, stop = (self.make(rows) for rows in stopping_rows(end, self.horizon))
-            found = train(*fit, self.settings, MOST_TREES, stop)
-            self.trees, self.stopped_at = max(found.best_iteration, FEWEST_TREES), end
-        return train(*self.make(matured(end, self.horizon)), self.settings, self.trees)
+            copies = np.arange(len(target)).reshape(len(rows), -1)  # a row may occur with several leads
+            folds = [tuple(copies[part].ravel() for part in fold) for fold in expanding_folds(len(rows), self.horizon)]
+            self.trees, self.stopped_at = count_trees(features, target, self.settings, folds), end
+        return train(features, target, self.settings, self.trees)
 
 
 class BoostedFuture:
@@ -618,6 +630,47 @@ def measure(series: Series, parts: Sequence[str], log: Callable[[str], None]) ->
 WITH_COVARIATES = ", with covariates"
 
 
+def format_table(results: dict[str, dict[str, dict[str, Any]]], unit: str) -> str:
+    """Return a Markdown table of a unit of `Score`: a line for each contender, a column for each series.
+
+    The member that became the policy is filled in with the policy's figure. The best figure of a column is bold, hindsight
+    and the daily oracle apart.
+    """
+    columns = {}
+    for series, rows in results.items():
+        column = {name: row[unit] for name, row in rows.items() if row[unit] is not None}
+        if "policy" in rows:
+            column.setdefault(rows["policy"]["settings"], column["policy"])
+        columns[series] = column
+    names = list(dict.fromkeys(name for column in columns.values() for name in column))
+    leading = [name for name in ("oracle", "daily-oracle", "policy") if name in names]
+    boosted = [name for name in names if name.startswith("LightGBM")]
+    names = [*leading, *boosted, *(name for name in names if name not in (*leading, *boosted))]
+    best = {
+        series: min(cost for name, cost in column.items() if name not in ("oracle", "daily-oracle"))
+        for series, column in columns.items()
+    }
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
+    for name in names:
+        cells = []
+        for series, column in columns.items():
+            cell = "" if name not in column else f"{column[name]:.4f}"
+            cells.append(f"**{cell}**" if name in column and column[name] == best[series] else cell)
+        lines.append(f"| {LABELS.get(name, name)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+LABELS = {
+    "oracle": "hindsight of all days",
+    "daily-oracle": "daily oracle",
+    "policy": "what `fit` chooses",
+    "rhc": "RHC, rolling profile",
+    "guarded-rhc": "RHC, rolling profile, guarded",
+    "r-obd": "R-OBD",
+    "greedy": "greedy",
+}
+
+
 def main() -> None:
     """Measure the series, and print and keep the rows of each."""
     jax.config.update("jax_enable_x64", True)
@@ -628,18 +681,24 @@ def main() -> None:
         "--parts", default="fit,trees,covariates", help="what to measure; the rest is read from --results"
     )
     parser.add_argument("--results", type=Path, default=Path(), help="folder of the figures, practitioner-SERIES.json")
+    parser.add_argument("--table", action="store_true", help="measure nothing, print the tables of --results")
     asked = parser.parse_intermixed_args()
-    for name in asked.series or SERIES:
+    names = asked.series or list(SERIES)
+    if asked.table:
+        files = {name: asked.results / f"practitioner-{name}.json" for name in names}
+        results = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+        for unit in ("hindsight", "daily_oracle", "validation"):
+            print(f"\n{unit}\n\n{format_table(results, unit)}")
+        return
+    for name in names:
         began, kept = time.process_time(), asked.results / f"practitioner-{name}.json"
         print(name, flush=True)
         found = measure(SERIES[name](asked.folder), asked.parts.split(","), lambda line: print(line, flush=True))
         rows = json.loads(kept.read_text()) if kept.exists() else {}
+        if "policy" in found:
+            rows = {row: figures for row, figures in rows.items() if row.startswith("LightGBM")}
         rows |= {row: dataclasses.asdict(score) for row, score in found.items()}
         kept.write_text(json.dumps(rows, indent=1))
-        for row, score in sorted(found.items(), key=lambda item: item[1].hindsight):
-            print(
-                f"  {score.hindsight:.4f} {score.daily_oracle:.4f} {score.worst_day:6.2f} {score.validation or 0:.4f}  {row}"
-            )
         print(f"  {time.process_time() - began:.0f} s of CPU time", flush=True)
 
 

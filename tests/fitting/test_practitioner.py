@@ -47,8 +47,6 @@ def make_task(series: practitioner.Series) -> practitioner.Task:
 class LeastSquares:
     """A model in place of trees: a ridge on the features, missing ones as 0."""
 
-    best_iteration = 3
-
     def __init__(self, rows, target):
         rows = np.nan_to_num(rows.astype(float))
         self.weights = np.linalg.solve(rows.T @ rows + np.eye(rows.shape[1]), rows.T @ target)
@@ -62,6 +60,7 @@ def trained(request, monkeypatch):
     """The models are trees where LightGBM is installed, and a ridge everywhere."""
     if request.param == "least squares":
         monkeypatch.setattr(practitioner, "train", lambda rows, target, *rest: LeastSquares(rows, target))
+        monkeypatch.setattr(practitioner, "count_trees", lambda *known: 3)
     else:
         pytest.importorskip("lightgbm", reason="LightGBM is not installed (extra bench)")
         monkeypatch.setattr(practitioner, "MOST_TREES", 20)
@@ -98,9 +97,10 @@ def test_predictions_and_refits_know_no_later_step(kind, trained, monkeypatch):
 def test_models_learn_from_targets_that_are_known(horizon):
     end = 15 * DAY
     assert practitioner.matured(end, horizon).max() + horizon == end - 1
-    fit, stop = practitioner.stopping_rows(end, horizon)
-    assert fit.max() + horizon < stop.min()
-    assert stop.max() + horizon == end - 1
+    folds = practitioner.expanding_folds(600, horizon)
+    assert [len(stop) for _, stop in folds] == [100, 100, 100]
+    assert all(fit.max() + horizon < stop.min() for fit, stop in folds)
+    assert folds[-1][1].max() == 599
 
 
 def test_the_discounted_future_is_its_sum():
@@ -177,3 +177,19 @@ def test_all_rows_of_a_series_are_scored(trained, monkeypatch):
     names = [f"LightGBM-{kind}" for kind in ("z", "plan", "blend")]
     assert list(rows) == [*names, *(name + practitioner.WITH_COVARIATES for name in names)]
     assert all(score.hindsight >= 1 and score.validation >= 1 for score in rows.values())
+
+
+def test_the_table_has_every_row_of_every_series():
+    def figures(cost, settings=""):
+        return {"hindsight": cost, "daily_oracle": 1.0, "worst_day": 2.0, "validation": None, "settings": settings}
+
+    first = {"oracle": figures(1.0), "policy": figures(1.2, "ridge"), "rhc": figures(1.5), "LightGBM-z": figures(1.1)}
+    second = {"oracle": figures(1.0), "policy": figures(1.3, "rhc"), "ridge": figures(1.4)}
+    text = practitioner.format_table({"one": first, "two": second}, "hindsight")
+    assert text.splitlines()[2:] == [
+        "| hindsight of all days | 1.0000 | 1.0000 |",
+        "| what `fit` chooses | 1.2000 | **1.3000** |",
+        "| LightGBM-z | **1.1000** |  |",
+        "| RHC, rolling profile | 1.5000 | **1.3000** |",
+        "| ridge | 1.2000 | 1.4000 |",
+    ]
