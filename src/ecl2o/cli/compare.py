@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ecl2o.cli import comparison_table, options, output
+from ecl2o.cli import comparison_table, options, output, tables
 from ecl2o.cli.jax_setup import use_double_precision
 from ecl2o.cli.options import option, usage_error
 
@@ -94,14 +94,20 @@ def compare(
     if json:
         found = {"contexts": study or str(data), "days": n_days, "alpha": used, "forecaster": forecaster}
         figures = {row.name: row.as_json() for row in rows}
-        found |= {"screened": len(replaced), "agents": figures, "not_applicable": refused}
+        found |= {
+            "days_not_scored": test_days.not_scored,
+            "screened": len(replaced),
+            "agents": figures,
+            "not_applicable": refused,
+        }
         return output.print_json(found)
     if contexts is not None:
         options.print_series(contexts.metadata)
     shown = alpha if isinstance(used, dict) else f"{used:.3g}"
     title = f"{n_days} days of {study or data}, alpha = {shown}, forecaster: {forecaster}"
     labels, live = {"daily-oracle": "daily oracle"}, comparison_table.live_columns(rows)
-    return comparison_table.print_comparison(rows, title, labels, test_days.problem, unit_cost, after=live)
+    comparison_table.print_comparison(rows, title, labels, test_days.problem, unit_cost, after=live)
+    return tables.print_notes(comparison_table.describe_not_scored(test_days))
 
 
 def _study_test_days(name: str, alpha: float | dict[str, float] | None, seed: int) -> "TestDays":

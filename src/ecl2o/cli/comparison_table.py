@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ecl2o.cli import output, tables
 
 if TYPE_CHECKING:
+    from ecl2o.evaluation import TestDays
     from ecl2o.evaluation.comparison import ComparisonRow
     from ecl2o.problem import Problem
 
@@ -152,6 +153,13 @@ def format_ratio(value: float | None) -> str:
     if value is None:
         return "optimum is 0"
     return f"{value:.3f}" if abs(value) < _LARGE else f"{value:.3g}"
+
+
+def describe_not_scored(test_days: "TestDays") -> list[str]:
+    """Return a line on the days that are not scored; none if all are."""
+    if not test_days.not_scored:
+        return []
+    return [f"{test_days.not_scored} of these {len(test_days.scored)} days have a row that --fill imputed: not scored."]
 
 
 def describe_worst_day(row: "ComparisonRow", starts: str) -> str:

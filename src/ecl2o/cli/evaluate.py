@@ -61,6 +61,7 @@ def evaluate(
     if json:
         history = first if days is None else None
         found = {"policy": str(policy), "data": str(data), "days": n_days, "history_days": history}
+        found["days_not_scored"] = test_days.not_scored
         found |= {"days_the_policy_has_seen": seen, "screened": len(replaced), "costs": dataclasses.asdict(costs)}
         found["rows"] = {row.name: row.as_json() | {"worst_day_starts": worst[row.name]} for row in rows}
         output.print_json(found)
@@ -73,6 +74,7 @@ def evaluate(
             comparison_table.describe_worst_day(own, worst["policy"]),
             comparison_table.describe_promise(own) or "promise: none.",
             costs.describe(loaded.contract.period_name, loaded.problem),
+            *comparison_table.describe_not_scored(test_days),
         ]
         if days is None and first:
             them = f"{first} days are" if first > 1 else "1 day is"

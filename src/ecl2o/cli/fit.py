@@ -129,6 +129,7 @@ def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", uni
         "policy": str(out),
         "settings": fitted.policy.metadata["settings"],
         "split": fitted.policy.metadata["split"] | {"test_days": fitted.n_test_days},
+        "test_days_not_scored": fitted.test_days.not_scored,
         "chosen": dataclasses.asdict(fitted.chosen),
         "candidates": [dataclasses.asdict(candidate) for candidate in fitted.candidates],
         "left_out": fitted.left_out,
@@ -189,6 +190,8 @@ def _print(
     lines.append(
         f"plausible readings: {', '.join(f'{name} {low:g} to {high:g}' for name, (low, high) in ranges)} (--plausible)."
     )
+    imputed = contexts.describe_imputed()
+    lines += [] if imputed is None else [output.name_options(imputed)]
     promised = comparison_table.describe_promise(policy)
     if promised is None:
         ratio = _feasible_promise(fitted)

@@ -125,6 +125,37 @@ class Contexts:
         """The contexts of the training days, (steps, q)."""
         return self.values[: self.split.training_days * self.steps_per_day]
 
+    @property
+    def measured(self) -> np.ndarray:
+        """Whether each context was measured, (n,), rather than imputed by `fill`."""
+        imputed = self.metadata.imputed if isinstance(self.metadata, SeriesMetadata) else None
+        if imputed is None:
+            return np.ones(len(self.time), bool)
+        return ~self.time.isin(imputed.index[imputed.any(axis=1)])
+
+    @property
+    def measured_days(self) -> np.ndarray:
+        """Whether all contexts of each day were measured, (n_days,); the other days are not scored."""
+        return np.all(self.measured[: self.n_days * self.steps_per_day].reshape(self.n_days, -1), axis=1)
+
+    def describe_imputed(self) -> str | None:
+        """Return what imputed contexts are left out of, in words; None if there are none."""
+        imputed, split = ~self.measured_days, self.split
+        training, validation, test = np.split(imputed, np.cumsum([split.training_days, split.validation_days]))
+        if not imputed.any():
+            return None
+        return (
+            f"{len(self.time) - self.measured.sum()} imputed rows (`fill`): {test.sum()} of {len(test)} test days and "
+            f"{validation.sum()} of {len(validation)} validation days have some and are not scored; of {training.sum()} training "
+            "days no window with one is learned from."
+        )
+
+    def measured_starts(self, starts: np.ndarray, steps: int) -> np.ndarray:
+        """Return those first steps whose windows have no imputed context; if there are none, those with the fewest."""
+        imputed = np.concatenate([[0], np.cumsum(~self.measured)])
+        counts = imputed[starts + steps] - imputed[starts]
+        return starts[counts == counts.min()]
+
     def training_windows(
         self,
         steps: int | None = None,
@@ -132,7 +163,7 @@ class Contexts:
         starts: np.ndarray | None = None,
         most: int | None = None,
     ) -> Instance:
-        """Return all windows inside the training days as a set of instances.
+        """Return all windows inside the training days as a set of instances, without those that have an imputed context.
 
         x_0 is the context before the window, so 60 days of 24 hours give 1,416 windows.
 
@@ -151,6 +182,7 @@ class Contexts:
                 f"no window of {steps} steps with {history_steps} before it fits in the {len(training)} training steps of "
                 f"{self.name}. Ask for shorter windows or less history, or use more training days."
             )
+        starts = self.measured_starts(starts, steps)
         if most is not None and len(starts) > most:
             starts = starts[np.linspace(0, len(starts) - 1, most).astype(int)]
         contexts = training[starts[:, None] + np.arange(steps)]

@@ -241,7 +241,7 @@ def _figures(name: str, score: DailyScore) -> dict[str, Any]:
         "average_cost": score.average_cost,
         "competitive_ratio": score.competitive_ratio,
         "tail_ratio": score.tail_ratio,
-        "worst_day": int(np.argmax(score.ratio)),
+        "worst_day": score.worst_day,
         "unit_is_zero": score.unit_is_zero,
         "days_are_free": score.optimum is not None and bool(np.all(score.optimum <= 0)),
         "mean_cost": float(np.mean(score.cost)),

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent
 from ecl2o.evaluation import metrics
@@ -33,6 +33,7 @@ class TestDays(eqx.Module):
         days: (n, T, q), consecutive days.
         history: (H, q), the contexts before the first day, or None.
         oracle_cost: (n,), the daily oracle's cost, made by `TestDays.of`.
+        scored: (n,), which days count; agents run through the others too. Default of `of`: all.
         whole_span_optimum: The optimum of all days as one run, split into days, if it is the unit of cost. Default: None,
             the daily oracle is the unit.
     """
@@ -44,10 +45,11 @@ class TestDays(eqx.Module):
     days: Float[Array, "n T q"]
     history: Float[Array, "H q"] | None
     oracle_cost: Float[Array, " n"]
+    scored: Bool[np.ndarray, " n"]
     whole_span_optimum: Trajectory | None = None
 
     @classmethod
-    def of(cls, problem: Problem, x0, days, history=None) -> "TestDays":
+    def of(cls, problem: Problem, x0, days, history=None, scored=None) -> "TestDays":
         """Return test days with the daily oracle as the unit of cost.
 
         Raises:
@@ -59,10 +61,10 @@ class TestDays(eqx.Module):
         if cost is not None and not np.isfinite(cost).all():
             raise ValueError(f"the costs are not finite (contexts of up to {np.abs(days).max():g}); use another unit.")
         past = None if history is None else to_device(history)
-        return cls(problem, x0, days, past, runs.cost)
+        return cls(problem, x0, days, past, runs.cost, np.ones(len(days), bool) if scored is None else scored)
 
     @classmethod
-    def with_whole_span_optimum(cls, problem: Problem, x0, days, history=None) -> "TestDays":
+    def with_whole_span_optimum(cls, problem: Problem, x0, days, history=None, scored=None) -> "TestDays":
         """Return test days with the optimum of the whole span as the unit of cost, so that 1 is the optimum.
 
         >>> from ecl2o.problem import Mahalanobis, SquaredTracking
@@ -73,7 +75,7 @@ class TestDays(eqx.Module):
         >>> bool(test_days.unit.sum() < test_days.oracle_cost.sum())
         True
         """
-        test_days = cls.of(problem, x0, days, history)
+        test_days = cls.of(problem, x0, days, history, scored)
         n, T, q = test_days.days.shape
         whole = oracle(test_days.problem, Instance(test_days.x0, to_host(test_days.days).reshape(n * T, q)))
         return dataclasses.replace(test_days, whole_span_optimum=_by_day(whole, test_days.x0, n)[0])
@@ -82,6 +84,16 @@ class TestDays(eqx.Module):
     def unit(self) -> Float[Array, " n"]:
         """The cost of each day in the run whose mean daily cost is the unit."""
         return self.oracle_cost if self.whole_span_optimum is None else self.whole_span_optimum.cost
+
+    @property
+    def not_scored(self) -> int:
+        """How many days do not count."""
+        return int(np.sum(~self.scored))
+
+    @property
+    def mean_unit(self) -> float:
+        """The unit of the average cost: the mean over the days that count."""
+        return float(np.mean(np.asarray(self.unit)[self.scored]))
 
     def with_history(self, steps: int) -> "TestDays":
         """Return the same days with at most the last `steps` contexts of the history."""
@@ -101,9 +113,9 @@ class DailyScore(eqx.Module):
     """The score of an agent: day by day, and in the figures of tables.
 
     Args:
-        runs: The trajectories, with a leading day axis.
-        x0: (n, d), the action in force before each day.
-        cost: (n,), of each day.
+        runs: The trajectories of all N days, with a leading day axis.
+        x0: (N, d), the action in force before each day.
+        cost: (n,), of each day that counts.
         ratio: (n,), to the optimum of the day from the same x0.
         average_cost: The mean daily cost, over the unit of the test days.
         prediction_error: Mean squared distance of the advice from the day's oracle, over the oracle's mean cost; finite
@@ -111,10 +123,11 @@ class DailyScore(eqx.Module):
         unconverged: Steps that did not converge; figures are unreliable if there are any. Default: none.
         optimum: (n,), of each day from the same x0, 0 if it is rounding; None if unknown.
         unit_is_zero: Whether the unit of the average cost is zero, up to rounding, so that there is no ratio. Default: False.
+        days: (n,), the numbers of the days that count. Default: None, all.
     """
 
     runs: Trajectory
-    x0: Float[np.ndarray, "n d"]
+    x0: Float[np.ndarray, "N d"]
     cost: Float[np.ndarray, " n"]
     ratio: Float[np.ndarray, " n"]
     average_cost: float
@@ -122,6 +135,13 @@ class DailyScore(eqx.Module):
     unconverged: UnconvergedCounts = UnconvergedCounts()
     optimum: Float[np.ndarray, " n"] | None = None
     unit_is_zero: bool = False
+    days: Int[np.ndarray, " n"] | None = None
+
+    @property
+    def worst_day(self) -> int:
+        """The number of the day with the worst ratio."""
+        worst = int(np.argmax(self.ratio))
+        return worst if self.days is None else int(self.days[worst])
 
     @property
     def competitive_ratio(self) -> float:
@@ -189,8 +209,8 @@ def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], test_days: Test
         starts: (n, d), the x0 of each day.
         test_days: The n days.
     """
-    known = test_days.problem, test_days.x0, test_days.days, test_days.unit
-    return _score(runs, starts, _measure(*known, runs.cost, starts))
+    known = test_days.problem, test_days.x0, test_days.days, test_days.scored, test_days.unit
+    return _score(runs, starts, test_days.scored, _measure(*known, runs.cost, starts))
 
 
 def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], sites: Sequence[TestDays]) -> list[DailyScore]:
@@ -201,11 +221,11 @@ def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], sites: 
         starts: (k, n, d), the x0 of each day.
         sites: The days of each of the k sites.
     """
-    places = [(test_days.problem, test_days.x0, test_days.days, test_days.unit) for test_days in sites]
-    problem, x0, days, unit = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
+    places = [(site.problem, site.x0, site.days, site.scored, site.unit) for site in sites]
+    problem, x0, days, scored, unit = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
     runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where slicing is free
-    measures = jax.tree.map(np.asarray, _measure_each(problem, x0, days, unit, runs.cost, starts))
-    together = runs, starts, measures
+    measures = jax.tree.map(np.asarray, _measure_each(problem, x0, days, scored, unit, runs.cost, starts))
+    together = runs, starts, scored, measures
     return [_score(*jax.tree.map(lambda leaf, i=i: leaf[i], together)) for i in range(len(sites))]
 
 
@@ -222,21 +242,25 @@ class _Measures(eqx.Module):
 
 
 @eqx.filter_jit
-def _measure(problem: Problem, x0, days, unit, cost, starts) -> _Measures:
+def _measure(problem: Problem, x0, days, scored, unit, cost, starts) -> _Measures:
     best = jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
     cost, least, unit = (metrics.drop_daily_rounding(each, problem, x0, days) for each in (cost, best.cost, unit))
-    average, ratio = metrics.cost_ratio(jnp.mean(cost), jnp.mean(unit)), metrics.cost_ratio(cost, least)
-    return _Measures(best.actions, cost, least, best.converged, ratio, average, jnp.mean(unit) <= 0)
+    mean, mean_unit = jnp.mean(cost, where=scored), jnp.mean(unit, where=scored)
+    average, ratio = metrics.cost_ratio(mean, mean_unit), metrics.cost_ratio(cost, least)
+    return _Measures(best.actions, cost, least, best.converged, ratio, average, mean_unit <= 0)
 
 
 _measure_each = eqx.filter_jit(jax.vmap(_measure))
 
 
-def _score(runs: Trajectory, starts: Float[AnyArray, "n d"], measures: _Measures) -> DailyScore:
-    error, optimum = None, np.asarray(measures.optimum)
+def _score(
+    runs: Trajectory, starts: Float[AnyArray, "N d"], scored: Bool[np.ndarray, " N"], measures: _Measures
+) -> DailyScore:
+    error, optimum, days = None, np.asarray(measures.optimum)[scored], np.flatnonzero(scored)
     if runs.advice is not None:  # in NumPy: inside `_measure`, runs with advice would need a program of their own
         missed = np.sum((np.asarray(runs.advice) - np.asarray(measures.best)) ** 2, axis=(-2, -1))
-        error = float(metrics.cost_ratio(float(np.mean(missed)), float(np.mean(optimum)), both_zero=0.0))
-    figures = np.asarray(measures.cost), np.asarray(measures.ratio), float(measures.average_cost), error
+        error = float(metrics.cost_ratio(float(np.mean(missed[scored])), float(np.mean(optimum)), both_zero=0.0))
+    costs, ratios = np.asarray(measures.cost)[scored], np.asarray(measures.ratio)[scored]
+    figures = costs, ratios, float(measures.average_cost), error
     unconverged = UnconvergedCounts.count(runs.converged, measures.converged)
-    return DailyScore(runs, np.asarray(starts), *figures, unconverged, optimum, bool(measures.unit_is_zero))
+    return DailyScore(runs, np.asarray(starts), *figures, unconverged, optimum, bool(measures.unit_is_zero), days)

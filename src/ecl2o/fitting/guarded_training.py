@@ -139,9 +139,9 @@ def _training_windows(
             f"training days, got {skipped}."
         )
     starts = np.arange(skipped, last + 1) * per_day
-    most = max(1, min(_MAX_DAYS // days, _MAX_STEPS // (days * per_day)))
-    if len(starts) > most:
-        starts = starts[np.linspace(0, len(starts) - 1, most).astype(int)]
+    count = min(len(starts), max(1, min(_MAX_DAYS // days, _MAX_STEPS // (days * per_day))))  # the same for all sites
+    starts = contexts.measured_starts(starts, days * per_day)
+    starts = starts[np.linspace(0, len(starts) - 1, count).astype(int)]
     windows = contexts.training_windows(days * per_day, starts=starts)
     recorded = jax.tree.map(lambda leaf: leaf[starts[:, None] + np.arange(days * per_day)], forecasts)
     return RecordedInstances(
@@ -158,6 +158,6 @@ def _validation_days(
     start = contexts.split.training_days * T
     recorded = jax.tree.map(lambda leaf: leaf[None, start : start + n * T], forecasts)
     whole = Instance(x0[None], days.reshape(1, n * T, q))
-    return RecordedInstances(
-        GuardedLoss(forecasts=recorded, period=period), SolvedInstances(whole, oracle_days(problem, x0, days)[0])
-    )
+    scored = contexts.measured_days[contexts.split.training_days :][:n]
+    solved = SolvedInstances(whole, oracle_days(problem, x0, days)[0])
+    return RecordedInstances(GuardedLoss(forecasts=recorded, period=period), solved, scored)

@@ -222,7 +222,7 @@ def _validate(
         for mine, score in zip(scores, score_together(contenders, known), strict=True):
             mine.append(score)
         progress("choosing on validation days", kind + 1, len(kinds))
-    return scores, [float(np.mean(np.asarray(each.unit))) for each in days]
+    return scores, [each.mean_unit for each in days]
 
 
 def _select(

@@ -192,9 +192,14 @@ class ScreenedSeries:
 
 def screen_for_fit(contexts: Contexts, settings: FitSettings) -> ScreenedSeries:
     """Replace implausible readings, as the fitted policy will."""
-    plausible, stuck_after = find_plausible(contexts, settings), stuck_limits(contexts.training)
+    plausible, stuck_after = find_plausible(contexts, settings), stuck_limits(_measured_rows(contexts))
     screened, replaced = screen_series(contexts, Screen.of(plausible, contexts.steps_per_day, stuck_after))
     return ScreenedSeries(screened, plausible, stuck_after, replaced)
+
+
+def _measured_rows(contexts: Contexts) -> Float[np.ndarray, "n q"]:
+    """Return the training rows that were measured: a gap that was filled by the value before it is no stuck meter."""
+    return contexts.training[contexts.measured[: len(contexts.training)]]
 
 
 def find_plausible(contexts: Contexts, settings: FitSettings) -> list[Interval]:

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ecl2o.agents import ROBD, AbstractAgent, AbstractGuard, Start
 from ecl2o.agents.advisors import Scaling
@@ -166,7 +166,25 @@ def held_back_days(
     before = (split.training_days + (split.validation_days if test else 0)) * contexts.steps_per_day
     cut_days = contexts.test_days if test else contexts.validation_days
     x0, days, history = cut_days(min(history_steps, before))
-    return TestDays.with_whole_span_optimum(problem, problem.actions.project(to_device(x0)), days, history)
+    first = before // contexts.steps_per_day
+    scored = _find_scored(contexts, first, first + len(days))
+    return TestDays.with_whole_span_optimum(problem, problem.actions.project(to_device(x0)), days, history, scored)
+
+
+def _find_scored(contexts: Contexts, first: int, last: int | None = None) -> Bool[np.ndarray, " n"]:
+    """Return which of these days were measured throughout; the others are run, but not scored.
+
+    Raises:
+        DataError: If there are none.
+    """
+    scored = contexts.measured_days[first:last]
+    if not scored.any():
+        start = contexts.time[first * contexts.steps_per_day]
+        raise DataError(
+            f"each of the {len(scored)} days of {contexts.name} to be scored, from {start} on, has a row that `fill` imputed. "
+            "Use a file with fewer gaps, or more days."
+        )
+    return scored
 
 
 def series_test_days(
@@ -194,7 +212,8 @@ def series_test_days(
     history = contexts.values[max(first - MOST_HISTORY_DAYS, 0) * per_day : first * per_day]
     problem = series_problem(contexts, alpha, bounds, weights)
     x0 = problem.actions.project(to_device(history[-1, : contexts.action_dim]))
-    return TestDays.with_whole_span_optimum(problem, x0, _whole_days(contexts)[first:], history)
+    scored = _find_scored(contexts, first)
+    return TestDays.with_whole_span_optimum(problem, x0, _whole_days(contexts)[first:], history, scored)
 
 
 def last_test_days(test_days: TestDays, days: int | None) -> TestDays:
@@ -209,7 +228,7 @@ def last_test_days(test_days: TestDays, days: int | None) -> TestDays:
     if test_days.history is not None:
         past = jnp.concatenate([test_days.history, past])[-MOST_HISTORY_DAYS * test_days.days.shape[1] :]
     make = TestDays.of if test_days.whole_span_optimum is None else TestDays.with_whole_span_optimum
-    return make(test_days.problem, x0, kept, None if test_days.history is None else past)
+    return make(test_days.problem, x0, kept, None if test_days.history is None else past, test_days.scored[-days:])
 
 
 def policy_test_days(policy: Policy, contexts: Contexts, days: int | None) -> tuple[TestDays, int]:
@@ -232,7 +251,8 @@ def policy_test_days(policy: Policy, contexts: Contexts, days: int | None) -> tu
     history = contexts.values[max(first - longest, 0) * per_day : first * per_day]
     quadratic = isinstance(policy.problem.switching, Mahalanobis)  # else the optimum of a long span takes too long
     make = TestDays.with_whole_span_optimum if quadratic else TestDays.of
-    return make(policy.problem, choose_x0(policy, history[-1]), _whole_days(contexts)[first:], history), first
+    scored = _find_scored(contexts, first)
+    return make(policy.problem, choose_x0(policy, history[-1]), _whole_days(contexts)[first:], history, scored), first
 
 
 def count_seen_days(policy: Policy, contexts: Contexts, first: int) -> int:

@@ -212,12 +212,14 @@ def structure_of(tree: Any) -> tuple[Any, ...]:
 
 def _make_row(site: LoadedSite, selection: Selection, rows: Sequence[ComparisonRow], policy: Policy) -> dict[str, Any]:
     contexts, settings, chosen = site.contexts, site.settings, selection.chosen
+    n_test = contexts.n_days - contexts.split.training_days - contexts.split.validation_days
     row: dict[str, Any] = {
         "name": site.name,
         "status": "fitted",
         "reason": None,
         "steps_per_day": contexts.steps_per_day,
         "days": contexts.n_days,
+        "days_not_scored": int((~contexts.measured_days[-n_test:]).sum()),
         "columns": contexts.dim,
         "alpha": None if isinstance(settings.alpha, Mapping) else settings.alpha,
         "promise": None if settings.promise is None else settings.promise.ratio,
@@ -335,6 +337,7 @@ def evaluate_together(sites: Sequence[SiteToTest]) -> list[SiteResult]:
             "status": "tested",
             "reason": None,
             "days": days.days.shape[0],
+            "days_not_scored": days.not_scored,
             "screened": site.screened,
             "days_seen": tasks.count_seen_days(site.policy, site.contexts, first),
             **figures(scored),

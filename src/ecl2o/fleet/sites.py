@@ -91,7 +91,7 @@ class SiteSpec:
 def hash_inputs(contexts: Contexts, *inputs: Any) -> str:
     """Return a hash of a series and the other inputs of its figures; a resumed run compares it."""
     described = repr((contexts.steps_per_day, contexts.values.shape, *inputs, __version__))
-    return hashlib.sha256(contexts.values.tobytes() + described.encode()).hexdigest()
+    return hashlib.sha256(contexts.values.tobytes() + contexts.measured.tobytes() + described.encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

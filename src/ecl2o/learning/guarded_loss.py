@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents import AbstractAgent, Competitive, Guarded, Periodic, trainable_mask
 from ecl2o.agents.advisors import OnlineRidge
@@ -57,10 +57,11 @@ class GuardedLoss(AbstractLoss):
 
 
 class RecordedInstances(eqx.Module):
-    """Instances with their oracles, and the loss on their recorded forecasts."""
+    """Instances with their oracles, the loss on their recorded forecasts, and which days of a validation count."""
 
     loss: GuardedLoss
     data: SolvedInstances
+    scored: Bool[AnyArray, " n"] | None = None
 
 
 def record_forecasts(advisor: OnlineRidge, problem: Problem, contexts: Float[AnyArray, "n q"]) -> DiscountedForecast:
@@ -140,12 +141,13 @@ def choose_check(costs: Float[np.ndarray, "k n"]) -> int:
 def daily_costs(
     weights, frozen, problems: Problem, validation: RecordedInstances, steps_per_day: int
 ) -> Float[Array, "sites guards n"]:
-    """Return the cost of each validation day of each guard, over the daily oracles' total."""
+    """Return the cost of each validation day of each guard, over the daily oracles' total; 0 for days that do not count."""
 
     def one(weights, frozen, problem, days):
         runs = days.loss.roll_out(eqx.combine(weights, frozen), problem, days.data.instances)
         total = jnp.sum(days.data.oracles.cost)
-        return ((runs.hitting + runs.switching) / total).reshape(-1, steps_per_day).sum(axis=1)
+        costs = ((runs.hitting + runs.switching) / total).reshape(-1, steps_per_day).sum(axis=1)
+        return costs if days.scored is None else jnp.where(days.scored, costs, 0.0)
 
     return vmap_unless_single(vmap_unless_single(one, (0, 0, None, None)))(weights, frozen, problems, validation)
 

@@ -151,12 +151,12 @@ def run_frontier(
         smallest_ratio=smallest,
         varying_curvature_ratio=float(theory.robd_ratio(1.0, alpha, alpha)),
         refused_ratios=[ratio for ratio in settings.ratios if ratio <= smallest],
-        test_days=setup.test.days.shape[0],
-        oracle_average_cost=float(np.mean(setup.test.unit)) * (contexts.scale / setup.contexts.scale) ** 2,
+        test_days=int(setup.test.scored.sum()),
+        oracle_average_cost=setup.test.mean_unit * (contexts.scale / setup.contexts.scale) ** 2,
         settings=settings,
         source=describe_source(contexts),
         seconds=time.perf_counter() - started,
-        daily_oracle=float(np.mean(setup.test.oracle_cost) / np.mean(setup.test.unit)),
+        daily_oracle=float(np.mean(np.asarray(setup.test.oracle_cost)[setup.test.scored])) / setup.test.mean_unit,
     )
 
 
@@ -169,8 +169,9 @@ class _Setup:
         self.problem = Problem(SquaredTracking(), Mahalanobis.isotropic(settings.alpha, dim=self.dim))
         history = min(PROFILE_DAYS, contexts.split.training_days) * self.period
         make_test_days = TestDays.with_whole_span_optimum if contexts.preset is None else TestDays.of
-        self.test = make_test_days(self.problem, *contexts.test_days(history))
-        self.validation = TestDays.of(self.problem, *contexts.validation_days(history))
+        scored, split = contexts.measured_days[contexts.split.training_days :], contexts.split.validation_days
+        self.test = make_test_days(self.problem, *contexts.test_days(history), scored[split:])
+        self.validation = TestDays.of(self.problem, *contexts.validation_days(history), scored[:split])
         self.key = jax.random.key(settings.seed)
         self.unit = unit
         self.steps_before_test = (contexts.split.training_days + contexts.split.validation_days) * self.period
