@@ -12,8 +12,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "exceptions": "ChunkFailedError DataError Ecl2oError MemoryLimitError NotAnsweredError NotApplicableError PolicyFileError",
     "problem": (
-        "AbstractActionSet AbstractHittingCost AbstractSwitchingCost Box ConvexCost CurvedTracking Everywhere "
-        "Instance LinearSwitching Mahalanobis Problem Quadratic SquaredTracking Trajectory"
+        "AbstractActionSet AbstractHittingCost AbstractSwitchingCost AsymmetricTracking Box ConvexCost CurvedTracking "
+        "Everywhere Instance LinearSwitching Mahalanobis Problem Quadratic SquaredTracking Trajectory"
     ),
     "offline": "constrained_oracle oracle oracle_days",
     "agents": (

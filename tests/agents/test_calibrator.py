@@ -115,6 +115,29 @@ def test_paths_agree_where_both_apply():
     assert 0.1 < float(((known == -0.3) | (known == 0.4)).mean()) < 0.9
 
 
+@pytest.mark.parametrize("bounded", [False, True])
+def test_asymmetric_steps_on_a_line_agree_with_the_general_path(bounded):
+    """The side of the action is known in advance, so that one linear equation is left; values and derivatives."""
+    y, previous, advice = (jnp.asarray(v) for v in np.random.default_rng(4).normal(size=(3, 60, 1)))
+    movement, box = ec.Mahalanobis.isotropic(alpha=3.0, dim=1), ec.Box(-0.6, 0.4) if bounded else ec.Everywhere()
+    cost = ec.AsymmetricTracking(3.0, 0.5)
+
+    def everywhere(hitting):
+        @jax.jit
+        @jax.vmap
+        def look(*inputs):
+            def first(inputs):
+                return calibrated(ec.Problem(hitting, movement, box), *inputs, LAMBDAS)[0][0]
+
+            return jax.value_and_grad(first)(inputs)
+
+        return look(y, previous, advice)
+
+    known, found = everywhere(cost), everywhere(ec.ConvexCost(lambda x, y: cost(x, y), 0.5))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-9), known, found)
+    assert 0.1 < float((known[0] < y[:, 0]).mean()) < 0.9
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_derivatives(name):
     """Previous action, advice, context, weights, Q, the cost's and the box's parameters: both modes, central differences."""

@@ -22,6 +22,7 @@ Fields of a case
   bound          (problem, instances, runs, bests) -> largest cost allowed, one per instance (all have a leading axis).
   box            "inside": its actions stay in a box. "ignores": an advisor, whoever uses its advice clips it.
                  "refuses": `init` raises on a box.
+  two_sided      it is run on `AsymmetricTracking` too, on a line.
   convex         True: plays on any convex cost. False: `init` refuses costs that are not quadratic.
   smooth         its actions are differentiable in the contexts almost everywhere *and* continuous; False for agents that
                  jump (switching between two trajectories): then gradients need only be finite.
@@ -66,6 +67,7 @@ class Case:
     bound: Callable[[Any, Any, Any, Any], np.ndarray] | None = None
     box: Literal["inside", "ignores", "refuses"] = "inside"
     convex: bool = True
+    two_sided: bool = False
     smooth: bool = True
     uses_horizon: bool = False
     history: int = 0
@@ -137,7 +139,7 @@ CASES: list[Case] = [
         bound=_times_optimum(lambda p: hitting_minimizer_ratio(p.m, p.beta)),
         linear=(1, 3),
     ),
-    Case("ROBD", lambda d: ec.ROBD(), ema=True, bound=_robd_bound, linear=(1, 3)),
+    Case("ROBD", lambda d: ec.ROBD(), ema=True, bound=_robd_bound, linear=(1, 3), two_sided=True),
     Case(
         "ROBD, smaller lambda1",
         lambda d: ec.ROBD(lambda1=0.8),
@@ -203,7 +205,14 @@ CASES: list[Case] = [
         linear=(1, 3),
     ),
     Case("RHC", lambda d: ec.RHC(2), uses_horizon=True, linear=(1, 3)),
-    Case("RHC to the end", lambda d: ec.RHC(HORIZON - 1), equals_oracle=True, uses_horizon=True, linear=(1, 3)),
+    Case(
+        "RHC to the end",
+        lambda d: ec.RHC(HORIZON - 1),
+        equals_oracle=True,
+        uses_horizon=True,
+        linear=(1, 3),
+        two_sided=True,
+    ),
     Case(
         "RHC of persistence",
         lambda d: ec.RHC(40, truncate=False),
@@ -232,6 +241,7 @@ CASES: list[Case] = [
         dims=(1,),
         equivariant=False,
         uses_horizon=True,
+        two_sided=True,
         bound=_times_optimum(lambda p: 1.5 * robd_ratio(p.m, p.alpha, p.beta)),
     ),
     Case(
@@ -248,6 +258,7 @@ CASES: list[Case] = [
         equivariant=False,
         box="refuses",
         convex=False,
+        two_sided=True,
         bound=_times_optimum(lambda p: 2.5),
     ),
     Case(

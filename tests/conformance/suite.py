@@ -33,6 +33,8 @@ def problem_of(kind: str, dim: int) -> ec.Problem:
         A, switching = np.eye(1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1)
     else:
         A, switching = spd(dim, 5, 1.0, 6.0), ec.Mahalanobis(spd(dim, 6, 0.4, 3.0))
+    if kind == "two-sided":
+        return ec.Problem(ec.AsymmetricTracking(3.0, 1.0), switching)
     if kind == "open":
         return ec.Problem(ec.Quadratic(A), switching)
     box = ec.Box(-0.4 * np.ones(dim), 0.7 * np.ones(dim))
@@ -65,7 +67,7 @@ def kinds_of(case: Case) -> list[tuple[str, int]]:
         kinds += [("box", dim) for dim in case.dims]
     if case.convex and case.box != "refuses" and not case.variant:
         kinds += [("function", dim) for dim in case.dims]
-    return kinds
+    return kinds + [("two-sided", 1)] * case.two_sided
 
 
 def settings_of(case: Case, *kinds: str) -> list[tuple[str, int]]:
@@ -75,7 +77,7 @@ def settings_of(case: Case, *kinds: str) -> list[tuple[str, int]]:
     return settings
 
 
-ANY = ("open", "box", "function")
+ANY = ("open", "box", "function", "two-sided")
 
 
 def of_cases(applies: Callable[[Case], Any] = lambda case: True):

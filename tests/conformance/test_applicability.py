@@ -23,6 +23,7 @@ class _Cosh(eqx.Module):
 # (problem, numbers in a context); the closed ones beside the open ones are for `init` alone, where agents refuse
 PLAYED = {
     "curved": (ec.Problem(ec.CurvedTracking(), SQUARED), 2),
+    "two-sided": (ec.Problem(ec.AsymmetricTracking(), SQUARED), 1),
     "linear movement": (ec.Problem(ec.SquaredTracking(), ec.LinearSwitching(2.0)), 1),
 }
 BEGUN = {

@@ -141,6 +141,16 @@ def test_weights_and_intervals_of_a_promise_are_searched_too():
     assert bool(((certificate.instance.contexts >= -0.1) & (certificate.instance.contexts <= 0.8)).all())
 
 
+@pytest.mark.parametrize(("short", "long"), [(1.0, 5.0), (3.0, 1.0)])
+def test_two_sided_costs_are_searched_from_the_adversary_too(short, long):
+    """The guard carries a lower bound on the optimum, so it need not be reached; its promise is never exceeded."""
+    problem = ec.Problem(ec.AsymmetricTracking(short, long), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    guard = ec.Competitive(ec.advisors.Fixed(np.full((24, 1), 1e6)), 2.6)
+    certificate = ec.certify(guard, problem, 24, starts=1, steps=1)
+    assert 2.6 * 0.9 <= certificate.ratio <= 2.6 * (1 + 1e-9)
+    np.testing.assert_allclose(_realised(guard, problem, certificate.instance), certificate.ratio, rtol=1e-8)
+
+
 def test_the_adversary_leads_away_where_the_future_outweighs_the_past_most():
     """The direction of the largest u'Su / u'Pu, by SciPy; its largest entry is 1 or -1."""
     S, P = spd(3, 1, 0.5, 4.0), spd(3, 2, 0.3, 5.0)

@@ -9,6 +9,8 @@ import pytest
 from jax.test_util import check_grads
 
 import ecl2o as ec
+from ecl2o.planning.optimal_path import _path_cost, _path_curvature
+from ecl2o.solvers.bounded_newton import minimize_sequence
 
 
 def _spd(rng, d: int, smallest: float, largest: float) -> np.ndarray:
@@ -76,6 +78,36 @@ def test_agrees_with_cvxpy_on_a_general_cost():
     assert bool(best.converged.all())
     np.testing.assert_allclose(best.cost, cost, rtol=1e-7)
     np.testing.assert_allclose(best.actions, expected, atol=1e-5)  # as exact as the conic solver is
+
+
+@pytest.mark.parametrize(("d", "T"), [(1, 200), (2, 40)])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_agrees_with_cvxpy_on_two_sided_costs(d, T, bounded):
+    rng = np.random.default_rng(17 + d)
+    Q, x0, y = _spd(rng, d, 0.5, 3.0), rng.uniform(-0.3, 0.5, d), 2 * rng.normal(size=(T, d))
+    box = (-0.4, 0.6) if bounded else None
+    actions = ec.Everywhere() if box is None else ec.Box(*box)
+    best = ec.oracle(ec.Problem(ec.AsymmetricTracking(4.0, 0.5), ec.Mahalanobis(Q), actions), ec.Instance(x0, y))
+    expected, cost = _referee(
+        lambda x: 2.0 * cp.sum_squares(cp.pos(y - x)) + 0.25 * cp.sum_squares(cp.pos(x - y)), Q, x0, T, box
+    )
+    assert bool(best.converged.all())
+    np.testing.assert_allclose(best.cost, cost, rtol=1e-8)
+    np.testing.assert_allclose(best.actions, expected, atol=1e-6)
+    assert 0.05 < float((best.actions < y).mean()) < 0.95
+
+
+def test_two_sided_costs_take_few_newton_steps():
+    """Newton's method on a piecewise quadratic ends after finitely many steps: few, also over a year of hours."""
+    rng = np.random.default_rng(19)
+    for alpha in (0.1, 10.0, 1e4):
+        problem = ec.Problem(ec.AsymmetricTracking(3.0, 1.0), ec.Mahalanobis.isotropic(alpha, dim=1))
+        y = np.cumsum(rng.normal(size=(8760, 1)), axis=0)
+        shape, edge = jnp.zeros((8760, 1)), jnp.full((8760, 1), jnp.inf)
+        parameters = (problem, jnp.zeros(1), jnp.asarray(y), jnp.ones(8760))
+        found = minimize_sequence(_path_cost, _path_curvature, shape, parameters, -edge, edge)
+        assert bool(found.converged)
+        assert int(found.steps) <= 25
 
 
 def test_an_optimum_that_overflows_did_not_converge():

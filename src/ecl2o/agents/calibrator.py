@@ -4,7 +4,8 @@ R_lambda(y, x_prev, advice) = argmin over x in X of f(x, y) + lambda1 c(x, x_pre
 with v the minimiser of f(., y) over X. For f = 1/2 (x - y)' A (x - y) without active bounds it solves
 (A + 2 Lambda Q) x = A y + 2 Q (lambda1 x_prev + lambda2 v + lambda3 advice), Lambda = lambda1 + lambda2 + lambda3, and its
 derivatives are Eqns. gradientml and gradientprior: 2 lambda3 Z^{-1} Q and 2 lambda1 Z^{-1} Q with Z = A + 2 Lambda Q.
-In one dimension bounds only clip that. Everything else is a bounded Newton solve, differentiated implicitly.
+In one dimension bounds only clip that, and `AsymmetricTracking` has the same solution with the weight of the side that x is on.
+Everything else is a bounded Newton solve, differentiated implicitly.
 """
 
 import abc
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.problem import AbstractQuadraticCost, ConvexCost, Mahalanobis, Problem
+from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, ConvexCost, Mahalanobis, Problem
 from ecl2o.problem.arrays import as_float, as_optional_float, check_nonnegative, concrete_value
 from ecl2o.solvers.bounded_newton import minimize
 from ecl2o.theory import optimal_lambda2, smallest_lambda1
@@ -95,9 +96,20 @@ def calibrate(
         pull = sum((weight * point for weight, point in pulls), start=jnp.zeros_like(previous))
         free = _apply(centre_gain, hitting.centre(context, dim)) + _apply(pull_gain, pull)
         return problem.actions.project(free), found
+    if isinstance(hitting, AsymmetricTracking) and dim == 1:
+        return problem.actions.project(_on_either_side(problem, hitting, context, pulls)), found
     lower, upper = problem.actions.bounds(dim, previous.dtype)
     solved = minimize(_objective, previous, (problem, pulls, context), lower, upper)
     return solved.x, found & solved.converged
+
+
+def _on_either_side(problem: Problem, hitting: AsymmetricTracking, context, pulls) -> Float[Array, " 1"]:
+    """Return the calibrated action on a line: between the context and the mean of the pulls, so on the side of that mean."""
+    stiffness = 2 * problem.Q[0] * sum((weight for weight, _ in pulls), start=jnp.zeros((), context.dtype))
+    pull = (
+        2 * problem.Q[0] * sum((weight * (point - context) for weight, point in pulls), start=jnp.zeros_like(context))
+    )
+    return context + pull / (hitting.weight(pull < 0) + stiffness)
 
 
 def minimize_hitting(
@@ -108,6 +120,8 @@ def minimize_hitting(
     clipping_is_exact = dim == 1 or not problem.is_bounded
     if isinstance(hitting, AbstractQuadraticCost) and clipping_is_exact:
         return problem.actions.project(hitting.centre(context, dim)), jnp.ones((), bool)
+    if isinstance(hitting, AsymmetricTracking):  # a sum over coordinates
+        return problem.actions.project(context), jnp.ones((), bool)
     if isinstance(hitting, ConvexCost) and hitting.minimizer is not None and clipping_is_exact:
         return problem.actions.project(hitting.minimizer(context)), jnp.ones((), bool)
     lower, upper = problem.actions.bounds(dim, guess.dtype)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.receding_plan import Planner, make_plan, prepare_planner
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_optional_float, check_finite, check_positive, extreme_eigenvalues
 
 
@@ -236,10 +236,11 @@ class RHGD(AbstractRecedingHorizon):
     def _smoothness(self, problem: Problem, dim: int) -> Float[Array, ""]:
         if self.smoothness is not None:
             return self.smoothness
-        hitting = problem.hitting
-        if isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature:
-            return extreme_eigenvalues(hitting.curvature(None, dim))[1]
-        raise NotApplicableError(f"RHGD needs the largest curvature of {type(hitting).__name__}: give smoothness=...")
+        greatest = problem.hitting.curvature_bounds(dim)[1]
+        if greatest is not None:
+            return extreme_eigenvalues(greatest)[1]
+        kind = type(problem.hitting).__name__
+        raise NotApplicableError(f"RHGD needs the largest curvature of {kind}: give smoothness=...")
 
 
 def _run_stage(problem: Problem, iterates: Iterates, contexts: Float[Array, "W q"], before, left) -> Iterates:

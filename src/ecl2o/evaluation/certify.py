@@ -20,11 +20,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ecl2o.agents import AbstractAgent, Promise, Reference
 from ecl2o.evaluation.metrics import cost_ratio, drop_rounding_costs
 from ecl2o.offline import oracle
+from ecl2o.planning.optimal_path import find_optimal_path
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
-from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Instance, Mahalanobis, Problem
+from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, CurvedTracking, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import AnyArray, to_device
 from ecl2o.running import rollout
-from ecl2o.theory import future_stiffness, worst_future
+from ecl2o.theory import future_stiffness, past_stiffness, worst_future
 
 _EXACT = 1e-8  # relative accuracy of an exact ratio, played and bounded
 _SCALES = 1.0, 1e6  # at which it is played: a linear agent has the same ratio at any
@@ -119,7 +120,8 @@ def certify(
         first = _draw_starts(jax.random.key(0) if key is None else key, starts, low, high)
         ceiling = float("inf")  # the largest ratio that the promise allows
         if promise is not None and promise.reference is Reference.OPTIMUM:
-            if isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis):
+            known = isinstance(problem.hitting, AbstractQuadraticCost | AsymmetricTracking)
+            if known and isinstance(problem.switching, Mahalanobis):
                 ratio = jnp.asarray(promise.ratio, jnp.float64)
                 first = jnp.concatenate([_theorem_contexts(agent, problem, x0, ratio, low, high), first])
             if promise.allowance == 0 and (promise.period is None or promise.period >= horizon):
@@ -293,7 +295,10 @@ def _with_centre(centre: Float[Array, " d"], rest: Contexts, low: Contexts, high
 def _lead_away(problem, x0, low, high) -> tuple[list[Contexts], Float[Array, "T d d"]]:
     """Return contexts away from x0 either way, and S_1..S_T."""
     T, d, G = low.shape[0], x0.shape[0], (2 * problem.Q).astype(x0.dtype)
-    A_early, A_late = (quadratic_terms(problem, _with_centre(x0, rest, low, high)[0], d)[0] for rest in (low, high))
+    if isinstance(problem.hitting, AsymmetricTracking):
+        A_early, A_late = problem.hitting.curvature_bounds(d)
+    else:
+        A_early, A_late = (quadratic_terms(problem, _with_centre(x0, rest, low, high)[0], d)[0] for rest in (low, high))
     S = future_stiffness(A_late, G, T)
     away = _direction(S[0], A_early + G) * jnp.max(high[:, :d] - low[:, :d]) / 4
     return [_with_centre(x0 + away, low, low, high), _with_centre(x0 - away, low, low, high)], S
@@ -326,8 +331,11 @@ def _direction(S: Float[Array, "d d"], P: Float[Array, "d d"]) -> Float[Array, "
 def _past(
     problem: Problem, x0: Float[Array, " d"], contexts: Contexts
 ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-    """Return (P_t, m_t) of the work function after these contexts."""
+    """Return (P_t, m_t) of the work function after these contexts; of `AsymmetricTracking` its least curvature and minimiser."""
     G = (2 * problem.Q).astype(x0.dtype)
+    if isinstance(problem.hitting, AsymmetricTracking):
+        least = problem.hitting.curvature_bounds(x0.shape[0])[0]
+        return past_stiffness(least, G, len(contexts))[-1], find_optimal_path(problem, x0, contexts).actions[-1]
     prefix = WorkFunction.from_start(x0, G).with_context(*quadratic_terms(problem, contexts[0], x0.shape[0]))
     for context in contexts[1:]:
         prefix = prefix.after_move(G).with_context(*quadratic_terms(problem, context, x0.shape[0]))

@@ -43,6 +43,10 @@ class WorkFunction(eqx.Module):
         stiffness = G.astype(x0.dtype)
         return cls(stiffness, x0, jnp.zeros_like(x0), jnp.zeros_like(stiffness))
 
+    def from_centre(self, point: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Return the point less m_{t-1}."""
+        return point - self.centre - self.rest
+
     def with_context(self, A: Float[Array, "d d"], target: Float[Array, " d"]) -> "Prefix":
         """Add a hitting cost 1/2 |z - target|^2 in the norm of A.
 

@@ -8,6 +8,7 @@ from ecl2o.problem.cluster_cost import ClusterCost
 from ecl2o.problem.hitting import (
     AbstractHittingCost,
     AbstractQuadraticCost,
+    AsymmetricTracking,
     ConvexCost,
     CurvedTracking,
     Quadratic,
@@ -23,6 +24,7 @@ __all__ = [
     "AbstractHittingCost",
     "AbstractQuadraticCost",
     "AbstractSwitchingCost",
+    "AsymmetricTracking",
     "Box",
     "ClusterCost",
     "ConvexCost",

@@ -1,8 +1,9 @@
 """Hitting costs f(x, y): the cost of an action x under a context y.
 
 Every cost is non-negative and m-strongly convex in x (the paper's assumptions, section 2). Quadratic costs derive from
-`AbstractQuadraticCost` and are solved in closed form; all others by Newton's method, except that the minimiser given to a
-`ConvexCost` is used where it applies.
+`AbstractQuadraticCost` and are solved in closed form. `AsymmetricTracking` is quadratic on each side of the context, and has
+closed forms on a line. All others are solved by Newton's method, except that the minimiser given to a `ConvexCost` is used where
+it applies.
 """
 
 import abc
@@ -82,6 +83,13 @@ class AbstractHittingCost(eqx.Module):
     def check(self, dim: int, context_dim: int) -> None:
         """Raise ValueError if actions of dimension `dim` and contexts of dimension `context_dim` do not fit."""
 
+    def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
+        """Return matrices below and above the Hessian for every x and y; None for the upper one if there is none.
+
+        Default: m times the identity, and None. `Competitive` needs both.
+        """
+        return times_identity(self.strong_convexity, dim), None
+
 
 class AbstractQuadraticCost(AbstractHittingCost):
     """A cost f(x, y) = 1/2 (x - v)' A (x - v) whose centre v and curvature A depend on the context only.
@@ -134,11 +142,16 @@ class _ContextTracking(AbstractQuadraticCost):
         return A, A
 
     def check(self, dim: int, context_dim: int) -> None:
-        if dim != context_dim:
-            raise ValueError(
-                f"{type(self).__name__} compares the action with the context, so both must have the same dimension; "
-                f"contexts have {context_dim}, x0 has {dim}."
-            )
+        check_comparable(self, dim, context_dim)
+
+
+def check_comparable(cost: AbstractHittingCost, dim: int, context_dim: int) -> None:
+    """Raise ValueError if actions and contexts differ in dimension."""
+    if dim != context_dim:
+        raise ValueError(
+            f"{type(cost).__name__} compares the action with the context, so both must have the same dimension; "
+            f"contexts have {context_dim}, x0 has {dim}."
+        )
 
 
 class SquaredTracking(_ContextTracking):
@@ -261,6 +274,56 @@ class CurvedTracking(AbstractQuadraticCost):
             )
 
 
+class AsymmetricTracking(AbstractHittingCost):
+    """f(x, y) = 1/2 sum_i w_i (x_i - y_i)^2, where w_i is `short` if x_i < y_i, being short, and `long` if x_i > y_i.
+
+    Every context is followed as in `SquaredTracking`, but missing it from below costs another price than from above: reserves,
+    staffing, stock. m is the smaller weight.
+
+    Args:
+        short: The weight of an action below the context, positive. Default: 3.
+        long: The weight of an action above the context, positive. Default: 1.
+
+    >>> import jax.numpy as jnp
+    >>> cost = AsymmetricTracking(short=3.0, long=1.0)
+    >>> [float(cost(jnp.array([x]), jnp.array([1.0]))) for x in (-1.0, 3.0)]
+    [6.0, 2.0]
+    """
+
+    short: Float[Array, ""] = eqx.field(converter=as_float, default=3.0)
+    long: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
+
+    def __check_init__(self):
+        for name, weight in (("short", self.short), ("long", self.long)):
+            check_scalar(name, weight)
+            check_finite(name, weight)
+            check_positive(name, weight)
+
+    @property
+    def strong_convexity(self) -> Float[Array, ""]:
+        return jnp.minimum(self.short, self.long)
+
+    def weight(self, is_short: Bool[Array, "*n"]) -> Float[Array, "*n"]:
+        """Return the weight of misses from below where `is_short`, and from above elsewhere."""
+        return jnp.where(is_short, self.short, self.long)
+
+    def __call__(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, ""]:
+        return 0.5 * jnp.sum(self.weight(action < context) * (action - context) ** 2)
+
+    def gradient(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, " d"]:
+        return self.weight(action < context) * (action - context)
+
+    def hessian(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, "d d"]:
+        return jnp.diag(self.weight(action < context))
+
+    def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"]]:
+        low, high = jnp.minimum(self.short, self.long), jnp.maximum(self.short, self.long)
+        return times_identity(low, dim), times_identity(high, dim)
+
+    def check(self, dim: int, context_dim: int) -> None:
+        check_comparable(self, dim, context_dim)
+
+
 class ConvexCost(AbstractHittingCost):
     """Any JAX function f(x, y) that is non-negative, twice differentiable and m-strongly convex in x.
 
@@ -268,6 +331,7 @@ class ConvexCost(AbstractHittingCost):
         fn: Maps x (d,) and y (q,) to a number. An `equinox.Module` with `__call__` if the cost has parameters: they are then
             leaves, and can be differentiated.
         strong_convexity: m, positive.
+        smoothness: M, an upper bound on the second derivatives, at least m; `Competitive` needs it. Default: None, not known.
         minimizer: Maps y to the exact minimiser (d,) of f(., y) over R^d. Default: Newton's method finds it.
 
     >>> import jax.numpy as jnp
@@ -278,16 +342,24 @@ class ConvexCost(AbstractHittingCost):
 
     fn: Callable[..., Any]
     m: Float[Array, ""]
+    smoothness: Float[Array, ""] | None
     minimizer: Callable[..., Any] | None
 
-    def __init__(self, fn: Callable, strong_convexity: Any, minimizer: Callable | None = None):
+    def __init__(self, fn: Callable, strong_convexity: Any, smoothness: Any = None, minimizer: Callable | None = None):
         self.fn = as_pytree(fn)
         self.m = as_float(strong_convexity)
+        self.smoothness = as_optional_float(smoothness)
         self.minimizer = None if minimizer is None else as_pytree(minimizer)
 
     def __check_init__(self):
         check_finite("strong_convexity", self.m)
         check_positive("strong_convexity", self.m)
+        if self.smoothness is None:
+            return
+        check_finite("smoothness", self.smoothness)
+        low, high = concrete_value(self.m), concrete_value(self.smoothness)
+        if low is not None and high is not None and (low > high).any():
+            raise ValueError(f"smoothness must be at least strong_convexity, got {high} and {low}.")
 
     @property
     def strong_convexity(self) -> Float[Array, ""]:
@@ -301,6 +373,10 @@ class ConvexCost(AbstractHittingCost):
 
     def hessian(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, "d d"]:
         return jax.jacfwd(jax.grad(self.fn))(action, context)
+
+    def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
+        greatest = None if self.smoothness is None else times_identity(self.smoothness, dim)
+        return times_identity(self.m, dim), greatest
 
     def check(self, dim: int, context_dim: int) -> None:
         dtype = self.m.dtype

@@ -79,7 +79,8 @@ class ReferenceTracking(AbstractAgent):
             expert_cost = expert_info.details["cost"]
         optimum_so_far = unknown if work is None else optimum
         guard = info.details if "left" in info.details else {}
-        reference = guard.get("optimum", guard.get("expert_cost", unknown)) if guard else optimum_so_far
+        named = (guard[name] for name in ("optimum", "optimum_at_least", "expert_cost") if name in guard)
+        reference = next(named, unknown) if guard else optimum_so_far
         paid, left = guard.get("cost", cost), guard.get("left", unknown)
         live_ratio, excess = cost_ratio(paid, reference), paid - reference  # of the promise's period
         spent = jnp.minimum(excess / jnp.maximum(excess + left, jnp.finfo(cost.dtype).tiny), _MAX_SPENT)

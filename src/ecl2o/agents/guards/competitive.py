@@ -1,4 +1,4 @@
-"""The maximal guard relative to the optimum, for quadratic problems (docs/guarantees.md, the revelation theorem).
+"""The guard relative to the optimum, maximal for quadratic problems (docs/guarantees.md, the revelation theorem).
 
 An action x costs f_t(x) + c(x, x_{t-1}) and must reserve the value W(x) of the game against all future contexts. It is allowed
 if the sum is within the level that the account leaves. Everything is measured from the centre m of the work function, so that
@@ -6,6 +6,7 @@ no large numbers cancel.
 
 Where contexts may lie anywhere, W(x) = 1/2 |x - m|^2_V and the allowed set is an ellipsoid. Where they are known to lie in a box,
 and all matrices are diagonal, W(x) is a sum over coordinates of max over n in [low, high] of s/2 (x - n)^2 - L h/2 (n - m)^2.
+Costs that are not quadratic, but have curvature within known bounds, are in `lower_model`.
 """
 
 import dataclasses
@@ -20,10 +21,18 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost
+from ecl2o.agents.guards.lower_model import (
+    AsymmetricLines,
+    ConvexLine,
+    ModelLines,
+    advance_model,
+    move_along_segment,
+    spare_at_share,
+)
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, is_resolved, quadratic_terms
-from ecl2o.problem import AbstractQuadraticCost, CurvedTracking, Mahalanobis, Problem
+from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, CurvedTracking, Mahalanobis, Problem
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
@@ -37,7 +46,6 @@ from ecl2o.problem.arrays import (
     to_device,
     to_host,
 )
-from ecl2o.solvers.bisection import bisect_root
 from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, spd_solve
 from ecl2o.theory import future_stiffness, largest_share, limit_stiffness, promise_value, recurring_stiffness
 
@@ -118,6 +126,16 @@ class Lines(eqx.Module):
         gain, weight = (p + s) / outweighs, step.ratio * p * s / (p + s)
         return cls(a, g, s, gain, weight, step.ratio * s * p / outweighs, step.context, step.previous, low, high)
 
+    @property
+    def least_curvature(self) -> Float[Array, " d"]:
+        """Return a lower bound on the second derivatives of cost plus reserve."""
+        return self.a + self.g + self.s
+
+    @property
+    def shape(self) -> Float[Array, " d"]:
+        """Return an upper bound on them."""
+        return self.a + self.g + self.value
+
     def worst(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return the context n in the box that makes x most expensive."""
         return jnp.clip(-self.gain * x, self.low, self.high)
@@ -133,69 +151,58 @@ class Lines(eqx.Module):
         free = pull / (self.a + self.g + self.value)
         return (pull + self.s * self.worst(free)) / (self.a + self.g + self.s)
 
+    def clip(
+        self, level: Float[Array, ""], safest: Float[Array, " 1"], advice: Float[Array, " 1"]
+    ) -> Float[Array, " 1"]:
+        """Clip to the interval where no n in the box has a cost above the level.
+
+        Its ends belong to n = low, to n = high, or to the n that is worst at the very end, if that one lies inside the box.
+        """
+        pull = self.a * self.context + self.g * self.previous
+
+        def ends(n):
+            centre = (pull + self.s * n) / self.least_curvature
+            reach = safe_sqrt(2 * (level - self.cost(centre, n)) / self.least_curvature)
+            return centre - reach, centre + reach
+
+        free = pull / self.shape
+        reach = safe_sqrt(2 * (level - self.cost(free, -self.gain * free)) / self.shape)
+
+        def inside(x):
+            n = -self.gain * x
+            return (self.low <= n) & (n <= self.high)
+
+        (left_low, right_low), (left_high, right_high) = ends(self.low), ends(self.high)
+        left, right = jnp.maximum(left_low, left_high), jnp.minimum(right_low, right_high)
+        left = jnp.where(inside(free - reach), jnp.maximum(left, free - reach), left)
+        right = jnp.where(inside(free + reach), jnp.minimum(right, free + reach), right)
+        # Where rounding leaves nothing between the ends, only the safest action is allowed.
+        return jnp.clip(advice, jnp.minimum(left, safest), jnp.maximum(right, safest))
+
 
 def choose_within(
     step: GameStep, low: Float[Array, " d"], high: Float[Array, " d"], advice: Float[Array, " d"]
 ) -> Choice:
     """Move advice into the allowed set, convex around x_m, an interval if d = 1: contexts lie between `low` and `high`."""
-    lines = Lines.of(step, low, high)
-    safest = lines.safest()
+    return choose_on_lines(Lines.of(step, low, high), step.level, step.grain, advice)
+
+
+def choose_on_lines(
+    lines: Lines | AsymmetricLines | ConvexLine,
+    level: Float[Array, ""],
+    grain: Float[Array, " d"],
+    advice: Float[Array, " d"],
+) -> Choice:
+    """Move advice into the set where the sum over coordinates of cost plus reserve is at most the level."""
+    safest, value = lines.safest(), lines.value
     usable = jnp.isfinite(jnp.sum((advice - safest) ** 2))
     wish = jnp.where(usable, advice, safest)
-    fits = _spare(jnp.ones(()), (lines, step.level, safest, wish - safest)) >= 0
+    fits = spare_at_share(jnp.ones(()), (lines, level, safest, wish - safest)) >= 0
     least = jnp.sum(lines.cost(safest, lines.worst(safest)))
-    of_grain = 0.5 * jnp.sum((lines.a + lines.g + jnp.maximum(lines.value, 0.0)) * step.grain**2)
-    move = _clip_to_interval if safest.shape[0] == 1 else _along_segment
-    action = jnp.where(fits, wish, move(lines, least + _less_grain(step.level - least, of_grain), safest, wish))
-    return Choice(safest, action, ~(fits & usable), (jnp.isfinite(lines.value) & (lines.value >= 0)).all())
-
-
-def _clip_to_interval(lines: Lines, level, safest, advice):
-    """Clip to the interval where no n in the box has a cost above the level.
-
-    Its ends belong to n = low, to n = high, or to the n that is worst at the very end, if that one lies inside the box.
-    """
-    pull = lines.a * lines.context + lines.g * lines.previous
-
-    def ends(n):
-        centre = (pull + lines.s * n) / (lines.a + lines.g + lines.s)
-        reach = safe_sqrt(2 * (level - lines.cost(centre, n)) / (lines.a + lines.g + lines.s))
-        return centre - reach, centre + reach
-
-    shape = lines.a + lines.g + lines.value
-    free = pull / shape
-    reach = safe_sqrt(2 * (level - lines.cost(free, -lines.gain * free)) / shape)
-
-    def inside(x):
-        n = -lines.gain * x
-        return (lines.low <= n) & (n <= lines.high)
-
-    (left_low, right_low), (left_high, right_high) = ends(lines.low), ends(lines.high)
-    left, right = jnp.maximum(left_low, left_high), jnp.minimum(right_low, right_high)
-    left = jnp.where(inside(free - reach), jnp.maximum(left, free - reach), left)
-    right = jnp.where(inside(free + reach), jnp.minimum(right, free + reach), right)
-    # Where rounding leaves nothing between the ends, only the safest action is allowed.
-    return jnp.clip(advice, jnp.minimum(left, safest), jnp.maximum(right, safest))
-
-
-def _along_segment(lines: Lines, level, safest, advice):
-    """Return the last allowed point on the segment from the safest action to the advice.
-
-    A share of the way adds at least (a + g + s)/2 times its square, which bounds it.
-    """
-    way = advice - safest
-    curved = jnp.sum((lines.a + lines.g + lines.s) * way**2)
-    left = jnp.maximum(level - jnp.sum(lines.cost(safest, lines.worst(safest))), 0.0)
-    longest = jnp.minimum(jnp.sqrt(2 * left / jnp.where(curved > 0, curved, 1.0)), 1.0)
-    share = bisect_root(_spare, jnp.zeros_like(longest), jax.lax.stop_gradient(longest), (lines, level, safest, way))
-    return safest + share * way
-
-
-def _spare(share, parameters):
-    """Return what the level leaves at this share of the way from the safest action."""
-    lines, level, safest, way = parameters
-    x = safest + share * way
-    return level - jnp.sum(lines.cost(x, lines.worst(x)))
+    of_grain = 0.5 * jnp.sum(jnp.maximum(lines.shape, lines.least_curvature) * grain**2)
+    inner = least + _less_grain(level - least, of_grain)
+    moved = lines.clip(inner, safest, wish) if len(safest) == 1 else move_along_segment(lines, inner, safest, wish)
+    return Choice(safest, jnp.where(fits, wish, moved), ~(fits & usable), (jnp.isfinite(value) & (value >= 0)).all())
 
 
 class CompetitiveState(eqx.Module):
@@ -216,13 +223,16 @@ def _as_bounds(contexts: Any) -> tuple[Array, Array] | None:
 class Competitive(AbstractGuard):
     """The guard that keeps cost <= ratio * optimum + allowance at every step, whatever the agent proposes.
 
-    The optimum is that of the contexts so far. The promise holds for any agent (NaN and infinite actions included), and it is
-    maximal: an action that is not allowed can be punished by some continuation of contexts, whatever is played afterwards. An
-    allowed action is played as it is; another one is pulled toward the safest action x_m until it is allowed.
+    The optimum is that of the contexts so far. The promise holds for any agent (NaN and infinite actions included). An allowed
+    action is played as it is; another one is pulled toward the safest action x_m until it is allowed.
 
-    For quadratic hitting costs: constant ones, and `CurvedTracking` with a `maximum`. A ratio that no online algorithm can
-    promise is rejected; the message gives the smallest possible one. Bounds on actions are kept where all matrices are
-    diagonal and contexts are known to lie within the bounds; elsewhere use `Guarded`.
+    For quadratic hitting costs, constant ones and `CurvedTracking` with a `maximum`, the guard is maximal: an action that is not
+    allowed can be punished by some continuation of contexts, whatever is played afterwards. For `AsymmetricTracking` with a
+    diagonal Q, and on a line for any other cost whose curvature has bounds, such as a `ConvexCost` with `smoothness`, it carries
+    a lower bound on the optimum: the promise is relative to the true optimum, but some actions may be changed needlessly.
+
+    A ratio that cannot be promised is rejected; the message gives the smallest possible one. Bounds on actions are kept where
+    all matrices are diagonal and contexts are known to lie within the bounds; elsewhere use `Guarded`.
 
     The promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions
     are not met: a context outside `contexts`, or not finite; a weight outside of its range, or other than announced; more steps
@@ -234,17 +244,18 @@ class Competitive(AbstractGuard):
         ratio: above 1, and above the smallest ratio of any online algorithm on the problem. Default: 2.5.
         horizon: the longest run, in steps. Default: None, runs of any length, which allows less.
         allowance: cost allowed on top of ratio * optimum, 0 or more, in units of cost. Default: 0.
-        contexts: (low, high), bounds within which contexts are known to lie, which allows more. Diagonal A and Q only.
-            Default: None, contexts lie anywhere.
+        contexts: (low, high), bounds within which contexts are known to lie, which allows more if costs are quadratic.
+            Diagonal A and Q only. Default: None, contexts lie anywhere.
         weights: with `CurvedTracking`, the curvature of each step where it is known in advance, as a tariff is: one for each
             step of the horizon, or a recurring pattern without a horizon. Default: None, not known.
 
     Raises:
         ValueError: if a number is out of its range.
-        NotApplicableError: at the start of a run, if the problem is not quadratic or the ratio cannot be promised.
+        NotApplicableError: at the start of a run, if the costs have no known curvature or the ratio cannot be promised.
 
-    `Info.details`: `cost` and `optimum` so far (exactly the oracle's cost of the prefix), their `live_ratio`, what is `left` of
-    the promise, whether the guard was `active`, whether the promise is `kept`, and for how many steps it was (`kept_steps`).
+    `Info.details`: `cost` and `optimum` so far (exactly the oracle's cost of the prefix; `optimum_at_least` instead where a lower
+    bound is carried), their quotient `live_ratio` (then at least the true one), what is `left` of the promise, whether
+    the guard was `active`, whether the promise is `kept`, and for how many steps it was (`kept_steps`).
 
     >>> import ecl2o as ec
     >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -309,21 +320,28 @@ class Competitive(AbstractGuard):
     def _check_problem(self, problem: Problem, start: Start) -> None:
         hitting, movement, dim = problem.hitting, problem.switching, start.dim
         instead = "Guarded takes any costs and any box."
-        if not (isinstance(hitting, AbstractQuadraticCost) and isinstance(movement, Mahalanobis)):
-            kinds = f"{type(hitting).__name__} and {type(movement).__name__}"
-            raise NotApplicableError(f"Competitive needs quadratic hitting and movement costs, got {kinds}. {instead}")
+        if not isinstance(movement, Mahalanobis):
+            raise NotApplicableError(f"Competitive needs quadratic movement, got {type(movement).__name__}. {instead}")
         if self.weights is not None and not isinstance(hitting, CurvedTracking):
             raise NotApplicableError(f"weights are for CurvedTracking, got {type(hitting).__name__}.")
         if self.weights is None and jax.eval_shape(lambda: hitting.curvature_bounds(dim))[1] is None:
+            given = {"CurvedTracking": "a maximum, or weights", "ConvexCost": "smoothness"}
+            needed = given.get(type(hitting).__name__, "curvature_bounds")
             raise NotApplicableError(
-                f"Competitive needs the largest curvature: give {type(hitting).__name__} a maximum, or weights. {instead}"
+                f"Competitive needs the largest curvature: give {type(hitting).__name__} {needed}. {instead}"
+            )
+        general = not isinstance(hitting, AbstractQuadraticCost | AsymmetricTracking)
+        if general and (dim > 1 or problem.is_bounded or self.contexts is not None):
+            raise NotApplicableError(
+                f"Competitive takes {type(hitting).__name__} on a line, without bounds and without contexts=. {instead}"
             )
         if problem.is_bounded and self.contexts is None:
             raise NotApplicableError(f"Competitive needs contexts=(low, high) where actions are bounded. {instead}")
-        if self.contexts is not None:
+        if self._needs_diagonal(problem, dim):
             is_diagonal = concrete_value(_are_diagonal(list(self.curvatures(problem, dim)[1:])))
             if is_diagonal is not None and not is_diagonal:
-                raise NotApplicableError(f"contexts=(low, high) needs diagonal matrices A and Q. {instead}")
+                wants = "AsymmetricTracking" if self.contexts is None else "contexts=(low, high)"
+                raise NotApplicableError(f"{wants} needs diagonal matrices A and Q. {instead}")
         if self.contexts is not None and problem.is_bounded:
             lower, upper, low, high = map(to_host, (*problem.actions.bounds(dim, start.x0.dtype), *self.contexts))
             if concrete_value(((low < lower) | (high > upper)).any()):
@@ -336,6 +354,9 @@ class Competitive(AbstractGuard):
                 "use horizon=None for runs of any length."
             )
 
+    def _needs_diagonal(self, problem: Problem, dim: int) -> bool:
+        return self.contexts is not None or (dim > 1 and isinstance(problem.hitting, AsymmetricTracking))
+
     def _check_ratio(self, problem: Problem, dim: int) -> None:
         with jax.enable_x64(True), jax.core.eval_context():  # the numbers are constants inside a jit too
             least, greatest, G = cast_floats(self.curvatures(problem, dim), np.float64)
@@ -345,7 +366,7 @@ class Competitive(AbstractGuard):
             many = "any number of" if self.horizon is None else self.horizon
             raise NotApplicableError(
                 f"ratio = {np.min(ratio):g} cannot be promised over {many} steps: it must exceed {smallest:.8g}, "
-                "the smallest competitive ratio that any online algorithm has on this problem."
+                "the smallest ratio that can be guaranteed for costs of these curvatures."
             )
 
     def curvatures(self, problem: Problem, dim: int) -> tuple[Array, Array, Array]:
@@ -354,7 +375,6 @@ class Competitive(AbstractGuard):
         if self.weights is not None:
             announced = times_identity(self.weights, dim)
             return announced, announced, G
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
         least, greatest = problem.hitting.curvature_bounds(dim)
         assert greatest is not None
         return least, greatest, G
@@ -378,13 +398,15 @@ class Competitive(AbstractGuard):
         smallest = 1 + jax.lax.stop_gradient(largest_share(least, greatest, G, self.horizon))
         feasible = (self.ratio > smallest) & (self.ratio > 1) & jnp.isfinite(self.ratio)
         feasible &= jnp.isfinite(self.allowance) & (self.allowance >= 0)
-        if start.dim > 1 and self.contexts is None:  # between diagonal matrices nothing cancels
+        if self._needs_diagonal(problem, start.dim):
+            feasible &= _are_diagonal([greatest, G])
+        elif start.dim > 1:  # between diagonal matrices nothing cancels
             feasible &= jax.lax.stop_gradient(is_resolved(least, greatest, G))
         box = None
         if self.contexts is not None:
             low, high = (jnp.broadcast_to(bound, x0.shape).astype(dtype) for bound in self.contexts)
             lower, upper = problem.actions.bounds(start.dim, dtype)
-            feasible &= ((lower <= low) & (high <= upper)).all() & _are_diagonal([greatest, G])
+            feasible &= ((lower <= low) & (high <= upper)).all()
             # With x_0 inside, m never leaves the box: the value is not negative, and does not fall if a later weight grows.
             box = jnp.minimum(low, x0), jnp.maximum(high, x0)
         ratio = jnp.where(feasible, self.ratio, jnp.maximum(1.05 * smallest, 2.0))
@@ -397,38 +419,64 @@ class Competitive(AbstractGuard):
         dim, G = previous.shape[0], 2 * problem.Q
         finite = jnp.isfinite(observation.context).all()
         context = jnp.where(finite, observation.context, 0.0)
-        A, target = quadratic_terms(problem, context, dim)
-        prefix = state.work.with_context(A, target)
-        sound = finite & jnp.isfinite(state.ratio * prefix.growth)
-        growth = jnp.where(sound, prefix.growth, 0.0)
         last = state.future.shape[0] - 1
         place = step % (last + 1) if self.horizon is None else jnp.minimum(step, last)
+        S, projected = state.future[place], problem.actions.project(advice)
+        if isinstance(problem.hitting, AbstractQuadraticCost):
+            A, target = quadratic_terms(problem, context, dim)
+            origin = prefix = state.work.with_context(A, target)
+            lines, largest_growth = None, prefix.growth
+        else:
+            A, target, origin, prefix = problem.hitting.curvature_bounds(dim)[0], context, state.work, None
+            lines = self._model_lines(problem, state, context, previous, S)
+            largest_growth = problem.hitting(origin.centre, context)
+        sound = finite & jnp.isfinite(state.ratio * largest_growth)
         kept = state.account.kept & sound & self._as_announced(problem, context, A, target, place, step)
 
-        centre, S, level = prefix.centre, state.future[place], state.account.left + state.ratio * growth
+        centre, level, wish = origin.centre, state.account.left, origin.from_centre(projected)
         grain = jax.lax.stop_gradient(jnp.finfo(centre.dtype).eps * jnp.abs(centre))
-        here = GameStep(
-            A, G, prefix.P, S, state.ratio, prefix.from_centre(target), prefix.from_centre(previous), level, grain
-        )
-        projected = problem.actions.project(advice)
-        if state.box is None:
-            choice = choose_anywhere(here, prefix.from_centre(projected))
+        if lines is not None:
+            choice = choose_on_lines(lines, level, grain, wish)
         else:
-            low, high = map(prefix.from_centre, state.box)
-            choice = choose_within(here, low, high, prefix.from_centre(projected))
+            assert prefix is not None
+            level = level + state.ratio * jnp.where(sound, prefix.growth, 0.0)
+            near, before = origin.from_centre(target), origin.from_centre(previous)
+            here = GameStep(A, G, prefix.P, S, state.ratio, near, before, level, grain)
+            if state.box is None:
+                choice = choose_anywhere(here, wish)
+            else:
+                low, high = map(prefix.from_centre, state.box)
+                choice = choose_within(here, low, high, wish)
         kept &= choice.sound
-        action = centre + (prefix.rest + jnp.where(kept, choice.action, choice.safest))
+        action = centre + (origin.rest + jnp.where(kept, choice.action, choice.safest))
         # An allowed action is played to the last bit.
         action = jnp.where(kept & ~choice.active, projected, problem.actions.project(action))
         action = jnp.where(sound, action, previous)
+        if prefix is None:
+            assert lines is not None
+            prefix = advance_model(lines, state.work, origin.from_centre(action))
+        growth = jnp.where(sound, prefix.growth, 0.0)
 
         cost, rounding = accurate_cost(problem, action, context, previous)
         cost, rounding = (jnp.where(sound, v, 0.0) for v in (cost, rounding + self.ratio * prefix.rounding))
         account = state.account.update(self.ratio, growth, cost, rounding, kept)
         work = jax.tree.map(lambda new, old: jnp.where(sound, new, old), prefix.after_move(G), state.work)
         after = CompetitiveState(inner_state, work, state.future, state.ratio, state.box, account)
-        details = account.details("optimum", "live_ratio", choice.active | ~account.kept)
+        reference = "optimum" if lines is None else "optimum_at_least"
+        details = account.details(reference, "live_ratio", choice.active | ~account.kept)
         return after, action, Info(inner.converged & account.kept, advice, details, inner)
+
+    def _model_lines(
+        self, problem: Problem, state: CompetitiveState, context, previous, S
+    ) -> AsymmetricLines | ConvexLine:
+        """Return the step of the game for a cost that is not quadratic."""
+        hitting, work = problem.hitting, state.work
+        least, greatest = hitting.curvature_bounds(previous.shape[0])
+        game = ModelLines.of(least, 2 * problem.Q, S, state.ratio, work, previous)
+        if isinstance(hitting, AsymmetricTracking):
+            return AsymmetricLines(game, hitting, work.from_centre(context))
+        assert greatest is not None
+        return ConvexLine(game, hitting, context, jnp.diagonal(greatest), work.centre, work.rest)
 
     def _as_announced(self, problem: Problem, context, A, target, place, step) -> Bool[Array, ""]:
         """Return whether step, weight and context meet the conditions of the promise."""
