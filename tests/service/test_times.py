@@ -6,13 +6,18 @@ import json
 
 import httpx2
 import numpy as np
+import pandas as pd
 import pytest
 
 import ecl2o as ec
 from ecl2o.act import ActSession, ParsedLine
+from ecl2o.evaluation.comparison import compare, make_contender
 from ecl2o.exceptions import ConflictError, InvalidRequestError, ServiceError
+from ecl2o.fitting.read import SeriesReader
+from ecl2o.fitting.tasks import policy_test_days
 from ecl2o.policy import Contract
 from ecl2o.policy.clock import StepClock
+from ecl2o.running import plausible_range
 from ecl2o.service import Client, Service, Store, step_executor
 from ecl2o.service.http import Access, make_app
 from ecl2o.service.models import StepRecord, StepRequest
@@ -84,6 +89,61 @@ def test_a_stream_that_starts_at_13_is_the_run_of_act(service, policy, declared)
     assert midnight.live_ratio * (midnight.promise_left + midnight.hitting + midnight.switching) / 2 == pytest.approx(
         midnight.hitting + midnight.switching, rel=1e-6
     )
+
+
+@pytest.fixture(scope="module")
+def dayton(shared):
+    """A policy with a promise of 2 for each day on a real load, its readings and times, and where the last 60 days start."""
+    series = SeriesReader(shared / "data" / "load_dayton_2016_2018_hourly.csv").read_days()
+    load, first = series.values, len(series.values) - 60 * DAY
+    contract = Contract(
+        columns=["load_mw"],
+        step_minutes=60.0,
+        steps_per_day=DAY,
+        day_start_minutes=0,
+        history_steps=60 * DAY,
+        history_until=str(series.time[first - 1]),
+        plausible=plausible_range(load[:first]),
+        accepted_after=DAY,
+    )
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    agent = ec.Periodic(ec.Competitive(ec.advisors.OnlineRidge(DAY), ratio=2.0, horizon=DAY), DAY)
+    policy = ec.Policy(agent, problem, contract=contract, history=load[first - 60 * DAY : first])
+    return policy, series, first
+
+
+def test_started_at_any_hour_act_and_the_service_cost_what_evaluate_says(dayton, tmp_path):
+    """Over 60 days, relative to the optimum of the same hours; both make the same actions."""
+    policy, series, first = dayton
+    contexts, times = series.values, [time.to_pydatetime() for time in pd.to_datetime(series.time)]
+    test_days, _ = policy_test_days(policy, series, 60)
+    row = next(
+        row
+        for row in compare({"policy": make_contender(policy.agent, policy.problem, policy.forecaster)}, test_days)
+        if row.name == "policy"
+    )
+    service = Service(Store(f"sqlite:///{tmp_path / 'streams.db'}"))
+    ec.save(tmp_path / "daily.ecl2o", policy)
+    service.put_policy("daily", (tmp_path / "daily.ecl2o").read_bytes())
+    answers, requests = {}, []
+    for late in (0, 4, 13, 20):
+        past, until = contexts[: first + late], str(series.time[first + late - 1])
+        session = ActSession(policy, history=past, history_until=until)
+        lines = [ParsedLine(y.tolist(), time=time) for y, time in zip(contexts, times, strict=True)][first + late :]
+        answers[late] = [session.answer(line, lambda answer: None) for line in lines]
+        service.create_stream(f"{late}", "daily", history=past[-60 * DAY :].tolist(), start=lines[0].time)
+        requests += [StepRequest(f"{late}", line.context, time=line.time) for line in lines]
+    requests.sort(key=lambda request: request.time)  # all streams together
+    results = list(zip(requests, send(service, *requests), strict=True))
+    service.close()
+    for late, own in answers.items():
+        records = [record for request, record in results if request.stream == f"{late}"]
+        np.testing.assert_allclose([r.action for r in records], [a.action for a in own], rtol=1e-9)
+        assert records[-1].cost == pytest.approx(own[-1].cost, rel=1e-9)
+        best = ec.oracle(policy.problem, ec.Instance(contexts[first + late - 1], contexts[first + late :])).cost
+        assert records[-1].optimum == pytest.approx(float(best), rel=1e-9)
+        assert own[-1].cost / float(best) == pytest.approx(row.average_cost, rel=0.01)
+    assert answers[0][-1].cost == pytest.approx(60 * row.mean_cost, rel=1e-9)
 
 
 def test_without_times_a_stream_goes_on_after_its_own_history(service, policy):
