@@ -1,4 +1,7 @@
-"""An operator's days, with real processes: a supervisor that kills, bad readings, a stuck meter, a missing hour, a rival."""
+"""An operator's days, with real processes: a supervisor that kills, bad readings, a stuck meter, missing hours, a rival.
+
+The second run starts at 13:00, goes over a change of clocks and has a gap of 30 hours; the service gets the same requests.
+"""
 
 import csv
 import datetime
@@ -8,11 +11,17 @@ import random
 import signal
 import subprocess
 import sys
+import zoneinfo
 
 import numpy as np
 import pytest
 
 import ecl2o as ec
+from ecl2o.policy import Contract
+from ecl2o.policy.contract import FileFormat
+from ecl2o.running import plausible_range, stuck_limits
+from ecl2o.service import Service, Store
+from ecl2o.service.models import StepRequest
 
 COMMAND = [sys.executable, "-c", "from ecl2o.cli import main; main()"]
 ENVIRONMENT = os.environ | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -147,3 +156,81 @@ def test_an_operators_days(policy, series, tmp_path):
     late = slice(ZERO + 24, None)
     played = np.insert(actions, MISSING, np.nan)
     assert np.abs(played[late] - clean[late]).max() <= 0.01 * np.ptp(series)
+
+
+ZONE = zoneinfo.ZoneInfo("America/Los_Angeles")
+FIRST = datetime.datetime(
+    2024, 11, 1, 20, tzinfo=datetime.UTC
+)  # 13:00 on the local clock, which goes back on 3 November
+LENGTH, GAP = 100, range(50, 80)
+KILL = {20: "after the answer", 37: "before the answer"}  # 37: the hour that the local clock shows twice
+
+
+@pytest.fixture(scope="module")
+def daily_policy(tmp_path_factory, series):
+    """A learner behind a promise for each day, on the local clock of a zone; its history ends an hour before the run."""
+    history = series[: DAYS * 24, None]
+    contract = Contract(
+        columns=["demand"],
+        step_minutes=60.0,
+        steps_per_day=24,
+        day_start_minutes=0,
+        history_until=str((FIRST - datetime.timedelta(hours=1)).astimezone(ZONE).replace(tzinfo=None)),
+        plausible=plausible_range(history),
+        stuck_after=stuck_limits(history),
+        accepted_after=24,
+        file_format=FileFormat(time_zone=ZONE.key),
+    )
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    agent = ec.Periodic(ec.Competitive(ec.advisors.OnlineRidge(24), PROMISE, horizon=24), 24)
+    path = tmp_path_factory.mktemp("daily") / "daily.ecl2o"
+    ec.save(path, ec.Policy(agent, problem, contract=contract, history=history))
+    return path
+
+
+def test_a_start_at_13_a_change_of_clocks_and_a_gap_of_30_hours(daily_policy, series, tmp_path):
+    fresh = series[DAYS * 24 :][np.arange(LENGTH) % HOURS].copy()
+    fresh[STUCK] = fresh[STUCK[0]]
+    times = [(FIRST + datetime.timedelta(hours=hour)).astimezone(ZONE) for hour in range(LENGTH)]
+    sent = {h: 0.0 if h == ZERO else float(fresh[h]) for h in range(LENGTH) if h not in GAP}
+    served = Served(daily_policy, tmp_path / "daily.state")
+    for hour, reading in sent.items():
+        served.hour({"time": times[hour].isoformat(), "demand": reading}, KILL.get(hour))
+    served.process.communicate(timeout=120)
+    assert served.process.returncode == 0
+    answers = dict(zip(sent, served.answers, strict=True))
+    (again,) = (hour for hour in range(LENGTH) if times[hour].fold)
+    assert times[again].hour == 1
+    assert again in KILL
+    assert answers[again]["action"] == answers[again - 1]["action"]
+    assert [hour for hour, answer in answers.items() if "filled" in answer] == [GAP[-1] + 1]
+    assert answers[GAP[-1] + 1]["filled"] == len(GAP)
+    assert [hour for hour, answer in answers.items() if "screened" in answer] == [ZERO]
+    assert [hour for hour, answer in answers.items() if "stuck" in answer] == list(STUCK[2:])
+
+    # The same by hand: one step for each hour that the local clock shows, on the last plausible reading where there is none.
+    loaded, used, actions, costs = ec.load(daily_policy), [], {}, []
+    runner = ec.Runner(loaded, start_time="2024-11-01 13:00")
+    for hour in (hour for hour in range(LENGTH) if hour != again):
+        used.append(used[-1] if hour == ZERO or hour in GAP else fresh[hour])
+        actions[hour] = runner.step([used[-1]]).tolist()
+        costs.append(float(runner.cost))
+    for hour in set(sent) - {again}:
+        assert answers[hour]["action"] == pytest.approx(actions[hour], rel=1e-9)
+    before, start, paid = loaded.history[-1], 0, 0.0
+    for midnight in (11, 35, 59, 83, LENGTH - 1):  # steps, the first day is short
+        best = ec.oracle(loaded.problem, ec.Instance(before, np.array(used[start:midnight])[:, None]))
+        assert costs[midnight - 1] - paid <= PROMISE * float(best.cost) * (1 + 1e-9)
+        before, start, paid = np.array(list(actions.values())[midnight - 1]), midnight, costs[midnight - 1]
+
+    service = Service(Store(f"sqlite:///{tmp_path / 'streams.db'}"))
+    service.put_policy("daily", daily_policy.read_bytes())
+    service.create_stream("site", "daily")
+    results = service.submit_steps([StepRequest("site", [sent[h]], time=times[h]) for h in sent]).result()
+    service.close()
+    for hour, result in zip(sent, results, strict=True):
+        record = json.loads(result.json)
+        assert record["action"] == pytest.approx(answers[hour]["action"], rel=1e-9)
+        assert record["screened"] == ("screened" in answers[hour])
+        assert record["stuck"] == answers[hour].get("stuck", [])
+    assert record["cost"] == pytest.approx(costs[-1], rel=1e-9)

@@ -70,6 +70,10 @@ class StepClock:
                 local += self._step
         return local
 
+    def is_repeated(self, time: datetime.datetime) -> bool:
+        """Return whether the local clock of the policy's zone shows this time for the second time, in autumn."""
+        return self._zone is not None and bool(to_local_time(time, self._zone).fold)
+
     def count_steps(self, first: datetime.datetime, last: datetime.datetime) -> int:
         """Return the number of steps from one time to another, rounded."""
         first, last = self._to_local(first), self._to_local(last)

@@ -117,7 +117,7 @@ class StepExecutor:
                     request = request._replace(time=_find_time(request, position, stepper.clock))
                     groups.setdefault(stepper, []).append(_Member(index, position, request))
                 else:
-                    batch.results[index] = _repeat_answer(connection, request, position)
+                    batch.results[index] = _repeat_answer(connection, request, position, stepper.clock)
             except ServiceError as error:
                 batch.results[index] = error
             except (ValueError, OverflowError) as error:  # at the ends of the calendar
@@ -276,11 +276,13 @@ def _is_next(request: StepRequest, position: StreamPosition, clock: StepClock) -
     return number != last
 
 
-def _repeat_answer(connection: sa.Connection, request: StepRequest, position: StreamPosition) -> StepResult:
-    """Return the answer to the last step again, if the context is the same."""
+def _repeat_answer(
+    connection: sa.Connection, request: StepRequest, position: StreamPosition, clock: StepClock
+) -> StepResult:
+    """Return the answer to the last step again, if the context is the same, or it is autumn's repeated hour."""
     text = queries.load_last_answer(connection, position.key)
     answered = json.loads(text)["context"]
-    if answered != request.context:
+    if answered != request.context and (request.time is None or not clock.is_repeated(request.time)):
         error = f"Step {position.steps} was already answered for another context and cannot be changed."
         details = {"context_answered": answered, "context_sent": request.context}
         raise ConflictError(error, last_step=position.steps, **details)
