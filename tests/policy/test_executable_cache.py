@@ -16,7 +16,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import ecl2o as ec
-from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.policy import executable_cache
 from ecl2o.running import Stepper
 from ecl2o.running.compiled_step import RunShape, compile_stepper
@@ -286,11 +286,11 @@ def test_a_folder_that_others_can_write_to_or_replace_is_not_used(folder, monkey
 def test_commands_let_jax_use_no_folder_that_others_can_write_to(folder, monkeypatch):
     """Also those that store no programs themselves: JAX reads them from where JAX_COMPILATION_CACHE_DIR says."""
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder))
-    use_double_precision()
+    use_cached_programs()
     assert jax.config.jax_compilation_cache_dir == str(folder)
     folder.chmod(0o777)
     with pytest.warns(UserWarning, match="777"):
-        use_double_precision()
+        use_cached_programs()
     assert jax.config.jax_compilation_cache_dir is None
 
 

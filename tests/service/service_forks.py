@@ -28,10 +28,10 @@ def prepare(policy: Path) -> None:
     """Import everything and compile the step; it runs in its caller's thread, so it may be forked."""
     import jax
 
-    from ecl2o.cli.jax_setup import use_double_precision
+    from ecl2o.cli.jax_setup import use_cached_programs
 
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    use_double_precision()
+    use_cached_programs()
     import numpy as np
 
     from ecl2o.policy.policy import load

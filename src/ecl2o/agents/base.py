@@ -71,6 +71,8 @@ class Start(eqx.Module):
         x0: (d,), the action in force before the first step.
         history: (H, q), the contexts before the first step; H may be 0.
         horizon: T, the number of steps. Default: None, not known.
+        unseen: How many rows at the front of the history are padding (NaN), for agents of any length of history in one
+            program; only `OnlineRidge` gets them. Default: None, no row is padding.
 
     >>> import jax.numpy as jnp
     >>> Start(jnp.zeros(2), jnp.zeros((0, 3))).dim
@@ -80,6 +82,7 @@ class Start(eqx.Module):
     x0: Float[Array, " d"]
     history: Float[Array, "H q"]
     horizon: int | None = eqx.field(static=True, default=None)
+    unseen: Int[Array, ""] | None = None
 
     @property
     def dim(self) -> int:

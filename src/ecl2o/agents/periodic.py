@@ -77,7 +77,7 @@ class Periodic(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> PeriodicState:
         kept = start.history[:0] if self.keeps == "memory" else start.history
-        inner = self.agent.init(problem, Start(start.x0, start.history, self.period))
+        inner = self.agent.init(problem, dataclasses.replace(start, horizon=self.period))
         return PeriodicState(inner, kept, jnp.zeros((), int))
 
     def step(self, problem: Problem, state: PeriodicState, observation: Observation):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ecl2o.cli import options, output, tables
-from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.cli.options import option
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def alpha(
     wanted = None if alphas is None else options.parse_numbers(alphas, "--alphas")
     if figure is not None:
         output.check_writable(figure, "--figure")
-    use_double_precision()
+    use_cached_programs()
     from ecl2o.fitting.alpha_study import ALPHAS, alpha_from_prices, study_alphas
     from ecl2o.fitting.read import screen_values
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ecl2o.cli import options, output, tables
-from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.cli.options import check_positive, option
 
 
@@ -30,7 +30,7 @@ def bounds(
     for name, value in [("--rho", rho), *(("--trust", value) for value in trusts)]:
         if not 0 <= value < float("inf"):
             raise options.usage_error(name, f"must be finite and not negative, got {value:g}.")
-    use_double_precision()
+    use_cached_programs()
     rows = _rows(m, alpha, beta, trusts, rho)
     found = {"m": m, "alpha": alpha, "beta": beta, "trust": trusts, "rho": rho, "bounds": rows}
     if figure is not None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ecl2o.cli import output
-from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.jax_setup import use_cached_programs
 
 _ANY_DAY = 24  # steps; whom to cite does not depend on it
 # Rows of the studies that are not named after the class of their agent.
@@ -40,7 +40,7 @@ def _cite(agent: str | None) -> str:
     if agent.endswith(".ecl2o") or Path(agent).is_file():
         from ecl2o.policy import load
 
-        use_double_precision()
+        use_cached_programs()
         return citation(load(agent).agent)
     if agent.lower() in NAMED_AGENTS:
         return citation(NAMED_AGENTS[agent.lower()](_ANY_DAY))

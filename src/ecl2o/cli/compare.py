@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ecl2o.cli import comparison_table, options, output, tables
-from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.cli.options import option, usage_error
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def compare(
     limits = options.parse_interval(bounds, "--bounds")
     movement = None if alpha is None else options.parse_alpha(alpha)
     ends = options.parse_weights(weights, weight_column)
-    use_double_precision()
+    use_cached_programs()
     from ecl2o.evaluation.comparison import compare as compare_days
     from ecl2o.fitting.named_agents import is_policy, make_contenders
     from ecl2o.fitting.tasks import last_test_days, series_test_days

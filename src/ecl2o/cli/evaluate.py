@@ -5,7 +5,7 @@ import dataclasses
 import typer
 
 from ecl2o.cli import comparison_table, options, output, tables
-from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.jax_setup import use_cached_programs
 
 
 def evaluate(
@@ -31,7 +31,7 @@ def evaluate(
     history and do not count. Exit code 1 if a promise was broken.
     """
     limits = options.parse_interval(bounds, "--bounds")
-    use_double_precision()
+    use_cached_programs()
     from ecl2o.evaluation.comparison import compare, make_contender
     from ecl2o.fitting.candidates import reference_contenders
     from ecl2o.fitting.read import screen_series

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ecl2o.cli import comparison_table, options, output, tables
-from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.cli.options import check_promise, option, usage_error
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def fit(
     plausible: str | None = options.PLAUSIBLE,
     advisor: Literal["auto", "ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
         "ridge: a regression that keeps learning; seasonal: a linear rule on a daily profile; rhc: a planner on the profile of "
-        "the last days; r-obd: the expert; mlp, lstm: networks. auto tries the first four and takes the best on the "
+        "the last days; r-obd: the expert; mlp, lstm: networks. auto tries ridge, rhc and r-obd, and takes the best on the "
         "validation days.",
         default="auto",
     ),
@@ -65,7 +65,7 @@ def fit(
 ) -> None:
     """Fit a policy to a series of past contexts, and compare it on days held back.
 
-    Fitting takes a minute or two for a year of hourly rows. The candidate that is cheapest on the validation days becomes the
+    The candidate that is cheapest on the validation days becomes the
     policy; the table shows the test days after them. A step costs 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the file's units.
     """
     movement = options.parse_alpha(alpha)
@@ -75,7 +75,7 @@ def fit(
     ends = options.parse_weights(weights, weight_column)
     if promise is None and (allowance or interval or per != "run"):
         raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
-    use_double_precision()
+    use_cached_programs()
     from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
     from ecl2o.policy import save
@@ -147,7 +147,7 @@ def _expert_ratio(fitted: "FittedSeries") -> float:
     problem = fitted.policy.problem
     if fitted.policy.contract.weights is not None:
         return float(robd_ratio(problem.m, problem.alpha, problem.beta))
-    return float(exact_robd_ratio(problem.m, problem.beta))
+    return float(exact_robd_ratio(float(problem.m), float(problem.beta)))
 
 
 def _feasible_promise(fitted: "FittedSeries") -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ecl2o.cli import options, output, tables
-from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.cli.options import option
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def frontier(
         of_series |= {"--time-zone": time_zone, "--fill-limit": fill_limit}
         _check_absent(of_series, "a series", weather or "the built-in weather")
     interval = options.parse_interval(contexts_in, "--contexts")
-    use_double_precision()
+    use_cached_programs()
     from ecl2o.data import weather_contexts
     from ecl2o.paper.frontier import FrontierSettings, run_frontier
     from ecl2o.paper.frontier_figures import draw_frontier

@@ -1,22 +1,11 @@
 """JAX's settings for the command line, made before JAX computes; the library itself changes no global setting."""
 
-import os
 
-
-def use_double_precision() -> None:
-    """Compute in 64 bits, in which guarantees hold, by programs that no other user can have put into JAX's cache."""
+def use_cached_programs() -> None:
+    """Compute in 64 bits, in which guarantees hold, and store compiled programs in the user's cache folder."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        from ecl2o.policy.executable_cache import check_cache_folder
-
-        check_cache_folder()
-
-
-def use_cached_programs() -> None:
-    """Compute in 64 bits, and store compiled programs in the user's cache folder."""
-    use_double_precision()
     from ecl2o.policy.executable_cache import use_cache_folder
 
     use_cache_folder()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ecl2o.cli import options, output, tables
-from ecl2o.cli.jax_setup import use_double_precision
+from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.cli.options import option
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def reproduce(
     given |= {"base_shortage": options.parse_watts(base_shortage), "seed": seed}
     values = _read_config(config) if config else {}
     values |= {key: value for key, value in given.items() if value is not None}
-    use_double_precision()
+    use_cached_programs()
     run = _prepare(values.pop(_STUDY_KEY, "demand-response"), values)
     from ecl2o.paper.figures import describe_missing_figures
     from ecl2o.paper.report import write_report

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Periodic, Promise, Reference
 from ecl2o.evaluation import metrics
-from ecl2o.evaluation.daily import DailyScore, TestDays, score_runs
+from ecl2o.evaluation.daily import DailyScore, TestDays, score_runs, solve_days
 from ecl2o.evaluation.metrics import UnconvergedCounts
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractForecaster
@@ -221,7 +221,8 @@ def make_oracle_rows(test_days: TestDays, *, timed: bool = False) -> list[Compar
     problem, x0, days = test_days.problem, test_days.x0, test_days.days
     best = test_days.whole_span_optimum
     exact = {"competitive_ratio": 1.0, "tail_ratio": dict.fromkeys(_LEVELS, 1.0), "worst_day": 0}  # without rounding
-    score = score_runs(*oracle_days(problem, x0, days), test_days)
+    runs = oracle_days(problem, x0, days)[0] if best is None else solve_days(problem, x0, days)[0]
+    score = score_runs(runs, test_days.starts_of(runs), test_days)
     daily = ComparisonRow(**_figures("oracle" if best is None else "daily-oracle", score) | exact)
     if timed:
         daily = _with_time(daily, lambda: oracle_days(problem, x0, days), test_days)

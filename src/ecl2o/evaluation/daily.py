@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
@@ -18,8 +17,9 @@ from ecl2o.evaluation import metrics
 from ecl2o.evaluation.metrics import UnconvergedCounts
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
-from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, concrete_value, strip_weak_types, to_device, to_host
+from ecl2o.offline.oracle import oracle_of_first, warn_unless_converged
+from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem, Trajectory
+from ecl2o.problem.arrays import AnyArray, concrete_value, pad_rows, strip_weak_types, to_device, to_host
 from ecl2o.running import rollout_days
 from ecl2o.running.rollout import split_by_day
 
@@ -44,7 +44,7 @@ class TestDays(eqx.Module):
     x0: Float[Array, " d"]
     days: Float[Array, "n T q"]
     history: Float[Array, "H q"] | None
-    oracle_cost: Float[Array, " n"]
+    oracle_cost: Float[AnyArray, " n"]
     scored: Bool[np.ndarray, " n"]
     whole_span_optimum: Trajectory | None = None
 
@@ -56,7 +56,10 @@ class TestDays(eqx.Module):
             ValueError: A cost is not finite.
         """
         problem, x0, days = strip_weak_types(problem), to_device(x0), to_device(days)
-        runs, _ = oracle_days(problem, x0, days)
+        return cls._of_solved(problem, x0, days, history, scored, oracle_days(problem, x0, days)[0])
+
+    @classmethod
+    def _of_solved(cls, problem: Problem, x0, days, history, scored, runs: Trajectory) -> "TestDays":
         cost = concrete_value(runs.cost)
         if cost is not None and not np.isfinite(cost).all():
             raise ValueError(f"the costs are not finite (contexts of up to {np.abs(days).max():g}); use another unit.")
@@ -67,6 +70,7 @@ class TestDays(eqx.Module):
     def with_whole_span_optimum(cls, problem: Problem, x0, days, history=None, scored=None) -> "TestDays":
         """Return test days with the optimum of the whole span as the unit of cost, so that 1 is the optimum.
 
+        >>> import jax.numpy as jnp
         >>> from ecl2o.problem import Mahalanobis, SquaredTracking
         >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
         >>> test_days = TestDays.with_whole_span_optimum(
@@ -75,13 +79,12 @@ class TestDays(eqx.Module):
         >>> bool(test_days.unit.sum() < test_days.oracle_cost.sum())
         True
         """
-        test_days = cls.of(problem, x0, days, history, scored)
-        n, T, q = test_days.days.shape
-        whole = oracle(test_days.problem, Instance(test_days.x0, to_host(test_days.days).reshape(n * T, q)))
-        return dataclasses.replace(test_days, whole_span_optimum=_by_day(whole, test_days.x0, n)[0])
+        problem, x0, days = strip_weak_types(problem), to_device(x0), to_device(days)
+        daily, whole = solve_days(problem, x0, days)
+        return dataclasses.replace(cls._of_solved(problem, x0, days, history, scored, daily), whole_span_optimum=whole)
 
     @property
-    def unit(self) -> Float[Array, " n"]:
+    def unit(self) -> Float[AnyArray, " n"]:
         """The cost of each day in the run whose mean daily cost is the unit."""
         return self.oracle_cost if self.whole_span_optimum is None else self.whole_span_optimum.cost
 
@@ -104,6 +107,37 @@ class TestDays(eqx.Module):
     def starts_of(self, runs: Trajectory) -> Float[np.ndarray, "n d"]:
         """Return the x0 of each day of a run through the days."""
         return np.concatenate([np.asarray(self.x0)[None], np.asarray(runs.actions)[:-1, -1]])
+
+
+_LEAST_DAYS = 256  # of padded days
+
+
+def _has_fast_oracle(problem: Problem) -> bool:
+    """Return whether the oracle is so fast that days are padded to share programs."""
+    return isinstance(problem.switching, Mahalanobis) and isinstance(problem.hitting, AbstractQuadraticCost)
+
+
+def solve_days(
+    problem: Problem, x0: Float[AnyArray, " d"], days: Float[AnyArray, "n T q"]
+) -> tuple[Trajectory, Trajectory]:
+    """Return the daily oracle, and the optimum of the whole span, split into days."""
+    n, T, q = days.shape
+    first = Instance(x0, to_host(days).reshape(n * T, q))
+    problem.check(first)
+    if not _has_fast_oracle(problem):
+        return oracle_days(problem, x0, days)[0], _by_day(oracle(problem, first), first.x0, n)[0]
+    padded = pad_rows(to_host(first.contexts).reshape(n, T, q), _LEAST_DAYS)
+    solved = jax.tree.map(lambda leaf: np.asarray(leaf)[:n], _solve_padded(problem, first.x0, padded, np.array(n)))
+    for run in solved:
+        warn_unless_converged(problem, run)
+    return solved
+
+
+@eqx.filter_jit
+def _solve_padded(problem: Problem, x0, days, n) -> tuple[Trajectory, Trajectory]:
+    N, T, q = days.shape
+    whole = oracle_of_first(problem, Instance(x0, days.reshape(N * T, q)), n * T)
+    return oracle_days(problem, x0, days)[0], split_by_day(whole, x0, N)[0]
 
 
 _by_day = eqx.filter_jit(split_by_day)
@@ -157,7 +191,7 @@ class DailyScore(eqx.Module):
     def tail_ratio(self) -> dict[str, float]:
         """Percentiles of the daily ratio by name ("p99")."""
         levels, ones = metrics.TAIL_PERCENTILES, np.ones_like(self.ratio)
-        values = np.asarray(metrics.tail_ratios(to_device(self.ratio), to_device(ones)))
+        values = metrics.tail_ratios(self.ratio, ones)
         return {f"p{level:g}": float(value) for level, value in zip(levels, values, strict=True)}
 
 
@@ -209,8 +243,11 @@ def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], test_days: Test
         starts: (n, d), the x0 of each day.
         test_days: The n days.
     """
-    known = test_days.problem, test_days.x0, test_days.days, test_days.scored, test_days.unit
-    return _score(runs, starts, test_days.scored, _measure(*known, runs.cost, starts))
+    n, by_day = len(starts), (test_days.days, test_days.unit, runs.cost, starts)
+    if _has_fast_oracle(test_days.problem):
+        by_day = tuple(pad_rows(each, _LEAST_DAYS) for each in by_day)
+    measures = _measure(test_days.problem, test_days.x0, *by_day)
+    return _score(runs, starts, test_days.scored, jax.tree.map(lambda leaf: np.asarray(leaf)[:n], measures))
 
 
 def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], sites: Sequence[TestDays]) -> list[DailyScore]:
@@ -224,30 +261,26 @@ def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], sites: 
     places = [(site.problem, site.x0, site.days, site.scored, site.unit) for site in sites]
     problem, x0, days, scored, unit = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
     runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where slicing is free
-    measures = jax.tree.map(np.asarray, _measure_each(problem, x0, days, scored, unit, runs.cost, starts))
+    measures = jax.tree.map(np.asarray, _measure_each(problem, x0, days, unit, runs.cost, starts))
     together = runs, starts, scored, measures
     return [_score(*jax.tree.map(lambda leaf, i=i: leaf[i], together)) for i in range(len(sites))]
 
 
 class _Measures(eqx.Module):
-    """The oracles of each day of a run, and its figures relative to them."""
+    """The oracles of each day of a run, and its cost, the optimum and the unit without rounding errors."""
 
     best: Float[AnyArray, "n T d"]
+    converged: Bool[AnyArray, "n T"]
     cost: Float[AnyArray, " n"]
     optimum: Float[AnyArray, " n"]
-    converged: Bool[AnyArray, "n T"]
-    ratio: Float[AnyArray, " n"]
-    average_cost: Float[AnyArray, ""]
-    unit_is_zero: Bool[AnyArray, ""]
+    unit: Float[AnyArray, " n"]
 
 
 @eqx.filter_jit
-def _measure(problem: Problem, x0, days, scored, unit, cost, starts) -> _Measures:
+def _measure(problem: Problem, x0, days, unit, cost, starts) -> _Measures:
     best = jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
-    cost, least, unit = (metrics.drop_daily_rounding(each, problem, x0, days) for each in (cost, best.cost, unit))
-    mean, mean_unit = jnp.mean(cost, where=scored), jnp.mean(unit, where=scored)
-    average, ratio = metrics.cost_ratio(mean, mean_unit), metrics.cost_ratio(cost, least)
-    return _Measures(best.actions, cost, least, best.converged, ratio, average, mean_unit <= 0)
+    costs = (metrics.drop_daily_rounding(each, problem, x0, days) for each in (cost, best.cost, unit))
+    return _Measures(best.actions, best.converged, *costs)
 
 
 _measure_each = eqx.filter_jit(jax.vmap(_measure))
@@ -256,11 +289,12 @@ _measure_each = eqx.filter_jit(jax.vmap(_measure))
 def _score(
     runs: Trajectory, starts: Float[AnyArray, "N d"], scored: Bool[np.ndarray, " N"], measures: _Measures
 ) -> DailyScore:
-    error, optimum, days = None, np.asarray(measures.optimum)[scored], np.flatnonzero(scored)
+    error, cost, optimum = None, np.asarray(measures.cost)[scored], np.asarray(measures.optimum)[scored]
+    unit = float(np.mean(np.asarray(measures.unit)[scored]))
     if runs.advice is not None:  # in NumPy: inside `_measure`, runs with advice would need a program of their own
         missed = np.sum((np.asarray(runs.advice) - np.asarray(measures.best)) ** 2, axis=(-2, -1))
         error = float(metrics.cost_ratio(float(np.mean(missed[scored])), float(np.mean(optimum)), both_zero=0.0))
-    costs, ratios = np.asarray(measures.cost)[scored], np.asarray(measures.ratio)[scored]
-    figures = costs, ratios, float(measures.average_cost), error
+    average = float(metrics.cost_ratio(float(np.mean(cost)), unit))
+    figures = cost, np.asarray(metrics.cost_ratio(cost, optimum)), average, error
     unconverged = UnconvergedCounts.count(runs.converged, measures.converged)
-    return DailyScore(runs, np.asarray(starts), *figures, unconverged, optimum, bool(measures.unit_is_zero), days)
+    return DailyScore(runs, np.asarray(starts), *figures, unconverged, optimum, unit <= 0, np.flatnonzero(scored))

@@ -56,16 +56,16 @@ def competitive_ratio(cost: Float[Array, " n"], oracle_cost: Float[Array, " n"])
     return jnp.max(cost_ratio(cost, oracle_cost))
 
 
-@eqx.filter_jit
 def tail_ratios(
-    cost: Float[Array, " n"],
-    oracle_cost: Float[Array, " n"],
+    cost: Float[AnyArray, " n"],
+    oracle_cost: Float[AnyArray, " n"],
     percentiles: tuple[float, ...] = TAIL_PERCENTILES,
-) -> Float[Array, " p"]:
+) -> Float[np.ndarray, " p"]:
     """Return percentiles of the ratio, interpolated as `numpy.percentile` does; infinite next to an infinite ratio."""
-    ratios, levels = cost_ratio(cost, oracle_cost), jnp.asarray(percentiles)
-    between = jnp.percentile(ratios, levels)
-    return jnp.where(jnp.isnan(between), jnp.percentile(ratios, levels, method="higher"), between)
+    ratios = cost_ratio(np.asarray(cost), np.asarray(oracle_cost))
+    with np.errstate(invalid="ignore"):
+        between = np.percentile(ratios, percentiles)
+    return np.where(np.isnan(between), np.percentile(ratios, percentiles, method="higher"), between)
 
 
 def prediction_error(advice: Float[AnyArray, "*n T d"], best: Trajectory) -> Float[Array, "*n"]:

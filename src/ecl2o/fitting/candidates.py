@@ -3,10 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
-import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic
 from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
@@ -84,16 +82,11 @@ class Candidate:
 def make_planner(problem: Problem, steps_per_day: int) -> RHC:
     """Return model-predictive control over a day, or less if later steps change nothing in eight digits."""
     lookahead = steps_per_day - 1
-    decay = float(_decay(problem)) if isinstance(problem.switching, Mahalanobis) else 1.0
+    is_quadratic = isinstance(problem.switching, Mahalanobis)
+    decay = float(decay_root(float(problem.m), float(problem.beta))) if is_quadratic else 1.0
     if decay < 1:
         lookahead = min(lookahead, int(np.ceil(np.log(_NEGLIGIBLE) / np.log(max(decay, _NEGLIGIBLE)))))
     return RHC(lookahead, truncate=False)
-
-
-@eqx.filter_jit
-def _decay(problem: Problem) -> Float[Array, ""]:
-    """Return the share of a step's influence that is left after the next one."""
-    return decay_root(problem.m, problem.beta)
 
 
 def reference_candidates(problem: Problem, steps_per_day: int) -> list[Candidate]:
@@ -106,10 +99,12 @@ def reference_candidates(problem: Problem, steps_per_day: int) -> list[Candidate
     ]
 
 
-def reference_contenders(problem: Problem, steps_per_day: int) -> dict[str, Contender]:
+def reference_contenders(
+    problem: Problem, steps_per_day: int, history_days: int = FORECAST_DAYS
+) -> dict[str, Contender]:
     """Return the `reference_candidates` by name, as they run on test days."""
     return {
-        candidate.name: make_contender(candidate.agent, problem, candidate.forecaster)
+        candidate.name: make_contender(candidate.agent, problem, candidate.forecaster, history_days * steps_per_day)
         for candidate in reference_candidates(problem, steps_per_day)
     }
 
@@ -177,8 +172,7 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
     for task in tasks:
         check_promise_feasible(task)
     found: list[list[Candidate]] = [[] for _ in tasks]
-    first = tasks[0].contexts
-    for advisor in tasks[0].settings.advisors(first.steps_per_day, first.weighted):
+    for advisor in tasks[0].settings.advisors(tasks[0].contexts.weighted):
         if advisor == "ridge":
             trained = _train_corrections(tasks, progress)
         elif advisor in ("rhc", "r-obd"):

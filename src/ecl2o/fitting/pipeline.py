@@ -88,7 +88,7 @@ class Selection:
         """Return each candidate that needs no training as if selected, to compile the programs of a later test."""
         problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
         task = FitTask(contexts, problem, settings.rescale(1.0))
-        advisors = settings.advisors(contexts.steps_per_day, contexts.weighted)
+        advisors = settings.advisors(contexts.weighted)
         found = [candidate for advisor in advisors for candidate in untrained_candidates(advisor, task)]
         series = ScreenedSeries(contexts, [], [], np.zeros(0, int))
         return [cls(series, settings, problem, found, [], number) for number in range(len(found))]
@@ -112,8 +112,11 @@ class Selection:
         """Return the best candidate as "policy", the other candidates, the references and Greedy, by name."""
         own = self.candidates[self.best]
         others = {each.name: self._contender(each) for each in self.candidates if each is not own}
-        references = reference_contenders(self.problem, self.contexts.steps_per_day)
-        return {"policy": self.contender} | others | references | {"greedy": Contender(Greedy())}
+        per_day = self.contexts.steps_per_day
+        references = reference_contenders(
+            self.problem, per_day, MemoryLengths.of(self.contexts).history_steps // per_day
+        )
+        return {"policy": self.contender} | others | references | {"greedy": Contender(Greedy(), run=stream_days)}
 
     def test_days(self) -> TestDays:
         """Return the test days, with the longest history that a candidate starts with."""
@@ -181,7 +184,7 @@ def fit_contexts(
         policy=build_policy(selection, comparison),
         candidates=selection.validated,
         chosen=selection.chosen,
-        left_out=settings.left_out(contexts.steps_per_day, contexts.weighted),
+        left_out=settings.left_out(contexts.weighted),
         comparison=comparison,
         test_days=test_days,
         screened=describe_replaced(contexts.time, selection.series.replaced),

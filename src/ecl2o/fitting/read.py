@@ -13,7 +13,6 @@ from ecl2o.data.contexts import PartDays
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.settings import FitSettings, Interval
 from ecl2o.policy import Policy
-from ecl2o.problem.arrays import to_device
 from ecl2o.running import Screen, plausible_range, stuck_limits
 
 FEWEST_DAYS = 91  # for the default split
@@ -168,9 +167,9 @@ def screen_series(contexts: Contexts, screen: Screen | None) -> tuple[Contexts, 
     """Replace implausible readings by the last plausible one; return also the replaced rows, (k,)."""
     if screen is None:
         return contexts, np.zeros(0, int)
-    used, replaced = screen.apply(to_device(contexts.values))
-    rows = np.flatnonzero(np.asarray(replaced).any(axis=1))
-    return (dataclasses.replace(contexts, values=np.asarray(used)) if len(rows) else contexts), rows
+    used, replaced = screen.apply(contexts.values)
+    rows = np.flatnonzero(replaced.any(axis=1))
+    return (dataclasses.replace(contexts, values=used) if len(rows) else contexts), rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +236,8 @@ def screen_values(values: Float[np.ndarray, "n q"], patience: int) -> tuple[Floa
     >>> values[-3:].ravel().tolist(), rows.tolist()
     ([10.0, 10.0, 3.0], [1000])
     """
-    used, replaced = Screen.of(plausible_range(values), patience).apply(to_device(values))
-    return np.asarray(used), np.flatnonzero(np.asarray(replaced).any(axis=1))
+    used, replaced = Screen.of(plausible_range(values), patience).apply(values)
+    return used, np.flatnonzero(replaced.any(axis=1))
 
 
 def describe_replaced(time: pd.Index, rows: np.ndarray) -> str | None:

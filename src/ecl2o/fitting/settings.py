@@ -30,10 +30,9 @@ TRAINING: dict[AdvisorName, tuple[int, float]] = {
     "mlp": (2000, 2e-2),
     "lstm": (1500, 3e-3),
 }
-AUTOMATIC: tuple[AdvisorName, ...] = ("ridge", "seasonal", "rhc", "r-obd")  # tried by advisor="auto"
+AUTOMATIC: tuple[AdvisorName, ...] = ("ridge", "rhc", "r-obd")  # tried by advisor="auto"
 UNWEIGHTED: tuple[AdvisorName, ...] = ("seasonal", "mlp", "lstm")  # their training weighs all misses equally
 LEAST_ALPHA, MOST_ALPHA = 1e-12, 1e12  # beyond, one of the two costs is lost in rounding
-MOST_SEASONAL_STEPS = 96  # a day; with more, the structured advisor trains many times longer than the regression
 
 
 def ignore_progress(stage: str, done: int, total: int) -> None:
@@ -99,7 +98,7 @@ class FitSettings:
 
     Args:
         alpha: cost of moving, one for all columns or one per column name.
-        advisor: the advisor to fit; "auto" tries regression, structured rule, planner and expert, and validation selects.
+        advisor: the advisor to fit; "auto" tries regression, planner and expert, and validation selects.
         promise: the promise to make, in the units of the series; None: no promise.
         steps: Adam steps; None: the advisor's own number.
         seed: seed of the random numbers.
@@ -145,8 +144,8 @@ class FitSettings:
             bounds=None if bounds is None else (bounds[0] * factor, bounds[1] * factor),
         )
 
-    def advisors(self, steps_per_day: int, weighted: bool = False) -> tuple[AdvisorName, ...]:
-        """Return the advisors to try; "auto" skips the structured one for long days and weighted misses.
+    def advisors(self, weighted: bool = False) -> tuple[AdvisorName, ...]:
+        """Return the advisors to try.
 
         Raises:
             DataError: If the requested advisor cannot use weights.
@@ -156,16 +155,15 @@ class FitSettings:
                 usable = ", ".join(name for name in TRAINING if name not in UNWEIGHTED)
                 raise DataError(f"advisor {self.advisor} does not support a weight column; use one of {usable}.")
             return (self.advisor,)
-        short = steps_per_day <= MOST_SEASONAL_STEPS and not weighted
-        return tuple(name for name in AUTOMATIC if name != "seasonal" or short)
+        return AUTOMATIC
 
-    def left_out(self, steps_per_day: int, weighted: bool = False) -> dict[AdvisorName, str]:
+    def left_out(self, weighted: bool = False) -> dict[AdvisorName, str]:
         """Return the advisors that are not tried, with the reason for each.
 
-        >>> FitSettings().left_out(24)["lstm"]
+        >>> FitSettings().left_out()["lstm"]
         'slow to train, only on request'
         """
-        tried = self.advisors(steps_per_day, weighted)
+        tried = self.advisors(weighted)
         reason = "slow to train, only on request" if self.advisor == "auto" else "not requested"
         reasons = dict.fromkeys(TRAINING, reason)
         if weighted and self.advisor == "auto":

@@ -5,7 +5,7 @@ import warnings
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.linear_switching import prefix_bounds, require_linear_rate, tilted_minimizers
@@ -68,6 +68,13 @@ def warn_unless_converged(problem: Problem, run: Trajectory) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def oracle_of_first(problem: Problem, instance: Instance, steps: Int[Array, ""]) -> Trajectory:
+    """Return the oracle of the first steps only, under `Mahalanobis`; it leaves the others uncoupled, to be dropped."""
+    coupled = (jnp.arange(instance.horizon) < steps).astype(instance.x0.dtype)
+    path = find_optimal_path(cast_floats(problem, coupled.dtype), instance.x0, instance.contexts, coupled)
+    return make_trajectory(problem, instance, path)
 
 
 @eqx.filter_jit

@@ -12,13 +12,14 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 AnyArray = Array | np.ndarray  # JAX's or NumPy's
+LEAST_STEPS = 1 << 14  # of padded runs: almost two years of hourly rows
 
 
 def to_device(value: Any) -> Array:
     """Convert to a JAX array. `jnp.asarray` compiles a program for each shape of a NumPy array; this does not."""
     if isinstance(value, np.ndarray | np.generic):
         return jax.device_put(np.array(value))  # a copy: on the CPU, JAX goes on using the memory it is given
-    return jnp.asarray(value)
+    return jax.device_put(value) if isinstance(value, bool | int | float) else jnp.asarray(value)
 
 
 def as_float(value: Any) -> Float[Array, "..."]:
@@ -47,6 +48,23 @@ def concrete_value(array: Any) -> np.ndarray | None:
 def to_host(array: Any) -> Any:
     """Return the values as NumPy, which slices without compiling; a tracer is returned as it is."""
     return array if isinstance(array, jax.core.Tracer) else np.asarray(array)
+
+
+def round_up(count: int, least: int) -> int:
+    """Return the length to pad to: `least` times a power of 4, so that sequences of most lengths share a program.
+
+    >>> [round_up(count, 256) for count in (1, 256, 257, 5000)]
+    [256, 256, 1024, 16384]
+    """
+    while least < count:
+        least *= 4
+    return least
+
+
+def pad_rows(array: AnyArray, least: int = LEAST_STEPS) -> np.ndarray:
+    """Repeat the last row of an array (n, ...) until there are `round_up` of them."""
+    array = np.asarray(array)
+    return np.concatenate([array, np.repeat(array[-1:], round_up(len(array), least) - len(array), axis=0)])
 
 
 def times_identity(weights: Float[Array, "*n"], dim: int) -> Float[Array, "*n d d"]:
@@ -134,13 +152,12 @@ def check_spd(name: str, matrix: Float[Array, "d d"]) -> None:
         raise ValueError(f"{name} must be positive definite; its smallest eigenvalue is {smallest:g}.")
 
 
-@jax.jit
-def extreme_eigenvalues(matrix: Float[Array, "d d"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return the smallest and the largest eigenvalue of a symmetric matrix."""
-    if matrix.shape == (1, 1):
-        return matrix[0, 0], matrix[0, 0]
-    eigenvalues = jnp.linalg.eigvalsh(matrix)
-    return eigenvalues[0], eigenvalues[-1]
+def extreme_eigenvalues(matrix: Float[AnyArray, "d d"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Return the smallest and the largest eigenvalue of a symmetric matrix; a known one needs no program."""
+    matrix = to_host(matrix)
+    xp: Any = np if isinstance(matrix, np.ndarray) else jnp
+    eigenvalues = matrix[0] if matrix.shape == (1, 1) else xp.linalg.eigvalsh(matrix)
+    return to_device(eigenvalues[0]), to_device(eigenvalues[-1])
 
 
 def safe_sqrt(value: Float[Array, "*n"]) -> Float[Array, "*n"]:
@@ -166,11 +183,10 @@ def add_exactly(a: Float[Array, "*n"], b: Float[Array, "*n"]) -> tuple[Float[Arr
     return total, (a - (total - from_b)) + (b - from_b)
 
 
-@partial(jax.jit, static_argnames="both_zero", inline=True)
 def cost_ratio(
     cost: Float[AnyArray, "*n"] | float, reference: Float[AnyArray, "*n"] | float, both_zero: float = 1.0
-) -> Float[Array, "*n"]:
-    """Return cost / reference, also where the reference is zero.
+) -> Float[AnyArray, "*n"]:
+    """Return cost / reference, also where the reference is zero; in NumPy unless one of them is JAX's.
 
     Args:
         cost: (*n), any shape.
@@ -183,7 +199,17 @@ def cost_ratio(
     >>> [float(cost_ratio(*pair)) for pair in ((3.0, 2.0), (0.0, 0.0), (3.0, 0.0))]
     [1.5, 1.0, inf]
     """
-    cost, reference = jnp.asarray(cost), jnp.asarray(reference)
+    if isinstance(cost, jax.Array) or isinstance(reference, jax.Array):
+        return _cost_ratio(cost, reference, both_zero)
+    return _divide_costs(np.asarray(cost), np.asarray(reference), both_zero, np)
+
+
+def _divide_costs(cost: Any, reference: Any, both_zero: float, xp: Any) -> Any:
     free = reference <= 0
-    ratio = cost / jnp.where(free, 1.0, reference)
-    return jnp.where(free & ~jnp.isnan(cost), jnp.where(cost <= 0, both_zero, jnp.inf), ratio)
+    ratio = cost / xp.where(free, 1.0, reference)
+    return xp.where(free & ~xp.isnan(cost), xp.where(cost <= 0, both_zero, xp.inf), ratio)
+
+
+@partial(jax.jit, static_argnames="both_zero", inline=True)
+def _cost_ratio(cost, reference, both_zero):
+    return _divide_costs(jnp.asarray(cost), jnp.asarray(reference), both_zero, jnp)

@@ -87,12 +87,12 @@ class Mahalanobis(AbstractSwitchingCost):
     @property
     def alpha(self) -> Float[Array, ""]:
         """Twice the smallest eigenvalue of Q."""
-        return 2 * extreme_eigenvalues(self.Q)[0]
+        return extreme_eigenvalues(2 * to_host(self.Q))[0]
 
     @property
     def beta(self) -> Float[Array, ""]:
         """Twice the largest eigenvalue of Q."""
-        return 2 * extreme_eigenvalues(self.Q)[1]
+        return extreme_eigenvalues(2 * to_host(self.Q))[1]
 
     def __call__(self, action: Float[Array, " d"], previous: Float[Array, " d"]) -> Float[Array, ""]:
         move = action - previous

@@ -3,9 +3,10 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
-from ecl2o.problem.arrays import AnyArray
+from ecl2o.problem.arrays import AnyArray, to_device
 
 
 class Info(eqx.Module):
@@ -59,6 +60,8 @@ class Trajectory(eqx.Module):
     @property
     def cost(self) -> Float[Array, "*n"]:
         """The total cost, the sum of f(x_t, y_t) + c(x_t, x_{t-1}) over t."""
+        if isinstance(self.hitting, np.ndarray):
+            return to_device(np.sum(self.hitting + self.switching, axis=-1))
         return _total(self.hitting, self.switching)
 
     @property

@@ -1,5 +1,6 @@
 """Run an agent through one instance, a batch of them, or day after day."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -7,12 +8,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ecl2o.agents import AbstractAgent, Start
+from ecl2o.agents import AbstractAgent, Periodic, Start, walk_agents
+from ecl2o.agents.advisors import OnlineRidge
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster, Exact
 from ecl2o.problem import Instance, Problem, Trajectory
-from ecl2o.problem.arrays import AnyArray, cast_floats, to_device, to_host
+from ecl2o.problem.arrays import LEAST_STEPS, AnyArray, cast_floats, pad_rows, round_up, to_device, to_host
 from ecl2o.running.stepper import Stepper, StepperState
 
 Tree = TypeVar("Tree")
@@ -243,11 +247,15 @@ def stream_days(
         key: For forecasters that draw; one for all days. Default: none.
 
     Returns:
-        As `rollout_days`.
+        As `rollout_days`; the runs are in NumPy unless JAX is tracing. Series of other lengths run the same program.
     """
     n, T, q = days.shape
     whole = Instance(x0, to_host(days).reshape(n * T, q), history)
     _check(agent, problem, whole)
+    tracing = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((agent, problem, whole, forecaster)))
+    if not tracing and (agent.lookahead == 0 or isinstance(forecaster, AbstractCausalForecaster)):
+        with contextlib.suppress(NotApplicableError):  # it needs a horizon, which is a number inside this program
+            return split_by_day(_stream_padded(agent, problem, whole, forecaster), to_host(whole.x0), n)
     return _stream_days(agent, problem, whole, n, forecaster, key)
 
 
@@ -256,7 +264,46 @@ def _stream_days(agent, problem, whole, n, forecaster, key):
     return split_by_day(rollout(agent, problem, whole, forecaster, key), whole.x0, n)
 
 
-def split_by_day(run: Trajectory, x0: Float[Array, " d"], days: int) -> tuple[Trajectory, Float[Array, "n d"]]:
+def split_by_day(run: Trajectory, x0: Float[AnyArray, " d"], days: int) -> tuple[Trajectory, Float[Array, "n d"]]:
     """Split a run into its days; return them and the x0 of each."""
     runs = jax.tree.map(lambda leaf: leaf.reshape(days, -1, *leaf.shape[1:]), run)
-    return runs, jnp.concatenate([x0[None], runs.actions[:-1, -1]])
+    xp: Any = np if isinstance(runs.actions, np.ndarray) else jnp
+    return runs, to_device(xp.concatenate([x0[None], runs.actions[:-1, -1]]))
+
+
+def _stream_padded(agent, problem, whole, forecaster) -> Trajectory:
+    """Run through an instance by a program for any number of steps, and any history of `OnlineRidge`, up to `round_up` of it."""
+    past, unseen = to_host(whole.past), None
+    if _takes_padded_history(agent):
+        unseen = np.array(round_up(len(past), LEAST_STEPS) - len(past))
+        past = np.concatenate([np.full((unseen, past.shape[1]), np.nan, past.dtype), past])
+    forecaster = forecaster if agent.lookahead else None
+    contexts = pad_rows(whole.contexts, LEAST_STEPS)
+    run = _stream(agent, problem, whole.x0, past, unseen, contexts, np.array(whole.horizon), forecaster)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[: whole.horizon], run)
+
+
+def _takes_padded_history(agent: AbstractAgent) -> bool:
+    """Return whether the regression alone reads the history: agents of users may, and restarts on the history do."""
+    inside = list(walk_agents(agent))
+    others = any(not type(each).__module__.startswith("ecl2o.") or each.lookahead for each in inside)
+    restarts = any(isinstance(each, Periodic) and each.keeps == "history" for each in inside)
+    return any(isinstance(each, OnlineRidge) for each in inside) and not others and not restarts
+
+
+@eqx.filter_jit
+def _stream(agent, problem, x0, past, unseen, contexts, steps, forecaster) -> Trajectory:
+    agent, problem, forecaster = cast_floats((agent, problem, forecaster), x0.dtype)
+    stepper = Stepper(agent, problem, forecaster)
+    state = stepper.init(Start(x0, past, unseen=unseen))._replace(horizon=steps)
+    step = jax.jit(lambda state, context: stepper.step(state, context))  # traced once, for shapes and loop
+    like = jax.eval_shape(step, state, contexts[0])[1]
+    record = jax.tree.map(lambda leaf: jnp.zeros((contexts.shape[0], *leaf.shape), leaf.dtype), like)
+
+    def advance(t, carry):
+        state, made = step(carry[0], contexts[t])
+        return state, jax.tree.map(lambda all_steps, one: all_steps.at[t].set(one), carry[1], made)
+
+    record = jax.lax.fori_loop(0, steps, advance, (state, record))[1]
+    info = record.info
+    return Trajectory(record.action, record.hitting, record.switching, info.advice, info.converged, info)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.json_text import MISSING_CODES
-from ecl2o.problem.arrays import as_float, concrete_value
+from ecl2o.problem.arrays import AnyArray, as_float, concrete_value, pad_rows
 
 _TAIL = 0.005  # share of the readings at each end that may be outliers
 # Measured on loads, net loads, weather and requests, trained on 61 days to two years (docs/decisions.md).
@@ -137,10 +137,15 @@ class Screen(eqx.Module):
         state, (used, replaced) = jax.lax.scan(see, state, history)
         return state, used, replaced
 
-    @eqx.filter_jit
-    def apply(self, readings: Float[Array, "T q"]) -> tuple[Float[Array, "T q"], Bool[Array, "T q"]]:
+    def apply(self, readings: Float[AnyArray, "T q"]) -> tuple[Float[np.ndarray, "T q"], Bool[np.ndarray, "T q"]]:
         """Screen a whole series as a stream; return the contexts to use, and which of their numbers were replaced."""
-        return self.scan(readings)[1:]
+        used, replaced = _scan(self, pad_rows(readings))
+        return np.asarray(used)[: len(readings)], np.asarray(replaced)[: len(readings)]
+
+
+@eqx.filter_jit
+def _scan(screen: Screen, readings: Float[AnyArray, "T q"]) -> tuple[Float[Array, "T q"], Bool[Array, "T q"]]:
+    return screen.scan(readings)[1:]
 
 
 def _widen_below(low: Any, margin: Any, is_far_above_zero: Any, xp: Any = jnp) -> Any:

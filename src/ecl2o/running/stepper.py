@@ -1,5 +1,6 @@
 """The one place where an agent is asked to act: everything that runs agents runs a `Stepper`."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -93,7 +94,7 @@ class Stepper(eqx.Module):
         screened, memory = None, None
         if self.screen is not None:
             screened, past, _ = self.screen.scan(start.history)
-            start = Start(start.x0, past, start.horizon)
+            start = dataclasses.replace(start, history=past)
         if self.agent.lookahead > 0 and isinstance(self.forecaster, AbstractCausalForecaster):
             memory = self.forecaster.init(start.history, self.agent.lookahead)
         state = self.agent.init(self.problem, start)

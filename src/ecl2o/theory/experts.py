@@ -1,7 +1,10 @@
 """Competitive ratios of the experts without predictions, and of switching between two agents."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from ecl2o.problem.arrays import to_device, to_host
 from ecl2o.theory.forms import Form, Result, Scalar, compiled, effective_beta
 
 
@@ -24,7 +27,6 @@ def robd_ratio(m: Scalar, alpha: Scalar, beta: Scalar, form: Form = "tight") -> 
     return (1 + jnp.sqrt(1 + 4 * effective_beta(alpha, beta, form) / m)) / 2
 
 
-@compiled
 def decay_root(m: Scalar, beta: Scalar) -> Result:
     """Return r in (0, 1) with r + 1/r = 2 + m/beta, the decay of the past's influence under constant curvature m.
 
@@ -35,10 +37,16 @@ def decay_root(m: Scalar, beta: Scalar) -> Result:
     >>> round(float(decay_root(1.0, 10.0)), 6)
     0.729844
     """
-    return 1 - 2 / (1 + jnp.sqrt(1 + 4 * jnp.asarray(beta) / m))
+    if isinstance(m, jax.Array) or isinstance(beta, jax.Array):
+        return _decay_root(m, beta)
+    return to_device(1 - 2 / (1 + np.sqrt(1 + 4 * np.asarray(beta) / m)))  # plain numbers: nothing to compile
 
 
 @compiled
+def _decay_root(m: Scalar, beta: Scalar) -> Result:
+    return 1 - 2 / (1 + jnp.sqrt(1 + 4 * jnp.asarray(beta) / m))
+
+
 def exact_robd_ratio(m: Scalar, beta: Scalar) -> Result:
     """Return R-OBD's exact ratio 1 + r where the Hessian is constantly m I and Q isotropic, for T >= 2 (erratum E21).
 
@@ -49,7 +57,7 @@ def exact_robd_ratio(m: Scalar, beta: Scalar) -> Result:
     >>> round(float(exact_robd_ratio(1.0, 10.0)), 6)
     1.729844
     """
-    return 1 + decay_root(m, beta)
+    return to_device(1 + to_host(decay_root(m, beta)))
 
 
 @compiled

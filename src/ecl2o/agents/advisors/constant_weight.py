@@ -73,4 +73,4 @@ class ConstantWeight(AbstractAgent):
 
 
 def _without_weights(start: Start) -> Start:
-    return Start(start.x0, start.history[:, :-1], start.horizon)
+    return dataclasses.replace(start, history=start.history[:, :-1])

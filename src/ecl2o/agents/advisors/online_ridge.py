@@ -353,7 +353,10 @@ class OnlineRidge(AbstractAgent):
         state = OnlineRidgeState(Modes.from_problem(problem, start.dim), jnp.zeros((), int), lines)
         if start.history.shape[0] == 0:
             return state
-        return jax.lax.scan(lambda s, y: (self._observe(problem, s, y)[0], None), state, start.history)[0]
+        if start.unseen is None:
+            return jax.lax.scan(lambda s, y: (self._observe(problem, s, y)[0], None), state, start.history)[0]
+        rows = start.unseen, start.history.shape[0]
+        return jax.lax.fori_loop(*rows, lambda t, s: self._observe(problem, s, start.history[t])[0], state)
 
     def step(self, problem: Problem, state: OnlineRidgeState, observation: Observation):
         state, (predicted, signals) = self._observe(problem, state, observation.context)

@@ -194,7 +194,7 @@ class Guarded(AbstractGuard):
             raise ValueError(f"reservation must not exceed slack, got reservation {reserved} and slack {slack}.")
 
     def promise(self, problem: Problem) -> Promise:
-        return Promise(float(1 + self.slack), Reference.EXPERT, type(self.expert).__name__)
+        return Promise(1 + float(self.slack), Reference.EXPERT, type(self.expert).__name__)
 
     def rescale(self, factor: float) -> "Guarded":
         return self

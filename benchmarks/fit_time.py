@@ -1,0 +1,103 @@
+"""CPU seconds of `ecl2o fit` and `ecl2o evaluate`, cold and warm, beside `python -c "import jax, pandas"`.
+
+Run: python benchmarks/fit_time.py [--rounds 3] [--skip five-minute cold]
+
+Warm: the cache of compiled programs was filled by another file of another length. Seconds are user + system time of the
+process; commands and the import take turns, and the median of the rounds is printed.
+"""
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+IMPORT = [sys.executable, "-c", "import jax, pandas"]
+ECL2O = [sys.executable, "-c", "from ecl2o.cli import main; main()"]
+
+
+def write_series(path: Path, days: int, steps_per_day: int, seed: int) -> Path:
+    """Write a load-like series: a daily and a weekly cycle, and noise that forgets half of itself in some six hours."""
+    draw, n = np.random.default_rng(seed), days * steps_per_day
+    day = np.arange(n) / steps_per_day
+    keep = 0.9 ** (24 / steps_per_day)
+    noise = np.zeros(n)
+    for t in range(1, n):
+        noise[t] = keep * noise[t - 1] + np.sqrt(1 - keep**2) * draw.normal()
+    load = (
+        50
+        + 12 * np.sin(2 * np.pi * day)
+        + 4 * np.sin(4 * np.pi * day + 1)
+        + 3 * np.sin(2 * np.pi * day / 7)
+        + 4 * noise
+    )
+    times = pd.date_range("2022-01-01", periods=n, freq=pd.Timedelta(days=1) / steps_per_day)
+    pd.DataFrame({"time": times, "load": load.round(3)}).to_csv(path, index=False)
+    return path
+
+
+def cpu_seconds(command: list[str], cache: Path) -> float:
+    """Run a command with its own cache folder; return its user + system seconds."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+    subprocess.run(command, check=True, capture_output=True, env=kept | {"XDG_CACHE_HOME": str(cache)})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--skip", nargs="*", default=[], choices=["cold", "warm", "evaluate", "five-minute"])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        year, other = write_series(folder / "a.csv", 365, 24, 0), write_series(folder / "b.csv", 340, 24, 1)
+        five, short = write_series(folder / "c.csv", 365, 288, 2), write_series(folder / "d.csv", 100, 24, 3)
+        plain, promise, out = [], ["--promise", "2"], ["--out", str(folder / "policy.ecl2o")]
+
+        def fit(path: Path, more: list[str]) -> list[str]:
+            return [*ECL2O, "fit", str(path), *out, *more]
+
+        rows = []
+        if "cold" not in options.skip:
+            for what, path in (("100 days", short), ("a year", year)):
+                rows += [
+                    (f"fit, {what}, cold", fit(path, plain), False),
+                    (f"fit, {what}, promise, cold", fit(path, promise), False),
+                ]
+        if "warm" not in options.skip:
+            rows += [
+                ("fit, a year, warm", fit(year, plain), True),
+                ("fit, a year, promise, warm", fit(year, promise), True),
+            ]
+        if "evaluate" not in options.skip:
+            policy = str(folder / "policy.ecl2o")
+            rows.append(("evaluate, a year, warm", [*ECL2O, "evaluate", policy, str(year)], True))
+        if "five-minute" not in options.skip:
+            rows.append(("fit, a year of five-minute rows, cold", fit(five, plain), False))
+        warm = folder / "warm"
+        if any(is_warm for *_, is_warm in rows):
+            for more in (promise, plain):
+                subprocess_seconds = cpu_seconds(fit(other, more), warm)
+                print(f"(filled the cache: {subprocess_seconds:.1f} s)", file=sys.stderr)
+            cpu_seconds([*ECL2O, "evaluate", str(folder / "policy.ecl2o"), str(other)], warm)
+        print("| command | CPU seconds | times the import |\n|---|---|---|")
+        for label, command, is_warm in rows:
+            took, imports = [], []
+            for turn in range(options.rounds if is_warm else 1):
+                imports.append(cpu_seconds(IMPORT, warm))
+                took.append(cpu_seconds(command, warm if is_warm else folder / f"cold-{label}-{turn}"))
+            seconds, imported = statistics.median(took), statistics.median(imports)
+            print(f"| {label} | {seconds:.1f} | {seconds / imported:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
