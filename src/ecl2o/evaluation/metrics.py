@@ -68,7 +68,7 @@ def tail_ratios(
     return np.where(np.isnan(between), np.percentile(ratios, percentiles, method="higher"), between)
 
 
-def prediction_error(advice: Float[AnyArray, "*n T d"], best: Trajectory) -> Float[Array, "*n"]:
+def prediction_error(advice: Float[AnyArray, "*n T d"], best: Trajectory) -> Float[AnyArray, "*n"]:
     """Return rho (Definition 3): the squared distance of the advice from the oracle's actions, over the oracle's cost.
 
     If that cost is 0, rho is 0 for exact advice and infinite otherwise (erratum E14).

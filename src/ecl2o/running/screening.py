@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.json_text import MISSING_CODES
-from ecl2o.problem.arrays import AnyArray, as_float, concrete_value, pad_rows
+from ecl2o.problem.arrays import AnyArray, as_float, concrete_value, pad_rows, to_device
 
 _TAIL = 0.005  # share of the readings at each end that may be outliers
 # Measured on loads, net loads, weather and requests, trained on 61 days to two years (docs/decisions.md).
@@ -139,12 +139,12 @@ class Screen(eqx.Module):
 
     def apply(self, readings: Float[AnyArray, "T q"]) -> tuple[Float[np.ndarray, "T q"], Bool[np.ndarray, "T q"]]:
         """Screen a whole series as a stream; return the contexts to use, and which of their numbers were replaced."""
-        used, replaced = _scan(self, pad_rows(readings))
+        used, replaced = _scan(self, to_device(pad_rows(readings)))
         return np.asarray(used)[: len(readings)], np.asarray(replaced)[: len(readings)]
 
 
 @eqx.filter_jit
-def _scan(screen: Screen, readings: Float[AnyArray, "T q"]) -> tuple[Float[Array, "T q"], Bool[Array, "T q"]]:
+def _scan(screen: Screen, readings: Float[Array, "T q"]) -> tuple[Float[Array, "T q"], Bool[Array, "T q"]]:
     return screen.scan(readings)[1:]
 
 
