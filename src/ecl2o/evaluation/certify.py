@@ -13,8 +13,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-import scipy.linalg
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent, Promise, Reference
@@ -171,8 +169,10 @@ def _exact_certificate(
     agent_form = _cost_form(problem, np.asarray(_actions_of(jax.tree_util.Partial(rollout, agent), problem, x0, units)))
     oracle_form = _cost_form(problem, np.asarray(_actions_of(oracle, problem, x0, units)))
     last = agent_form.shape[0] - 1
+    from scipy.linalg import eigh  # a slow import, needed here only
+
     try:
-        (ratio,), direction = scipy.linalg.eigh(agent_form, oracle_form, subset_by_index=(last, last))
+        (ratio,), direction = eigh(agent_form, oracle_form, subset_by_index=(last, last))
         np.linalg.cholesky((1 + _EXACT) * ratio * oracle_form - agent_form)
     except (np.linalg.LinAlgError, ValueError):  # not positive definite, not finite
         return None
@@ -243,7 +243,9 @@ def _search(
 def _ascend_from_all(agent, problem, x0, low, high, starts, steps):
     """Ascend from each start by projected Adam; return the best contexts on each way, and their log ratios."""
     width = jnp.where(high > low, high - low, 1.0)
-    optimizer = optax.adam(_ASCENT_RATE)
+    from optax import adam  # a slow import, needed here only
+
+    optimizer = adam(_ASCENT_RATE)
 
     def log_ratio(contexts):
         instance = Instance(x0, contexts)

@@ -2,10 +2,7 @@
 
 import equinox as eqx
 import numpy as np
-import scipy.optimize
-import scipy.sparse
 from jaxtyping import Float
-from scipy.spatial.distance import cdist
 
 
 class TransportPlan(eqx.Module):
@@ -46,16 +43,19 @@ def solve_transport(days: Float[np.ndarray, "n k"], others: Float[np.ndarray, "m
     >>> solve_transport(np.array([[0.0], [1.0]]), np.array([[3.0], [2.0]])).distance
     2.0
     """
+    from scipy import optimize, sparse  # slow imports, needed here only
+    from scipy.spatial.distance import cdist
+
     lengths = cdist(np.asarray(days, float), np.asarray(others, float))
     n, m = lengths.shape
     if n == m:
         plan = np.zeros((n, m))
-        plan[scipy.optimize.linear_sum_assignment(lengths)] = 1 / n
+        plan[optimize.linear_sum_assignment(lengths)] = 1 / n
     else:
-        sent = scipy.sparse.kron(scipy.sparse.eye(n), np.ones((1, m)))  # 1/n from each day
-        received = scipy.sparse.kron(np.ones((1, n)), scipy.sparse.eye(m))  # 1/m to each other day
-        flows, weights = scipy.sparse.vstack([sent, received]), np.repeat([1 / n, 1 / m], [n, m])
-        found = scipy.optimize.linprog(lengths.ravel(), A_eq=flows, b_eq=weights, bounds=(0, None))
+        sent = sparse.kron(sparse.eye(n), np.ones((1, m)))  # 1/n from each day
+        received = sparse.kron(np.ones((1, n)), sparse.eye(m))  # 1/m to each other day
+        flows, weights = sparse.vstack([sent, received]), np.repeat([1 / n, 1 / m], [n, m])
+        found = optimize.linprog(lengths.ravel(), A_eq=flows, b_eq=weights, bounds=(0, None))
         if found.status != 0:
             raise ValueError(f"the transport of {n} to {m} days could not be solved: {found.message}")
         plan = np.maximum(found.x.reshape(n, m), 0.0)

@@ -13,7 +13,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -277,6 +276,8 @@ def _fit_network(
     def error(layers, places):
         guess = jax.vmap(Surrogate(layers, inputs, outputs))(triples[places])
         return jnp.mean(((guess - actions[places]) / outputs.scale) ** 2)
+
+    import optax  # a slow import, needed here only
 
     adam = optax.adam(optax.cosine_decay_schedule(_SURROGATE_RATE, steps))
 

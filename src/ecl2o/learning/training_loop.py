@@ -3,6 +3,7 @@
 A chunk of steps is one compiled loop. Between chunks the host validates and reports.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -10,7 +11,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from ecl2o.problem import Instance, Trajectory
@@ -86,7 +86,11 @@ class TrainingState(eqx.Module):
     adam: PyTree
 
 
-_ADAM = optax.flatten(optax.scale_by_adam())  # one vector: a program of a third of the size
+@functools.cache
+def _adam() -> Any:
+    import optax  # a slow import, needed here only
+
+    return optax.flatten(optax.scale_by_adam())  # one vector: a program of a third of the size
 
 
 def take_step(
@@ -94,14 +98,14 @@ def take_step(
 ) -> tuple[TrainingState, Float[Array, ""]]:
     """Take one Adam step; return the new state and the loss before it."""
     value, slope = value_and_grad(state.weights)
-    direction, adam = _ADAM.update(slope, state.adam)
+    direction, adam = _adam().update(slope, state.adam)
     weights = jax.tree.map(lambda w, u: w - rate * u, state.weights, direction)
     return TrainingState(weights, adam), value
 
 
 def init_state(weights: PyTree, axes: int = 1) -> TrainingState:
     """Return the state before the first step of runs on so many leading axes, without compiling: Adam starts at zero."""
-    init = _ADAM.init
+    init = _adam().init
     for _ in range(axes):
         init = jax.vmap(init)
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(init, weights))
