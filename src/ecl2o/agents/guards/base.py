@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecl2o.agents.base import AbstractAgent, Start, State
 from ecl2o.agents.promise import Promise
 from ecl2o.problem import AbstractQuadraticCost, Mahalanobis, Problem
-from ecl2o.problem.arrays import add_exactly, cost_ratio
+from ecl2o.problem.arrays import AnyArray, add_exactly, cost_ratio
 from ecl2o.solvers.positive_definite import accurate_half_form
 
 
@@ -117,7 +117,7 @@ class Account(eqx.Module):
         kept &= left - rounding >= -tolerance * (jnp.abs(paid) + jnp.abs(ratio * reference))  # false for NaN
         return Account(left, rest, rounding, paid, reference, kept, self.steps + kept)
 
-    def details(self, reference: str, ratio: str, active: Bool[Array, ""]) -> dict[str, Array]:
+    def details(self, reference: str, ratio: str, active: Bool[Array, ""]) -> dict[str, AnyArray]:
         """Return `cost`, reference and ratio by their names, `left`, `active`, `kept` and `kept_steps` for `Info.details`."""
         return {
             "cost": self.cost,
