@@ -1,6 +1,6 @@
 """CPU seconds of `ecl2o fit` and `ecl2o evaluate`, cold and warm, beside `python -c "import jax, pandas"`.
 
-Run: python benchmarks/fit_time.py [--rounds 3] [--skip five-minute cold]
+Run: python benchmarks/fit_time.py [--rounds 3] [--only warm]
 
 Warm: the cache of compiled programs was filled by another file of another length. Seconds are user + system time of the
 process; commands and the import take turns, and the median of the rounds is printed.
@@ -54,47 +54,40 @@ def cpu_seconds(command: list[str], cache: Path) -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--skip", nargs="*", default=[], choices=["cold", "warm", "evaluate", "five-minute"])
+    parser.add_argument("--rounds", type=int, default=3, help="of warm commands")
+    parser.add_argument("--only", choices=["warm", "cold"], help="default: both")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         year, other = write_series(folder / "a.csv", 365, 24, 0), write_series(folder / "b.csv", 340, 24, 1)
         five, short = write_series(folder / "c.csv", 365, 288, 2), write_series(folder / "d.csv", 100, 24, 3)
-        plain, promise, out = [], ["--promise", "2"], ["--out", str(folder / "policy.ecl2o")]
+        policy, warm = str(folder / "policy.ecl2o"), folder / "warm"
 
-        def fit(path: Path, more: list[str]) -> list[str]:
-            return [*ECL2O, "fit", str(path), *out, *more]
+        def fit(path: Path, *more: str) -> list[str]:
+            return [*ECL2O, "fit", str(path), "--out", policy, *more]
 
+        promise = ("--promise", "2")
+        evaluate = [*ECL2O, "evaluate", policy]
         rows = []
-        if "cold" not in options.skip:
-            for what, path in (("100 days", short), ("a year", year)):
-                rows += [
-                    (f"fit, {what}, cold", fit(path, plain), False),
-                    (f"fit, {what}, promise, cold", fit(path, promise), False),
-                ]
-        if "warm" not in options.skip:
+        if options.only != "cold":
+            for command in (fit(other, *promise), fit(other), [*evaluate, str(other)]):
+                cpu_seconds(command, warm)
+            rows += [("`fit`, a year, warm", fit(year), warm), ("the same with a promise", fit(year, *promise), warm)]
+            rows += [("`fit`, a year, warm, once more", fit(year), warm)]  # for the policy of the next row
+            rows += [("`evaluate`, a year, warm", [*evaluate, str(year)], warm)]
+        if options.only != "warm":
             rows += [
-                ("fit, a year, warm", fit(year, plain), True),
-                ("fit, a year, promise, warm", fit(year, promise), True),
+                ("`fit`, 100 days, cold", fit(short), None),
+                ("the same with a promise", fit(short, *promise), None),
             ]
-        if "evaluate" not in options.skip:
-            policy = str(folder / "policy.ecl2o")
-            rows.append(("evaluate, a year, warm", [*ECL2O, "evaluate", policy, str(year)], True))
-        if "five-minute" not in options.skip:
-            rows.append(("fit, a year of five-minute rows, cold", fit(five, plain), False))
-        warm = folder / "warm"
-        if any(is_warm for *_, is_warm in rows):
-            for more in (promise, plain):
-                subprocess_seconds = cpu_seconds(fit(other, more), warm)
-                print(f"(filled the cache: {subprocess_seconds:.1f} s)", file=sys.stderr)
-            cpu_seconds([*ECL2O, "evaluate", str(folder / "policy.ecl2o"), str(other)], warm)
+            rows += [("`fit`, a year, cold", fit(year), None), ("the same with a promise", fit(year, *promise), None)]
+            rows += [("`fit`, a year of five-minute rows, cold", fit(five), None)]
         print("| command | CPU seconds | times the import |\n|---|---|---|")
-        for label, command, is_warm in rows:
+        for number, (label, command, cache) in enumerate(rows):
             took, imports = [], []
-            for turn in range(options.rounds if is_warm else 1):
+            for _ in range(options.rounds if cache else 1):
                 imports.append(cpu_seconds(IMPORT, warm))
-                took.append(cpu_seconds(command, warm if is_warm else folder / f"cold-{label}-{turn}"))
+                took.append(cpu_seconds(command, cache or folder / f"cold-{number}"))
             seconds, imported = statistics.median(took), statistics.median(imports)
             print(f"| {label} | {seconds:.1f} | {seconds / imported:.1f} |", flush=True)
 

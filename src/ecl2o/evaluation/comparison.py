@@ -16,7 +16,7 @@ from ecl2o.evaluation.daily import DailyScore, TestDays, score_runs, solve_days
 from ecl2o.evaluation.metrics import UnconvergedCounts
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractForecaster
-from ecl2o.offline import oracle, oracle_batch, oracle_days
+from ecl2o.offline import oracle_batch, oracle_days
 from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import strip_weak_types
 from ecl2o.running import rollout_days, stream_days
@@ -221,18 +221,16 @@ def make_oracle_rows(test_days: TestDays, *, timed: bool = False) -> list[Compar
     problem, x0, days = test_days.problem, test_days.x0, test_days.days
     best = test_days.whole_span_optimum
     exact = {"competitive_ratio": 1.0, "tail_ratio": dict.fromkeys(_LEVELS, 1.0), "worst_day": 0}  # without rounding
-    runs = oracle_days(problem, x0, days)[0] if best is None else solve_days(problem, x0, days)[0]
+    solve = oracle_days if best is None else solve_days  # the latter solves for both optima, and is timed for both
+    runs = solve(problem, x0, days)[0]
     score = score_runs(runs, test_days.starts_of(runs), test_days)
     daily = ComparisonRow(**_figures("oracle" if best is None else "daily-oracle", score) | exact)
     if timed:
-        daily = _with_time(daily, lambda: oracle_days(problem, x0, days), test_days)
+        daily = _with_time(daily, lambda: solve(problem, x0, days), test_days)
     if best is None:
         return [daily]
     row = ComparisonRow(**_figures("oracle", score_runs(best, test_days.starts_of(best), test_days)))
-    if timed:
-        whole = Instance(x0, np.asarray(days).reshape(-1, days.shape[-1]))
-        row = _with_time(row, lambda: oracle(problem, whole), test_days)
-    return [row, daily]
+    return [dataclasses.replace(row, microseconds_per_step=daily.microseconds_per_step), daily]
 
 
 def _figures(name: str, score: DailyScore) -> dict[str, Any]:
