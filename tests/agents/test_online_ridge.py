@@ -3,6 +3,7 @@
 import functools
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +20,10 @@ from ecl2o.theory import decay_root
 
 PERIOD, LAGS, HALF_LIFE, MATURITY, WEEK = 6, 4, 3.0, 8, 2
 SMALL = OnlineRidge(PERIOD, HALF_LIFE, LAGS, harmonics=1, week=WEEK, maturity=MATURITY)
+MEMORY = 5.0
+RICH = OnlineRidge(PERIOD, HALF_LIFE, LAGS, harmonics=1, week=WEEK, maturity=MATURITY, rich=True, memory=MEMORY)
 ENDS, LEADS, NEEDED = [0, 2, 4, 5, 6], [0, 1, 2, 4], 2 * PERIOD
+SPANS = [1, 2, 3, 6]  # 1, 2, 3, 6, 12 and 24 hours in steps of four hours, at least one
 RIDGE = 0.01
 LONGEST = 240
 
@@ -70,12 +74,13 @@ def test_cost_is_the_optimum_plus_half_the_squared_error(problem):
     np.testing.assert_allclose(paid, expected, rtol=1e-10)
 
 
-def slow_predictions(y, rho):
+def slow_predictions(y, rho, rich=False):
     """zhat at every step, from the definition: each step solves its regression anew from the rows that have matured.
 
-    No context here is implausible; a residual may be outlying.
+    No context here is implausible; a residual may be outlying. Rich features come with forgetting.
     """
     T, predictions = len(y), y.copy()
+    keep = 0.5 ** (1 / (MEMORY * PERIOD)) if rich else 1.0
 
     def usual(t, time, period, half_life, otherwise):
         """The decaying mean of the contexts before t at the phase of `time`."""
@@ -83,17 +88,30 @@ def slow_predictions(y, rho):
         weights = 0.5 ** ((t - times) / (half_life * period))
         return float(weights @ y[times] / weights.sum()) if len(times) else otherwise
 
+    def anomaly(t):
+        return y[t] - usual(t, t, PERIOD * WEEK, 2.0, usual(t, t, PERIOD, HALF_LIFE, y[t]))
+
+    def discounted(profile):
+        """Of a profile that is linear between the leads and starts again after a period."""
+        ahead = np.interp(np.arange(400 * PERIOD) % PERIOD, [*LEADS, PERIOD], [*profile, profile[0]])
+        return (1 - rho) * rho ** np.arange(len(ahead)) @ ahead
+
     def row(t):
         stretches = [y[t - b : t - a].mean() for a, b in itertools.pairwise(ENDS)]
         coming = [usual(t, t + j, PERIOD, HALF_LIFE, y[t]) for j in LEADS]
         weekly = [usual(t, t + j, PERIOD * WEEK, 2.0, c) for j, c in zip(LEADS, coming, strict=True)]
-        angle, anomaly = 2 * np.pi * t / PERIOD, y[t] - coming[0]
+        angle, daily_anomaly = 2 * np.pi * t / PERIOD, y[t] - coming[0]
         parts = -np.diff([y[t], *stretches]), np.array(coming) - y[t], np.subtract(weekly, coming)
-        return [*parts, anomaly * np.array([np.cos(angle), np.sin(angle)])]
+        waves = np.array([np.cos(angle), np.sin(angle)])
+        if not rich:
+            return [*parts, daily_anomaly * waves]
+        changes = np.array([anomaly(t) - anomaly(t - k) for k in SPANS])
+        times = [changes[0], changes[-1], discounted(parts[1]), discounted(parts[2])]
+        return [*parts, anomaly(t) * waves, changes, *(each * waves for each in times)]
 
     rows = {t: row(t) for t in range(NEEDED, T)}
     first = NEEDED + MATURITY - 1  # the step at which the first row matures
-    power = [np.mean([np.mean(rows[t][kind] ** 2) for t in range(NEEDED, first)]) for kind in range(4)]
+    power = [np.mean([np.mean(rows[t][kind] ** 2) for t in range(NEEDED, first)]) for kind in range(len(rows[first]))]
     scaled = {
         t: np.concatenate([part / np.sqrt(p) for part, p in zip(parts, power, strict=True)])
         for t, parts in rows.items()
@@ -116,24 +134,25 @@ def slow_predictions(y, rho):
             before = s - NEEDED
             outlying = before >= PERIOD and residual**2 > 25 * spread
             counted = np.sqrt(25 * spread / residual**2) if outlying else 1.0
-            gram, moment = gram + counted * np.outer(scaled[s], scaled[s]), moment + counted * target * scaled[s]
+            gram = keep * gram + counted * np.outer(scaled[s], scaled[s])
+            moment = keep * moment + counted * target * scaled[s]
             spread += (min(residual**2, 25 * spread if outlying else np.inf) - spread) / min(before + 1, 20 * PERIOD)
     return predictions
 
 
 @functools.cache
-def compiled_run():
+def compiled_run(rich):
     def run(contexts):
-        run = ec.rollout(SMALL, line(), ec.Instance([0.2], contexts))
+        run = ec.rollout(RICH if rich else SMALL, line(), ec.Instance([0.2], contexts))
         return run.actions, run.info.details["discounted_forecast"]
 
     return jax.jit(run)
 
 
-def played(contexts):
+def played(contexts, rich=False):
     """Actions and outlooks from x0 = 0.2; one program for all lengths, since nothing depends on what comes later."""
     after = np.repeat(contexts[-1:], LONGEST - len(contexts), axis=0)
-    whole = jax.device_get(compiled_run()(np.concatenate([contexts, after])))
+    whole = jax.device_get(compiled_run(rich)(np.concatenate([contexts, after])))
     return jax.tree.map(lambda leaf: leaf[: len(contexts)], whole)
 
 
@@ -148,6 +167,12 @@ def test_predictions_are_those_of_the_definition(streamed):
     contexts, _, outlook = streamed
     expected = slow_predictions(contexts[:, 0], float(decay_root(1.0, 10.0)))
     np.testing.assert_allclose(outlook.mean[:, 0], expected, rtol=0, atol=1e-10)
+
+
+def test_rich_and_forgetful_predictions_are_those_of_the_definition():
+    contexts = demand(96, seed=2)
+    expected = slow_predictions(contexts[:, 0], float(decay_root(1.0, 10.0)), rich=True)
+    np.testing.assert_allclose(played(contexts, rich=True)[1].mean[:, 0], expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(("seed", "when", "size"), [(30, NEEDED + PERIOD, 0.5), (13, 200, 1.7)])
@@ -234,6 +259,60 @@ def test_a_lasting_change_of_level_is_followed():
     mean = played(contexts)[1].mean
     assert float(np.abs(mean - contexts)[75:].mean()) < 400.0
     assert bool((mean <= np.maximum.accumulate(contexts)).all())
+
+
+def test_forgetting_is_least_squares_with_fading_weights():
+    rows, keep, ridge = np.random.default_rng(1).normal(size=(300, 6)), 0.98, 0.3
+    f, z = rows[:, :5], rows[:, 5]
+    state = RecursiveLeastSquares.empty(5, jnp.asarray(ridge), float)
+    for each, target in zip(to_device(f), z, strict=True):
+        state = state.with_row(each, target - each @ state.weights, jnp.asarray(0.7), keep)
+    fading = 0.7 * keep ** np.arange(300)[::-1]
+    gram = ridge * keep**300 * np.eye(5) + (f.T * fading) @ f
+    np.testing.assert_allclose(state.weights, np.linalg.solve(gram, (f.T * fading) @ z), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(state.root @ state.root.T, np.linalg.inv(gram), rtol=1e-9)
+
+
+def test_what_is_forgotten_in_a_constant_series_is_bounded():
+    """Two thousand half-lives pass without news: P stays below a million times the ridge's, and what follows is sound."""
+    forgetful = OnlineRidge(4, lags=2, harmonics=1, maturity=4, rich=True, memory=0.05)
+    contexts = np.concatenate([demand(40), np.full((400, 1), 0.5), demand(40, seed=1)])
+    states, mean = jax.jit(lambda y: _streamed_states(forgetful, y))(to_device(contexts))
+    regression = states.lines.regression
+    assert float(jnp.sum(regression.root**2, axis=(-2, -1)).max()) <= forgetful.features.count / RIDGE * 1e6 * 2.0**5.1
+    assert np.isfinite(mean).all()
+    assert float(np.abs(mean).max()) < 2.0
+
+
+def _streamed_states(agent, contexts):
+    def step(state, context):
+        state, _, info = agent.step(line(), state, Observation(context, jnp.zeros(1), jnp.asarray(0)))
+        return state, (state, info.details["discounted_forecast"].mean)
+
+    return jax.lax.scan(step, agent.init(line(), Start(jnp.zeros(1), contexts[:0])), contexts)[1]
+
+
+def test_rich_changes_are_in_hours_at_any_resolution():
+    hours = [OnlineRidge(period, rich=True).features.spans for period in (24, 96, 288, 7)]
+    assert hours == [[1, 2, 3, 6, 12, 24], [4, 8, 12, 24, 48, 96], [12, 24, 36, 72, 144, 288], [1, 2, 4, 7]]
+
+
+def test_rich_features_do_not_depend_on_the_resolution():
+    """A smooth series with a trend, read every hour and every quarter of an hour: the same changes over the same hours."""
+    found = []
+    for times in (1, 4):
+        features = OnlineRidge(24 * times, rich=True).features
+        hours = np.arange(24 * 8 * times) / times
+        contexts = 0.4 + 0.3 * np.sin(2 * np.pi * hours / 24) + 0.2 * np.sin(2 * np.pi * hours / 100)
+        state, anomalies = features.empty(float), []
+        update, anomaly = eqx.filter_jit(features.update_profiles), eqx.filter_jit(features.anomaly)
+        for step, now in enumerate(contexts):
+            anomalies.append(float(anomaly(state, jnp.asarray(step), jnp.asarray(now))))
+            state = update(state, jnp.asarray(step), jnp.asarray(now))
+        late = np.arange(24 * 5, 24 * 8) * times
+        found.append([np.array(anomalies)[late] - np.array(anomalies)[late - span] for span in features.spans])
+    np.testing.assert_allclose(found[0], found[1], atol=0.02)
+    assert np.abs(found[0]).max() > 0.2
 
 
 def test_the_weights_survive_a_million_rows():

@@ -31,6 +31,8 @@ _LONGEST_TABLE = 10_000_000  # of sines
 _SHORTEST = 24  # steps at least, by default, until a row is learned from
 _OUTLYING = 5.0  # root mean squares of the residuals so far, beyond which a row counts less
 _RESIDUALS = 20  # periods that the mean square of the residuals remembers, about
+_LARGEST = 1e6  # P, in units of its first value
+_HOURS = (1, 2, 3, 6, 12, 24)  # of 24 in a period, over which rich features take changes of the anomaly
 
 
 class DiscountedForecast(eqx.Module):
@@ -135,21 +137,26 @@ class RidgeFeatures(eqx.Module):
     Changes between the means of `lags` stretches of the last period, whose ends are spaced evenly and then geometrically, and are
     close again around the same phase a period ago; the profile now and 1, 2, 4, 8, ... steps ahead, less the present context; the
     same of the weekly profile, less the other one; and `harmonics` of the phase times the present context less the profile.
+
+    With `rich`, let the anomaly be the context less the weekly profile (the other one if there is none), as known at its step:
+    its changes over 1, 2, 3, 6, 12 and 24 hours (24 are a period), and `harmonics` of the phase times the anomaly, its changes
+    over 1 and 24 hours, and the discounted means of the profiles from now on, less the present context and less each other.
     """
 
     season: PeriodicProfile
     weekly: PeriodicProfile | None
     lags: int = eqx.field(static=True)
     harmonics: int = eqx.field(static=True)
+    rich: bool = eqx.field(static=True)
 
-    def __init__(self, period: int, half_life: float, lags: int, harmonics: int, week: int | None):
+    def __init__(self, period: int, half_life: float, lags: int, harmonics: int, week: int | None, rich: bool = False):
         check_count("period", period)
         self.season = PeriodicProfile(as_float(half_life), period, min(period, _NODES))
         self.weekly = None
         if week is not None:
             check_count("week", week)
             self.weekly = PeriodicProfile(as_float(_WEEKS), period * week, min(period, _WEEK_NODES) * week)
-        self.lags, self.harmonics = lags, harmonics
+        self.lags, self.harmonics, self.rich = lags, harmonics, rich
 
     def __check_init__(self):
         check_count("lags", self.lags)
@@ -178,10 +185,16 @@ class RidgeFeatures(eqx.Module):
         return sorted({0} | ends | {self.period - lead for lead in self.leads})
 
     @property
+    def spans(self) -> list[int]:
+        """Over how many steps rich features take changes of the anomaly."""
+        return sorted({max(1, round(hours * self.period / 24)) for hours in _HOURS})
+
+    @property
     def sizes(self) -> list[int]:
         """How many features there are of each kind."""
-        profiles = [len(self.leads)] * (1 if self.weekly is None else 2)
-        return [len(self.ends) - 1, *profiles, 2 * self.harmonics]
+        kinds = 1 if self.weekly is None else 2
+        more = [len(self.spans), *[2 * self.harmonics] * (2 + kinds)] if self.rich else []
+        return [len(self.ends) - 1, *[len(self.leads)] * kinds, 2 * self.harmonics, *more]
 
     @property
     def count(self) -> int:
@@ -204,28 +217,55 @@ class RidgeFeatures(eqx.Module):
             week = self.weekly.update(week, step % self.weekly.period, now)
         return Profiles(self.season.update(profiles.period, step % self.period, now), week)
 
+    def anomaly(self, profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]) -> Float[Array, ""]:
+        """Return the context less the weekly profile, or the profile of a period if there is none."""
+        usual = self.season.at(profiles.period, step[None] % self.period, now)
+        if self.weekly is not None and profiles.week is not None:
+            usual = self.weekly.at(profiles.week, step[None] % self.weekly.period, usual)
+        return now - usual[0]
+
+    def discounts(self, rho: Float[Array, ""]) -> Float[Array, " l"]:
+        """Return the weight of the profile at each lead in its discounted mean, if it is linear between leads."""
+        leads, powers = [*self.leads, self.period], jnp.exp(jnp.log(rho) * np.arange(self.period))
+        hats = np.stack([np.interp(np.arange(self.period), leads, row) for row in np.eye(len(leads))])
+        shares = jnp.sum(jnp.asarray(hats, rho.dtype) * powers, axis=1) / jnp.sum(powers)
+        return shares[:-1].at[0].add(shares[-1])
+
     def at(
-        self, sums: Float[Array, " n"], profiles: Profiles, step: Int[Array, ""], now: Float[Array, ""]
+        self,
+        sums: Float[Array, " n"],
+        anomalies: Float[Array, " m"],
+        profiles: Profiles,
+        step: Int[Array, ""],
+        now: Float[Array, ""],
+        discounts: Float[Array, " l"],
     ) -> tuple[Float[Array, " k"], Float[Array, " 3"]]:
         """Return the features of a step and the signals of its forecast.
 
         Args:
             sums: sums[i] is the sum of the contexts of this step and the i before it, up to a constant.
+            anomalies: anomalies[i] is the anomaly i steps before this one; unused unless the features are rich.
             profiles: of the contexts before this step.
             step: 0 at the first context.
             now: the context.
+            discounts: by lead.
         """
         ends, leads = np.array(self.ends), self.leads
         means = jnp.diff(sums[ends]) / np.diff(ends)
         changes = -jnp.diff(jnp.concatenate([now[None], means]))
         ahead = step + np.array([*leads, max(self.period // 8, 1), self.period // 4])
         usual, soon = jnp.split(self.season.at(profiles.period, ahead % self.period, now), [len(leads)])
-        parts = [changes, usual - now]
+        profile_parts = [usual - now]
         if self.weekly is not None and profiles.week is not None:
             ahead = ahead[: len(leads)] % self.weekly.period
-            parts.append(self.weekly.at(profiles.week, ahead, usual) - usual)
-        features = jnp.concatenate([*parts, self._waves(now.dtype)[step % self.period] * (now - usual[0])])
-        return features, jnp.concatenate([(now - (sums[1] - sums[0]))[None], soon - now])
+            profile_parts.append(self.weekly.at(profiles.week, ahead, usual) - usual)
+        waves = self._waves(now.dtype)[step % self.period]
+        parts = [changes, *profile_parts, waves * (anomalies[0] if self.rich else now - usual[0])]
+        if self.rich:
+            spans = anomalies[0] - anomalies[np.array(self.spans)]
+            means = [jnp.sum(discounts * part) for part in profile_parts]
+            parts += [spans, *(waves * each for each in [spans[0], spans[-1], *means])]
+        return jnp.concatenate(parts), jnp.concatenate([(now - (sums[1] - sums[0]))[None], soon - now])
 
     def _waves(self, dtype) -> Float[Array, "p h"]:
         """Return cosines and sines of every phase."""
@@ -259,11 +299,13 @@ class ContextRange(eqx.Module):
 class LineState(eqx.Module):
     """The memory of one coordinate.
 
-    `sums[i]` is the sum of the last i + 1 contexts. `profiles` are of all of them, `late_profiles` of those before the row that
-    matures next. `power` are mean squares of the features by kind, fixed when the first row matures.
+    `sums[i]` is the sum of the last i + 1 contexts, `anomalies[i]` the anomaly i steps ago. `profiles` are of all contexts,
+    `late_profiles` of those before the row that matures next. `power` are mean squares of the features by kind, fixed when the
+    first row matures.
     """
 
     sums: Float[Array, " n"]
+    anomalies: Float[Array, " m"]
     profiles: Profiles
     late_profiles: Profiles
     range: ContextRange
@@ -302,37 +344,49 @@ class OnlineRidge(AbstractAgent):
     Args:
         period: steps in a period, usually a day. Default: 24.
         half_life: of the profile of a period, in periods; the regression itself forgets nothing. Default: 7.
-        lags: how many stretches of the last period the features compare. Default: 24.
-        harmonics: sines and cosines of the time of day, how many of each. Default: 3.
+        lags: how many stretches of the last period the features compare. Default: 24, or 8 if they are rich.
+        harmonics: sines and cosines of the time of day, how many of each. Default: 3, or 2 if features are rich.
         ridge: the penalty on squared weights. Default: 0.01.
         week: periods in a week, for a weekly profile. Default: none.
         maturity: steps after which a row is learned from. Default: a period, at least 24.
+        rich: whether `RidgeFeatures` has changes of the anomaly and more harmonics. Default: False.
+        memory: half-life of the rows of the regression, in periods. Default: it forgets nothing.
 
     >>> OnlineRidge().features.count, OnlineRidge(period=288).features.count
     (36, 49)
+    >>> OnlineRidge(week=7, rich=True).features.count
+    50
     """
 
     features: RidgeFeatures
     ridge: Float[Array, ""]
+    memory: Float[Array, ""] | None
     maturity: int = eqx.field(static=True)
 
     def __init__(
         self,
         period: int = 24,
         half_life: float = 7.0,
-        lags: int = 24,
-        harmonics: int = 3,
+        lags: int | None = None,
+        harmonics: int | None = None,
         ridge: float = 0.01,
         week: int | None = None,
         maturity: int | None = None,
+        rich: bool = False,
+        memory: float | None = None,
     ):
-        self.features = RidgeFeatures(period, half_life, lags, harmonics, week)
+        lags = (8 if rich else 24) if lags is None else lags
+        harmonics = (2 if rich else 3) if harmonics is None else harmonics
+        self.features = RidgeFeatures(period, half_life, lags, harmonics, week, rich)
         self.ridge = as_float(ridge)
+        self.memory = None if memory is None else as_float(memory)
         self.maturity = max(period, _SHORTEST) if maturity is None else maturity
 
     def __check_init__(self):
         check_finite("ridge", self.ridge)
         check_positive("ridge", self.ridge)
+        if self.memory is not None:
+            check_positive("memory", self.memory)
         check_count("maturity", self.maturity)
         if self.maturity < 2:
             raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
@@ -342,6 +396,7 @@ class OnlineRidge(AbstractAgent):
         profiles = self.features.empty(dtype)
         empty = LineState(
             sums=jnp.zeros((self.maturity + self.features.period,), dtype),
+            anomalies=jnp.zeros((self.maturity + self.features.period if self.features.rich else 0,), dtype),
             profiles=profiles,
             late_profiles=profiles,
             range=ContextRange.empty(dtype),
@@ -385,14 +440,20 @@ class OnlineRidge(AbstractAgent):
         seen_range = line.range.update(now, 1 - jnp.asarray(0.5, now.dtype) ** (1 / half_life))
         sums = jnp.concatenate([now[None], line.sums[:-1] + now])
         row_now = sums[late] - sums[late - 1]
+        anomalies = line.anomalies
+        if features.rich:
+            anomalies = jnp.concatenate([features.anomaly(line.profiles, step, now)[None], anomalies[:-1]])
 
         # Features of this step and of the one whose row matures, at once.
         steps, nows = jnp.stack([step, row_step]), jnp.stack([now, row_now])
         before = jax.tree.map(lambda *both: jnp.stack(both), line.profiles, line.late_profiles)
-        recent = jnp.stack([sums[: features.period + 1], sums[late:]])
-        rows, signals = jax.vmap(features.at)(recent, before, steps, nows)
+        recent, lately = (jnp.stack([each[: features.period + 1], each[late:]]) for each in (sums, anomalies))
+        rows, signals = jax.vmap(features.at, in_axes=(0, 0, 0, 0, 0, None))(
+            recent, lately, before, steps, nows, features.discounts(rho)
+        )
         power = self._power(line.power, rows[0], step)
-        size = jnp.sqrt(jnp.where(power > 0, power, 1.0))[np.repeat(np.arange(len(features.sizes)), features.sizes)]
+        usual = jnp.where(power[1] > 0, power[1], 1.0)  # for kinds that are still zero, such as a weekly profile's
+        size = jnp.sqrt(jnp.where(power > 0, power, usual))[np.repeat(np.arange(len(features.sizes)), features.sizes)]
         present, row = jnp.where((steps >= features.needed)[:, None], rows / size, 0.0)
 
         image = line.regression.image(present)
@@ -405,7 +466,7 @@ class OnlineRidge(AbstractAgent):
         profiles = jax.tree.map(lambda new, old: jnp.where((steps >= 0)[:, None], new, old), profiles, before)
         newest = jax.tree.map(lambda both: both[0], profiles)
         late_profiles = jax.tree.map(lambda both: both[1], profiles)
-        after = LineState(sums, newest, late_profiles, seen_range, power, regression, residual_power)
+        after = LineState(sums, anomalies, newest, late_profiles, seen_range, power, regression, residual_power)
         return after, (predicted, signals[0])
 
     def _power(self, power: Float[Array, " kinds"], present: Float[Array, " k"], step: Int[Array, ""]):
@@ -432,7 +493,15 @@ class OnlineRidge(AbstractAgent):
         remembered = jnp.clip(before + 1, 1, _RESIDUALS * period)
         mean = line.residual_power + (jnp.where(outlying, limit, square) - line.residual_power) / remembered
         residual_power = jnp.where(before >= 0, mean, line.residual_power)
-        return regression.with_row(row, residual, counted), residual_power
+        return regression.with_row(row, residual, counted, self._keep(regression, before)), residual_power
+
+    def _keep(self, regression: RecursiveLeastSquares, before: Int[Array, ""]) -> Float[Array, ""] | float:
+        """Return how much earlier rows count from now on; as before while features that never vary would overflow P."""
+        if self.memory is None:
+            return 1.0
+        keep = jnp.asarray(0.5, regression.root.dtype) ** (1 / (self.memory * self.features.period))
+        variance = jnp.sum(regression.root * regression.root)
+        return jnp.where((before >= 0) & (variance * self.ridge < _LARGEST * self.features.count), keep, 1.0)
 
 
 def _discounted_mean(sums: Float[Array, " m"], rho: Float[Array, ""], rest: Float[Array, ""]) -> Float[Array, ""]:
