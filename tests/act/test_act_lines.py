@@ -58,3 +58,31 @@ def test_the_state_file_is_as_before_if_printing_fails(tmp_path):
         session.answer(ParsedLine([4.0]), fail)
     assert state.read_bytes() == before
     assert session.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "line"),
+    [
+        ("When,demand", "2024-01-01T06:00,1.5"),
+        ("site,demand,Interval start", "north,1.5,2024-01-01 06:00"),
+        ("issued,demand,Time", "2023-12-31 06:00,1.5,2024-01-01 06:00"),
+        (None, '{"When": "2024-01-01T06:00", "demand": 1.5, "site": "north"}'),
+        (None, '{"issued": "2023-12-31T06:00", "time": "2024-01-01T06:00", "demand": 1.5}'),
+    ],
+)
+def test_a_time_of_any_name_is_read(header, line):
+    reader = LineReader(["demand"], 1)
+    if header is not None:
+        assert reader.read(header) is None
+    found = reader.read(line)
+    assert found.time == datetime.datetime(2024, 1, 1, 6)
+    assert found.context == [1.5]
+
+
+@pytest.mark.parametrize(
+    "line", ["2023-12-31 06:00,2024-01-01 06:00,1.5", '{"time": "2023-12-31", "End": "2024-01-01T06", "demand": 1}']
+)
+def test_of_several_times_the_named_one_is_read(line):
+    reader = LineReader(["demand"], 1, time_column="End")
+    assert reader.read("time,End,demand") is None
+    assert reader.read(line).time == datetime.datetime(2024, 1, 1, 6)

@@ -30,14 +30,16 @@ class LineReader:
     Args:
         columns: The names of the policy's columns; None if it has none.
         size: q, how many numbers a context has.
+        time_column: The name of the time. Default: "time" and the like, else the first other entry that is a time.
 
     >>> reader = LineReader(["demand"], 1)
     >>> reader.read("time,demand"), reader.read("2024-01-01 06:00,1.5").context, reader.read('{"demand": null}').context
     (None, [1.5], [nan])
     """
 
-    def __init__(self, columns: list[str] | None, size: int):
+    def __init__(self, columns: list[str] | None, size: int, time_column: str | None = None):
         self._columns, self._size = columns, size
+        self._time_names = _TIME_NAMES if time_column is None else (time_column.lower(), *_TIME_NAMES)
         self._places: list[int] | None = None  # of the policy's columns, in the first line
         self._time_place: int | None = None
         self._width, self._first = 0, True
@@ -68,6 +70,9 @@ class LineReader:
             needed = max([*self._places, -1 if self._time_place is None else self._time_place])
             if not needed < len(cells) <= self._width:
                 raise ValueError(f"the line has {len(cells)} cells, but the first line named {self._width} columns.")
+            if self._time_place is None:
+                others = (place for place in range(len(cells)) if place not in self._places)
+                self._time_place = next((place for place in others if _is_time(cells[place])), None)
             time = None if self._time_place is None else parse_time(cells[self._time_place])
             cells = [cells[place] for place in self._places]
         elif len(cells) == self._size + 1 and _is_time(cells[0]):
@@ -79,8 +84,9 @@ class LineReader:
         if not columns or not all(name in names for name in columns):
             expected = f", nor the policy's columns: {', '.join(columns)}" if columns else ""
             raise ValueError(f"{', '.join(names)[:60]!r} are not numbers{expected}.")
-        timed = [place for place, name in enumerate(names) if name.lower() in _TIME_NAMES and name not in columns]
-        self._places, self._time_place = [names.index(name) for name in columns], timed[0] if timed else None
+        places = {name.lower(): place for place, name in enumerate(names) if name not in columns}
+        self._time_place = next((places[name] for name in self._time_names if name in places), None)
+        self._places = [names.index(name) for name in columns]
         self._width = len(names)
 
     def _parse_json(self, text: str) -> ParsedLine:
@@ -90,7 +96,8 @@ class LineReader:
             raise ValueError(f"invalid JSON: {error}.") from None
         step, time = None, None
         if isinstance(value, dict):
-            times = (value[name] for name in _TIME_NAMES if isinstance(value.get(name), str))
+            texts = {name.lower(): entry for name, entry in value.items() if isinstance(entry, str)}
+            times = [texts[name] for name in self._time_names if name in texts] or filter(_is_time, texts.values())
             step, time = value.get("step"), next(map(parse_time, times), None)
             if step is not None and (type(step) is not int or step < 1):
                 raise ValueError(f"step must be a whole number, 1 or more, got {step!r}.")

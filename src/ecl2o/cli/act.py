@@ -19,7 +19,7 @@ from ecl2o.cli.jax_setup import set_up_steps
 from ecl2o.cli.options import option
 
 if TYPE_CHECKING:
-    from ecl2o.act import ActSession, Answer
+    from ecl2o.act import ActSession, Answer, LineReader
     from ecl2o.fitting.read import SeriesReader
     from ecl2o.policy import Policy
 
@@ -57,10 +57,11 @@ def act(
     The answer to JSON has the step, the action, the cost so far and, if the policy computes it, live_ratio. A JSON line may have
     a "step" (1, 2, ...): the last step is then answered again, not played twice, and any other order is an error.
 
-    A line may start with its time, or name it "time". The hour of the day then comes from the clock, missed steps are filled in,
-    and a step that was answered is answered again. A promise for each day, week or month is renewed by the same clock, so its
-    first period may be short. The last plausible reading replaces a missing (empty, null, ?) or implausible one, with a notice.
-    A reading that has not changed for longer than training suggests is used, with a notice.
+    A line may start with its time, or name it: "time", or as in your file. The hour of the day then comes from the clock,
+    missed steps are filled in, and a step that was answered is answered again. A promise for each day, week or month is
+    renewed by the same clock, so its first period may be short. The last plausible reading replaces a missing (empty, null,
+    ?) or implausible one, with a notice. A reading that has not changed for longer than training suggests is used, with a
+    notice.
 
     With --state a killed process continues where it stopped: every answer that you have read is in the state. Only one process
     at a time can use a state.
@@ -76,7 +77,7 @@ def act(
     gc.disable()  # collecting while loading, and at exit, takes half the time of a single answer
     atexit.register(gc.freeze)
     set_up_steps()
-    from ecl2o.act import lock_state
+    from ecl2o.act import LineReader, lock_state
     from ecl2o.exceptions import MemoryLimitError, NotApplicableError
     from ecl2o.policy import load
     from ecl2o.policy.policy import with_action_limits
@@ -90,15 +91,14 @@ def act(
         except (NotApplicableError, MemoryLimitError) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
-        _answer_lines(session, loaded.contract.columns, lines, skip_bad, from_beginning, json)
+        contract = loaded.contract
+        line_reader = LineReader(contract.columns, session.context_dim, time_column or contract.file_format.time_column)
+        _answer_lines(session, line_reader, lines, skip_bad, from_beginning, json)
 
 
 def _answer_lines(
-    session: "ActSession", columns: list[str] | None, lines: Lines, skip_bad: bool, from_beginning: bool, json: bool
+    session: "ActSession", reader: "LineReader", lines: Lines, skip_bad: bool, from_beginning: bool, json: bool
 ) -> None:
-    from ecl2o.act import LineReader
-
-    reader = LineReader(columns, session.context_dim)
     to_skip = session.steps if from_beginning else 0
     failures = screened = stuck = 0
     for number, text in lines:
