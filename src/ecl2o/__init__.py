@@ -12,13 +12,15 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "exceptions": "ChunkFailedError DataError Ecl2oError MemoryLimitError NotAnsweredError NotApplicableError PolicyFileError",
     "problem": (
-        "AbstractActionSet AbstractHittingCost AbstractSwitchingCost AsymmetricTracking Box ConvexCost CurvedTracking "
-        "Everywhere Instance LinearSwitching Mahalanobis Problem Quadratic SquaredTracking Trajectory"
+        "AbstractActionSet AbstractHittingCost AbstractProblem AbstractSwitchingCost AsymmetricTracking battery Box "
+        "ControlProblem ConvexCost CurvedTracking delayed Everywhere Instance known_ahead LinearSwitching Mahalanobis "
+        "Problem Quadratic SquaredTracking Trajectory with_memory"
     ),
     "offline": "constrained_oracle oracle oracle_days",
     "agents": (
         "ABCS AbstractAgent AbstractGuard advisors AFHC calibrate Calibration CHC citation ClippedAdvice Competitive "
-        "FollowPrediction Greedy GreedyOBD Guarded HittingMinimizer Independent Info LAI LCP MLAROBD OBD Observation "
+        "CompetitiveControl FollowPrediction Greedy GreedyOBD Guarded GuardedControl HInfinity HittingMinimizer "
+        "Independent Info LAI LCP LQR MLAROBD OBD Observation "
         "OGD Periodic Promise PureML Reference RHC RHGD ROBD Start Switch Trainable trainable_mask Weights"
     ),
     "learning": (

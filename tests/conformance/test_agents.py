@@ -16,7 +16,7 @@ from ecl2o.forecasters import AbstractClairvoyantForecaster
 from ecl2o.problem.arrays import cast_floats, to_device
 from ecl2o.theory import decay_root
 
-from .registry import CASES, HORIZON, Case
+from .registry import CASES, CONTROLLERS, HORIZON, Case
 from .suite import ANY, forecaster_of, instances_of, kinds_of, of_cases, problem_of, settings_of
 
 SCALE, SHIFT = -2.5, 7.0  # of the equivariance check
@@ -118,7 +118,7 @@ def _inside(value) -> set[type]:
 
 
 def test_every_agent_is_registered():
-    covered = set().union(*(_inside(case.make(case.dims[0])) for case in CASES))
+    covered = set().union(*(_inside(case.make(case.dims[0])) for case in CASES)) | CONTROLLERS
     missing = sorted(name for cls, name in _exported().items() if cls not in covered)
     assert not missing, f"in no case of tests/conformance/registry.py: {missing}"
 

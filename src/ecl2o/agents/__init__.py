@@ -13,7 +13,15 @@ from ecl2o.agents.calibrator import (
     calibrate,
 )
 from ecl2o.agents.citations import citation
-from ecl2o.agents.guards import AbstractGuard, ClippedAdvice, Competitive, Guarded
+from ecl2o.agents.control import LQR, HInfinity
+from ecl2o.agents.guards import (
+    AbstractGuard,
+    ClippedAdvice,
+    Competitive,
+    CompetitiveControl,
+    Guarded,
+    GuardedControl,
+)
 from ecl2o.agents.lai import LAI
 from ecl2o.agents.lcp import LCP
 from ecl2o.agents.obd import ABCS, OBD, GreedyOBD
@@ -26,6 +34,29 @@ from ecl2o.agents.wrappers import Independent, PureML
 
 __all__ = ["AbstractAgent", "Info", "Observation", "Start", "Trainable", "trainable_mask", "walk_agents", "citation"]
 __all__ += ["MLAROBD", "ROBD", "FollowPrediction", "Greedy", "HittingMinimizer", "Calibration", "Weights", "calibrate"]
-__all__ += ["ABCS", "AFHC", "CHC", "GreedyOBD", "LAI", "LCP", "OBD", "OGD", "RHC", "RHGD", "advisors"]
+__all__ += [
+    "ABCS",
+    "AFHC",
+    "CHC",
+    "GreedyOBD",
+    "HInfinity",
+    "LAI",
+    "LCP",
+    "LQR",
+    "OBD",
+    "OGD",
+    "RHC",
+    "RHGD",
+    "advisors",
+]
 __all__ += ["Independent", "Periodic", "PureML", "Switch"]
-__all__ += ["AbstractGuard", "ClippedAdvice", "Competitive", "Guarded", "Promise", "Reference"]
+__all__ += [
+    "AbstractGuard",
+    "ClippedAdvice",
+    "Competitive",
+    "CompetitiveControl",
+    "Guarded",
+    "GuardedControl",
+    "Promise",
+    "Reference",
+]

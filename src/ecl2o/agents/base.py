@@ -17,9 +17,10 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ecl2o.agents.promise import Promise
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import Info, Problem
+from ecl2o.problem import Info
 
 State = Any
+AnyProblem = Any  # a `Problem`, or a `ControlProblem` where an agent takes one; each agent says which
 
 
 class Trainable(eqx.Module):
@@ -95,7 +96,7 @@ class Observation(eqx.Module):
 
     Args:
         context: (q,), y_t.
-        previous_action: (d,), x_{t-1}, the action that was played.
+        previous_action: (d,), x_{t-1}, the action that was played; the state (n,) of a `ControlProblem`.
         step: the number of steps before this one: 0 at the first.
         remaining: the number of steps after this one. Default: None, the horizon is not known.
         forecast: (w, q), predictions of the next contexts, for agents with a lookahead. Default: None.
@@ -185,7 +186,7 @@ class AbstractAgent(eqx.Module):
         return max((inner.lookahead for inner in child_agents(self)), default=0)
 
     @abc.abstractmethod
-    def init(self, problem: Problem, start: Start) -> State:
+    def init(self, problem: AnyProblem, start: Start) -> State:
         """Return the state before the first step. Called once per run, inside the compiled program.
 
         Compute here what the run needs once, such as factors of matrices, and keep it in the state.
@@ -202,7 +203,9 @@ class AbstractAgent(eqx.Module):
         """
 
     @abc.abstractmethod
-    def step(self, problem: Problem, state: State, observation: Observation) -> tuple[State, Float[Array, " d"], Info]:
+    def step(
+        self, problem: AnyProblem, state: State, observation: Observation
+    ) -> tuple[State, Float[Array, " d"], Info]:
         """Choose an action. Called at every step, inside the compiled program.
 
         Args:
@@ -215,7 +218,7 @@ class AbstractAgent(eqx.Module):
             Clear `Info.converged` where a solve failed. Wrappers put the inner agent's report into `Info.inner`.
         """
 
-    def check(self, problem: Problem, start: Start) -> None:
+    def check(self, problem: AnyProblem, start: Start) -> None:
         """Reject an agent that does not fit, before anything is compiled. `rollout` and `Runner` call it once per run.
 
         The default runs `__check_init__` again, since `eqx.tree_at` and optimisers change numbers without it, and checks the
@@ -233,11 +236,11 @@ class AbstractAgent(eqx.Module):
         for inner in child_agents(self):
             inner.check(problem, start)
 
-    def promise(self, problem: Problem) -> Promise | None:
+    def promise(self, problem: AnyProblem) -> Promise | None:
         """Return what is promised about the cost of the actions that this agent plays. Default: None, nothing."""
         return None
 
-    def is_linear(self, problem: Problem) -> bool:
+    def is_linear(self, problem: AnyProblem) -> bool:
         """Return whether actions are linear in x_0, history, contexts and forecasts by construction. Default: False.
 
         `certify` calls a worst case exact on the strength of this answer. A wrapper is linear if the agent inside is and what it

@@ -28,6 +28,9 @@ _WORKS: dict[str, tuple[str, ...]] = {
     "RHGD": ("li2020online",),
     "ABCS": ("rutten2021new",),
     "Guarded": ("li2023robust",),
+    "CompetitiveControl": ("goel2022competitive",),
+    "HInfinity": ("basar1995h",),
+    "LQR": ("kalman1960contributions",),
     "Independent": (),
     "Periodic": (),
 }

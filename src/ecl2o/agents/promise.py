@@ -30,6 +30,7 @@ class Promise:
         period: steps that one promise covers. None: the whole run, of any length. Default: None.
         contexts: the conditions: (lowest, highest) of each number of a context, or one pair for all of them. The promise
             holds while contexts stay there. None: it holds for any contexts. Default: None.
+        at_end: whether the bound holds at the end of each period only, not at every step. Default: False.
 
     Raises:
         ValueError: if a number is out of its range, or if an expert has no name.
@@ -48,6 +49,7 @@ class Promise:
     allowance: float = 0.0
     period: int | None = None
     contexts: tuple[tuple[float, float], ...] | None = None
+    at_end: bool = False
 
     def __post_init__(self):
         if not 0 < self.ratio < math.inf:
@@ -90,6 +92,8 @@ class Promise:
         reference = "the optimum" if self.reference is Reference.OPTIMUM else f"that of {self.reference_name}"
         extra = f" plus {self.allowance:g}" if self.allowance else ""
         period = "over the whole run" if self.period is None else f"in every {self.period} steps"
+        if self.at_end:
+            period = "of the whole run at its end" if self.period is None else f"at the end of {self.period} steps"
         condition = ""
         if self.contexts is not None:
             low, high = map(_format_ends, zip(*self.contexts, strict=True))

@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
+from ecl2o.planning.control_path import find_optimal_controls
 from ecl2o.planning.receding_plan import Planner, make_plan, prepare_planner
-from ecl2o.problem import Problem
+from ecl2o.problem import AbstractProblem, ControlProblem, Problem
 from ecl2o.problem.arrays import as_optional_float, check_finite, check_positive, extreme_eigenvalues
 
 
@@ -29,7 +30,7 @@ class AbstractRecedingHorizon(AbstractAgent):
     def lookahead(self) -> int:
         return self.window
 
-    def is_linear(self, problem: Problem) -> bool:
+    def is_linear(self, problem: AbstractProblem) -> bool:
         return problem.is_linear_quadratic
 
     def _check_horizon(self, truncate: bool, start: Start) -> None:
@@ -41,7 +42,8 @@ class RHC(AbstractRecedingHorizon):
     """Receding Horizon Control (Lin et al. 2012), also called MPC: plan, play the first action, plan again.
 
     Plans from the action that was played through y_t and `window` forecasts, without a terminal cost. RHC(0) is Greedy.
-    With exact forecasts, RHC(T - 1) is the oracle, and the excess cost falls like r^(2 window), r the decay root.
+    With exact forecasts, RHC(T - 1) is the oracle, and the excess cost falls like r^(2 window), r the decay root. It plans
+    through the dynamics of a `ControlProblem` too.
 
     Args:
         window: how many future contexts it plans with; 0 or more.
@@ -62,14 +64,25 @@ class RHC(AbstractRecedingHorizon):
     window: int = eqx.field(static=True)
     truncate: bool = eqx.field(static=True, default=True)
 
-    def init(self, problem: Problem, start: Start) -> Planner:
+    def init(self, problem: AbstractProblem, start: Start) -> Planner | None:
         self._check_horizon(self.truncate, start)
+        if not isinstance(problem, Problem):
+            return None
         return prepare_planner(problem, start.dim, self.window + 1, shortest=1 if self.truncate else self.window + 1)
 
-    def step(self, problem: Problem, state: Planner, observation: Observation):
-        contexts = observation.known_contexts(self.window)
-        length = jnp.minimum(state.steps, observation.steps_left) if self.truncate else state.steps
-        plan = make_plan(problem, state, observation.previous_action, contexts, length)
+    def step(self, problem: AbstractProblem, state: Planner | None, observation: Observation):
+        contexts, previous, steps = (
+            observation.known_contexts(self.window),
+            observation.previous_action,
+            self.window + 1,
+        )
+        length = jnp.minimum(steps, observation.steps_left) if self.truncate else steps
+        if isinstance(problem, ControlProblem):
+            plan = find_optimal_controls(problem, previous, contexts, observation.step, length)
+        else:
+            assert isinstance(problem, Problem)
+            assert state is not None
+            plan = make_plan(problem, state, previous, contexts, length)
         return state, plan.actions[0], Info(plan.converged)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.problem import Problem
+from ecl2o.problem import AbstractProblem
 
 
 class PureML(AbstractAgent):
@@ -24,20 +24,20 @@ class PureML(AbstractAgent):
 
     advisor: AbstractAgent
 
-    def is_linear(self, problem: Problem) -> bool:
+    def is_linear(self, problem: AbstractProblem) -> bool:
         return not problem.is_bounded and self.advisor.is_linear(problem)
 
-    def init(self, problem: Problem, start: Start) -> State:
+    def init(self, problem: AbstractProblem, start: Start) -> State:
         return self.advisor.init(problem, start)
 
-    def step(self, problem: Problem, state: State, observation: Observation):
+    def step(self, problem: AbstractProblem, state: State, observation: Observation):
         state, proposed, inner = self.advisor.step(problem, state, observation)
         advice = problem.actions.project(proposed)
         return state, advice, Info(inner.converged, advice=advice, inner=inner)
 
 
 class OwnTrajectory(eqx.Module):
-    """The state, last action and cost so far of an agent on its own trajectory."""
+    """The state, last action (the state of a `ControlProblem`) and cost so far of an agent on its own trajectory."""
 
     inner: State
     action: Float[Array, " d"]
@@ -62,16 +62,17 @@ class Independent(AbstractAgent):
 
     agent: AbstractAgent
 
-    def is_linear(self, problem: Problem) -> bool:
+    def is_linear(self, problem: AbstractProblem) -> bool:
         return self.agent.is_linear(problem)
 
-    def init(self, problem: Problem, start: Start) -> OwnTrajectory:
+    def init(self, problem: AbstractProblem, start: Start) -> OwnTrajectory:
         return OwnTrajectory(self.agent.init(problem, start), start.x0, jnp.zeros((), start.x0.dtype))
 
-    def step(self, problem: Problem, state: OwnTrajectory, observation: Observation):
+    def step(self, problem: AbstractProblem, state: OwnTrajectory, observation: Observation):
         alone = dataclasses.replace(observation.with_lookahead(self.lookahead), previous_action=state.action)
         inner_state, action, inner = self.agent.step(problem, state.inner, alone)
-        step_cost = problem.hitting(action, observation.context) + problem.switching(action, state.action)
+        step_cost = sum(problem.step_costs(state.action, action, observation.context, observation.step))
         cost = state.cost + step_cost
         info = Info(inner.converged, inner.advice, {"cost": cost, "step_cost": step_cost}, inner)
-        return OwnTrajectory(inner_state, action, cost), action, info
+        position = problem.next_state(state.action, action, observation.context, observation.step)
+        return OwnTrajectory(inner_state, position, cost), action, info

@@ -8,9 +8,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ecl2o.exceptions import NotApplicableError
+from ecl2o.planning.control_path import find_optimal_controls
 from ecl2o.planning.linear_switching import prefix_bounds, require_linear_rate, tilted_minimizers
 from ecl2o.planning.optimal_path import OptimalPath, find_optimal_path
-from ecl2o.problem import AbstractQuadraticCost, Box, CurvedTracking, Instance, LinearSwitching, Problem, Trajectory
+from ecl2o.problem import (
+    AbstractProblem,
+    AbstractQuadraticCost,
+    Box,
+    ControlProblem,
+    CurvedTracking,
+    Instance,
+    LinearSwitching,
+    Problem,
+    Trajectory,
+)
 from ecl2o.problem.arrays import (
     AnyArray,
     as_float,
@@ -28,11 +39,12 @@ from ecl2o.solvers.bounded_newton import minimize
 _LOG_RANGE = 34.0
 
 
-def oracle(problem: Problem, instance: Instance) -> Trajectory:
+def oracle(problem: AbstractProblem, instance: Instance) -> Trajectory:
     """Return the cheapest actions in hindsight, pi* (Eqn. obj of the paper), in O(T d^3).
 
     Quadratic costs without bounds take one block-tridiagonal solve, all others Newton's method on the same structure.
-    `LinearSwitching` is solved exactly in O(T^2): in one dimension, and in more for quadratic costs with a diagonal A.
+    `LinearSwitching` is solved exactly in O(T^2): in one dimension, and in more for quadratic costs with a diagonal A. A
+    `ControlProblem` without bounds takes one Riccati sweep.
 
     Args:
         problem: Costs and action set.
@@ -44,7 +56,8 @@ def oracle(problem: Problem, instance: Instance) -> Trajectory:
 
     Raises:
         ValueError: The instance does not fit the problem, or is a set.
-        NotApplicableError: `LinearSwitching` in more than one dimension with a cost that is not quadratic.
+        NotApplicableError: `LinearSwitching` in more than one dimension with a cost that is not quadratic; a `ControlProblem`
+            with bounds.
 
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
@@ -58,7 +71,7 @@ def oracle(problem: Problem, instance: Instance) -> Trajectory:
     return run
 
 
-def warn_unless_converged(problem: Problem, run: Trajectory) -> None:
+def warn_unless_converged(problem: AbstractProblem, run: Trajectory) -> None:
     """Warn if an oracle did not converge, except while JAX is tracing. Closed forms always do."""
     converged = None if problem.is_unbounded_quadratic else concrete_value(run.converged)
     if converged is not None and not converged.all():
@@ -78,15 +91,18 @@ def oracle_of_first(problem: Problem, instance: Instance, steps: Int[Array, ""])
 
 
 @eqx.filter_jit
-def _oracle(problem: Problem, instance: Instance) -> Trajectory:
+def _oracle(problem: AbstractProblem, instance: Instance) -> Trajectory:
     dtype = instance.x0.dtype
     problem = cast_floats(problem, dtype)
+    if isinstance(problem, ControlProblem):
+        return make_trajectory(problem, instance, find_optimal_controls(problem, instance.x0, instance.contexts))
+    assert isinstance(problem, Problem)
     solve = find_optimal_linear_path if isinstance(problem.switching, LinearSwitching) else find_optimal_path
     return make_trajectory(problem, instance, solve(problem, instance.x0, instance.contexts))
 
 
 @eqx.filter_jit
-def oracle_batch(problem: Problem, instances: Instance) -> Trajectory:
+def oracle_batch(problem: AbstractProblem, instances: Instance) -> Trajectory:
     """Return the oracle of every instance of a set, without a warning if one did not converge.
 
     Args:
@@ -104,7 +120,7 @@ def oracle_batch(problem: Problem, instances: Instance) -> Trajectory:
     return jax.vmap(lambda instance: oracle(problem, instance))(instances)
 
 
-def make_trajectory(problem: Problem, instance: Instance, path: OptimalPath) -> Trajectory:
+def make_trajectory(problem: AbstractProblem, instance: Instance, path: OptimalPath) -> Trajectory:
     """Return a planned path as the record of a run."""
     hitting, switching = problem.costs(instance.x0, path.actions, instance.contexts)
     converged = jnp.broadcast_to(path.converged, hitting.shape)

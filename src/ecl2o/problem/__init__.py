@@ -5,6 +5,7 @@ Imports `solvers` only.
 
 from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere
 from ecl2o.problem.cluster_cost import ClusterCost
+from ecl2o.problem.control import ControlProblem, battery, delayed, known_ahead, with_memory
 from ecl2o.problem.hitting import (
     AbstractHittingCost,
     AbstractQuadraticCost,
@@ -15,18 +16,20 @@ from ecl2o.problem.hitting import (
     SquaredTracking,
 )
 from ecl2o.problem.instance import Instance
-from ecl2o.problem.problem import Problem
+from ecl2o.problem.problem import AbstractProblem, Problem
 from ecl2o.problem.switching import AbstractSwitchingCost, LinearSwitching, Mahalanobis
 from ecl2o.problem.trajectory import Info, Trajectory
 
 __all__ = [
     "AbstractActionSet",
     "AbstractHittingCost",
+    "AbstractProblem",
     "AbstractQuadraticCost",
     "AbstractSwitchingCost",
     "AsymmetricTracking",
     "Box",
     "ClusterCost",
+    "ControlProblem",
     "ConvexCost",
     "CurvedTracking",
     "Everywhere",
@@ -38,4 +41,8 @@ __all__ = [
     "Quadratic",
     "SquaredTracking",
     "Trajectory",
+    "battery",
+    "delayed",
+    "known_ahead",
+    "with_memory",
 ]

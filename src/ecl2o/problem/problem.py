@@ -1,4 +1,7 @@
-"""A problem: hitting cost, switching cost and action set."""
+"""A problem: hitting cost, switching cost and action set; and what every kind of problem can do."""
+
+import abc
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,7 +15,58 @@ from ecl2o.problem.instance import Instance
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
 
 
-class Problem(eqx.Module):
+class AbstractProblem(eqx.Module):
+    """The base class of problems: what a step costs, and where it leads. `rollout`, `Stepper` and `oracle` take any of them.
+
+    The *state* is what a step leaves to the next one: the action of a `Problem`, the state of a `ControlProblem`. It starts at
+    x_0 and is in `Observation.previous_action`.
+    """
+
+    actions: eqx.AbstractVar[AbstractActionSet]
+
+    @abc.abstractmethod
+    def action_size(self, state_size: int) -> int:
+        """Return how many numbers an action has, if a state has `state_size`."""
+
+    @abc.abstractmethod
+    def next_state(
+        self, state: Float[Array, " n"], action: Float[Array, " k"], context: Float[Array, " q"], step: Any
+    ) -> Float[Array, " n"]:
+        """Return the state after a step, the number `step` from 0."""
+
+    @abc.abstractmethod
+    def step_costs(
+        self, state: Float[Array, " n"], action: Float[Array, " k"], context: Float[Array, " q"], step: Any
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Return the hitting and the switching cost of a step."""
+
+    @abc.abstractmethod
+    def costs(
+        self, x0: Float[Array, " n"], actions: Float[Array, "T k"], contexts: Float[Array, "T q"]
+    ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
+        """Return the hitting and the switching cost of each step of a path."""
+
+    @abc.abstractmethod
+    def check(self, instance: Instance) -> None:
+        """Raise ValueError if an instance does not fit this problem."""
+
+    @property
+    @abc.abstractmethod
+    def is_unbounded_quadratic(self) -> bool:
+        """Whether every solve is linear: quadratic costs, no bounds."""
+
+    @property
+    @abc.abstractmethod
+    def is_linear_quadratic(self) -> bool:
+        """Whether, in addition, optimal actions are linear in the contexts."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether actions have bounds."""
+        return not isinstance(self.actions, Everywhere)
+
+
+class Problem(AbstractProblem):
     """min over x_1..x_T in X of the sum of f(x_t, y_t) + c(x_t, x_{t-1}) (Eqn. obj of the paper).
 
     Args:
@@ -58,11 +112,6 @@ class Problem(eqx.Module):
         return self.quadratic_movement.beta
 
     @property
-    def is_bounded(self) -> bool:
-        """Whether actions have bounds."""
-        return not isinstance(self.actions, Everywhere)
-
-    @property
     def is_unbounded_quadratic(self) -> bool:
         """Whether every solve is linear: quadratic hitting and switching costs, no bounds."""
         return (
@@ -96,6 +145,21 @@ class Problem(eqx.Module):
         self.switching.check(instance.dim)
         self.hitting.check(instance.dim, instance.contexts.shape[-1])
         self.actions.check(instance.x0)
+
+    def action_size(self, state_size: int) -> int:
+        return state_size
+
+    def next_state(
+        self, state: Float[Array, " d"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
+    ) -> Float[Array, " d"]:
+        """Return the action."""
+        return action
+
+    def step_costs(
+        self, state: Float[Array, " d"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Return f(x_t, y_t) and c(x_t, x_{t-1})."""
+        return self.hitting(action, context), self.switching(action, state)
 
     def costs(
         self, x0: Float[Array, " d"], actions: Float[Array, "T d"], contexts: Float[Array, "T q"]

@@ -15,7 +15,7 @@ from ecl2o.agents import AbstractAgent, Periodic, Start, walk_agents
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster, Exact
-from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem import AbstractProblem, Instance, Problem, Trajectory
 from ecl2o.problem.arrays import LEAST_STEPS, AnyArray, cast_floats, pad_rows, round_up, to_device, to_host
 from ecl2o.running.stepper import Stepper, StepperState
 
@@ -55,7 +55,7 @@ def stack_trees(trees: Sequence[Tree], name: str = "trees") -> Tree:
 
 def rollout(
     agent: AbstractAgent,
-    problem: Problem,
+    problem: AbstractProblem,
     instance: Instance,
     forecaster: AbstractForecaster | None = None,
     key: PRNGKeyArray | None = None,
@@ -88,7 +88,7 @@ def rollout(
     return _rollout(agent, problem, instance, Exact() if forecaster is None else forecaster, key)
 
 
-def _check(agent: AbstractAgent, problem: Problem, instance: Instance) -> None:
+def _check(agent: AbstractAgent, problem: AbstractProblem, instance: Instance) -> None:
     problem.check(instance)
     agent.check(problem, Start(instance.x0, instance.past, instance.horizon))
 
@@ -111,7 +111,7 @@ def _prepare(forecaster, instance, window, key):
 
 
 def rollout_batch(
-    agent: AbstractAgent, problem: Problem, instances: Instance, agent_axes: PyTree[int | None] = None
+    agent: AbstractAgent, problem: AbstractProblem, instances: Instance, agent_axes: PyTree[int | None] = None
 ) -> Trajectory:
     """Run the agent through a batch of instances, as `jax.vmap` of `rollout` does, but faster to train through.
 

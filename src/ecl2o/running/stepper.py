@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractForecaster, AbstractPreparedForecast
-from ecl2o.problem import Problem
+from ecl2o.problem import AbstractProblem
 from ecl2o.running.screening import Screen, ScreenState
 
 
@@ -35,7 +35,7 @@ class Step(eqx.Module):
 
 
 class StepperState(NamedTuple):
-    """What carries over from step to step: the action in force, the step, the horizon, and the memory of each part."""
+    """What carries over: the action in force (the state of a `ControlProblem`), the step, the horizon, and the parts' memory."""
 
     action: Float[Array, " d"]
     step: Int[Array, ""]
@@ -61,7 +61,7 @@ class Stepper(eqx.Module):
 
     >>> import jax.numpy as jnp
     >>> from ecl2o.agents import Greedy
-    >>> from ecl2o.problem import Mahalanobis, SquaredTracking
+    >>> from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
     >>> stepper = Stepper(Greedy(), Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1)))
     >>> state = stepper.init(Start(jnp.zeros(1), jnp.zeros((0, 1))))
     >>> state, step = stepper.step(state, jnp.array([3.0]))
@@ -70,7 +70,7 @@ class Stepper(eqx.Module):
     """
 
     agent: AbstractAgent
-    problem: Problem
+    problem: AbstractProblem
     forecaster: AbstractForecaster | AbstractPreparedForecast | None = None
     screen: Screen | None = None
 
@@ -111,8 +111,9 @@ class Stepper(eqx.Module):
         remaining = None if state.horizon is None else state.horizon - 1 - state.step
         observation = Observation(context, state.action, state.step, remaining, forecast)
         inner, action, info = self.agent.step(self.problem, state.agent, observation)
-        costs = self.problem.hitting(action, context), self.problem.switching(action, state.action)
-        after = StepperState(action, state.step + 1, state.horizon, inner, memory, screen)
+        costs = self.problem.step_costs(state.action, action, context, state.step)
+        position = self.problem.next_state(state.action, action, context, state.step)
+        after = StepperState(position, state.step + 1, state.horizon, inner, memory, screen)
         return after, Step(action, *costs, info, replaced, stuck)
 
     def _forecast(self, state: StepperState, context: Float[Array, " q"]) -> tuple[Any, Float[Array, "w q"] | None]:

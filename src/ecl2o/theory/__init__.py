@@ -4,6 +4,7 @@
 All functions take numbers or arrays, broadcast, and can be differentiated.
 """
 
+from ecl2o.theory.control import competitive_control_ratio, smallest_control_ratio
 from ecl2o.theory.experts import (
     decay_root,
     exact_robd_ratio,
@@ -34,7 +35,6 @@ from ecl2o.theory.mla_robd import (
 )
 from ecl2o.theory.promises import (
     clipped_prediction_error,
-    competitive_control_ratio,
     future_stiffness,
     guarded_ratio,
     largest_share,
@@ -72,6 +72,7 @@ __all__ = [
     "regret_bound",
     "robd_ratio",
     "shift_effect",
+    "smallest_control_ratio",
     "smallest_feasible_ratio",
     "smallest_lambda1",
     "sublinear_regret_bound",

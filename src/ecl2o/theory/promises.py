@@ -227,31 +227,6 @@ def smallest_feasible_ratio(
         return np.asarray(1 + np.reshape([share(A.reshape(1, 1), line) for line in G.reshape(-1, 1, 1)], G.shape))
 
 
-def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any) -> float:
-    """Return the infimum of the ratios of controllers of x_{t+1} = F x_t + B u_t + w_t, for the cost sum x'Qx + u'Ru.
-
-    The horizon is infinite. This is the optimal ratio of competitive control (Goel and Hassibi), again 1 + lambda_max(P^-1 S):
-    P^-1 is the Kalman filter's posterior covariance with the noise B R^-1 B' and the measurement covariance Q^-1, S the Riccati
-    matrix less Q.
-
-    Args:
-        F: (n, n), the dynamics.
-        B: (n, k), the effect of the control.
-        Q: (n, n), the cost of the state.
-        R: (k, k), the cost of the control.
-
-    >>> round(competitive_control_ratio(1.0, 1.0, 1.0, 10.0), 6)  # tracking: the state is the miss
-    1.729844
-    """
-    F, B, Q, R = (np.atleast_2d(np.asarray(matrix, np.float64)) for matrix in (F, B, Q, R))
-    from scipy.linalg import solve_discrete_are  # a slow import, needed here only
-
-    S = solve_discrete_are(F, B, Q, R) - Q
-    prior = solve_discrete_are(F.T, np.eye(len(F)), B @ np.linalg.solve(R, B.T), np.linalg.inv(Q))
-    posterior = np.linalg.inv(np.linalg.inv(prior) + Q)
-    return float(1 + np.linalg.eigvals(posterior @ S).real.max())
-
-
 @compiled
 def training_reservation(slack: Scalar) -> Result:
     """Return sqrt(1 + slack) - 1, a reservation of `Guarded` that always leaves some budget: for training.

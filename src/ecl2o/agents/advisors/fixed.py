@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import Problem
+from ecl2o.problem import AbstractProblem
 from ecl2o.problem.arrays import as_float
 
 
@@ -25,11 +25,14 @@ class Fixed(AbstractAgent):
         if self.actions.ndim != 2 or self.actions.shape[0] == 0:
             raise ValueError(f"actions must have shape (T, d) with T >= 1, got {self.actions.shape}.")
 
-    def init(self, problem: Problem, start: Start) -> None:
-        if self.actions.shape[1] != start.dim:
-            raise NotApplicableError(f"Fixed actions have dimension {self.actions.shape[1]}, but x0 has {start.dim}.")
+    def init(self, problem: AbstractProblem, start: Start) -> None:
+        expected = problem.action_size(start.dim)
+        if self.actions.shape[1] != expected:
+            raise NotApplicableError(
+                f"Fixed actions have dimension {self.actions.shape[1]}, but the problem's {expected}."
+            )
         if start.horizon is not None and self.actions.shape[0] < start.horizon:
             raise NotApplicableError(f"Fixed has {self.actions.shape[0]} actions for {start.horizon} steps.")
 
-    def step(self, problem: Problem, state: None, observation: Observation):
+    def step(self, problem: AbstractProblem, state: None, observation: Observation):
         return state, self.actions[observation.place], Info.plain()

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import Problem
+from ecl2o.problem import AbstractProblem
 from ecl2o.problem.arrays import AnyArray, as_float, check_count, check_positive
 
 
@@ -116,7 +116,7 @@ class Scaling(eqx.Module):
 
 
 class AbstractNetwork(AbstractAgent):
-    """A network on (context, previous action), standardised on the way in and restored on the way out."""
+    """A network on (context, previous action or state), standardised on the way in and restored on the way out."""
 
     contexts: eqx.AbstractVar[Scaling]
     actions: eqx.AbstractVar[Scaling]
@@ -126,11 +126,13 @@ class AbstractNetwork(AbstractAgent):
         return concat_by_padding(context, self.actions.standardize(observation.previous_action))
 
 
-def _plan_layers(dim: int, context_dim: int, width: int, depth: int, key: PRNGKeyArray):
+def _plan_layers(dim: int, context_dim: int, width: int, depth: int, key: PRNGKeyArray, state_dim: int | None):
     """Return the sizes of input, layers and output, and a key for each product."""
-    for name, value in (("dim", dim), ("context_dim", context_dim), ("width", width), ("depth", depth)):
+    state_dim = dim if state_dim is None else state_dim
+    sizes = {"dim": dim, "context_dim": context_dim, "width": width, "depth": depth, "state_dim": state_dim}
+    for name, value in sizes.items():
         check_count(name, value)
-    return [context_dim + dim, *[width] * depth, dim], list(jax.random.split(key, depth + 1))
+    return [context_dim + state_dim, *[width] * depth, dim], list(jax.random.split(key, depth + 1))
 
 
 class MLP(AbstractNetwork):
@@ -144,6 +146,7 @@ class MLP(AbstractNetwork):
         key: for the initial weights.
         contexts: standardises contexts on the way in. Default: `Scaling()`, which changes nothing.
         actions: standardises actions on the way in and restores them on the way out. Default: `Scaling()`.
+        state_dim: n, how many numbers the state of a `ControlProblem` has. Default: `dim`.
 
     Raises:
         ValueError: if a size is not a positive whole number.
@@ -168,30 +171,31 @@ class MLP(AbstractNetwork):
         key: PRNGKeyArray,
         contexts: Scaling | None = None,
         actions: Scaling | None = None,
+        state_dim: int | None = None,
     ):
-        sizes, keys = _plan_layers(dim, context_dim, width, depth, key)
+        sizes, keys = _plan_layers(dim, context_dim, width, depth, key, state_dim)
         self.layers = tuple(Affine.random(i, o, k) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
         self.contexts = Scaling() if contexts is None else contexts
         self.actions = Scaling() if actions is None else actions
 
-    def init(self, problem: Problem, start: Start) -> None:
+    def init(self, problem: AbstractProblem, start: Start) -> None:
         inputs, dim = self.layers[0].weight.shape[1], self.layers[-1].weight.shape[0]
-        check_dimensions("MLP", inputs - dim, dim, start)
+        check_dimensions("MLP", inputs, dim, problem, start)
 
-    def step(self, problem: Problem, state: None, observation: Observation):
+    def step(self, problem: AbstractProblem, state: None, observation: Observation):
         hidden = self._standardize(observation)
         for layer in self.layers[:-1]:
             hidden = jax.nn.relu(layer(hidden))
         return state, self.actions.restore(self.layers[-1](hidden)), Info.plain()
 
 
-def check_dimensions(name: str, context_dim: int, dim: int, start: Start) -> None:
-    """Raise if a run has other dimensions than the advisor was made for."""
-    found = start.history.shape[-1], start.dim
-    if found != (context_dim, dim):
+def check_dimensions(name: str, inputs: int, dim: int, problem: AbstractProblem, start: Start) -> None:
+    """Raise if a run has other dimensions than the advisor was made for; inputs are contexts and states."""
+    context_dim, state_dim = start.history.shape[-1], start.dim
+    if (inputs, dim) != (context_dim + state_dim, problem.action_size(state_dim)):
         raise NotApplicableError(
-            f"{name} was made for contexts of {context_dim} and actions of {dim} numbers, "
-            f"but this problem has {found[0]} and {found[1]}."
+            f"{name} was made for {inputs} numbers of context and previous action, and actions of {dim}, but this problem has "
+            f"{context_dim} + {state_dim} and {problem.action_size(state_dim)}."
         )
 
 
@@ -267,6 +271,7 @@ class LSTM(AbstractNetwork):
         key: for the initial weights.
         contexts: standardises contexts on the way in. Default: `Scaling()`, which changes nothing.
         actions: standardises actions on the way in and restores them on the way out. Default: `Scaling()`.
+        state_dim: n, how many numbers the state of a `ControlProblem` has. Default: `dim`.
 
     Raises:
         ValueError: if a size is not a positive whole number.
@@ -292,20 +297,21 @@ class LSTM(AbstractNetwork):
         key: PRNGKeyArray,
         contexts: Scaling | None = None,
         actions: Scaling | None = None,
+        state_dim: int | None = None,
     ):
-        sizes, keys = _plan_layers(dim, context_dim, width, depth, key)
+        sizes, keys = _plan_layers(dim, context_dim, width, depth, key, state_dim)
         self.cells = tuple(LSTMCell.random(i, width, k) for i, k in zip(sizes[:-2], keys[:-1], strict=True))
         self.readout = Affine.random(width, dim, keys[-1])
         self.contexts = Scaling() if contexts is None else contexts
         self.actions = Scaling() if actions is None else actions
 
-    def init(self, problem: Problem, start: Start) -> tuple[HiddenAndCell, ...]:
-        context_dim = self.cells[0].weight.shape[1] - self.cells[0].width - self.readout.weight.shape[0]
-        check_dimensions("LSTM", context_dim, self.readout.weight.shape[0], start)
+    def init(self, problem: AbstractProblem, start: Start) -> tuple[HiddenAndCell, ...]:
+        inputs = self.cells[0].weight.shape[1] - self.cells[0].width
+        check_dimensions("LSTM", inputs, self.readout.weight.shape[0], problem, start)
         zero = jnp.zeros((self.cells[0].width,), start.x0.dtype)
         return tuple((zero, zero) for _ in self.cells)
 
-    def step(self, problem: Problem, state: tuple[HiddenAndCell, ...], observation: Observation):
+    def step(self, problem: AbstractProblem, state: tuple[HiddenAndCell, ...], observation: Observation):
         hidden = self._standardize(observation)
         memories = []
         for cell, memory in zip(self.cells, state, strict=True):

@@ -71,7 +71,9 @@ class SeasonalLinear(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> RecentContexts:
         features, dim = self.weights.weight.shape
-        check_dimensions("SeasonalLinear", (features - dim) // (self.recent + self.ahead + 1), dim, start)
+        check_dimensions(
+            "SeasonalLinear", (features - dim) // (self.recent + self.ahead + 1) + dim, dim, problem, start
+        )
         return RecentContexts.from_history(start.history, self.days * self.period)
 
     def step(self, problem: Problem, state: RecentContexts, observation: Observation):

@@ -5,6 +5,15 @@ Every guard is an `AbstractGuard`. It states a `Promise` and keeps an `Account` 
 
 from ecl2o.agents.guards.base import AbstractGuard, Account
 from ecl2o.agents.guards.competitive import Competitive
+from ecl2o.agents.guards.control import CompetitiveControl, GuardedControl
 from ecl2o.agents.guards.guarded import ClippedAdvice, Guarded
 
-__all__ = ["AbstractGuard", "Account", "ClippedAdvice", "Competitive", "Guarded"]
+__all__ = [
+    "AbstractGuard",
+    "Account",
+    "ClippedAdvice",
+    "Competitive",
+    "CompetitiveControl",
+    "Guarded",
+    "GuardedControl",
+]
