@@ -26,7 +26,7 @@ Matrix = Float[Array, "n n"]
 
 # Steps after which a Riccati recursion that has not settled is given up.
 _LONGEST = 50_000
-# Singular directions of a cost are those below this power of the precision: 1e-11 in 64 bits, 1e-5 in 32.
+# Contexts cost nothing in directions in which they cost less than this power of the precision: 1e-11 in 64 bits, 1e-5 in 32.
 _SINGULAR_POWER = 0.7
 
 
@@ -71,12 +71,18 @@ class Stage(eqx.Module):
         return self.without_action(S)[1][x, x]
 
     def retreat_friendly(self, S0: Matrix) -> Matrix:
-        """Return the cost to go before the step when context and action are the best ones."""
+        """Return the cost to go before the step when context and action are the best ones.
+
+        What is smaller than rounding counts as zero, else it would add up from step to step. A smaller S0 promises less.
+        """
         x, _, d = self.places
         cost = self.without_action(S0)[1]
-        inverse = jnp.linalg.pinv(cost[d, d], rtol=jnp.finfo(cost.dtype).eps ** _SINGULAR_POWER, hermitian=True)
-        found = cost[x, x] - cost[x, d] @ inverse @ cost[d, x]
-        return 0.5 * (found + found.T)
+        sizes, directions = jnp.linalg.eigh(cost[d, d])
+        smallest = jnp.finfo(cost.dtype).eps ** _SINGULAR_POWER * jnp.trace(self.M)
+        free = sizes <= smallest  # contexts that cost nothing change nothing
+        through = cost[x, d] @ directions / jnp.where(free, jnp.inf, jnp.sqrt(jnp.maximum(sizes, smallest)))
+        sizes, directions = jnp.linalg.eigh(cost[x, x] - through @ through.T)
+        return (directions * jnp.where(sizes > smallest, sizes, 0.0)) @ directions.T
 
     def advance(self, covariance: Matrix) -> Matrix:
         """Return Sigma after the step."""
