@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.problem import AbstractProblem
+from ecl2o.problem import ControlProblem, Problem
 
 
 class PureML(AbstractAgent):
@@ -24,13 +24,13 @@ class PureML(AbstractAgent):
 
     advisor: AbstractAgent
 
-    def is_linear(self, problem: AbstractProblem) -> bool:
+    def is_linear(self, problem: Problem | ControlProblem) -> bool:
         return not problem.is_bounded and self.advisor.is_linear(problem)
 
-    def init(self, problem: AbstractProblem, start: Start) -> State:
+    def init(self, problem: Problem | ControlProblem, start: Start) -> State:
         return self.advisor.init(problem, start)
 
-    def step(self, problem: AbstractProblem, state: State, observation: Observation):
+    def step(self, problem: Problem | ControlProblem, state: State, observation: Observation):
         state, proposed, inner = self.advisor.step(problem, state, observation)
         advice = problem.actions.project(proposed)
         return state, advice, Info(inner.converged, advice=advice, inner=inner)
@@ -62,13 +62,13 @@ class Independent(AbstractAgent):
 
     agent: AbstractAgent
 
-    def is_linear(self, problem: AbstractProblem) -> bool:
+    def is_linear(self, problem: Problem | ControlProblem) -> bool:
         return self.agent.is_linear(problem)
 
-    def init(self, problem: AbstractProblem, start: Start) -> OwnTrajectory:
+    def init(self, problem: Problem | ControlProblem, start: Start) -> OwnTrajectory:
         return OwnTrajectory(self.agent.init(problem, start), start.x0, jnp.zeros((), start.x0.dtype))
 
-    def step(self, problem: AbstractProblem, state: OwnTrajectory, observation: Observation):
+    def step(self, problem: Problem | ControlProblem, state: OwnTrajectory, observation: Observation):
         alone = dataclasses.replace(observation.with_lookahead(self.lookahead), previous_action=state.action)
         inner_state, action, inner = self.agent.step(problem, state.inner, alone)
         step_cost = sum(problem.step_costs(state.action, action, observation.context, observation.step))

@@ -119,6 +119,10 @@ class ControlProblem(AbstractProblem):
         return next((matrix.shape[0] for matrix in (self.F, self.B, self.E, self.M) if matrix.ndim == 3), None)
 
     @property
+    def is_bounded(self) -> bool:
+        return not isinstance(self.actions, Everywhere)
+
+    @property
     def is_linear_quadratic(self) -> bool:
         """Whether optimal actions are linear in the contexts: there are no bounds."""
         return not self.is_bounded

@@ -22,8 +22,6 @@ class AbstractProblem(eqx.Module):
     x_0 and is in `Observation.previous_action`.
     """
 
-    actions: eqx.AbstractVar[AbstractActionSet]
-
     @abc.abstractmethod
     def action_size(self, state_size: int) -> int:
         """Return how many numbers an action has, if a state has `state_size`."""
@@ -61,9 +59,9 @@ class AbstractProblem(eqx.Module):
         """Whether, in addition, optimal actions are linear in the contexts."""
 
     @property
+    @abc.abstractmethod
     def is_bounded(self) -> bool:
         """Whether actions have bounds."""
-        return not isinstance(self.actions, Everywhere)
 
 
 class Problem(AbstractProblem):
@@ -83,6 +81,10 @@ class Problem(AbstractProblem):
     hitting: AbstractHittingCost
     switching: AbstractSwitchingCost
     actions: AbstractActionSet = Everywhere()
+
+    @property
+    def is_bounded(self) -> bool:
+        return not isinstance(self.actions, Everywhere)
 
     @property
     def m(self) -> Float[Array, ""]:

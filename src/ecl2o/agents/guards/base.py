@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ecl2o.agents.base import AbstractAgent, Start, State
+from ecl2o.agents.base import AbstractAgent, AnyProblem, Start, State
 from ecl2o.agents.promise import Promise
 from ecl2o.problem import AbstractQuadraticCost, Mahalanobis, Problem
 from ecl2o.problem.arrays import AnyArray, add_exactly, cost_ratio
@@ -26,7 +26,7 @@ class AbstractGuard(AbstractAgent):
     agent: eqx.AbstractVar[AbstractAgent]
 
     @abc.abstractmethod
-    def promise(self, problem: Problem) -> Promise:
+    def promise(self, problem: AnyProblem) -> Promise:
         """Return what is promised about the cost from one `init` or `restart` to the next."""
 
     @abc.abstractmethod
@@ -42,7 +42,7 @@ class AbstractGuard(AbstractAgent):
         return self
 
     @abc.abstractmethod
-    def restart(self, problem: Problem, state: Any, start: Start) -> State:
+    def restart(self, problem: AnyProblem, state: Any, start: Start) -> State:
         """Return the state with account and reference restarted at `start.x0` and the wrapped agent's state unchanged."""
 
 

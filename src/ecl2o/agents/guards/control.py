@@ -139,7 +139,8 @@ class AbstractControlGuard(AbstractGuard):
         rounding += jax.lax.stop_gradient(8 * len(point) * eps * state.ratio * (jnp.abs(growth) + ahead.friendly))
         account = state.account.update(state.ratio, growth, cost, rounding, kept)
         after = ControlGuardState(inner_state, reference, state.future, ahead.friendly, state.ratio, account)
-        details = account.details(*names, chosen.active | ~account.kept)
+        reference_name, ratio_name = names
+        details = account.details(reference_name, ratio_name, chosen.active | ~account.kept)
         return after, action, Info(inner.converged & account.kept, advice, details, inner)
 
 
@@ -192,12 +193,13 @@ class CompetitiveControl(AbstractControlGuard):
 
     def check(self, problem: ControlProblem, start: Start) -> None:
         super().check(problem, start)
-        if not any(concrete_value(leaf) is None for leaf in jax.tree.leaves((self.ratio, problem))):
+        ratio = concrete_value(self.ratio)
+        if ratio is not None and not any(concrete_value(leaf) is None for leaf in jax.tree.leaves(problem)):
             with jax.core.eval_context():
                 smallest = smallest_control_ratio(problem, self.horizon, every_prefix=self.every_prefix)
-            if not float(concrete_value(self.ratio)) > smallest:
+            if not ratio > smallest:
                 raise NotApplicableError(
-                    f"ratio = {float(self.ratio):g} cannot be promised: it must exceed {smallest:.8g}, the smallest competitive "
+                    f"ratio = {ratio:g} cannot be promised: it must exceed {smallest:.8g}, the smallest competitive "
                     "ratio that any online algorithm has on this problem."
                 )
 
