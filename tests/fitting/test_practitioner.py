@@ -11,6 +11,8 @@ import pytest
 import ecl2o as ec
 from ecl2o.data import Split, frame_series, series_contexts
 from ecl2o.evaluation import score_days
+from ecl2o.fitting.pipeline import fit_contexts
+from ecl2o.fitting.settings import FitSettings
 from ecl2o.fitting.tasks import held_back_days, series_problem
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -153,6 +155,18 @@ def test_actions_are_scored_as_the_library_scores_them():
     np.testing.assert_allclose(score.hindsight, own.average_cost)
     np.testing.assert_allclose(score.worst_day, own.competitive_ratio)
     np.testing.assert_allclose(score.daily_oracle, own.cost.mean() / np.mean(np.asarray(test_days.oracle_cost)))
+
+
+def test_the_rows_of_fit_are_in_the_same_units():
+    with jax.enable_x64(True):
+        fitted = fit_contexts(make_series().contexts, FitSettings(practitioner.ALPHA, "r-obd"))
+        rows = practitioner.fitted_rows(fitted)
+        actions = np.asarray(score_days(ec.ROBD(), fitted.test_days).runs.actions).ravel()
+        score = practitioner.score_actions(actions, fitted.test_days)
+    np.testing.assert_allclose([rows["oracle"].hindsight, rows["daily-oracle"].daily_oracle], 1.0)
+    for name in ("hindsight", "daily_oracle", "worst_day"):
+        np.testing.assert_allclose(getattr(rows["policy"], name), getattr(score, name))
+    assert rows["policy"].validation == fitted.chosen.average_cost
 
 
 def test_a_blend_uses_errors_once_they_are_known():
