@@ -458,8 +458,12 @@ def score_actions(actions: Array, test_days: TestDays) -> Score:
         np.ones((n, steps), bool),
     )
     score = score_runs(runs, test_days.starts_of(runs), test_days)
-    daily = float(score.cost.mean() / np.mean(np.asarray(test_days.oracle_cost)))
-    return Score(score.average_cost, daily, score.competitive_ratio)
+    return Score(score.average_cost, float(score.cost.mean()) / daily_unit(test_days), score.competitive_ratio)
+
+
+def daily_unit(test_days: TestDays) -> float:
+    """Return the mean cost of the daily oracle over the days that count."""
+    return float(np.mean(np.asarray(test_days.oracle_cost)[test_days.scored]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -544,7 +548,7 @@ def boosted_rows(scored: Scored, log: Callable[[str], None]) -> dict[str, Score]
 def fitted_rows(fitted: FittedSeries) -> dict[str, Score]:
     """Return the rows of `fit`'s own table: the policy, its members, the references and hindsight."""
     validated = {each.name: each.average_cost for each in fitted.candidates} | {"policy": fitted.chosen.average_cost}
-    unit = float(np.mean(np.asarray(fitted.test_days.oracle_cost)))
+    unit = daily_unit(fitted.test_days)
     return {
         row.name: Score(
             row.average_cost,
