@@ -7,6 +7,7 @@ a refit on all past rows every 30 days.
 - LightGBM-z regresses the discounted future z_t = (1 - rho) sum of rho^j y_{t+j} and plays x_t = rho x_{t-1} + (1 - rho) zhat_t.
 - LightGBM-plan forecasts the next 48 steps and plays the first action of the optimal plan of that window.
 - The blend weighs the two by exponential weights on the squared error of zhat, once the target is known.
+- LightGBM-z on a ridge fits its trees to what a ridge regression on the same features leaves.
 
 Rows marked "with covariates" also see the present and past of the columns that are not followed (wind and sun). A decision at
 step t uses rows up to t. A model that is fitted before step s has only seen targets whose last reading lies before s.
@@ -62,6 +63,7 @@ class TreeSettings:
         rate: learning rate.
         linear: whether leaves hold linear models (`linear_tree`).
         offset: what the target is relative to: "now", the present context, or "profile", the damped rolling-profile forecast.
+        ridge: whether trees are fitted to what a ridge regression on the same features leaves.
     """
 
     leaves: int = 15
@@ -69,6 +71,7 @@ class TreeSettings:
     rate: float = 0.05
     linear: bool = False
     offset: str = "profile"
+    ridge: bool = False
 
     def params(self, seed: int = 0) -> dict[str, Any]:
         """Return LightGBM's parameters."""
@@ -102,6 +105,7 @@ Z_SETTINGS = tuple(
     TreeSettings(leaves, least, linear=linear, offset=offset)
     for (leaves, least, linear), offset in itertools.product(_SIZES, ("now", "profile"))
 )
+HYBRID_SETTINGS = (TreeSettings(7, 40, ridge=True), TreeSettings(15, 40, ridge=True))
 PLAN_SETTINGS = (TreeSettings(15, 80, 0.1), TreeSettings(8, 400, 0.1, linear=True))
 
 
@@ -276,6 +280,28 @@ def expanding_folds(count: int, horizon: int = MATURE) -> list[tuple[Array, Arra
     return [(np.arange(start - horizon), np.arange(start, end)) for start, end in itertools.pairwise(cuts)]
 
 
+@dataclasses.dataclass(frozen=True)
+class Ridge:
+    """A ridge regression on standardised features; missing ones count as their mean."""
+
+    mean: Array
+    scale: Array
+    weights: Array
+    level: float
+
+    @classmethod
+    def fit(cls, features: Array, target: Array, penalty: float = 1.0) -> "Ridge":
+        """Return the regression; the penalty is in rows."""
+        mean, scale = np.nanmean(features, axis=0), np.maximum(np.nanstd(features, axis=0), 1e-9)
+        columns = np.nan_to_num((features - mean) / scale).astype(float)
+        gram = columns.T @ columns + penalty * np.eye(columns.shape[1])
+        return cls(mean, scale, np.linalg.solve(gram, columns.T @ (target - target.mean())), float(target.mean()))
+
+    def predict(self, features: Array) -> Array:
+        """Return the regression's value for each row."""
+        return self.level + np.nan_to_num((features - self.mean) / self.scale).astype(float) @ self.weights
+
+
 @dataclasses.dataclass
 class Refitted:
     """A boosted model that is fitted again and again, each time to all rows whose target is known.
@@ -294,15 +320,18 @@ class Refitted:
     trees: int = 0
     stopped_at: int = 0
 
-    def fit(self, end: int):
-        """Return the model of the rows that are known before step `end`."""
+    def fit(self, end: int) -> Callable[[Array], Array]:
+        """Return the predictor that learned from the rows that are known before step `end`."""
         rows = matured(end, self.horizon)
         features, target = self.make(rows)
+        linear = Ridge.fit(features, target if self.settings.ridge else np.zeros_like(target))
+        target = target - linear.predict(features)
         if end >= GROWTH * self.stopped_at:
             copies = np.arange(len(target)).reshape(len(rows), -1)  # a row may occur with several leads
             folds = [tuple(copies[part].ravel() for part in fold) for fold in expanding_folds(len(rows), self.horizon)]
             self.trees, self.stopped_at = count_trees(features, target, self.settings, folds), end
-        return train(features, target, self.settings, self.trees)
+        trees = train(features, target, self.settings, self.trees)
+        return lambda rows: linear.predict(rows) + trees.predict(rows)
 
 
 class BoostedFuture:
@@ -319,7 +348,7 @@ class BoostedFuture:
         """Return zhat of each step."""
         found = np.empty(last - first)
         for start, end in self.task.blocks(first, last):
-            change = self.model.fit(start).predict(self.rows[start:end])
+            change = self.model.fit(start)(self.rows[start:end])
             found[start - first : end - first] = self.offset[start:end] + change
         return self.task.clip(found, first)
 
@@ -357,7 +386,7 @@ class BoostedForecast:
             for (low, high), model in self.models.items():
                 rows = np.repeat(np.arange(start, end), high - low + 1)
                 leads = np.tile(np.arange(low, high + 1), end - start)
-                change = model.fit(start).predict(self._matrix(rows, leads))
+                change = model.fit(start)(self._matrix(rows, leads))
                 found[rows - first, leads - 1] = self.offset[rows, leads - 1] + change
         return self.task.clip(found, first)
 
@@ -503,6 +532,19 @@ def select(candidates: Sequence[Any], validate: Callable[[Any], tuple[float, Any
     return min(found, key=lambda each: each[0])
 
 
+def hybrid_row(scored: Scored, log: Callable[[str], None]) -> dict[str, Score]:
+    """Return the row of LightGBM-z on the residuals of a ridge regression."""
+    (first, middle, _), (_, last, _) = scored.span("validation"), scored.span("test")
+
+    def validate(settings: TreeSettings):
+        model = BoostedFuture(scored.task, settings)
+        return scored.score_future(model.predict(first, middle), "validation").hindsight, model
+
+    cost, settings, model = select(HYBRID_SETTINGS, validate, log)
+    score = scored.score_future(model.predict(middle, last), "test")
+    return {"LightGBM-z on a ridge": dataclasses.replace(score, validation=cost, settings=str(settings))}
+
+
 def boosted_rows(scored: Scored, log: Callable[[str], None]) -> dict[str, Score]:
     """Return the rows of LightGBM-z, LightGBM-plan and their blend."""
     task = scored.task
@@ -614,7 +656,7 @@ def measure(series: Series, parts: Sequence[str], log: Callable[[str], None]) ->
 
     Args:
         series: the series.
-        parts: some of "fit", "trees" and "trees with covariates".
+        parts: some of "fit", "trees", "covariates" (trees that see them) and "hybrid" (trees on a ridge, both ways).
         log: called with each figure on the way.
     """
     settings, rows = FitSettings(ALPHA), {}
@@ -623,10 +665,17 @@ def measure(series: Series, parts: Sequence[str], log: Callable[[str], None]) ->
     days = [held_back_days(problem, contexts, part, 0) for part in ("validation", "test")]
     if "fit" in parts:
         rows |= fitted_rows(fit_contexts(series.contexts, settings))
+    plain = Scored(Task.of(contexts), *days)
     if "trees" in parts:
-        rows |= boosted_rows(Scored(Task.of(contexts), *days), log)
-    if "covariates" in parts and series.covariates:
-        found = boosted_rows(Scored(Task.of(contexts, series.covariates), *days), log)
+        rows |= boosted_rows(plain, log)
+    if "hybrid" in parts:
+        rows |= hybrid_row(plain, log)
+    if series.covariates:
+        informed, found = Scored(Task.of(contexts, series.covariates), *days), {}
+        if "covariates" in parts:
+            found |= boosted_rows(informed, log)
+        if "hybrid" in parts:
+            found |= hybrid_row(informed, log)
         rows |= {f"{name}{WITH_COVARIATES}": score for name, score in found.items()}
     return rows
 
@@ -682,7 +731,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of the data")
     parser.add_argument("series", nargs="*", help=f"some of {', '.join(SERIES)}; all of them unless given")
     parser.add_argument(
-        "--parts", default="fit,trees,covariates", help="what to measure; the rest is read from --results"
+        "--parts", default="fit,trees,covariates,hybrid", help="what to measure; the rest is read from --results"
     )
     parser.add_argument("--results", type=Path, default=Path(), help="folder of the figures, practitioner-SERIES.json")
     parser.add_argument("--table", action="store_true", help="measure nothing, print the tables of --results")

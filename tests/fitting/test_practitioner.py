@@ -169,6 +169,17 @@ def test_the_rows_of_fit_are_in_the_same_units():
     assert rows["policy"].validation == fitted.chosen.average_cost
 
 
+def test_the_ridge_is_least_squares_with_a_penalty():
+    rng = np.random.default_rng(0)
+    features = rng.normal(2.0, 3.0, size=(50, 3))
+    target = features @ [1.0, -2.0, 0.5] + 4 + 0.1 * rng.normal(size=50)
+    found = practitioner.Ridge.fit(features, target, penalty=1e-9).predict(features)
+    columns = np.column_stack([np.ones(50), features])
+    np.testing.assert_allclose(found, columns @ np.linalg.lstsq(columns, target)[0])
+    strong = practitioner.Ridge.fit(features, target, penalty=1e9).predict(features)
+    np.testing.assert_allclose(strong, target.mean(), atol=1e-4)
+
+
 def test_a_blend_uses_errors_once_they_are_known():
     rng = np.random.default_rng(0)
     z = rng.normal(size=400)
@@ -186,9 +197,10 @@ def test_a_blend_uses_errors_once_they_are_known():
 def test_all_rows_of_a_series_are_scored(trained, monkeypatch):
     for name in ("Z_SETTINGS", "PLAN_SETTINGS"):
         monkeypatch.setattr(practitioner, name, (practitioner.TreeSettings(4, 10),))
+    monkeypatch.setattr(practitioner, "HYBRID_SETTINGS", (practitioner.TreeSettings(4, 10, ridge=True),))
     with jax.enable_x64(True):
-        rows = practitioner.measure(make_series(), ("trees", "covariates"), lambda line: None)
-    names = [f"LightGBM-{kind}" for kind in ("z", "plan", "blend")]
+        rows = practitioner.measure(make_series(), ("trees", "covariates", "hybrid"), lambda line: None)
+    names = [f"LightGBM-{kind}" for kind in ("z", "plan", "blend", "z on a ridge")]
     assert list(rows) == [*names, *(name + practitioner.WITH_COVARIATES for name in names)]
     assert all(score.hindsight >= 1 and score.validation >= 1 for score in rows.values())
 
