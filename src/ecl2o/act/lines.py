@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import json
 import math
+from collections.abc import Collection
 from typing import Any
 
 from ecl2o.json_text import MISSING_VALUES
@@ -31,16 +32,20 @@ class LineReader:
         columns: The names of the policy's columns; None if it has none.
         size: q, how many numbers a context has.
         time_column: The name of the time. Default: "time" and the like, else the first other entry that is a time.
+        optional: Those of the columns that may be absent: their numbers are then missing.
 
     >>> reader = LineReader(["demand"], 1)
     >>> reader.read("time,demand"), reader.read("2024-01-01 06:00,1.5").context, reader.read('{"demand": null}').context
     (None, [1.5], [nan])
     """
 
-    def __init__(self, columns: list[str] | None, size: int, time_column: str | None = None):
+    def __init__(
+        self, columns: list[str] | None, size: int, time_column: str | None = None, optional: Collection[str] = ()
+    ):
         self._columns, self._size = columns, size
+        self._required = [name for name in columns or () if name not in optional]
         self._time_names = _TIME_NAMES if time_column is None else (time_column.lower(), *_TIME_NAMES)
-        self._places: list[int] | None = None  # of the policy's columns, in the first line
+        self._places: list[int | None] | None = None  # of the policy's columns, in the first line
         self._time_place: int | None = None
         self._width, self._first = 0, True
 
@@ -67,26 +72,26 @@ class LineReader:
     def _parse_cells(self, cells: list[str]) -> ParsedLine:
         time = None
         if self._places is not None:
-            needed = max([*self._places, -1 if self._time_place is None else self._time_place])
+            needed = max(place for place in (*self._places, self._time_place, -1) if place is not None)
             if not needed < len(cells) <= self._width:
                 raise ValueError(f"the line has {len(cells)} cells, but the first line named {self._width} columns.")
             if self._time_place is None:
                 others = (place for place in range(len(cells)) if place not in self._places)
                 self._time_place = next((place for place in others if _is_time(cells[place])), None)
             time = None if self._time_place is None else parse_time(cells[self._time_place])
-            cells = [cells[place] for place in self._places]
+            cells = ["" if place is None else cells[place] for place in self._places]
         elif len(cells) == self._size + 1 and _is_time(cells[0]):
             time, cells = parse_time(cells[0]), cells[1:]
         return ParsedLine(self._check_size([_as_number(cell) for cell in cells]), time=time)
 
     def _read_header(self, names: list[str]) -> None:
         columns = self._columns or []
-        if not columns or not all(name in names for name in columns):
+        if not columns or not all(name in names for name in self._required):
             expected = f", nor the policy's columns: {', '.join(columns)}" if columns else ""
             raise ValueError(f"{', '.join(names)[:60]!r} are not numbers{expected}.")
         places = {name.lower(): place for place, name in enumerate(names) if name not in columns}
         self._time_place = next((places[name] for name in self._time_names if name in places), None)
-        self._places = [names.index(name) for name in columns]
+        self._places = [names.index(name) if name in names else None for name in columns]
         self._width = len(names)
 
     def _parse_json(self, text: str) -> ParsedLine:
@@ -110,8 +115,8 @@ class LineReader:
 
     def _find_context(self, value: dict[str, Any]) -> Any:
         names = self._columns or []
-        if "context" not in value and names and all(name in value for name in names):
-            return [value[name] for name in names]
+        if "context" not in value and names and all(name in value for name in self._required):
+            return [value.get(name) for name in names]
         if "context" not in value:
             raise ValueError(f"no {' or '.join(map(repr, ['context', *names]))} in {json.dumps(value)[:60]}.")
         return value["context"]

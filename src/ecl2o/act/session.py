@@ -55,6 +55,7 @@ class AnswerJson(TypedDict):
     live_ratio: NotRequired[float]
     screened: NotRequired[bool]
     context_used: NotRequired[list[float]]
+    imputed: NotRequired[list[str]]
     stuck: NotRequired[list[str]]
     filled: NotRequired[int]
     unconverged: NotRequired[bool]
@@ -70,6 +71,8 @@ class Answer:
         cost: The cost of the run so far, with the steps that were filled in.
         find_live_ratio: Computes cost over the optimum so far, None if the policy does not know it. Called for JSON only.
         context_used: The context that replaced a missing or an implausible one; None if the given one was used.
+        imputed: The covariates that were missing or implausible.
+        is_followed_replaced: Whether another number of the context was.
         stuck: The columns whose reading has not changed for longer than is plausible.
         filled: Missed steps before this one, played on the last plausible context.
         unconverged: Whether a solve did not converge.
@@ -80,6 +83,8 @@ class Answer:
     cost: float
     find_live_ratio: Callable[[], Any]
     context_used: list[float] | None
+    imputed: list[str]
+    is_followed_replaced: bool
     stuck: list[str]
     filled: int
     unconverged: bool
@@ -92,6 +97,8 @@ class Answer:
             answer["live_ratio"] = float(live_ratio)
         if self.context_used is not None:
             answer["screened"], answer["context_used"] = True, self.context_used
+        if self.imputed:
+            answer["imputed"] = self.imputed
         if self.stuck:
             answer["stuck"] = self.stuck
         if self.filled:
@@ -210,7 +217,7 @@ class ActSession:
         """
         time = self._known_time(line)
         if self._is_repeated(line, time):
-            answer = self._make_answer(0)
+            answer = self._make_answer(line, 0)
             write(answer)
             return answer
         self._extend_history(time)
@@ -225,7 +232,7 @@ class ActSession:
             runner.step(line.context)
             self._update_notes(line.context, time, filled)
             self._save()
-            answer = self._make_answer(filled)
+            answer = self._make_answer(line, filled)
             write(answer)
         except Exception as error:
             runner.load_state_dict(before)
@@ -315,9 +322,13 @@ class ActSession:
         if self._state is not None:
             self._runner.save_state(self._state, self._notes.model_dump(mode="json"))
 
-    def _make_answer(self, filled: int) -> Answer:
-        runner = self._runner
+    def _make_answer(self, line: ParsedLine, filled: int) -> Answer:
+        runner, contract = self._runner, self._policy.contract
         used = runner.context.tolist() if runner.context is not None and runner.replaced else None
         action, cost, unconverged = runner.action.tolist(), float(runner.cost), runner.is_unconverged
-        stuck = self._policy.contract.name_numbers(runner.stuck_numbers)
-        return Answer(self.steps, action, cost, lambda: runner.live_ratio, used, stuck, filled, unconverged)
+        changed = used is not None and np.asarray(line.context, runner.dtype) != runner.context
+        replaced = contract.name_numbers(np.broadcast_to(changed, runner.context_dim))
+        imputed = [name for name in replaced if name in contract.covariates]
+        stuck = contract.name_numbers(runner.stuck_numbers)
+        about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged
+        return Answer(self.steps, action, cost, lambda: runner.live_ratio, *about)

@@ -60,8 +60,8 @@ def act(
     A line may start with its time, or name it: "time", or as in your file. The hour of the day then comes from the clock,
     missed steps are filled in, and a step that was answered is answered again. A promise for each day, week or month is
     renewed by the same clock, so its first period may be short. The last plausible reading replaces a missing (empty, null,
-    ?) or implausible one, with a notice. A reading that has not changed for longer than training suggests is used, with a
-    notice.
+    ?) or implausible one, with a notice; a covariate is imputed by its profile of the day. A reading that has not changed for
+    longer than training suggests is used, with a notice.
 
     With --state a killed process continues where it stopped: every answer that you have read is in the state. Only one process
     at a time can use a state.
@@ -92,7 +92,8 @@ def act(
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
         contract = loaded.contract
-        line_reader = LineReader(contract.columns, session.context_dim, time_column or contract.file_format.time_column)
+        named = time_column or contract.file_format.time_column
+        line_reader = LineReader(contract.columns, session.context_dim, named, contract.covariates)
         _answer_lines(session, line_reader, lines, skip_bad, from_beginning, json)
 
 
@@ -142,7 +143,10 @@ def _write(answer: "Answer", as_json: bool) -> None:
 
 def _warn(number: int, answer: "Answer") -> None:
     """Print what a plain answer does not say."""
-    if answer.context_used is not None:
+    if answer.imputed:
+        names = ", ".join(answer.imputed)
+        _print_notice(f"line {number}: {names} missing or implausible; imputed by the profile of the day.")
+    if answer.is_followed_replaced and answer.context_used is not None:
         used = ", ".join(f"{entry:g}" for entry in answer.context_used)
         _print_notice(f"line {number} is missing or implausible; replaced by {used}, the last plausible reading.")
     if answer.stuck:

@@ -37,6 +37,8 @@ def compare(
     days: int | None = options.DAYS,
     column: list[str] | None = options.COLUMN,
     weight_column: str | None = options.WEIGHT_COLUMN,
+    covariate: list[str] | None = options.COVARIATE,
+    forecast: list[str] | None = options.FORECAST,
     weights: str | None = options.WEIGHTS,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
@@ -77,7 +79,13 @@ def compare(
     else:
         assert data is not None
         told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-        told |= {"period": period, "day_start": day_start, "weight_column": weight_column}
+        told |= {
+            "period": period,
+            "day_start": day_start,
+            "weight_column": weight_column,
+            "covariate": covariate,
+            "forecast": forecast,
+        }
         reader = options.make_reader(data, column, **told)
         for policy in filter(is_policy, names):  # the first that knows how to read the file decides
             reader = reader.for_policy(load(policy))

@@ -14,6 +14,8 @@ def evaluate(
     days: int | None = options.DAYS,
     column: list[str] | None = options.COLUMN,
     weight_column: str | None = options.WEIGHT_COLUMN,
+    covariate: list[str] | None = options.COVARIATE,
+    forecast: list[str] | None = options.FORECAST,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
     fill_limit: float | None = options.FILL_LIMIT,
@@ -43,7 +45,13 @@ def evaluate(
     loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
     check_memory(loaded, str(policy))
     told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-    told |= {"period": period, "day_start": day_start, "weight_column": weight_column}
+    told |= {
+        "period": period,
+        "day_start": day_start,
+        "weight_column": weight_column,
+        "covariate": covariate,
+        "forecast": forecast,
+    }
     reader = options.make_reader(data, column, **told).for_policy(loaded)
     contexts, replaced = screen_series(reader.read_days(), loaded.contract.screen)
     test_days, first = policy_test_days(loaded, contexts, days)

@@ -47,6 +47,8 @@ def fit(
     ),
     column: list[str] | None = options.COLUMN,
     weight_column: str | None = options.WEIGHT_COLUMN,
+    covariate: list[str] | None = options.COVARIATE,
+    forecast: list[str] | None = options.FORECAST,
     weights: str | None = options.WEIGHTS,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
@@ -92,7 +94,13 @@ def fit(
 
         check_replaceable(report, "--report")
     told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-    told |= {"period": period, "day_start": day_start, "weight_column": weight_column}
+    told |= {
+        "period": period,
+        "day_start": day_start,
+        "weight_column": weight_column,
+        "covariate": covariate,
+        "forecast": forecast,
+    }
     contexts = options.make_reader(data, column, **told).read_split(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)

@@ -41,6 +41,8 @@ def fit(
         "Advisor. ridge is trained for many sites at once, all others for one site after the other.", default="ridge"
     ),
     column: list[str] | None = options.COLUMN,
+    covariate: list[str] | None = options.COVARIATE,
+    forecast: list[str] | None = options.FORECAST,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
     fill_limit: float | None = options.FILL_LIMIT,
@@ -72,13 +74,8 @@ def fit(
     check_output_folder(out, FITTED)
     specs = find_sites(sites)
     settings = FitSettings(alpha, advisor, None if promise is None else PromiseSpec(promise, per), steps, seed)
-    told = {
-        "time_column": time_column,
-        "fill": fill,
-        "fill_limit": fill_limit,
-        "time_zone": time_zone,
-        "period": period,
-    }
+    told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
+    told |= {"period": period, "covariate": covariate, "forecast": forecast}
     started = time.perf_counter()
     cluster, bars = options.client(scheduler, workers), output.progress_bars(not json)
     with name_path_in_errors(out), cluster as client, bars as progress:
@@ -98,6 +95,8 @@ def evaluate(
     out: Path = option("Folder for table and report.", default=Path("fleet-tested"), metavar="DIR"),
     days: int | None = options.DAYS,
     column: list[str] | None = options.COLUMN,
+    covariate: list[str] | None = options.COVARIATE,
+    forecast: list[str] | None = options.FORECAST,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
     fill_limit: float | None = options.FILL_LIMIT,
@@ -124,13 +123,8 @@ def evaluate(
     folder = policies / POLICIES if (policies / POLICIES).is_dir() else policies
     if not folder.is_dir():
         raise options.usage_error("--policies", f"{policies} is not a folder.")
-    told = {
-        "time_column": time_column,
-        "fill": fill,
-        "fill_limit": fill_limit,
-        "time_zone": time_zone,
-        "period": period,
-    }
+    told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
+    told |= {"period": period, "covariate": covariate, "forecast": forecast}
     started = time.perf_counter()
     cluster, bars = options.client(scheduler, workers), output.progress_bars(not json)
     with name_path_in_errors(out), cluster as client, bars as progress:

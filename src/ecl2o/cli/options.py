@@ -58,6 +58,15 @@ Series = Annotated[
 ]
 Fill = Literal["interpolate", "previous"] | None
 COLUMN = option("Column to follow; repeat for several. (default: the only one with numbers)", metavar="NAME")
+COVARIATE = option(
+    "Column that is seen and not followed, such as wind or a price; repeat for several. Missing values are imputed.",
+    metavar="NAME",
+)
+FORECAST = option(
+    "Column that forecasts the followed one so many hours ahead, in each row; f1..f48 for the columns f1 to f48, named for "
+    "their hours. Repeat for several, quantiles too.",
+    metavar="NAME@HOURS|FAMILY",
+)
 TIME_COLUMN = option("Column of the time. (default: found by its name or cells)", metavar="NAME")
 FILL = option("Repair gaps, repeated rows and bad cells: 'interpolate' or 'previous'. (default: fail)", metavar="HOW")
 FILL_LIMIT = option("Longest gap to fill. (default: 6 hours, or one row)", metavar="HOURS", callback=check_positive)
@@ -159,22 +168,36 @@ def make_split(training_days: int | None, validation_days: int | None) -> "Split
     return Split(training_days, validation_days)
 
 
-def make_reader(path: Path, columns: list[str] | None, *, day_start: str | None = None, **told: Any) -> "SeriesReader":
+def make_reader(
+    path: Path,
+    columns: list[str] | None,
+    *,
+    day_start: str | None = None,
+    covariate: list[str] | None = None,
+    forecast: list[str] | None = None,
+    **told: Any,
+) -> "SeriesReader":
     """Return the reader that the options describe; it reports repairs on standard error.
 
     Args:
         path: the file.
         columns: of --column.
         day_start: of --day-start.
+        covariate: of --covariate.
+        forecast: of --forecast.
         told: further fields of the reader, by name.
     """
-    from ecl2o.data import parse_day_start
+    from ecl2o.data import parse_covariates, parse_day_start
     from ecl2o.fitting.read import SeriesReader
 
     try:
         start = None if day_start is None else parse_day_start(day_start)
     except ValueError as error:
         raise usage_error("--day-start", str(error)) from None
+    try:
+        told["covariates"] = parse_covariates(covariate, forecast)
+    except ValueError as error:
+        raise usage_error("--forecast" if forecast else "--covariate", str(error)) from None
     return SeriesReader(path, columns, notify=tables.print_message, day_start_minutes=start, **told)
 
 
@@ -187,7 +210,7 @@ def screen_contexts(path: Path, contexts: "Contexts") -> tuple["Contexts", "np.n
     """Replace implausible readings of a file, report them, and return also the replaced rows."""
     from ecl2o.fitting.read import screen_values
 
-    values, rows = screen_values(contexts.values, contexts.steps_per_day)
+    values, rows = screen_values(contexts.values, contexts.steps_per_day, len(contexts.covariates))
     report_replaced(path, contexts.time, rows)
     return dataclasses.replace(contexts, values=values), rows
 

@@ -2,7 +2,7 @@
 
 from ecl2o.data.augmentation import augment_windows
 from ecl2o.data.contexts import Contexts, Days, PartDays, Split, parse_day_start, series_contexts, trim_to_whole_days
-from ecl2o.data.series import SeriesMetadata, frame_series, read_series
+from ecl2o.data.series import SeriesMetadata, frame_series, parse_covariates, read_series
 from ecl2o.data.shortage import (
     AUTHORS_SOLAR,
     AUTHORS_WIND,
@@ -41,6 +41,7 @@ __all__ = [
     "built_in_weather",
     "frame_series",
     "hann_smooth",
+    "parse_covariates",
     "parse_day_start",
     "paper_contexts",
     "read_series",

@@ -37,7 +37,7 @@ class Days(NamedTuple):
     """Consecutive days for continuous testing: `rollout_days(agent, problem, *days)`.
 
     Args:
-        x0: (d,), the last context before them, without a weight.
+        x0: (d,), what was followed last before them.
         days: (n, T, q).
         history: (H, q), the contexts before them; None if none were asked for.
     """
@@ -52,7 +52,7 @@ class Contexts:
     """Contexts y_t over time, divided into whole days from the first entry on.
 
     Args:
-        values: (n, q).
+        values: (n, q): what is followed, a weight, covariates; NaN where a covariate is missing and not yet imputed.
         time: n times, the beginning of each step.
         metadata: where they come from. Default: not known.
         steps_per_day: T. Default: 24.
@@ -77,10 +77,11 @@ class Contexts:
                 f"values must be float64 of shape (n, q) with the n of time, {len(self.time)}; "
                 f"got {self.values.dtype} of shape {self.values.shape}."
             )
-        if not np.isfinite(self.values).all():
-            row = int(np.argmax(~np.isfinite(self.values).all(axis=1)))
+        core = self.values[:, : self.dim - len(self.covariates)]
+        if not np.isfinite(core).all():
+            row = int(np.argmax(~np.isfinite(core).all(axis=1)))
             raise DataError(f"values must be finite, but the row of {self.time[row]} is {self.values[row]}.")
-        greatest = np.abs(self.values).max(initial=0.0)
+        greatest = np.abs(core).max(initial=0.0)
         if greatest > LARGEST or 0 < greatest < 1 / LARGEST:
             raise DataError(
                 f"the largest value of {self.name} is {greatest:g}, and its square is lost in rounding; use another unit, so "
@@ -107,18 +108,28 @@ class Contexts:
 
     @property
     def weighted(self) -> bool:
-        """Whether the last number of a context is the weight of a miss."""
+        """Whether contexts have the weight of a miss, after what is followed."""
         return isinstance(self.metadata, SeriesMetadata) and self.metadata.weight_column is not None
 
     @property
+    def covariates(self) -> dict[str, float | None]:
+        """The last numbers of a context, which are not followed: None, or the hours ahead of a forecast, by name."""
+        return self.metadata.covariates if isinstance(self.metadata, SeriesMetadata) else {}
+
+    @property
     def action_dim(self) -> int:
-        """d, how many numbers of a context are followed: all but a weight."""
-        return self.dim - self.weighted
+        """d, how many numbers of a context are followed: all but a weight and covariates."""
+        return self.dim - self.weighted - len(self.covariates)
 
     @property
     def followed(self) -> np.ndarray:
-        """The contexts without a weight, (n, d), which actions follow."""
+        """The numbers of the contexts that actions follow, (n, d)."""
         return self.values[:, : self.action_dim]
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weights of misses of a `weighted` series, (n,)."""
+        return self.values[:, self.action_dim]
 
     @property
     def training(self) -> np.ndarray:
@@ -187,7 +198,7 @@ class Contexts:
             starts = starts[np.linspace(0, len(starts) - 1, most).astype(int)]
         contexts = training[starts[:, None] + np.arange(steps)]
         history = training[starts[:, None] + np.arange(-history_steps, 0)] if history_steps else None
-        return Instance(training[starts - 1], contexts, history)
+        return Instance(self.followed[starts - 1], contexts, history)
 
     def validation_days(self, history_steps: int = 0) -> Days:
         """Return the validation days, and `history_steps` contexts before them."""
@@ -202,15 +213,18 @@ class Contexts:
         return self.time[self._first_test_day * self.steps_per_day : self.n_days * self.steps_per_day]
 
     def scale_by(self, factor: float | int) -> "Contexts":
-        """Multiply contexts, but not weights, by a factor, and note it in `scale`."""
+        """Multiply what is followed, and its forecasts, by a factor, and note it in `scale`."""
         if not (np.isfinite(factor) and factor > 0):
             raise DataError(f"the factor must be positive and finite, got {factor}.")
         factors = np.where(np.arange(self.dim) < self.action_dim, factor, 1.0)
+        factors[self.dim - len(self.covariates) :] = [
+            1.0 if lead is None else factor for lead in self.covariates.values()
+        ]
         return replace(self, values=self.values * factors, scale=self.scale * factor)
 
     def scale_to(self, largest: float | int = 1.0) -> "Contexts":
         """Scale all columns by one factor so that the largest absolute value of the *training* days is `largest`."""
-        greatest = float(np.abs(self.training[:, : self.action_dim]).max())
+        greatest = float(np.abs(self.followed[: len(self.training)]).max())
         if greatest == 0:
             raise DataError(f"the training contexts of {self.name} are all 0 and cannot be scaled.")
         return self.scale_by(largest / greatest)

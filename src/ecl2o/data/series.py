@@ -1,7 +1,9 @@
 """Series from CSV and Parquet files and from pandas: a time column and one or more numeric columns."""
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,8 @@ class SeriesMetadata:
         leap_day_dropped: whether a leap year lacks 29 February.
         repairs: what `fill` did.
         day_start_minutes: when days begin, in minutes past midnight. Default: 0.
-        weight_column: the last of the columns if it is the weight of a miss, which actions do not follow. Default: none.
+        weight_column: the one of the columns that is the weight of a miss, which actions do not follow. Default: none.
+        covariates: the last of the columns, which are seen and not followed: None, or how many hours ahead one forecasts.
         clock: the clock of the times in words: a zone, an offset from UTC. Default: unknown.
         file_format: the arguments of `read_series` that read the file so again: those given, and the order of dates and the
             separators that were found. Default: none.
@@ -68,14 +71,15 @@ class SeriesMetadata:
     repairs: Repairs
     day_start_minutes: int = 0
     weight_column: str | None = None
+    covariates: dict[str, float | None] = field(default_factory=dict)
     clock: str = "unknown"
     file_format: dict[str, Any] = field(default_factory=dict)
     imputed: pd.DataFrame | None = field(default=None, repr=False, compare=False)
 
     @property
     def followed(self) -> tuple[str, ...]:
-        """The columns that actions follow: all but a weight."""
-        return self.columns if self.weight_column is None else self.columns[:-1]
+        """The columns that actions follow: all but a weight and covariates."""
+        return tuple(name for name in self.columns if name != self.weight_column and name not in self.covariates)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers and strings, for JSON."""
@@ -87,6 +91,9 @@ class SeriesMetadata:
         parts = [f"follows: {join_names(self.followed)}"]
         if self.weight_column is not None:
             parts.append(f"weight of a miss: {self.weight_column}")
+        for role, forecasts in (("covariates", False), ("forecasts", True)):
+            names = [name for name, lead in self.covariates.items() if (lead is not None) == forecasts]
+            parts += [f"{role}: {join_names(names)}"] if names else []
         if self.ignored_columns:
             parts.append(f"not used: {join_names(self.ignored_columns)}")
         return "; ".join([*parts, f"clock: {self.clock}", f"step: {self.step_minutes:g} minutes"]) + "."
@@ -101,6 +108,7 @@ def read_series(
     fill_limit: float | int | None = None,
     time_zone: str | None = None,
     weight_column: str | None = None,
+    covariates: Mapping[str, float | None] | None = None,
     day_first: bool | None = None,
     grouped: bool | None = None,
 ) -> tuple[pd.DataFrame, SeriesMetadata]:
@@ -119,7 +127,8 @@ def read_series(
         fill: "interpolate" or "previous". Default: raise an error.
         fill_limit: hours of the longest gap that is filled. Default: 6, or a single row if they are farther apart.
         time_zone: name of a zone, such as "America/New_York". Default: times are as in the file.
-        weight_column: column of the weight of a miss; it becomes the last one. Default: none.
+        weight_column: column of the weight of a miss; it comes after those that are followed. Default: none.
+        covariates: columns that are seen and not followed, which come last (`parse_covariates`); their missing cells are NaN.
         day_first: whether dates like 3/4/2015 start with the day, if both are possible. Default: only if the rows show it.
         grouped: whether points separate thousands in a file with decimal commas. Default: only if a cell shows it.
 
@@ -147,7 +156,8 @@ def read_series(
                 "names on top, such as 'time,demand', so that this row is not lost."
             )
     time_column = find_time_column(table) if time_column is None else _check_column(table, time_column)
-    names, ignored = _choose_columns(table, time_column, columns, weight_column)
+    extra = dict(covariates or {})
+    names, ignored = _choose_columns(table, time_column, columns, weight_column, list(extra))
     _check_followed(table, names)
     grouped = bool(grouped) or shows_grouping(table, names)
     found = {name: parse_numbers(table, name, grouped) for name in names}
@@ -156,12 +166,58 @@ def read_series(
         table.fault(i, time_column, f"{shorten(str(cells[i]))} {parsed.fault(str(cells[i]))}")
         for i in np.flatnonzero(parsed.times.isna())
     ]
-    faults += [fault for _, wrong in found.values() for fault in wrong]
+    faults += [fault for name, (_, wrong) in found.items() if name not in extra for fault in wrong]
     frame = pd.DataFrame({name: values for name, (values, _) in found.items()}, index=parsed.times)
-    whole = regularize(table, time_column, frame, faults, fill, fill_limit, zone)
+    whole = regularize(table, time_column, frame, faults, fill, fill_limit, zone, list(extra))
     metadata = _describe_series(whole, source.path, source.sha256, time_column, parsed.how, ignored, parsed.clock)
     told |= {"day_first": parsed.day_first, "grouped": grouped}
-    return whole.frame, replace(metadata, file_format=told, weight_column=weight_column)
+    _check_covariates(whole.frame, metadata, extra)
+    return whole.frame, replace(metadata, file_format=told, weight_column=weight_column, covariates=extra)
+
+
+_FAMILY = re.compile(r"(?P<stem>.*?)(?P<first>\d+)\.\.(?P<other>.*?)(?P<last>\d+)")
+
+
+def parse_covariates(covariates: Sequence[str] | None, forecasts: Sequence[str] | None) -> dict[str, float | None]:
+    """Return columns that are seen and not followed: None for a covariate, the hours ahead for a forecast.
+
+    Args:
+        covariates: names of columns whose values are known at each step.
+        forecasts: NAME@HOURS, a column that forecasts what is followed so many hours ahead; or f1..f48, for the columns f1, f2,
+            ..., f48, each named for its hours.
+
+    >>> parse_covariates(["wind"], ["day_ahead@24", "f1..f3"])
+    {'wind': None, 'day_ahead': 24.0, 'f1': 1.0, 'f2': 2.0, 'f3': 3.0}
+
+    Raises:
+        DataError: A forecast has no hours, or a column is named twice.
+    """
+    found: list[tuple[str, float | None]] = [(name, None) for name in covariates or ()]
+    for text in forecasts or ():
+        name, _, hours = text.rpartition("@")
+        family = _FAMILY.fullmatch(text)
+        if family is not None and family["stem"] == family["other"] and int(family["first"]) < int(family["last"]):
+            found += [(f"{family['stem']}{i}", float(i)) for i in range(int(family["first"]), int(family["last"]) + 1)]
+        elif name and re.fullmatch(r"\d+(\.\d+)?", hours):
+            found.append((name, float(hours)))
+        else:
+            raise DataError(f"a forecast is NAME@HOURS, or a family of columns as f1..f48, got {text!r}.")
+    twice = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
+    if twice:
+        raise DataError(f"the column {shorten(twice[0])} is named twice among covariates and forecasts.")
+    return dict(found)
+
+
+def _check_covariates(frame: pd.DataFrame, metadata: SeriesMetadata, extra: Mapping[str, float | None]) -> None:
+    for name, lead in extra.items():
+        if not np.isfinite(frame[name].to_numpy(float)).any():
+            raise DataError(f"{metadata.file}: the covariate {shorten(name)} holds no numbers.")
+        steps = None if lead is None else lead * 60 / metadata.step_minutes
+        if steps is not None and (steps < 1 or steps != round(steps)):
+            raise DataError(
+                f"{metadata.file}: the forecast {shorten(name)} is for {lead:g} hours ahead, which must be a whole number of "
+                f"steps of {metadata.step_minutes:g} minutes."
+            )
 
 
 def _describe_series(
@@ -227,11 +283,12 @@ def _check_column(table: Table, name: str) -> str:
 
 
 def _choose_columns(
-    table: Table, time_column: str, columns: Sequence[str] | None, weight_column: str | None
+    table: Table, time_column: str, columns: Sequence[str] | None, weight_column: str | None, covariates: list[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the columns to read, the weight last, and those that are not read."""
+    """Return the columns to read, the weight and the covariates last, and those that are not read."""
+    taken = (time_column, weight_column, *covariates)
     if columns is None:
-        others = [name for name in dict.fromkeys(table.columns) if name and name not in (time_column, weight_column)]
+        others = [name for name in dict.fromkeys(table.columns) if name and name not in taken]
         followed = [name for name in others if _holds_numbers(table, name)]
         if not followed:
             raise DataError(
@@ -240,11 +297,15 @@ def _choose_columns(
             )
         _check_only_one(table.path, followed, "column")
     else:
-        followed = [_check_column(table, name) for name in dict.fromkeys(columns) if name != weight_column]
+        followed = [_check_column(table, name) for name in dict.fromkeys(columns) if name not in taken[1:]]
         if not followed or time_column in followed:
             besides = "the time" if weight_column is None else f"the time and the weight {shorten(weight_column)}"
+            besides += " and covariates" if covariates else ""
             raise DataError(f"{table.path}: columns must name columns besides {besides}, got {list(columns)}.")
-    used = followed if weight_column is None else [*followed, _check_column(table, weight_column)]
+    extra = [name for name in (weight_column, *covariates) if name is not None]
+    if len(set(extra)) < len(extra) or time_column in extra:
+        raise DataError(f"{table.path}: a column has one role, time, weight or covariate, got {join_names(extra)}.")
+    used = [*followed, *(_check_column(table, name) for name in extra)]
     return used, [name for name in table.columns if name and name not in (time_column, *used)]
 
 
@@ -280,6 +341,7 @@ def frame_series(
     fill_limit: float | int | None = None,
     time_zone: str | None = None,
     weight_column: str | None = None,
+    covariates: Mapping[str, float | None] | None = None,
 ) -> tuple[pd.DataFrame, SeriesMetadata]:
     """Return a frame of floats on a regular clock, checked and repaired as `read_series` does for a file.
 
@@ -289,7 +351,8 @@ def frame_series(
         fill: how to repair missing values and gaps, "interpolate" or "previous". Default: raise an error.
         fill_limit: hours of the longest gap that is filled. Default: 6, or a single row if they are farther apart.
         time_zone: name of a zone whose local time the series follows, as in `read_series`. Default: times are as in the index.
-        weight_column: column of the weight of a miss; it becomes the last one. Default: none.
+        weight_column: as in `read_series`. Default: none.
+        covariates: as in `read_series`. Default: none.
 
     >>> hours = pd.date_range("2025-01-01", periods=48, freq="h")
     >>> frame, metadata = frame_series(pd.Series(range(48), hours, name="demand"))
@@ -313,37 +376,41 @@ def frame_series(
         twice = str(frame.columns[frame.columns.duplicated()][0])
         raise DataError(f"the column {shorten(twice)} appears more than once in the frame. Rename or drop one of them.")
     wanted = names if columns is None else tuple(dict.fromkeys(map(str, columns)))
-    if not wanted or not {*wanted, *filter(None, [weight_column])} <= set(names):
-        raise DataError(
-            f"columns must name columns of the frame ({join_names(names)}), got {columns or weight_column}."
-        )
+    extra = dict(covariates or {})
+    unfollowed = [*filter(None, [weight_column]), *extra]
+    if not wanted or not {*wanted, *unfollowed} <= set(names):
+        raise DataError(f"columns must name columns of the frame ({join_names(names)}), got {columns or unfollowed}.")
     frame = frame.set_axis(list(names), axis="columns")
     time_column, times = "time" if frame.index.name is None else str(frame.index.name), pd.DatetimeIndex(frame.index)
     clock = "local time without an offset" if times.tz is None else str(times.tz)
     if zone is not None:
         times, clock = times if times.tz is None else times.tz_convert(zone).tz_localize(None), zone.key
     table = Table(_FRAME, names, [], np.arange(1, len(frame) + 1), unit="row")
-    numbers = {name: to_floats(pd.Series(frame[name])) for name in wanted if name != weight_column}
+    numbers = {name: to_floats(pd.Series(frame[name])) for name in wanted if name not in unfollowed}
     used = {name: each for name, each in numbers.items() if columns is not None or np.isfinite(each).any()}
     if not used:
         raise DataError(f"no column of the frame holds numbers to follow; it has {join_names(names)}.")
     if columns is None:
         _check_only_one(_FRAME, list(used), "columns")
-    if weight_column is not None:
-        used[weight_column] = to_floats(pd.Series(frame[weight_column]))
+    used |= {name: to_floats(pd.Series(frame[name])) for name in unfollowed}
     faults = [
         table.fault(i, name, f"{shorten(str(frame[name].iloc[i]))} is not a finite number")
         for name, each in used.items()
+        if name not in extra
         for i in np.flatnonzero(~np.isfinite(each))
     ]
-    faults += [fault for name, each in used.items() for fault in remove_missing_codes(table, name, each)]
+    codes = {name: remove_missing_codes(table, name, each) for name, each in used.items()}
+    faults += [fault for name, found in codes.items() if name not in extra for fault in found]
     faults += [table.fault(i, time_column, "there is no time") for i in np.flatnonzero(times.isna())]
     _check_followed(table, list(used))
     values = pd.DataFrame(used, index=times)
-    whole = regularize(table, time_column, values.where(np.isfinite(values)), faults, fill, fill_limit, zone)
+    whole = regularize(
+        table, time_column, values.where(np.isfinite(values)), faults, fill, fill_limit, zone, list(extra)
+    )
     instants = pd.DatetimeIndex(whole.frame.index).asi8.tobytes()
     digest = hashlib.sha256(instants + np.ascontiguousarray(whole.frame.to_numpy(np.float64)).tobytes()).hexdigest()
     ignored = [name for name in names if name not in used]
     metadata = _describe_series(whole, _FRAME, digest, time_column, "DatetimeIndex", ignored, clock)
     told = {"fill": fill, "fill_limit": fill_limit and float(fill_limit), "time_zone": time_zone}
-    return whole.frame, replace(metadata, file_format=told, weight_column=weight_column)
+    _check_covariates(whole.frame, metadata, extra)
+    return whole.frame, replace(metadata, file_format=told, weight_column=weight_column, covariates=extra)

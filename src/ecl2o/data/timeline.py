@@ -3,6 +3,7 @@
 import collections
 import datetime
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -86,13 +87,14 @@ def regularize(
     fill: str | None,
     fill_limit: float | int | None = math.inf,
     zone: datetime.tzinfo | None = None,
+    optional: Sequence[str] = (),
 ) -> RegularSeries:
     """Check a frame whose rows are those of the table, or repair it if `fill` says how.
 
     The frame's index holds the times (NaT where unreadable) and its cells NaN where `faults` were found. Without `fill`
     the first problem is raised: a fault, a repeated time, a row out of order, a gap. A missing 29 February is no gap, since
     many yearly files leave it out. If times are those of local clocks in a zone, what the clocks skip is imputed, and what
-    they repeat is left out, so that every day has as many rows.
+    they repeat is left out, so that every day has as many rows. Missing cells of `optional` columns stay NaN.
     """
     if fill is not None and fill not in FILLS:
         raise DataError(f"fill must be one of {', '.join(map(repr, FILLS))} or None, got {fill!r}.")
@@ -127,11 +129,14 @@ def regularize(
     gapped = pd.DataFrame(kept.reindex(wanted))
     lost = gapped.isna()
     lost.loc[missing[skipped]] = False
+    lost[list(optional)] = False
     hours = step.total_seconds() / 3600
     longest = _check_gaps(table, lost, hours, max(_FILL_LIMIT, hours) if fill_limit is None else fill_limit)
     filled = gapped.ffill() if fill == "previous" else gapped.interpolate("linear")
     repairs = replace(repairs, values=int(lost.to_numpy().sum()), longest=longest)
-    return RegularSeries(filled.ffill().bfill(), gapped.isna(), step, dropped_leap_day, repairs)
+    filled, imputed = filled.ffill().bfill(), gapped.isna()
+    filled[list(optional)], imputed[list(optional)] = gapped[list(optional)], False
+    return RegularSeries(filled, imputed, step, dropped_leap_day, repairs)
 
 
 def _check_order(table: Table, time_column: str, times) -> None:

@@ -112,7 +112,7 @@ def certify(
                 return certificate
         promise = agent.promise(problem)
         if context_dim is None:
-            context_dim = dim + isinstance(problem.hitting, CurvedTracking)
+            context_dim = dim + isinstance(problem.hitting, CurvedTracking) + problem.covariates
         region = _default_region(problem, promise, dim, context_dim) if contexts is None else contexts
         low, high = (to_device(np.broadcast_to(np.asarray(end, np.float64), (horizon, context_dim))) for end in region)
         first = _draw_starts(jax.random.key(0) if key is None else key, starts, low, high)
@@ -139,7 +139,7 @@ def _default_region(problem: Problem, promise: Promise | None, dim: int, context
         low[:dim], high[:dim] = np.transpose(promise.contexts)
     if isinstance(problem.hitting, CurvedTracking):
         least, greatest = problem.hitting.minimum, problem.hitting.maximum
-        low[-1], high[-1] = least, _MANY_TIMES * least if greatest is None else greatest
+        low[dim], high[dim] = least, _MANY_TIMES * least if greatest is None else greatest
     return low, high
 
 

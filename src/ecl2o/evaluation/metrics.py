@@ -28,7 +28,8 @@ def drop_rounding_costs(
     >>> [round(float(c), 5) for c in drop_rounding_costs(jnp.array([1e-5, 0.1], jnp.float32), problem, *still)]
     [0.0, 0.1]
     """
-    error = 50 * jnp.finfo(cost.dtype).eps * jnp.maximum(jnp.max(jnp.abs(contexts)), jnp.max(jnp.abs(x0)))
+    largest = jnp.maximum(jnp.max(jnp.abs(problem.drop_covariates(contexts))), jnp.max(jnp.abs(x0)))
+    error = 50 * jnp.finfo(cost.dtype).eps * largest
     nowhere = jnp.zeros_like(x0)
     move = sum(problem.switching(nowhere.at[i].set(error), nowhere.at[i].set(-error)) for i in range(x0.shape[0]))
     rounding = contexts.shape[-2] * (problem.m * error**2 + move)
@@ -39,7 +40,8 @@ def drop_daily_rounding(
     cost: Float[Array, "*n"], problem: Problem, x0: Float[Array, " d"], days: Float[Array, "n T q"]
 ) -> Float[Array, "*n"]:
     """Return `drop_rounding_costs` of days; if their contexts never change, costs negligible next to their level are 0 too."""
-    level, spread = jnp.max(jnp.abs(days)), jnp.max(jnp.abs(days - days[0, 0]))
+    followed = problem.drop_covariates(days)
+    level, spread = jnp.max(jnp.abs(followed)), jnp.max(jnp.abs(followed - followed[0, 0]))
     constant = spread <= 50 * jnp.finfo(cost.dtype).eps * level
     negligible = cost <= _NEGLIGIBLE * days.shape[-2] * problem.m * level**2
     return jnp.where(constant & negligible, 0.0, drop_rounding_costs(cost, problem, x0, days))

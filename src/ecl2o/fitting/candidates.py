@@ -252,10 +252,10 @@ def _train_by_gradient(advisor: AdvisorName, task: FitTask, progress: Progress) 
 
 def make_advisor(advisor: AdvisorName, contexts: Contexts, key) -> AbstractAgent:
     """Return a gradient-trained advisor with its initial weights."""
-    dim = contexts.dim
+    dim = contexts.action_dim
     if advisor == "seasonal":
         days = MemoryLengths.of(contexts).profile_days
         return SeasonalLinear(dim, dim, period=contexts.steps_per_day, days=days)
-    scaling = Scaling.of(to_device(contexts.training))
+    scaling = Scaling.of(to_device(contexts.followed[: len(contexts.training)]))
     network = MLP if advisor == "mlp" else LSTM
     return network(dim, dim, key=key, contexts=scaling, actions=scaling)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from ecl2o.data import Contexts, SeriesMetadata, Split, frame_series
+from ecl2o.data import Contexts, SeriesMetadata, Split, frame_series, parse_covariates
 from ecl2o.evaluation.comparison import ComparisonRow
 from ecl2o.fitting.pipeline import fit_contexts
 from ecl2o.fitting.read import cut_whole_days, split_days
@@ -40,6 +40,8 @@ class SeriesPolicy:
             "rhc" and "r-obd" on the validation days.
         columns: columns to follow. Default: the only one that holds numbers.
         weight_column: column of the cost of a miss, such as a price; it is not followed. Default: none.
+        covariates: columns that are seen and not followed, such as wind. Default: none.
+        forecasts: columns that forecast what is followed, as NAME@HOURS or f1..f48 (`data.parse_covariates`). Default: none.
         weights: (low, high) of the weights. Default: the range of the training days, a quarter wider.
         fill: "interpolate" or "previous" repairs gaps. Default: None, gaps are errors.
         fill_limit: hours of the longest gap that is filled. Default: 6, or a single row if they are farther apart.
@@ -76,6 +78,8 @@ class SeriesPolicy:
     advisor: AdvisorName | str = "auto"
     columns: Sequence[str] | None = None
     weight_column: str | None = None
+    covariates: Sequence[str] | None = None
+    forecasts: Sequence[str] | None = None
     weights: tuple[float, float] | None = None
     fill: str | None = None
     fill_limit: float | int | None = None
@@ -123,7 +127,7 @@ class SeriesPolicy:
         """Return the action (d,) for one context; the first call continues where the fitted series ended.
 
         Args:
-            context: a number, a vector or a row of a frame; with weights, the weight is last.
+            context: a number, a vector or a row of a frame; a weight and covariates come last, NaN if missing.
         """
         policy = self.policy_
         given = np.atleast_1d(np.asarray(context, float))
@@ -205,13 +209,14 @@ class SeriesPolicy:
         ]
 
     def _followed(self) -> list[str]:
-        """Return the columns of actions: all but the weights."""
+        """Return the columns of actions: all but weights and covariates."""
         contract = self.policy_.contract
-        return [name for name in contract.columns or () if name != contract.weight_column]
+        unfollowed = {contract.weight_column, *contract.covariates}
+        return [name for name in contract.columns or () if name not in unfollowed]
 
     def _read(self, X: pd.DataFrame | pd.Series, columns: Sequence[str] | None) -> tuple[pd.DataFrame, SeriesMetadata]:
         told = {"fill_limit": self.fill_limit, "time_zone": self.time_zone, "weight_column": self.weight_column}
-        return frame_series(X, columns, self.fill, **told)
+        return frame_series(X, columns, self.fill, covariates=parse_covariates(self.covariates, self.forecasts), **told)
 
     def _settings(self) -> FitSettings:
         if self.promise is None and (self.allowance or self.contexts is not None or self.per != "run"):

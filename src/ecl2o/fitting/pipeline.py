@@ -275,6 +275,7 @@ def build_policy(selection: Selection, comparison: Sequence[ComparisonRow]) -> P
         period_name="day" if settings.promise is None else settings.promise.per,
         action_bounds=None if settings.bounds is None else [settings.bounds] * contexts.action_dim,
         weight_column=metadata.weight_column,
+        covariates=metadata.covariates,
         history_steps=MemoryLengths.of(contexts).history_steps,
         history_until=str(contexts.time[used - 1]),
         seen_until=str(contexts.time[seen - 1]),

@@ -69,6 +69,7 @@ class SeriesReader:
         notify: called with a sentence about repairs and about part-days that are left out.
         day_start_minutes: start of days, in minutes after midnight of the file's clock. Default: midnight.
         weight_column: column of the weights of misses, which is not followed. Default: all misses cost the same.
+        covariates: columns that are seen and not followed, as in `read_series`. Default: none.
     """
 
     path: Path
@@ -84,6 +85,7 @@ class SeriesReader:
     notify: Callable[[str], None] = lambda message: None
     day_start_minutes: int | None = None
     weight_column: str | None = None
+    covariates: dict[str, float | None] = dataclasses.field(default_factory=dict)
 
     def for_policy(self, policy: Policy) -> "SeriesReader":
         """Return a reader of the policy's columns, step, days and file format, except where this one states others.
@@ -103,6 +105,7 @@ class SeriesReader:
             **format_,
             columns=self.columns or contract.columns,
             weight_column=self.weight_column or contract.weight_column,
+            covariates=self.covariates or contract.covariates,
             period=contract.steps_per_day if self.period is None else self.period,
             step_minutes=contract.step_minutes,
             day_start_minutes=contract.day_start_minutes if self.day_start_minutes is None else self.day_start_minutes,
@@ -142,6 +145,7 @@ class SeriesReader:
             fill_limit=self.fill_limit,
             time_zone=self.time_zone,
             weight_column=self.weight_column,
+            covariates=self.covariates,
             day_first=self.day_first,
             grouped=self.grouped,
         )
@@ -153,6 +157,10 @@ class SeriesReader:
         repaired = metadata.repairs.describe()
         if repaired is not None:
             self.notify(f"{metadata.file}: {repaired}.")
+        lacking = {name: int(np.isnan(frame[name].to_numpy(float)).sum()) for name in self.covariates}
+        if any(lacking.values()):
+            counts = ", ".join(f"{count} of {name}" for name, count in lacking.items() if count)
+            self.notify(f"{metadata.file}: missing values are imputed by the profile of the day: {counts}.")
         return frame, metadata
 
     def _read_whole_days(self) -> tuple[pd.DataFrame, SeriesMetadata]:
@@ -168,8 +176,12 @@ def screen_series(contexts: Contexts, screen: Screen | None) -> tuple[Contexts, 
     if screen is None:
         return contexts, np.zeros(0, int)
     used, replaced = screen.apply(contexts.values)
-    rows = np.flatnonzero(replaced.any(axis=1))
-    return (dataclasses.replace(contexts, values=used) if len(rows) else contexts), rows
+    return dataclasses.replace(contexts, values=used), find_implausible(contexts.values, replaced)
+
+
+def find_implausible(values: Float[np.ndarray, "n q"], replaced: np.ndarray) -> np.ndarray:
+    """Return the rows in which a reading, and not only a gap, was replaced, (k,)."""
+    return np.flatnonzero((replaced & np.isfinite(values)).any(axis=1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +204,8 @@ class ScreenedSeries:
 def screen_for_fit(contexts: Contexts, settings: FitSettings) -> ScreenedSeries:
     """Replace implausible readings, as the fitted policy will."""
     plausible, stuck_after = find_plausible(contexts, settings), stuck_limits(_measured_rows(contexts))
-    screened, replaced = screen_series(contexts, Screen.of(plausible, contexts.steps_per_day, stuck_after))
+    day = contexts.steps_per_day
+    screened, replaced = screen_series(contexts, Screen.of(plausible, day, stuck_after, len(contexts.covariates), day))
     return ScreenedSeries(screened, plausible, stuck_after, replaced)
 
 
@@ -229,15 +242,20 @@ def find_plausible(contexts: Contexts, settings: FitSettings) -> list[Interval]:
     return [(float(low), float(high)) for low, high in ranges.values()]
 
 
-def screen_values(values: Float[np.ndarray, "n q"], patience: int) -> tuple[Float[np.ndarray, "n q"], np.ndarray]:
+def screen_values(
+    values: Float[np.ndarray, "n q"], patience: int, covariates: int = 0
+) -> tuple[Float[np.ndarray, "n q"], np.ndarray]:
     """Replace readings far outside the bulk of the values; return also the replaced rows, (k,).
+
+    The last `covariates` numbers are not followed, and `patience` is a day.
 
     >>> values, rows = screen_values(np.array([[0.0], [10.0]] * 500 + [[9e9], [3.0]]), patience=24)
     >>> values[-3:].ravel().tolist(), rows.tolist()
     ([10.0, 10.0, 3.0], [1000])
     """
-    used, replaced = Screen.of(plausible_range(values), patience).apply(values)
-    return used, np.flatnonzero(replaced.any(axis=1))
+    screen = Screen.of(plausible_range(values), patience, covariates=covariates, period=patience)
+    used, replaced = screen.apply(values)
+    return used, find_implausible(values, replaced)
 
 
 def describe_replaced(time: pd.Index, rows: np.ndarray) -> str | None:

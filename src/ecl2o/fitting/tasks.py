@@ -46,7 +46,7 @@ def scale_task(contexts: Contexts, settings: FitSettings) -> FitTask:
     Raises:
         DataError: If the training days never change.
     """
-    training = contexts.training[:, : contexts.action_dim]
+    training = contexts.followed[: len(contexts.training)]
     if (training == training[0]).all():
         raise DataError(f"the training days of {contexts.name} never change: every context is {training[0].tolist()}.")
     scaled = contexts.scale_to(1.0)
@@ -89,6 +89,7 @@ def tracking_problem(
     alpha: float | Float[np.ndarray, " d"],
     bounds: tuple[float, float] | None = None,
     weights: tuple[float, float] | None = None,
+    covariates: int = 0,
 ) -> Problem:
     """Return the problem f = 1/2 |x - y|^2, c = alpha/2 |x - z|^2, one action per column.
 
@@ -96,10 +97,11 @@ def tracking_problem(
         dim: d, the number of columns that are followed.
         alpha: one for all columns, or one for each, (d,).
         bounds: (low, high) of actions. Default: none.
-        weights: (low, high) of the weight of a miss, which then is the last number of a context and multiplies f.
+        weights: (low, high) of the weight of a miss, which then is a number of a context after them and multiplies f.
+        covariates: how many numbers at the end of a context are not followed.
     """
     actions = Everywhere() if bounds is None else Box(*bounds)
-    hitting = SquaredTracking() if weights is None else CurvedTracking(*weights)
+    hitting = SquaredTracking(covariates=covariates) if weights is None else CurvedTracking(*weights, covariates)
     return strip_weak_types(Problem(hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions))
 
 
@@ -114,9 +116,9 @@ def series_problem(
     if not contexts.weighted and weights is not None:
         raise DataError("weights are given, but no weight_column.")
     if contexts.weighted and weights is None:
-        weights = weight_range(contexts.training[:, -1])
+        weights = weight_range(contexts.weights[: len(contexts.training)])
     alphas = column_alphas(alpha, contexts.metadata.followed)
-    return tracking_problem(contexts.action_dim, alphas, bounds, weights)
+    return tracking_problem(contexts.action_dim, alphas, bounds, weights, len(contexts.covariates))
 
 
 def weight_range(weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
@@ -136,12 +138,12 @@ def weight_range(weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
 
 def mean_training_weight(contexts: Contexts, ends: tuple[float, float]) -> float:
     """Return the mean weight of the training days, clipped to the range."""
-    return float(np.mean(np.clip(contexts.training[:, -1], *ends)))
+    return float(np.mean(np.clip(contexts.weights[: len(contexts.training)], *ends)))
 
 
 def check_weights_inside(contexts: Contexts, ends: tuple[float, float]) -> None:
     """Raise if training days leave the range of weights that a promise would assume."""
-    weights = contexts.training[:, -1]
+    weights = contexts.weights[: len(contexts.training)]
     outside = np.flatnonzero((weights < ends[0]) | (weights > ends[1]))
     if len(outside):
         raise DataError(
@@ -204,7 +206,7 @@ def series_test_days(
         days: use only the last ones; up to a year before them is history. Default: all.
     """
     if contexts.weighted and weights is None:
-        weights = weight_range(contexts.values[:, -1])
+        weights = weight_range(contexts.weights)
     per_day = contexts.steps_per_day
     first = min(HISTORY_DAYS, contexts.n_days // 2)
     if days is not None:

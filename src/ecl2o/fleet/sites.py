@@ -12,7 +12,7 @@ from typing import Any
 
 from ecl2o import __version__
 from ecl2o.data import Contexts, Split
-from ecl2o.data.series import SUFFIXES
+from ecl2o.data.series import SUFFIXES, parse_covariates
 from ecl2o.fitting.read import SeriesReader
 from ecl2o.fitting.settings import DAYS, TRAINING, FitSettings, PromiseSpec
 from ecl2o.json_text import parse_interval
@@ -20,7 +20,18 @@ from ecl2o.policy import Policy
 
 FIELDS = (
     *("name", "file", "alpha", "promise", "per", "allowance", "contexts", "bounds", "plausible", "advisor", "seed"),
-    *("column", "time_column", "fill", "fill_limit", "time_zone", "period", "training_days", "validation_days"),
+    *(
+        "column",
+        "covariate",
+        "forecast",
+        "time_column",
+        "fill",
+        "fill_limit",
+        "time_zone",
+        "period",
+        "training_days",
+        "validation_days",
+    ),
 )
 _ADVISORS = ("auto", *TRAINING)
 _CONVERTERS: dict[str, tuple[Callable[[str], Any], str]] = {
@@ -62,10 +73,14 @@ class SiteSpec:
         return dataclasses.replace(common or PromiseSpec(2.0), **own) if common or own else None
 
     def make_reader(self, common: SeriesReader) -> SeriesReader:
-        """Return the reader of its file; the cell `column` separates several columns by |."""
+        """Return the reader of its file; the cells of columns separate several by |."""
         own = self._given("time_column", "fill", "fill_limit", "time_zone", "period")
-        if "column" in self.cells:
-            own["columns"] = [part.strip() for part in self.cells["column"].split("|")]
+        column, *extra = (
+            [part.strip() for part in self.cells[field].split("|")] if field in self.cells else None
+            for field in ("column", "covariate", "forecast")
+        )
+        own |= {} if column is None else {"columns": column}
+        own |= {} if extra == [None, None] else {"covariates": parse_covariates(*extra)}
         return dataclasses.replace(common, path=self.file, **own)
 
     def make_split(self, common: Split | None) -> Split | None:

@@ -66,7 +66,8 @@ class RecordedInstances(eqx.Module):
 
 def record_forecasts(advisor: OnlineRidge, problem: Problem, contexts: Float[AnyArray, "n q"]) -> DiscountedForecast:
     """Return the advisor's forecast at each step of a series, made from the contexts until then."""
-    return rollout(advisor, problem, Instance(contexts[0], contexts)).details["discounted_forecast"]
+    x0 = problem.drop_covariates(contexts[0])
+    return rollout(advisor, problem, Instance(x0, contexts)).details["discounted_forecast"]
 
 
 def fit_guards(

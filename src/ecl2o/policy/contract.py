@@ -71,7 +71,8 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
         stuck_after: Equal readings in a row of each number of a context that are plausible; more are reported as stuck. None:
             none is reported. Needs `plausible`.
         action_bounds: The lowest and highest value of each number of an action; infinite if there is no bound.
-        weight_column: The last of the columns, if it is the price of a miss.
+        weight_column: The column after those that are followed, if it is the price of a miss.
+        covariates: The last of the columns, which are seen and not followed: None, or the hours ahead that one forecasts.
         weights: The lowest and highest weight; one outside is clipped, which ends a promise.
 
     Raises:
@@ -100,6 +101,7 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
     stuck_after: list[float] | None = None
     action_bounds: list[tuple[float, float]] | None = None
     weight_column: str | None = None
+    covariates: dict[str, float | None] = {}
     weights: tuple[float, float] | None = None
 
     @pydantic.model_validator(mode="after")
@@ -110,8 +112,13 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
             given = getattr(self, name)
             if given is not None and len(given) != self.context_dim:
                 raise ValueError(f"{name} must have one entry for each of the {self.context_dim} numbers of a context")
-        if self.weight_column is not None and (self.columns or [None])[-1] != self.weight_column:
-            raise ValueError(f"weight_column must be the last of the columns, got {self.weight_column!r}")
+        columns = self.columns or []
+        core = columns[: len(columns) - len(self.covariates)]
+        if {*columns} != {*core, *self.covariates} or self.weight_column not in (None, *core[-1:]):
+            found = f"{self.weight_column!r} and {list(self.covariates)}"
+            raise ValueError(f"weight_column and covariates must be the last of the columns {columns}, got {found}")
+        in_order = {name: self.covariates[name] for name in columns[len(core) :]}  # a file has them in any order
+        object.__setattr__(self, "covariates", in_order)
         for name in ("plausible", "action_bounds"):
             for low, high in getattr(self, name) or ():
                 if math.isnan(low) or math.isnan(high) or low > high:
@@ -125,7 +132,8 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
         """The screen that replaces implausible contexts; None if there are no plausible ranges."""
         if self.plausible is None:
             return None
-        return Screen.of(self.plausible, self.accepted_after or self.steps_per_day or _PATIENCE, self.stuck_after)
+        day = self.steps_per_day or _PATIENCE
+        return Screen.of(self.plausible, self.accepted_after or day, self.stuck_after, len(self.covariates), day)
 
     def name_numbers(self, flags: Iterable[Any]) -> list[str]:
         """Return the names of the flagged numbers of a context: their columns, else their places from 1."""

@@ -302,7 +302,8 @@ def infer_action_dim(problem: Problem, context_dim: int | None) -> int | None:
         return problem.Q.shape[0]
     if context_dim is None or not isinstance(problem.hitting, AbstractQuadraticCost):
         return None
-    return next((d for d in (context_dim, context_dim - 1) if hitting_fits(problem.hitting, d, context_dim)), None)
+    most = context_dim - problem.covariates
+    return next((d for d in (most, most - 1) if hitting_fits(problem.hitting, d, context_dim)), None)
 
 
 def hitting_fits(hitting: AbstractHittingCost, dim: int, context_dim: int) -> bool:

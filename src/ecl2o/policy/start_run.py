@@ -97,6 +97,7 @@ def find_starts(policies: Sequence[Policy], x0: Any = None, history: Any = None)
         x0 = np.stack([choose_x0(policy, _last_context(policy, own)) for policy, own in zip(each, past, strict=True)])
     if past is None:
         past = np.zeros((n, 0, infer_context_dim(policies[0], x0.shape[-1])))
+    past = np.stack([_impute_covariates(policy, own) for policy, own in zip(each, past, strict=True)])
     Instance(x0, np.zeros((n, 1, past.shape[-1])), past)  # checks shapes and numbers
     for number, policy in enumerate(policies):
         _check_width(policy, past.shape[-1])
@@ -131,6 +132,17 @@ def _last_context(policy: Policy, past: Float[np.ndarray, "H q"]) -> Float[np.nd
     return np.asarray(policy.contract.screen.apply(to_device(past))[0][-1])
 
 
+def _impute_covariates(policy: Policy, past: Float[np.ndarray, "H q"]) -> Float[np.ndarray, "H q"]:
+    """Return a history without missing covariates, as a run imputes them."""
+    screen, core = policy.contract.screen, past.shape[1] - policy.problem.covariates
+    if screen is None or screen.low.shape[0] != past.shape[1] or np.isfinite(past[:, core:]).all():
+        return past
+    used = screen.apply(past)[0]
+    return np.concatenate(
+        [past[:, :core], np.where(np.isfinite(past[:, core:]), past[:, core:], used[:, core:])], axis=1
+    )
+
+
 def trim_history(policy: Policy, history: Float[np.ndarray, "*n H q"]) -> Float[np.ndarray, "*n K q"]:
     """Return the end of a history (..., H, q) that the policy uses: as much as its own, at least `history_steps`.
 
@@ -154,7 +166,8 @@ def infer_context_dim(policy: Policy, dim: int) -> int:
     if policy.history is not None:
         return policy.history.shape[1]
     if isinstance(hitting, AbstractQuadraticCost):
-        return next((q for q in (dim, dim + 1) if hitting_fits(hitting, dim, q)), dim)
+        least = dim + policy.problem.covariates
+        return next((q for q in (least, least + 1) if hitting_fits(hitting, dim, q)), least)
     raise ValueError(
         f"the cost {type(hitting).__name__} does not determine how many numbers a context has: give a `history` of "
         "contexts, or a policy whose contract has context_dim."

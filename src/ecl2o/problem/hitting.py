@@ -128,14 +128,14 @@ class AbstractQuadraticCost(AbstractHittingCost):
 
 
 class _ContextTracking(AbstractQuadraticCost):
-    """A cost whose centre is the context and whose curvature is constant."""
+    """A cost whose centre is the context, or its first d numbers, and whose curvature is constant."""
 
     @property
     def constant_curvature(self) -> bool:
         return True
 
     def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
-        return context
+        return context if context.shape[0] == dim else context[:dim]
 
     def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
         A = self.curvature(None, dim)
@@ -159,6 +159,7 @@ class SquaredTracking(_ContextTracking):
 
     Args:
         weight: One positive number. Default: 1.
+        covariates: How many numbers at the end of a context agents see and the cost ignores. Default: 0.
 
     >>> import jax.numpy as jnp
     >>> float(SquaredTracking(weight=2.0)(jnp.array([3.0]), jnp.array([1.0])))
@@ -166,6 +167,7 @@ class SquaredTracking(_ContextTracking):
     """
 
     weight: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
+    covariates: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
         check_scalar("weight", self.weight)
@@ -178,6 +180,9 @@ class SquaredTracking(_ContextTracking):
 
     def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
         return times_identity(self.weight, dim)
+
+    def check(self, dim: int, context_dim: int) -> None:
+        super().check(dim, context_dim - self.covariates)
 
 
 class Quadratic(_ContextTracking):
@@ -212,13 +217,14 @@ class Quadratic(_ContextTracking):
 class CurvedTracking(AbstractQuadraticCost):
     """f(x, y) = k/2 |x - v|^2 with the context y = (v, k): a centre, and a curvature k that changes over time.
 
-    Contexts have one number more than actions; the last is the curvature, such as a price or a confidence. It is clipped to the
-    range from `minimum` to `maximum`. The worst-case bounds of the expert algorithms are attained here (erratum E21); with
+    Contexts have one number more than actions, the curvature, such as a price or a confidence. It is clipped to the range from
+    `minimum` to `maximum`. The worst-case bounds of the expert algorithms are attained here (erratum E21); with
     constant curvature R-OBD is far better than its bound.
 
     Args:
         minimum: m, the least curvature, positive. Default: 1.
         maximum: The greatest curvature. Default: unbounded.
+        covariates: As in `SquaredTracking`; they come after the curvature. Default: 0.
 
     >>> import jax.numpy as jnp
     >>> float(CurvedTracking(minimum=1.0)(jnp.array([3.0]), jnp.array([1.0, 5.0])))
@@ -227,6 +233,7 @@ class CurvedTracking(AbstractQuadraticCost):
 
     minimum: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
     maximum: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
+    covariates: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
         check_finite("minimum", self.minimum)
@@ -247,19 +254,19 @@ class CurvedTracking(AbstractQuadraticCost):
         return self.minimum
 
     def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
-        return context[:-1]
+        return context[: -1 - self.covariates]
 
     def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
         if context is None:
             raise ValueError("the curvature of CurvedTracking depends on the context.")
-        weight = jnp.maximum(context[-1], self.minimum)
+        weight = jnp.maximum(context[-1 - self.covariates], self.minimum)
         if self.maximum is not None:
             weight = jnp.minimum(weight, self.maximum)
         return weight * np.eye(dim, dtype=context.dtype)
 
     def is_in_range(self, context: Float[Array, " q"]) -> Bool[Array, ""]:
         """Return whether the curvature of a context lies in the range, up to rounding, and so is not clipped."""
-        weight, rounding = context[-1], 64 * jnp.finfo(context.dtype).eps
+        weight, rounding = context[-1 - self.covariates], 64 * jnp.finfo(context.dtype).eps
         inside = weight >= (1 - rounding) * self.minimum
         return inside if self.maximum is None else inside & (weight <= (1 + rounding) * self.maximum)
 
@@ -268,9 +275,10 @@ class CurvedTracking(AbstractQuadraticCost):
         return times_identity(self.minimum, dim), greatest
 
     def check(self, dim: int, context_dim: int) -> None:
-        if context_dim != dim + 1:
+        expected = dim + 1 + self.covariates
+        if context_dim != expected:
             raise ValueError(
-                f"CurvedTracking needs contexts (centre, curvature) of dimension {dim + 1}, got {context_dim}."
+                f"CurvedTracking needs contexts (centre, curvature) of dimension {expected}, got {context_dim}."
             )
 
 

@@ -63,6 +63,15 @@ class AbstractProblem(eqx.Module):
     def is_bounded(self) -> bool:
         """Whether actions have bounds."""
 
+    @property
+    def covariates(self) -> int:
+        """How many numbers at the end of a context the costs ignore."""
+        return getattr(getattr(self, "hitting", None), "covariates", 0)
+
+    def drop_covariates(self, contexts: Float[Array, "*n q"]) -> Float[Array, "*n r"]:
+        """Return the numbers of contexts that the costs depend on."""
+        return contexts[..., : contexts.shape[-1] - self.covariates] if self.covariates else contexts
+
 
 class Problem(AbstractProblem):
     """min over x_1..x_T in X of the sum of f(x_t, y_t) + c(x_t, x_{t-1}) (Eqn. obj of the paper).
@@ -131,7 +140,8 @@ class Problem(AbstractProblem):
     @property
     def is_linear_quadratic(self) -> bool:
         """Whether, in addition, the contexts themselves are the centres: optimal actions are then linear in the contexts."""
-        return self.is_unbounded_quadratic and isinstance(self.hitting, SquaredTracking | Quadratic)
+        tracks = isinstance(self.hitting, SquaredTracking | Quadratic) and not self.covariates
+        return self.is_unbounded_quadratic and tracks
 
     def check(self, instance: Instance) -> None:
         """Check that an instance fits this problem.

@@ -1,4 +1,4 @@
-"""Screen a stream of readings: replace implausible ones by the last plausible one, and notice a meter that is stuck.
+"""Screen a stream of readings: replace implausible ones, and notice a meter that is stuck.
 
 One value in the wrong unit moves every agent too far. A guard does not help, since the optimum of that day is enormous too.
 """
@@ -21,6 +21,19 @@ _FAR_FROM_ZERO = 0.2  # from this share of its high end on, the low end of a ser
 _LEAST_SHARE = 0.25  # of the lowest reading of a series far above zero is plausible
 _GENUINE_ZEROS = 0.02  # share of zeros from which on zero is the lowest value of a series that is never negative
 _LONGEST_RUN = 2  # times the longest run of equal readings in training is plausible
+_HOURS, _HALF_LIFE, _DECAY = (
+    24,
+    7,
+    0.9,
+)  # a covariate's profile; its half-life in days; what is left of a deviation after an hour
+
+
+class HourlyProfile(NamedTuple):
+    """Decaying means of k covariates in each hour of the day, their numbers of readings, and the number of steps so far."""
+
+    means: Float[Array, "hours k"]
+    counts: Int[Array, "hours k"]
+    step: Int[Array, ""]
 
 
 class ScreenState(NamedTuple):
@@ -34,6 +47,7 @@ class ScreenState(NamedTuple):
     level_high: Float[Array, " q"]
     reading: Float[Array, " q"]  # the last one that was not missing
     repeats: Int[Array, " q"]  # how many readings in a row were equal to it, itself included
+    profile: HourlyProfile | None = None  # of the covariates, if there are any
 
 
 class Screen(eqx.Module):
@@ -44,6 +58,9 @@ class Screen(eqx.Module):
     on the interval of that run, widened on both sides by its width or the range's, whichever is larger, is plausible too.
     Missing readings neither count nor interrupt a run; so do usual codes for them, such as -9999, that are out of range.
 
+    The last `covariates` numbers are replaced by the mean of their hour of the day in the last weeks, plus the last deviation
+    from it, which decays; by the last plausible one until the hour has been seen. They never lack a value.
+
     More than `stuck_after` equal readings in a row are *stuck*. They are reported, and used if they are plausible; implausible
     ones never become a new level.
 
@@ -52,6 +69,8 @@ class Screen(eqx.Module):
         high: (q,), largest plausible reading, not below `low`; infinity for no bound.
         patience: Implausible readings in a row that make a new level; at least 1.
         stuck_after: (q,), equal readings in a row that are not stuck yet. Default: infinity, none is ever stuck.
+        covariates: How many numbers at the end of a context are not followed. Default: 0.
+        period: Steps in a day, for their profiles. Default: 24.
 
     Raises:
         ValueError: `low` is above `high`, or `patience` or `stuck_after` is below 1.
@@ -66,6 +85,8 @@ class Screen(eqx.Module):
     high: Float[Array, " q"] = eqx.field(converter=as_float)
     patience: Float[Array, ""] = eqx.field(converter=as_float)  # an array: policies of many sites can be stacked
     stuck_after: Float[Array, "*q"] = eqx.field(converter=as_float, default=np.inf)
+    covariates: int = eqx.field(static=True, default=0)
+    period: int = eqx.field(static=True, default=24)
 
     def __check_init__(self):
         numbers = [concrete_value(leaf) for leaf in (self.low, self.high, self.patience, self.stuck_after)]
@@ -80,19 +101,28 @@ class Screen(eqx.Module):
 
     @classmethod
     def of(
-        cls, ranges: Sequence[tuple[float, float]], patience: int, stuck_after: Sequence[float] | None = None
+        cls,
+        ranges: Sequence[tuple[float, float]],
+        patience: int,
+        stuck_after: Sequence[float] | None = None,
+        covariates: int = 0,
+        period: int = 24,
     ) -> "Screen":
         """Return a screen from (low, high), and `stuck_after`, of each number."""
         low, high = zip(*ranges, strict=True)
         limits = np.full(len(low), np.inf) if stuck_after is None else np.array(stuck_after, float)
-        return cls(np.array(low, float), np.array(high, float), np.array(patience, float), limits)
+        return cls(np.array(low, float), np.array(high, float), np.array(patience, float), limits, covariates, period)
 
     def init(self, dtype: Any) -> ScreenState:
         """Return the state before the first reading; the value in use is NaN until there is a plausible one."""
         nothing = jnp.full(self.low.shape, jnp.nan, dtype)
         above, below = jnp.full_like(nothing, jnp.inf), jnp.full_like(nothing, -jnp.inf)
         none = jnp.zeros(self.low.shape, int)
-        return ScreenState(nothing, none, above, below, above, below, nothing, none)
+        profile = None
+        if self.covariates:
+            hours = min(self.period, _HOURS), self.covariates
+            profile = HourlyProfile(jnp.zeros(hours, dtype), jnp.zeros(hours, int), jnp.zeros((), int))
+        return ScreenState(nothing, none, above, below, above, below, nothing, none, profile)
 
     def step(
         self, state: ScreenState, reading: Float[Array, " q"]
@@ -113,12 +143,37 @@ class Screen(eqx.Module):
         lasting = implausible & ~stuck & (run >= self.patience)
         margin = jnp.maximum(run_high - run_low, self.high - self.low)
         replaced = missing | (implausible & ~lasting)
-        used = jnp.where(replaced, state.used, reading)
+        instead, profile = state.used, None
+        if state.profile is not None:
+            instead = jnp.concatenate([instead[: -self.covariates], self._impute(state, state.profile)])
+            profile = self._update_profile(state.profile, reading[-self.covariates :], ~replaced[-self.covariates :])
+        used = jnp.where(replaced, instead, reading)
         level_low = jnp.where(lasting, _widen_below(run_low, margin, self.low > 0), state.level_low)
         level_high = jnp.where(lasting, -_widen_below(-run_high, margin, self.high < 0), state.level_high)
         run, reading = jnp.where(lasting, 0, run), jnp.where(missing, state.reading, reading)
-        state = ScreenState(used, run, run_low, run_high, level_low, level_high, reading, repeats)
+        state = ScreenState(used, run, run_low, run_high, level_low, level_high, reading, repeats, profile)
         return state, used, replaced, stuck
+
+    def _impute(self, state: ScreenState, profile: HourlyProfile) -> Float[Array, " k"]:
+        """Return covariates for a step without readings."""
+        last, low, high, level_low, level_high = (
+            each[-self.covariates :] for each in (state.used, self.low, self.high, state.level_low, state.level_high)
+        )
+        hours = profile.means.shape[0]
+        now, before = ((profile.step - back) * hours // self.period % hours for back in (0, 1))
+        usual, usual_before = (jnp.where(profile.counts[hour] > 0, profile.means[hour], last) for hour in (now, before))
+        decayed = usual + _DECAY ** (_HOURS / self.period) * jnp.where(jnp.isfinite(last), last - usual_before, 0.0)
+        return jnp.clip(jnp.nan_to_num(decayed), jnp.minimum(low, level_low), jnp.maximum(high, level_high))
+
+    def _update_profile(
+        self, profile: HourlyProfile, reading: Float[Array, " k"], is_real: Bool[Array, " k"]
+    ) -> HourlyProfile:
+        hours = profile.means.shape[0]
+        hour = profile.step * hours // self.period % hours
+        mean, count = profile.means[hour], profile.counts[hour]
+        gain = jnp.maximum(1 / (count + 1), 1 - 0.5 ** (hours / (_HALF_LIFE * self.period))).astype(mean.dtype)
+        means = profile.means.at[hour].set(jnp.where(is_real, mean + gain * (reading - mean), mean))
+        return HourlyProfile(means, profile.counts.at[hour].set(count + is_real), profile.step + 1)
 
     def scan(self, history: Float[Array, "H q"]) -> tuple[ScreenState, Float[Array, "H q"], Bool[Array, "H q"]]:
         """Return the state after a series, the contexts to use, and which of their numbers were replaced.
@@ -128,7 +183,11 @@ class Screen(eqx.Module):
         state = self.init(history.dtype)
         if history.shape[0] == 0:
             return state, history, jnp.zeros(history.shape, bool)
-        state = state._replace(used=jnp.clip(jnp.nan_to_num(history[0]), self.low, self.high))
+        first = history[0]
+        if self.covariates:
+            known = jnp.argmax(jnp.isfinite(history[:, -self.covariates :]), axis=0)
+            first = first.at[-self.covariates :].set(history[known, -self.covariates + np.arange(self.covariates)])
+        state = state._replace(used=jnp.clip(jnp.nan_to_num(first), self.low, self.high))
 
         def see(state, reading):
             state, used, replaced, _ = self.step(state, reading)
@@ -161,7 +220,7 @@ def plausible_range(values: np.ndarray) -> list[tuple[float, float]]:
     high end of a series below zero.
 
     Args:
-        values: (n, q), past contexts; half a percent at each end counts as outliers.
+        values: (n, q), past contexts, NaN where one is missing; half a percent at each end counts as outliers.
 
     Returns:
         (low, high) of each of the q numbers; infinite ends for one that hardly ever changes.
@@ -176,8 +235,8 @@ def plausible_range(values: np.ndarray) -> list[tuple[float, float]]:
 
 
 def _low_ends(values: Float[np.ndarray, "n q"]) -> Float[np.ndarray, " q"]:
-    low, high = np.quantile(values, [_TAIL, 1 - _TAIL], axis=0)
-    is_floor = (values >= 0).all(axis=0) & ((values == 0).mean(axis=0) >= _GENUINE_ZEROS)
+    low, high = np.nanquantile(values, [_TAIL, 1 - _TAIL], axis=0)
+    is_floor = ~(values < 0).any(axis=0) & ((values == 0).mean(axis=0) >= _GENUINE_ZEROS)
     widened = np.where(is_floor, 0.0, _widen_below(low, high - low, low >= _FAR_FROM_ZERO * high, np))
     return np.where(high > low, widened, -np.inf)
 

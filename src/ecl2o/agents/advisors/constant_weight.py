@@ -54,11 +54,11 @@ class ConstantWeight(AbstractAgent):
         return ConstantWeightState(self.agent.init(usual, _without_weights(start)), G + A + limit_stiffness(A, G))
 
     def step(self, problem: Problem, state: ConstantWeightState, observation: Observation):
-        forecast = observation.forecast
-        target = observation.context[:-1]
-        seen = dataclasses.replace(observation, context=target, forecast=None if forecast is None else forecast[:, :-1])
+        forecast, dim = observation.forecast, observation.previous_action.shape[0]
+        known, coming = (None if each is None else _drop_weights(each, dim) for each in (observation.context, forecast))
+        seen = dataclasses.replace(observation, context=known, forecast=coming)
         inner_state, advice, inner = self.agent.step(self._usual_problem(problem), state.inner, seen)
-        dim = target.shape[0]
+        target = observation.context[:dim]
         more = problem.hitting.hessian(advice, observation.context) - self.usual * jnp.eye(dim, dtype=advice.dtype)
         action = advice + spd_solve(state.stiffness + more, multiply(more, target - advice))
         return ConstantWeightState(inner_state, state.stiffness), action, Info(inner.converged, advice, {}, inner)
@@ -69,8 +69,12 @@ class ConstantWeight(AbstractAgent):
             found = f"{type(problem.hitting).__name__} and {type(problem.switching).__name__}"
             raise NotApplicableError(f"ConstantWeight is for CurvedTracking with quadratic movement, got {found}.")
         weight = self.usual.astype(problem.hitting.minimum.dtype)
-        return Problem(SquaredTracking(weight), problem.switching, problem.actions)
+        return Problem(SquaredTracking(weight, covariates=problem.covariates), problem.switching, problem.actions)
 
 
 def _without_weights(start: Start) -> Start:
-    return dataclasses.replace(start, history=start.history[:, :-1])
+    return dataclasses.replace(start, history=_drop_weights(start.history, start.dim))
+
+
+def _drop_weights(contexts: Float[Array, "*n q"], dim: int) -> Float[Array, "*n r"]:
+    return jnp.concatenate([contexts[..., :dim], contexts[..., dim + 1 :]], axis=-1)

@@ -116,13 +116,17 @@ class Scaling(eqx.Module):
 
 
 class AbstractNetwork(AbstractAgent):
-    """A network on (context, previous action or state), standardised on the way in and restored on the way out."""
+    """A network on (context, previous action or state), standardised on the way in and restored on the way out.
+
+    Made for contexts without covariates, it does not see them.
+    """
 
     contexts: eqx.AbstractVar[Scaling]
     actions: eqx.AbstractVar[Scaling]
 
-    def _standardize(self, observation: Observation) -> Float[Array, " inputs"]:
-        context = self.contexts.standardize(observation.context)
+    def _standardize(self, observation: Observation, inputs: int) -> Float[Array, " inputs"]:
+        context = take_numbers(observation.context, inputs - observation.previous_action.shape[0])
+        context = self.contexts.standardize(context)
         return concat_by_padding(context, self.actions.standardize(observation.previous_action))
 
 
@@ -183,16 +187,22 @@ class MLP(AbstractNetwork):
         check_dimensions("MLP", inputs, dim, problem, start)
 
     def step(self, problem: AbstractProblem, state: None, observation: Observation):
-        hidden = self._standardize(observation)
+        hidden = self._standardize(observation, self.layers[0].weight.shape[1])
         for layer in self.layers[:-1]:
             hidden = jax.nn.relu(layer(hidden))
         return state, self.actions.restore(self.layers[-1](hidden)), Info.plain()
 
 
+def take_numbers(contexts: Float[Array, "*n q"], size: int) -> Float[Array, "*n size"]:
+    """Return the first `size` numbers of contexts."""
+    return contexts if contexts.shape[-1] == size else contexts[..., :size]
+
+
 def check_dimensions(name: str, inputs: int, dim: int, problem: AbstractProblem, start: Start) -> None:
-    """Raise if a run has other dimensions than the advisor was made for; inputs are contexts and states."""
+    """Raise if a run has other dimensions than the advisor was made for; it may see covariates or not."""
     context_dim, state_dim = start.history.shape[-1], start.dim
-    if (inputs, dim) != (context_dim + state_dim, problem.action_size(state_dim)):
+    known = context_dim + state_dim
+    if inputs not in (known, known - problem.covariates) or dim != problem.action_size(state_dim):
         raise NotApplicableError(
             f"{name} was made for {inputs} numbers of context and previous action, and actions of {dim}, but this problem has "
             f"{context_dim} + {state_dim} and {problem.action_size(state_dim)}."
@@ -312,7 +322,7 @@ class LSTM(AbstractNetwork):
         return tuple((zero, zero) for _ in self.cells)
 
     def step(self, problem: AbstractProblem, state: tuple[HiddenAndCell, ...], observation: Observation):
-        hidden = self._standardize(observation)
+        hidden = self._standardize(observation, self.cells[0].weight.shape[1] - self.cells[0].width)
         memories = []
         for cell, memory in zip(self.cells, state, strict=True):
             memory = cell(hidden, memory)

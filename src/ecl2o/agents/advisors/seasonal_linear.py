@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents.advisors.networks import check_dimensions
+from ecl2o.agents.advisors.networks import check_dimensions, take_numbers
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable
 from ecl2o.problem import Problem
 from ecl2o.problem.arrays import check_count, to_device
@@ -69,15 +69,18 @@ class SeasonalLinear(AbstractAgent):
     def is_linear(self, problem: Problem) -> bool:
         return True
 
-    def init(self, problem: Problem, start: Start) -> RecentContexts:
+    @property
+    def _context_dim(self) -> int:
         features, dim = self.weights.weight.shape
-        check_dimensions(
-            "SeasonalLinear", (features - dim) // (self.recent + self.ahead + 1) + dim, dim, problem, start
-        )
-        return RecentContexts.from_history(start.history, self.days * self.period)
+        return (features - dim) // (self.recent + self.ahead + 1)
+
+    def init(self, problem: Problem, start: Start) -> RecentContexts:
+        dim = self.weights.weight.shape[1]
+        check_dimensions("SeasonalLinear", self._context_dim + dim, dim, problem, start)
+        return RecentContexts.from_history(take_numbers(start.history, self._context_dim), self.days * self.period)
 
     def step(self, problem: Problem, state: RecentContexts, observation: Observation):
-        context = observation.context
+        context = take_numbers(observation.context, self._context_dim)
         profile = state.mean_by_phase(self.period, otherwise=context)
         coming = profile[jnp.arange(self.ahead + 1) % self.period]
         lags = jnp.arange(1, self.recent)

@@ -417,7 +417,7 @@ class Competitive(AbstractGuard):
         inner_state, advice, inner = self.agent.step(problem, state.inner, observation)
         previous, step = observation.previous_action, observation.place
         dim, G = previous.shape[0], 2 * problem.Q
-        finite = jnp.isfinite(observation.context).all()
+        finite = jnp.isfinite(problem.drop_covariates(observation.context)).all()
         context = jnp.where(finite, observation.context, 0.0)
         last = state.future.shape[0] - 1
         place = step % (last + 1) if self.horizon is None else jnp.minimum(step, last)
