@@ -21,7 +21,7 @@ _PUBLIC = {
         "ABCS AbstractAgent AbstractGuard advisors AFHC calibrate Calibration CHC citation ClippedAdvice Competitive "
         "CompetitiveControl FollowPrediction Greedy GreedyOBD Guarded GuardedControl HInfinity HittingMinimizer "
         "Independent Info LAI LCP LQR MLAROBD OBD Observation "
-        "OGD Periodic Promise PureML Reference RHC RHGD ROBD Start Switch Trainable trainable_mask Weights"
+        "OGD Periodic Promise Promises PureML Reference RHC RHGD ROBD Start Switch Trainable trainable_mask Weights"
     ),
     "learning": (
         "AbstractLoss authors_schedule AuthorsLoss Backpropagation CalibratedLoss fit fit_many FitResult "

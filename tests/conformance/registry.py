@@ -270,6 +270,26 @@ CASES: list[Case] = [
         convex=False,
         bound=_times_optimum(lambda p: 1.9),
     ),
+    Case(
+        "Promises of fixed advice",
+        lambda d: ec.Promises(
+            given_advice(d),
+            [ec.Promise(1.9), ec.Promise(2.5, period=4), ec.Promise(2.2, ec.Reference.EXPERT, "Greedy", period=3)],
+            baseline=ec.Greedy(),
+        ),
+        equivariant=False,
+        box="refuses",
+        convex=False,
+        bound=_times_optimum(lambda p: 1.9),
+    ),
+    Case(
+        "Promises for windows",
+        lambda d: ec.Promises(ec.HittingMinimizer(), [ec.Promise(1.9), ec.Promise(2.1, period=3, rolling=True)]),
+        box="refuses",
+        convex=False,
+        variant=True,
+        bound=_times_optimum(lambda p: 1.9),
+    ),
     # --- beginning anew
     Case(
         "Periodic Greedy",
@@ -326,4 +346,5 @@ CASES: list[Case] = [
     Case("Corrected", corrected_ridge, history=24, equivariant=False, box="ignores", convex=False, tolerance=1e-7),
     Case("Recorded", given_outlook, equivariant=False, box="ignores", convex=False),
     Case("Fixed", given_advice, equivariant=False, box="ignores"),
+    Case("FromContext", lambda d: ec.advisors.FromContext(0), box="ignores"),
 ]

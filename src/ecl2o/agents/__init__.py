@@ -21,6 +21,7 @@ from ecl2o.agents.guards import (
     CompetitiveControl,
     Guarded,
     GuardedControl,
+    Promises,
 )
 from ecl2o.agents.lai import LAI
 from ecl2o.agents.lcp import LCP
@@ -58,5 +59,6 @@ __all__ += [
     "Guarded",
     "GuardedControl",
     "Promise",
+    "Promises",
     "Reference",
 ]

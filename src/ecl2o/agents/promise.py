@@ -31,6 +31,8 @@ class Promise:
         contexts: the conditions: (lowest, highest) of each number of a context, or one pair for all of them. The promise
             holds while contexts stay there. None: it holds for any contexts. Default: None.
         at_end: whether the bound holds at the end of each period only, not at every step. Default: False.
+        rolling: whether it covers every window of up to `period` steps, not only the periods of a calendar. Default: False.
+        also: further promises that are kept beside this one. Default: none.
 
     Raises:
         ValueError: if a number is out of its range, or if an expert has no name.
@@ -41,6 +43,8 @@ class Promise:
     the cost is at most 1.5 times that of ROBD plus 0.5 over the whole run
     >>> print(Promise(2.0, contexts=((0.0, 0.8),)))
     the cost is at most 2 times the optimum over the whole run while contexts stay between 0 and 0.8
+    >>> print(Promise(1.75, also=(Promise(4.0, period=48, rolling=True),)))
+    the cost is at most 1.75 times the optimum over the whole run, and at most 4 times the optimum in any 48 steps in a row
     """
 
     ratio: float
@@ -50,6 +54,8 @@ class Promise:
     period: int | None = None
     contexts: tuple[tuple[float, float], ...] | None = None
     at_end: bool = False
+    rolling: bool = False
+    also: "tuple[Promise, ...]" = ()
 
     def __post_init__(self):
         if not 0 < self.ratio < math.inf:
@@ -58,6 +64,8 @@ class Promise:
             raise ValueError(f"allowance must be 0 or more and finite, got {self.allowance}.")
         if self.period is not None and self.period < 1:
             raise ValueError(f"period must be at least 1 step, or None for the whole run, got {self.period}.")
+        if self.rolling and self.period is None:
+            raise ValueError("a rolling promise needs a period, the steps of its longest window.")
         if (self.reference is Reference.EXPERT) != (self.reference_name is not None):
             raise ValueError(f"reference_name is for an expert, got {self.reference_name!r} for the {self.reference}.")
         for low, high in self.contexts or ():
@@ -75,7 +83,8 @@ class Promise:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         contexts = None if self.contexts is None else [list(pair) for pair in self.contexts]
-        return {**dataclasses.asdict(self), "reference": self.reference.value, "contexts": contexts}
+        also = [each.to_json() for each in self.also]
+        return {**dataclasses.asdict(self), "reference": self.reference.value, "contexts": contexts, "also": also}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Promise":
@@ -86,19 +95,25 @@ class Promise:
         """
         pairs = fields.get("contexts")
         contexts = None if pairs is None else tuple((float(low), float(high)) for low, high in pairs)
-        return cls(**{**fields, "reference": Reference(fields["reference"]), "contexts": contexts})
+        also = tuple(map(cls.from_json, fields.get("also", ())))
+        return cls(**{**fields, "reference": Reference(fields["reference"]), "contexts": contexts, "also": also})
 
     def __str__(self) -> str:
+        bounds = ", and ".join(each._describe_bound() for each in (self, *self.also))
+        condition = ""
+        if self.contexts is not None:
+            low, high = map(_format_ends, zip(*self.contexts, strict=True))
+            condition = f" while contexts stay between {low} and {high}"
+        return f"the cost is {bounds}{condition}"
+
+    def _describe_bound(self) -> str:
         reference = "the optimum" if self.reference is Reference.OPTIMUM else f"that of {self.reference_name}"
         extra = f" plus {self.allowance:g}" if self.allowance else ""
         period = "over the whole run" if self.period is None else f"in every {self.period} steps"
         if self.at_end:
             period = "of the whole run at its end" if self.period is None else f"at the end of {self.period} steps"
-        condition = ""
-        if self.contexts is not None:
-            low, high = map(_format_ends, zip(*self.contexts, strict=True))
-            condition = f" while contexts stay between {low} and {high}"
-        return f"the cost is at most {self.ratio:g} times {reference}{extra} {period}{condition}"
+        period = f"in any {self.period} steps in a row" if self.rolling else period
+        return f"at most {self.ratio:g} times {reference}{extra} {period}"
 
 
 def _format_ends(ends: tuple[float, ...]) -> str:

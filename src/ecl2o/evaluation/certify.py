@@ -116,14 +116,16 @@ def certify(
         region = _default_region(problem, promise, dim, context_dim) if contexts is None else contexts
         low, high = (to_device(np.broadcast_to(np.asarray(end, np.float64), (horizon, context_dim))) for end in region)
         first = _draw_starts(jax.random.key(0) if key is None else key, starts, low, high)
-        ceiling = float("inf")  # the largest ratio that the promise allows
-        if promise is not None and promise.reference is Reference.OPTIMUM:
+        ceiling = float("inf")  # the largest ratio that the promises allow
+        for each in () if promise is None else (promise, *promise.also):
+            if each.reference is not Reference.OPTIMUM:
+                continue
             known = isinstance(problem.hitting, AbstractQuadraticCost | AsymmetricTracking)
             if known and isinstance(problem.switching, Mahalanobis):
-                ratio = jnp.asarray(promise.ratio, jnp.float64)
+                ratio = jnp.asarray(each.ratio, jnp.float64)
                 first = jnp.concatenate([_theorem_contexts(agent, problem, x0, ratio, low, high), first])
-            if promise.allowance == 0 and (promise.period is None or promise.period >= horizon):
-                ceiling = promise.ratio
+            if each.allowance == 0 and (each.period is None or each.period >= horizon):
+                ceiling = min(ceiling, each.ratio)
         ratio, instance = _search(agent, problem, x0, low, high, first, steps, ceiling)
         return Certificate(ratio, instance, exact=False, promise=promise)
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import AbstractAgent, Periodic
+from ecl2o.agents import AbstractAgent, Periodic, Promises
 from ecl2o.local_time import clock_shift, find_zone, to_local_time
 from ecl2o.policy.policy import Policy
 
@@ -169,7 +169,14 @@ def _find_periods(agent: AbstractAgent) -> list[int]:
     """Return the periods of all restarts in an agent."""
 
     def is_periodic(node: Any) -> bool:
-        return isinstance(node, Periodic)
+        return isinstance(node, Periodic | Promises)
 
     outer = [node for node in jax.tree.leaves(agent, is_leaf=is_periodic) if is_periodic(node)]
-    return [period for node in outer for period in (node.period, *_find_periods(node.agent))]
+    return [period for node in outer for period in (*_own_periods(node), *_find_periods(node.agent))]
+
+
+def _own_periods(node: Periodic | Promises) -> list[int]:
+    """Return the periods of its own restarts; those of windows do not depend on the clock."""
+    if isinstance(node, Periodic):
+        return [node.period]
+    return [each.period for each in node.promises if each.period is not None and not each.rolling]

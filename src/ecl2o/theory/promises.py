@@ -227,6 +227,50 @@ def smallest_feasible_ratio(
         return np.asarray(1 + np.reshape([share(A.reshape(1, 1), line) for line in G.reshape(-1, 1, 1)], G.shape))
 
 
+def joint_share(ratio: Float[Array, ""] | float, S: Matrix, least: Matrix, G: Matrix) -> Float[Array, ""]:
+    """Return what is below 1 if promises of at least this ratio can be kept together (docs/guarantees.md).
+
+    The condition is A_lo + (sigma^-1 + G^-1)^-1 > sigma, sigma = S/(L - 1), that is S ((L - 1) S + (L - 1)^2 G)^-1 S < A_lo.
+
+    Args:
+        ratio: L, the least ratio.
+        S: (d, d), the future's stiffness, `limit_stiffness` of the greatest curvature.
+        least: (d, d), A_lo, the least curvature of a context.
+        G: (d, d), 2 Q.
+
+    >>> one = jnp.eye(1)
+    >>> round(float(joint_share(2.0, one, one, 2 * one)), 6)  # 1/(1 + 2) of the curvature
+    0.333333
+    """
+    more = jnp.asarray(ratio) - 1
+    share = largest_ratio(sandwich_solve(S, more * S + more**2 * G, S), least)
+    return jnp.where(more > 0, share, jnp.inf)
+
+
+def smallest_joint_ratio(least: Matrix, greatest: Matrix, G: Matrix) -> float:
+    """Return the infimum of the least ratios with which several promises can be kept together, in runs of any length.
+
+    Where all matrices are diagonal in one basis, as those of the library's costs are, it is `smallest_feasible_ratio`.
+
+    Args:
+        least: (d, d), the least curvature of a context.
+        greatest: (d, d), the greatest curvature of a context.
+        G: (d, d), 2 Q.
+
+    >>> round(smallest_joint_ratio(jnp.eye(1), 5 * jnp.eye(1), 10 * jnp.eye(1)), 4)
+    2.3508
+    """
+    S = limit_stiffness(greatest, G)
+    low, high = 0.0, float(largest_ratio(S, least))  # at which S/(L - 1) is at most A_lo
+    for _ in range(64):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if _joint_share(1 + middle, S, least, G) < 1 else (middle, high)
+    return 1 + high
+
+
+_joint_share = jax.jit(joint_share)
+
+
 @compiled
 def training_reservation(slack: Scalar) -> Result:
     """Return sqrt(1 + slack) - 1, a reservation of `Guarded` that always leaves some budget: for training.

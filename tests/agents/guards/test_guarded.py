@@ -56,12 +56,33 @@ def test_a_guard_that_is_never_active_changes_nothing():
     np.testing.assert_array_equal(run.actions, ec.rollout(ec.ROBD(), problem, instance).actions)
 
 
+def _future(problem: ec.Problem, steps: int) -> np.ndarray:
+    """The stiffness of the future with 0, 1, .. steps to go, by its recursion."""
+    A, G = np.asarray(problem.hitting.A), 2 * np.asarray(problem.Q)
+    found = [np.zeros_like(G)]
+    for _ in range(steps - 1):
+        found.append(np.linalg.inv(np.linalg.inv(A + found[-1]) + np.linalg.inv(G)))
+    return np.array(found)
+
+
+def _safest(problem, x0, contexts, expert, slack):
+    """The least of f + c + (1 + 1/slack)/2 |x - b|^2_S at each step, from dense linear algebra."""
+    A, G, future, x, found = np.asarray(problem.hitting.A), 2 * np.asarray(problem.Q), _future(problem, T), x0, []
+    for t, (y, b) in enumerate(zip(contexts, np.asarray(expert), strict=True)):
+        R = (1 + 1 / slack) * future[T - 1 - t]
+        x = np.linalg.solve(A + G + R, A @ y + G @ x + R @ b)
+        found.append(x)
+    return np.array(found)
+
+
 @pytest.mark.parametrize("kind", ["open", "box"])
-def test_broken_advice_gives_the_expert(kind):
+def test_broken_advice_gives_the_safest_action(kind):
+    """Without bounds the least of what an action costs and reserves; with bounds the expert's."""
     dim = 1 if kind == "box" else 3
     problem, (x0, contexts, advice) = _problem(kind, dim), _data(dim)
     instance = ec.Instance(x0, contexts)
-    expert = ec.rollout(ec.ROBD(), problem, instance)
+    expert = ec.rollout(ec.ROBD(), problem, instance).actions
+    safest = expert if kind == "box" else _safest(problem, x0, contexts, expert, 0.5)
 
     def run(advice):
         return ec.rollout(ec.Guarded(ec.advisors.Fixed(advice)), problem, instance)
@@ -72,7 +93,7 @@ def test_broken_advice_gives_the_expert(kind):
         return changed
 
     for broken in (np.nan, np.inf, -np.inf):
-        np.testing.assert_array_equal(run(with_instead(np.s_[:, 0], broken)).actions, expert.actions)
+        np.testing.assert_allclose(run(with_instead(np.s_[:, 0], broken)).actions, safest, rtol=1e-12)
     slope = jax.jit(jax.grad(lambda a: run(a).cost))
     for broken in (np.nan, 1e200):  # a number, but its distance is not
         assert np.isfinite(slope(with_instead((2, 0), broken))).all()
@@ -107,21 +128,48 @@ def test_an_expert_that_leaves_the_box_is_projected_on_it(guard):
         np.testing.assert_allclose(run.info.details["expert_cost"][-1], alone.cost, rtol=1e-12)
 
 
-def test_uses_up_what_is_not_reserved():
-    """C_t + kappa c(x_t, expert_t) = (1 + slack) C^expert_t wherever the guard is active, except at the known end."""
-    problem, (x0, contexts, _) = _problem("open", 1), _data(1)
-    instance, slack = ec.Instance(x0, contexts), 0.4
+@pytest.mark.parametrize("kind", ["open", "box", "convex"])
+def test_uses_up_what_is_not_reserved(kind):
+    """Cost and reserve are the promise wherever the guard is active: with S the future's stiffness where it is known, else 2Q."""
+    problem, (x0, contexts, _) = _problem(kind, 1), _data(1)
+    instance, slack = ec.Instance(x0, 0.3 * contexts), 0.4
     expert = jax.device_get(ec.rollout(ec.ROBD(), problem, instance))
     advisor = ec.advisors.Fixed(np.full((T, 1), 100.0))
-    moves = jax.jit(jax.vmap(problem.switching))
+    stiffness = 2 * np.asarray(problem.Q)[0, 0] * (np.arange(T) < T - 1)
+    if kind == "open":
+        stiffness = _future(problem, T)[::-1, 0, 0]
     for reservation in (None, training_reservation(slack)):
-        run = jax.device_get(ec.rollout(ec.Guarded(advisor, slack=slack, reservation=reservation), problem, instance))
+        guard = ec.Guarded(advisor, slack=slack, reservation=reservation, allowance=0.01)
+        run = jax.device_get(ec.rollout(guard, problem, instance))
         kappa = 1 + 1 / (slack if reservation is None else float(reservation))
-        reserved = kappa * np.asarray(moves(run.actions, expert.actions))
-        reserved[-1] = 0.0
-        bill = np.cumsum(run.hitting + run.switching) + reserved
+        bill = np.cumsum(run.hitting + run.switching)
+        bill += kappa / 2 * stiffness * (run.actions - expert.actions)[:, 0] ** 2
+        promised = (1 + slack) * np.cumsum(expert.hitting + expert.switching) + 0.01
         assert run.info.details["active"].all()
-        np.testing.assert_allclose(bill, (1 + slack) * np.cumsum(expert.hitting + expert.switching), rtol=1e-9)
+        inside = run.actions[:, 0] < 0.7 if kind == "box" else np.ones(T, bool)  # bounds may bind first
+        assert inside.sum() > 2
+        np.testing.assert_allclose(bill[inside], promised[inside], rtol=1e-9)
+        np.testing.assert_allclose(
+            run.info.details["left"], promised - np.cumsum(run.hitting + run.switching), atol=1e-12
+        )
+
+
+def test_a_known_end_is_used_from_the_first_step():
+    """With the horizon in `Start` the table, without it the limit and nothing at the last step; both promise the same."""
+    problem, (x0, contexts, _) = _problem("open", 3), _data(3)
+    agent = ec.Guarded(ec.advisors.Fixed(np.full((T, 3), 10.0)), slack=0.2)
+    step = jax.jit(lambda state, seen: agent.step(problem, state, seen))
+    for horizon in (T, None):
+        state, previous, paid = agent.init(problem, Start(jnp.asarray(x0), jnp.zeros((0, 3)), horizon)), x0, []
+        for t, context in enumerate(contexts):
+            seen = Observation(jnp.asarray(context), jnp.asarray(previous), jnp.asarray(t), jnp.asarray(T - 1 - t))
+            state, previous, info = step(state, seen)
+            paid.append(float(info.details["left"]))
+        assert min(paid) > -1e-9
+        assert paid[-1] == pytest.approx(0.0, abs=1e-9)
+        if horizon is not None:
+            run = ec.rollout(agent, problem, ec.Instance(x0, contexts))
+            np.testing.assert_allclose(previous, run.actions[-1], rtol=1e-10)
 
 
 def test_moves_to_the_nearest_allowed_action():
@@ -236,6 +284,8 @@ def test_refusals():
         ec.rollout(ec.Guarded(advisor, slack=0.0), _problem("open", 1), ec.Instance([0.0], [[1.0]]))
     with pytest.raises(ValueError, match="reservation must not exceed slack"):
         ec.Guarded(advisor, slack=0.5, reservation=0.6)
+    with pytest.raises(ValueError, match="allowance must not be negative"):
+        ec.Guarded(advisor, allowance=-0.1)
     with pytest.raises(ValueError, match="delta must not be negative"):
         ec.ClippedAdvice(advisor, delta=-0.1)
 
@@ -249,3 +299,37 @@ def test_lookahead_is_the_larger_one_and_each_sees_its_own():
         ec.rollout(agent, problem, instance).actions, ec.rollout(ec.RHC(3), problem, instance).actions, atol=1e-12
     )
     assert ec.ClippedAdvice(ec.RHC(2), expert=ec.ROBD()).lookahead == 2
+
+
+@pytest.mark.parametrize(("kind", "dim"), [("asymmetric", 1), ("asymmetric", 2), ("smooth", 1)])
+def test_costs_of_bounded_curvature_reserve_the_future(kind, dim):
+    """Costs that are not quadratic: the promise holds for hostile advice, and cost and reserve with S use it up."""
+    hitting = ec.AsymmetricTracking(3.0, 1.0)
+    if kind == "smooth":  # curvature from .1 to 1.1
+        smooth = lambda x, y: jnp.sum(jnp.sqrt(1 + (x - y) ** 2) - 1) + 0.05 * jnp.sum((x - y) ** 2)  # noqa: E731
+        hitting = ec.ConvexCost(smooth, strong_convexity=0.1, smoothness=1.1)
+    problem, rng, runs = ec.Problem(hitting, ec.Mahalanobis.isotropic(10.0, dim)), np.random.default_rng(3), 60
+    contexts = np.cumsum(rng.normal(size=(runs, T, dim)), axis=1)
+    advice = 10.0 ** rng.integers(-1, 4, size=(runs, 1, 1)) * rng.normal(size=(runs, T, dim))
+    advice[::7, ::3] = np.nan
+    slack = 10.0 ** rng.uniform(-2, 0.5, size=runs)
+
+    @jax.jit
+    @jax.vmap
+    def play(contexts, advice, slack):
+        instance = ec.Instance(jnp.zeros(dim), contexts)
+        run = ec.rollout(ec.Guarded(ec.advisors.Fixed(advice), slack=slack), problem, instance)
+        return run, ec.rollout(ec.ROBD(), problem, instance).actions
+
+    run, expert = jax.device_get(play(contexts, advice, slack))
+    assert run.converged.all()
+    allowed = (1 + slack[:, None]) * run.info.details["expert_cost"]
+    assert (run.info.details["cost"] <= allowed * (1 + 1e-9)).all()
+    curvature, S, future = 3.0 if kind == "asymmetric" else 1.1, 0.0, []
+    for _ in range(T):
+        future.append(S)
+        S = 1 / (1 / (curvature + S) + 1 / 10)
+    reserved = (1 + 1 / slack)[:, None] / 2 * np.array(future[::-1]) * np.sum((run.actions - expert) ** 2, axis=-1)
+    held = run.info.details["active"] & np.isfinite(advice).all(axis=-1)
+    assert held.sum() > 50
+    np.testing.assert_allclose((run.info.details["cost"] + reserved)[held], allowed[held], rtol=1e-6)

@@ -7,6 +7,7 @@ from ecl2o.agents.guards.base import AbstractGuard, Account
 from ecl2o.agents.guards.competitive import Competitive
 from ecl2o.agents.guards.control import CompetitiveControl, GuardedControl
 from ecl2o.agents.guards.guarded import ClippedAdvice, Guarded
+from ecl2o.agents.guards.promises import Promises
 
 __all__ = [
     "AbstractGuard",
@@ -16,4 +17,5 @@ __all__ = [
     "CompetitiveControl",
     "Guarded",
     "GuardedControl",
+    "Promises",
 ]

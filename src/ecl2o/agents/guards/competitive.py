@@ -76,12 +76,19 @@ class Choice(eqx.Module):
     sound: Bool[Array, ""]
 
 
-def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> Choice:
-    """Move advice into the ellipsoid around x_m = (A + G + V)^-1 (A y + G x_{t-1} + V m): contexts may lie anywhere."""
-    V = promise_value(step.P, step.S, step.ratio)
+def sound_value(
+    P: Float[Array, "d d"], S: Float[Array, "d d"], ratio: Float[Array, ""]
+) -> tuple[Float[Array, "d d"], Bool[Array, ""]]:
+    """Return V and whether (L - 1) P > S; zero if not."""
+    V = promise_value(P, S, ratio)
     # Where (L - 1) P - S is not definite, V is negative if d = 1, and NaN elsewhere: there is no Cholesky factor.
     sound = jnp.isfinite(V).all() & (V.shape[0] > 1 or (V >= 0).all())
-    V = jnp.where(sound, V, 0.0)
+    return jnp.where(sound, V, 0.0), sound
+
+
+def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> Choice:
+    """Move advice into the ellipsoid around x_m = (A + G + V)^-1 (A y + G x_{t-1} + V m): contexts may lie anywhere."""
+    V, sound = sound_value(step.P, step.S, step.ratio)
     shape = step.A + step.G + V
     safest = spd_solve(shape, multiply(step.A, step.context) + multiply(step.G, step.previous))
     cost = half_quadratic_form(step.A, safest - step.context) + half_quadratic_form(step.G, safest - step.previous)
@@ -216,7 +223,8 @@ class CompetitiveState(eqx.Module):
     account: Account
 
 
-def _as_bounds(contexts: Any) -> tuple[Array, Array] | None:
+def as_bounds(contexts: Any) -> tuple[Array, Array] | None:
+    """Convert (low, high) to arrays, but pass None through."""
     return None if contexts is None else (as_float(contexts[0]), as_float(contexts[1]))
 
 
@@ -268,7 +276,7 @@ class Competitive(AbstractGuard):
     ratio: Float[Array, ""] = eqx.field(converter=as_float, default=2.5)
     horizon: int | None = eqx.field(static=True, default=None)
     allowance: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
-    contexts: tuple[Float[Array, "*d"], Float[Array, "*d"]] | None = eqx.field(converter=_as_bounds, default=None)
+    contexts: tuple[Float[Array, "*d"], Float[Array, "*d"]] | None = eqx.field(converter=as_bounds, default=None)
     weights: Float[Array, " n"] | None = eqx.field(converter=as_optional_float, default=None)
 
     def __check_init__(self):
@@ -308,7 +316,7 @@ class Competitive(AbstractGuard):
     def check(self, problem: Problem, start: Start) -> None:
         """Reject problems that do not fit and, where numbers are concrete, ratios that cannot be promised."""
         super().check(problem, start)
-        self._check_problem(problem, start)
+        self.check_problem(problem, start)
         if start.horizon is None and self.horizon is not None:
             raise NotApplicableError(
                 f"Competitive promises for at most horizon = {self.horizon} steps, but this run has no end; use "
@@ -317,7 +325,8 @@ class Competitive(AbstractGuard):
         if not any(concrete_value(leaf) is None for leaf in jax.tree.leaves((self.ratio, self.weights, problem))):
             self._check_ratio(problem, start.dim)
 
-    def _check_problem(self, problem: Problem, start: Start) -> None:
+    def check_problem(self, problem: Problem, start: Start) -> None:
+        """Reject problems that do not fit; concrete bounds and matrices must fit too."""
         hitting, movement, dim = problem.hitting, problem.switching, start.dim
         instead = "Guarded takes any costs and any box."
         if not isinstance(movement, Mahalanobis):
@@ -338,7 +347,7 @@ class Competitive(AbstractGuard):
         if problem.is_bounded and self.contexts is None:
             raise NotApplicableError(f"Competitive needs contexts=(low, high) where actions are bounded. {instead}")
         if self._needs_diagonal(problem, dim):
-            is_diagonal = concrete_value(_are_diagonal(list(self.curvatures(problem, dim)[1:])))
+            is_diagonal = concrete_value(are_diagonal(list(self.curvatures(problem, dim)[1:])))
             if is_diagonal is not None and not is_diagonal:
                 wants = "AsymmetricTracking" if self.contexts is None else "contexts=(low, high)"
                 raise NotApplicableError(f"{wants} needs diagonal matrices A and Q. {instead}")
@@ -380,7 +389,7 @@ class Competitive(AbstractGuard):
         return least, greatest, G
 
     def init(self, problem: Problem, start: Start) -> CompetitiveState:
-        self._check_problem(problem, start)
+        self.check_problem(problem, start)
         return self._state(problem, start, self.agent.init(problem, start))
 
     def restart(self, problem: Problem, state: CompetitiveState, start: Start) -> CompetitiveState:
@@ -399,7 +408,7 @@ class Competitive(AbstractGuard):
         feasible = (self.ratio > smallest) & (self.ratio > 1) & jnp.isfinite(self.ratio)
         feasible &= jnp.isfinite(self.allowance) & (self.allowance >= 0)
         if self._needs_diagonal(problem, start.dim):
-            feasible &= _are_diagonal([greatest, G])
+            feasible &= are_diagonal([greatest, G])
         elif start.dim > 1:  # between diagonal matrices nothing cancels
             feasible &= jax.lax.stop_gradient(is_resolved(least, greatest, G))
         box = None
@@ -431,7 +440,7 @@ class Competitive(AbstractGuard):
             lines = self._model_lines(problem, state, context, previous, S)
             largest_growth = problem.hitting(origin.centre, context)
         sound = finite & jnp.isfinite(state.ratio * largest_growth)
-        kept = state.account.kept & sound & self._as_announced(problem, context, A, target, place, step)
+        kept = state.account.kept & sound & self.is_as_announced(problem, context, A, target, place, step)
 
         centre, level, wish = origin.centre, state.account.left, origin.from_centre(projected)
         grain = jax.lax.stop_gradient(jnp.finfo(centre.dtype).eps * jnp.abs(centre))
@@ -478,7 +487,7 @@ class Competitive(AbstractGuard):
         assert greatest is not None
         return ConvexLine(game, hitting, context, jnp.diagonal(greatest), work.centre, work.rest)
 
-    def _as_announced(self, problem: Problem, context, A, target, place, step) -> Bool[Array, ""]:
+    def is_as_announced(self, problem: Problem, context, A, target, place, step) -> Bool[Array, ""]:
         """Return whether step, weight and context meet the conditions of the promise."""
         announced = jnp.ones((), bool)
         if isinstance(problem.hitting, CurvedTracking):
@@ -495,5 +504,6 @@ class Competitive(AbstractGuard):
 
 
 @jax.jit
-def _are_diagonal(matrices: list[Float[Array, "... d d"]]) -> Bool[Array, ""]:
+def are_diagonal(matrices: list[Float[Array, "... d d"]]) -> Bool[Array, ""]:
+    """Return whether all off-diagonal entries are zero."""
     return jnp.array([(each * (1 - np.eye(each.shape[-1], dtype=each.dtype)) == 0).all() for each in matrices]).all()

@@ -1,11 +1,14 @@
 """Guards relative to an expert: for any agent and any costs, the cost stays within a factor of the expert's.
 
-The construction is that of RCL (Li, Yang, Wierman and Ren 2023), specialised to contexts that arrive on time; proofs in
-docs/guarantees.md. `ClippedAdvice` bounds advice for MLA-ROBD step by step, without an account.
+The construction is that of RCL (Li, Yang, Wierman and Ren 2023), specialised to contexts that arrive on time. Where the curvature
+of the hitting cost is bounded, it reserves less: what the future can still cost (proofs: docs/guarantees.md). `ClippedAdvice`
+bounds advice for MLA-ROBD step by step, without an account.
 
-Both allow {x in X: f(x, y) + w1 c(x, x_prev) + w2 c(x, fallback) <= budget} at a step. Other advice is moved to the nearest point
+Both allow {x in X: f(x, y) + w1 c(x, x_prev) + reserve(x) <= budget} at a step. Other advice is moved to the nearest point
 where the set is an ellipsoid (quadratic costs without bounds; with bounds if d = 1), else along the segment to the fallback.
 """
+
+import dataclasses
 
 import equinox as eqx
 import jax
@@ -18,7 +21,8 @@ from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import AbstractQuadraticCost, LinearSwitching, Problem
+from ecl2o.planning.work_function import quadratic_terms
+from ecl2o.problem import AbstractQuadraticCost, LinearSwitching, Mahalanobis, Problem
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
@@ -28,11 +32,21 @@ from ecl2o.problem.arrays import (
     concrete_value,
 )
 from ecl2o.solvers.bisection import bisect_root
+from ecl2o.solvers.bounded_newton import minimize
 from ecl2o.solvers.ellipsoid import project_on_ellipsoid
+from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, spd_solve
+from ecl2o.theory import future_stiffness, limit_stiffness
+
+
+class Reserve(eqx.Module):
+    """1/2 |x - centre|^2 in the norm of `matrix`, kept back at the action x."""
+
+    centre: Float[Array, " d"]
+    matrix: Float[Array, "d d"]
 
 
 class Allowance(eqx.Module):
-    """The set of allowed actions; `fallback` is one of them, up to rounding."""
+    """The set of allowed actions; `fallback` is one of them, up to rounding. The default reserve is w2 c(x, fallback)."""
 
     context: Float[Array, " q"]
     previous: Float[Array, " d"]
@@ -40,14 +54,14 @@ class Allowance(eqx.Module):
     previous_weight: Float[Array, ""]
     fallback_weight: Float[Array, ""]
     budget: Float[Array, ""]
+    reserve: Reserve | None = None
 
     def weighted_cost(self, problem: Problem, action: Float[Array, " d"]) -> Float[Array, ""]:
-        """Return f(x, y) + w1 c(x, x_prev) + w2 c(x, fallback)."""
-        return (
-            problem.hitting(action, self.context)
-            + self.previous_weight * problem.switching(action, self.previous)
-            + self.fallback_weight * problem.switching(action, self.fallback)
-        )
+        """Return f(x, y) + w1 c(x, x_prev) + the reserve."""
+        cost = problem.hitting(action, self.context) + self.previous_weight * problem.switching(action, self.previous)
+        if self.reserve is None:
+            return cost + self.fallback_weight * problem.switching(action, self.fallback)
+        return cost + half_quadratic_form(self.reserve.matrix, action - self.reserve.centre)
 
 
 def move_inside(
@@ -70,15 +84,15 @@ def move_inside(
 def _nearest(problem: Problem, allowance: Allowance, advice: Float[Array, " d"]) -> Float[Array, " d"]:
     """Return the nearest point of the ellipsoid; with d = 1, clipping it to the bounds is exact.
 
-    Expanded around the fallback z, where the weighted cost has the gradient p = A (z - v) + 2 w1 Q (z - x_prev) and the Hessian
-    H = A + 2 (w1 + w2) Q: the centre is z - H^{-1} p, and the level above it budget - cost(z) + 1/2 p' H^{-1} p.
-    No large numbers cancel, however large the weights are.
+    Expanded around the fallback z, where the weighted cost has the gradient p = A (z - v) + 2 w1 Q (z - x_prev) + R (z - centre)
+    and the Hessian H = A + 2 w1 Q + R, R the reserve's matrix: the ellipsoid's centre is z - H^{-1} p, and the level above it
+    budget - cost(z) + 1/2 p' H^{-1} p. No large numbers cancel, however large the weights are.
     """
     hitting, z, dim = problem.hitting, allowance.fallback, advice.shape[0]
     assert isinstance(hitting, AbstractQuadraticCost)
-    shape = hitting.curvature(allowance.context, dim)
-    shape = shape + 2 * (allowance.previous_weight + allowance.fallback_weight) * problem.Q
-    slope = hitting.gradient(z, allowance.context)
+    reserve = allowance.reserve or Reserve(z, 2 * allowance.fallback_weight * problem.Q)
+    shape = hitting.curvature(allowance.context, dim) + 2 * allowance.previous_weight * problem.Q + reserve.matrix
+    slope = hitting.gradient(z, allowance.context) + reserve.matrix @ (z - reserve.centre)
     slope = slope + 2 * allowance.previous_weight * problem.Q @ (z - allowance.previous)
     step = slope / shape[0] if dim == 1 else jnp.linalg.solve(shape, slope)
     level = allowance.budget - allowance.weighted_cost(problem, z) + 0.5 * slope @ step
@@ -128,10 +142,11 @@ def _remove_rounding(problem: Problem, allowance: Allowance, action: Float[Array
 
 
 class GuardedState(eqx.Module):
-    """The wrapped agent's state, the expert's trajectory, and the account."""
+    """The wrapped agent's state, the expert's trajectory, the future's stiffness by steps that remain, and the account."""
 
     inner: State
     expert: OwnTrajectory
+    future: Float[Array, "n d d"] | None
     account: Account
 
 
@@ -140,18 +155,22 @@ def _on_own_trajectory(expert: AbstractAgent) -> Independent:
 
 
 class Guarded(AbstractGuard):
-    """The guard that keeps cost <= (1 + slack) * cost of the expert at every step, whatever the agent proposes.
+    """The guard that keeps cost <= (1 + slack) * cost of the expert + allowance at every step, whatever the agent proposes.
 
     It holds for any agent (NaN and infinite actions included), any hitting costs f >= 0, any contexts and any box. The expert
-    runs on its own trajectory, its actions projected on X. A step may use what the promise leaves, except a reservation for
-    the way back to the expert:
+    is any agent, such as the rule in use today: `advisors.FromContext` for actions that are given from outside. It runs on its
+    own trajectory, its actions b_t projected on X. A step may use what the promise leaves, except a reserve:
 
-        C_{t-1} + f(x, y_t) + c(x, x_{t-1}) + kappa c(x, x^expert_t) <= (1 + slack) C^expert_t.
+        C_{t-1} + f(x, y_t) + c(x, x_{t-1}) + kappa/2 |x - b_t|^2_S <= (1 + slack) C^expert_t + allowance.
 
-    The expert's own action always fits. With quadratic movement kappa = 1 + 1/reservation; with movement measured by distance the
-    triangle inequality needs no more than kappa = 1, and slack may be 0. At the last step of a known horizon nothing is reserved.
-    An action that does not fit is replaced by the nearest one that does where costs are quadratic (without bounds, or d = 1),
-    else by the last one that does on the way from the expert's action.
+    For costs of bounded curvature without bounds on actions, S is the stiffness of the future. For quadratic ones the guard is
+    then maximal: if an action is not allowed, some contexts and some actions of the expert break the promise. The expert's own
+    action need not be allowed; without usable advice the action of least cost and reserve is played.
+
+    Elsewhere S = 2Q, enough to follow the expert, or kappa = 1 and the distance to b_t where movement is measured by distance;
+    slack may then be 0. With quadratic movement kappa = 1 + 1/reservation. At the last step of a known horizon nothing is
+    reserved. An action that is not allowed is replaced by the nearest one that is (quadratic costs without bounds, or d = 1),
+    else by the last one that is on the way from the safest.
 
     The promise is lost (`kept` turns false, the expert is followed, and steps count as not converged) where a compiled program
     turns out to have a reservation above the slack, where a context is not finite, where f < 0 and the cost exceeds it, or where
@@ -159,13 +178,14 @@ class Guarded(AbstractGuard):
 
     Args:
         agent: the agent whose actions are played as far as the promise allows.
-        expert: the agent whose cost is the reference. Default: `ROBD()`.
+        expert: the agent whose cost is the reference, the baseline. Default: `ROBD()`.
         slack: extra cost allowed, as a share of the expert's; positive, or 0 with `LinearSwitching`. Default: 0.5.
         reservation: for quadratic movement, in (0, slack]. Default: the slack, the largest that is valid for every f. For
             training, `theory.training_reservation(slack)` keeps the allowed set from collapsing.
+        allowance: cost allowed on top, 0 or more, in units of cost. Default: 0.
 
     Raises:
-        ValueError: if slack or reservation is out of its range.
+        ValueError: if slack, reservation or allowance is out of its range.
         NotApplicableError: at the start of a run with a reservation and `LinearSwitching`.
 
     `Info.details`: `cost` and `expert_cost` so far, their quotient `expert_ratio`, what is `left` of the promise, whether the
@@ -182,10 +202,13 @@ class Guarded(AbstractGuard):
     expert: AbstractAgent = eqx.field(default_factory=ROBD)
     slack: Float[Array, ""] = eqx.field(converter=as_float, default=0.5)
     reservation: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
+    allowance: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
 
     def __check_init__(self):
         check_finite("slack", self.slack)
         check_nonnegative("slack", self.slack)
+        check_finite("allowance", self.allowance)
+        check_nonnegative("allowance", self.allowance)
         if self.reservation is None:
             return
         check_positive("reservation", self.reservation)
@@ -194,10 +217,14 @@ class Guarded(AbstractGuard):
             raise ValueError(f"reservation must not exceed slack, got reservation {reserved} and slack {slack}.")
 
     def promise(self, problem: Problem) -> Promise:
-        return Promise(1 + float(self.slack), Reference.EXPERT, type(self.expert).__name__)
+        name, allowance = type(self.expert).__name__, float(self.allowance)
+        return Promise(1 + float(self.slack), Reference.EXPERT, name, allowance)
 
     def rescale(self, factor: float) -> "Guarded":
-        return self
+        return dataclasses.replace(self, allowance=self.allowance * factor**2)
+
+    def with_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "Guarded":
+        return dataclasses.replace(self, allowance=allowance)
 
     def check(self, problem: Problem, start: Start) -> None:
         super().check(problem, start)
@@ -218,40 +245,73 @@ class Guarded(AbstractGuard):
         return self._state(problem, start, state.inner)
 
     def _state(self, problem: Problem, start: Start, inner: State) -> GuardedState:
+        dtype = start.x0.dtype
         valid = jnp.isfinite(self.slack) & (self.slack >= 0)
+        valid &= jnp.isfinite(self.allowance) & (self.allowance >= 0)
         if not isinstance(problem.switching, LinearSwitching):
             reserved = self.slack if self.reservation is None else self.reservation
             valid &= (reserved > 0) & (reserved <= self.slack)
-        expert = _on_own_trajectory(self.expert).init(problem, start)
-        return GuardedState(inner, expert, Account.open(jnp.zeros(()), valid, start.x0.dtype))
+        expert, future = _on_own_trajectory(self.expert).init(problem, start), None
+        greatest = problem.hitting.curvature_bounds(start.dim)[1]
+        if greatest is not None and isinstance(problem.switching, Mahalanobis) and not problem.is_bounded:
+            greatest, G = greatest.astype(dtype), 2 * problem.Q
+            ahead = future_stiffness(greatest, G, start.horizon or 1)[::-1]
+            future = jnp.concatenate([ahead, limit_stiffness(greatest, G)[None]])
+        return GuardedState(inner, expert, future, Account.open(self.allowance, valid, dtype))
 
     def step(self, problem: Problem, state: GuardedState, observation: Observation):
         previous, context = observation.previous_action, observation.context
-        expert_state, fallback, expert_info = _on_own_trajectory(self.expert).step(problem, state.expert, observation)
+        expert_state, expert_action, expert_info = _on_own_trajectory(self.expert).step(
+            problem, state.expert, observation
+        )
         seen = observation.with_lookahead(self.agent.lookahead)
         inner_state, advice, inner = self.agent.step(problem, state.inner, seen)
 
-        growth, expert_rounding = accurate_cost(problem, fallback, context, state.expert.action)
-        one = jnp.ones((), previous.dtype)
+        growth, expert_rounding = accurate_cost(problem, expert_action, context, state.expert.action)
         kept = state.account.kept & jnp.isfinite(growth)
-        kappa = self._kappa(problem) * one
-        if observation.remaining is not None:
-            kappa = jnp.where(observation.remaining == 0, 0.0, kappa)
         level = state.account.left + (1 + self.slack) * growth
-        allowed, active = move_inside(problem, Allowance(context, previous, fallback, one, kappa, level), advice)
-        action = jnp.where(kept, allowed, fallback)
+        allowance, solved = self._allowance(problem, state.future, observation, expert_action, level)
+        allowed, active = move_inside(problem, allowance, advice)
+        action = jnp.where(kept, allowed, expert_action)
 
         cost, rounding = accurate_cost(problem, action, context, previous)
         rounding += (1 + self.slack) * expert_rounding
         account = state.account.update(1 + self.slack, growth, cost, rounding, kept)
         details = account.details("expert_cost", "expert_ratio", active | ~account.kept)
-        info = Info(inner.converged & expert_info.converged & account.kept, advice, details, inner)
-        return GuardedState(inner_state, expert_state, account), action, info
+        info = Info(inner.converged & expert_info.converged & account.kept & solved, advice, details, inner)
+        return GuardedState(inner_state, expert_state, state.future, account), action, info
 
-    def _kappa(self, problem: Problem) -> Float[Array, ""] | float:
-        if isinstance(problem.switching, LinearSwitching):
-            return 1.0
-        return 1 + 1 / (self.slack if self.reservation is None else self.reservation)
+    def _allowance(
+        self, problem: Problem, future, observation: Observation, expert_action, level
+    ) -> tuple[Allowance, Bool[Array, ""]]:
+        """Return what is allowed, and whether its safest action was found."""
+        previous, context, remaining = observation.previous_action, observation.context, observation.remaining
+        one = jnp.ones((), previous.dtype)
+        kappa = one
+        if not isinstance(problem.switching, LinearSwitching):
+            kappa = one + 1 / (self.slack if self.reservation is None else self.reservation)
+        if future is None:
+            kappa = kappa if remaining is None else jnp.where(remaining == 0, 0.0, kappa)
+            return Allowance(context, previous, expert_action, one, kappa, level), jnp.ones((), bool)
+        last = future.shape[0] - 1
+        place = last if remaining is None else jnp.clip(remaining, 0, last)
+        reserve = Reserve(expert_action, kappa * future[place])
+        allowance = Allowance(context, previous, expert_action, one, kappa, level, reserve)
+        if isinstance(problem.hitting, AbstractQuadraticCost):
+            A, target = quadratic_terms(problem, context, previous.shape[0])
+            pull = multiply(A, target - expert_action) + 2 * multiply(problem.Q, previous - expert_action)
+            safest = expert_action + spd_solve(A + 2 * problem.Q + reserve.matrix, pull)
+            found = jnp.ones((), bool)
+        else:
+            everywhere = problem.actions.bounds(previous.shape[0], previous.dtype)
+            solved = minimize(_weighted_cost, expert_action, (problem, allowance), *everywhere)
+            safest, found = solved.x, solved.converged
+        return dataclasses.replace(allowance, fallback=safest), found
+
+
+def _weighted_cost(action, parameters):
+    problem, allowance = parameters
+    return allowance.weighted_cost(problem, action)
 
 
 class ClippedState(eqx.Module):
