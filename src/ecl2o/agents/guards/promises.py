@@ -247,7 +247,7 @@ class Promises(AbstractGuard):
         with jax.enable_x64(True), jax.core.eval_context():  # the numbers are constants inside a jit too
             least, greatest, G = cast_floats(self._alone.curvatures(problem, start.dim), np.float64)
             smallest = smallest_joint_ratio(least, greatest, G)
-        lowest = float(np.min([concrete_value(ratio) for ratio in ratios]))
+        lowest = float(np.min(np.array(ratios)))
         if not lowest > smallest:
             raise NotApplicableError(
                 f"promises are kept together if every ratio exceeds {smallest:.8g}, and the least is {lowest:g}: raise it, or "
@@ -325,10 +325,10 @@ class Promises(AbstractGuard):
         matrix, definite = jax.vmap(sound_value, (0, None, 0))(prefix.P, S, ratios[:pasts])
         centre = -jax.vmap(type(prefix).from_centre, (0, None))(prefix, previous)
         growth, rounding, baseline = prefix.growth, prefix.rounding, state.baseline
-        if baseline is not None:
-            expert = Independent(PureML(self.baseline))
+        if baseline is not None and self.baseline is not None:
+            expert, before = Independent(PureML(self.baseline)), baseline.action
             baseline, actions, info = jax.vmap(lambda own: expert.step(problem, own, observation))(baseline)
-            paid = jax.vmap(accurate_cost, (None, 0, None, 0))(problem, actions, context, state.baseline.action)
+            paid = jax.vmap(accurate_cost, (None, 0, None, 0))(problem, actions, context, before)
             growth, rounding = (jnp.concatenate(pair) for pair in zip((growth, rounding), paid, strict=True))
             over = ratios[pasts:] / (ratios[pasts:] - 1)
             matrix = jnp.concatenate([matrix, over[:, None, None] * S])
