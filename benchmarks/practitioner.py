@@ -589,15 +589,17 @@ def boosted_rows(scored: Scored, log: Callable[[str], None]) -> dict[str, Score]
 
 def fitted_rows(fitted: FittedSeries) -> dict[str, Score]:
     """Return the rows of `fit`'s own table: the policy, its members, the references and hindsight."""
-    validated = {each.name: each.average_cost for each in fitted.candidates} | {"policy": fitted.chosen.average_cost}
+    validated = {each.name: each.average_cost for each in fitted.candidates} | {
+        fitted.own.name: fitted.chosen.average_cost
+    }
     unit = daily_unit(fitted.test_days)
     return {
-        row.name: Score(
+        "policy" if row is fitted.own else row.name: Score(
             row.average_cost,
             row.mean_cost / unit,
             row.competitive_ratio,
             validated.get(row.name),
-            fitted.chosen.name if row.name == "policy" else "",
+            fitted.chosen.name if row is fitted.own else "",
         )
         for row in fitted.comparison
     }

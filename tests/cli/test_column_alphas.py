@@ -45,7 +45,8 @@ def test_each_column_has_its_alpha_from_fit_to_act(ecl2o, data, tmp_path):
     assert evaluated.exit_code == 0, evaluated.stderr
     compared = ecl2o("compare", data, *BOTH, "--alpha", alpha, "--agents", f"r-obd,{out}", "--days", TESTED, "--json")
     assert compared.exit_code == 0, compared.stderr
-    table, tested = json.loads(compared.stdout), json.loads(evaluated.stdout)["rows"]["policy"]
+    table, tested = json.loads(compared.stdout), json.loads(evaluated.stdout)
+    tested = tested["rows"][tested["yours"]]
     assert table["alpha"] == {"supply": 3.0, "demand": 10.0}
     assert table["agents"]["both.ecl2o"]["average_cost"] == pytest.approx(
         tested["average_cost"], rel=1e-9

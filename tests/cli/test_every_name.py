@@ -101,7 +101,7 @@ def test_a_policy_of_every_agent_acts_and_is_evaluated(ecl2o, tmp_path, series_f
     ended_well(tested, name)
     assert tested.exit_code == (1 if name in ANNOUNCED else 0), tested.stderr
     if tested.exit_code == 0:
-        assert json.loads(tested.stdout)["rows"]["policy"]["average_cost"] > 0
+        assert json.loads(tested.stdout)["rows"][path.name]["average_cost"] > 0
     assert ecl2o("cite", path).stdout.startswith("@")
 
 
@@ -124,4 +124,4 @@ def test_a_policy_of_the_right_sizing_study_acts_and_is_evaluated(ecl2o, right_s
     tested = ecl2o("evaluate", right_sizing_policy, load, "--column", "demand", "--days", "1", "--json")
     assert tested.exit_code == 0, tested.stderr
     rows = json.loads(tested.stdout)["rows"]
-    assert rows["policy"]["average_cost"] == pytest.approx(rows["r-obd"]["average_cost"], rel=1e-9)
+    assert rows[right_sizing_policy.name]["average_cost"] == pytest.approx(rows["r-obd"]["average_cost"], rel=1e-9)

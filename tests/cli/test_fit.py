@@ -1,5 +1,7 @@
 """`ecl2o fit`: what it writes, what it says, and what it refuses before it has trained or written anything."""
 
+import json
+
 import pytest
 
 import ecl2o as ec
@@ -12,9 +14,10 @@ def test_the_report_covers_the_days_held_back_and_all_that_was_tried(fitted):
     report = fitted.report
     assert report["split"] == {"training_days": 14, "validation_days": 4, "test_days": DAYS - 18}
     rows = report["test"]
-    assert list(rows)[:3] == ["oracle", "daily-oracle", "policy"]
+    assert list(rows)[:3] == ["oracle", "daily-oracle", report["yours"]]
     assert {"r-obd", "rhc", "guarded-rhc", "greedy"} <= set(rows)
     names = {candidate["name"] for candidate in report["candidates"]}
+    assert report["yours"] == f"{report['chosen']['name']} (yours)"
     assert names - {report["chosen"]["name"]} <= set(rows)
     assert rows["rhc"]["forecaster"] == "RollingProfile"
     assert rows["r-obd"]["competitive_ratio"] <= report["expert_ratio"] * (1 + 1e-9)
@@ -26,20 +29,20 @@ def test_the_report_covers_the_days_held_back_and_all_that_was_tried(fitted):
 def test_the_choice_is_by_validation_and_not_worse_than_what_needs_no_training(fitted):
     candidates = fitted.report["candidates"]
     assert [c["name"] for c in candidates if c["advisor"] != "ridge"] == [
-        "promised-rhc",
-        "promised-r-obd",
+        "rhc, behind a promise of 2.2",
+        "r-obd, behind a promise of 2.2",
     ]
     untrained = [c["name"] for c in candidates if not c["trained"]]
-    assert untrained == ["promised-ridge", "promised-rhc", "promised-r-obd"]
+    assert untrained == [f"{name}, behind a promise of 2.2" for name in ("ridge", "rhc", "r-obd")]
     chosen = fitted.report["chosen"]
-    assert chosen == min(candidates, key=lambda candidate: candidate["average_cost"])
+    assert chosen == min((c for c in candidates if not c["failed"]), key=lambda candidate: candidate["average_cost"])
     for candidate in candidates:
         assert candidate["standard_error"] > 0
         assert candidate["behind"] == pytest.approx(candidate["average_cost"] - chosen["average_cost"], abs=1e-9)
 
 
 def test_the_promise_is_kept_and_reported(fitted):
-    row = fitted.report["test"]["policy"]
+    row = fitted.report["test"][fitted.report["yours"]]
     assert row["promise"] == ec.Promise(2.2, period=STEPS).to_json()
     assert row["promise_kept"] is True
     assert row["competitive_ratio"] <= row["live_ratio"] * (1 + 1e-9) <= 2.2 * (1 + 2e-9)
@@ -174,6 +177,11 @@ def test_a_planner_is_written_to_a_file_and_played(ecl2o, tmp_path):
     assert "ridge (not requested)" in words
     assert "in your money" in words
     assert (report / "figures" / "week.png").read_bytes()[:4] == b"\x89PNG"
+    page, rows = (report / "report.html").read_text(), json.loads((report / "results.json").read_text())["test"]
+    assert page.count('<th scope="row">') == len(rows)
+    assert all(f'<th scope="row">{name}</th>' in page for name in rows)
+    assert "data:image/svg+xml;base64," in page
+    assert "http" not in page.split("</style>")[1].split("base64,")[0]
     policy = ec.load(out)
     assert policy.agent.lookahead == STEPS - 1
     assert type(policy.forecaster).__name__ == "RollingProfile"

@@ -42,7 +42,9 @@ def invoke(*arguments):
 
 def test_a_series_is_read_and_a_folder_left(runs, tmp_path):
     write_series(tmp_path / "demand.csv")
-    result = invoke("demand.csv", "--column", "demand", "--alpha", "5", "--seed", "3", "--quick", "--out", "deep/out")
+    result = invoke(
+        "demand.csv", "--column", "demand", "--alpha", "5", "--seed", "3", "--quick", "--networks", "--out", "deep/out"
+    )
     assert result.exit_code == 0, result.output
     contexts, settings = runs[0]
     assert contexts.values.shape == (480, 1)
@@ -96,11 +98,12 @@ def test_contexts_known_to_lie_in_an_interval(runs, tmp_path):
 
 
 def test_weather_and_its_preset(runs):
-    assert invoke("--preset", "paper").exit_code == 0
+    assert invoke("--preset", "paper", "--networks").exit_code == 0
     contexts, settings = runs[0]
     assert (contexts.preset, settings.network, contexts.metadata.built_in) == ("paper", "MLP", True)
     assert invoke("--base-shortage", "30000", "--out", "again").exit_code == 0
     assert runs[1][0].base_shortage == 30000.0
+    assert runs[1][1].network is None  # networks are trained only if they are asked for
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_it_is_evaluated_and_never_three_times_the_optimum(files, ecl2o):
     result = ecl2o("evaluate", files / "whole.ecl2o", files / "demand.csv", "--column", "demand", "--json")
     assert result.exit_code == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
-    assert 1 <= rows["policy"]["competitive_ratio"] <= 3
+    assert 1 <= rows["whole.ecl2o"]["competitive_ratio"] <= 3
     assert "needs a Mahalanobis switching cost" in rows["r-obd"]["not_applicable"]
 
 

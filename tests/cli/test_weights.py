@@ -78,7 +78,9 @@ def test_costs_equal_those_of_numpy_and_the_contract_states_its_assumptions(made
     days, per_day = report["split"]["test_days"], STEPS
     evaluated = ecl2o("evaluate", out, priced, "--days", days, "--json")
     assert evaluated.exit_code == 0, evaluated.stderr
-    rows = json.loads(evaluated.stdout)["rows"]
+    tested = json.loads(evaluated.stdout)
+    rows, own, name = tested["rows"], tested["rows"][tested["yours"]], report["yours"]
+    assert tested["yours"] == name
 
     values = read_series(priced, None, ["demand", PRICE])[0].to_numpy(float)
     first = len(values) - days * per_day
@@ -86,12 +88,12 @@ def test_costs_equal_those_of_numpy_and_the_contract_states_its_assumptions(made
     runner = ec.Runner(policy, None, past)
     actions = np.array([runner.step(context)[0] for context in tested])
     paid, best = cost(past[-1, 0], actions, *tested.T), optimum(past[-1, 0], *tested.T)
-    np.testing.assert_allclose(rows["policy"]["mean_cost"] * days, paid, rtol=1e-9)
+    np.testing.assert_allclose(own["mean_cost"] * days, paid, rtol=1e-9)
     np.testing.assert_allclose(rows["oracle"]["mean_cost"] * days, best, rtol=1e-9)
-    np.testing.assert_allclose(rows["policy"]["average_cost"], paid / best, rtol=1e-9)
-    assert rows["policy"]["promise_kept"] is True
-    assert report["test"]["policy"]["average_cost"] < report["test"]["r-obd"]["average_cost"]
-    assert report["test"]["policy"]["average_cost"] < report["test"]["greedy"]["average_cost"]
+    np.testing.assert_allclose(own["average_cost"], paid / best, rtol=1e-9)
+    assert own["promise_kept"] is True
+    assert report["test"][name]["average_cost"] < report["test"]["r-obd"]["average_cost"]
+    assert report["test"][name]["average_cost"] < report["test"]["greedy"]["average_cost"]
 
 
 def test_act_takes_two_numbers_and_compare_and_the_file_know_the_weights(made, priced, ecl2o):
@@ -222,7 +224,7 @@ def test_two_columns_with_one_price_a_promise_for_each_day_and_an_allowance(pric
     assert policy.contract.columns == ["demand", "supply", PRICE]
     assert "2.5 times" in " ".join(fitted.stdout.split())
     evaluated = ecl2o("evaluate", out, priced, "--days", TESTED, "--json")
-    assert json.loads(evaluated.stdout)["rows"]["policy"]["promise_kept"] is True
+    assert json.loads(evaluated.stdout)["rows"]["r-obd, behind a promise of 2.5 (yours)"]["promise_kept"] is True
 
     x0, runner = np.zeros(2), ec.Runner(policy, [0.0, 0.0], policy.history)
     for _ in range(12):

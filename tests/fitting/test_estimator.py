@@ -74,7 +74,13 @@ def test_it_works_in_64_bits_whatever_jax_does(frame, fitted):
 
 def test_it_prints_and_draws_itself(fitted):
     matplotlib.use("agg")
-    assert "this policy" in str(fitted)
+    own, table = fitted.fitted_.own, fitted.table_
+    assert own.name == f"{fitted.fitted_.chosen.name} (yours)"
+    assert own.name in str(fitted)
+    assert table.loc[own.name, ["mean cost", "highest cost"]].tolist() == [own.mean_cost, own.highest_cost]
+    assert table.loc[own.name, "validation"] == fitted.fitted_.chosen.average_cost
+    assert f"{own.mean_cost:,.0f}" in str(fitted)
+    assert f"{own.average_cost:.3f} times its optimum" in str(fitted)  # a daily promise does not bound the run
     assert str(ec.Promise(2.0, period=4)) in str(fitted)
     assert fitted._repr_html_().count("<tr") == 1 + len(fitted.table_)
     axes = fitted.plot()
@@ -167,3 +173,26 @@ def test_a_column_of_weights(frame):
         ec.fit_series(frame, weights=(0.4, 2.0), advisor="r-obd", **SMALL)
     with pytest.raises(DataError, match="columns must name columns of the frame"):
         ec.fit_series(frame, columns=["y0"], weight_column="price", advisor="r-obd", **SMALL)
+
+
+def test_the_advice_for_a_frame_of_a_file_with_two_offsets_works(tmp_path):
+    """pandas leaves such times as text; what the error says to do gives the same days as the file read by itself."""
+    clock = pd.date_range("2024-02-20", "2024-03-25", freq="h", tz="America/New_York", inclusive="left")
+    demand = 30 + 5 * np.sin(np.arange(len(clock)) * np.pi / 12) + np.random.default_rng(0).normal(size=len(clock))
+    pd.DataFrame({"time": [time.isoformat() for time in clock], "demand": demand}).to_csv(
+        tmp_path / "y.csv", index=False
+    )
+    frame, settings = pd.read_csv(tmp_path / "y.csv"), {"advisor": "r-obd", "training_days": 20, "validation_days": 5}
+    with pytest.raises(DataError, match=r"pd\.to_datetime\(frame\.pop\('time'\)\)\), with utc=True"):
+        ec.fit_series(frame, **settings)
+    frame = frame.set_index(pd.to_datetime(frame.pop("time"), utc=True))
+    fitted = ec.fit_series(frame, time_zone="America/New_York", **settings)
+    whole, _ = read_series(tmp_path / "y.csv", time_zone="America/New_York")
+    np.testing.assert_array_equal(fitted.contexts_.values, whole.to_numpy()[: len(fitted.contexts_.values)])
+    assert fitted.contexts_.measured_days.sum() == fitted.contexts_.n_days - 1  # without the day of the change
+    assert "1 row that" in str(fitted)
+    naive = frame.set_axis(clock.tz_localize(None), axis="index")
+    with pytest.raises(DataError, match="time_zone='America/New_York'"):
+        ec.fit_series(naive, **settings)
+    again = ec.fit_series(naive, time_zone="America/New_York", **settings)
+    assert again.fitted_.own.average_cost == fitted.fitted_.own.average_cost

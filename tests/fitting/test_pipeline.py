@@ -65,7 +65,7 @@ def test_one_stream_through_the_test_days_plays_what_was_scored(fitted, wavy):
     x0, days, history = contexts.test_days(fitted.policy.contract.history_steps)
     bed = TestDays.with_whole_span_optimum(fitted.policy.problem, x0, days, history)
     score = score_days(fitted.policy.agent, bed)
-    row = next(row for row in fitted.comparison if row.name == "policy")
+    row = fitted.own
     assert score.average_cost == pytest.approx(row.average_cost, rel=1e-9)
     runner = ec.Runner(fitted.policy, x0, history)
     streamed = np.array([runner.step(context) for context in days.reshape(-1, 1)])
@@ -88,7 +88,7 @@ def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wav
     moved = np.diff(np.concatenate([x0, actions]))
     cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(moved**2)
     best = ec.oracle(found.policy.problem, ec.Instance(x0, days.reshape(-1, 1)))
-    row = next(row for row in found.comparison if row.name == "policy")
+    row = found.own
     assert row.average_cost == pytest.approx(cost / float(best.cost), rel=1e-9)
     assert row.mean_cost == pytest.approx(cost / len(days), rel=1e-9)
 
@@ -149,7 +149,7 @@ def test_a_promise_for_the_whole_run_within_bounds(wavy):
     low, high = float(wavy.min()) * 0.9, _rounded_up(series(wavy), 1.01 * float(wavy.max()))
     settings = FitSettings(advisor="ridge", promise=PromiseSpec(2.0), steps=2, bounds=(low, high))
     found = fit_contexts(series(wavy), settings)
-    row = next(row for row in found.comparison if row.name == "policy")
+    row = found.own
     assert row.promise.period is None
     np.testing.assert_array_equal(row.promise.contexts, [[low, high]])
     assert row.promise_kept
@@ -205,17 +205,15 @@ def test_where_tomorrow_is_like_today_the_planner_is_chosen_and_runs_as_it_was_t
     found = fit_contexts(contexts, FitSettings(advisor="rhc"))
     assert [c.name for c in found.candidates] == ["rhc", "guarded-rhc"]
     rows = {row.name: row for row in found.comparison}
-    assert rows["policy"].average_cost <= min(rows[name].average_cost for name in ("rhc", "r-obd", "greedy")) * (
-        1 + 1e-9
-    )
+    assert found.own.average_cost <= min(rows[name].average_cost for name in ("rhc", "r-obd", "greedy")) * (1 + 1e-9)
     x0, days, history = contexts.test_days(found.policy.contract.history_steps)
     runner = ec.Runner(found.policy, x0, history)
     actions = np.array([runner.step(context) for context in days.reshape(-1, 1)]).ravel()
     cost = 0.5 * np.sum((actions - days.ravel()) ** 2) + 5.0 * np.sum(np.diff(actions, prepend=x0) ** 2)
-    assert rows["policy"].mean_cost == pytest.approx(cost / len(days), rel=1e-9)
+    assert found.own.mean_cost == pytest.approx(cost / len(days), rel=1e-9)
     behind = FitSettings(advisor="rhc", promise=PromiseSpec(2.0, "day"))
     promised = fit_contexts(contexts, behind)
-    assert [c.name for c in promised.candidates] == ["promised-rhc"]
+    assert [c.name for c in promised.candidates] == ["rhc, behind a promise of 2"]
     assert promised.comparison[2].promise_kept
 
 
@@ -243,7 +241,7 @@ def test_bounds_narrower_than_the_series(wavy):
     low, high = (float(np.quantile(wavy, share)) for share in (0.4, 0.6))
     found = fit_contexts(series(wavy), FitSettings(advisor="r-obd", bounds=(low, high)))
     rows = {row.name: row for row in found.comparison}
-    assert rows["policy"].average_cost == pytest.approx(rows["r-obd"].average_cost, rel=1e-9)
+    assert found.own.average_cost == pytest.approx(rows["r-obd"].average_cost, rel=1e-9)
     assert all(row.average_cost >= 1 - 1e-9 and not row.unconverged for row in found.comparison)
 
 

@@ -55,6 +55,12 @@ def test_promises_are_kept_and_infeasible_ones_are_refused(found):
     assert promised["R-OBD"].promised_ratio == pytest.approx(float(ec.theory.exact_robd_ratio(1.0, 6.0)))
 
 
+def test_networks_are_trained_only_if_asked_for(contexts, short_training, found, monkeypatch):
+    monkeypatch.setattr("ecl2o.paper.frontier.fit_many", None)  # not called
+    plain = run_frontier(contexts, dataclasses.replace(ASKED, network=None))
+    assert plain.points == [point for point in found.points if point.family in ("r-obd", "guarded", "ridge", "rhc")]
+
+
 def test_all_families_are_there(found):
     families = list(dict.fromkeys(point.family for point in found.points))
     assert families == ["r-obd", "guarded", "ridge", "rhc", "pure-ml", "mla-robd", "ec-l2o", "ec-l2o-tuned"]

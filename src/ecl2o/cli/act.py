@@ -85,8 +85,7 @@ def act(
     with contextlib.nullcontext() if state is None else lock_state(state):
         loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
         try:
-            told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-            reader = None if history is None else options.make_reader(history, column, **told)
+            reader = None if history is None else options.make_reader(history, locals())
             session = _start_session(loaded, state, x0, reader, start_time)
         except (NotApplicableError, MemoryLimitError) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None

@@ -50,8 +50,7 @@ def alpha(
     from ecl2o.fitting.read import screen_values
 
     yours = None if miss_price is None or ramp_price is None else alpha_from_prices(miss_price, ramp_price)
-    told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-    frame, metadata = options.make_reader(data, column, **told).read_rows()
+    frame, metadata = options.make_reader(data, locals()).read_rows()
     values, replaced = screen_values(frame.to_numpy(float), metadata.steps_per_day)
     options.report_replaced(data, frame.index, replaced)
     found = study_alphas(values, [*(wanted or ALPHAS), *([] if yours is None else [yours])], data.name)

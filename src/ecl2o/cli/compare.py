@@ -78,15 +78,7 @@ def compare(
         test_days = last_test_days(_study_test_days(study, movement, seed), days)
     else:
         assert data is not None
-        told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-        told |= {
-            "period": period,
-            "day_start": day_start,
-            "weight_column": weight_column,
-            "covariate": covariate,
-            "forecast": forecast,
-        }
-        reader = options.make_reader(data, column, **told)
+        reader = options.make_reader(data, locals())
         for policy in filter(is_policy, names):  # the first that knows how to read the file decides
             reader = reader.for_policy(load(policy))
         contexts, replaced = options.screen_contexts(data, reader.read_days())
@@ -113,8 +105,8 @@ def compare(
         options.print_series(contexts.metadata)
     shown = alpha if isinstance(used, dict) else f"{used:.3g}"
     title = f"{n_days} days of {study or data}, alpha = {shown}, forecaster: {forecaster}"
-    labels, live = {"daily-oracle": "daily oracle"}, comparison_table.live_columns(rows)
-    comparison_table.print_comparison(rows, title, labels, test_days.problem, unit_cost, after=live)
+    live = comparison_table.live_columns(rows)
+    comparison_table.print_comparison(rows, title, test_days.problem, unit_cost, after=live)
     return tables.print_notes(comparison_table.describe_not_scored(test_days))
 
 

@@ -13,19 +13,6 @@ if TYPE_CHECKING:
 
 Columns = dict[str, list[str]]  # by heading, one cell per row
 _LARGE = 1e6  # larger ratios are written with an exponent
-LABELS = {
-    "daily-oracle": "daily oracle",
-    "policy": "your policy",
-    "r-obd": "R-OBD",
-    "rhc": "RHC, rolling profile",
-    "guarded-rhc": "RHC, guarded",
-    "promised-r-obd": "R-OBD, promised",
-    "promised-rhc": "RHC, promised",
-    "promised-ridge": "ridge, promised",
-    "promised-ridge, corrected": "ridge, promised, corrected",
-    "promised-ridge, weekly": "ridge, promised, weekly",
-    "greedy": "Greedy",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,23 +77,30 @@ def describe_cost(problem: "Problem") -> str:
 def print_comparison(
     rows: "list[ComparisonRow]",
     title: str,
-    labels: dict[str, str],
     problem: "Problem",
     unit_cost: float | None = None,
     before: Columns | None = None,
     after: Columns | None = None,
 ) -> None:
     """Print the rows as a table, with further columns before and after, and the meaning of its columns."""
+    headings, table = make_table(rows, unit_cost, before, after)
+    tables.print_rows(title, headings, table, ("", "training"), list_exceptions(rows))
+    output.results().print(describe_columns(rows, problem, unit_cost, live="live ratio" in headings))
+
+
+def make_table(
+    rows: "list[ComparisonRow]", unit_cost: float | None, before: Columns | None = None, after: Columns | None = None
+) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and the rows of cells of a comparison."""
     columns = (before or {}) | _figures(rows, unit_cost) | (after or {})
     left_out = [row.name for row in rows if row.not_applicable is not None]
     table = []
     for place, row in enumerate(rows):
-        label, cells = row.unconverged.mark(labels.get(row.name, row.name)), [c[place] for c in columns.values()]
+        cells = [column[place] for column in columns.values()]
         if row.name in left_out:
             cells = [*cells[: len(before or {})], f"n/a ({left_out.index(row.name) + 1})"]
-        table.append([label, *cells])
-    tables.print_rows(title, ["", *columns], table, notes=_list_exceptions(rows, labels))
-    _print_legend(rows, problem, unit_cost, live="live ratio" in columns)
+        table.append([row.unconverged.mark(row.name), *cells])
+    return ["", *columns], table
 
 
 def _figures(rows: "list[ComparisonRow]", unit_cost: float | None) -> Columns:
@@ -127,21 +121,29 @@ def live_columns(rows: "list[ComparisonRow]") -> Columns:
     return ({"live ratio": live} if any(live) else {}) | speed
 
 
-def _list_exceptions(rows: "list[ComparisonRow]", labels: dict[str, str]) -> list[str]:
+def list_exceptions(rows: "list[ComparisonRow]") -> list[str]:
     """Return why rows have no figures, or figures without a guarantee."""
     left_out = [row for row in rows if row.not_applicable is not None]
     notes = [f"({n}) {row.name} does not apply: {row.not_applicable}" for n, row in enumerate(left_out, start=1)]
     if any(None in row.ratios.values() for row in rows):
         notes.append("optimum is 0: the best possible cost is zero, so there is no ratio to it. Compare the costs.")
-    return notes + [row.unconverged.note(labels.get(row.name, row.name)) for row in rows if row.unconverged]
+    return notes + [row.unconverged.note(row.name) for row in rows if row.unconverged]
 
 
-def _print_legend(rows: "list[ComparisonRow]", problem: "Problem", unit_cost: float | None, live: bool) -> None:
+def _is_relative_to_run(rows: "list[ComparisonRow]") -> bool:
+    """Return whether average costs are relative to the optimum of all days together."""
+    return any(row.name == "daily-oracle" for row in rows)
+
+
+def describe_columns(
+    rows: "list[ComparisonRow]", problem: "Problem", unit_cost: float | None = None, live: bool = False
+) -> str:
+    """Return what the columns of a comparison mean."""
     unit = "1 is the daily oracle, which knows each day in advance, but not the next day; less than 1 is possible"
-    if any(row.name == "daily-oracle" for row in rows):
+    if _is_relative_to_run(rows):
         unit = "1 is the optimum of all these days together. The daily oracle knows each day in advance, but not the next day"
     money = "in your money" if unit_cost is not None else describe_cost(problem)
-    output.results().print(
+    return (
         f"average cost: {unit}. worst day, 99 % of days: cost of a day over that day's own optimum, from the same start. mean "
         f"and highest cost: of a day, {money}."
         + (" live ratio: the largest that the policy saw at any step." if live else "")
@@ -171,8 +173,8 @@ def describe_worst_day(row: "ComparisonRow", starts: str) -> str:
     return f"worst day: starts at {starts}, cost {row.competitive_ratio:.3f} times its optimum."
 
 
-def describe_promise(row: "ComparisonRow") -> str | None:
-    """Return a sentence on whether the promise was kept; None without one."""
+def describe_promise(row: "ComparisonRow", rows: "list[ComparisonRow]") -> str | None:
+    """Return whether a row's promise was kept, and what one for a period does not bound; None without a promise."""
     if row.promise is None or row.budget_left is None:
         return None
     text = f"promise: {row.promise}, at every step; "
@@ -181,4 +183,7 @@ def describe_promise(row: "ComparisonRow") -> str | None:
     text += "kept" if row.promise_kept else "BROKEN"
     if row.live_ratio is not None:
         text += f" (largest ratio at any step: {row.live_ratio:.4f}; at least {row.budget_left:.1%} of the budget left)"
-    return text + "."
+    if row.promise.period is None:
+        return text + "."
+    text += ". It bounds each period by its own optimum, from where the period starts, and not the run"
+    return text + (f", which cost {row.average_cost:.3f} times its optimum." if _is_relative_to_run(rows) else ".")

@@ -36,6 +36,7 @@ def evaluate(
     use_cached_programs()
     from ecl2o.evaluation.comparison import compare, make_contender
     from ecl2o.fitting.candidates import reference_contenders
+    from ecl2o.fitting.named_agents import row_name
     from ecl2o.fitting.read import screen_series
     from ecl2o.fitting.tasks import count_seen_days, policy_test_days
     from ecl2o.policy import load
@@ -44,22 +45,15 @@ def evaluate(
 
     loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
     check_memory(loaded, str(policy))
-    told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-    told |= {
-        "period": period,
-        "day_start": day_start,
-        "weight_column": weight_column,
-        "covariate": covariate,
-        "forecast": forecast,
-    }
-    reader = options.make_reader(data, column, **told).for_policy(loaded)
+    reader = options.make_reader(data, locals()).for_policy(loaded)
     contexts, replaced = screen_series(reader.read_days(), loaded.contract.screen)
     test_days, first = policy_test_days(loaded, contexts, days)
-    contenders = {"policy": make_contender(loaded.agent, loaded.problem, loaded.forecaster)}
+    name = row_name(loaded, policy)
+    contenders = {name: make_contender(loaded.agent, loaded.problem, loaded.forecaster)}
     contenders |= reference_contenders(loaded.problem, contexts.steps_per_day)
     with output.progress_bars(not json) as progress:
         rows = compare(contenders, test_days, lambda done, total: progress("testing", done, total), timed=True)
-    own, n_days = next(row for row in rows if row.name == "policy"), test_days.days.shape[0]
+    own, n_days = next(row for row in rows if row.name == name), test_days.days.shape[0]
     if own.not_applicable is not None:
         raise ValueError(f"{policy} cannot be run on {data}: {own.not_applicable}")
     costs = comparison_table.CostSummary.of(own, unit_cost)
@@ -68,7 +62,7 @@ def evaluate(
     worst = {row.name: str(starts[first + row.worst_day]) for row in rows}
     if json:
         history = first if days is None else None
-        found = {"policy": str(policy), "data": str(data), "days": n_days, "history_days": history}
+        found = {"policy": str(policy), "yours": name, "data": str(data), "days": n_days, "history_days": history}
         found["days_not_scored"] = test_days.not_scored
         found |= {"days_the_policy_has_seen": seen, "screened": len(replaced), "costs": dataclasses.asdict(costs)}
         found["rows"] = {row.name: row.as_json() | {"worst_day_starts": worst[row.name]} for row in rows}
@@ -76,11 +70,11 @@ def evaluate(
     else:
         options.print_series(contexts.metadata)
         title = f"{n_days} day{'s' if n_days > 1 else ''} of {data.name}, from {starts[first]}"
-        labels, live = comparison_table.LABELS | {"policy": policy.name}, comparison_table.live_columns(rows)
-        comparison_table.print_comparison(rows, title, labels, loaded.problem, unit_cost, after=live)
+        live = comparison_table.live_columns(rows)
+        comparison_table.print_comparison(rows, title, loaded.problem, unit_cost, after=live)
         lines = [
-            comparison_table.describe_worst_day(own, worst["policy"]),
-            comparison_table.describe_promise(own) or "promise: none.",
+            comparison_table.describe_worst_day(own, worst[name]),
+            comparison_table.describe_promise(own, rows) or "promise: none.",
             costs.describe(loaded.contract.period_name, loaded.problem),
             *comparison_table.describe_not_scored(test_days),
         ]

@@ -29,8 +29,8 @@ def fit(
         callback=check_promise,
     ),
     per: options.Per = option(
-        "Period of the promise: the whole run, or each month of 30 days, week or day. Shorter periods cost more on average; "
-        "longer ones do not bound single days.",
+        "Period of the promise: the whole run, or each month of 30 days, week or day. Shorter periods cost more on average and "
+        "do not bound the run; longer ones do not bound single days.",
         default="run",
     ),
     allowance: float = option("Cost allowed on top of the promise in each period.", default=0.0, min=0.0),
@@ -60,15 +60,16 @@ def fit(
     training_days: int | None = options.TRAINING_DAYS,
     validation_days: int | None = options.VALIDATION_DAYS,
     search_worst_day: bool = option("Also search for a bad day of the policy.", "--search-worst-day", default=False),
-    report: Path | None = option("Folder for a figure of the policy in a week of the test days.", metavar="DIR"),
+    report: Path | None = option("Folder for report.html, results.json and a figure of a week.", metavar="DIR"),
     steps: int | None = options.TRAINING_STEPS,
     json: output.Json = False,
     seed: output.Seed = 0,
 ) -> None:
     """Fit a policy to a series of past contexts, and compare it on days held back.
 
-    The candidate that is cheapest on the validation days becomes the
-    policy; the table shows the test days after them. A step costs 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the file's units.
+    The candidate that is cheapest on the validation days becomes the policy, marked (yours); the table shows the test days after
+    them. Rows are named by --advisor, here and in JSON. A step costs 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the file's
+    units.
     """
     movement = options.parse_alpha(alpha)
     interval = options.parse_interval(contexts_in, "--contexts")
@@ -93,29 +94,31 @@ def fit(
         from ecl2o.plots.folder import check_replaceable
 
         check_replaceable(report, "--report")
-    told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-    told |= {
-        "period": period,
-        "day_start": day_start,
-        "weight_column": weight_column,
-        "covariate": covariate,
-        "forecast": forecast,
-    }
-    contexts = options.make_reader(data, column, **told).read_split(split)
+    contexts = options.make_reader(data, locals()).read_split(split)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
     searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
     worst = search_bad_day(fitted.policy, contexts, seed) if searched else None
-    result = _as_json(fitted, out, worst, unit_cost)
+    if search_worst_day and not searched:
+        tables.print_message(
+            "worst day: not searched. The search plays single days without a history, and the selected advisor needs one."
+        )
+    result, notes = _as_json(fitted, out, worst, unit_cost), _list_notes(fitted, contexts, out, worst, unit_cost)
     if report is None:
         save(out, fitted.policy)
     else:
-        from ecl2o.plots.folder import atomic_folder, write_results
-        from ecl2o.plots.series import draw_policy_week
+        from ecl2o.plots.folder import PAGE, atomic_folder, write_results, write_text
+        from ecl2o.plots.series import draw_policy_week, fit_page
 
-        with atomic_folder(report, "--report") as folder:  # both are written, or neither
+        with atomic_folder(report, "--report") as folder:  # all is written, or nothing
             about = {"format": 1, "study": "own-series"}
             write_results(folder, about | result, {"week": draw_policy_week(fitted, contexts)})
+            rows, title = fitted.comparison, _describe_split(fitted, contexts)
+            legend = comparison_table.describe_columns(rows, fitted.policy.problem, unit_cost)
+            explained = [*comparison_table.list_exceptions(rows), legend, *notes]
+            table = comparison_table.make_table(rows, unit_cost, _validation_columns(fitted))
+            text = fit_page(data.name, options.describe_series(contexts.metadata), title, table, explained, folder)
+            write_text(folder / PAGE, text)
             save(out, fitted.policy)
     if fitted.screened is not None:
         tables.print_message(f"{data.name}: {fitted.screened}")
@@ -123,18 +126,17 @@ def fit(
         output.print_json(result)
         return
     options.print_series(contexts.metadata)
-    _print(fitted, contexts, out, worst, unit_cost)
-    if search_worst_day and not searched:
-        output.results().print(
-            "worst day: not searched. The search plays single days without a history, and the selected advisor needs one."
-        )
+    title, before = _describe_split(fitted, contexts), _validation_columns(fitted)
+    comparison_table.print_comparison(fitted.comparison, title, fitted.policy.problem, unit_cost, before)
+    tables.print_notes(notes)
     if report is not None:
-        tables.print_message(f"figure: {report / 'figures' / 'week.png'}")
+        tables.print_message(f"report: {report / 'report.html'}")
 
 
 def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", unit_cost: float | None) -> dict[str, Any]:
     return {
         "policy": str(out),
+        "yours": fitted.own.name,
         "settings": fitted.policy.metadata["settings"],
         "split": fitted.policy.metadata["split"] | {"test_days": fitted.n_test_days},
         "test_days_not_scored": fitted.test_days.not_scored,
@@ -142,7 +144,7 @@ def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", uni
         "candidates": [dataclasses.asdict(candidate) for candidate in fitted.candidates],
         "left_out": fitted.left_out,
         "test": {row.name: row.as_json() for row in fitted.comparison},
-        "costs": dataclasses.asdict(comparison_table.CostSummary.of(fitted.rows["policy"], unit_cost)),
+        "costs": dataclasses.asdict(comparison_table.CostSummary.of(fitted.own, unit_cost)),
         "expert_ratio": _expert_ratio(fitted),
         "bad_day_ratio": None if worst is None else worst.ratio,
     }
@@ -170,24 +172,22 @@ def _feasible_promise(fitted: "FittedSeries") -> str:
     return "2" if least < 2 else f"{(math.floor(1000 * least) + 1) / 1000:g}"
 
 
-def _print(
+def _describe_split(fitted: "FittedSeries", contexts: "Contexts") -> str:
+    days = f"after {contexts.split.training_days} days of training and {contexts.split.validation_days} of validation"
+    return f"Test on the last {fitted.n_test_days} days, {days}"
+
+
+def _validation_columns(fitted: "FittedSeries") -> comparison_table.Columns:
+    found = [fitted.describe_validation(row) for row in fitted.comparison]
+    costs = ["" if math.isnan(cost) else f"{cost:.3f} ± {error:.3f}" for _, cost, error in found]
+    return {"training": [training for training, _, _ in found], "validation": costs}
+
+
+def _list_notes(
     fitted: "FittedSeries", contexts: "Contexts", out: Path, worst: "Certificate | None", unit_cost: float | None
-) -> None:
-    """Print candidates and references with their costs on the validation and the test days, and what follows."""
-    split, contract, problem = contexts.split, fitted.policy.contract, fitted.policy.problem
-    validated = {candidate.name: candidate for candidate in fitted.candidates} | {"policy": fitted.chosen}
-    trained, validation = [], []
-    for row in fitted.comparison:
-        candidate = validated.get(row.name)
-        optimal = row.name in ("oracle", "daily-oracle")
-        trained.append("" if optimal else "trained" if candidate is not None and candidate.trained else "not trained")
-        cost = "" if candidate is None else f"{candidate.average_cost:.3f} ± {candidate.standard_error:.3f}"
-        validation.append(cost)
-    title = f"Test on the last {fitted.n_test_days} days, after {split.training_days} days of training and "
-    title += f"{split.validation_days} of validation"
-    before = {"": trained, "validation": validation}
-    comparison_table.print_comparison(fitted.comparison, title, comparison_table.LABELS, problem, unit_cost, before)
-    policy = fitted.rows["policy"]
+) -> list[str]:
+    """Return what is to be said below the table."""
+    contract, problem, policy = fitted.policy.contract, fitted.policy.problem, fitted.own
     costs = comparison_table.CostSummary.of(policy, unit_cost)
     lines = [_describe_choice(fitted), costs.describe(contract.period_name, problem)]
     if contract.weights is not None:
@@ -200,7 +200,7 @@ def _print(
     )
     imputed = contexts.describe_imputed()
     lines += [] if imputed is None else [output.name_options(imputed)]
-    promised = comparison_table.describe_promise(policy)
+    promised = comparison_table.describe_promise(policy, fitted.comparison)
     if promised is None:
         ratio = _feasible_promise(fitted)
         promised = f"worst case: no promise. R-OBD costs at most {_expert_ratio(fitted):.3f} times the optimum; with --promise "
@@ -208,31 +208,32 @@ def _print(
     lines.append(promised)
     if worst is not None:
         lines.append(f"worst day found: {worst.ratio:.3f} times the optimum, with contexts in the range of your data.")
-    tables.print_notes([*lines, _describe_next_step(fitted, out)])
+    return [*lines, _describe_next_step(fitted, out)]
 
 
 def _describe_choice(fitted: "FittedSeries") -> str:
     """Describe the selection, its margin, and the candidates that were skipped."""
-    labels, chosen = comparison_table.LABELS, fitted.chosen
-    text = f"selected on validation: {labels.get(chosen.name, chosen.name)}"
-    others = sorted((c for c in fitted.candidates if c is not chosen), key=lambda candidate: candidate.behind)
+    chosen, failed = fitted.chosen, sum(candidate.failed for candidate in fitted.candidates)
+    text = f"selected on validation: {chosen.name}"
+    others = [c for c in fitted.candidates if c is not chosen and not c.failed]
     if others:
-        second = others[0]
+        second = min(others, key=lambda candidate: candidate.behind)
         clear = "" if second.behind > 2 * second.behind_error else " (not significant)"
-        name = labels.get(second.name, second.name)
-        text += f"; second is {name}, {second.behind:.3f} ± {second.behind_error:.3f} more expensive{clear}"
+        text += f"; second is {second.name}, {second.behind:.3f} ± {second.behind_error:.3f} more expensive{clear}"
     text += f". tried: {', '.join(dict.fromkeys(candidate.advisor for candidate in fitted.candidates))}"
     if fitted.left_out:
         text += "; not tried: " + ", ".join(f"{name} ({why})" for name, why in fitted.left_out.items())
+    if failed:
+        text += f"; {failed} trainings failed: on the validation days they cost no less than before"
     return text + "."
 
 
 def _describe_next_step(fitted: "FittedSeries", out: Path) -> str:
-    rows, policy = fitted.rows, fitted.rows["policy"]
+    rows, policy = fitted.rows, fitted.own
     better = min(("rhc", "r-obd", "guarded-rhc"), key=lambda name: rows[name].average_cost)
     if policy.promise is None and policy.average_cost > 1.01 * rows[better].average_cost:
         return (
-            f"next: {comparison_table.LABELS[better]} was cheaper on the test days, though not on the validation days. Try more "
+            f"next: {better} was cheaper on the test days, though not on the validation days. Try more "
             f"training days or another --advisor before you use {out}."
         )
     return f"next: ecl2o act {out}   (one context per line in, one action per line out; docs/operators.md)"

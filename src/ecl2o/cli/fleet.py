@@ -25,7 +25,10 @@ Sites = Annotated[
 Memory = Annotated[float, typer.Option(min=1.0, max=1e6, metavar="GB", help="Memory that one process may use.")]
 _WORST = 10  # sites in the printed table
 
-app = typer.Typer(help="Fit or evaluate many sites at once, here or on a Dask cluster.", no_args_is_help=True)
+app = typer.Typer(
+    help="Fit or evaluate many sites at once, here or on a Dask cluster. Needs the extra: pip install 'ecl2o[fleet]'.",
+    no_args_is_help=True,
+)
 
 
 @app.command(epilog="Example: ecl2o fleet fit sites.csv --promise 2 --out fleet --workers 2")
@@ -65,7 +68,7 @@ def fit(
     if promise is None and per != "run":
         raise options.usage_error("--per", "needs --promise.")
     split = options.make_split(training_days, validation_days)
-    options.set_up_jobs(workers)
+    options.set_up_jobs(workers, "fleet")
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
     from ecl2o.fleet.folder import FITTED, check_output_folder, fit_into
     from ecl2o.fleet.sites import find_sites, read_sites
@@ -74,12 +77,10 @@ def fit(
     check_output_folder(out, FITTED)
     specs = find_sites(sites)
     settings = FitSettings(alpha, advisor, None if promise is None else PromiseSpec(promise, per), steps, seed)
-    told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-    told |= {"period": period, "covariate": covariate, "forecast": forecast}
     started = time.perf_counter()
     cluster, bars = options.client(scheduler, workers), output.progress_bars(not json)
     with name_path_in_errors(out), cluster as client, bars as progress:
-        read = read_sites(specs, settings, options.make_reader(Path(), column, **told), split)
+        read = read_sites(specs, settings, options.make_reader(Path(), locals()), split)
         read = _with_progress(read, len(specs), progress)
         rows = fit_into(out, read, client, int(memory * 2**30), progress, len(specs))
     promised = "no promise" if promise is None else f"promise {promise:g} per {per}"
@@ -112,7 +113,7 @@ def evaluate(
 
     Exit code 1 if a promise was broken or all sites failed, 3 if some sites failed.
     """
-    options.set_up_jobs(workers)
+    options.set_up_jobs(workers, "fleet")
     from ecl2o.fleet.fit_and_evaluate import read_to_test
     from ecl2o.fleet.folder import POLICIES, TESTED, check_output_folder, evaluate_into
     from ecl2o.fleet.sites import find_sites
@@ -123,12 +124,10 @@ def evaluate(
     folder = policies / POLICIES if (policies / POLICIES).is_dir() else policies
     if not folder.is_dir():
         raise options.usage_error("--policies", f"{policies} is not a folder.")
-    told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-    told |= {"period": period, "covariate": covariate, "forecast": forecast}
     started = time.perf_counter()
     cluster, bars = options.client(scheduler, workers), output.progress_bars(not json)
     with name_path_in_errors(out), cluster as client, bars as progress:
-        read = read_to_test(specs, folder, options.make_reader(Path(), column, **told), days)
+        read = read_to_test(specs, folder, options.make_reader(Path(), locals()), days)
         rows = evaluate_into(out, _with_progress(read, len(specs), progress), client, int(memory * 2**30), progress)
     failed = _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
     if any(row.get("promise_kept") is False for row in rows):
@@ -152,6 +151,7 @@ def _finish(rows: list[dict[str, Any]], out: Path, about: dict[str, str], second
     from ecl2o.plots.fleet import fleet_page, sort_worst_first, summarize_fleet
     from ecl2o.plots.folder import name_path_in_errors
 
+    rows = [row | {"reason": row["reason"] and output.name_options(row["reason"])} for row in rows]
     table = pd.DataFrame.from_records(rows)
     with name_path_in_errors(out):
         table.drop(columns="digest", errors="ignore").to_parquet(out / TABLE, index=False)
@@ -181,12 +181,14 @@ def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> No
             notes.append(f"promises: {found['promised']} made, {found['kept']} kept.")
         if found["unreliable"]:
             notes.append(describe_marks(found))
+        if found["days_not_scored"]:
+            notes.append(f"{found['days_not_scored']} days have a row that --fill imputed: not scored.")
         title = f"The worst of {found['sites'] - found['failed']} sites"
         columns = ("", "average cost", "worst day", "live ratio", "R-OBD's cost")
         tables.print_rows(title, columns, cells, notes=notes)
     if found["failed"]:
         failed = table[table.status == "failed"].to_dict("records")
-        lines = [f"  {row['name']}: {output.name_options(row['reason'])}" for row in failed]
+        lines = [f"  {row['name']}: {row['reason']}" for row in failed]
         tables.print_notes([f"{found['failed']} of {found['sites']} sites failed:", *lines])
 
 

@@ -39,6 +39,9 @@ def frontier(
     contexts_in: str | None = option(
         "Range of all contexts, if known. (default: that of weather)", "--contexts", metavar="LOW:HIGH"
     ),
+    networks: bool = option(
+        "Also train networks: PureML, MLA-ROBD and EC-L2O. They take most of the time.", "--networks", default=False
+    ),
     quick: bool = options.QUICK,
     out: Path = option(
         "Folder for figure and results.json; replaces an earlier one.", default=Path("frontier"), metavar="DIR"
@@ -69,10 +72,9 @@ def frontier(
         if data is None:
             contexts = weather_contexts(weather, preset or options.DEFAULT_PRESET, shortage, fill)
         else:
-            told = {"time_column": time_column, "fill": fill, "fill_limit": fill_limit, "time_zone": time_zone}
-            reading = options.make_reader(data, column, **told, period=period, day_start=day_start)
+            reading = options.make_reader(data, locals())
             contexts, _ = options.screen_contexts(data, reading.read_split(split))
-        network = "MLP" if contexts.preset == "paper" else "LSTM"
+        network = None if not networks else "MLP" if contexts.preset == "paper" else "LSTM"
         interval = interval or _WEATHER_CONTEXTS.get(contexts.preset)
         found = run_frontier(contexts, FrontierSettings(alpha, network, seed, quick, contexts=interval), progress)
         write_results(folder, found.as_json(), {"frontier": draw_frontier(found)})

@@ -5,7 +5,7 @@ import dataclasses
 import importlib.util
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -73,6 +73,7 @@ FILL_LIMIT = option("Longest gap to fill. (default: 6 hours, or one row)", metav
 TIME_ZONE = option("Read times on the local clock of a zone, such as America/New_York.", metavar="ZONE")
 PERIOD = option("Steps in a 'day', needed if rows are a day or more apart (7: weeks). (default: by the clock)", min=2)
 DAY_START = option("Start of a day, on the file's clock. (default: midnight, or the policy's)", metavar="HH:MM")
+_READING = ("time_column", "fill", "fill_limit", "time_zone", "period", "weight_column")
 DAYS = option("Number of days to test on, the last ones. (default: all)", min=1)
 TRAINING_DAYS = option("Number of training days, the first ones. (default: two thirds)", min=2)
 VALIDATION_DAYS = option("Number of validation days, the next ones. (default: a sixth)", min=1)
@@ -132,9 +133,9 @@ def require_extra(extra: str, what: str, *packages: str) -> None:
         raise ValueError(f"{what} needs {missing[0]}; install it with: pip install 'ecl2o[{extra}]'.")
 
 
-def set_up_jobs(workers: int | None) -> None:
-    """Require pyarrow, set up 64 bits and the cache of compiled programs, and start importing what local workers need."""
-    require_extra("parquet", "the table", "pyarrow")
+def set_up_jobs(workers: int | None, extra: str = "parquet") -> None:
+    """Require pyarrow of an extra, set up 64 bits and the cache of programs, and start importing what local workers need."""
+    require_extra(extra, "the table", "pyarrow")
     if workers is not None and "forkserver" in multiprocessing.get_all_start_methods():
         from multiprocessing import forkserver
 
@@ -168,42 +169,37 @@ def make_split(training_days: int | None, validation_days: int | None) -> "Split
     return Split(training_days, validation_days)
 
 
-def make_reader(
-    path: Path,
-    columns: list[str] | None,
-    *,
-    day_start: str | None = None,
-    covariate: list[str] | None = None,
-    forecast: list[str] | None = None,
-    **told: Any,
-) -> "SeriesReader":
+def make_reader(path: Path, given: Mapping[str, Any]) -> "SeriesReader":
     """Return the reader that the options describe; it reports repairs on standard error.
 
     Args:
         path: the file.
-        columns: of --column.
-        day_start: of --day-start.
-        covariate: of --covariate.
-        forecast: of --forecast.
-        told: further fields of the reader, by name.
+        given: the arguments of the command by name (`locals()`), of which those on reading a file are used.
     """
     from ecl2o.data import parse_covariates, parse_day_start
     from ecl2o.fitting.read import SeriesReader
 
+    told = {name: given[name] for name in _READING if name in given}
     try:
-        start = None if day_start is None else parse_day_start(day_start)
+        start = None if given.get("day_start") is None else parse_day_start(given["day_start"])
     except ValueError as error:
         raise usage_error("--day-start", str(error)) from None
+    covariate, forecast = given.get("covariate"), given.get("forecast")
     try:
         told["covariates"] = parse_covariates(covariate, forecast)
     except ValueError as error:
         raise usage_error("--forecast" if forecast else "--covariate", str(error)) from None
-    return SeriesReader(path, columns, notify=tables.print_message, day_start_minutes=start, **told)
+    return SeriesReader(path, given["column"], notify=tables.print_message, day_start_minutes=start, **told)
+
+
+def describe_series(metadata: Any) -> str:
+    """Return what of a file is followed, its clock and its step."""
+    return output.name_options(metadata.describe())
 
 
 def print_series(metadata: Any) -> None:
-    """Print what of a file is followed, its clock and its step."""
-    tables.print_notes([output.name_options(metadata.describe())])
+    """Print the line of `describe_series`."""
+    tables.print_notes([describe_series(metadata)])
 
 
 def screen_contexts(path: Path, contexts: "Contexts") -> tuple["Contexts", "np.ndarray"]:

@@ -155,10 +155,11 @@ class Contexts:
         training, validation, test = np.split(imputed, np.cumsum([split.training_days, split.validation_days]))
         if not imputed.any():
             return None
+        count = int((~self.measured).sum())
         return (
-            f"{len(self.time) - self.measured.sum()} imputed rows (`fill`): {test.sum()} of {len(test)} test days and "
-            f"{validation.sum()} of {len(validation)} validation days have some and are not scored; of {training.sum()} training "
-            "days no window with one is learned from."
+            f"{count} row{'s' * (count > 1)} that `fill` imputed: {test.sum()} of {len(test)} test days and {validation.sum()} "
+            f"of {len(validation)} validation days have one and are not scored; training leaves out what contains one, on "
+            f"{training.sum()} of {len(training)} days."
         )
 
     def measured_starts(self, starts: np.ndarray, steps: int) -> np.ndarray:

@@ -367,7 +367,7 @@ def frame_series(
     if not isinstance(frame.index, pd.DatetimeIndex):
         raise DataError(
             f"the index of the frame must hold the times (a DatetimeIndex), got {type(frame.index).__name__}; for example "
-            "frame.set_index(pd.to_datetime(frame.pop('time')))."
+            "frame.set_index(pd.to_datetime(frame.pop('time'))), with utc=True if the times have offsets from UTC."
         )
     if frame.empty:
         raise DataError("the frame has no rows of data.")

@@ -29,7 +29,7 @@ HISTORY_DAYS = 365  # with which the regression starts
 WEEK, FEWEST_WEEKS = 7, 4  # days in a week; training weeks needed for a weekly profile
 MOST_WINDOWS, BATCH = 2000, 50  # of gradient training
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))  # (trust, mu) that validation selects from
-CORRECTED = "promised-ridge, corrected"
+CORRECTED = "ridge, corrected"
 _NEGLIGIBLE = 1e-8
 
 
@@ -55,13 +55,14 @@ class Candidate:
     """An agent to be validated.
 
     Args:
-        name: its name in tables.
+        name: its name in tables, without the promise that it is behind.
         advisor: the advisor it was made from.
         agent: the agent as it will run.
         trained: whether any of its weights were trained.
         trust: of the calibrator; None: there is none.
         mu: of the training loss.
         forecaster: of a planner.
+        untrained: the agent before its training by gradients, which it must beat; None: it had none.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Candidate:
     trust: float | None = None
     mu: float = 0.0
     forecaster: AbstractForecaster | None = None
+    untrained: AbstractAgent | None = None
 
     def history_steps(self, contexts: Contexts) -> int:
         """Return how much of the past it starts with: all it can learn from, or what it remembers."""
@@ -118,7 +120,7 @@ def untrained_candidates(advisor: AdvisorName, task: FitTask) -> list[Candidate]
     if promise is None:
         return found
     return [  # the promise makes another guard superfluous
-        dataclasses.replace(each, name=f"promised-{each.name}", agent=with_promise(each.agent, promise, period))
+        dataclasses.replace(each, agent=with_promise(each.agent, promise, period))
         for each in found
         if not isinstance(each.agent, AbstractGuard)
     ]
@@ -127,14 +129,13 @@ def untrained_candidates(advisor: AdvisorName, task: FitTask) -> list[Candidate]
 def _regression(task: FitTask) -> list[Candidate]:
     """Return the regression with several trusts, or promised; and with a weekly profile if there are enough weeks."""
     promise, period = task.settings.promise, task.contexts.steps_per_day
-    name = "ridge" if promise is None else "promised-ridge"
     if promise is None:
         found = _calibrate(OnlineRidge(period))
     else:
-        found = [Candidate(name, "ridge", with_renewal(competitive_ridge(promise, period), promise.steps(period)))]
+        found = [Candidate("ridge", "ridge", with_renewal(competitive_ridge(promise, period), promise.steps(period)))]
     if task.contexts.split.training_days >= FEWEST_WEEKS * WEEK:
         weekly = OnlineRidge(period, week=WEEK)
-        found.append(Candidate(f"{name}, weekly", "ridge", with_promise(weekly, promise, period)))
+        found.append(Candidate("ridge, weekly", "ridge", with_promise(weekly, promise, period)))
     return found
 
 
@@ -157,7 +158,7 @@ def _weighted_regression(task: FitTask) -> list[Candidate]:
     if promise is None:
         return _calibrate(regression)
     check_weights_inside(contexts, ends)
-    return [Candidate("promised-ridge", "ridge", with_promise(regression, promise, period))]
+    return [Candidate("ridge", "ridge", with_promise(regression, promise, period))]
 
 
 def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[Candidate]]:
@@ -216,7 +217,8 @@ def _train_corrections(tasks: Sequence[FitTask], progress: Progress) -> list[lis
 def _train_by_gradient(advisor: AdvisorName, task: FitTask, progress: Progress) -> list[Candidate]:
     """Return one agent per point of the grid, trained through the calibrator, and through the guard of a daily promise.
 
-    A longer promise rarely binds, so its guard is put around what was trained without it.
+    A longer promise rarely binds, so its guard is put around what was trained without it. If the training diverges, all agents
+    stay untrained, and so none can be selected.
     """
     contexts, settings = task.contexts, task.settings
     lengths, period, promise = MemoryLengths.of(contexts), contexts.steps_per_day, settings.promise
@@ -229,25 +231,33 @@ def _train_by_gradient(advisor: AdvisorName, task: FitTask, progress: Progress) 
     seasonal = advisor == "seasonal"
     window, history = (lengths.window_steps, lengths.profile_days * period) if seasonal else (period, 0)
     windows = contexts.training_windows(window, history, most=MOST_WINDOWS)
-    fitted = fit_many(
-        agents,
-        task.problem,
-        windows,
-        losses=[CalibratedLoss(mu=mu) for _, mu in GRID],
-        keys=keys,
-        steps=settings.training_steps(advisor),
-        batch=min(BATCH, windows.x0.shape[0]),
-        learning_rates=TRAINING[advisor][1],
-        progress=lambda done, total, loss: progress(f"training ({advisor})", done, total),
-    )
-    found = []
-    for (trust, mu), result in zip(GRID, fitted, strict=True):
+    try:
+        fitted = fit_many(
+            agents,
+            task.problem,
+            windows,
+            losses=[CalibratedLoss(mu=mu) for _, mu in GRID],
+            keys=keys,
+            steps=settings.training_steps(advisor),
+            batch=min(BATCH, windows.x0.shape[0]),
+            learning_rates=TRAINING[advisor][1],
+            progress=lambda done, total, loss: progress(f"training ({advisor})", done, total),
+        )
+        trained = [result.agent for result in fitted]
+    except FloatingPointError:
+        trained = agents
+
+    def in_use(agent: AbstractAgent) -> AbstractAgent:
         # A recurrent network was trained on days, so its memory is restarted every day.
-        agent = Periodic(result.agent, period, "history") if advisor == "lstm" else result.agent
-        agent = agent if daily else with_promise(agent, promise, period)
-        name = f"{advisor}, trust {trust:g}, mu {mu:g}"
-        found.append(Candidate(name, advisor, agent, trained=True, trust=trust, mu=mu))
-    return found
+        agent = Periodic(agent, period, "history") if advisor == "lstm" else agent
+        return agent if daily else with_promise(agent, promise, period)
+
+    return [
+        Candidate(
+            f"{advisor}, trust {trust:g}, mu {mu:g}", advisor, in_use(after), True, trust, mu, untrained=in_use(before)
+        )
+        for (trust, mu), before, after in zip(GRID, agents, trained, strict=True)
+    ]
 
 
 def make_advisor(advisor: AdvisorName, contexts: Contexts, key) -> AbstractAgent:

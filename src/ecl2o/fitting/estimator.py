@@ -10,13 +10,10 @@ import numpy as np
 import pandas as pd
 
 from ecl2o.data import Contexts, SeriesMetadata, Split, frame_series, parse_covariates
-from ecl2o.evaluation.comparison import ComparisonRow
-from ecl2o.fitting.pipeline import fit_contexts
+from ecl2o.fitting.pipeline import FittedSeries, fit_contexts
 from ecl2o.fitting.read import cut_whole_days, split_days
 from ecl2o.fitting.settings import AdvisorName, Alpha, FitSettings, Interval, Per, PromiseSpec
 from ecl2o.policy import Policy, Runner
-
-_LABELS = {"daily-oracle": "daily oracle", "policy": "this policy", "r-obd": "R-OBD", "rhc": "RHC, rolling profile"}
 
 
 @dataclasses.dataclass(eq=False)
@@ -108,7 +105,7 @@ class SeriesPolicy:
         with jax.enable_x64(True):
             self.fitted_ = fit_contexts(contexts, settings)
         self.contexts_ = contexts
-        self.table_ = _make_table(self.fitted_.comparison)
+        self.table_ = _make_table(self.fitted_)
         self.reset()
         return self
 
@@ -185,27 +182,31 @@ class SeriesPolicy:
         if not hasattr(self, "fitted_"):
             return repr(self)
         title, *notes = self._describe()
-        return "\n".join([title, "", self.table_.to_string(float_format="{:.3f}".format, na_rep=""), "", *notes])
+        return "\n".join([title, "", self.table_.to_string(float_format=_format, na_rep=""), "", *notes])
 
     def _repr_html_(self) -> str:
         if not hasattr(self, "fitted_"):
             return f"<pre>{html.escape(repr(self))}</pre>"
         title, *notes = (f"<p>{html.escape(line)}</p>" for line in self._describe())
-        return "".join([title, self.table_.to_html(float_format="{:.3f}".format, na_rep="", border=0), *notes])
+        return "".join([title, self.table_.to_html(float_format=_format, na_rep="", border=0), *notes])
 
     def _describe(self) -> list[str]:
         """Return the title of the table and the notes below it."""
-        chosen, split = self.fitted_.chosen, self.contexts_.split
-        trust = "without calibration" if chosen.trust is None else f"trust {chosen.trust:g}"
-        promise = self.policy_.agent.promise(self.policy_.problem)
+        own, split = self.fitted_.own, self.contexts_.split
+        imputed, promise = self.contexts_.describe_imputed(), "promise: none."
+        if own.promise is not None:
+            kept = "kept" if own.promise_kept else "BROKEN"
+            promise = f"promise: {own.promise}, at every step; {kept}."
+            if own.promise.period is not None:
+                promise += f" It does not bound the run, which cost {own.average_cost:.3f} times its optimum."
         return [
             f"Comparison on the last {self.fitted_.n_test_days} days, after {split.training_days} days of training and "
             f"{split.validation_days} of validation",
-            "average cost: in units of the optimum of all these days together; worst day, 99 % of days: in units of that day's "
-            "own optimum.",
-            f"selected on validation: {chosen.advisor}, {'with the promise' if promise else trust}"
-            f"{'' if chosen.trained else '; not trained'}.",
-            "promise: none." if promise is None else f"promise: {promise}, at every step.",
+            "validation, average cost: in units of the optimum of all these days together; worst day, 99 % of days: in units of "
+            "that day's own optimum; mean and highest cost: of a day, 1/2 miss² + alpha/2 change² in the units of the series.",
+            f"selected on validation: {self.fitted_.chosen.name}.",
+            promise,
+            *([] if imputed is None else [imputed]),
         ]
 
     def _followed(self) -> list[str]:
@@ -269,18 +270,31 @@ def fit_series(
     return SeriesPolicy(alpha, promise, per, **settings).fit(frame)
 
 
-def _make_table(comparison: list[ComparisonRow]) -> pd.DataFrame:
+def _make_table(fitted: FittedSeries) -> pd.DataFrame:
     """Return one line per contender; the live ratio only if one has it."""
-    rows = {
-        _LABELS.get(row.name, row.name): {
+    rows = {}
+    for row in fitted.comparison:
+        training, validation, _ = fitted.describe_validation(row)
+        rows[row.name] = {
+            "training": training,
+            "validation": validation,
             "average cost": row.average_cost,
             "worst day": row.competitive_ratio,
             "99 % of days": row.tail_ratio["p99"],
             "live ratio": np.nan if row.live_ratio is None else row.live_ratio,
+            "mean cost": row.mean_cost,
+            "highest cost": row.highest_cost,
         }
-        for row in comparison
-    }
     return pd.DataFrame.from_dict(rows, orient="index").dropna(axis="columns", how="all")
+
+
+def _format(figure: float) -> str:
+    """Return a ratio or a cost in at most six digits or so.
+
+    >>> _format(1.23456), _format(1234567.8)
+    ('1.235', '1,234,568')
+    """
+    return f"{figure:.3f}" if abs(figure) < 1000 else f"{figure:,.0f}"
 
 
 def _draw(contexts: pd.DataFrame, actions: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:

@@ -13,8 +13,9 @@ from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import NotApplicableError
+from ecl2o.fitting.pipeline import YOURS
 from ecl2o.forecasters import AbstractForecaster, Exact, Persistence, RollingProfile, SeasonalNaive
-from ecl2o.policy import load
+from ecl2o.policy import Policy, load
 from ecl2o.policy.start_run import check_memory
 from ecl2o.problem import CurvedTracking, LinearSwitching, Mahalanobis, Problem, SquaredTracking
 
@@ -108,6 +109,12 @@ def make_contenders(
         else:
             contenders[name] = named_contender(name, test_days, made)
     return contenders
+
+
+def row_name(policy: Policy, path: Path) -> str:
+    """Return the name of a policy in a table: that of the row in its fit, or of its file if it was not made by `fit`."""
+    fitted = policy.metadata.get("validation")
+    return f"{fitted['name']}{YOURS}" if isinstance(fitted, dict) and "name" in fitted else path.name
 
 
 def policy_contender(path: str | Path, test_days: TestDays) -> Contender:

@@ -42,6 +42,8 @@ from ecl2o.policy.contract import FileFormat, Source
 from ecl2o.problem import Problem
 from ecl2o.running import stream_days
 
+YOURS = " (yours)"  # after the name of the row that becomes the policy
+
 
 @dataclasses.dataclass(frozen=True)
 class ValidatedCandidate:
@@ -58,6 +60,7 @@ class ValidatedCandidate:
         competitive_ratio: cost of the worst day, in units of its optimum.
         behind: how much more it costs than the best candidate.
         behind_error: standard error of `behind`, over days.
+        failed: whether its training failed: it costs no less than before. It is not selected.
     """
 
     name: str
@@ -70,6 +73,12 @@ class ValidatedCandidate:
     competitive_ratio: float
     behind: float = 0.0
     behind_error: float = 0.0
+    failed: bool = False
+
+    @property
+    def training(self) -> str:
+        """What came of its training, in words."""
+        return "training failed" if self.failed else "trained" if self.trained else "not trained"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,15 +117,20 @@ class Selection:
         """The best candidate as it runs."""
         return self._contender(self.candidates[self.best])
 
+    @property
+    def yours(self) -> str:
+        """The name of the best candidate, which becomes the policy, in tables."""
+        return f"{self.candidates[self.best].name}{YOURS}"
+
     def contenders(self) -> dict[str, Contender]:
-        """Return the best candidate as "policy", the other candidates, the references and Greedy, by name."""
+        """Return the best candidate, the other candidates, the references and Greedy, by name."""
         own = self.candidates[self.best]
         others = {each.name: self._contender(each) for each in self.candidates if each is not own}
         per_day = self.contexts.steps_per_day
         references = reference_contenders(
             self.problem, per_day, MemoryLengths.of(self.contexts).history_steps // per_day
         )
-        return {"policy": self.contender} | others | references | {"greedy": Contender(Greedy(), run=stream_days)}
+        return {self.yours: self.contender} | others | references | {"greedy": Contender(Greedy(), run=stream_days)}
 
     def test_days(self) -> TestDays:
         """Return the test days, with the longest history that a candidate starts with."""
@@ -160,6 +174,22 @@ class FittedSeries:
         """The comparison by name."""
         return {row.name: row for row in self.comparison}
 
+    @property
+    def own(self) -> ComparisonRow:
+        """The row of the policy."""
+        return self.rows[self.chosen.name + YOURS]
+
+    def describe_validation(self, row: ComparisonRow) -> tuple[str, float, float]:
+        """Return what came of a row's training, and its cost on the validation days with its standard error, if known."""
+        if row.name in ("oracle", "daily-oracle"):
+            return "", np.nan, np.nan
+        found = {candidate.name: candidate for candidate in self.candidates}.get(row.name.removesuffix(YOURS))
+        return (
+            ("not trained", np.nan, np.nan)
+            if found is None
+            else (found.training, found.average_cost, found.standard_error)
+        )
+
 
 def fit_contexts(
     contexts: Contexts, settings: FitSettings = FitSettings(), progress: Progress = ignore_progress
@@ -202,30 +232,37 @@ def select_candidates(
     screened = [screen_for_fit(contexts, own) for contexts, own in zip(series, settings, strict=True)]
     tasks = [scale_task(each.contexts, own) for each, own in zip(screened, settings, strict=True)]
     candidates = train_candidates(tasks, progress)
-    scores, units = _validate(tasks, candidates, progress)
-    return [_select(*each) for each in zip(screened, settings, tasks, candidates, scores, units, strict=True)]
+    scores, before, units = _validate(tasks, candidates, progress)
+    return [_select(*each) for each in zip(screened, settings, tasks, candidates, scores, before, units, strict=True)]
 
 
 def _validate(
     tasks: Sequence[FitTask], candidates: Sequence[Sequence[Candidate]], progress: Progress
-) -> tuple[list[list[DailyScore]], list[float]]:
+) -> tuple[list[list[DailyScore]], list[list[float]], list[float]]:
     """Run the candidates of every task on its validation days; the same candidate of all tasks in one program.
 
     Returns:
-        The scores of the candidates by task, and the mean daily cost of the optimum of each task.
+        The scores of the candidates by task, their average cost before training (infinite if there was none), and the mean daily
+        cost of the optimum of each task.
     """
     like, kinds = tasks[0].contexts, candidates[0]
     longest = max(candidate.history_steps(like) for candidate in kinds)
     days = [held_back_days(task.problem, task.contexts, "validation", longest) for task in tasks]
     scores: list[list[DailyScore]] = [[] for _ in tasks]
+    before: list[list[float]] = [[] for _ in tasks]
     progress("choosing on validation days", 0, len(kinds))
     for kind, candidate in enumerate(kinds):
         known = [each.with_history(candidate.history_steps(like)) for each in days]
         contenders = [Contender(each[kind].agent, each[kind].forecaster, stream_days) for each in candidates]
         for mine, score in zip(scores, score_together(contenders, known), strict=True):
             mine.append(score)
+        untrained = [Contender(each[kind].untrained, None, stream_days) for each in candidates if each[kind].untrained]
+        for mine, score in zip(
+            before, score_together(untrained, known) if untrained else [None] * len(tasks), strict=True
+        ):
+            mine.append(np.inf if score is None else score.average_cost)
         progress("choosing on validation days", kind + 1, len(kinds))
-    return scores, [each.mean_unit for each in days]
+    return scores, before, [each.mean_unit for each in days]
 
 
 def _select(
@@ -234,23 +271,38 @@ def _select(
     task: FitTask,
     candidates: Sequence[Candidate],
     scores: Sequence[DailyScore],
+    before: Sequence[float],
     unit: float,
 ) -> Selection:
     """Select the cheapest candidate on the validation days, and bring all back to the units of the series.
 
-    A correction that training did not keep equals the regression without it, and is left out.
+    A correction that training did not keep equals the regression without it, and is left out. A training has failed if it does
+    not lower the cost of the validation days.
+
+    Raises:
+        ValueError: If no candidate is left because all trainings failed.
     """
     kept = [i for i, each in enumerate(candidates) if each.trained or each.name != CORRECTED]
     contexts, promise = series.contexts, settings.promise_in_bounds
     factor = contexts.scale / task.contexts.scale
-    own = [dataclasses.replace(candidates[i], agent=unscale_agent(candidates[i].agent, factor, promise)) for i in kept]
-    best = int(np.argmin([scores[i].average_cost for i in kept]))
+    behind = "" if promise is None else f", behind a promise of {promise.ratio:g}"
+    own = []
+    for each in (candidates[i] for i in kept):
+        agent = unscale_agent(each.agent, factor, promise)
+        own.append(dataclasses.replace(each, name=each.name + behind, agent=agent, untrained=None))
+    failed = [not scores[i].average_cost < before[i] for i in kept]
+    best = int(np.argmin([np.inf if lost else scores[i].average_cost for i, lost in zip(kept, failed, strict=True)]))
+    if all(failed):
+        raise ValueError(
+            f"all {len(own)} trainings failed: on the validation days none costs less than before. Try another "
+            "`advisor`, such as advisor='auto', or more training days."
+        )
     validated = []
-    for candidate, i in zip(own, kept, strict=True):
+    for candidate, i, lost in zip(own, kept, failed, strict=True):
         about = candidate.name, candidate.advisor, candidate.trained, candidate.trust, candidate.mu
         score, more = scores[i], (scores[i].cost - scores[kept[best]].cost) / unit
         costs = score.average_cost, _standard_error(score.cost / unit), score.competitive_ratio
-        validated.append(ValidatedCandidate(*about, *costs, float(np.mean(more)), _standard_error(more)))
+        validated.append(ValidatedCandidate(*about, *costs, float(np.mean(more)), _standard_error(more), lost))
     problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
     return Selection(series, settings, problem, own, validated, best)
 

@@ -181,8 +181,11 @@ def _test_together(selections: Sequence[Selection]) -> list[list[ComparisonRow]]
     for name in ("r-obd", "rhc"):
         scored[name] = score_by_structure([contenders[name] for contenders in references], test_days)
     return [
-        [dataclasses.replace(tests[place], name=name) for name, tests in scored.items()]
-        for place in range(len(selections))
+        [
+            dataclasses.replace(tests[i], name=selection.yours if name == "policy" else name)
+            for name, tests in scored.items()
+        ]
+        for i, selection in enumerate(selections)
     ]
 
 

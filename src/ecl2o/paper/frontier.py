@@ -43,11 +43,12 @@ PROFILE_DAYS = 14  # what planners may remember
 class FrontierSettings:
     """What is trained, and how long; `quick` trains too little for figures of networks to mean anything.
 
+    `network` is the kind of network to train, which takes most of the time; None: none.
     `contexts` is the interval in which all contexts are known to lie, if it is known; then each period has a second curve.
     """
 
     alpha: float = 10.0
-    network: Literal["LSTM", "MLP"] = "LSTM"
+    network: Literal["LSTM", "MLP"] | None = None
     seed: int = 0
     quick: bool = False
     ratios: tuple[float, ...] = RATIOS
@@ -141,11 +142,9 @@ def run_frontier(
     alpha = settings.alpha
     smallest = float(theory.smallest_feasible_ratio(alpha))
     ratios = [ratio for ratio in settings.ratios if ratio > smallest]
-    jobs = [
-        Job("EC-L2O", setup.train_calibrated),
-        Job("PureML", setup.train_alone),
-        Job("guarded", lambda report: setup.train_guarded(ratios, report)),
-    ]
+    jobs = [Job("guarded", lambda report: setup.train_guarded(ratios, report))]
+    if settings.network is not None:
+        jobs = [Job("EC-L2O", setup.train_calibrated), Job("PureML", setup.train_alone), *jobs]
     return Frontier(
         points=setup.score_points(run_jobs(jobs, progress), progress),
         smallest_ratio=smallest,
@@ -176,11 +175,16 @@ class _Setup:
         self.unit = unit
         self.steps_before_test = (contexts.split.training_days + contexts.split.validation_days) * self.period
 
+    @property
+    def network_kind(self) -> str:
+        """The name of the kind of network, in lower case."""
+        return (self.settings.network or "").lower()
+
     def network(self) -> LSTM | MLP:
         """Return an untrained network; weather is scaled as its authors had it, so only other series are standardised."""
         scaling = None if self.contexts.preset else Scaling.of(jnp.asarray(self.contexts.training))
         key = jax.random.fold_in(self.key, 1)
-        kind = NETWORK_KINDS[self.settings.network.lower()]
+        kind = NETWORK_KINDS[self.network_kind]
         return kind(self.dim, self.dim, key=key, contexts=scaling, actions=scaling)
 
     def train_alone(self, report: Callable) -> PureML:
@@ -202,7 +206,7 @@ class _Setup:
             losses=losses,
             keys=[self.key] * len(agents),
             steps=self.settings.training_steps,
-            learning_rates=LEARNING_RATES[self.settings.network.lower()],
+            learning_rates=LEARNING_RATES[self.network_kind],
             batch=min(50, windows.x0.shape[0]),
             progress=report,
         )
@@ -230,9 +234,7 @@ class _Setup:
 
     def score_points(self, trained: dict[str, Any], progress: Progress) -> list[FrontierPoint]:
         """Score everything on the test days, what promises first."""
-        calibrated, alone, guards = trained["EC-L2O"], trained["PureML"], trained["guarded"]
-        tuned = min(TUNING, key=lambda pair: score_days(calibrated[pair], self.validation).average_cost)
-        advisor, paper = {"advisor": self.settings.network}, (PAPER_TRUST, PAPER_MU)
+        guards = trained["guarded"]
         exact = float(theory.exact_robd_ratio(1.0, self.settings.alpha))
         guarded = []
         for terms, guard in guards.items():
@@ -244,11 +246,9 @@ class _Setup:
             ("r-obd", "R-OBD", ROBD(), {}),
             ("ridge", "OnlineRidge", ridge, {}),
             ("rhc", "RHC", plan, {"window": plan.window, "forecaster": "RollingProfile"}),
-            ("pure-ml", "PureML-0", alone, advisor),
-            ("mla-robd", "MLA-ROBD", MLAROBD(alone.advisor, TWO_STAGE_TRUST), advisor | {"trust": TWO_STAGE_TRUST}),
-            ("ec-l2o", "EC-L2O", calibrated[paper], advisor | {"trust": PAPER_TRUST, "mu": PAPER_MU}),
-            ("ec-l2o-tuned", "EC-L2O, tuned", calibrated[tuned], advisor | {"trust": tuned[0], "mu": tuned[1]}),
         ]
+        if self.settings.network is not None:
+            rows += self._list_networks(trained["EC-L2O"], trained["PureML"])
         points = []
         for family, label, agent, parameters in rows:
             forecaster = RollingProfile(7, period=self.period) if agent is plan else None
@@ -257,6 +257,19 @@ class _Setup:
             points.append(FrontierPoint(family, label, exact if family == "r-obd" else None, *figures, parameters))
             progress("testing", len(points), len(rows))
         return [points[0], *guarded, *points[1:]]
+
+    def _list_networks(
+        self, calibrated: dict[tuple[float, float], MLAROBD], alone: PureML
+    ) -> list[tuple[str, str, AbstractAgent, dict[str, Any]]]:
+        """Return family, label, agent and parameters of the rows with a network."""
+        tuned = min(TUNING, key=lambda pair: score_days(calibrated[pair], self.validation).average_cost)
+        advisor, paper = {"advisor": self.settings.network}, (PAPER_TRUST, PAPER_MU)
+        return [
+            ("pure-ml", "PureML-0", alone, advisor),
+            ("mla-robd", "MLA-ROBD", MLAROBD(alone.advisor, TWO_STAGE_TRUST), advisor | {"trust": TWO_STAGE_TRUST}),
+            ("ec-l2o", "EC-L2O", calibrated[paper], advisor | {"trust": PAPER_TRUST, "mu": PAPER_MU}),
+            ("ec-l2o-tuned", "EC-L2O, tuned", calibrated[tuned], advisor | {"trust": tuned[0], "mu": tuned[1]}),
+        ]
 
     def _score_stream(self, agent: AbstractAgent) -> DailyScore:
         """Score an agent that has seen all earlier days and runs on over midnight."""

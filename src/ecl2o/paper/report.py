@@ -29,7 +29,7 @@ from ecl2o.paper.results import (
     table_notes,
 )
 from ecl2o.plots.folder import CONFIG, FIGURES, PAGE, POLICIES, RESULTS, TABLE, write_results, write_text
-from ecl2o.plots.style import html_date, html_figure, html_page, html_section
+from ecl2o.plots.style import html_date, html_figure, html_page, html_section, html_table
 from ecl2o.policy import save
 
 _PACKAGES = ("ecl2o", "jax", "equinox", "optax", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib")
@@ -101,18 +101,13 @@ def results_table(study: StudyResults) -> str:
             f"<td{' class=best' if lowest.get(place) == row.name else ''}>{escape(text)}</td>"
             for place, text in enumerate(figures, start=1)
         ]
-        lines.append(f'<tr><th scope="row">{escape(label)}</th>{"".join(entries)}</tr>')
+        lines.append([label, *entries])
     for entry in study.skipped.values():
         reason = f'<td class="reason" colspan="{len(HEADINGS) - 1}">does not apply: {escape(entry.reason)}</td>'
-        lines.append(f'<tr><th scope="row">{escape(entry.label)}</th>{reason}</tr>')
-    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in HEADINGS)
+        lines.append([entry.label, reason])
     meanings = "".join(f"<dt>{escape(term)}</dt><dd>{escape(meaning)}</dd>" for term, meaning in _MEANINGS)
     marks = "".join(f'\n<p class="note">{escape(note)}</p>' for note in table_notes(study))
-    return (
-        f'<div class="wide"><table class="results">\n<thead><tr>{head}</tr></thead>\n<tbody>\n'
-        + "\n".join(lines)
-        + f'\n</tbody>\n</table></div>{marks}\n<dl class="terms">{meanings}</dl>'
-    )
+    return f'{html_table(HEADINGS, lines)}{marks}\n<dl class="terms">{meanings}</dl>'
 
 
 def _figures(figures: Mapping[ReportFigure, Path]) -> str:

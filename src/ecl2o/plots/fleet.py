@@ -34,6 +34,7 @@ def summarize_fleet(table: pd.DataFrame) -> dict[str, Any]:
         "promised": sum(value in (True, False) for value in kept),
         "kept": sum(value is True for value in kept),
         "unreliable": sum(map(is_unreliable, done)),
+        "days_not_scored": int(sum(row.get("days_not_scored", 0) for row in done)),
     }
     for name in ("average_cost", "competitive_ratio"):
         quantiles = np.quantile(_column_values(done, name), [0, 0.5, 0.9, 1]).tolist()
@@ -147,19 +148,10 @@ def _distribution(table: pd.DataFrame, found: Mapping[str, Any]) -> str:
 def _sites(table: pd.DataFrame, about_marks: str) -> str:
     rows = sort_worst_first(table)
     columns = {name: label for name, label in _COLUMNS.items() if any(_cell(row.get(name)) for row in rows)}
-    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in columns.values())
-    lines = [
-        f'<tr><th scope="row">{escape(mark_name(row))}</th>'
-        f"{''.join(f'<td>{_cell(row[name])}</td>' for name in columns)}</tr>"
-        for row in rows[:_MOST_ROWS]
-    ]
+    lines = [[mark_name(row), *(_cell(row[name]) for name in columns)] for row in rows[:_MOST_ROWS]]
     marks = f"<p>{escape(about_marks)}</p>" if about_marks else ""
     more = "" if len(rows) <= _MOST_ROWS else f"<p>{len(rows) - _MOST_ROWS} more are in the Parquet file.</p>"
-    return (
-        f'<div class="wide"><table class="results">\n<thead><tr><th></th>{head}</tr></thead>\n<tbody>\n'
-        + "\n".join(lines)
-        + f"\n</tbody>\n</table></div>{marks}{more}"
-    )
+    return f"{style.html_table(['', *columns.values()], lines)}{marks}{more}"
 
 
 def _cell(value: Any) -> str:

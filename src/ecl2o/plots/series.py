@@ -1,5 +1,9 @@
 """Figures of a series of one's own: what alpha does to it, and a week of a fitted policy."""
 
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -31,11 +35,10 @@ def draw_policy_week(fitted: FittedSeries, contexts: Contexts) -> Figure:
     assert test_days.whole_span_optimum is not None
     week = find_median_week(np.asarray(test_days.whole_span_optimum.cost))
     optimum = test_days.whole_span_optimum.actions
-    yours = f"your policy ({fitted.chosen.name})"
     runs = (
         ("optimum", optimum, {"color": style.BLACK, "linestyle": (0, (2, 1)), "linewidth": 1.2}),
         ("R-OBD", _play(fitted, ROBD(), None), {"color": style.BLUE, "linestyle": (0, (5, 2))}),
-        (yours, _play(fitted, policy.agent, policy.forecaster), {"color": style.ORANGE, "linewidth": 2}),
+        (fitted.own.name, _play(fitted, policy.agent, policy.forecaster), {"color": style.ORANGE, "linewidth": 2}),
     )
     steps = contexts.steps_per_day
     time = to_wall_clock(contexts.test_time())[week.start * steps : week.stop * steps]
@@ -54,6 +57,31 @@ def draw_policy_week(fitted: FittedSeries, contexts: Contexts) -> Figure:
     axes.set_xlabel(f"time, from {time[0]:%d %B %Y} (alpha = {float(policy.problem.alpha):g})")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
+
+
+def fit_page(
+    name: str, about: str, title: str, table: tuple[list[str], list[list[str]]], notes: Sequence[str], folder: Path
+) -> str:
+    """Return the report of a fit as one page that needs nothing but itself.
+
+    Args:
+        name: of the file.
+        about: what of it is followed.
+        title: of the table.
+        table: its headings and its cells.
+        notes: what it means.
+        folder: with the figure of a week.
+    """
+    cells = [[first, *map(escape, rest)] for first, *rest in table[1]]
+    caption = "The week of the test days whose optimum has the median cost."
+    svg = (folder / "figures" / "week.svg").read_bytes()
+    parts = [
+        f'<header>\n<p class="kind">ecl2o, fit</p>\n<h1>{escape(name)}</h1>\n<p class="facts">{escape(about)}</p>\n</header>',
+        style.html_section(title, style.html_table(table[0], cells)),
+        style.html_section("What it means", "\n".join(f"<p>{escape(note)}</p>" for note in notes)),
+        style.html_section("A week", style.html_figure(svg, "Contexts and actions over a week", caption, "week")),
+    ]
+    return style.html_page(f"{name}: ecl2o", [*parts, style.html_date()])
 
 
 def _play(fitted: FittedSeries, agent, forecaster):

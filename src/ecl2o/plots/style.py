@@ -178,7 +178,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .results { width: 100%; font-size: .92rem; }
 .results th, .results td { padding: .38rem .6rem; border-bottom: 1px solid var(--rule); text-align: right; white-space: nowrap; }
 .results thead th { border-bottom: 2px solid var(--ink); white-space: normal; vertical-align: bottom; line-height: 1.25; }
-.results th[scope=row] { text-align: left; font-weight: 600; }
+.results th[scope=row] { text-align: left; font-weight: 600; white-space: normal; min-width: 9rem; }
 .results td.reason { text-align: left; white-space: normal; color: var(--soft); }
 .results td.best { font-weight: 700; color: var(--mark); }
 .pairs { font-size: .9rem; }
@@ -234,6 +234,17 @@ def html_figure(svg: bytes, title: str, caption: str, name: str = "figure") -> s
         f'<figure id="{name}">\n<img src="data:image/svg+xml;base64,{data}" alt="{escape(title)}">\n'
         f"<figcaption>{caption}</figcaption>\n</figure>"
     )
+
+
+def html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table whose first column names the rows; the other cells are HTML, with or without their own <td>."""
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
+    lines = []
+    for name, *cells in rows:
+        cells = [cell if cell.startswith("<td") else f"<td>{cell}</td>" for cell in cells]
+        lines.append(f'<tr><th scope="row">{escape(name)}</th>{"".join(cells)}</tr>')
+    body = "\n".join(lines)
+    return f'<div class="wide"><table class="results">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 
 
 def html_date() -> str:
