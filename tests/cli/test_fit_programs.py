@@ -1,0 +1,48 @@
+"""The programs that `ecl2o fit` compiles: at most ten, and none for another file of the same resolution."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+
+STEPS, MOST_PROGRAMS = 8, 10
+COUNTING = """
+import atexit, collections, json, sys
+import jax
+seen = collections.Counter()
+jax.monitoring.register_event_listener(lambda event, **_: seen.update([event.rsplit("/", 1)[-1]]))
+atexit.register(lambda: print(json.dumps(seen), file=sys.stderr))
+from ecl2o.cli import main
+main()
+"""
+
+
+def fit_and_count(folder, days: int) -> dict[str, int]:
+    """Fit a series of so many days in a process of its own; return the events of JAX's cache."""
+    steps = np.arange(days * STEPS)
+    load = 5 + np.sin(2 * np.pi * steps / STEPS) + 0.2 * np.random.default_rng(days).normal(size=len(steps))
+    table = pd.DataFrame({"time": pd.date_range("2024-01-01", periods=len(steps), freq="3h"), "load": load})
+    table.to_csv(folder / f"{days}.csv", index=False)
+    command = [
+        sys.executable,
+        "-c",
+        COUNTING,
+        "fit",
+        str(folder / f"{days}.csv"),
+        "--out",
+        str(folder / f"{days}.ecl2o"),
+    ]
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(folder / "programs"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    done = subprocess.run([*command, "--json"], env=os.environ | cache, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["chosen"]["average_cost"] >= 1
+    return json.loads(done.stderr.splitlines()[-1])
+
+
+def test_a_first_fit_compiles_at_most_ten_programs_and_a_second_file_none(tmp_path):
+    first, second = fit_and_count(tmp_path, 95), fit_and_count(tmp_path, 108)
+    assert 0 < first["cache_misses"] <= MOST_PROGRAMS
+    assert second.get("cache_misses", 0) == 0
+    assert second["cache_hits"] == first["cache_misses"]
