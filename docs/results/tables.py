@@ -36,7 +36,7 @@ ROWS = {
     "ec-l2o-tuned": "EC-L2O, chosen",
     "guarded": "guarded",
 }
-PRESETS = {"authors-code": ("headline-authors-code",), "paper": ("headline-paper-mlp",)}
+PRESETS = {"authors-code": ("headline-authors-code",), "paper": ("headline-paper-mlp", "headline-paper-lstm")}
 HEADLINES = tuple(run for runs in PRESETS.values() for run in runs)  # the main comparison
 STUDIES = ("authors-code-lstm", "paper-mlp")  # of `ecl2o reproduce`
 GRIDS = ("sweep-lstm", "sweep-mlp")  # of thresholds and units too
