@@ -31,8 +31,8 @@ def compare(
         "(default: 10, or the study's own)",
         metavar=options.NUMBERS_BY_COLUMN,
     ),
-    forecaster: Literal["rolling-profile", "seasonal-naive", "persistence", "exact"] = option(
-        "Forecaster of the planners; exact knows the future.", default="rolling-profile"
+    forecaster: Literal["rolling-profile", "seasonal-naive", "persistence", "given", "exact"] = option(
+        "Forecaster of the planners; given reads --forecast, exact knows the future.", default="rolling-profile"
     ),
     days: int | None = options.DAYS,
     column: list[str] | None = options.COLUMN,
@@ -83,7 +83,10 @@ def compare(
             reader = reader.for_policy(load(policy))
         contexts, replaced = options.screen_contexts(data, reader.read_days())
         test_days = series_test_days(contexts, movement or 10.0, ends, limits, days)
-    contenders = make_contenders(names, test_days, forecaster)
+    leads = () if contexts is None else contexts.leads
+    if forecaster == "given" and not any(leads):
+        raise usage_error("--forecaster", "given needs --forecast, and one column to follow.")
+    contenders = make_contenders(names, test_days, forecaster, leads)
     with output.progress_bars(not json) as progress:
         rows = compare_days(contenders, test_days, lambda done, total: progress("comparing", done, total), timed=True)
     refused = {row.name: row.not_applicable for row in rows if row.not_applicable is not None}

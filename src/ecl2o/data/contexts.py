@@ -117,6 +117,16 @@ class Contexts:
         return self.metadata.covariates if isinstance(self.metadata, SeriesMetadata) else {}
 
     @property
+    def leads(self) -> tuple[int | None, ...]:
+        """How many steps ahead each covariate forecasts what is followed, None if it does not.
+
+        With several followed columns a forecast counts as any covariate.
+        """
+        hours = [lead if self.action_dim == 1 else None for lead in self.covariates.values()]
+        step = self.metadata.step_minutes if isinstance(self.metadata, SeriesMetadata) else 60.0
+        return tuple(None if lead is None else round(lead * 60 / step) for lead in hours)
+
+    @property
     def action_dim(self) -> int:
         """d, how many numbers of a context are followed: all but a weight and covariates."""
         return self.dim - self.weighted - len(self.covariates)

@@ -14,7 +14,7 @@ from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.fitting.guarded_training import competitive_ridge, train_sites
 from ecl2o.fitting.settings import TRAINING, AdvisorName, Progress, with_promise, with_renewal
 from ecl2o.fitting.tasks import FitTask, check_promise_feasible, check_weights_inside, mean_training_weight
-from ecl2o.forecasters import AbstractForecaster, RollingProfile
+from ecl2o.forecasters import AbstractForecaster, Given, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
 from ecl2o.problem import CurvedTracking, Mahalanobis, Problem
 from ecl2o.problem.arrays import to_device
@@ -29,7 +29,7 @@ HISTORY_DAYS = 365  # with which the regression starts
 WEEK, FEWEST_WEEKS = 7, 4  # days in a week; training weeks needed for a weekly profile
 MOST_WINDOWS, BATCH = 2000, 50  # of gradient training
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))  # (trust, mu) that validation selects from
-CORRECTED = "ridge, corrected"
+CORRECTED, GIVEN = "ridge, corrected", "rhc, given forecasts"
 _NEGLIGIBLE = 1e-8
 
 
@@ -117,6 +117,9 @@ def untrained_candidates(advisor: AdvisorName, task: FitTask) -> list[Candidate]
         return _weighted_regression(task) if task.contexts.weighted else _regression(task)
     promise, period = task.settings.promise, task.contexts.steps_per_day
     found = [candidate for candidate in reference_candidates(task.problem, period) if candidate.advisor == advisor]
+    if advisor == "rhc" and any(task.contexts.leads):
+        given = Given(task.contexts.leads, RollingProfile(FORECAST_DAYS, period=period))
+        found.append(Candidate(GIVEN, advisor, make_planner(task.problem, period), forecaster=given))
     if promise is None:
         return found
     return [  # the promise makes another guard superfluous
@@ -136,6 +139,11 @@ def _regression(task: FitTask) -> list[Candidate]:
     if task.contexts.split.training_days >= FEWEST_WEEKS * WEEK:
         weekly = OnlineRidge(period, week=WEEK)
         found.append(Candidate("ridge, weekly", "ridge", with_promise(weekly, promise, period)))
+    if task.contexts.covariates:
+        leads = task.contexts.leads
+        small, rich = OnlineRidge(period, covariates=leads), OnlineRidge(period, week=WEEK, rich=True, covariates=leads)
+        for kind, seeing in (("covariates", small), ("rich, covariates", rich)):
+            found.append(Candidate(f"ridge, {kind}", "ridge", with_promise(seeing, promise, period)))
     return found
 
 
@@ -154,11 +162,17 @@ def _weighted_regression(task: FitTask) -> list[Candidate]:
     assert isinstance(hitting, CurvedTracking)
     assert hitting.maximum is not None
     ends, period = (float(hitting.minimum), float(hitting.maximum)), contexts.steps_per_day
-    regression = ConstantWeight(OnlineRidge(period), mean_training_weight(contexts, ends))
+    usual = mean_training_weight(contexts, ends)
+    regression = ConstantWeight(OnlineRidge(period), usual)
     if promise is None:
-        return _calibrate(regression)
-    check_weights_inside(contexts, ends)
-    return [Candidate("ridge", "ridge", with_promise(regression, promise, period))]
+        found = _calibrate(regression)
+    else:
+        check_weights_inside(contexts, ends)
+        found = [Candidate("ridge", "ridge", with_promise(regression, promise, period))]
+    if contexts.covariates:
+        seeing = ConstantWeight(OnlineRidge(period, covariates=contexts.leads), usual)
+        found.append(Candidate("ridge, covariates", "ridge", with_promise(seeing, promise, period)))
+    return found
 
 
 def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[Candidate]]:

@@ -14,7 +14,7 @@ from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.fitting.pipeline import YOURS
-from ecl2o.forecasters import AbstractForecaster, Exact, Persistence, RollingProfile, SeasonalNaive
+from ecl2o.forecasters import AbstractForecaster, Exact, Given, Persistence, RollingProfile, SeasonalNaive
 from ecl2o.policy import Policy, load
 from ecl2o.policy.start_run import check_memory
 from ecl2o.problem import CurvedTracking, LinearSwitching, Mahalanobis, Problem, SquaredTracking
@@ -61,11 +61,13 @@ NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
     "ridge": lambda steps: OnlineRidge(steps),
     "competitive-ridge": lambda steps: agents.Periodic(Competitive(OnlineRidge(steps), 2.5, horizon=steps), steps),
 }
-NAMED_FORECASTERS: dict[str, Callable[[int], AbstractForecaster]] = {
-    "rolling-profile": lambda steps: RollingProfile(period=steps),
-    "seasonal-naive": lambda steps: SeasonalNaive(period=steps),
-    "persistence": lambda steps: Persistence(),
-    "exact": lambda steps: Exact(),
+# Forecasters, made for a number of steps per day and the leads of covariates.
+NAMED_FORECASTERS: dict[str, Callable[[int, Sequence[int | None]], AbstractForecaster]] = {
+    "rolling-profile": lambda steps, leads: RollingProfile(period=steps),
+    "seasonal-naive": lambda steps, leads: SeasonalNaive(period=steps),
+    "persistence": lambda steps, leads: Persistence(),
+    "exact": lambda steps, leads: Exact(),
+    "given": lambda steps, leads: Given(tuple(leads), RollingProfile(period=steps)),
 }
 _POLICY = ".ecl2o"
 _OF_SERIES = {(SquaredTracking, Mahalanobis), (CurvedTracking, Mahalanobis)}  # costs of a series
@@ -89,7 +91,7 @@ def is_policy(name: str) -> bool:
 
 
 def make_contenders(
-    names: Sequence[str], test_days: TestDays, forecaster: str
+    names: Sequence[str], test_days: TestDays, forecaster: str, leads: Sequence[int | None] = ()
 ) -> dict[str, Contender | NotApplicableError]:
     """Return agents and policy files by name; a policy for another kind of cost is replaced by the reason.
 
@@ -97,8 +99,9 @@ def make_contenders(
         names: names of agents, and policy files.
         test_days: the days to compare on.
         forecaster: name of the planners' forecaster; policies bring their own.
+        leads: of the covariates, for the forecaster "given" (`Contexts.leads`).
     """
-    made = NAMED_FORECASTERS[forecaster](test_days.days.shape[1])
+    made = NAMED_FORECASTERS[forecaster](test_days.days.shape[1], leads)
     contenders: dict[str, Contender | NotApplicableError] = {}
     for name in names:
         if is_policy(name):

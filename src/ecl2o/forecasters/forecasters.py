@@ -11,8 +11,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from ecl2o.planning.given_leads import group_leads, spread_errors
 from ecl2o.problem.arrays import as_float, as_pytree, check_count, check_fraction, check_nonnegative
 from ecl2o.problem.recent_contexts import RecentContexts
 
@@ -180,6 +182,53 @@ class RollingProfile(AbstractCausalForecaster):
         profile = jnp.where(ended, recent.mean_by_phase(self.period), state.profile)
         has_profile = jnp.where(ended, recent.seen >= self.period, state.has_profile)
         return ProfileState(recent, profile, has_profile, phase)
+
+
+class Given(AbstractCausalForecaster):
+    """Forecast by covariates: the last numbers of a context are predictions of its first number, made elsewhere.
+
+    Their errors against a rolling profile are linear between the leads, and decay after the last. Several forecasts of one lead,
+    such as quantiles, are averaged. Other numbers of a context follow the profile.
+
+    Args:
+        leads: Of each of the last numbers: the steps ahead that it predicts; None for one that predicts nothing.
+        profile: The rolling profile. Default: of the last 7 days of 24 steps.
+
+    >>> given = Given(leads=(2,))
+    >>> memory = given.init(jnp.zeros((0, 2)), window=3)
+    >>> _, forecast = given.step(memory, jnp.array([1.0, 5.0]), window=3)
+    >>> [round(float(y), 2) for y in forecast[:, 0]]  # without a profile, the present context takes its place
+    [3.0, 5.0, 4.6]
+    """
+
+    leads: tuple[int | None, ...] = eqx.field(static=True)
+    profile: RollingProfile = RollingProfile()
+
+    def __check_init__(self):
+        if not group_leads(self.leads):
+            raise ValueError(f"leads must have the steps ahead of at least one forecast, got {self.leads}.")
+
+    def init(self, history: Float[Array, "H q"], window: int) -> ProfileState:
+        return self.profile.init(history, window)
+
+    def step(
+        self, state: ProfileState, context: Float[Array, " q"], window: int
+    ) -> tuple[ProfileState, Float[Array, "w q"]]:
+        after, forecast = self.profile.step(state, context, window)
+        period, given, groups = (
+            self.profile.period,
+            context[context.shape[0] - len(self.leads) :],
+            group_leads(self.leads),
+        )
+        steps = 1 + max(window, *(lead for group in groups for _, lead in group))
+        phases = (state.phase + jnp.arange(steps)) % period
+        path = jnp.where(state.has_profile, state.profile[phases, 0], context[0])
+        errors = jnp.zeros((steps,), context.dtype)
+        for group in groups:
+            places, leads = map(list, zip(*group, strict=True))
+            known = jnp.append(context[0] - path[0], given[np.array(places)] - path[np.array(leads)])
+            errors += jnp.asarray(spread_errors(leads, steps, period), context.dtype) @ known / len(groups)
+        return after, forecast.at[:, 0].set((path + errors)[1 : window + 1])
 
 
 class FromFunction(AbstractCausalForecaster):

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ecl2o.agents.advisors.covariate_features import CovariateFeatures, CovariateMemory
+from ecl2o.agents.advisors.periodic_profile import PeriodicProfile, ProfileState
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
@@ -70,58 +72,6 @@ class Replayed(AbstractAgent):
         advice = forecast.advice(state.modes, observation.previous_action)
         info = Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
         return ReplayedState(state.modes, state.played + 1), advice, info
-
-
-class ProfileState(eqx.Module):
-    """The decaying mean at each node, and the weight of the contexts in it."""
-
-    means: Float[Array, " b"]
-    weights: Float[Array, " b"]
-
-
-class PeriodicProfile(eqx.Module):
-    """A periodic profile: linear between `nodes` nodes, each the mean of the contexts near it, with a half-life in periods.
-
-    With as many nodes as steps it is the decaying mean by phase.
-    """
-
-    half_life: Float[Array, ""] = eqx.field(converter=as_float)
-    period: int = eqx.field(static=True)
-    nodes: int = eqx.field(static=True)
-
-    def __check_init__(self):
-        check_positive("half_life", self.half_life)
-        check_count("period", self.period)
-        check_count("nodes", self.nodes)
-
-    @property
-    def _neighbours(self) -> tuple[Int[np.ndarray, "2 p"], Float[np.ndarray, "2 p"]]:
-        """Return the nodes before and after each phase, and the share of each of them."""
-        left, rest = np.divmod(np.arange(self.period) * self.nodes, self.period)
-        return np.stack([left, (left + 1) % self.nodes]), np.stack([self.period - rest, rest]) / self.period
-
-    def empty(self, dtype) -> ProfileState:
-        """Return the state before the first context."""
-        return ProfileState(jnp.zeros((self.nodes,), dtype), jnp.zeros((self.nodes,), dtype))
-
-    def at(self, profile: ProfileState, phases: Int[Array, " n"], otherwise: Float[Array, "*n"]) -> Float[Array, " n"]:
-        """Return the profile at these phases; `otherwise` where neither node beside a phase has seen anything."""
-        sides, shares = self._neighbours
-        sides, shares = jnp.asarray(sides)[:, phases], jnp.asarray(shares, profile.means.dtype)[:, phases]
-        weight = shares * (profile.weights[sides] > 0)
-        total = jnp.sum(weight, axis=0)
-        mean = jnp.sum(weight * profile.means[sides], axis=0)
-        return jnp.where(total > 0, mean / jnp.where(total > 0, total, 1.0), otherwise)
-
-    def update(self, profile: ProfileState, phase: Int[Array, ""], now: Float[Array, ""]) -> ProfileState:
-        """Return the state after one more context."""
-        decay = jnp.asarray(0.5, now.dtype) ** (1 / (self.half_life * self.period))
-        position = phase * (self.nodes / self.period)
-        distance = jnp.abs(jnp.arange(self.nodes) - position)
-        near = jnp.maximum(1 - jnp.minimum(distance, self.nodes - distance), 0.0).astype(now.dtype)
-        weights = decay * profile.weights + near
-        gain = near / jnp.where(weights > 0, weights, 1.0)
-        return ProfileState(profile.means + gain * (now - profile.means), weights)
 
 
 class Profiles(eqx.Module):
@@ -315,11 +265,12 @@ class LineState(eqx.Module):
 
 
 class OnlineRidgeState(eqx.Module):
-    """The modes, how many contexts have been seen, and the memory of each mode."""
+    """The modes, how many contexts have been seen, and the memory of each mode and of the covariates."""
 
     modes: Modes
     seen: Int[Array, ""]
     lines: LineState
+    covariates: CovariateMemory | None
 
 
 class OnlineRidge(AbstractAgent):
@@ -351,6 +302,8 @@ class OnlineRidge(AbstractAgent):
         maturity: steps after which a row is learned from. Default: a period, at least 24.
         rich: whether `RidgeFeatures` has changes of the anomaly and more harmonics. Default: False.
         memory: half-life of the rows of the regression, in periods. Default: it forgets nothing.
+        covariates: the last numbers of a context, of which `CovariateFeatures` are made: None, or the steps ahead of a forecast.
+            Default: none.
 
     >>> OnlineRidge().features.count, OnlineRidge(period=288).features.count
     (36, 49)
@@ -362,6 +315,7 @@ class OnlineRidge(AbstractAgent):
     ridge: Float[Array, ""]
     memory: Float[Array, ""] | None
     maturity: int = eqx.field(static=True)
+    covariates: CovariateFeatures | None
 
     def __init__(
         self,
@@ -374,6 +328,7 @@ class OnlineRidge(AbstractAgent):
         maturity: int | None = None,
         rich: bool = False,
         memory: float | None = None,
+        covariates: tuple[int | None, ...] = (),
     ):
         lags = (8 if rich else 24) if lags is None else lags
         harmonics = (2 if rich else 3) if harmonics is None else harmonics
@@ -381,6 +336,7 @@ class OnlineRidge(AbstractAgent):
         self.ridge = as_float(ridge)
         self.memory = None if memory is None else as_float(memory)
         self.maturity = max(period, _SHORTEST) if maturity is None else maturity
+        self.covariates = CovariateFeatures(self.features.season, covariates, harmonics) if covariates else None
 
     def __check_init__(self):
         check_finite("ridge", self.ridge)
@@ -391,8 +347,16 @@ class OnlineRidge(AbstractAgent):
         if self.maturity < 2:
             raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
 
+    @property
+    def _sizes(self) -> list[int]:
+        """How many features there are of each kind."""
+        return self.features.sizes + ([] if self.covariates is None else self.covariates.sizes)
+
     def init(self, problem: Problem, start: Start) -> OnlineRidgeState:
-        dtype = start.x0.dtype
+        dtype, memory = start.x0.dtype, None
+        if self.covariates is not None:
+            self.covariates.check(problem, start.dim)
+            memory = self.covariates.empty(self.maturity, dtype)
         profiles = self.features.empty(dtype)
         empty = LineState(
             sums=jnp.zeros((self.maturity + self.features.period,), dtype),
@@ -400,12 +364,12 @@ class OnlineRidge(AbstractAgent):
             profiles=profiles,
             late_profiles=profiles,
             range=ContextRange.empty(dtype),
-            power=jnp.zeros((len(self.features.sizes),), dtype),
-            regression=RecursiveLeastSquares.empty(self.features.count, self.ridge, dtype),
+            power=jnp.zeros((len(self._sizes),), dtype),
+            regression=RecursiveLeastSquares.empty(sum(self._sizes), self.ridge, dtype),
             residual_power=jnp.zeros((), dtype),
         )
         lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
-        state = OnlineRidgeState(Modes.from_problem(problem, start.dim), jnp.zeros((), int), lines)
+        state = OnlineRidgeState(Modes.from_problem(problem, start.dim), jnp.zeros((), int), lines, memory)
         if start.history.shape[0] == 0:
             return state
         if start.unseen is None:
@@ -425,13 +389,28 @@ class OnlineRidge(AbstractAgent):
         """Return the state after one more context, and zhat (d,) and signals (d, 3) in modes."""
         assert isinstance(problem.hitting, AbstractQuadraticCost)
         modes = state.modes
-        now = modes.to_modes @ problem.hitting.centre(context, modes.a.shape[0])
-        rho = decay_root(1.0, modes.a)
-        lines, forecast = jax.vmap(self._advance, in_axes=(0, None, 0, 0))(state.lines, state.seen, now, rho)
-        return OnlineRidgeState(modes, state.seen + 1, lines), forecast
+        centre = problem.hitting.centre(context, modes.a.shape[0])
+        now, rho = modes.to_modes @ centre, decay_root(1.0, modes.a)
+        memory, given = None, None
+        if self.covariates is not None and state.covariates is not None:
+            memory, given = self.covariates.advance(state.covariates, state.seen, context, centre[0], rho[0])
+        lines, forecast = jax.vmap(self._advance, in_axes=(0, None, 0, 0, None))(
+            state.lines, state.seen, now, rho, given
+        )
+        return OnlineRidgeState(modes, state.seen + 1, lines, memory), forecast
 
-    def _advance(self, line: LineState, step: Int[Array, ""], now: Float[Array, ""], rho: Float[Array, ""]):
-        """Advance one coordinate by a context: the features of this step, a prediction, and the row that matures."""
+    def _advance(
+        self,
+        line: LineState,
+        step: Int[Array, ""],
+        now: Float[Array, ""],
+        rho: Float[Array, ""],
+        given: Float[Array, "2 c"] | None,
+    ):
+        """Advance one coordinate by a context: the features of this step, a prediction, and the row that matures.
+
+        `given` are the features of covariates of both.
+        """
         features, late = self.features, self.maturity - 1
         row_step = step - late
         is_real = step >= features.needed
@@ -451,9 +430,10 @@ class OnlineRidge(AbstractAgent):
         rows, signals = jax.vmap(features.at, in_axes=(0, 0, 0, 0, 0, None))(
             recent, lately, before, steps, nows, features.discounts(rho)
         )
+        rows = rows if given is None else jnp.concatenate([rows, given], axis=1)
         power = self._power(line.power, rows[0], step)
         usual = jnp.where(power[1] > 0, power[1], 1.0)  # for kinds that are still zero, such as a weekly profile's
-        size = jnp.sqrt(jnp.where(power > 0, power, usual))[np.repeat(np.arange(len(features.sizes)), features.sizes)]
+        size = jnp.sqrt(jnp.where(power > 0, power, usual))[np.repeat(np.arange(len(self._sizes)), self._sizes)]
         present, row = jnp.where((steps >= features.needed)[:, None], rows / size, 0.0)
 
         image = line.regression.image(present)
@@ -474,7 +454,7 @@ class OnlineRidge(AbstractAgent):
 
         So the penalty depends neither on units nor on the phase at which the clock was started.
         """
-        parts = jnp.split(present, np.cumsum(self.features.sizes)[:-1])
+        parts = jnp.split(present, np.cumsum(self._sizes)[:-1])
         since = step - self.features.needed  # the first real row matures when this is maturity - 1
         mean = power + (jnp.stack([jnp.mean(part * part) for part in parts]) - power) / jnp.maximum(since + 1, 1)
         return jnp.where((since >= 0) & (since < self.maturity - 1), mean, power)
