@@ -200,6 +200,13 @@ def test_act_imputes_missing_covariates_and_says_so(made, expected):
     assert done.stderr.count("wind") == len(LINES)
 
 
+def send(client, method, path, body):
+    """Send a request until the policy is compiled."""
+    while (answer := client.request(method, path, json=body)).status_code == 503:
+        time.sleep(0.5)
+    return answer
+
+
 def test_the_service_takes_covariates_as_numbers_of_the_context(made, expected, tmp_path):
     command = [*COMMAND, "serve", str(made[0]), "--port", "0", "--store", f"sqlite:///{tmp_path}/s.db"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -209,11 +216,9 @@ def test_the_service_takes_covariates_as_numbers_of_the_context(made, expected, 
             with httpx2.Client(base_url=url, timeout=120) as client:
                 contract = client.get("/policies/windy").json()["contract"]
                 assert contract["covariates"] == {"wind": None, "ahead": 6.0}
-                assert client.put("/streams/s", json={"policy": "windy"}).status_code == 201
+                assert send(client, "PUT", "/streams/s", {"policy": "windy"}).status_code == 201
                 for line, (action, used) in zip(LINES, expected, strict=True):
-                    while (sent := client.post("/streams/s/steps", json={"context": line})).status_code == 503:
-                        time.sleep(1)  # being compiled
-                    answer = sent.json()
+                    answer = send(client, "POST", "/streams/s/steps", {"context": line}).json()
                     assert answer["screened"] == (None in line)
                     np.testing.assert_allclose(answer["action"], action, rtol=1e-12)
                     np.testing.assert_allclose(answer["context_used"], used, rtol=1e-12)
