@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem.actions import AbstractActionSet, Everywhere
+from ecl2o.problem.arrays import AnyArray
 from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost, Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
@@ -68,7 +69,7 @@ class AbstractProblem(eqx.Module):
         """How many numbers at the end of a context the costs ignore."""
         return getattr(getattr(self, "hitting", None), "covariates", 0)
 
-    def drop_covariates(self, contexts: Float[Array, "*n q"]) -> Float[Array, "*n r"]:
+    def drop_covariates(self, contexts: Float[AnyArray, "*n q"]) -> Float[AnyArray, "*n r"]:
         """Return the numbers of contexts that the costs depend on."""
         return contexts[..., : contexts.shape[-1] - self.covariates] if self.covariates else contexts
 
