@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ecl2o.cli import comparison_table, options, output, tables
 from ecl2o.cli.jax_setup import use_cached_programs
-from ecl2o.cli.options import check_promise, option, usage_error
+from ecl2o.cli.options import check_promises, option, usage_error
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
@@ -24,14 +24,23 @@ def fit(
         default="10",
         metavar=options.NUMBERS_BY_COLUMN,
     ),
-    promise: float | None = option(
-        "Guarantee a cost of at most this many times the optimum, whatever the data (for example 2).",
-        callback=check_promise,
+    promise: list[float] | None = option(
+        "Guarantee a cost of at most this many times the optimum, whatever the data (for example 2). Repeat it for several "
+        "promises at once, each with its --per.",
+        callback=check_promises,
     ),
-    per: options.Per = option(
-        "Period of the promise: the whole run, or each month of 30 days, week or day. Shorter periods cost more on average and "
-        "do not bound the run; longer ones do not bound single days.",
-        default="run",
+    per: list[str] | None = option(
+        "Period of the promise: the whole run, or each month of 30 days, week or day; 48h: every window of up to 48 hours. "
+        "Shorter periods cost more on average and do not bound the run; longer ones do not bound single days. "
+        "(default: run)",
+        metavar="[day|week|month|run|HOURSh]",
+    ),
+    baseline: str | None = option(
+        "Column with the actions of the rule in use today; readings of later steps need it too.", metavar="NAME"
+    ),
+    never_worse: str | None = option(
+        "Guarantee a cost of at most so much more than that of the --baseline: 5%, or for each week: 5%/week.",
+        metavar="PERCENT[/PER]",
     ),
     allowance: float = option("Cost allowed on top of the promise in each period.", default=0.0, min=0.0),
     contexts_in: str | None = option(
@@ -76,8 +85,9 @@ def fit(
     limits = options.parse_interval(bounds, "--bounds")
     readings = options.parse_plausible(plausible)
     ends = options.parse_weights(weights, weight_column)
-    if promise is None and (allowance or interval or per != "run"):
+    if not promise and (allowance or interval or per):
         raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
+    promises = options.parse_promises(promise, per, never_worse, baseline)
     use_cached_programs()
     from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
@@ -87,14 +97,27 @@ def fit(
     output.check_writable(out, "--out")
     if out.exists() and not is_ours(out):
         raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
-    spec = None if promise is None else PromiseSpec(promise, per, allowance, interval)
-    settings = FitSettings(movement, advisor, spec, steps, seed, limits, ends, readings)
+    settings = FitSettings(movement, advisor, None, steps, seed, limits, ends, readings)
     split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import check_replaceable
 
         check_replaceable(report, "--report")
+    covariate = covariate if baseline is None else [*(covariate or ()), baseline]
     contexts = options.make_reader(data, locals()).read_split(split)
+    if baseline is not None and contexts.action_dim > 1:
+        raise usage_error("--baseline", f"it is for one column that is followed, got {contexts.action_dim}.")
+    try:
+        specs = [
+            PromiseSpec(ratio, each, baseline=contexts.metadata.columns.index(baseline))
+            if of_baseline
+            else PromiseSpec(ratio, each, allowance, interval)
+            for ratio, each, of_baseline in promises
+        ]
+    except ValueError as error:
+        raise usage_error("--per", str(error)) from None
+    spec = dataclasses.replace(specs[0], also=tuple(specs[1:])) if specs else None
+    settings = dataclasses.replace(settings, promise=spec)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
     searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")

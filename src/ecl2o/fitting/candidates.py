@@ -135,7 +135,8 @@ def _regression(task: FitTask) -> list[Candidate]:
     if promise is None:
         found = _calibrate(OnlineRidge(period))
     else:
-        found = [Candidate("ridge", "ridge", with_renewal(competitive_ridge(promise, period), promise.steps(period)))]
+        regression = competitive_ridge(promise, period).agent if promise.is_plain else OnlineRidge(period)
+        found = [Candidate("ridge", "ridge", with_promise(regression, promise, period))]
     if task.contexts.split.training_days >= FEWEST_WEEKS * WEEK:
         weekly = OnlineRidge(period, week=WEEK)
         found.append(Candidate("ridge, weekly", "ridge", with_promise(weekly, promise, period)))
@@ -207,7 +208,7 @@ def _train_corrections(tasks: Sequence[FitTask], progress: Progress) -> list[lis
     """
     contexts, promise = tasks[0].contexts, tasks[0].settings.promise
     period = contexts.steps_per_day
-    renewal = None if promise is None else promise.steps(period)
+    renewal = promise.steps(period) if promise is not None and promise.is_plain else None
     if renewal is None or contexts.weighted:
         return [[] for _ in tasks]
     steps = tasks[0].settings.training_steps("ridge")
@@ -238,7 +239,7 @@ def _train_by_gradient(advisor: AdvisorName, task: FitTask, progress: Progress) 
     lengths, period, promise = MemoryLengths.of(contexts), contexts.steps_per_day, settings.promise
     keys = [jax.random.key(settings.seed)] * len(GRID)
     untrained = make_advisor(advisor, contexts, jax.random.fold_in(keys[0], 1))
-    daily = promise is not None and promise.per == "day"
+    daily = promise is not None and promise.per == "day" and promise.is_plain
     agents: list[AbstractAgent] = [MLAROBD(untrained, trust) for trust, _ in GRID]
     if daily:
         agents = [with_promise(agent, promise, period) for agent in agents]

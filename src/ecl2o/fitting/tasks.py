@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ecl2o.agents import ROBD, AbstractAgent, AbstractGuard, Start
-from ecl2o.agents.advisors import Scaling
+from ecl2o.agents.advisors import FromContext, Scaling
 from ecl2o.data import Contexts, SeriesMetadata
 from ecl2o.evaluation import DailyScore, TestDays, score_runs_batch
 from ecl2o.evaluation.comparison import Contender, score_contender
@@ -62,16 +62,24 @@ def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | No
     """
 
     def has_units(node):
-        return isinstance(node, Scaling | AbstractGuard)
+        return isinstance(node, Scaling | FromContext | AbstractGuard)
 
     def convert(node):
         if isinstance(node, Scaling):
             return Scaling(node.offset * factor, node.scale * factor)
+        if isinstance(node, FromContext):
+            return FromContext(node.first, node.scale * factor if promise is None else 1.0)
         if isinstance(node, AbstractGuard):
             guard = node.rescale(factor)
             if promise is not None:
                 guard = guard.with_terms(promise.allowance, promise.contexts)
-            return dataclasses.replace(guard, agent=unscale_agent(node.agent, factor, promise))
+            inside = {
+                "agent": node.agent,
+                "expert": getattr(node, "expert", None),
+                "baseline": getattr(node, "baseline", None),
+            }
+            agents = {name: unscale_agent(each, factor, promise) for name, each in inside.items() if each is not None}
+            return dataclasses.replace(guard, **agents)
         return node
 
     return jax.tree.map(convert, agent, is_leaf=has_units)

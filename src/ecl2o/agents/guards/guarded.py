@@ -223,9 +223,6 @@ class Guarded(AbstractGuard):
     def rescale(self, factor: float) -> "Guarded":
         return dataclasses.replace(self, allowance=self.allowance * factor**2)
 
-    def with_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "Guarded":
-        return dataclasses.replace(self, allowance=allowance)
-
     def check(self, problem: Problem, start: Start) -> None:
         super().check(problem, start)
         self._check_movement(problem)
