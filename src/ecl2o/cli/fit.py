@@ -50,6 +50,8 @@ def fit(
     covariate: list[str] | None = options.COVARIATE,
     forecast: list[str] | None = options.FORECAST,
     weights: str | None = options.WEIGHTS,
+    short: float = options.SHORT,
+    long: float = options.LONG,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
     fill_limit: float | None = options.FILL_LIMIT,
@@ -69,7 +71,7 @@ def fit(
 
     The candidate that is cheapest on the validation days becomes the policy, marked (yours); the table shows the test days after
     them. Rows are named by --advisor, here and in JSON. A step costs 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the file's
-    units.
+    units; --short and --long weigh misses below and above y.
     """
     movement = options.parse_alpha(alpha)
     interval = options.parse_interval(contexts_in, "--contexts")
@@ -88,7 +90,7 @@ def fit(
     if out.exists() and not is_ours(out):
         raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
     spec = None if promise is None else PromiseSpec(promise, per, allowance, interval)
-    settings = FitSettings(movement, advisor, spec, steps, seed, limits, ends, readings)
+    settings = FitSettings(movement, advisor, spec, steps, seed, limits, ends, readings, (short, long))
     split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import check_replaceable
@@ -151,11 +153,12 @@ def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", uni
 
 
 def _expert_ratio(fitted: "FittedSeries") -> float:
-    """Return R-OBD's exact ratio, or its bound if weights vary."""
+    """Return R-OBD's exact ratio, or its bound if the curvature varies."""
+    from ecl2o.problem import SquaredTracking
     from ecl2o.theory import exact_robd_ratio, robd_ratio
 
     problem = fitted.policy.problem
-    if fitted.policy.contract.weights is not None:
+    if not isinstance(problem.hitting, SquaredTracking):
         return float(robd_ratio(problem.m, problem.alpha, problem.beta))
     return float(exact_robd_ratio(float(problem.m), float(problem.beta)))
 
@@ -167,7 +170,9 @@ def _feasible_promise(fitted: "FittedSeries") -> str:
     from ecl2o.theory import smallest_feasible_ratio
 
     G = 2 * np.asarray(fitted.policy.problem.Q)
-    weights = fitted.policy.contract.weights or (1.0, 1.0)
+    low, high = fitted.policy.problem.hitting.curvature_bounds(len(G))
+    assert high is not None
+    weights = float(low[0, 0]), float(high[0, 0])
     least = float(smallest_feasible_ratio(G, curvature=np.eye(len(G)), weights=weights))
     return "2" if least < 2 else f"{(math.floor(1000 * least) + 1) / 1000:g}"
 

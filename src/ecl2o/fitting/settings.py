@@ -105,6 +105,7 @@ class FitSettings:
         bounds: (low, high) of actions, in the units of the series. A promise then assumes contexts within them.
         weights: (low, high) of the weights of misses, for a series with a weight column; a promise assumes them. None: the range
             of the training days, a quarter wider at both ends.
+        misses: (short, long), the weights of actions below and above the context. (1, 1): 1/2 |x - y|^2 on both sides.
         plausible: (low, high) of readings, for all columns that are followed or by column name; others are replaced. None: from
             the training days.
     """
@@ -117,6 +118,7 @@ class FitSettings:
     bounds: tuple[float, float] | None = None
     weights: tuple[float, float] | None = None
     plausible: Interval | Mapping[str, Interval] | None = None
+    misses: tuple[float, float] = (1.0, 1.0)
 
     def __post_init__(self):
         if self.advisor not in ("auto", *TRAINING):
@@ -127,6 +129,10 @@ class FitSettings:
             raise ValueError(f"seed must be a whole number from 0 to {2**32 - 1}, got {self.seed}.")
         if self.weights is not None and not 0 < self.weights[0] <= self.weights[1] < float("inf"):
             raise ValueError(f"weights must be (low, high), positive and finite, got {self.weights}.")
+
+        for name, weight in zip(("short", "long"), self.misses, strict=True):
+            if not 0 < weight < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {weight}.")
 
     @property
     def promise_in_bounds(self) -> PromiseSpec | None:
