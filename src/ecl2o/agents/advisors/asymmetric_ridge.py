@@ -27,16 +27,15 @@ from ecl2o.problem.arrays import as_float, check_finite, check_positive
 from ecl2o.solvers.recursive_least_squares import RecursiveLeastSquares
 from ecl2o.theory import decay_root
 
-_HARMONICS = 3
-_FEATURES = 1 + 2 * _HARMONICS + 4
+_HARMONICS = 3  # of the hour, fewer if a period has fewer than 7 steps
 _OUTLYING = 5.0  # root mean squares of the misses so far, at which a miss is cut off in the regression
 
 
 class ShiftState(eqx.Module):
     """The memory of one coordinate.
 
-    `base` + `slopes`'theta is the action of the rule's own path. `power` is the mean square of zhat - y, fixed when learning
-    starts: features are in units of its root. `miss_power` is the mean square of misses on that path.
+    `base` + `slopes`'theta is the action of the rule's own path. `power` is the mean square of changes of the
+    first periods: features are in units of its root. `miss_power` is the mean square of misses on that path.
     """
 
     context: Float[Array, ""]
@@ -100,14 +99,19 @@ class AsymmetricRidge(AbstractAgent):
         check_finite("ridge", self.ridge)
         check_positive("ridge", self.ridge)
 
+    @property
+    def _harmonics(self) -> int:
+        return min(_HARMONICS, (self.agent.features.period - 1) // 2)
+
     def check(self, problem: Problem, start: Start) -> None:
         check_fields(self)
         self.agent.check(_usual_problem(problem), start)
 
     def init(self, problem: Problem, start: Start) -> AsymmetricRidgeState:
         zero = jnp.zeros((), start.x0.dtype)
-        regression = RecursiveLeastSquares.empty(_FEATURES, self.ridge, zero.dtype)
-        bounds, slopes = ContextRange.empty(zero.dtype), jnp.zeros((_FEATURES,), zero.dtype)
+        count = 5 + 2 * self._harmonics
+        regression = RecursiveLeastSquares.empty(count, self.ridge, zero.dtype)
+        bounds, slopes = ContextRange.empty(zero.dtype), jnp.zeros((count,), zero.dtype)
         empty = ShiftState(zero, bounds, zero, slopes, zero, zero, regression)
         shifts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
         inner = self.agent.init(_usual_problem(problem), dataclasses.replace(start, history=start.history[:0]))
@@ -140,12 +144,12 @@ class AsymmetricRidge(AbstractAgent):
         half_life = 2 * features.season.half_life * features.season.period
         bounds = shift.range.update(y, 1 - jnp.asarray(0.5, y.dtype) ** (1 / half_life))
         since = seen - (features.needed + self.agent.maturity)  # when forecasts differ from contexts
-        power = shift.power + ((zhat - y) ** 2 - shift.power) / jnp.maximum(since + 1, 1)
-        power = jnp.where((since >= 0) & (since < features.period), power, shift.power)
+        power = shift.power + ((y - shift.context) ** 2 - shift.power) / jnp.maximum(seen, 1)
+        power = jnp.where((seen > 0) & (seen <= features.needed), power, shift.power)
         learns = (since >= features.period) & (power > 0)
         size = jnp.sqrt(jnp.where(power > 0, power, 1.0))
         away, change = (zhat - y) / size, (y - shift.context) / size
-        angle = (2 * np.pi / features.period) * (seen % features.period) * np.arange(1, _HARMONICS + 1)
+        angle = (2 * np.pi / features.period) * (seen % features.period) * np.arange(1, self._harmonics + 1)
         waves = jnp.concatenate([jnp.cos(angle), jnp.sin(angle)]).astype(y.dtype)
         others = jnp.stack([jnp.ones_like(y), away, change, jnp.abs(away), jnp.abs(change)])
         row = jnp.where(learns, jnp.concatenate([others, waves]), 0.0)
