@@ -114,11 +114,16 @@ class AsymmetricRidge(AbstractAgent):
         bounds, slopes = ContextRange.empty(zero.dtype), jnp.zeros((count,), zero.dtype)
         empty = ShiftState(zero, bounds, zero, slopes, zero, zero, regression)
         shifts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
-        inner = self.agent.init(_usual_problem(problem), dataclasses.replace(start, history=start.history[:0]))
+        inner = self.agent.init(
+            _usual_problem(problem), dataclasses.replace(start, history=start.history[:0], unseen=None)
+        )
         state = AsymmetricRidgeState(inner, jnp.zeros((), int), shifts)
         if start.history.shape[0] == 0:
             return state
-        return jax.lax.scan(lambda s, y: (self._observe(problem, s, y)[0], None), state, start.history)[0]
+        if start.unseen is None:
+            return jax.lax.scan(lambda s, y: (self._observe(problem, s, y)[0], None), state, start.history)[0]
+        rows = start.unseen, start.history.shape[0]
+        return jax.lax.fori_loop(*rows, lambda t, s: self._observe(problem, s, start.history[t])[0], state)
 
     def step(self, problem: Problem, state: AsymmetricRidgeState, observation: Observation):
         state, (steps, inner) = self._observe(problem, state, observation.context)
