@@ -53,6 +53,7 @@ class AnswerJson(TypedDict):
     action: list[float]
     cost: float
     live_ratio: NotRequired[float]
+    live_ratio_at_most: NotRequired[float]
     promises_left: NotRequired[list[float]]
     screened: NotRequired[bool]
     context_used: NotRequired[list[float]]
@@ -78,6 +79,7 @@ class Answer:
         stuck: The columns whose reading has not changed for longer than is plausible.
         filled: Missed steps before this one, played on the last plausible context.
         unconverged: Whether a solve did not converge.
+        is_bound: Whether the ratio is to a lower bound on the optimum, and so at least the true one. Default: false.
     """
 
     step: int
@@ -91,13 +93,14 @@ class Answer:
     stuck: list[str]
     filled: int
     unconverged: bool
+    is_bound: bool = False
 
     def as_json(self) -> AnswerJson:
         """Return the answer as JSON's types."""
         answer = AnswerJson(step=self.step, action=self.action, cost=self.cost)
         live_ratio = self.find_live_ratio()
         if live_ratio is not None:
-            answer["live_ratio"] = float(live_ratio)
+            answer["live_ratio_at_most" if self.is_bound else "live_ratio"] = float(live_ratio)
         left = self.find_promises_left()
         if left is not None:
             answer["promises_left"] = np.ravel(left).tolist()
@@ -336,5 +339,5 @@ class ActSession:
         replaced = contract.name_numbers(np.broadcast_to(changed, runner.context_dim))
         imputed = [name for name in replaced if name in contract.covariates]
         stuck = contract.name_numbers(runner.stuck_numbers)
-        about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged
+        about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged, self._policy.optimum_is_bound
         return Answer(self.steps, action, cost, lambda: runner.live_ratio, lambda: runner.promises_left, *about)

@@ -59,6 +59,8 @@ def fit(
     covariate: list[str] | None = options.COVARIATE,
     forecast: list[str] | None = options.FORECAST,
     weights: str | None = options.WEIGHTS,
+    short: float = options.SHORT,
+    long: float = options.LONG,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
     fill_limit: float | None = options.FILL_LIMIT,
@@ -78,7 +80,7 @@ def fit(
 
     The candidate that is cheapest on the validation days becomes the policy, marked (yours); the table shows the test days after
     them. Rows are named by --advisor, here and in JSON. A step costs 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the file's
-    units.
+    units; --short and --long weigh misses below and above y.
     """
     movement = options.parse_alpha(alpha)
     interval = options.parse_interval(contexts_in, "--contexts")
@@ -97,7 +99,7 @@ def fit(
     output.check_writable(out, "--out")
     if out.exists() and not is_ours(out):
         raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
-    settings = FitSettings(movement, advisor, None, steps, seed, limits, ends, readings)
+    settings = FitSettings(movement, advisor, None, steps, seed, limits, ends, readings, (short, long))
     split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import check_replaceable
@@ -105,11 +107,12 @@ def fit(
         check_replaceable(report, "--report")
     covariate = covariate if baseline is None else [*(covariate or ()), baseline]
     contexts = options.make_reader(data, locals()).read_split(split)
+    columns = [] if contexts.metadata is None else getattr(contexts.metadata, "columns", [])
     if baseline is not None and contexts.action_dim > 1:
         raise usage_error("--baseline", f"it is for one column that is followed, got {contexts.action_dim}.")
     try:
         specs = [
-            PromiseSpec(ratio, each, baseline=contexts.metadata.columns.index(baseline))
+            PromiseSpec(ratio, each, baseline=columns.index(baseline))
             if of_baseline
             else PromiseSpec(ratio, each, allowance, interval)
             for ratio, each, of_baseline in promises
@@ -174,11 +177,12 @@ def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", uni
 
 
 def _expert_ratio(fitted: "FittedSeries") -> float:
-    """Return R-OBD's exact ratio, or its bound if weights vary."""
+    """Return R-OBD's exact ratio, or its bound if the curvature varies."""
+    from ecl2o.problem import SquaredTracking
     from ecl2o.theory import exact_robd_ratio, robd_ratio
 
     problem = fitted.policy.problem
-    if fitted.policy.contract.weights is not None:
+    if not isinstance(problem.hitting, SquaredTracking):
         return float(robd_ratio(problem.m, problem.alpha, problem.beta))
     return float(exact_robd_ratio(float(problem.m), float(problem.beta)))
 
@@ -190,7 +194,9 @@ def _feasible_promise(fitted: "FittedSeries") -> str:
     from ecl2o.theory import smallest_feasible_ratio
 
     G = 2 * np.asarray(fitted.policy.problem.Q)
-    weights = fitted.policy.contract.weights or (1.0, 1.0)
+    low, high = fitted.policy.problem.hitting.curvature_bounds(len(G))
+    assert high is not None
+    weights = float(low[0, 0]), float(high[0, 0])
     least = float(smallest_feasible_ratio(G, curvature=np.eye(len(G)), weights=weights))
     return "2" if least < 2 else f"{(math.floor(1000 * least) + 1) / 1000:g}"
 

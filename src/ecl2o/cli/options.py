@@ -127,6 +127,8 @@ WEIGHT_COLUMN = option("Column of prices of a miss: weight/2 times the squared m
 WEIGHTS = option(
     "Range of weights, which a promise assumes. (default: that of the data, a quarter wider)", metavar="LOW:HIGH"
 )
+SHORT = option("Weight of being short: short/2 times the squared miss below y.", default=1.0, callback=check_positive)
+LONG = option("Weight of being long: the same for actions above y.", default=1.0, callback=check_positive)
 PLAUSIBLE = option(
     "Range of readings; others are replaced by the last plausible one. One for all followed columns, or demand=0:60,price=1:9. "
     "(default: that of the training days, widened)",

@@ -95,7 +95,7 @@ class PromiseSpec:
         """Return the period, or the longest window, in steps; None for the whole run."""
         if self.window_hours is not None:
             return max(round(self.window_hours * steps_per_day / 24), 1)
-        days = DAYS[self.per]
+        days = dict[str, int | None](DAYS)[self.per]
         return None if days is None else days * steps_per_day
 
     def renewal(self, steps_per_day: int) -> int | None:
@@ -149,6 +149,7 @@ class FitSettings:
         bounds: (low, high) of actions, in the units of the series. A promise then assumes contexts within them.
         weights: (low, high) of the weights of misses, for a series with a weight column; a promise assumes them. None: the range
             of the training days, a quarter wider at both ends.
+        misses: (short, long), the weights of actions below and above the context. (1, 1): 1/2 |x - y|^2 on both sides.
         plausible: (low, high) of readings, for all columns that are followed or by column name; others are replaced. None: from
             the training days.
     """
@@ -161,6 +162,7 @@ class FitSettings:
     bounds: tuple[float, float] | None = None
     weights: tuple[float, float] | None = None
     plausible: Interval | Mapping[str, Interval] | None = None
+    misses: tuple[float, float] = (1.0, 1.0)
 
     def __post_init__(self):
         if self.advisor not in ("auto", *TRAINING):
@@ -171,6 +173,10 @@ class FitSettings:
             raise ValueError(f"seed must be a whole number from 0 to {2**32 - 1}, got {self.seed}.")
         if self.weights is not None and not 0 < self.weights[0] <= self.weights[1] < float("inf"):
             raise ValueError(f"weights must be (low, high), positive and finite, got {self.weights}.")
+
+        for name, weight in zip(("short", "long"), self.misses, strict=True):
+            if not 0 < weight < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {weight}.")
 
     @property
     def promise_in_bounds(self) -> PromiseSpec | None:
