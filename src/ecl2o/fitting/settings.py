@@ -21,7 +21,7 @@ Alpha = float | Mapping[str, float]  # one for all columns, or one per column na
 Interval = tuple[float, float]  # (low, high)
 
 # Days after which a promise starts over; a month is 30 days, a run has no end.
-DAYS: dict[Per, int | None] = {"day": 1, "week": 7, "month": 30, "run": None}
+DAYS: dict[str, int | None] = {"day": 1, "week": 7, "month": 30, "run": None}
 # Adam steps and learning rate by advisor (docs/choices.md). Of the regression only the correction inside a guard is trained;
 # the planner and the expert are not trained.
 TRAINING: dict[AdvisorName, tuple[int, float]] = {
@@ -95,7 +95,7 @@ class PromiseSpec:
         """Return the period, or the longest window, in steps; None for the whole run."""
         if self.window_hours is not None:
             return max(round(self.window_hours * steps_per_day / 24), 1)
-        days = dict[str, int | None](DAYS)[self.per]
+        days = DAYS[self.per]
         return None if days is None else days * steps_per_day
 
     def renewal(self, steps_per_day: int) -> int | None:
