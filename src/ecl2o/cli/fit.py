@@ -196,7 +196,7 @@ def _feasible_promise(fitted: "FittedSeries") -> str:
     G = 2 * np.asarray(fitted.policy.problem.Q)
     low, high = fitted.policy.problem.hitting.curvature_bounds(len(G))
     assert high is not None
-    weights = float(low[0, 0]), float(high[0, 0])
+    weights = float(np.asarray(low)[0, 0]), float(np.asarray(high)[0, 0])
     least = float(smallest_feasible_ratio(G, curvature=np.eye(len(G)), weights=weights))
     return "2" if least < 2 else f"{(math.floor(1000 * least) + 1) / 1000:g}"
 
