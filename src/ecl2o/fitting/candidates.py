@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic
-from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
+from ecl2o.agents.advisors import LSTM, MLP, Mixture, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.data import Contexts
 from ecl2o.evaluation.comparison import Contender, make_contender
@@ -24,7 +24,7 @@ PROFILE_DAYS = 14  # memory of the structured advisor
 FORECAST_DAYS = 7  # memory of the rolling profile that RHC plans with
 WINDOW_DAYS = 4  # the structured advisor trains across midnight; networks remember one day and do not
 SLACK = 0.5  # of the guarded planner, which pays at most 1.5 times R-OBD's cost
-RIDGE_TRUSTS = (1.0, 10.0, None)  # of the calibrated regression; None: its advice is played as it is
+RIDGE_TRUSTS = (10.0, None)  # of the calibrated regression; None: its advice is played as it is
 HISTORY_DAYS = 365  # with which the regression starts
 WEEK, FEWEST_WEEKS = 7, 4  # days in a week; training weeks needed for a weekly profile
 MOST_WINDOWS, BATCH = 2000, 50  # of gradient training
@@ -130,20 +130,23 @@ def untrained_candidates(advisor: AdvisorName, task: FitTask) -> list[Candidate]
 
 
 def _regression(task: FitTask) -> list[Candidate]:
-    """Return the regression with several trusts, or promised; and with a weekly profile if there are enough weeks."""
+    """Return the regression with several trusts, or promised; with enough weeks also weekly ones and the mixture of all."""
     promise, period = task.settings.promise, task.contexts.steps_per_day
     if promise is None:
         found = _calibrate(OnlineRidge(period))
     else:
         found = [Candidate("ridge", "ridge", with_renewal(competitive_ridge(promise, period), promise.steps(period)))]
     if task.contexts.split.training_days >= FEWEST_WEEKS * WEEK:
-        weekly = OnlineRidge(period, week=WEEK)
-        found.append(Candidate("ridge, weekly", "ridge", with_promise(weekly, promise, period)))
+        mixture = Mixture.of_regressions(period, WEEK)
+        kinds = {"weekly": mixture.members[1], "rich": mixture.members[2], "mixture": mixture}
+        if task.contexts.covariates:
+            seeing = Mixture.of_regressions(period, WEEK, task.contexts.leads)
+            kinds |= {"rich, covariates": seeing.members[-1], "mixture, covariates": seeing}
+        for kind, advisor in kinds.items():
+            found.append(Candidate(f"ridge, {kind}", "ridge", with_promise(advisor, promise, period)))
     if task.contexts.covariates:
-        leads = task.contexts.leads
-        small, rich = OnlineRidge(period, covariates=leads), OnlineRidge(period, week=WEEK, rich=True, covariates=leads)
-        for kind, seeing in (("covariates", small), ("rich, covariates", rich)):
-            found.append(Candidate(f"ridge, {kind}", "ridge", with_promise(seeing, promise, period)))
+        small = OnlineRidge(period, covariates=task.contexts.leads)
+        found.append(Candidate("ridge, covariates", "ridge", with_promise(small, promise, period)))
     return found
 
 
