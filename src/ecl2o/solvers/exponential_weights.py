@@ -3,7 +3,6 @@
 import math
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -67,4 +66,4 @@ class ExponentialWeights(eqx.Module):
 
     def _softmin(self, losses: Float[Array, " n"]) -> Float[Array, ""]:
         scale = self._total / math.log(max(losses.shape[0], 2))
-        return jnp.min(losses) - scale * jax.nn.logsumexp(self._exponents(losses))
+        return jnp.min(losses) - scale * jnp.log(jnp.sum(jnp.exp(self._exponents(losses))))

@@ -15,6 +15,8 @@ from ecl2o.problem.arrays import as_float, check_count, check_positive
 from ecl2o.solvers.exponential_weights import ExponentialWeights
 from ecl2o.theory import decay_root
 
+_ROUNDING = 100.0  # units in the last place of a prediction
+
 
 class MixtureLine(eqx.Module):
     """The memory of one coordinate: sums of the last contexts, predictions that wait for their targets, weights, the range."""
@@ -41,6 +43,7 @@ class Mixture(AbstractAgent):
     A member predicts z, the discounted mean of the coming contexts (see `OnlineRidge`), as `OnlineRidge` does, or by its advice:
     then its zhat is (x - rho x_{t-1}) / (1 - rho). Predictions are clipped to the range of the contexts so far. In each mode of
     (A, Q) the weights are exponential in the squared errors of the targets that have matured, with a half-life of `memory`.
+    Derivatives of actions treat the weights as constants.
 
     On every sequence of contexts and predictions, the mixture's discounted sum of squared errors exceeds that of the best member
     by at most `Info.details["regret_bound"]`, one number per mode. It is computed from the run, since targets mature late. If
@@ -116,9 +119,12 @@ class Mixture(AbstractAgent):
         def live(carry, context):
             state, previous = carry
             state, action, _ = self.step(problem, state, Observation(context, previous, state.seen))
-            return (state, action), None
+            return state, action
 
-        return jax.lax.scan(live, (state, start.x0), start.history)[0][0]
+        if start.unseen is None:
+            return jax.lax.scan(lambda carry, y: (live(carry, y), None), (state, start.x0), start.history)[0][0]
+        rows = start.unseen, start.history.shape[0]
+        return jax.lax.fori_loop(*rows, lambda i, carry: live(carry, start.history[i]), (state, start.x0))[0]
 
     def step(self, problem: Problem, state: MixtureState, observation: Observation):
         assert isinstance(problem.hitting, AbstractQuadraticCost)
@@ -143,12 +149,14 @@ class Mixture(AbstractAgent):
         """Advance one coordinate: weigh the predictions, and judge those whose target has matured."""
         low, high = jnp.minimum(line.low, now), jnp.maximum(line.high, now)
         predictions = jnp.clip(predictions, low, high)
-        predicted = jnp.sum(line.weights.weights * predictions)
+        predicted = jnp.sum(jax.lax.stop_gradient(line.weights.weights) * predictions)
         sums = jnp.concatenate([now[None], line.sums[:-1] + now])
         waiting = jnp.concatenate([line.waiting[1:], jnp.append(predictions, predicted)[None]])
         errors = waiting[0] - discounted_mean(sums, rho, predicted)
         keep = jnp.asarray(0.5, now.dtype) ** (1 / (self.memory * self.period))
-        judged = line.weights.with_losses(errors[:-1] ** 2, errors[-1] ** 2, keep)
+        rounding = _ROUNDING * jnp.finfo(now.dtype).eps * jnp.maximum(jnp.abs(low), jnp.abs(high))
+        losses = errors**2 + rounding**2  # so that rounding does not decide between equals
+        judged = line.weights.with_losses(losses[:-1], losses[-1], keep)
         matured = step >= self.maturity - 1
         weights = jax.tree.map(lambda new, old: jnp.where(matured, new, old), judged, line.weights)
         return MixtureLine(sums, waiting, weights, low, high), predicted
