@@ -1,7 +1,5 @@
 """An online mixture of advisors that predict the discounted mean of the coming contexts."""
 
-from collections.abc import Sequence
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -81,7 +79,7 @@ class Mixture(AbstractAgent):
             raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
 
     @classmethod
-    def of_regressions(cls, period: int = 24, week: int = 7, covariates: Sequence[int | None] = ()) -> "Mixture":
+    def of_regressions(cls, period: int = 24, week: int = 7, covariates: tuple[int | None, ...] = ()) -> "Mixture":
         """Return the mixture that `ecl2o fit` tries (docs/choices.md): a small regression, and weekly ones that forget.
 
         Args:
