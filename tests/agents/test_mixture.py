@@ -179,6 +179,12 @@ def test_many_streams_are_single_ones_and_survive_a_file(tmp_path):
 
 
 def test_wrong_settings_are_refused():
-    for wrong in ({"members": []}, {"maturity": 1}, {"memory": 0.0}, {"period": 0}):
+    one = [ec.ROBD()]
+    for wrong in (
+        lambda: Mixture([]),
+        lambda: Mixture(one, maturity=1),
+        lambda: Mixture(one, memory=0.0),
+        lambda: Mixture(one, period=0),
+    ):
         with pytest.raises(ValueError):
-            Mixture(**({"members": [ec.ROBD()]} | wrong))
+            wrong()
