@@ -154,9 +154,9 @@ def test_only_weights_are_trainable():
 def test_other_dimensions_are_refused(kind):
     keys = {} if kind == "SeasonalLinear" else {"key": jax.random.key(0)}
     network = getattr(ec.advisors, kind)(2, 3, **keys)
-    with pytest.raises(ValueError, match=f"{kind} was made for contexts of 3 and actions of 2 numbers, .* has 3 and 1"):
+    with pytest.raises(ValueError, match=rf"{kind} was made for 5 numbers .* actions of 2, .* has 3 \+ 1 and 1"):
         ec.rollout(network, tracking(1), instance_of(1, 3))
-    with pytest.raises(ValueError, match=f"{kind} was made for contexts of 3 and actions of 2 numbers, .* has 2 and 2"):
+    with pytest.raises(ValueError, match=rf"{kind} was made for 5 numbers .* actions of 2, .* has 2 \+ 2 and 2"):
         ec.rollout(network, tracking(2), instance_of(2, 2))
     with pytest.raises(ValueError, match="dim must be a positive whole number, got 0"):
         getattr(ec.advisors, kind)(0, 1, **keys)

@@ -76,8 +76,8 @@ def test_entries_of_any_magnitude_at_80_columns(monkeypatch, cost, unit_cost):
         ComparisonRow("r-obd", 1e9, 612.4, tails, 0, 99.0, mean_cost=cost / 7e5, highest_cost=cost / 3),
     ]
     extra = {"": ["trained", "not trained"], "validation": ["1.087 ± 0.060", "12.500 ± 1.123"]}
-    comparison_table.print_comparison(rows, "title", {}, PROBLEM, unit_cost, before=extra)
-    comparison_table.print_comparison(rows, "title", {}, PROBLEM, unit_cost, after=comparison_table.live_columns(rows))
+    comparison_table.print_comparison(rows, "title", PROBLEM, unit_cost, before=extra)
+    comparison_table.print_comparison(rows, "title", PROBLEM, unit_cost, after=comparison_table.live_columns(rows))
     table = file.getvalue()
     assert "…" not in table
     assert max(map(len, table.splitlines())) <= 80

@@ -361,5 +361,5 @@ def test_many_that_do_not_fit_together_are_refused(agents, change, message):
 
 def test_a_network_for_other_dimensions_is_refused():
     wide = ec.MLAROBD(ec.advisors.MLP(2, 2, key=jax.random.key(0)))
-    with pytest.raises(ValueError, match="MLP was made for contexts of 2 and actions of 2 numbers"):
+    with pytest.raises(ValueError, match="MLP was made for 4 numbers of context and previous action"):
         fit(wide, instances=instances(), key=jax.random.key(0))

@@ -28,7 +28,9 @@ def soft_distance(x, y):
 @functools.cache
 def problem_of(cost: str, bounds: str, dim: int) -> ec.Problem:
     hitting = (
-        ec.Quadratic(spd(dim, 1, 1.0, 3.0)) if cost == "quadratic" else ec.ConvexCost(soft_distance, 1.0, lambda y: y)
+        ec.Quadratic(spd(dim, 1, 1.0, 3.0))
+        if cost == "quadratic"
+        else ec.ConvexCost(soft_distance, 1.0, minimizer=lambda y: y)
     )
     actions = ec.Everywhere() if bounds == "open" else ec.Box(-0.3 * np.ones(dim), 0.3 * np.ones(dim))
     return ec.Problem(hitting, ec.Mahalanobis(spd(dim, 2, 0.5, 2.0)), actions)

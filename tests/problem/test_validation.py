@@ -137,7 +137,7 @@ def test_instances_that_do_not_fit_raise(entry, field, problem, instance):
 
 
 def test_fixed_advice_that_does_not_fit_raises():
-    with pytest.raises(ValueError, match="dimension 1, but x0 has 2"):
+    with pytest.raises(ValueError, match="dimension 1, but the problem's 2"):
         ec.rollout(ec.advisors.Fixed(np.zeros((3, 1))), PROBLEM, GOOD)
     with pytest.raises(ValueError, match="2 actions for 3 steps"):
         ec.rollout(ec.advisors.Fixed(np.zeros((2, 2))), PROBLEM, GOOD)

@@ -75,8 +75,11 @@ def hostile(kind: str, dim: int, steps: int, runs: int, seed: int) -> tuple[np.n
     return x0, contexts, advice
 
 
-def play(agent, problem, x0, contexts, horizon):
-    """(bill so far, details, action) of each step, where the horizon may be traced; 0: not known."""
+def play(agent, problem, x0, contexts, horizon, known_at_start=None):
+    """(bill so far, details, action) of each step, where the horizon may be traced; 0: not known.
+
+    A guard that knows the horizon at the start reserves less.
+    """
     last = jnp.where(horizon == 0, 10**6, horizon - 1)
 
     def act(carry, now):
@@ -86,7 +89,7 @@ def play(agent, problem, x0, contexts, horizon):
         paid = problem.hitting(action, context) + problem.switching(action, previous)
         return (action, state), (paid, info.details, action)
 
-    start = Start(x0, jnp.zeros((0, contexts.shape[-1])), None)
+    start = Start(x0, jnp.zeros((0, contexts.shape[-1])), known_at_start)
     steps = jnp.arange(contexts.shape[0])
     _, (paid, details, actions) = jax.lax.scan(act, (x0, agent.init(problem, start)), (steps, contexts))
     return jnp.cumsum(paid), details, actions
@@ -432,6 +435,6 @@ def test_the_harness_plays_what_rollout_plays():
     problem = problem_of("quadratic", 1)
     x0, contexts, advice = (jnp.asarray(part[0]) for part in hostile("quadratic", 1, 24, 1, seed=3))
     agent = ec.Guarded(ec.advisors.Fixed(advice))
-    bill, *_ = eqx.filter_jit(play)(agent, problem, x0, contexts, jnp.asarray(24))
+    bill, *_ = eqx.filter_jit(play)(agent, problem, x0, contexts, jnp.asarray(24), 24)
     run = ec.rollout(agent, problem, ec.Instance(x0, contexts))
     np.testing.assert_allclose(bill, jnp.cumsum(run.hitting + run.switching), rtol=1e-12)

@@ -106,7 +106,10 @@ class LineReader:
             step, time = value.get("step"), next(map(parse_time, times), None)
             if step is not None and (type(step) is not int or step < 1):
                 raise ValueError(f"step must be a whole number, 1 or more, got {step!r}.")
+            given = value.get("baseline")
             value = self._find_context(value)
+            if given is not None:  # the last of the columns
+                value = [*(value if isinstance(value, list) else [value]), given]
         numbers = value if isinstance(value, list) else [value] * (self._size if value is None else 1)
         if not all(entry is None or type(entry) in (int, float) for entry in numbers):
             raise ValueError(f"the context must be numbers, got {text[:60]}.")

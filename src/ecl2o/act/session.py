@@ -53,6 +53,8 @@ class AnswerJson(TypedDict):
     action: list[float]
     cost: float
     live_ratio: NotRequired[float]
+    live_ratio_at_most: NotRequired[float]
+    promises_left: NotRequired[list[float]]
     screened: NotRequired[bool]
     context_used: NotRequired[list[float]]
     imputed: NotRequired[list[str]]
@@ -70,31 +72,38 @@ class Answer:
         action: The action (d,).
         cost: The cost of the run so far, with the steps that were filled in.
         find_live_ratio: Computes cost over the optimum so far, None if the policy does not know it. Called for JSON only.
+        find_promises_left: Computes what each promise still allows, in their order; None without one. Called for JSON only.
         context_used: The context that replaced a missing or an implausible one; None if the given one was used.
         imputed: The covariates that were missing or implausible.
         is_followed_replaced: Whether another number of the context was.
         stuck: The columns whose reading has not changed for longer than is plausible.
         filled: Missed steps before this one, played on the last plausible context.
         unconverged: Whether a solve did not converge.
+        is_bound: Whether the ratio is to a lower bound on the optimum, and so at least the true one. Default: false.
     """
 
     step: int
     action: list[float]
     cost: float
     find_live_ratio: Callable[[], Any]
+    find_promises_left: Callable[[], Any]
     context_used: list[float] | None
     imputed: list[str]
     is_followed_replaced: bool
     stuck: list[str]
     filled: int
     unconverged: bool
+    is_bound: bool = False
 
     def as_json(self) -> AnswerJson:
         """Return the answer as JSON's types."""
         answer = AnswerJson(step=self.step, action=self.action, cost=self.cost)
         live_ratio = self.find_live_ratio()
         if live_ratio is not None:
-            answer["live_ratio"] = float(live_ratio)
+            answer["live_ratio_at_most" if self.is_bound else "live_ratio"] = float(live_ratio)
+        left = self.find_promises_left()
+        if left is not None:
+            answer["promises_left"] = np.ravel(left).tolist()
         if self.context_used is not None:
             answer["screened"], answer["context_used"] = True, self.context_used
         if self.imputed:
@@ -330,5 +339,5 @@ class ActSession:
         replaced = contract.name_numbers(np.broadcast_to(changed, runner.context_dim))
         imputed = [name for name in replaced if name in contract.covariates]
         stuck = contract.name_numbers(runner.stuck_numbers)
-        about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged
-        return Answer(self.steps, action, cost, lambda: runner.live_ratio, *about)
+        about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged, self._policy.optimum_is_bound
+        return Answer(self.steps, action, cost, lambda: runner.live_ratio, lambda: runner.promises_left, *about)

@@ -40,6 +40,8 @@ def compare(
     covariate: list[str] | None = options.COVARIATE,
     forecast: list[str] | None = options.FORECAST,
     weights: str | None = options.WEIGHTS,
+    short: float = options.SHORT,
+    long: float = options.LONG,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
     fill_limit: float | None = options.FILL_LIMIT,
@@ -82,7 +84,7 @@ def compare(
         for policy in filter(is_policy, names):  # the first that knows how to read the file decides
             reader = reader.for_policy(load(policy))
         contexts, replaced = options.screen_contexts(data, reader.read_days())
-        test_days = series_test_days(contexts, movement or 10.0, ends, limits, days)
+        test_days = series_test_days(contexts, movement or 10.0, ends, limits, days, (short, long))
     leads = () if contexts is None else contexts.leads
     if forecaster == "given" and not any(leads):
         raise usage_error("--forecaster", "given needs --forecast, and one column to follow.")

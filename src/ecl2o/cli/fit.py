@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ecl2o.cli import comparison_table, options, output, tables
 from ecl2o.cli.jax_setup import use_cached_programs
-from ecl2o.cli.options import check_promise, option, usage_error
+from ecl2o.cli.options import check_promises, option, usage_error
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
@@ -24,14 +24,23 @@ def fit(
         default="10",
         metavar=options.NUMBERS_BY_COLUMN,
     ),
-    promise: float | None = option(
-        "Guarantee a cost of at most this many times the optimum, whatever the data (for example 2).",
-        callback=check_promise,
+    promise: list[float] | None = option(
+        "Guarantee a cost of at most this many times the optimum, whatever the data (for example 2). Repeat it for several "
+        "promises at once, each with its --per.",
+        callback=check_promises,
     ),
-    per: options.Per = option(
-        "Period of the promise: the whole run, or each month of 30 days, week or day. Shorter periods cost more on average and "
-        "do not bound the run; longer ones do not bound single days.",
-        default="run",
+    per: list[str] | None = option(
+        "Period of the promise: the whole run, or each month of 30 days, week or day; 48h: every window of up to 48 hours. "
+        "Shorter periods cost more on average and do not bound the run; longer ones do not bound single days. "
+        "(default: run)",
+        metavar="[day|week|month|run|HOURSh]",
+    ),
+    baseline: str | None = option(
+        "Column with the actions of the rule in use today; readings of later steps need it too.", metavar="NAME"
+    ),
+    never_worse: str | None = option(
+        "Guarantee a cost of at most so much more than that of the --baseline: 5%, or for each week: 5%/week.",
+        metavar="PERCENT[/PER]",
     ),
     allowance: float = option("Cost allowed on top of the promise in each period.", default=0.0, min=0.0),
     contexts_in: str | None = option(
@@ -50,6 +59,8 @@ def fit(
     covariate: list[str] | None = options.COVARIATE,
     forecast: list[str] | None = options.FORECAST,
     weights: str | None = options.WEIGHTS,
+    short: float = options.SHORT,
+    long: float = options.LONG,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
     fill_limit: float | None = options.FILL_LIMIT,
@@ -69,15 +80,16 @@ def fit(
 
     The candidate that is cheapest on the validation days becomes the policy, marked (yours); the table shows the test days after
     them. Rows are named by --advisor, here and in JSON. A step costs 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the file's
-    units.
+    units; --short and --long weigh misses below and above y.
     """
     movement = options.parse_alpha(alpha)
     interval = options.parse_interval(contexts_in, "--contexts")
     limits = options.parse_interval(bounds, "--bounds")
     readings = options.parse_plausible(plausible)
     ends = options.parse_weights(weights, weight_column)
-    if promise is None and (allowance or interval or per != "run"):
+    if not promise and (allowance or interval or per):
         raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
+    promises = options.parse_promises(promise, per, never_worse, baseline)
     use_cached_programs()
     from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
@@ -87,14 +99,28 @@ def fit(
     output.check_writable(out, "--out")
     if out.exists() and not is_ours(out):
         raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
-    spec = None if promise is None else PromiseSpec(promise, per, allowance, interval)
-    settings = FitSettings(movement, advisor, spec, steps, seed, limits, ends, readings)
+    settings = FitSettings(movement, advisor, None, steps, seed, limits, ends, readings, (short, long))
     split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import check_replaceable
 
         check_replaceable(report, "--report")
+    covariate = covariate if baseline is None else [*(covariate or ()), baseline]
     contexts = options.make_reader(data, locals()).read_split(split)
+    columns = [] if contexts.metadata is None else getattr(contexts.metadata, "columns", [])
+    if baseline is not None and contexts.action_dim > 1:
+        raise usage_error("--baseline", f"it is for one column that is followed, got {contexts.action_dim}.")
+    try:
+        specs = [
+            PromiseSpec(ratio, each, baseline=columns.index(baseline))
+            if of_baseline
+            else PromiseSpec(ratio, each, allowance, interval)
+            for ratio, each, of_baseline in promises
+        ]
+    except ValueError as error:
+        raise usage_error("--per", str(error)) from None
+    spec = dataclasses.replace(specs[0], also=tuple(specs[1:])) if specs else None
+    settings = dataclasses.replace(settings, promise=spec)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
     searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
@@ -151,11 +177,12 @@ def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", uni
 
 
 def _expert_ratio(fitted: "FittedSeries") -> float:
-    """Return R-OBD's exact ratio, or its bound if weights vary."""
+    """Return R-OBD's exact ratio, or its bound if the curvature varies."""
+    from ecl2o.problem import SquaredTracking
     from ecl2o.theory import exact_robd_ratio, robd_ratio
 
     problem = fitted.policy.problem
-    if fitted.policy.contract.weights is not None:
+    if not isinstance(problem.hitting, SquaredTracking):
         return float(robd_ratio(problem.m, problem.alpha, problem.beta))
     return float(exact_robd_ratio(float(problem.m), float(problem.beta)))
 
@@ -167,7 +194,9 @@ def _feasible_promise(fitted: "FittedSeries") -> str:
     from ecl2o.theory import smallest_feasible_ratio
 
     G = 2 * np.asarray(fitted.policy.problem.Q)
-    weights = fitted.policy.contract.weights or (1.0, 1.0)
+    low, high = fitted.policy.problem.hitting.curvature_bounds(len(G))
+    assert high is not None
+    weights = float(np.asarray(low)[0, 0]), float(np.asarray(high)[0, 0])
     least = float(smallest_feasible_ratio(G, curvature=np.eye(len(G)), weights=weights))
     return "2" if least < 2 else f"{(math.floor(1000 * least) + 1) / 1000:g}"
 

@@ -51,6 +51,39 @@ def check_promise(ratio: float | None) -> float | None:
     return ratio
 
 
+def check_promises(ratios: list[float] | None) -> list[float] | None:
+    """Raise unless every ratio exceeds 1 and is finite."""
+    for ratio in ratios or ():
+        check_promise(ratio)
+    return ratios
+
+
+def parse_promises(
+    ratios: list[float] | None, per: list[str] | None, never_worse: str | None, baseline: str | None
+) -> list[tuple[float, str, bool]]:
+    """Return (ratio, period, whether it is relative to the baseline) of each promise; the baseline's is the last.
+
+    >>> parse_promises([1.75, 2.5], ["run", "day"], "5%/week", "today")
+    [(1.75, 'run', False), (2.5, 'day', False), (1.05, 'week', True)]
+    """
+    ratios, per = ratios or [], per or ["run"] * len(ratios or ())
+    if len(per) != len(ratios):
+        raise usage_error("--per", f"give one for each --promise: got {len(per)} for {len(ratios)}.")
+    if (never_worse is None) != (baseline is None):
+        raise usage_error("--never-worse", "it needs --baseline, and --baseline needs it.")
+    found = [(ratio, each, False) for ratio, each in zip(ratios, per, strict=True)]
+    if never_worse is None:
+        return found
+    share, _, period = never_worse.partition("/")
+    try:
+        percent = float(share.removesuffix("%"))
+    except ValueError:
+        percent = math.nan
+    if not 0 < percent < math.inf:
+        raise usage_error("--never-worse", f"must be a positive percentage such as 5% or 5%/week, got {never_worse!r}.")
+    return [*found, (1 + percent / 100, period or "run", True)]
+
+
 # A policy, and a series and its columns.
 PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="Policy file, written by fit or reproduce.")]
 Series = Annotated[
@@ -94,6 +127,8 @@ WEIGHT_COLUMN = option("Column of prices of a miss: weight/2 times the squared m
 WEIGHTS = option(
     "Range of weights, which a promise assumes. (default: that of the data, a quarter wider)", metavar="LOW:HIGH"
 )
+SHORT = option("Weight of being short: short/2 times the squared miss below y.", default=1.0, callback=check_positive)
+LONG = option("Weight of being long: the same for actions above y.", default=1.0, callback=check_positive)
 PLAUSIBLE = option(
     "Range of readings; others are replaced by the last plausible one. One for all followed columns, or demand=0:60,price=1:9. "
     "(default: that of the training days, widened)",

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents import AbstractAgent, Periodic, Promise, Reference
+from ecl2o.agents import AbstractAgent, Periodic, Promise, Promises, Reference
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.daily import DailyScore, TestDays, score_runs, solve_days
 from ecl2o.evaluation.metrics import UnconvergedCounts
@@ -51,7 +51,7 @@ def make_contender(
 ) -> Contender:
     """Return a contender that streams, or restarts every day if its promise covers a single period only."""
     promise = agent.promise(problem)
-    for_one_day = not isinstance(agent, Periodic) and promise is not None and promise.period is not None
+    for_one_day = not isinstance(agent, Periodic | Promises) and promise is not None and promise.period is not None
     return Contender(agent, forecaster, rollout_days if for_one_day else stream_days, history_steps)
 
 

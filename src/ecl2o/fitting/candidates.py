@@ -8,6 +8,7 @@ import numpy as np
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic
 from ecl2o.agents.advisors import LSTM, MLP, Mixture, OnlineRidge, Scaling, SeasonalLinear
+from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.data import Contexts
 from ecl2o.evaluation.comparison import Contender, make_contender
@@ -16,7 +17,7 @@ from ecl2o.fitting.settings import TRAINING, AdvisorName, Progress, with_promise
 from ecl2o.fitting.tasks import FitTask, check_promise_feasible, check_weights_inside, mean_training_weight
 from ecl2o.forecasters import AbstractForecaster, Given, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
-from ecl2o.problem import CurvedTracking, Mahalanobis, Problem
+from ecl2o.problem import AsymmetricTracking, CurvedTracking, Mahalanobis, Problem, SquaredTracking
 from ecl2o.problem.arrays import to_device
 from ecl2o.theory import decay_root
 
@@ -132,14 +133,20 @@ def untrained_candidates(advisor: AdvisorName, task: FitTask) -> list[Candidate]
 def _regression(task: FitTask) -> list[Candidate]:
     """Return the regression with several trusts, or promised; with enough weeks also weekly ones and the mixture of all."""
     promise, period = task.settings.promise, task.contexts.steps_per_day
+    two_sided = isinstance(task.problem.hitting, AsymmetricTracking)
     if promise is None:
-        found = _calibrate(OnlineRidge(period))
+        found = _calibrate(AsymmetricRidge(OnlineRidge(period)) if two_sided else OnlineRidge(period))
+    elif two_sided:
+        found = [Candidate("ridge", "ridge", with_promise(AsymmetricRidge(OnlineRidge(period)), promise, period))]
     else:
-        found = [Candidate("ridge", "ridge", with_renewal(competitive_ridge(promise, period), promise.steps(period)))]
+        regression = competitive_ridge(promise, period).agent if promise.is_plain else OnlineRidge(period)
+        found = [Candidate("ridge", "ridge", with_promise(regression, promise, period))]
     if task.contexts.split.training_days >= FEWEST_WEEKS * WEEK:
         mixture = Mixture.of_regressions(period, WEEK)
-        kinds = {"weekly": mixture.members[1], "rich": mixture.members[2], "mixture": mixture}
-        if task.contexts.covariates:
+        kinds: dict[str, AbstractAgent] = {"weekly": mixture.members[1], "rich": mixture.members[2], "mixture": mixture}
+        if two_sided:
+            kinds = {"weekly": AsymmetricRidge(OnlineRidge(period, week=WEEK))}
+        elif task.contexts.covariates:
             seeing = Mixture.of_regressions(period, WEEK, task.contexts.leads)
             kinds |= {"rich, covariates": seeing.members[-1], "mixture, covariates": seeing}
         for kind, advisor in kinds.items():
@@ -205,13 +212,13 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
 def _train_corrections(tasks: Sequence[FitTask], progress: Progress) -> list[list[Candidate]]:
     """Return the promised regression with a correction trained through the guard.
 
-    Only for promises that are renewed and misses without weights. The correction is dropped if validation does not clearly
+    Only for promises that are renewed and misses that weigh the same. The correction is dropped if validation does not clearly
     prefer it.
     """
     contexts, promise = tasks[0].contexts, tasks[0].settings.promise
     period = contexts.steps_per_day
-    renewal = None if promise is None else promise.steps(period)
-    if renewal is None or contexts.weighted:
+    renewal = promise.steps(period) if promise is not None and promise.is_plain else None
+    if renewal is None or not isinstance(tasks[0].problem.hitting, SquaredTracking):
         return [[] for _ in tasks]
     steps = tasks[0].settings.training_steps("ridge")
     progress("training the guarded regression", 0, 1)
@@ -241,7 +248,7 @@ def _train_by_gradient(advisor: AdvisorName, task: FitTask, progress: Progress) 
     lengths, period, promise = MemoryLengths.of(contexts), contexts.steps_per_day, settings.promise
     keys = [jax.random.key(settings.seed)] * len(GRID)
     untrained = make_advisor(advisor, contexts, jax.random.fold_in(keys[0], 1))
-    daily = promise is not None and promise.per == "day"
+    daily = promise is not None and promise.per == "day" and promise.is_plain
     agents: list[AbstractAgent] = [MLAROBD(untrained, trust) for trust, _ in GRID]
     if daily:
         agents = [with_promise(agent, promise, period) for agent in agents]

@@ -40,6 +40,7 @@ class SeriesPolicy:
         covariates: columns that are seen and not followed, such as wind. Default: none.
         forecasts: columns that forecast what is followed, as NAME@HOURS or f1..f48 (`data.parse_covariates`). Default: none.
         weights: (low, high) of the weights. Default: the range of the training days, a quarter wider.
+        misses: (short, long), the weights of misses: short/2 times the squared miss below the context. Default: (1, 1).
         fill: "interpolate" or "previous" repairs gaps. Default: None, gaps are errors.
         fill_limit: hours of the longest gap that is filled. Default: 6, or a single row if they are farther apart.
         time_zone: name of a zone whose local time the series follows (`data.read_series`). Default: times are as in the index.
@@ -78,6 +79,7 @@ class SeriesPolicy:
     covariates: Sequence[str] | None = None
     forecasts: Sequence[str] | None = None
     weights: tuple[float, float] | None = None
+    misses: tuple[float, float] = (1.0, 1.0)
     fill: str | None = None
     fill_limit: float | int | None = None
     time_zone: str | None = None
@@ -223,7 +225,7 @@ class SeriesPolicy:
         if self.promise is None and (self.allowance or self.contexts is not None or self.per != "run"):
             raise ValueError("per, allowance and contexts need a promise.")
         promise = None if self.promise is None else PromiseSpec(self.promise, self.per, self.allowance, self.contexts)
-        rest = self.steps, self.seed, self.bounds, self.weights, self.plausible
+        rest = self.steps, self.seed, self.bounds, self.weights, self.plausible, self.misses
         return FitSettings(self.alpha, self.advisor, promise, *rest)  # pyright: ignore[reportArgumentType]
 
     def _contexts(self, X: pd.DataFrame | pd.Series) -> Contexts:

@@ -17,7 +17,7 @@ from ecl2o.fitting.pipeline import YOURS
 from ecl2o.forecasters import AbstractForecaster, Exact, Given, Persistence, RollingProfile, SeasonalNaive
 from ecl2o.policy import Policy, load
 from ecl2o.policy.start_run import check_memory
-from ecl2o.problem import CurvedTracking, LinearSwitching, Mahalanobis, Problem, SquaredTracking
+from ecl2o.problem import AsymmetricTracking, CurvedTracking, LinearSwitching, Mahalanobis, Problem, SquaredTracking
 
 LOWEST, HIGHEST = 0.5, 2.0  # prices of the tariff, in units of the usual price
 PROMISE = 2.1  # under the tariff 1.96 is the least for 24 hours; for arbitrary prices in the range it is 2.43
@@ -71,7 +71,9 @@ NAMED_FORECASTERS: dict[str, Callable[[int, Sequence[int | None]], AbstractForec
     "given": lambda steps, leads: Given(tuple(leads), RollingProfile(period=steps)),
 }
 _POLICY = ".ecl2o"
-_OF_SERIES = {(SquaredTracking, Mahalanobis), (CurvedTracking, Mahalanobis)}  # costs of a series
+_OF_SERIES = {
+    (kind, Mahalanobis) for kind in (SquaredTracking, CurvedTracking, AsymmetricTracking)
+}  # costs of a series
 _LEARN_ON = ("ridge", "mixture", "competitive-ridge")  # they keep what they learned over midnight
 
 
@@ -162,6 +164,8 @@ def _describe(problem: Problem) -> str:
         parts += [f"rate = {float(movement.rate):g}"]
     if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
         parts += [f"weights from {float(hitting.minimum):g} to {float(hitting.maximum):g}"]
+    if isinstance(hitting, AsymmetricTracking):
+        parts += [f"short {float(hitting.short):g}, long {float(hitting.long):g}"]
     if problem.is_bounded:
         low, high = problem.actions.bounds(movement.Q.shape[0] if isinstance(movement, Mahalanobis) else 1, float)
         parts += [f"bounds from {low} to {high}"]

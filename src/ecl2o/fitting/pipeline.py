@@ -1,9 +1,10 @@
 """Fit a policy to a series: screen, make candidates, train, select, test, build.
 
 The problem is f = 1/2 |x - y|^2 and c = alpha/2 |x - z|^2 in the units of the series, with one action per column and one alpha
-for all columns or for each. With a weight column, such as a price, f is w/2 |x - y|^2. The expert and a planner are always among
-the candidates, so a policy is not worse on the validation days than what a practitioner would try first. Candidates are selected
-and tested as they will run: as one stream, in which online learners keep learning.
+for all columns or for each. With a weight column, such as a price, f is w/2 |x - y|^2; with `misses` the weight is
+that of the side of the miss. The expert and a planner are always among the candidates, so a policy is not worse on the validation
+days than what a practitioner would try first. Candidates are selected and tested as they will run: as one stream, in which online
+learners keep learning.
 """
 
 import dataclasses
@@ -95,7 +96,7 @@ class Selection:
     @classmethod
     def untrained(cls, contexts: Contexts, settings: FitSettings) -> "list[Selection]":
         """Return each candidate that needs no training as if selected, to compile the programs of a later test."""
-        problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
+        problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights, settings.misses)
         task = FitTask(contexts, problem, settings.rescale(1.0))
         advisors = settings.advisors(contexts.weighted)
         found = [candidate for advisor in advisors for candidate in untrained_candidates(advisor, task)]
@@ -303,7 +304,7 @@ def _select(
         score, more = scores[i], (scores[i].cost - scores[kept[best]].cost) / unit
         costs = score.average_cost, _standard_error(score.cost / unit), score.competitive_ratio
         validated.append(ValidatedCandidate(*about, *costs, float(np.mean(more)), _standard_error(more), lost))
-    problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
+    problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights, settings.misses)
     return Selection(series, settings, problem, own, validated, best)
 
 

@@ -2,13 +2,15 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import AbstractAgent, Competitive, Periodic
+from ecl2o.agents import AbstractAgent, Competitive, Guarded, Periodic, Promise, Promises, Reference
+from ecl2o.agents.advisors import FromContext
 from ecl2o.agents.guards import AbstractGuard
 from ecl2o.exceptions import DataError
 
@@ -19,7 +21,7 @@ Alpha = float | Mapping[str, float]  # one for all columns, or one per column na
 Interval = tuple[float, float]  # (low, high)
 
 # Days after which a promise starts over; a month is 30 days, a run has no end.
-DAYS: dict[Per, int | None] = {"day": 1, "week": 7, "month": 30, "run": None}
+DAYS: dict[str, int | None] = {"day": 1, "week": 7, "month": 30, "run": None}
 # Adam steps and learning rate by advisor (docs/choices.md). Of the regression only the correction inside a guard is trained;
 # the planner and the expert are not trained.
 TRAINING: dict[AdvisorName, tuple[int, float]] = {
@@ -41,43 +43,85 @@ def ignore_progress(stage: str, done: int, total: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PromiseSpec:
-    """A promise to be made: cost <= ratio * optimum + allowance, in each period.
+    """A promise to be made: cost <= ratio * optimum + allowance, in each period; or relative to a baseline.
 
     Args:
-        ratio: bound on the cost, in units of the optimum.
-        per: period that the bound applies to: each "day", "week" or "month" of 30 days, or the whole "run". Longer periods cost
-            less on average, but do not bound the single days in them.
+        ratio: bound on the cost, in units of the optimum or of the baseline's cost.
+        per: period that the bound applies to: each "day", "week" or "month" of 30 days, the whole "run", or every window of up to
+            so many hours, "48h". Longer periods cost less on average, but do not bound the single days in them.
         allowance: cost allowed on top in each period.
         contexts: (low, high) if all contexts are known to lie there; the promise then allows more.
+        baseline: place in a context of the baseline's action; None: the promise is relative to the optimum.
+        baseline_scale: factor of the baseline's actions, which are not scaled with the contexts.
+        also: further promises to be made beside this one.
 
     >>> PromiseSpec(2.0, "week").steps(24)
     168
     """
 
     ratio: float
-    per: Per = "run"
+    per: Per | str = "run"
     allowance: float = 0.0
     contexts: tuple[float, float] | None = None
+    baseline: int | None = None
+    baseline_scale: float = 1.0
+    also: "tuple[PromiseSpec, ...]" = ()
 
     def __post_init__(self):
-        if self.per not in DAYS:
-            raise ValueError(f"per must be one of {', '.join(DAYS)}, got {self.per!r}.")
+        if self.per not in DAYS and self.window_hours is None:
+            raise ValueError(f"per must be one of {', '.join(DAYS)}, or hours such as 48h, got {self.per!r}.")
         if not math.isfinite(self.ratio):
             raise ValueError(f"the promised ratio must be finite, got {self.ratio}.")
 
     def rescale(self, factor: float) -> "PromiseSpec":
         """Return the promise for contexts `factor` times as large; costs grow with the square."""
         contexts = None if self.contexts is None else (self.contexts[0] * factor, self.contexts[1] * factor)
-        return dataclasses.replace(self, allowance=self.allowance * factor**2, contexts=contexts)
+        scaled = {"allowance": self.allowance * factor**2, "baseline_scale": self.baseline_scale * factor}
+        also = tuple(each.rescale(factor) for each in self.also)
+        return dataclasses.replace(self, contexts=contexts, also=also, **scaled)
+
+    @property
+    def window_hours(self) -> int | None:
+        """The hours of the longest window; None if the promise is for periods."""
+        found = re.fullmatch(r"([1-9]\d{0,3})h", self.per)
+        return None if found is None else int(found[1])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one promise relative to the optimum, for periods: the correction is trained through its guard."""
+        return self.baseline is None and not self.also and self.window_hours is None
 
     def steps(self, steps_per_day: int) -> int | None:
-        """Return the period in steps, None for the whole run."""
+        """Return the period, or the longest window, in steps; None for the whole run."""
+        if self.window_hours is not None:
+            return max(round(self.window_hours * steps_per_day / 24), 1)
         days = DAYS[self.per]
         return None if days is None else days * steps_per_day
 
+    def renewal(self, steps_per_day: int) -> int | None:
+        """Return after how many steps its guard is restarted; None if that keeps its own accounts of periods."""
+        return None if self.also or self.window_hours is not None else self.steps(steps_per_day)
+
     def guard(self, agent: AbstractAgent, steps_per_day: int) -> Competitive:
-        """Return the agent inside a guard that keeps the promise for one period."""
+        """Return the agent inside the guard of a plain promise, for one period."""
         return Competitive(agent, self.ratio, self.steps(steps_per_day), self.allowance, self.contexts)
+
+    def any_guard(self, agent: AbstractAgent, steps_per_day: int) -> AbstractGuard:
+        """Return the agent inside a guard that keeps the promises, for one `renewal`."""
+        if self.is_plain:
+            return self.guard(agent, steps_per_day)
+        specs = (self, *self.also)
+        given = (FromContext(each.baseline, each.baseline_scale) for each in specs if each.baseline is not None)
+        baseline = next(given, None)
+        if baseline is not None and not self.also:
+            return Guarded(agent, baseline, self.ratio - 1, allowance=self.allowance)
+        return Promises(agent, [each.describe(steps_per_day) for each in specs], baseline, self.contexts)
+
+    def describe(self, steps_per_day: int) -> Promise:
+        """Return the promise, without its conditions."""
+        reference = (Reference.OPTIMUM, None) if self.baseline is None else (Reference.EXPERT, "FromContext")
+        rolling = self.window_hours is not None
+        return Promise(self.ratio, *reference, self.allowance, self.steps(steps_per_day), rolling=rolling)
 
 
 def with_renewal(guard: AbstractGuard, period: int | None) -> AbstractAgent:
@@ -89,7 +133,7 @@ def with_promise(agent: AbstractAgent, promise: PromiseSpec | None, steps_per_da
     """Return the agent inside the guard of a promise, if there is one."""
     if promise is None:
         return agent
-    return with_renewal(promise.guard(agent, steps_per_day), promise.steps(steps_per_day))
+    return with_renewal(promise.any_guard(agent, steps_per_day), promise.renewal(steps_per_day))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +149,7 @@ class FitSettings:
         bounds: (low, high) of actions, in the units of the series. A promise then assumes contexts within them.
         weights: (low, high) of the weights of misses, for a series with a weight column; a promise assumes them. None: the range
             of the training days, a quarter wider at both ends.
+        misses: (short, long), the weights of actions below and above the context. (1, 1): 1/2 |x - y|^2 on both sides.
         plausible: (low, high) of readings, for all columns that are followed or by column name; others are replaced. None: from
             the training days.
     """
@@ -117,6 +162,7 @@ class FitSettings:
     bounds: tuple[float, float] | None = None
     weights: tuple[float, float] | None = None
     plausible: Interval | Mapping[str, Interval] | None = None
+    misses: tuple[float, float] = (1.0, 1.0)
 
     def __post_init__(self):
         if self.advisor not in ("auto", *TRAINING):
@@ -127,6 +173,10 @@ class FitSettings:
             raise ValueError(f"seed must be a whole number from 0 to {2**32 - 1}, got {self.seed}.")
         if self.weights is not None and not 0 < self.weights[0] <= self.weights[1] < float("inf"):
             raise ValueError(f"weights must be (low, high), positive and finite, got {self.weights}.")
+
+        for name, weight in zip(("short", "long"), self.misses, strict=True):
+            if not 0 < weight < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {weight}.")
 
     @property
     def promise_in_bounds(self) -> PromiseSpec | None:

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ecl2o.agents import ROBD, AbstractAgent, AbstractGuard, Start
-from ecl2o.agents.advisors import Scaling
+from ecl2o.agents.advisors import FromContext, Scaling
+from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.data import Contexts, SeriesMetadata
 from ecl2o.evaluation import DailyScore, TestDays, score_runs_batch
 from ecl2o.evaluation.comparison import Contender, score_contender
@@ -19,7 +20,15 @@ from ecl2o.exceptions import DataError
 from ecl2o.fitting.settings import Alpha, FitSettings, PromiseSpec, column_alphas, with_promise
 from ecl2o.policy import Policy
 from ecl2o.policy.start_run import choose_x0
-from ecl2o.problem import AbstractQuadraticCost, Box, CurvedTracking, Everywhere, Mahalanobis, Problem, SquaredTracking
+from ecl2o.problem import (
+    AsymmetricTracking,
+    Box,
+    CurvedTracking,
+    Everywhere,
+    Mahalanobis,
+    Problem,
+    SquaredTracking,
+)
 from ecl2o.problem.arrays import strip_weak_types, to_device
 from ecl2o.running.rollout import stack_trees
 
@@ -51,7 +60,7 @@ def scale_task(contexts: Contexts, settings: FitSettings) -> FitTask:
         raise DataError(f"the training days of {contexts.name} never change: every context is {training[0].tolist()}.")
     scaled = contexts.scale_to(1.0)
     own = settings.rescale(scaled.scale / contexts.scale)
-    return FitTask(scaled, series_problem(contexts, settings.alpha, own.bounds, own.weights), own)
+    return FitTask(scaled, series_problem(contexts, settings.alpha, own.bounds, own.weights, own.misses), own)
 
 
 def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | None = None) -> AbstractAgent:
@@ -62,16 +71,24 @@ def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | No
     """
 
     def has_units(node):
-        return isinstance(node, Scaling | AbstractGuard)
+        return isinstance(node, Scaling | FromContext | AbstractGuard)
 
     def convert(node):
         if isinstance(node, Scaling):
             return Scaling(node.offset * factor, node.scale * factor)
+        if isinstance(node, FromContext):
+            return FromContext(node.first, node.scale * factor if promise is None else 1.0)
         if isinstance(node, AbstractGuard):
             guard = node.rescale(factor)
             if promise is not None:
                 guard = guard.with_terms(promise.allowance, promise.contexts)
-            return dataclasses.replace(guard, agent=unscale_agent(node.agent, factor, promise))
+            inside = {
+                "agent": node.agent,
+                "expert": getattr(node, "expert", None),
+                "baseline": getattr(node, "baseline", None),
+            }
+            agents = {name: unscale_agent(each, factor, promise) for name, each in inside.items() if each is not None}
+            return dataclasses.replace(guard, **agents)
         return node
 
     return jax.tree.map(convert, agent, is_leaf=has_units)
@@ -90,6 +107,7 @@ def tracking_problem(
     bounds: tuple[float, float] | None = None,
     weights: tuple[float, float] | None = None,
     covariates: int = 0,
+    misses: tuple[float, float] = (1.0, 1.0),
 ) -> Problem:
     """Return the problem f = 1/2 |x - y|^2, c = alpha/2 |x - z|^2, one action per column.
 
@@ -99,9 +117,13 @@ def tracking_problem(
         bounds: (low, high) of actions. Default: none.
         weights: (low, high) of the weight of a miss, which then is a number of a context after them and multiplies f.
         covariates: how many numbers at the end of a context are not followed.
+        misses: (short, long), factors of f for actions below and above the context; without weights and covariates.
     """
     actions = Everywhere() if bounds is None else Box(*bounds)
-    hitting = SquaredTracking(covariates=covariates) if weights is None else CurvedTracking(*weights, covariates)
+    if misses != (1.0, 1.0):
+        hitting = AsymmetricTracking(*misses)
+    else:
+        hitting = SquaredTracking(covariates=covariates) if weights is None else CurvedTracking(*weights, covariates)
     return strip_weak_types(Problem(hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions))
 
 
@@ -110,15 +132,21 @@ def series_problem(
     alpha: Alpha,
     bounds: tuple[float, float] | None = None,
     weights: tuple[float, float] | None = None,
+    misses: tuple[float, float] = (1.0, 1.0),
 ) -> Problem:
     """Return the `tracking_problem` of a series; weights default to the range of the training days."""
     assert isinstance(contexts.metadata, SeriesMetadata)
     if not contexts.weighted and weights is not None:
         raise DataError("weights are given, but no weight_column.")
+    if misses != (1.0, 1.0) and (contexts.weighted or contexts.covariates):
+        raise DataError(
+            f"with a weight column or covariates, misses weigh the same on both sides; got short {misses[0]:g}, "
+            f"long {misses[1]:g}."
+        )
     if contexts.weighted and weights is None:
         weights = weight_range(contexts.weights[: len(contexts.training)])
     alphas = column_alphas(alpha, contexts.metadata.followed)
-    return tracking_problem(contexts.action_dim, alphas, bounds, weights, len(contexts.covariates))
+    return tracking_problem(contexts.action_dim, alphas, bounds, weights, len(contexts.covariates), misses)
 
 
 def weight_range(weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
@@ -195,6 +223,7 @@ def series_test_days(
     weights: tuple[float, float] | None = None,
     bounds: tuple[float, float] | None = None,
     days: int | None = None,
+    misses: tuple[float, float] = (1.0, 1.0),
 ) -> TestDays:
     """Return the days of a series for a comparison; the first two weeks, at most half, are history.
 
@@ -204,6 +233,7 @@ def series_test_days(
         weights: (low, high) of the weights of misses. Default: their range in the series, a quarter wider.
         bounds: (low, high) of actions. Default: none.
         days: use only the last ones; up to a year before them is history. Default: all.
+        misses: (short, long), weights of actions below and above the context. Default: 1 and 1.
     """
     if contexts.weighted and weights is None:
         weights = weight_range(contexts.weights)
@@ -212,7 +242,7 @@ def series_test_days(
     if days is not None:
         first = max(first, contexts.n_days - days)
     history = contexts.values[max(first - MOST_HISTORY_DAYS, 0) * per_day : first * per_day]
-    problem = series_problem(contexts, alpha, bounds, weights)
+    problem = series_problem(contexts, alpha, bounds, weights, misses)
     x0 = problem.actions.project(to_device(history[-1, : contexts.action_dim]))
     scored = _find_scored(contexts, first)
     return TestDays.with_whole_span_optimum(problem, x0, _whole_days(contexts)[first:], history, scored)
@@ -224,9 +254,7 @@ def last_test_days(test_days: TestDays, days: int | None) -> TestDays:
         return test_days
     before, kept = test_days.days[:-days], test_days.days[-days:]
     past = before.reshape(-1, before.shape[-1])
-    hitting, dim = test_days.problem.hitting, test_days.x0.shape[0]
-    quadratic = isinstance(hitting, AbstractQuadraticCost)
-    x0 = test_days.problem.actions.project(hitting.centre(past[-1], dim)) if quadratic else test_days.x0
+    x0 = find_hitting_minimizer(test_days.problem, past[-1], test_days.x0.shape[0])
     if test_days.history is not None:
         past = jnp.concatenate([test_days.history, past])[-MOST_HISTORY_DAYS * test_days.days.shape[1] :]
     make = TestDays.of if test_days.whole_span_optimum is None else TestDays.with_whole_span_optimum

@@ -202,7 +202,7 @@ class Given(AbstractCausalForecaster):
     """
 
     leads: tuple[int | None, ...] = eqx.field(static=True)
-    profile: RollingProfile = RollingProfile()
+    profile: RollingProfile = eqx.field(default_factory=RollingProfile)
 
     def __check_init__(self):
         if not group_leads(self.leads):

@@ -84,7 +84,7 @@ class FrontierPoint:
     competitive_ratio: float
     p99: float
     parameters: dict[str, Any]
-    per: Per | None = None
+    per: Per | str | None = None
     bounded: bool = False
     live_ratio: float | None = None
 

@@ -76,6 +76,11 @@ class Policy:
         """d, the dimension of actions; None if neither the problem nor the contract determines it."""
         return infer_action_dim(self.problem, self.contract.context_dim)
 
+    @property
+    def optimum_is_bound(self) -> bool:
+        """Whether the optimum that guard and service report is a lower bound on it: costs are not quadratic."""
+        return not isinstance(self.problem.hitting, AbstractQuadraticCost)
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of the structure and the arrays of agent, problem and forecaster, without the metadata.

@@ -181,10 +181,19 @@ class AbstractRunner(abc.ABC):
 
         An agent that plays another action than the guard inside it proposes has none: the guard's costs are not its own.
         """
+        return self._find_figure("live_ratio")
+
+    @property
+    def promises_left(self) -> Float[np.ndarray, "*n"] | None:
+        """What each promise of a guard still allows, in units of cost: one number, or one for each; None without a guard."""
+        several = self._find_figure("lefts")
+        return self._find_figure("left") if several is None else several
+
+    def _find_figure(self, name: str) -> Float[np.ndarray, "*n"] | None:
         if self._last is None:
             return None
         carried, context = self._last
-        found = self._compiled.figures(self._shared, carried, context).get("live_ratio")
+        found = self._compiled.figures(self._shared, carried, context).get(name)
         return None if found is None else np.asarray(found)
 
     def state_dict(self) -> RunnerState:

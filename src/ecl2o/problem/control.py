@@ -99,6 +99,10 @@ class ControlProblem(AbstractProblem):
         return cls(F, B, E, M)
 
     @property
+    def covariates(self) -> int:
+        return 0
+
+    @property
     def state_dim(self) -> int:
         """n, the dimension of the state."""
         return self.F.shape[-1]

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from ecl2o.agents import ROBD, AbstractAgent, Independent, Info, Observation, Start
 from ecl2o.agents.base import State
 from ecl2o.agents.guards.base import cost_ratio
+from ecl2o.agents.guards.lower_model import bound_optimum
 from ecl2o.agents.wrappers import OwnTrajectory
 from ecl2o.exceptions import InvalidRequestError, NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
@@ -26,7 +27,7 @@ from ecl2o.policy.clock import StepClock
 from ecl2o.policy.executable_cache import cache_function, compile_cached, is_cached
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.start_run import find_start
-from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem
+from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper, compiled_step
 from ecl2o.running.compiled_step import RunShape, StepOutput
@@ -49,7 +50,8 @@ class ReferenceTrackingState(eqx.Module):
 class ReferenceTracking(AbstractAgent):
     """Play the agent's own actions, and report `_FIGURES` as a vector in `Info.details["figures"]`.
 
-    The optimum is known for quadratic costs without bounds, R-OBD's cost wherever R-OBD applies.
+    The optimum is known for quadratic costs without bounds, a lower bound on it for `AsymmetricTracking` on a line; R-OBD's cost
+    wherever R-OBD applies.
     """
 
     agent: AbstractAgent
@@ -72,7 +74,10 @@ class ReferenceTracking(AbstractAgent):
         unknown = jnp.full((), jnp.nan, cost.dtype)
         work, optimum, expert_cost, expert = None, state.optimum, unknown, None
         if state.work is not None:
-            prefix = state.work.with_context(*quadratic_terms(problem, context, previous.shape[0]))
+            if isinstance(problem.hitting, AsymmetricTracking):
+                prefix = bound_optimum(problem.hitting, 2 * problem.Q, state.work, context)
+            else:
+                prefix = state.work.with_context(*quadratic_terms(problem, context, previous.shape[0]))
             work, optimum = prefix.after_move(2 * problem.Q), state.optimum + prefix.growth
         if state.expert is not None:
             expert, _, expert_info = Independent(ROBD()).step(problem, state.expert, observation)
@@ -92,8 +97,11 @@ class ReferenceTracking(AbstractAgent):
 
 
 def _has_work_function(problem: Problem) -> bool:
-    quadratic = isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis)
-    return quadratic and not problem.is_bounded
+    if not isinstance(problem.switching, Mahalanobis):
+        return False
+    if isinstance(problem.hitting, AsymmetricTracking):
+        return len(problem.Q) == 1
+    return isinstance(problem.hitting, AbstractQuadraticCost) and not problem.is_bounded
 
 
 BATCH_SIZE = 64

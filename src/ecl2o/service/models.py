@@ -21,7 +21,12 @@ class StepRecord:
     hitting: Annotated[float, Field(description="Hitting cost f(x_t, y_t) of this step.")]
     switching: Annotated[float, Field(description="Movement cost c(x_t, x_{t-1}) of this step.")]
     cost: Annotated[float, Field(description="Total cost of the stream so far.")]
-    optimum: Annotated[float | None, Field(description="Least possible cost so far, in hindsight; null if unknown.")]
+    optimum: Annotated[
+        float | None,
+        Field(
+            description="Least possible cost so far, in hindsight, or a lower bound on it (see the policy); null if unknown."
+        ),
+    ]
     live_ratio: Annotated[
         float | None,
         Field(description="Cost over the reference's, in the promise's period; without a promise, cost over optimum."),

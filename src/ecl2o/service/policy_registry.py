@@ -60,7 +60,12 @@ class LoadedPolicy:
     def describe(self) -> dict[str, Any]:
         """Return the description of the policy as JSON values."""
         promise = self.promise and self.promise.to_json()
-        return {"name": self.name, "promise": promise, **as_json(describe(self.policy))}
+        return {
+            "name": self.name,
+            "promise": promise,
+            "optimum_is_bound": self.policy.optimum_is_bound,
+            **as_json(describe(self.policy)),
+        }
 
 
 def read_policy(name: str, file: bytes) -> LoadedPolicy:

@@ -216,9 +216,13 @@ def smallest_feasible_ratio(
     if not 0 < low <= high:
         raise ValueError(f"weights must be (m, M) with 0 < m <= M, got {weights}.")
 
-    def share(A, G):
+    def share(A, G) -> float:
+        if len(G) == 1 and horizon is None:  # k_M/(m + k_m), k_w the limit of the stiffness; nothing to compile
+            m, M = low * A, high * A
+            past, future = (2 * w * G / (w + np.sqrt(w * w + 4 * w * G)) for w in (m, M))
+            return float(((M + future) / past if before_context else future / (m + past))[0, 0])
         past, future, G = jax.device_put((low * A, high * A, G))
-        return largest_share(past, future, G, horizon, before_context)
+        return float(largest_share(past, future, G, horizon, before_context))
 
     with jax.enable_x64(True):
         A = np.asarray(curvature, np.float64)

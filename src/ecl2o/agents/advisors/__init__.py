@@ -1,7 +1,7 @@
 """Advisors: agents made to give advice, such as given sequences, networks and regressions."""
 
 # Loaded because policy files name their classes.
-from ecl2o.agents.advisors import constant_weight, guard_aware_correction  # noqa: F401
+from ecl2o.agents.advisors import asymmetric_ridge, constant_weight, guard_aware_correction  # noqa: F401
 from ecl2o.agents.advisors.fixed import Fixed
 from ecl2o.agents.advisors.from_context import FromContext
 from ecl2o.agents.advisors.mixture import Mixture

@@ -119,7 +119,7 @@ class CovariateFeatures(eqx.Module):
             places, leads = map(list, zip(*group, strict=True))
             powers = jnp.exp(jnp.log(rho) * np.arange(leads[-1] + 1))
             later = rho * DECAY ** (24 / period)  # the last error decays for ever
-            powers = (1 - rho) * powers.at[-1].multiply(1 / (1 - later))
+            powers = (1 - rho) * jnp.concatenate([powers[:-1], powers[-1:] / (1 - later)])
             shares = powers @ spread_errors(leads, leads[-1] + 1, period)
             errors = jnp.concatenate(
                 [(followed - path[0])[None], values[np.array(places)] - path[np.array(leads) % period]]

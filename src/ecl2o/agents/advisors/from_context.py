@@ -1,10 +1,12 @@
 """Actions that come with the context: what another system would do, given from outside at each step."""
 
 import equinox as eqx
+from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import Problem
+from ecl2o.problem.arrays import as_float, check_positive
 
 
 class FromContext(AbstractAgent):
@@ -12,6 +14,7 @@ class FromContext(AbstractAgent):
 
     Args:
         first: the place of the action's first number in the context; negative ones count from the end. Default: -1.
+        scale: factor of these numbers, which may be in other units than actions. Default: 1.
 
     >>> import ecl2o as ec
     >>> cost = ec.ConvexCost(lambda x, y: 0.5 * (x[0] - y[0]) ** 2, strong_convexity=1.0)
@@ -22,6 +25,10 @@ class FromContext(AbstractAgent):
     """
 
     first: int = eqx.field(static=True, default=-1)
+    scale: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
+
+    def __check_init__(self):
+        check_positive("scale", self.scale)
 
     def init(self, problem: Problem, start: Start) -> None:
         """Reject contexts that do not have so many numbers."""
@@ -34,4 +41,4 @@ class FromContext(AbstractAgent):
     def step(self, problem: Problem, state: None, observation: Observation):
         context, dim = observation.context, observation.previous_action.shape[0]
         first = self.first % context.shape[0]
-        return state, context[first : first + dim], Info.plain()
+        return state, self.scale * context[first : first + dim], Info.plain()

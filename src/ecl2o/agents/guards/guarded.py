@@ -30,6 +30,7 @@ from ecl2o.problem.arrays import (
     check_nonnegative,
     check_positive,
     concrete_value,
+    to_host,
 )
 from ecl2o.solvers.bisection import bisect_root
 from ecl2o.solvers.bounded_newton import minimize
@@ -221,10 +222,7 @@ class Guarded(AbstractGuard):
         return Promise(1 + float(self.slack), Reference.EXPERT, name, allowance)
 
     def rescale(self, factor: float) -> "Guarded":
-        return dataclasses.replace(self, allowance=self.allowance * factor**2)
-
-    def with_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "Guarded":
-        return dataclasses.replace(self, allowance=allowance)
+        return dataclasses.replace(self, allowance=to_host(self.allowance) * factor**2)
 
     def check(self, problem: Problem, start: Start) -> None:
         super().check(problem, start)

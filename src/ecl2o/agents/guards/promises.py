@@ -317,8 +317,8 @@ class Promises(AbstractGuard):
         state = self._renew(problem, state, observation)
         previous, S, ratios, pasts = observation.previous_action, state.future, state.ratios, self._slots[3]
         dim, G, converged = previous.shape[0], 2 * problem.Q, inner.converged
-        finite = jnp.isfinite(observation.context).all()
-        context = jnp.where(finite, observation.context, 0.0)
+        finite = jnp.isfinite(problem.drop_covariates(observation.context)).all()
+        context = jnp.where(finite, observation.context, 0.0)  # a covariate may be missing
         A, target = quadratic_terms(problem, context, dim)
 
         prefix = jax.vmap(lambda work: work.with_context(A, target))(state.work)

@@ -133,6 +133,9 @@ class NewStep(BaseModel, extra="forbid"):
     """A context, and the number of the step or its time, each of which makes the request safe to repeat."""
 
     context: _Number | _NumbersOrMissing | None = Field(description="Numbers; null for a missing number.")
+    baseline: _Number | None = Field(
+        None, description="What the baseline would do, of a policy with a promise relative to it: its last column."
+    )
     step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = Field(None, description="Default: the next.")
     time: _Time | None = Field(
         None, description="Time of the context, such as 2024-01-31T06:00. Steps missed before it are filled in."
@@ -382,6 +385,8 @@ def _make_request(stream: str, step: "NewStep | float | list[float | None] | Non
     if not isinstance(step, NewStep):
         step = NewStep.model_construct(context=step)
     context: list[float | None] = [*step.context] if isinstance(step.context, list) else [step.context]
+    if step.baseline is not None:
+        context.append(step.baseline)
     return StepRequest(stream, context, step.step, step.time)
 
 
