@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
 
 import ecl2o as ec
 from ecl2o.agents.base import Observation, Start
@@ -295,7 +296,7 @@ def test_training_through_a_guard(wrap):
     day = ec.Instance(rng.normal(size=2), rng.normal(size=(STEPS, 1)).cumsum(0))
     network = ec.advisors.MLP(1, 1, width=4, depth=1, key=jax.random.key(3), state_dim=2)
     weights, frozen = eqx.partition(wrap(network, horizon=STEPS), ec.trainable_mask(wrap(network, horizon=STEPS)))
-    flat, restore = jax.flatten_util.ravel_pytree(weights)
+    flat, restore = ravel_pytree(weights)
 
     def loss(flat):
         run = ec.rollout(eqx.combine(restore(flat), frozen), BATTERY, day)
