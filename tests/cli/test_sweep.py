@@ -84,7 +84,10 @@ def test_several_shortages_and_protocols_are_one_job_with_a_line_for_each(grids,
     }
     assert (len(grids), grids[0].seeds, grids[0].kappas) == (6, (0, 1, 2, 3, 4, 5), (0.0,))
     assert all(group["minus_pure_ml"]["ec-l2o"]["seeds"] == 6 for group in found["headline"])
-    given = "sweep --quick --base-shortage 20000 --base-shortage p99 --protocol streamed --schedule authors --augment spells"
+    given = (
+        "sweep --headline --quick --base-shortage 20000 --base-shortage p99 --protocol streamed --schedule authors "
+        "--augment spells"
+    )
     result = runner.invoke(app, [*given.split(), "--trust", "0.5", "--mu", "0.6"])
     assert result.exit_code == 0, result.output
     assert grids[-1].schedule == "authors"

@@ -142,7 +142,7 @@ TRAINING_STEPS = option("Training steps.", min=1, hidden=True)
 Preset = Literal["authors-code", "paper"] | None
 WEATHER = option("NSRDB, TMY3, EPW or CSV weather file. (default: a built-in typical year)", metavar="FILE")
 PRESET = option(
-    f"How weather becomes a shortage of power: {DEFAULT_PRESET}, as in the published figures, or paper, as in its text. "
+    f"How weather becomes a shortage of power: {DEFAULT_PRESET}, as in the published code, or paper, as in the text. "
     f"(default: {DEFAULT_PRESET})",
     metavar="PRESET",
 )

@@ -45,9 +45,9 @@ def sweep(
         "cosine, or authors: every network at the authors' learning rates, and EC-L2O with their loss.",
         default="cosine",
     ),
-    protocol: str = option(
-        "daily: memory restarts at midnight; streamed: all days are one sequence; or both, with a comma.",
-        default="daily",
+    protocol: str | None = option(
+        "daily: memory restarts at midnight; streamed: all days are one sequence; or both, with a comma. (default: daily; "
+        "both with --headline)",
         metavar="NAMES",
     ),
     augment: str | None = option(
@@ -82,7 +82,7 @@ def sweep(
     given = {"--network": "mlp" if preset == "paper" else "lstm"} | (_HEADLINE if headline else {}) | given
     seeds = seeds or (_HEADLINE_SEEDS if headline else 2)
     grid = _make_grid(given, tuple(range(seed, seed + seeds)), everything, schedule)
-    protocols = _parse_names("--protocol", "daily,streamed" if headline else protocol, get_args(Protocol))
+    protocols = _parse_names("--protocol", protocol or ("daily,streamed" if headline else "daily"), get_args(Protocol))
     from ecl2o.data import weather_contexts
     from ecl2o.data.augmentation import AUGMENTATIONS
     from ecl2o.data.shortage import AUTHORS_BASE_SHORTAGE, PAPER_BASE_SHORTAGE

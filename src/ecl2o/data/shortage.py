@@ -194,7 +194,7 @@ def authors_contexts(
     """Return the contexts of preset `authors-code`: the half-hourly shortage, smoothed, at full hours.
 
     The Hann window has 15 samples (7 on hourly files). Files finer than half-hourly are averaged to half-hours. The largest
-    value is scaled to 0.8. This scale looks at the test months too, as that of the published figures does; it is one constant
+    value is scaled to 0.8. This scale looks at the test months too, as that of the published code does; it is one constant
     factor, and costs are reported relative to the oracle's.
 
     Args:

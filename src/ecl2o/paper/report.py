@@ -54,8 +54,8 @@ _PROTOCOL = (
 )
 _FORECASTS = "The oracle knows each day up to midnight. {forecasters}Rows without a forecaster see no future contexts."
 _AUTHORS = (
-    "Preset authors-code: contexts are scaled by the largest value of the whole year, test months included, as in the program "
-    "that made the published figures. It is kept for fidelity."
+    "Preset authors-code: contexts are scaled by the largest value of the whole year, test months included, as in the published "
+    "code. It is kept for fidelity."
 )
 
 
