@@ -1,4 +1,4 @@
-"""Extend the site: pages from the repository's root, links from notebooks, and formulas as MathML.
+"""Extend the site: pages from the repository's root, links from notebooks, formulas as MathML, each page's kind, llms.txt.
 
 Pages link to `../CHANGELOG.md` and the like, as they must in the repository; in the site these are pages of their own.
 """
@@ -19,6 +19,17 @@ ROOT = Path(__file__).resolve().parents[2]
 FROM_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINKS = FROM_ROOT | {"README.md": "index.md"}
 # What pymdownx.arithmatex leaves of `$...$` and `$$...$$`.
+# What a page of each tab is. A tab that is not listed fails the strict build.
+KINDS = {
+    "Start": "Start here",
+    "Cases": "Worked case: real data, beside what people use today",
+    "Tutorials": "Tutorial: a lesson that runs",
+    "How-to": "How-to: steps for a task",
+    "Explanation": "Explanation: background and reasons",
+    "Reference": "Reference: look things up",
+}
+# A row of the tables in docs/index.md: a link and a description.
+INDEX_ROW = re.compile(r"^\| \[(?P<title>[^\]]+)\]\((?P<path>[^)]+)\) \| (?P<content>.+) \|$", re.MULTILINE)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -36,8 +47,13 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
 
 
 def on_page_content(html: str, page, config, files: Files) -> str:
-    """Typeset formulas, and lead links in notebooks to pages. A dead link is a warning, which fails the build."""
+    """Typeset formulas, name the page's kind, and lead links in notebooks to pages. A dead link fails the build."""
     html = FORMULA.sub(lambda found: _typeset(found, page.file.src_uri), html)
+    if page.ancestors:
+        tab = page.ancestors[-1].title
+        if tab not in KINDS:
+            log.warning("%s is in the tab %r, which has no kind in docs/site/hooks.py.", page.file.src_uri, tab)
+        html = f'<p class="kind">{KINDS.get(tab, tab)}</p>\n{html}'
     if not page.file.src_uri.endswith(".py"):
         return html
 
@@ -50,6 +66,25 @@ def on_page_content(html: str, page, config, files: Files) -> str:
         return f'href="{found.url_relative_to(page.file)}"'
 
     return re.sub(r'href="(?P<path>[\w./-]+\.(?:md|py))"', find_page, html)
+
+
+def on_post_build(config) -> None:
+    """Write llms.txt: the index of the site as plain Markdown, for programs that read documentation (llmstxt.org)."""
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}."]
+    for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+        lines += ["", f"## {section.splitlines()[0]}", ""]
+        rows = [
+            f"- [{row['title']}]({_page_address(row['path'])}): {row['content']}" for row in INDEX_ROW.finditer(section)
+        ]
+        lines += rows
+    Path(config.site_dir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _page_address(path: str) -> str:
+    """Return the address of a page in the site, relative to its root."""
+    path = LINKS.get(path.removeprefix("../"), path)
+    return re.sub(r"\.(md|py)$", ".html", path)
 
 
 def _typeset(found: re.Match[str], page: str) -> str:

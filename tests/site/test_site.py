@@ -70,6 +70,19 @@ def test_nothing_is_fetched_from_elsewhere():
         assert loaded == [], page
 
 
+def test_llms_txt_leads_to_every_page_of_the_menu():
+    text = (SITE / "llms.txt").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([^)]+)\)", text))
+    assert [page for page in sorted(linked) if not (SITE / page).is_file()] == []
+    pages = {page.relative_to(SITE).as_posix() for page in SITE.rglob("*.html")} - {"404.html", "index.html"}
+    assert {page for page in pages if not page.startswith("api/")} - linked == set()
+
+
+def test_every_page_says_its_kind():
+    kinds = {page.name: 'class="kind"' in page.read_text(encoding="utf-8") for page in SITE.rglob("*.html")}
+    assert [name for name, said in kinds.items() if not said] == ["404.html"]
+
+
 def test_every_public_name_is_in_the_reference():
     import ecl2o
 
