@@ -70,7 +70,6 @@ class AbstractRunner(abc.ABC):
         arrays, program = self._assemble(policies, sizes, x0.shape[:-1])
         self._shared, carried = self._compiled.begin(arrays, x0, history)
         self._carried = program.set_clock(carried, place)
-        self._front = self._read_front()
         self._compile()
 
     def _assemble(
@@ -89,7 +88,8 @@ class AbstractRunner(abc.ABC):
         self._last_info: Info | None = None
         return arrays, program
 
-    def _read_front(self) -> StepOutput:
+    @property
+    def _front(self) -> StepOutput:
         return StepOutput.read(np.asarray(self._carried[0]), self._sizes, self._is_screened)
 
     def _check_horizon(self) -> None:
@@ -129,7 +129,8 @@ class AbstractRunner(abc.ABC):
     @property
     def context(self) -> Float[np.ndarray, "*n q"] | None:
         """The context that the last step used; None before the first step, and if contexts are not screened."""
-        return None if self._front.context is None or not self._steps else self._front.context.copy()
+        used = self._front.context
+        return None if used is None or not self._steps else used.copy()
 
     @property
     def hitting(self) -> Float[np.ndarray, "*n"]:
@@ -164,7 +165,8 @@ class AbstractRunner(abc.ABC):
     @property
     def stuck_numbers(self) -> Bool[np.ndarray, "*n q"]:
         """Which numbers of the last context had not changed for longer than the contract's `stuck_after`."""
-        return np.zeros(self._context_shape, bool) if self._front.stuck is None else self._front.stuck > 0
+        stuck = self._front.stuck
+        return np.zeros(self._context_shape, bool) if stuck is None else stuck > 0
 
     @property
     def info(self) -> Info | None:
@@ -216,7 +218,6 @@ class AbstractRunner(abc.ABC):
             )
         self._steps, self._totals = steps, totals.copy()
         self._carried = tuple(jax.device_put(vector.copy()) for vector in carried)
-        self._front = self._read_front()
         self._last, self._last_info = None, None
 
     def save_state(self, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
@@ -401,12 +402,12 @@ class BatchRunner(AbstractRunner):
         answered = np.asarray(stepped)
         self._last = self._carried, safe
         self._carried, self._steps = carried, self._steps + 1
-        self._front = self._read_front()
-        self._totals = self._totals + np.where(answered[:, None], self._front.costs, 0.0)
-        flags = self._front.costs[:, 3:] > 0 if self._is_screened else np.zeros((len(answered), 2), bool)
+        front = self._front
+        self._totals = self._totals + np.where(answered[:, None], front.costs, 0.0)
+        flags = front.costs[:, 3:] > 0 if self._is_screened else np.zeros((len(answered), 2), bool)
         replaced, stuck = (answered[:, None] & flags).T
         self._report = BatchReport(answered, replaced, asked & ~answered, stuck)
-        return self._front.action.copy()
+        return front.action.copy()
 
     @property
     def report(self) -> BatchReport | None:
@@ -494,13 +495,15 @@ class Runner(AbstractRunner):
         given = _validate_context(context, self._context_shape, self._dtype, gaps=self._is_screened)
         self._check_horizon()
         carried = self._compiled.advance(self._shared, self._carried, given)
-        front = StepOutput.read(np.asarray(carried[0]), self._sizes, self._is_screened)
-        if not _is_finite(front.action) or not _is_finite(front.costs):
-            raise FloatingPointError(explain_failed_step(given, front.context, self.policy.contract.plausible))
+        vector, dim = np.asarray(carried[0]), self._sizes.dim
+        made = vector[: dim + len(self._totals)]  # the action and the costs
+        if not _is_finite(made):
+            used = StepOutput.read(vector, self._sizes, self._is_screened).context
+            raise FloatingPointError(explain_failed_step(given, used, self.policy.contract.plausible))
         self._last, self._last_info = (self._carried, given), None
-        self._carried, self._front, self._steps = carried, front, self._steps + 1
-        self._totals = self._totals + front.costs
-        return front.action.copy()
+        self._carried, self._steps = carried, self._steps + 1
+        self._totals = self._totals + made[dim:]
+        return made[:dim].copy()
 
     @property
     def replaced(self) -> bool:
@@ -548,9 +551,9 @@ def _validate_context(context: Any, shape: tuple[int, ...], dtype: np.dtype, gap
     return array
 
 
-def _is_finite(array: np.ndarray) -> bool:
+def _is_finite(array: Float[np.ndarray, " n"]) -> bool:
     """Return `np.isfinite(array).all()`, ten times faster for a few numbers: a finite sum has finite terms."""
-    if array.size <= _FEW and math.isfinite(sum(array.ravel().tolist())):
+    if array.size <= _FEW and math.isfinite(sum(array.tolist())):
         return True
     return bool(np.isfinite(array).all())
 
