@@ -17,7 +17,7 @@ from ecl2o.running import plausible_range
 
 from .operator_files import STEPS, write_series
 
-CONSTANT_CURVATURE = {"lai", "rhgd", "competitive-rhc", "ridge", "competitive-ridge"}  # what these need
+CONSTANT_CURVATURE = {"lai", "rhgd", "competitive-rhc", "ridge", "mixture", "competitive-ridge"}  # what these need
 WITHOUT_END = {"lai", "lcp", "competitive-rhc"}  # what cannot run without knowing when it ends
 ANNOUNCED = {"competitive-tariff"}  # what is told the weights of the hours in advance, where they have any
 FIGURES = ("average_cost", "competitive_ratio", "tail_ratio", "microseconds_per_step")

@@ -90,6 +90,11 @@ def small_ridge() -> ec.advisors.OnlineRidge:
     return ec.advisors.OnlineRidge(period=4, lags=2, harmonics=1, maturity=6)
 
 
+def small_mixture(dim: int) -> ec.advisors.Mixture:
+    """Of a regression and R-OBD, whose weights differ after 24 contexts."""
+    return ec.advisors.Mixture([small_ridge(), ec.ROBD()], period=4, memory=3.0, maturity=6)
+
+
 def corrected_ridge(dim: int) -> GuardAwareCorrection:
     """With weights that matter."""
     weight = np.random.default_rng(9).normal(size=(7, 10))
@@ -343,6 +348,7 @@ CASES: list[Case] = [
         variant=True,
         tolerance=1e-6,
     ),
+    Case("Mixture", small_mixture, history=24, box="ignores", convex=False, smooth=False, tolerance=1e-6),
     Case("Corrected", corrected_ridge, history=24, equivariant=False, box="ignores", convex=False, tolerance=1e-7),
     Case("Recorded", given_outlook, equivariant=False, box="ignores", convex=False),
     Case("Fixed", given_advice, equivariant=False, box="ignores"),

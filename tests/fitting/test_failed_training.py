@@ -18,7 +18,7 @@ from ecl2o.fitting.settings import FitSettings, PromiseSpec
 from ecl2o.fitting.tasks import held_back_days, scale_task
 from toy_agent import StatelessAgent
 
-STEPS, COSTS = 4, (1.3, 1.2, 1.1)
+STEPS = 4
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +46,27 @@ def test_a_training_that_diverges_ends_no_fit_and_is_not_selected(contexts, monk
 
 
 @pytest.mark.parametrize(
-    ("before", "best"), [((np.inf, np.inf, 2.0), 2), ((np.inf, np.inf, 1.1), 1), ((np.inf, 1.1, 0.9), 0)]
+    ("costs", "before", "best"),
+    [
+        ((1.3, 1.2, 1.1), (np.inf, np.inf, 2.0), 2),
+        ((1.3, 1.2, 1.1), (np.inf, np.inf, 1.1), 1),
+        ((1.3, 1.2, 1.1), (np.inf, 1.1, 0.9), 0),
+        ((np.nan, 1.2, np.inf), (np.inf, np.inf, np.inf), 1),
+    ],
 )
-def test_the_cheapest_candidate_whose_training_did_not_fail_is_selected(contexts, before, best):
-    """Costs on the validation days are 1.3, 1.2 and 1.1: it fails who paid no more before its training."""
+def test_the_cheapest_candidate_that_did_not_fail_is_selected(contexts, costs, before, best):
+    """It fails who paid no more before its training, and whose cost is not a number."""
     settings = FitSettings(promise=PromiseSpec(2.0, "day"))
     task = scale_task(contexts, settings)
     entrants = [candidates.Candidate(name, "seasonal", ec.ROBD(), trained=True) for name in "abc"]
     score = score_days(ec.ROBD(), held_back_days(task.problem, task.contexts, "validation", STEPS))
-    costs = [np.full(4, cost) for cost in COSTS]
-    scores = [dataclasses.replace(score, cost=each, ratio=each, average_cost=float(each[0])) for each in costs]
+    daily = [np.full(4, cost) for cost in costs]
+    scores = [dataclasses.replace(score, cost=each, ratio=each, average_cost=float(each[0])) for each in daily]
     screened = screen_for_fit(contexts, settings)
     selection = pipeline._select(screened, settings, task, entrants, scores, before, 1.0)
     assert selection.best == best
     assert [each.failed for each in selection.validated] == [
-        cost >= was for cost, was in zip(COSTS, before, strict=True)
+        not cost < was for cost, was in zip(costs, before, strict=True)
     ]
     assert selection.yours == f"{'abc'[best]}, behind a promise of 2 (yours)"
 

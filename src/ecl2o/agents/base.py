@@ -7,8 +7,8 @@ inner agent proposed.
 import abc
 import dataclasses
 import inspect
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -20,6 +20,7 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import Info
 
 State = Any
+Carry = TypeVar("Carry")
 AnyProblem = Any  # a `Problem`, or a `ControlProblem` where an agent takes one; each agent says which
 
 
@@ -89,6 +90,15 @@ class Start(eqx.Module):
     def dim(self) -> int:
         """d, the dimension of actions."""
         return self.x0.shape[0]
+
+    def fold_history(self, advance: Callable[[Carry, Float[Array, " q"]], Carry], state: Carry) -> Carry:
+        """Return the state after `advance(state, context)` for each context of the history, padding apart."""
+        if self.history.shape[0] == 0:
+            return state
+        if self.unseen is None:
+            return jax.lax.scan(lambda carry, context: (advance(carry, context), None), state, self.history)[0]
+        rows = self.unseen, self.history.shape[0]
+        return jax.lax.fori_loop(*rows, lambda t, carry: advance(carry, self.history[t]), state)
 
 
 class Observation(eqx.Module):

@@ -28,6 +28,7 @@ _WORKS: dict[str, tuple[str, ...]] = {
     "RHGD": ("li2020online",),
     "ABCS": ("rutten2021new",),
     "Guarded": ("li2023robust",),
+    "Mixture": ("derooij2014follow",),
     "CompetitiveControl": ("goel2022competitive",),
     "HInfinity": ("basar1995h",),
     "LQR": ("kalman1960contributions",),

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic
-from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling, SeasonalLinear
+from ecl2o.agents.advisors import LSTM, MLP, Mixture, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.data import Contexts
@@ -25,7 +25,6 @@ PROFILE_DAYS = 14  # memory of the structured advisor
 FORECAST_DAYS = 7  # memory of the rolling profile that RHC plans with
 WINDOW_DAYS = 4  # the structured advisor trains across midnight; networks remember one day and do not
 SLACK = 0.5  # of the guarded planner, which pays at most 1.5 times R-OBD's cost
-RIDGE_TRUSTS = (1.0, 10.0, None)  # of the calibrated regression; None: its advice is played as it is
 HISTORY_DAYS = 365  # with which the regression starts
 WEEK, FEWEST_WEEKS = 7, 4  # days in a week; training weeks needed for a weekly profile
 MOST_WINDOWS, BATCH = 2000, 50  # of gradient training
@@ -131,35 +130,26 @@ def untrained_candidates(advisor: AdvisorName, task: FitTask) -> list[Candidate]
 
 
 def _regression(task: FitTask) -> list[Candidate]:
-    """Return the regression with several trusts, or promised; and with a weekly profile if there are enough weeks."""
-    promise, period = task.settings.promise, task.contexts.steps_per_day
-    two_sided = isinstance(task.problem.hitting, AsymmetricTracking)
-    if promise is None:
-        found = _calibrate(AsymmetricRidge(OnlineRidge(period)) if two_sided else OnlineRidge(period))
-    elif two_sided:
-        found = [Candidate("ridge", "ridge", with_promise(AsymmetricRidge(OnlineRidge(period)), promise, period))]
+    """Return the regression, and with enough weeks the mixture of regressions, behind the promise if there is one.
+
+    Members of the mixture are not candidates of their own: selecting one on the validation days costs more than mixing them
+    (docs/choices.md).
+    """
+    promise, period, leads = task.settings.promise, task.contexts.steps_per_day, task.contexts.leads
+    has_weeks = task.contexts.split.training_days >= FEWEST_WEEKS * WEEK
+    kinds: dict[str, AbstractAgent] = {"ridge": OnlineRidge(period)}
+    if isinstance(task.problem.hitting, AsymmetricTracking):
+        kinds = {"ridge": AsymmetricRidge(OnlineRidge(period))}
+        if has_weeks:
+            kinds["ridge, weekly"] = AsymmetricRidge(OnlineRidge(period, week=WEEK))
     else:
-        regression = competitive_ridge(promise, period).agent if promise.is_plain else OnlineRidge(period)
-        found = [Candidate("ridge", "ridge", with_promise(regression, promise, period))]
-    if task.contexts.split.training_days >= FEWEST_WEEKS * WEEK:
-        weekly = OnlineRidge(period, week=WEEK)
-        weekly = AsymmetricRidge(weekly) if two_sided else weekly
-        found.append(Candidate("ridge, weekly", "ridge", with_promise(weekly, promise, period)))
-    if task.contexts.covariates:
-        leads = task.contexts.leads
-        small, rich = OnlineRidge(period, covariates=leads), OnlineRidge(period, week=WEEK, rich=True, covariates=leads)
-        for kind, seeing in (("covariates", small), ("rich, covariates", rich)):
-            found.append(Candidate(f"ridge, {kind}", "ridge", with_promise(seeing, promise, period)))
-    return found
-
-
-def _calibrate(regression: AbstractAgent) -> list[Candidate]:
-    return [
-        Candidate("ridge", "ridge", regression)
-        if trust is None
-        else Candidate(f"ridge, trust {trust:g}", "ridge", MLAROBD(regression, trust), trust=trust)
-        for trust in RIDGE_TRUSTS
-    ]
+        if promise is not None and promise.is_plain:
+            kinds["ridge"] = competitive_ridge(promise, period).agent
+        if has_weeks:
+            kinds["ridge, mixture"] = Mixture.of_regressions(period, WEEK, leads)
+        elif leads:
+            kinds["ridge, covariates"] = OnlineRidge(period, covariates=leads)
+    return [Candidate(name, "ridge", with_promise(agent, promise, period)) for name, agent in kinds.items()]
 
 
 def _weighted_regression(task: FitTask) -> list[Candidate]:
@@ -168,17 +158,16 @@ def _weighted_regression(task: FitTask) -> list[Candidate]:
     assert isinstance(hitting, CurvedTracking)
     assert hitting.maximum is not None
     ends, period = (float(hitting.minimum), float(hitting.maximum)), contexts.steps_per_day
-    usual = mean_training_weight(contexts, ends)
-    regression = ConstantWeight(OnlineRidge(period), usual)
-    if promise is None:
-        found = _calibrate(regression)
-    else:
+    if promise is not None:
         check_weights_inside(contexts, ends)
-        found = [Candidate("ridge", "ridge", with_promise(regression, promise, period))]
+    kinds = {"ridge": OnlineRidge(period)}
     if contexts.covariates:
-        seeing = ConstantWeight(OnlineRidge(period, covariates=contexts.leads), usual)
-        found.append(Candidate("ridge, covariates", "ridge", with_promise(seeing, promise, period)))
-    return found
+        kinds["ridge, covariates"] = OnlineRidge(period, covariates=contexts.leads)
+    usual = mean_training_weight(contexts, ends)
+    return [
+        Candidate(name, "ridge", with_promise(ConstantWeight(regression, usual), promise, period))
+        for name, regression in kinds.items()
+    ]
 
 
 def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[Candidate]]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from ecl2o import agents
 from ecl2o.agents import RHC, AbstractAgent, Competitive
-from ecl2o.agents.advisors import OnlineRidge
+from ecl2o.agents.advisors import Mixture, OnlineRidge
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import NotApplicableError
@@ -59,6 +59,7 @@ NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
     "competitive-rhc": lambda steps: Competitive(RHC(steps - 1, truncate=False), ratio=2.5, horizon=steps),
     "competitive-tariff": lambda steps: under_tariff(RHC(steps - 1, truncate=False), steps),
     "ridge": lambda steps: OnlineRidge(steps),
+    "mixture": lambda steps: Mixture.of_regressions(steps),
     "competitive-ridge": lambda steps: agents.Periodic(Competitive(OnlineRidge(steps), 2.5, horizon=steps), steps),
 }
 # Forecasters, made for a number of steps per day and the leads of covariates.
@@ -73,7 +74,7 @@ _POLICY = ".ecl2o"
 _OF_SERIES = {
     (kind, Mahalanobis) for kind in (SquaredTracking, CurvedTracking, AsymmetricTracking)
 }  # costs of a series
-_LEARN_ON = ("ridge", "competitive-ridge")  # they keep what they learned over midnight
+_LEARN_ON = ("ridge", "mixture", "competitive-ridge")  # they keep what they learned over midnight
 
 
 def named_contender(name: str, test_days: TestDays, forecaster: AbstractForecaster | None = None) -> Contender:

@@ -61,7 +61,7 @@ class ValidatedCandidate:
         competitive_ratio: cost of the worst day, in units of its optimum.
         behind: how much more it costs than the best candidate.
         behind_error: standard error of `behind`, over days.
-        failed: whether its training failed: it costs no less than before. It is not selected.
+        failed: whether its training failed (it costs no less than before), or its cost is not a number. It is not selected.
     """
 
     name: str
@@ -79,7 +79,9 @@ class ValidatedCandidate:
     @property
     def training(self) -> str:
         """What came of its training, in words."""
-        return "training failed" if self.failed else "trained" if self.trained else "not trained"
+        if self.failed:
+            return "training failed" if self.trained else "failed"
+        return "trained" if self.trained else "not trained"
 
 
 @dataclasses.dataclass(frozen=True)

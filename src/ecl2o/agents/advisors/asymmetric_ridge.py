@@ -118,12 +118,7 @@ class AsymmetricRidge(AbstractAgent):
             _usual_problem(problem), dataclasses.replace(start, history=start.history[:0], unseen=None)
         )
         state = AsymmetricRidgeState(inner, jnp.zeros((), int), shifts)
-        if start.history.shape[0] == 0:
-            return state
-        if start.unseen is None:
-            return jax.lax.scan(lambda s, y: (self._observe(problem, s, y)[0], None), state, start.history)[0]
-        rows = start.unseen, start.history.shape[0]
-        return jax.lax.fori_loop(*rows, lambda t, s: self._observe(problem, s, start.history[t])[0], state)
+        return start.fold_history(lambda s, context: self._observe(problem, s, context)[0], state)
 
     def step(self, problem: Problem, state: AsymmetricRidgeState, observation: Observation):
         state, (steps, inner) = self._observe(problem, state, observation.context)

@@ -370,12 +370,7 @@ class OnlineRidge(AbstractAgent):
         )
         lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
         state = OnlineRidgeState(Modes.from_problem(problem, start.dim), jnp.zeros((), int), lines, memory)
-        if start.history.shape[0] == 0:
-            return state
-        if start.unseen is None:
-            return jax.lax.scan(lambda s, y: (self._observe(problem, s, y)[0], None), state, start.history)[0]
-        rows = start.unseen, start.history.shape[0]
-        return jax.lax.fori_loop(*rows, lambda t, s: self._observe(problem, s, start.history[t])[0], state)
+        return start.fold_history(lambda s, context: self._observe(problem, s, context)[0], state)
 
     def step(self, problem: Problem, state: OnlineRidgeState, observation: Observation):
         state, (predicted, signals) = self._observe(problem, state, observation.context)
@@ -439,7 +434,7 @@ class OnlineRidge(AbstractAgent):
         image = line.regression.image(present)
         forecast = jnp.sum(line.regression.weights * present) / (1 + jnp.sum(image * image))
         predicted = jnp.clip(now + forecast, seen_range.low, seen_range.high)
-        target = _discounted_mean(sums[: self.maturity], rho, predicted) - row_now
+        target = discounted_mean(sums[: self.maturity], rho, predicted) - row_now
         regression, residual_power = self._update_regression(line, row, target, row_step)
 
         profiles = jax.vmap(features.update_profiles)(before, steps, nows)
@@ -484,7 +479,7 @@ class OnlineRidge(AbstractAgent):
         return jnp.where((before >= 0) & (variance * self.ridge < _LARGEST * self.features.count), keep, 1.0)
 
 
-def _discounted_mean(sums: Float[Array, " m"], rho: Float[Array, ""], rest: Float[Array, ""]) -> Float[Array, ""]:
+def discounted_mean(sums: Float[Array, " m"], rho: Float[Array, ""], rest: Float[Array, ""]) -> Float[Array, ""]:
     """Return z of the oldest of m contexts, from the sums of the last 1, 2, ..., m of them and a value for all later ones."""
     later = jnp.exp(jnp.log(rho) * np.arange(sums.shape[0]))[::-1]  # rho^(m-1), ..., rho, 1: newest context first
     changes = later - jnp.concatenate([later[1:], jnp.zeros((1,), later.dtype)])

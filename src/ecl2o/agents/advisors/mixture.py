@@ -1,0 +1,166 @@
+"""An online mixture of advisors that predict the discounted mean of the coming contexts."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ecl2o.agents.advisors.online_ridge import DiscountedForecast, OnlineRidge, discounted_mean
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
+from ecl2o.planning.decoupling import Modes
+from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem.arrays import as_float, check_count, check_positive
+from ecl2o.solvers.exponential_weights import ExponentialWeights
+from ecl2o.theory import decay_root
+
+_ROUNDING = 100.0  # units in the last place of a prediction
+
+
+class MixtureLine(eqx.Module):
+    """The memory of one coordinate: sums of the last contexts, predictions that wait for their targets, weights, the range."""
+
+    sums: Float[Array, " m"]
+    waiting: Float[Array, "m n"]
+    weights: ExponentialWeights
+    low: Float[Array, ""]
+    high: Float[Array, ""]
+
+
+class MixtureState(eqx.Module):
+    """The members' states, the modes, how many contexts have been seen, and the memory of each mode."""
+
+    members: tuple[State, ...]
+    modes: Modes
+    seen: Int[Array, ""]
+    lines: MixtureLine
+
+
+class Mixture(AbstractAgent):
+    """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat the weighted mean of what several advisors predict.
+
+    A member predicts z, the discounted mean of the coming contexts (see `OnlineRidge`), as `OnlineRidge` does, or by its advice:
+    then its zhat is (x - rho x_{t-1}) / (1 - rho). Predictions are clipped to the range of the contexts so far. In each mode of
+    (A, Q) the weights are exponential in the squared errors of the targets that have matured, with a half-life of `memory`.
+    Derivatives of actions treat the weights as constants.
+
+    On every sequence of contexts and predictions, the mixture's discounted sum of squared errors exceeds that of the best member
+    by at most `Info.details["regret_bound"]`, one number per mode. It is computed from the run, since targets mature late. If
+    they matured at once, it would be at most B^2 (6 log n + 4) for n members whose errors are at most B (`ExponentialWeights`).
+
+    Args:
+        members: the advisors, at least one.
+        period: steps in a period, usually a day. Default: 24.
+        memory: half-life of squared errors, in periods. Default: 30.
+        maturity: steps after which a prediction is judged; the present zhat replaces what is not known. Default: a period, at
+            least 24.
+
+    >>> mixture = Mixture([OnlineRidge(), OnlineRidge(week=7, rich=True, memory=60.0)])
+    >>> len(mixture.members), mixture.maturity
+    (2, 24)
+    """
+
+    members: tuple[AbstractAgent, ...]
+    memory: Float[Array, ""]
+    period: int = eqx.field(static=True)
+    maturity: int = eqx.field(static=True)
+
+    def __init__(self, members, period: int = 24, memory: float = 30.0, maturity: int | None = None):
+        self.members = tuple(members)
+        self.period, self.memory = period, as_float(memory)
+        self.maturity = max(period, 24) if maturity is None else maturity
+
+    def __check_init__(self):
+        check_count("period", self.period)
+        check_count("maturity", self.maturity)
+        check_positive("memory", self.memory)
+        if not self.members:
+            raise ValueError("Mixture needs at least one member.")
+        if self.maturity < 2:
+            raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
+
+    @classmethod
+    def of_regressions(cls, period: int = 24, week: int = 7, covariates: tuple[int | None, ...] = ()) -> "Mixture":
+        """Return the mixture that `ecl2o fit` tries (docs/choices.md): a small regression, and weekly ones that forget.
+
+        Args:
+            period: steps in a period. Default: 24.
+            week: periods in a week. Default: 7.
+            covariates: as in `OnlineRidge`; two more members see them. Default: none.
+
+        >>> [member.features.count for member in Mixture.of_regressions().members]
+        [36, 42, 50]
+        """
+        members = [OnlineRidge(period), OnlineRidge(period, week=week, memory=30.0)]
+        members.append(OnlineRidge(period, week=week, rich=True, memory=60.0))
+        if covariates:
+            members.append(OnlineRidge(period, covariates=covariates))
+            members.append(OnlineRidge(period, week=week, rich=True, memory=60.0, covariates=covariates))
+        return cls(members, period)
+
+    def init(self, problem: Problem, start: Start) -> MixtureState:
+        modes, dtype, count = Modes.from_problem(problem, start.dim), start.x0.dtype, len(self.members)
+        empty = MixtureLine(
+            sums=jnp.zeros((self.maturity,), dtype),
+            waiting=jnp.zeros((self.maturity, count + 1), dtype),
+            weights=ExponentialWeights.empty(count, dtype),
+            low=jnp.asarray(jnp.inf, dtype),
+            high=jnp.asarray(-jnp.inf, dtype),
+        )
+        lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
+        judged = self.lookahead == 0  # else the forecasts of the past are not known, and weights start equal
+        known = Start(start.x0, start.history[:0], start.horizon) if judged else start
+        members = tuple(member.init(problem, known) for member in self.members)
+        state = MixtureState(members, modes, jnp.zeros((), int), lines)
+        if not judged:
+            return state
+
+        def live(carry, context):
+            state, previous = carry
+            state, action, _ = self.step(problem, state, Observation(context, previous, state.seen))
+            return state, action
+
+        return start.fold_history(live, (state, start.x0))[0]
+
+    def step(self, problem: Problem, state: MixtureState, observation: Observation):
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        modes, previous = state.modes, observation.previous_action
+        rho = decay_root(1.0, modes.a)
+        now = modes.to_modes @ problem.hitting.centre(observation.context, previous.shape[0])
+        states, forecasts, converged = [], [], []
+        for member, inner in zip(self.members, state.members, strict=True):
+            inner, advice, info = member.step(problem, inner, observation.with_lookahead(member.lookahead))
+            states.append(inner)
+            forecasts.append(info.details.get("discounted_forecast") or _implied(modes, rho, previous, advice))
+            converged.append(info.converged)
+        predictions = jnp.stack([modes.to_modes @ each.mean for each in forecasts], axis=1)
+        advance = jax.vmap(self._advance, in_axes=(0, None, 0, 0, 0))
+        lines, predicted = advance(state.lines, state.seen, now, predictions, rho)
+        forecast = DiscountedForecast(modes.from_modes @ predicted, forecasts[0].signals)
+        details = {"discounted_forecast": forecast, "regret_bound": lines.weights.regret_bound}
+        after = MixtureState(tuple(states), modes, state.seen + 1, lines)
+        return after, forecast.advice(modes, previous), Info(jnp.all(jnp.stack(converged)), details=details)
+
+    def _advance(self, line: MixtureLine, step, now, predictions: Float[Array, " n"], rho: Float[Array, ""]):
+        """Advance one coordinate: weigh the predictions, and judge those whose target has matured."""
+        low, high = jnp.minimum(line.low, now), jnp.maximum(line.high, now)
+        predictions = jnp.clip(predictions, low, high)
+        known = jax.lax.stop_gradient(line.weights)  # derivatives of a softmin at a large rate overflow
+        predicted = jnp.sum(known.weights * predictions)
+        sums = jnp.concatenate([now[None], line.sums[:-1] + now])
+        waiting = jnp.concatenate([line.waiting[1:], jnp.append(predictions, predicted)[None]])
+        errors = jax.lax.stop_gradient(waiting[0] - discounted_mean(sums, rho, predicted))
+        keep = jax.lax.stop_gradient(jnp.asarray(0.5, now.dtype) ** (1 / (self.memory * self.period)))
+        rounding = (
+            _ROUNDING * jnp.finfo(now.dtype).eps * jax.lax.stop_gradient(jnp.maximum(jnp.abs(low), jnp.abs(high)))
+        )
+        losses = errors**2 + rounding**2  # so that rounding does not decide between equals
+        judged = known.with_losses(losses[:-1], losses[-1], keep)
+        matured = step >= self.maturity - 1
+        weights = jax.tree.map(lambda new, old: jnp.where(matured, new, old), judged, known)
+        return MixtureLine(sums, waiting, weights, low, high), predicted
+
+
+def _implied(modes: Modes, rho: Float[Array, " d"], previous: Float[Array, " d"], advice: Float[Array, " d"]):
+    """Return the forecast that advice implies: the zhat with which rho x_{t-1} + (1 - rho) zhat is the advice."""
+    mean = previous + modes.from_modes @ ((modes.to_modes @ (advice - previous)) / (1 - rho))
+    return DiscountedForecast(mean, jnp.zeros((3, *mean.shape), mean.dtype))
