@@ -251,7 +251,9 @@ def test_competitive_control_of_a_boeing_747():
     """The longitudinal dynamics in level flight, discretised to one second, that Goel and Hassibi use."""
     F = [[0.99, 0.03, -0.02, -0.32], [0.01, 0.47, 4.7, 0.0], [0.02, -0.06, 0.40, 0.0], [0.01, -0.04, 0.72, 0.99]]
     B = [[0.01, 0.99], [-3.44, 1.66], [-0.83, 0.44], [-0.47, 0.25]]
-    np.testing.assert_allclose(competitive_control_ratio(F, B, np.eye(4), np.eye(2)), 1.771970, atol=1e-6)
+    for before_context, expected in ((False, 1.771970), (True, 28.383874)):
+        ratio = competitive_control_ratio(F, B, np.eye(4), np.eye(2), before_context=before_context)
+        np.testing.assert_allclose(ratio, expected, atol=1e-6)
     np.testing.assert_allclose(
         competitive_control_ratio(1.0, 1.0, 1.0, 10.0), smallest_feasible_ratio(10.0), rtol=1e-12
     )

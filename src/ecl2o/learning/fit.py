@@ -14,7 +14,7 @@ from ecl2o.learning.gradients import AbstractGradient, Backpropagation
 from ecl2o.learning.losses import AbstractLoss, CalibratedLoss, fix_scale
 from ecl2o.learning.training_loop import Schedule, SolvedInstances, init_state, make_rates, take_step, train
 from ecl2o.offline import oracle_batch
-from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.problem import AbstractProblem, Instance, Trajectory
 from ecl2o.problem.arrays import cast_floats, to_device
 from ecl2o.running import rollout_batch
 from ecl2o.running.rollout import stack_trees, vmap_unless_single
@@ -63,7 +63,7 @@ class FitResult(eqx.Module, Generic[Fitted]):
 
 def fit(
     agent: Fitted,
-    problem: Problem,
+    problem: AbstractProblem,
     instances: Instance,
     *,
     loss: AbstractLoss | None = None,
@@ -119,7 +119,7 @@ def fit(
 
 def fit_many(
     agents: Sequence[Fitted],
-    problem: Problem,
+    problem: AbstractProblem,
     instances: Instance,
     *,
     losses: Sequence[AbstractLoss] | AbstractLoss | None = None,
@@ -276,7 +276,7 @@ def _draw_epochs(key: PRNGKeyArray, n_instances: int, count: int) -> Int[np.ndar
     return orders.ravel()[:count]
 
 
-def _solve(problem: Problem, instances: Instance, oracles: Trajectory | None = None) -> SolvedInstances:
+def _solve(problem: AbstractProblem, instances: Instance, oracles: Trajectory | None = None) -> SolvedInstances:
     """Return instances with their oracles, solved in the precision of the instances unless they are given."""
     if instances.x0.ndim != 2:
         raise ValueError(f"fit takes a set of instances with a leading axis, got x0 of shape {instances.x0.shape}.")

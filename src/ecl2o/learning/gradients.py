@@ -18,7 +18,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ecl2o.agents import MLAROBD, AbstractAgent, Observation, Start, calibrate
 from ecl2o.agents.advisors.networks import Affine, Scaling
-from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.agents.base import AnyProblem
+from ecl2o.problem import Instance, Trajectory
 from ecl2o.problem.arrays import as_float, check_count, check_positive
 
 # An agent to its loss on the batch at hand.
@@ -36,7 +37,12 @@ class AbstractGradient(eqx.Module):
         """The evaluations of the loss on a batch that one step takes; a backward pass counts as two."""
 
     def prepare_for(
-        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory, key: PRNGKeyArray
+        self,
+        agent: AbstractAgent,
+        problem: AnyProblem,
+        instances: Instance,
+        oracles: Trajectory,
+        key: PRNGKeyArray,
     ) -> "AbstractGradient":
         """Return the gradient, ready to train this agent on this training set. Default: unchanged.
 
@@ -144,10 +150,10 @@ class ThroughSurrogate(AbstractAgent):
     surrogate: Surrogate
     straight_through: bool = eqx.field(static=True)
 
-    def init(self, problem: Problem, start: Start):
+    def init(self, problem: AnyProblem, start: Start):
         return self.agent.init(problem, start)
 
-    def step(self, problem: Problem, state, observation: Observation):
+    def step(self, problem: AnyProblem, state, observation: Observation):
         state, action, info = self.agent.step(problem, state, observation)
         assert info.advice is not None
         triple = observation.context, observation.previous_action, jnp.asarray(info.advice)
@@ -233,7 +239,7 @@ def _calibrated_action(problem, calibration, context, previous, advice):
 
 @eqx.filter_jit
 def _examples(
-    rule: Rule, problem: Problem, instances: Instance, oracles: Trajectory, count: int, key: PRNGKeyArray
+    rule: Rule, problem: AnyProblem, instances: Instance, oracles: Trajectory, count: int, key: PRNGKeyArray
 ) -> tuple[Float[Array, "n k"], Float[Array, "n d"]]:
     """Draw triples (y, x_prev, advice) as rows; return them and the true calibrator's actions."""
     contexts = instances.contexts.reshape(-1, instances.contexts.shape[-1])

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
 from ecl2o.agents.advisors import Fixed
-from ecl2o.problem import Instance, Problem, Trajectory
+from ecl2o.agents.base import AnyProblem
+from ecl2o.problem import Instance, Trajectory
 from ecl2o.problem.arrays import AnyArray, as_float, check_fraction, check_nonnegative, concrete_value
 from ecl2o.running import rollout, rollout_batch
 
@@ -73,7 +74,7 @@ class AbstractLoss(eqx.Module):
 
     @abc.abstractmethod
     def __call__(
-        self, agent: AbstractAgent, problem: Problem, instances: Instance, oracles: Trajectory
+        self, agent: AbstractAgent, problem: AnyProblem, instances: Instance, oracles: Trajectory
     ) -> Float[Array, ""]:
         """Return the loss of a batch.
 
@@ -113,10 +114,10 @@ class AdviceOrAction(AbstractAgent):
     agent: AbstractAgent
     alone: Float[Array, "*n"]
 
-    def init(self, problem: Problem, start: Start):
+    def init(self, problem: AnyProblem, start: Start):
         return self.agent.init(problem, start)
 
-    def step(self, problem: Problem, state, observation: Observation):
+    def step(self, problem: AnyProblem, state, observation: Observation):
         state, action, info = self.agent.step(problem, state, observation)
         return state, jnp.where(self.alone != 0, _require_advice(self.agent, info.advice), action), info
 
@@ -127,7 +128,7 @@ def _require_advice(agent: AbstractAgent, advice: AnyArray | None) -> AnyArray:
     return advice
 
 
-def _run_with_advisor_alone(agent, problem: Problem, instances: Instance) -> tuple[Trajectory, Trajectory]:
+def _run_with_advisor_alone(agent, problem: AnyProblem, instances: Instance) -> tuple[Trajectory, Trajectory]:
     """Return the runs of the agent and of its advisor alone, made as one batch of twice the size, which is faster."""
     n = instances.x0.shape[0]
     twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), instances)
@@ -283,10 +284,10 @@ class _Shadowed(AbstractAgent):
     follower: AbstractAgent
     detached: bool = eqx.field(static=True, default=False)
 
-    def init(self, problem: Problem, start: Start):
+    def init(self, problem: AnyProblem, start: Start):
         return self.leader.init(problem, start), self.follower.init(problem, start)
 
-    def step(self, problem: Problem, state, observation: Observation):
+    def step(self, problem: AnyProblem, state, observation: Observation):
         leading, following = state
         held = jax.lax.stop_gradient(observation.previous_action) if self.detached else observation.previous_action
         led_by = eqx.tree_at(lambda o: o.previous_action, observation, held)

@@ -1,4 +1,4 @@
-"""Small symmetric positive definite matrices: products, solves, parallel sums, and fixed points of Riccati steps.
+"""Small matrices, most of them symmetric and positive definite: products, solves, parallel sums, fixed points of Riccati steps.
 
 Products are written as sums, because a batched matrix product rounds differently by place in a batch. One-by-one matrices, the
 most common ones here, become divisions.
@@ -63,6 +63,21 @@ def _leading_bits(values: Float[Array, "*n d"], bits: int) -> Float[Array, "*n d
     """Round to multiples of about 2^-bits of the largest value of a row."""
     shift = 2.0 ** (jnp.finfo(values.dtype).nmant - bits) * jnp.abs(values).max(axis=-1, keepdims=True)
     return (values + shift) - shift
+
+
+def small_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -> Float[Array, " d *columns"]:
+    """Solve M x = right for a regular M; by Cramer's rule up to two dimensions, which batches well.
+
+    >>> small_solve(jnp.array([[2.0, 1.0], [0.0, 4.0]]), jnp.array([3.0, 4.0])).tolist()
+    [1.0, 1.0]
+    """
+    if matrix.shape[-1] == 1:
+        return right / matrix[0, 0]
+    if matrix.shape[-1] > 2:
+        return jnp.linalg.solve(matrix, right)
+    (a, b), (c, d) = matrix
+    first, second = right
+    return jnp.stack([d * first - b * second, a * second - c * first]) / (a * d - b * c)
 
 
 def spd_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -> Float[Array, " d *columns"]:

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ecl2o.problem.control import ControlProblem
+from ecl2o.solvers.positive_definite import small_solve
 
 Matrix = Float[Array, "n n"]
 
@@ -61,7 +62,7 @@ class Stage(eqx.Module):
         """
         _, u, _ = self.places
         N = self.M + self.joint.T @ S @ self.joint
-        gain = jnp.linalg.solve(N[u, u], N[u])
+        gain = small_solve(N[u, u], N[u])
         cost = N - N[:, u] @ gain
         return gain, 0.5 * (cost + cost.T)
 
@@ -102,8 +103,8 @@ class Past(eqx.Module):
         gain, cost = stage.without_action(no_future)
         identity = jnp.eye(len(stage.F), dtype=stage.F.dtype)
         F, E = stage.F - stage.B @ gain[:, x], stage.E - stage.B @ gain[:, d]
-        posterior = jnp.linalg.solve(identity + self.covariance @ cost[x, x], self.covariance)
-        noise = stage.B @ jnp.linalg.solve(stage.M[u, u], stage.B.T)
+        posterior = small_solve(identity + self.covariance @ cost[x, x], self.covariance)
+        noise = stage.B @ small_solve(stage.M[u, u], stage.B.T)
         covariance = F @ posterior @ F.T + noise
         covariance = 0.5 * (covariance + covariance.T)
         if context is None:
@@ -214,17 +215,15 @@ class ControlReserve(eqx.Module):
         """Make the reserve after a step."""
         L, m, covariance = ratio, past.centre, past.covariance
         identity = jnp.eye(len(S), dtype=S.dtype)
-        Y = jnp.linalg.solve(identity + covariance @ S, covariance)
+        Y = small_solve(identity + covariance @ S, covariance)
         D = S - S0
-        between = (L - 1) * identity - L * Y @ D
-        Z = D @ jnp.linalg.inv(between)
+        Z = small_solve(((L - 1) * identity - L * Y @ D).T, D)  # D and Z are symmetric
         Z = 0.5 * (Z + Z.T)
-        shrunk = jnp.linalg.solve(identity + covariance @ S, m)
-        friendly = 0.5 * m @ S0 @ jnp.linalg.solve(identity + covariance @ S0, m)
+        shrunk = small_solve(identity + covariance @ S, m)
+        friendly = 0.5 * m @ S0 @ small_solve(identity + covariance @ S0, m)
         goal = L * shrunk
         level = -0.5 * L * m @ S @ shrunk + 0.5 * goal @ Z @ goal
-        share = largest_control_share(covariance, S, S0)
-        return cls(S + Z, Z @ goal, level, friendly, share < L - 1)
+        return cls(S + Z, Z @ goal, level, friendly, _is_above_share(L - 1, covariance, S, S0))
 
     def value(self, x: Float[Array, " n"]) -> Float[Array, ""]:
         """Return max over the contexts to come of the cost to go less L times the growth of the optimum."""
@@ -246,10 +245,20 @@ def baseline_reserve(baseline: Float[Array, " n"], S: Matrix, S0: Matrix, ratio:
 def largest_control_share(covariance: Matrix, S: Matrix, S0: Matrix) -> Float[Array, ""]:
     """Return lambda_max(Sigma (I + S0 Sigma)^-1 (S - S0)), one less than the smallest ratio at a step."""
     identity = jnp.eye(len(S), dtype=S.dtype)
-    left = jnp.linalg.solve(identity + covariance @ S0, covariance)
+    left = small_solve(identity + covariance @ S0, covariance)
     eigenvalues, basis = jnp.linalg.eigh(0.5 * (left + left.T))
     root = basis * jnp.sqrt(jnp.maximum(eigenvalues, 0.0))
     return jnp.linalg.eigvalsh(root.T @ (S - S0) @ root)[-1]
+
+
+def _is_above_share(excess: Float[Array, ""], covariance: Matrix, S: Matrix, S0: Matrix) -> Array:
+    """Return whether `excess` exceeds `largest_control_share`; by trace and determinant up to two dimensions."""
+    if len(S) > 2:
+        return largest_control_share(covariance, S, S0) < excess
+    identity = jnp.eye(len(S), dtype=S.dtype)
+    above = excess * identity - small_solve(identity + covariance @ S0, covariance) @ (S - S0)
+    det = above[0, 0] if len(S) == 1 else above[0, 0] * above[1, 1] - above[0, 1] * above[1, 0]
+    return (jnp.trace(above) > 0) & (det > 0)
 
 
 @eqx.filter_jit
