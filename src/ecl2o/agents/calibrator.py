@@ -13,7 +13,6 @@ import warnings
 from typing import Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -21,6 +20,7 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, ConvexCost, Mahalanobis, Problem
 from ecl2o.problem.arrays import as_float, as_optional_float, check_nonnegative, concrete_value
 from ecl2o.solvers.bounded_newton import minimize
+from ecl2o.solvers.positive_definite import spd_solve
 from ecl2o.theory import optimal_lambda2, smallest_lambda1
 from ecl2o.theory.forms import Form, check_form
 
@@ -150,7 +150,7 @@ def _compute_gains(problem: Problem, weights: Weights, context: Float[Array, " q
     Z = A + 2 * sum(given, start=jnp.zeros((), A.dtype)) * Q
     if dim == 1:
         return A / Z, 2 * Q / Z
-    both = jax.scipy.linalg.solve(Z, jnp.concatenate([A, 2 * Q], axis=1), assume_a="pos")
+    both = spd_solve(Z, jnp.concatenate([A, 2 * Q], axis=1))
     return both[:, :dim], both[:, dim:]
 
 

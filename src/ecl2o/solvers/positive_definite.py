@@ -1,7 +1,8 @@
 """Small matrices, most of them symmetric and positive definite: products, solves, parallel sums, fixed points of Riccati steps.
 
 Products are written as sums, because a batched matrix product rounds differently by place in a batch. One-by-one matrices, the
-most common ones here, become divisions.
+most common ones here, become divisions, and those of a few rows are eliminated entry by entry: batched LAPACK calls are slow, and
+some 5,000 of them at once, in a program with several, can block one another for ever (jaxlib 0.10.2).
 """
 
 import math
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float
 
 # Doublings in `riccati_fixed_point`: 2^32 rounds, enough for ratios of matrices up to 1e16.
 _DOUBLINGS = 32
+_FEW_ROWS = 4  # matrices up to this size are solved without LAPACK
 
 
 def multiply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -81,10 +83,31 @@ def small_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"])
 
 
 def spd_solve(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -> Float[Array, " d *columns"]:
-    """Solve M x = right for a symmetric positive definite M; `right` is (d,) or (d, k)."""
+    """Solve M x = right for a symmetric positive definite M; `right` is (d,) or (d, k). NaN if M is not definite."""
     if matrix.shape[-1] == 1:
         return right / matrix[0, 0]
-    return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), right)
+    if matrix.shape[-1] > _FEW_ROWS:
+        return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), right)
+    return _eliminate(matrix, right)
+
+
+def _eliminate(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -> Float[Array, " d *columns"]:
+    """Solve by elimination, an LDL' factorisation, with the lower triangle of M."""
+    size = len(matrix)
+    left, rows = {(i, j): matrix[i, j] for i in range(size) for j in range(i + 1)}, list(right)
+    factors, pivots = {}, []
+    for j in range(size):
+        pivots.append(jnp.where(left[j, j] > 0, left[j, j], jnp.nan))
+        for i in range(j + 1, size):
+            factors[i, j] = left[i, j] / pivots[j]
+            rows[i] = rows[i] - factors[i, j] * rows[j]
+            for k in range(j + 1, i + 1):
+                left[i, k] = left[i, k] - factors[i, j] * left[k, j]
+    for i in reversed(range(size)):
+        rows[i] = rows[i] / pivots[i]
+        for k in range(i + 1, size):
+            rows[i] = rows[i] - factors[k, i] * rows[k]
+    return jnp.stack(rows)
 
 
 def sandwich_solve(

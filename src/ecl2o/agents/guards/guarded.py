@@ -95,7 +95,7 @@ def _nearest(problem: Problem, allowance: Allowance, advice: Float[Array, " d"])
     shape = hitting.curvature(allowance.context, dim) + 2 * allowance.previous_weight * problem.Q + reserve.matrix
     slope = hitting.gradient(z, allowance.context) + reserve.matrix @ (z - reserve.centre)
     slope = slope + 2 * allowance.previous_weight * problem.Q @ (z - allowance.previous)
-    step = slope / shape[0] if dim == 1 else jnp.linalg.solve(shape, slope)
+    step = spd_solve(shape, slope)
     level = allowance.budget - allowance.weighted_cost(problem, z) + 0.5 * slope @ step
     return problem.actions.project(project_on_ellipsoid(advice, z - step, shape, level))
 
