@@ -86,3 +86,27 @@ def test_of_several_times_the_named_one_is_read(line):
     reader = LineReader(["demand"], 1, time_column="End")
     assert reader.read("time,End,demand") is None
     assert reader.read(line).time == datetime.datetime(2024, 1, 1, 6)
+
+
+def test_lines_have_the_dialect_of_the_file():
+    """Semicolons, decimal commas, day first, date and clock in two columns."""
+    reader = LineReader(["kW"], 1, "Datum+Uhrzeit", day_first=True)
+    assert reader.read("Datum;Uhrzeit;kW;Status") is None
+    line = reader.read("03.04.2025;6:15;223,7;W")
+    assert (line.time, line.context) == (datetime.datetime(2025, 4, 3, 6, 15), [223.7])
+    first = LineReader(["kW"], 1, day_first=True)
+    assert first.read("03.04.2025 06:15;-0,5") == ParsedLine([-0.5], time=datetime.datetime(2025, 4, 3, 6, 15))
+
+
+@pytest.mark.parametrize("day_first", [None, False, True])
+def test_a_date_is_never_taken_for_a_note(day_first):
+    """A time that cannot be read would otherwise be ignored, and the hour of the day be wrong."""
+    line = '{"Zeitstempel": "03/04/2025 06:00", "kW": 1.5}'
+    reader = LineReader(["kW"], 1, day_first=day_first)
+    if day_first is None:
+        with pytest.raises(ValueError, match="is not a time"):
+            reader.read(line)
+    else:
+        month, day = (4, 3) if day_first else (3, 4)
+        assert reader.read(line).time == datetime.datetime(2025, month, day, 6)
+    assert reader.read('{"note": "3.4.2025, from the pump", "kW": 1.5}').time is None

@@ -577,3 +577,49 @@ def test_what_a_short_file_does_not_show_is_told_by_a_longer_one(write):
     alone, told = read_series(path)[0], read_series(path, **found)[0]
     assert (str(alone.index[0]), alone["y"].iloc[-1]) == ("2024-04-03 00:00:00", 1.235)
     assert (str(told.index[0]), told["y"].iloc[-1]) == ("2024-03-04 00:00:00", 1235.0)
+
+
+def meter_file(kind: str) -> tuple[str, np.ndarray]:
+    """Return a file as meters' portals export it, and its readings: quarter-hours of local time, with a change of clocks."""
+    times = pd.date_range("2024-10-26", periods=300, freq="15min", tz="Europe/Berlin")
+    values = np.round(200 + 50 * np.sin(np.arange(300) / 15), 1)
+    texts = [(time, f"{value}") for time, value in zip(times, values, strict=True)]
+    if kind == "date and clock":
+        rows = [f"{time:%d.%m.%Y};{time:%H:%M};{value.replace('.', ',')};W" for time, value in texts]
+        text = "Datum;Uhrzeit;Leistung [kW];Status\n" + "\n".join(rows)
+    elif kind == "preamble":
+        rows = [f"Usage,{time:%Y-%m-%d},{time:%H:%M},{time:%H:%M},{value},$0.07," for time, value in texts]
+        head = 'Name,JANE DOE\nAddress,"1 MAIN ST"\n\nTYPE,DATE,START TIME,END TIME,USAGE (kWh),COST,NOTES\n'
+        text = head + "\n".join(rows)
+    elif kind == "intervals":
+        ends = times + pd.Timedelta("15min")
+        rows = [
+            f'"{start:%d.%m.%Y %H:%M} - {end:%d.%m.%Y %H:%M}",{value}'
+            for (start, value), end in zip(texts, ends, strict=True)
+        ]
+        text = "MTU (CET/CEST),Load [MW]\n" + "\n".join(rows)
+    else:
+        rows = [f"{time:%Y},{time.month},{time.day},{time.hour},{time.minute},{value}" for time, value in texts]
+        text = "Source,City,Zone,Units,Units,Units,Units,Units\nX,-,-1,w,w,w,w,w\nYear,Month,Day,Hour,Minute,GHI\n"
+        text += "\n".join(rows)
+    return text + "\n", values
+
+
+@pytest.mark.parametrize("kind", ["date and clock", "preamble", "intervals", "parts"])
+def test_exports_of_meters_are_read_as_they_are(write, kind):
+    text, values = meter_file(kind)
+    frame, metadata = read_series(write(text), time_zone="Europe/Berlin")
+    kept = np.delete(values, np.arange(108, 112))  # 27 October, 2:00 to 2:45 for the second time
+    assert np.array_equal(frame.iloc[:, 0], kept)
+    assert (frame.index == pd.date_range("2024-10-26", periods=296, freq="15min")).all()
+    again = read_series(write(text), **{"columns": metadata.columns} | metadata.file_format)[0]
+    assert again.equals(frame)
+
+
+def test_joined_time_columns_are_named_with_a_plus(write):
+    text, values = meter_file("preamble")
+    frame, metadata = read_series(write(text), "DATE+END TIME", ["USAGE (kWh)"], time_zone="Europe/Berlin")
+    assert metadata.time_column == "DATE+END TIME"
+    assert frame.iloc[0, 0] == values[0]
+    assert "'NONE'" in refusal(write(text), time_column="DATE+NONE")
+    assert "2 cells" in refusal(write("time\n" + "2024-01-01,5\n" * 9))  # the names are not looked for among numbers

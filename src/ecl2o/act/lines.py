@@ -1,4 +1,4 @@
-"""Lines of text to contexts: numbers with commas, or JSON, with or without a time."""
+"""Lines of text to contexts: numbers with commas or semicolons between them, or JSON, with or without a time."""
 
 import contextlib
 import csv
@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import json
 import math
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -13,6 +14,8 @@ from ecl2o.json_text import MISSING_VALUES
 from ecl2o.policy.clock import parse_time
 
 _TIME_NAMES = ("time", "timestamp", "datetime", "date")
+_DATE = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4})[ T](\d{1,2})(:\d{2}.*)")  # 3/4/2025 6:00
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +34,9 @@ class LineReader:
     Args:
         columns: The names of the policy's columns; None if it has none.
         size: q, how many numbers a context has.
-        time_column: The name of the time. Default: "time" and the like, else the first other entry that is a time.
+        time_column: The name of the time, or several joined by +. Default: "time" and the like, else the first other entry
+            that is a time.
+        day_first: Whether dates like 3/4/2025 start with the day. Default: they are rejected.
         optional: Those of the columns that may be absent: their numbers are then missing.
 
     >>> reader = LineReader(["demand"], 1)
@@ -40,13 +45,19 @@ class LineReader:
     """
 
     def __init__(
-        self, columns: list[str] | None, size: int, time_column: str | None = None, optional: Collection[str] = ()
+        self,
+        columns: list[str] | None,
+        size: int,
+        time_column: str | None = None,
+        optional: Collection[str] = (),
+        day_first: bool | None = None,
     ):
         self._columns, self._size = columns, size
         self._required = [name for name in columns or () if name not in optional]
         self._time_names = _TIME_NAMES if time_column is None else (time_column.lower(), *_TIME_NAMES)
+        self._day_first = day_first
         self._places: list[int | None] | None = None  # of the policy's columns, in the first line
-        self._time_place: int | None = None
+        self._time_places: list[int] = []
         self._width, self._first = 0, True
 
     def read(self, line: str) -> ParsedLine | None:
@@ -63,8 +74,13 @@ class LineReader:
         self._first = False
         if text[0] in "{[" or text == "null":
             return self._parse_json(text)
-        cells = [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True))]
-        if first and not any(_is_number(cell) or _is_time(cell) or cell.lower() in MISSING_VALUES for cell in cells):
+        delimiter = ";" if ";" in text else ","
+        cells = [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))]
+        if delimiter == ";":
+            cells = [cell.replace(",", ".") if _DECIMAL_COMMA.fullmatch(cell) else cell for cell in cells]
+        if first and not any(
+            _is_number(cell) or self._is_time(cell) or cell.lower() in MISSING_VALUES for cell in cells
+        ):
             self._read_header(cells)
             return None
         return self._parse_cells(cells)
@@ -72,16 +88,17 @@ class LineReader:
     def _parse_cells(self, cells: list[str]) -> ParsedLine:
         time = None
         if self._places is not None:
-            needed = max(place for place in (*self._places, self._time_place, -1) if place is not None)
+            needed = max(place for place in (*self._places, *self._time_places, -1) if place is not None)
             if not needed < len(cells) <= self._width:
                 raise ValueError(f"the line has {len(cells)} cells, but the first line named {self._width} columns.")
-            if self._time_place is None:
+            if not self._time_places:
                 others = (place for place in range(len(cells)) if place not in self._places)
-                self._time_place = next((place for place in others if _is_time(cells[place])), None)
-            time = None if self._time_place is None else parse_time(cells[self._time_place])
+                self._time_places = [place for place in others if self._is_time(cells[place])][:1]
+            if self._time_places:
+                time = self._parse_time(" ".join(cells[place] for place in self._time_places))
             cells = ["" if place is None else cells[place] for place in self._places]
-        elif len(cells) == self._size + 1 and _is_time(cells[0]):
-            time, cells = parse_time(cells[0]), cells[1:]
+        elif len(cells) == self._size + 1 and self._is_time(cells[0]):
+            time, cells = self._parse_time(cells[0]), cells[1:]
         return ParsedLine(self._check_size([_as_number(cell) for cell in cells]), time=time)
 
     def _read_header(self, names: list[str]) -> None:
@@ -90,7 +107,10 @@ class LineReader:
             expected = f", nor the policy's columns: {', '.join(columns)}" if columns else ""
             raise ValueError(f"{', '.join(names)[:60]!r} are not numbers{expected}.")
         places = {name.lower(): place for place, name in enumerate(names) if name not in columns}
-        self._time_place = next((places[name] for name in self._time_names if name in places), None)
+        named = (name.split("+") if name not in places else [name] for name in self._time_names)
+        self._time_places = next(
+            ([places[part] for part in parts] for parts in named if all(part in places for part in parts)), []
+        )
         self._places = [names.index(name) if name in names else None for name in columns]
         self._width = len(names)
 
@@ -102,8 +122,8 @@ class LineReader:
         step, time = None, None
         if isinstance(value, dict):
             texts = {name.lower(): entry for name, entry in value.items() if isinstance(entry, str)}
-            times = [texts[name] for name in self._time_names if name in texts] or filter(_is_time, texts.values())
-            step, time = value.get("step"), next(map(parse_time, times), None)
+            times = [texts[name] for name in self._time_names if name in texts] or filter(self._is_time, texts.values())
+            step, time = value.get("step"), next(map(self._parse_time, times), None)
             if step is not None and (type(step) is not int or step < 1):
                 raise ValueError(f"step must be a whole number, 1 or more, got {step!r}.")
             given = value.get("baseline")
@@ -124,18 +144,26 @@ class LineReader:
             raise ValueError(f"no {' or '.join(map(repr, ['context', *names]))} in {json.dumps(value)[:60]}.")
         return value["context"]
 
+    def _is_time(self, cell: str) -> bool:
+        if _DATE.fullmatch(cell):
+            return True
+        if _is_number(cell) or len(cell) < len("20240101T00") or not cell[:4].isdigit():
+            return False
+        with contextlib.suppress(ValueError):
+            return bool(parse_time(cell))
+        return False
+
+    def _parse_time(self, cell: str) -> datetime.datetime:
+        date = _DATE.fullmatch(cell)
+        if date is None or self._day_first is None:
+            return parse_time(cell)
+        day, month = (date[1], date[3]) if self._day_first else (date[3], date[1])
+        return parse_time(f"{date[4]}-{month.zfill(2)}-{day.zfill(2)} {date[5].zfill(2)}{date[6]}")
+
     def _check_size(self, numbers: list[float]) -> list[float]:
         if len(numbers) != self._size:
             raise ValueError(f"the policy takes {self._size} numbers, got {len(numbers)}.")
         return numbers
-
-
-def _is_time(cell: str) -> bool:
-    if _is_number(cell) or len(cell) < len("20240101T00") or not cell[:4].isdigit():
-        return False
-    with contextlib.suppress(ValueError):
-        return bool(parse_time(cell))
-    return False
 
 
 def _is_number(cell: str) -> bool:

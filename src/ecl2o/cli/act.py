@@ -92,7 +92,8 @@ def act(
         gc.enable()
         contract = loaded.contract
         named = time_column or contract.file_format.time_column
-        line_reader = LineReader(contract.columns, session.context_dim, named, contract.covariates)
+        day_first = contract.file_format.day_first
+        line_reader = LineReader(contract.columns, session.context_dim, named, contract.covariates, day_first)
         _answer_lines(session, line_reader, lines, skip_bad, from_beginning, json)
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ecl2o.problem import Problem
 
 Columns = dict[str, list[str]]  # by heading, one cell per row
+_ROUNDED_AWAY = 5e-4  # a share of less is 0.0 %
 _LARGE = 1e6  # larger ratios are written with an exponent
 
 
@@ -164,7 +165,7 @@ def describe_not_scored(test_days: "TestDays") -> list[str]:
     """Return a line on the days that are not scored; none if all are."""
     if not test_days.not_scored:
         return []
-    return [f"{test_days.not_scored} of these {len(test_days.scored)} days have a row that --fill imputed: not scored."]
+    return [f"{test_days.not_scored} of these {len(test_days.scored)} days have an imputed row: not scored."]
 
 
 def describe_worst_day(row: "ComparisonRow", starts: str) -> str:
@@ -185,7 +186,8 @@ def describe_promise(row: "ComparisonRow", rows: "list[ComparisonRow]") -> str |
         return text + f"LOST from step {row.promise_lost_at + 1} on: a context or its weight left the assumed range."
     text += "kept" if row.promise_kept else "BROKEN"
     if row.live_ratio is not None:
-        text += f" (largest ratio at any step: {row.live_ratio:.4f}; at least {row.budget_left:.1%} of the budget left)"
+        spent = "all" if row.budget_left < _ROUNDED_AWAY else f"{1 - row.budget_left:.1%}"
+        text += f" (largest ratio at any step: {row.live_ratio:.4f}; at most {spent} of the allowed cost was spent)"
     if row.promise.period is None:
         return text + "."
     text += ". It bounds each period by its own optimum, from where the period starts, and not the run"

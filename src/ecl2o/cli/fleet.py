@@ -182,7 +182,7 @@ def _print(found: dict[str, Any], worst: list[dict[str, Any]], table: Any) -> No
         if found["unreliable"]:
             notes.append(describe_marks(found))
         if found["days_not_scored"]:
-            notes.append(f"{found['days_not_scored']} days have a row that --fill imputed: not scored.")
+            notes.append(f"{found['days_not_scored']} days have an imputed row: not scored.")
         title = f"The worst of {found['sites'] - found['failed']} sites"
         columns = ("", "average cost", "worst day", "live ratio", "R-OBD's cost")
         tables.print_rows(title, columns, cells, notes=notes)

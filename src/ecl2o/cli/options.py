@@ -100,7 +100,9 @@ FORECAST = option(
     "their hours. Repeat for several, quantiles too.",
     metavar="NAME@HOURS|FAMILY",
 )
-TIME_COLUMN = option("Column of the time. (default: found by its name or cells)", metavar="NAME")
+TIME_COLUMN = option(
+    "Column of the time, or two joined by +, such as DATE+CLOCK. (default: found by its name or cells)", metavar="NAME"
+)
 FILL = option("Repair gaps, repeated rows and bad cells: 'interpolate' or 'previous'. (default: fail)", metavar="HOW")
 FILL_LIMIT = option("Longest gap to fill. (default: 6 hours, or one row)", metavar="HOURS", callback=check_positive)
 TIME_ZONE = option("Read times on the local clock of a zone, such as America/New_York.", metavar="ZONE")

@@ -167,7 +167,7 @@ class Contexts:
             return None
         count = int((~self.measured).sum())
         return (
-            f"{count} row{'s' * (count > 1)} that `fill` imputed: {test.sum()} of {len(test)} test days and {validation.sum()} "
+            f"{count} imputed row{'s' * (count > 1)}: {test.sum()} of {len(test)} test days and {validation.sum()} "
             f"of {len(validation)} validation days have one and are not scored; training leaves out what contains one, on "
             f"{training.sum()} of {len(training)} days."
         )

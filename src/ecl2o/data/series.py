@@ -16,6 +16,7 @@ from ecl2o.data.tables import (
     Table,
     check_column_count,
     decode_text,
+    find_header,
     join_names,
     parse_numbers,
     read_source,
@@ -25,7 +26,7 @@ from ecl2o.data.tables import (
     to_floats,
 )
 from ecl2o.data.timeline import DAY, RegularSeries, Repairs, regularize
-from ecl2o.data.timestamps import find_time_column, has_date_as_name, parse_times
+from ecl2o.data.timestamps import has_date_as_name, join_time_columns, parse_times
 from ecl2o.exceptions import DataError
 from ecl2o.json_text import shorten
 from ecl2o.local_time import find_zone
@@ -122,7 +123,7 @@ def read_series(
 
     Args:
         path: the file; CSV may be compressed by gzip.
-        time_column: the column with the time. Default: found by its name or its cells.
+        time_column: the column with the time, or several joined by +, such as DATE+CLOCK. Default: found by name or cells.
         columns: those to follow, in this order. Default: the only one that holds numbers.
         fill: "interpolate" or "previous". Default: raise an error.
         fill_limit: hours of the longest gap that is filled. Default: 6, or a single row if they are farther apart.
@@ -149,13 +150,14 @@ def read_series(
     if source.content[:4] == b"PAR1" or source.path.name.lower().endswith(PARQUET_SUFFIXES):
         table = _read_parquet(source)
     else:
-        table = read_table(source, decode_text(source))
+        text = decode_text(source)
+        table = read_table(source, text, find_header(text))
         if np.isfinite(to_floats(pd.Series(table.columns))).all() or has_date_as_name(table):
             raise DataError(
                 f"{table.path}, line 1 must name the columns, but it has data: {join_names(table.columns, 3)}. Add a line of "
                 "names on top, such as 'time,demand', so that this row is not lost."
             )
-    time_column = find_time_column(table) if time_column is None else _check_column(table, time_column)
+    table, time_column = join_time_columns(table, time_column)
     extra = dict(covariates or {})
     names, ignored = _choose_columns(table, time_column, columns, weight_column, list(extra))
     _check_followed(table, names)
@@ -170,6 +172,7 @@ def read_series(
     frame = pd.DataFrame({name: values for name, (values, _) in found.items()}, index=parsed.times)
     whole = regularize(table, time_column, frame, faults, fill, fill_limit, zone, list(extra))
     metadata = _describe_series(whole, source.path, source.sha256, time_column, parsed.how, ignored, parsed.clock)
+    told |= {"time_column": time_column} if "+" in time_column else {}
     told |= {"day_first": parsed.day_first, "grouped": grouped}
     _check_covariates(whole.frame, metadata, extra)
     return whole.frame, replace(metadata, file_format=told, weight_column=weight_column, covariates=extra)

@@ -6,6 +6,7 @@ import hashlib
 import io
 import re
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ecl2o.json_text import MISSING_CODES, MISSING_VALUES, shorten
 
 _DELIMITERS = ",;\t"
 MAX_COLUMNS = 10_000  # in a file
+_HEADER_LINES = 50  # among which the names of the columns are looked for
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f]")
 LARGEST = 1e100  # squares, and their sums, must stay far from where doubles end
 _IN_GROUPS = {  # numbers with thousands separators, by the sign before the decimals
@@ -140,6 +142,28 @@ def decode_text(source: SourceFile) -> str:
         if _CONTROL.search(text) is None:
             return text
     raise DataError(f"{source.path} is not a text file. Export the data as CSV (a spreadsheet can save as CSV).")
+
+
+def find_header(text: str) -> int:
+    r"""Return how many lines, such as a name and an address, stand above the names of the columns.
+
+    These lines have another number of cells than most of the first lines, and the line of names has no number in it.
+
+    >>> find_header("Name,Jane Doe\n\ntime,used,cost\n2025-01-01,3,4\n2025-01-02,3,5\n2025-01-03,3,5\n")
+    2
+    """
+    lines = text.split("\n", _HEADER_LINES)[:_HEADER_LINES]
+    delimiter = max(_DELIMITERS, key="".join(lines).count)
+    try:
+        rows = [next(csv.reader([line], delimiter=delimiter), []) for line in lines]
+    except csv.Error:
+        return 0
+    width = Counter(len(row) for row in rows if row).most_common(1)[0][0]
+    first = next(place for place, row in enumerate(rows) if len(row) == width)
+    names = [name.strip() for name in rows[first]]
+    if width < 2 or len(rows[0]) == width or np.isfinite(to_floats(pd.Series(names))).any() or len(set(names)) < width:
+        return 0
+    return first
 
 
 def read_table(source: SourceFile, text: str, skip: int = 0) -> Table:

@@ -1,4 +1,4 @@
-"""Time columns as people write them: dates, dates with offsets, seconds since 1970, or a plain count of steps."""
+"""Time columns as people write them: dates, dates with offsets, intervals, seconds since 1970, or a plain count of steps."""
 
 import collections
 import datetime
@@ -12,6 +12,7 @@ import pandas as pd
 
 from ecl2o.data.tables import Table, join_names, to_floats
 from ecl2o.exceptions import DataError
+from ecl2o.json_text import shorten
 
 COUNTER_START = pd.Timestamp("2000-01-01")  # the date given to step 0 of a plain count
 _TIME_NAME = re.compile(r"time( ?stamp)?|date( ?time)?|local time|utc( time)?|ds|period")
@@ -19,6 +20,9 @@ _UNIT_NAMES = {"s": "second seconds", "min": "minute minutes", "h": "hour hours 
 _COUNTERS = {name: unit for unit, names in _UNIT_NAMES.items() for name in names.split()}
 _OFFSET = re.compile(r":\d{2}(?:\.\d+)?\s*(?:Z|UTC|([+-])(\d{2}):?(\d{2}))$")
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?( ?[AaPp][Mm])?")
+_UNTIL = " - "  # between the start and the end of an interval
+_PARTS = ("year", "month", "day", "hour", "minute")  # columns that make a time together; the last may be absent
 _ISO = re.compile(r"\d{4}-?\d{2}-?\d{2}")
 _EPOCHS = ((1e17, "ns"), (1e14, "us"), (1e11, "ms"), (1e8, "s"))
 
@@ -55,6 +59,41 @@ def normalize_name(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", re.sub(r"[(\[].*", "", name)).strip().lower()
 
 
+def join_time_columns(table: Table, given: str | None) -> tuple[Table, str]:
+    """Return the table with its time in one column, and the name of that column.
+
+    A time in several columns, such as a date and a clock, is joined: `given` may be DATE+CLOCK. Without it, a column of clock
+    times is joined to one of repeated dates, and columns named year, month, day, hour (and minute) to each other.
+    """
+    if given is not None:
+        parts = [given] if given in table.columns else [part.strip() for part in given.split("+")]
+    else:
+        named = {normalize_name(name): name for name in table.columns}
+        parts = [named[part] for part in _PARTS if part in named]
+        if not named.keys() >= set(_PARTS[:-1]):
+            parts = [find_time_column(table)]
+            dates = table.column(parts[0])
+            if len(set(dates)) < len(dates) and not any(":" in cell for cell in dates):
+                clocks = (name for name in table.columns if name and all(map(_CLOCK.fullmatch, table.column(name))))
+                parts += [name for name in (next(clocks, None),) if name is not None]
+    missing = [part for part in parts if part not in table.columns]
+    if missing:
+        raise DataError(
+            f"{table.path}: the column {shorten(missing[0])} is missing; the file has {join_names(table.columns)}."
+        )
+    if len(parts) == 1:
+        return table, parts[0]
+    columns = [table.column(part) for part in parts]
+    if normalize_name(parts[0]) == _PARTS[0]:
+        padded = zip(*(column.str.zfill(2) for column in columns), strict=True)
+        cells = [f"{'-'.join(row[:3])} {':'.join([*row[3:], '00'][:2])}" for row in padded]
+    else:
+        cells = [" ".join(row) for row in zip(*columns, strict=True)]
+    name, kept = "+".join(parts), [place for place, name in enumerate(table.columns) if name not in parts]
+    names = (name, *(table.columns[place] for place in kept))
+    return replace(table, columns=names, cells=[cells, *(table.cells[place] for place in kept)]), name
+
+
 def find_time_column(table: Table) -> str:
     """Return the name of the time column: found by its name, else the first whose cells read as dates."""
     named = [name for name in table.columns if _TIME_NAME.fullmatch(normalize_name(name))]
@@ -79,7 +118,7 @@ def parse_times(
     micro-, nanoseconds) since 1970. Smaller ones count the unit in the column's name, or hours, from 1 January 2000. Dates like
     3/4/2015 are month first if both orders are possible, unless `day_first` is true or only day first gives a regular series.
     """
-    found = _parse_times(table, name, day_first)
+    found = _parse_times(table.column(name), name, day_first)
     if zone is None:
         return found
     if found.how.startswith("count"):
@@ -90,8 +129,13 @@ def parse_times(
     return replace(found, times=times if times.tz is None else times.tz_convert(zone).tz_localize(None), clock=zone.key)
 
 
-def _parse_times(table: Table, name: str, day_first: bool | None) -> ParsedTimes:
-    cells = table.column(name)
+def _take_starts(cells: pd.Series) -> pd.Series:
+    """Return cells such as "1.3.2025 00:00 - 1.3.2025 00:15" without what follows the start."""
+    return cells.map(lambda cell: cell.partition(_UNTIL)[0])
+
+
+def _parse_times(cells: pd.Series, name: str, day_first: bool | None) -> ParsedTimes:
+    cells = _take_starts(cells)
     if sum(":" in cell or "/" in cell for cell in cells) <= 0.5 * len(cells):  # otherwise they are no numbers
         counts = to_floats(cells)
         if np.isfinite(counts).mean() > 0.5 and not cells.str.fullmatch(r"\d{8}").mean() > 0.5:
@@ -145,7 +189,7 @@ def _is_counter(table: Table, name: str) -> bool:
 
 def _reads_as_dates(table: Table, name: str) -> bool:
     cells = table.column(name)
-    sample = pd.Series([cell for cell in cells if cell][:50], dtype=object)
+    sample = _take_starts(pd.Series([cell for cell in cells if cell][:50], dtype=object))
     if sample.empty or np.isfinite(to_floats(sample)).any():
         return False
     return any(times.notna().mean() > 0.5 for times in _parse_dates(sample).values())
@@ -194,4 +238,6 @@ def _parse_counts(name: str, counts: np.ndarray) -> ParsedTimes:
             return ParsedTimes(pd.DatetimeIndex(known).round("1s"), f"{unit} since 1970", clock="UTC")
     unit = _COUNTERS.get(normalize_name(name), "h")
     known = COUNTER_START + pd.to_timedelta(pd.Series(counts), unit=unit, errors="coerce")  # pyright: ignore[reportCallIssue, reportArgumentType]
-    return ParsedTimes(pd.DatetimeIndex(known), f"count of {unit}", clock=f"none, a count of {unit}")
+    counted = _UNIT_NAMES[unit].split()[1]
+    clock = f"none, a count of {counted} from {COUNTER_START:%Y-%m-%d}"
+    return ParsedTimes(pd.DatetimeIndex(known), f"count of {counted}", clock=clock)

@@ -17,6 +17,7 @@ from ecl2o.running import Screen, plausible_range, stuck_limits
 
 FEWEST_DAYS = 91  # for the default split
 FEWEST_TEST_DAYS = 3
+_FEW_DAYS = 12  # enough for a split by the same shares
 
 
 def default_split(n_days: int) -> Split:
@@ -34,9 +35,12 @@ def split_days(frame: pd.DataFrame, metadata: SeriesMetadata, split: Split | Non
     """Return the rows of whole days as contexts, with `default_split` unless a split is given."""
     days = len(frame) // metadata.steps_per_day
     if split is None and days < FEWEST_DAYS:
+        usual = (
+            f", for example training_days {2 * days // 3} and validation_days {days // 6}" if days >= _FEW_DAYS else ""
+        )
         raise DataError(
             f"{metadata.file} has {days} whole days ({len(frame)} rows, {metadata.steps_per_day} a day), but {FEWEST_DAYS} are "
-            "needed. To use fewer, give training_days and validation_days; the rest is for testing."
+            f"needed. To use fewer, give training_days and validation_days{usual}; the rest is for testing."
         )
     return series_contexts(frame, metadata, default_split(days) if split is None else split)
 

@@ -150,4 +150,4 @@ def describe_validation_error(error: pydantic.ValidationError) -> str:
     step_minutes: Input should be greater than 0
     """
     found = (f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}".removeprefix(": ") for entry in error.errors())
-    return "; ".join(dict.fromkeys(found))
+    return "; ".join(dict.fromkeys(found)).replace(": Value error, ", ": ")

@@ -122,7 +122,7 @@ def _add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
     @app.exception_handler(RequestValidationError)
     async def validation_error(_request: Request, error: RequestValidationError):
         found = [f"{'.'.join(str(part)[:60] for part in entry['loc'])}: {entry['msg']}" for entry in error.errors()[:5]]
-        return answer(422, {"detail": "; ".join(found)})
+        return answer(422, {"detail": "; ".join(found).replace(": Value error, ", ": ")})
 
     @app.exception_handler(HTTPException)
     async def http_error(_request: Request, error: HTTPException):
