@@ -19,7 +19,7 @@ _PUBLIC = {
     "offline": "constrained_oracle oracle oracle_days",
     "agents": (
         "ABCS AbstractAgent AbstractGuard advisors AFHC calibrate Calibration CHC citation ClippedAdvice Competitive "
-        "CompetitiveControl FollowPrediction Greedy GreedyOBD Guarded GuardedControl HInfinity HittingMinimizer "
+        "CompetitiveBand CompetitiveControl FollowPrediction Greedy GreedyOBD Guarded GuardedControl HInfinity HittingMinimizer "
         "Independent Info LAI LCP LQR MLAROBD OBD Observation "
         "OGD Periodic Promise Promises PureML Reference RHC RHGD ROBD Start Switch Trainable trainable_mask Weights"
     ),

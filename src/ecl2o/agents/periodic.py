@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.base import AbstractAgent, Observation, Start, State, check_fields
+from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start, State, check_fields
 from ecl2o.agents.guards.base import AbstractGuard
 from ecl2o.agents.promise import Promise
-from ecl2o.problem import Problem
 from ecl2o.problem.arrays import check_count
 
 
@@ -60,14 +59,14 @@ class Periodic(AbstractAgent):
         if self.keeps == "memory" and not isinstance(self.agent, AbstractGuard):
             raise TypeError(f"keeps='memory' needs a guard, got {type(self.agent).__name__}; use keeps='history'.")
 
-    def is_linear(self, problem: Problem) -> bool:
+    def is_linear(self, problem: AnyProblem) -> bool:
         return self.agent.is_linear(problem)
 
-    def check(self, problem: Problem, start: Start) -> None:
+    def check(self, problem: AnyProblem, start: Start) -> None:
         check_fields(self)
         self.agent.check(problem, Start(start.x0, start.history, self.period))
 
-    def promise(self, problem: Problem) -> Promise | None:
+    def promise(self, problem: AnyProblem) -> Promise | None:
         """Return the agent's promise for the shorter of the two periods, or None if they do not end together."""
         promise = self.agent.promise(problem)
         if promise is None:
@@ -75,12 +74,12 @@ class Periodic(AbstractAgent):
         period = self.period if promise.period is None else min(promise.period, self.period)
         return dataclasses.replace(promise, period=period) if self.period % period == 0 else None
 
-    def init(self, problem: Problem, start: Start) -> PeriodicState:
+    def init(self, problem: AnyProblem, start: Start) -> PeriodicState:
         kept = start.history[:0] if self.keeps == "memory" else start.history
         inner = self.agent.init(problem, dataclasses.replace(start, horizon=self.period))
         return PeriodicState(inner, kept, jnp.zeros((), int))
 
-    def step(self, problem: Problem, state: PeriodicState, observation: Observation):
+    def step(self, problem: AnyProblem, state: PeriodicState, observation: Observation):
         phase = observation.place % self.period
         restarts = (phase == 0) & (state.age > 0)
         age = jnp.where(restarts, 0, state.age)
@@ -99,7 +98,7 @@ class Periodic(AbstractAgent):
             recent = jnp.concatenate([recent[1:], observation.context[None]])
         return PeriodicState(inner, recent, age + 1), action, info
 
-    def _restart_agent(self, problem: Problem, state: PeriodicState, observation: Observation) -> State:
+    def _restart_agent(self, problem: AnyProblem, state: PeriodicState, observation: Observation) -> State:
         """Return the state at the start of a period, in the dtypes of the old one."""
         start = Start(observation.previous_action, state.recent, self.period)
         if self.keeps == "memory":

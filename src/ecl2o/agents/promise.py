@@ -32,6 +32,7 @@ class Promise:
             holds while contexts stay there. None: it holds for any contexts. Default: None.
         at_end: whether the bound holds at the end of each period only, not at every step. Default: False.
         rolling: whether it covers every window of up to `period` steps, not only the periods of a calendar. Default: False.
+        in_band: whether it holds only while contexts stay in a band around their forecasts. Default: False.
         also: further promises that are kept beside this one. Default: none.
 
     Raises:
@@ -55,6 +56,7 @@ class Promise:
     contexts: tuple[tuple[float, float], ...] | None = None
     at_end: bool = False
     rolling: bool = False
+    in_band: bool = False
     also: "tuple[Promise, ...]" = ()
 
     def __post_init__(self):
@@ -104,6 +106,8 @@ class Promise:
         if self.contexts is not None:
             low, high = map(_format_ends, zip(*self.contexts, strict=True))
             condition = f" while contexts stay between {low} and {high}"
+        if self.in_band:
+            condition += f"{' and' if condition else ' while contexts stay'} in the band around their forecasts"
         return f"the cost is {bounds}{condition}"
 
     def _describe_bound(self) -> str:
@@ -111,7 +115,9 @@ class Promise:
         extra = f" plus {self.allowance:g}" if self.allowance else ""
         period = "over the whole run" if self.period is None else f"in every {self.period} steps"
         if self.at_end:
-            period = "of the whole run at its end" if self.period is None else f"at the end of {self.period} steps"
+            period = (
+                "of the whole run at its end" if self.period is None else f"at the end of every {self.period} steps"
+            )
         period = f"in any {self.period} steps in a row" if self.rolling else period
         return f"at most {self.ratio:g} times {reference}{extra} {period}"
 

@@ -44,6 +44,13 @@ class Stage(eqx.Module):
         """Make the stage of a problem; its matrices may have an axis of steps, over which `jax.vmap` maps."""
         return cls(problem.F, problem.B, problem.E, problem.M)
 
+    @classmethod
+    def of_tracking(cls, A: Matrix, G: Matrix) -> "Stage":
+        """Make the stage of 1/2 |x - y|^2_A + 1/2 |x - x_{t-1}|^2_G: the state is the previous action."""
+        zero, identity = jnp.zeros_like(A), jnp.eye(len(A), dtype=A.dtype)
+        M = jnp.block([[G, -G, zero], [-G, A + G, -A], [zero, -A, A]])
+        return cls(zero, identity, zero, M)
+
     @property
     def joint(self) -> Float[Array, "n s"]:
         """[F B E], the next state from (xi, u, d)."""
@@ -139,9 +146,48 @@ def control_future(problem: ControlProblem, horizon: int | None, every_prefix: b
     if horizon is None:
         stage = Stage.of(problem)
         return jax.tree.map(lambda leaf: leaf[None], _settle(lambda future: retreat(future, stage), end))
-    stages = _stages(problem, horizon)
+    stages = all_stages(problem, horizon)
     _, futures = jax.lax.scan(lambda future, stage: (retreat(future, stage), future), end, stages, reverse=True)
     return futures
+
+
+class KnownFuture(eqx.Module):
+    """The cost to go from x through known contexts d: 1/2 x'Sx + x'N d + 1/2 d'Phi d.
+
+    d holds the contexts of all T steps; those that are past have no effect.
+    """
+
+    S: Float[Array, "*T n n"]
+    N: Float[Array, "*T n all"]
+    Phi: Float[Array, "*T all all"]
+
+
+def known_future(stages: Stage) -> KnownFuture:
+    """Return S_t, N_t and Phi_t after each step.
+
+    Args:
+        stages: of all T steps, with a leading axis.
+    """
+    horizon, n, q = stages.E.shape
+
+    def retreat(to_go, now):
+        stage, step = now
+        x, u, d = stage.places
+        # The next state is joint (xi, u, d) and the later contexts are D: the cost in (xi, u, d) and in its products with D.
+        own, mixed = stage.M + stage.joint.T @ to_go.S @ stage.joint, stage.joint.T @ to_go.N
+        gain, through = small_solve(own[u, u], own[u]), small_solve(own[u, u], mixed[u])
+        own, mixed, late = own - own[:, u] @ gain, mixed - own[:, u] @ through, to_go.Phi - mixed[u].T @ through
+        place = step * q
+        N = jax.lax.dynamic_update_slice(mixed[x], own[x, d], (0, place))
+        late = jax.lax.dynamic_update_slice(late, mixed[d], (place, 0))
+        late = jax.lax.dynamic_update_slice(late, mixed[d].T, (0, place))
+        late = jax.lax.dynamic_update_slice(late, own[d, d], (place, place))
+        S = own[x, x]
+        return KnownFuture(0.5 * (S + S.T), N, 0.5 * (late + late.T)), to_go
+
+    size, dtype = horizon * q, stages.F.dtype
+    end = KnownFuture(jnp.zeros((n, n), dtype), jnp.zeros((n, size), dtype), jnp.zeros((size, size), dtype))
+    return jax.lax.scan(retreat, end, (stages, jnp.arange(horizon)), reverse=True)[1]
 
 
 def game_future(problem: ControlProblem, horizon: int | None, level: Float[Array, ""]) -> Float[Array, "T n n"]:
@@ -161,10 +207,10 @@ def game_future(problem: ControlProblem, horizon: int | None, level: Float[Array
     zero = jnp.zeros((problem.state_dim,) * 2, problem.F.dtype)
     if horizon is None:
         return _settle(lambda S: retreat(S, Stage.of(problem)), zero)[None]
-    return jax.lax.scan(lambda S, stage: (retreat(S, stage), S), zero, _stages(problem, horizon), reverse=True)[1]
+    return jax.lax.scan(lambda S, stage: (retreat(S, stage), S), zero, all_stages(problem, horizon), reverse=True)[1]
 
 
-def _stages(problem: ControlProblem, horizon: int) -> Stage:
+def all_stages(problem: ControlProblem, horizon: int) -> Stage:
     """Return the stages of all steps, with a leading axis."""
     return jax.vmap(lambda step: Stage.of(problem.at(step)))(jnp.arange(horizon))
 
@@ -266,7 +312,7 @@ def _largest_share(problem: ControlProblem, horizon: int | None, every_prefix: b
     future = control_future(problem, horizon, every_prefix)
     zero = jnp.zeros((problem.state_dim,) * 2, problem.F.dtype)
     if horizon is not None:
-        stages = _stages(problem, horizon)
+        stages = all_stages(problem, horizon)
 
         def advance(covariance, stage):
             after = stage.advance(covariance)

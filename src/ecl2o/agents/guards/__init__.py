@@ -3,6 +3,7 @@
 Every guard is an `AbstractGuard`. It states a `Promise` and keeps an `Account` of it.
 """
 
+from ecl2o.agents.guards.band import CompetitiveBand
 from ecl2o.agents.guards.base import AbstractGuard, Account
 from ecl2o.agents.guards.competitive import Competitive
 from ecl2o.agents.guards.control import CompetitiveControl, GuardedControl
@@ -14,6 +15,7 @@ __all__ = [
     "Account",
     "ClippedAdvice",
     "Competitive",
+    "CompetitiveBand",
     "CompetitiveControl",
     "Guarded",
     "GuardedControl",
