@@ -1,10 +1,9 @@
-"""`--short 3 --long 1`: misses that cost more on one side, from fit to act and the service."""
+"""`--short 3 --long 1`: misses that cost more on one side, from fit to act."""
 
 import json
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -12,9 +11,6 @@ import scipy.linalg
 
 import ecl2o as ec
 from ecl2o.data import read_series
-from ecl2o.exceptions import LoadingError
-from ecl2o.service import Service, Store
-from ecl2o.service.models import StepRequest
 
 from .conftest import SPLIT, TESTED
 from .operator_files import STEPS, write_series
@@ -105,29 +101,6 @@ def test_the_promise_is_of_the_true_optimum_and_act_reports_a_bound(made):
         np.testing.assert_allclose(answer["cost"], paid, rtol=1e-9)
         assert paid <= PROMISE * best * (1 + 1e-9)
         assert paid / best * (1 - 1e-9) <= answer["live_ratio_at_most"] <= PROMISE * (1 + 1e-9)
-
-
-def test_the_service_reports_a_lower_bound_on_the_optimum(tmp_path):
-    problem = ec.Problem(ec.AsymmetricTracking(SHORT, LONG), ec.Mahalanobis.isotropic(ALPHA, dim=1))
-    ec.save(tmp_path / "policy.ecl2o", ec.Policy(ec.Competitive(ec.ROBD(), PROMISE), problem))
-    service = Service(Store(f"sqlite:///{tmp_path / 'streams.db'}"))
-    try:
-        service.add_policies({"two-sided": (tmp_path / "policy.ecl2o").read_bytes()})
-        for _ in range(60):
-            try:
-                service.create_stream("site", "two-sided", x0=[3.0])
-                break
-            except LoadingError:
-                time.sleep(1)
-        values = 3 + np.sin(np.arange(12.0))
-        for value in values:
-            (result,) = service.submit_steps([StepRequest("site", [float(value)])]).result()
-        best = optimum(3.0, values)
-        assert 0.3 * best < result.record.optimum <= best * (1 + 1e-9)
-        assert result.record.live_ratio <= PROMISE
-        assert service.get_policy("two-sided").describe()["optimum_is_bound"] is True
-    finally:
-        service.close()
 
 
 def test_compare_takes_the_same_costs(made, ecl2o):

@@ -101,7 +101,7 @@ class Promise:
         return cls(**{**fields, "reference": Reference(fields["reference"]), "contexts": contexts, "also": also})
 
     def __str__(self) -> str:
-        bounds = ", and ".join(each._describe_bound() for each in (self, *self.also))
+        bounds = ", and ".join(each.describe_bound() for each in (self, *self.also))
         condition = ""
         if self.contexts is not None:
             low, high = map(_format_ends, zip(*self.contexts, strict=True))
@@ -110,7 +110,12 @@ class Promise:
             condition += f"{' and' if condition else ' while contexts stay'} in the band around their forecasts"
         return f"the cost is {bounds}{condition}"
 
-    def _describe_bound(self) -> str:
+    def describe_bound(self) -> str:
+        """Return the bound alone, without its conditions and the promises beside it.
+
+        >>> Promise(1.75, also=(Promise(2.5, period=24),)).describe_bound()
+        'at most 1.75 times the optimum over the whole run'
+        """
         reference = "the optimum" if self.reference is Reference.OPTIMUM else f"that of {self.reference_name}"
         extra = f" plus {self.allowance:g}" if self.allowance else ""
         period = "over the whole run" if self.period is None else f"in every {self.period} steps"

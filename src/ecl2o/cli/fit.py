@@ -105,7 +105,6 @@ def fit(
         from ecl2o.plots.folder import check_replaceable
 
         check_replaceable(report, "--report")
-    covariate = covariate if baseline is None else [*(covariate or ()), baseline]
     contexts = options.make_reader(data, locals()).read_split(split)
     columns = [] if contexts.metadata is None else getattr(contexts.metadata, "columns", [])
     if baseline is not None and contexts.action_dim > 1:

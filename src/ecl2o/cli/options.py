@@ -221,9 +221,11 @@ def make_reader(path: Path, given: Mapping[str, Any]) -> "SeriesReader":
         start = None if given.get("day_start") is None else parse_day_start(given["day_start"])
     except ValueError as error:
         raise usage_error("--day-start", str(error)) from None
-    covariate, forecast = given.get("covariate"), given.get("forecast")
+    covariate, forecast, baseline = given.get("covariate") or [], given.get("forecast"), given.get("baseline")
     try:
-        told["covariates"] = parse_covariates(covariate, forecast)
+        covariates = parse_covariates(covariate if baseline is None else [*covariate, baseline], forecast)
+        last = {} if baseline is None else {baseline: covariates.pop(baseline)}  # where steps add its action
+        told["covariates"] = covariates | last
     except ValueError as error:
         raise usage_error("--forecast" if forecast else "--covariate", str(error)) from None
     return SeriesReader(path, given["column"], notify=tables.print_message, day_start_minutes=start, **told)

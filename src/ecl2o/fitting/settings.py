@@ -119,7 +119,9 @@ class PromiseSpec:
 
     def describe(self, steps_per_day: int) -> Promise:
         """Return the promise, without its conditions."""
-        reference = (Reference.OPTIMUM, None) if self.baseline is None else (Reference.EXPERT, "FromContext")
+        reference = (
+            (Reference.OPTIMUM, None) if self.baseline is None else (Reference.EXPERT, FromContext.reference_name)
+        )
         rolling = self.window_hours is not None
         return Promise(self.ratio, *reference, self.allowance, self.steps(steps_per_day), rolling=rolling)
 

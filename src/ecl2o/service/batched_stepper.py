@@ -31,8 +31,10 @@ from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, Instance, M
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper, compiled_step
 from ecl2o.running.compiled_step import RunShape, StepOutput
+from ecl2o.service.models import PromiseBudget
 
-# Fields of `StepRecord`, in the order of the vector that the compiled step returns; NaN if unknown.
+# Fields of `StepRecord`, in the order of the vector that the compiled step returns; NaN if unknown. After them come what is
+# left of each promise, and the spent shares.
 _FIGURES = ("cost", "optimum", "expert", "live_ratio", "promise_left", "promise_spent", "guard_active")
 _MAX_SPENT = 1e9  # a broken promise whose reference costs nothing
 
@@ -87,10 +89,21 @@ class ReferenceTracking(AbstractAgent):
         named = (guard[name] for name in ("optimum", "optimum_at_least", "expert_cost") if name in guard)
         reference = next(named, unknown) if guard else optimum_so_far
         paid, left = guard.get("cost", cost), guard.get("left", unknown)
-        live_ratio, excess = cost_ratio(paid, reference), paid - reference  # of the promise's period
-        spent = jnp.minimum(excess / jnp.maximum(excess + left, jnp.finfo(cost.dtype).tiny), _MAX_SPENT)
-        of_guard = left, spent, guard.get("active", unknown)
-        figures = (cost, optimum_so_far, expert_cost, live_ratio, *of_guard)  # in the order of `_FIGURES`
+        live_ratio = cost_ratio(paid, reference)  # of the promise's period
+        figures_of_each = (("costs", paid), ("references", reference), ("lefts", left))
+        paid, reference, left = (jnp.atleast_1d(guard.get(name, one)) for name, one in figures_of_each)
+        allowed = jnp.maximum(paid - reference + left, jnp.finfo(cost.dtype).tiny)
+        spent = jnp.minimum((paid - reference) / allowed, _MAX_SPENT)
+        of_guard = left.min(), spent.max(), guard.get("active", unknown)
+        figures = (
+            cost,
+            optimum_so_far,
+            expert_cost,
+            live_ratio,
+            *of_guard,
+            *left,
+            *spent,
+        )  # `_FIGURES`, then by promise
         vector = jnp.stack([jnp.asarray(figure, cost.dtype) for figure in figures])
         info = Info(info.converged, info.advice, {**info.details, "figures": vector}, info.inner)
         return ReferenceTrackingState(inner, cost, optimum, work, expert), action, info
@@ -154,6 +167,8 @@ class BatchedStepper:
         promise = policy.agent.promise(policy.problem)
         self.context_dim = context_dim
         self.promise = None if promise is None else promise.ratio
+        several = [] if promise is None or not promise.also else [promise, *promise.also]
+        self._promises = [(each.describe_bound(), each.period) for each in several]
         self.plausible = policy.contract.plausible
         self.clock = StepClock(policy)
         agents = [ReferenceTracking(policy.agent, with_expert) for with_expert in (True, False)]
@@ -251,7 +266,8 @@ class BatchedStepper:
         for row in range(len(states)):
             fields = None
             if finite[row]:
-                fields = dict(zip(_FIGURES, known[row], strict=True))
+                fields = dict(zip(_FIGURES, known[row], strict=False))
+                fields["promises"] = self._describe_budgets(known[row][len(_FIGURES) :])
                 active, (hitting, switching, unconverged) = fields["guard_active"], costs[row][:3]
                 fields |= {"action": actions[row], "hitting": hitting, "switching": switching}
                 fields |= {"stuck": self._policy.contract.name_numbers(stuck[row])}
@@ -259,3 +275,9 @@ class BatchedStepper:
             used = contexts_used[row] if contexts_used is not None and costs[row][3] else None
             outcomes.append(StepOutcome(packed[row].tobytes(), fields, used))
         return outcomes
+
+    def _describe_budgets(self, figures: list[float | None]) -> list[PromiseBudget]:
+        """Return what is left of each of several promises, from what is left and the spent shares."""
+        count = len(self._promises)
+        of_each = zip(self._promises, figures[:count], figures[count:], strict=False)
+        return [PromiseBudget(name, period, left, spent) for (name, period), left, spent in of_each]

@@ -9,7 +9,17 @@ from pydantic import Field
 
 from ecl2o.agents import Promise
 
-encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=vars).encode
+
+
+@dataclasses.dataclass
+class PromiseBudget:
+    """What is left of one of several promises; of windows, of the one with the least left."""
+
+    name: Annotated[str, Field(description="The bound on the cost.")]
+    period: Annotated[int | None, Field(description="Steps that the promise covers; null for the whole run.")]
+    left: Annotated[float | None, Field(description="What it allows to be spent, in units of cost.")]
+    spent: Annotated[float | None, Field(description="Spent share of the cost that it allows above its reference.")]
 
 
 @dataclasses.dataclass
@@ -29,14 +39,26 @@ class StepRecord:
     ]
     live_ratio: Annotated[
         float | None,
-        Field(description="Cost over the reference's, in the promise's period; without a promise, cost over optimum."),
+        Field(
+            description="Cost over the reference's, in the promise's period; without a promise, cost over optimum; with "
+            "several, of the first."
+        ),
     ]
-    promise: Annotated[float | None, Field(description="The promised ratio; null without a promise.")]
-    promise_left: Annotated[float | None, Field(description="What the promise allows to be spent, in units of cost.")]
+    promise: Annotated[
+        float | None, Field(description="The promised ratio; null without a promise; with several, the first.")
+    ]
+    promise_left: Annotated[
+        float | None,
+        Field(description="What the promise allows to be spent, in units of cost; with several, the least."),
+    ]
     promise_spent: Annotated[
         float | None,
-        Field(description="Spent share of the cost that the promise allows above its reference; 1 is all."),
+        Field(
+            description="Spent share of the cost that the promise allows above its reference; 1 is all; with several, the "
+            "largest."
+        ),
     ]
+    promises: Annotated[list[PromiseBudget], Field(description="Each of several promises; empty with fewer than two.")]
     guard_active: Annotated[bool | None, Field(description="Whether the guard changed the action; null without one.")]
     expert: Annotated[float | None, Field(description="Total cost of R-OBD on the same contexts so far.")]
     context: Annotated[list[float | None], Field(description="The context as sent; null for a missing number.")]
@@ -50,6 +72,9 @@ class StepRecord:
     time: Annotated[str | None, Field(description="Time that the context belongs to; null if none was ever sent.")]
     filled: Annotated[bool, Field(description="Whether no context came for this step, and it was filled in.")]
     at: Annotated[float, Field(description="Time at which the step was executed, in seconds since 1970.")]
+
+    def __post_init__(self):
+        self.promises = [PromiseBudget(**each) if isinstance(each, dict) else each for each in self.promises]
 
     def to_json(self) -> str:
         return encode_json(vars(self))

@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from ecl2o.exceptions import ConflictError, InvalidRequestError, UnavailableError
 from ecl2o.service.models import StepRecord, StepResult, StreamRecord, encode_json
 
-VERSION = 7  # of the tables and of the layout of a state's bytes
+VERSION = 8  # of the tables and of the layout of a state's bytes
 
 
 def _encode_numbers(numbers: list[float | None]) -> str:
@@ -30,7 +30,9 @@ def _encode_numbers(numbers: list[float | None]) -> str:
 _SQL_TYPES: dict[Any, type[sa.types.TypeEngine]] = {int: sa.Integer, float: sa.Double, bool: sa.Boolean}
 _STEP_TYPES = typing.get_type_hints(StepRecord)
 _LISTS = {  # JSON text in the table
-    name: encode_json if str in typing.get_args(kind) else _encode_numbers
+    name: _encode_numbers
+    if float in {*typing.get_args(kind), *typing.get_args(typing.get_args(kind)[0])}
+    else encode_json
     for name, kind in _STEP_TYPES.items()
     if typing.get_origin(kind) is list
 }

@@ -1,5 +1,7 @@
 """Actions that come with the context: what another system would do, given from outside at each step."""
 
+from typing import ClassVar
+
 import equinox as eqx
 from jaxtyping import Array, Float
 
@@ -23,6 +25,8 @@ class FromContext(AbstractAgent):
     >>> ec.rollout(FromContext(), problem, day).actions.ravel().tolist() == [0.3, 0.4]
     True
     """
+
+    reference_name: ClassVar[str] = "the baseline"  # in a promise relative to it
 
     first: int = eqx.field(static=True, default=-1)
     scale: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)

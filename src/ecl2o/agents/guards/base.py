@@ -46,6 +46,11 @@ class AbstractGuard(AbstractAgent):
         """Return the state with account and reference restarted at `start.x0` and the wrapped agent's state unchanged."""
 
 
+def name_reference(expert: AbstractAgent | None) -> str:
+    """Return how a promise relative to an expert calls it: its class, unless that has a `reference_name`."""
+    return getattr(type(expert), "reference_name", type(expert).__name__)
+
+
 # The share of the cost by which rounding may exceed a promise (docs/guarantees.md) is eps ** this: 1e-9 in 64 bits, 1e-4 in 32.
 _TOLERANCE_POWER = 0.575
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrator import ROBD, has_closed_form
-from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost
+from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost, name_reference
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.exceptions import NotApplicableError
@@ -218,7 +218,7 @@ class Guarded(AbstractGuard):
             raise ValueError(f"reservation must not exceed slack, got reservation {reserved} and slack {slack}.")
 
     def promise(self, problem: Problem) -> Promise:
-        name, allowance = type(self.expert).__name__, float(self.allowance)
+        name, allowance = name_reference(self.expert), float(self.allowance)
         return Promise(1 + float(self.slack), Reference.EXPERT, name, allowance)
 
     def rescale(self, factor: float) -> "Guarded":

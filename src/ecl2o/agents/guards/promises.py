@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost
+from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost, name_reference
 from ecl2o.agents.guards.competitive import Competitive, are_diagonal, as_bounds, sound_value
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
@@ -226,7 +226,7 @@ class Promises(AbstractGuard):
         return *slots.T, sum(len(each.phases) for each in self.promises if not each.to_baseline)
 
     def promise(self, problem: Problem) -> Promise:
-        contexts, name = self._alone.promise(problem).contexts, type(self.baseline).__name__
+        contexts, name = self._alone.promise(problem).contexts, name_reference(self.baseline)
         first, *others = (each.describe(name, contexts) for each in self.promises)
         return dataclasses.replace(first, also=tuple(others))
 

@@ -27,7 +27,15 @@ from ecl2o.exceptions import (
 )
 from ecl2o.policy.clock import parse_time
 from ecl2o.service.http.metrics import Metrics
-from ecl2o.service.models import Hindsight, PolicySummary, StepRecord, StepRequest, StepResult, StreamRecord
+from ecl2o.service.models import (
+    Hindsight,
+    PolicySummary,
+    PromiseBudget,
+    StepRecord,
+    StepRequest,
+    StepResult,
+    StreamRecord,
+)
 from ecl2o.service.service import Service
 
 STATUS_OF_ERROR: dict[type[ServiceError], int] = {
@@ -431,8 +439,12 @@ def _format_csv(steps: list[StepRecord]) -> str:
     for index, step in enumerate(steps):
         flat: dict[str, Any] = {}
         for name, value in vars(step).items():
-            is_list = isinstance(value, list)
-            flat |= {f"{name}_{k}": entry for k, entry in enumerate(value)} if is_list else {name: value}
+            entries = (
+                {f"{name}_{k}": entry for k, entry in enumerate(value)} if isinstance(value, list) else {name: value}
+            )
+            for key, entry in entries.items():
+                parts = vars(entry) if isinstance(entry, PromiseBudget) else {}
+                flat |= {f"{key}_{part}": number for part, number in parts.items()} or {key: entry}
         if index == 0:
             writer.writerow(flat)
         writer.writerow(flat.values())

@@ -26,9 +26,13 @@ _COUNTERS: tuple[tuple[str, str, Callable[[StepRecord], bool | None]], ...] = (
 _GAUGES: tuple[tuple[str, str, Callable[[PolicyUsage], float | None]], ...] = (
     ("streams", "Streams in the store", lambda usage: usage.streams),
     ("live_ratio_max", "Highest live ratio of the streams", lambda usage: usage.live_ratio_max),
-    ("promise_left_min", "Least cost that a promise still allows", lambda usage: usage.promise_left_min),
-    ("promise_spent_max", "Largest spent share of a promise", lambda usage: usage.promise_spent_max),
-    ("promise_ratio", "Promised ratio", lambda usage: None if usage.promise is None else usage.promise.ratio),
+    ("promise_left_min", "Least cost that a promise of a stream still allows", lambda usage: usage.promise_left_min),
+    ("promise_spent_max", "Largest spent share of a promise of a stream", lambda usage: usage.promise_spent_max),
+    (
+        "promise_ratio",
+        "Promised ratio; of several promises, the first",
+        lambda usage: None if usage.promise is None else usage.promise.ratio,
+    ),
 )
 
 

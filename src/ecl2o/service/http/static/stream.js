@@ -42,6 +42,7 @@ function updateTiles() {
   field("expert").textContent = last.optimum && last.expert !== null ? formatNumber(last.expert / last.optimum) : "–";
   field("share").textContent = share === null ? "–" : formatShare(share);
   fillBar(field("bar"), share);
+  updatePromises(last.promises);
   field("guard").textContent = last.guard_active === null ? "none" : last.guard_active ? "active" : "idle";
   field("guard").classList.toggle("on", last.guard_active === true);
   document.getElementById("tiles").classList.remove("waiting");
@@ -50,6 +51,15 @@ function updateTiles() {
   field("readings").textContent = formatReadings(screened, stuck);
   document.getElementById("latest").replaceChildren(...steps.slice(-LATEST).reverse().map(makeRow));
   updateAge();
+}
+
+function updatePromises(promises) {
+  promises.forEach(({ left, spent }, index) => {
+    const row = document.querySelector(`[data-promise="${index}"]`), share = shareLeft(spent);
+    row.querySelector("b").textContent = share === null ? "–" : formatShare(share);
+    row.querySelector(".soft").textContent = `${formatNumber(left)} units of cost`;
+    fillBar(row.querySelector(".bar rect:last-child"), share);
+  });
 }
 
 function makeRow(step) {
