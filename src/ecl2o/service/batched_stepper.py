@@ -264,7 +264,7 @@ class BatchedStepper:
         known = [[entry if math.isfinite(entry) else None for entry in row] for row in rows]
         outcomes = []
         for row in range(len(states)):
-            fields = None
+            fields: dict[str, Any] | None = None
             if finite[row]:
                 fields = dict(zip(_FIGURES, known[row], strict=False))
                 fields["promises"] = self._describe_budgets(known[row][len(_FIGURES) :])
