@@ -4,7 +4,8 @@ Run `.venv/bin/python benchmarks/projection.py` (five minutes on a busy machine;
 built-in one). The demand-response study of the paper: the first 60 days train, the next 30 select, the rest test, alpha 10, each
 day a run that starts from the agent's own last action. Networks are the paper's MLP, with the same steps, batches and seeds in
 every row, and the weights of the least cost on the 30 days; "trained through it" means as many steps more through the guard, from
-the network trained alone, at a tenth of the rate. Written here from the papers:
+the network trained alone, at a tenth of the rate. Our reading of two papers, without their authors' code
+(RCL's constraint from secondary notes, PALD's principle from its abstract):
 
 - *RCL* (Li, Yang, Wierman and Ren, NeurIPS 2023), without delay: the network's action is projected on the actions with
   C_{t-1} + f(x) + c(x, x_{t-1}) + (1 + 1/l0) c(x, x^e_t) <= (1 + l) C^e_t, x^e the action and C^e the cost of R-OBD, and
