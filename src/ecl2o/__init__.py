@@ -14,14 +14,14 @@ _PUBLIC = {
     "problem": (
         "AbstractActionSet AbstractHittingCost AbstractProblem AbstractSwitchingCost AsymmetricTracking battery Box "
         "ControlProblem ConvexCost CurvedTracking delayed Everywhere Instance known_ahead LinearSwitching Mahalanobis "
-        "Problem Quadratic SquaredTracking Trajectory with_memory"
+        "Problem Quadratic ShiftedProblem SquaredTracking Trajectory with_memory"
     ),
     "offline": "constrained_oracle oracle oracle_days",
     "agents": (
         "ABCS AbstractAgent AbstractGuard advisors AFHC calibrate Calibration CHC citation ClippedAdvice Competitive "
         "CompetitiveBand CompetitiveControl FollowPrediction Greedy GreedyOBD Guarded GuardedControl HInfinity HittingMinimizer "
         "Independent Info LAI LCP LQR MLAROBD OBD Observation "
-        "OGD Periodic Promise Promises PureML Reference RHC RHGD ROBD Start Switch Trainable trainable_mask Weights"
+        "OGD Periodic Promise Promises PureML Reference RHC RHGD ROBD Shifted Start Switch Trainable trainable_mask Weights"
     ),
     "learning": (
         "AbstractLoss authors_schedule AuthorsLoss Backpropagation CalibratedLoss fit fit_many FitResult "

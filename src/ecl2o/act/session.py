@@ -16,7 +16,7 @@ from ecl2o.act.lines import ParsedLine
 from ecl2o.exceptions import NotAnsweredError
 from ecl2o.policy import policy_file
 from ecl2o.policy.clock import StepClock
-from ecl2o.policy.contract import describe_validation_error
+from ecl2o.policy.contract import describe_shift, describe_validation_error
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.runner import Runner, read_state
 
@@ -61,6 +61,8 @@ class AnswerJson(TypedDict):
     stuck: NotRequired[list[str]]
     filled: NotRequired[int]
     unconverged: NotRequired[bool]
+    in_force_after: NotRequired[int]
+    in_force_from: NotRequired[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +82,8 @@ class Answer:
         filled: Missed steps before this one, played on the last plausible context.
         unconverged: Whether a solve did not converge.
         is_bound: Whether the ratio is to a lower bound on the optimum, and so at least the true one. Default: false.
+        in_force_after: Steps from the context to the step in which the action is in force; see the contract. Default: 0.
+        in_force_from: The time of that step, if it is known. Default: None.
     """
 
     step: int
@@ -94,6 +98,8 @@ class Answer:
     filled: int
     unconverged: bool
     is_bound: bool = False
+    in_force_after: int = 0
+    in_force_from: datetime.datetime | None = None
 
     def as_json(self) -> AnswerJson:
         """Return the answer as JSON's types."""
@@ -114,6 +120,10 @@ class Answer:
             answer["filled"] = self.filled
         if self.unconverged:
             answer["unconverged"] = True
+        if self.in_force_after:
+            answer["in_force_after"] = self.in_force_after
+        if self.in_force_from is not None:
+            answer["in_force_from"] = self.in_force_from.isoformat()
         return answer
 
 
@@ -172,6 +182,8 @@ class ActSession:
                 notify(f"starting from the policy's own history, until {self._until}; `history` gives a fresher one.")
             if start_time is not None:
                 self._extend_history(start_time)
+            if policy.contract.shift:
+                notify(describe_shift(policy.contract.shift))
 
     def _find_first_time(self) -> datetime.datetime | None:
         """Return the time of the first line, if it has none of its own; None if there is no clock."""
@@ -340,4 +352,5 @@ class ActSession:
         imputed = [name for name in replaced if name in contract.covariates]
         stuck = contract.name_numbers(runner.stuck_numbers)
         about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged, self._policy.optimum_is_bound
+        about = *about, contract.shift, self._clock.in_force_from(self._notes.last)
         return Answer(self.steps, action, cost, lambda: runner.live_ratio, lambda: runner.promises_left, *about)

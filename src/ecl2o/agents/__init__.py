@@ -31,6 +31,7 @@ from ecl2o.agents.ogd import OGD
 from ecl2o.agents.periodic import Periodic
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.receding_horizon import AFHC, CHC, RHC, RHGD
+from ecl2o.agents.shifted import Shifted, shift_agent
 from ecl2o.agents.switch import Switch
 from ecl2o.agents.wrappers import Independent, PureML
 
@@ -51,7 +52,7 @@ __all__ += [
     "RHGD",
     "advisors",
 ]
-__all__ += ["Independent", "Periodic", "PureML", "Switch"]
+__all__ += ["Independent", "Periodic", "PureML", "Shifted", "Switch", "shift_agent"]
 __all__ += [
     "AbstractGuard",
     "ClippedAdvice",

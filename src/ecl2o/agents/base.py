@@ -8,7 +8,7 @@ import abc
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ecl2o.agents.promise import Promise
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import Info
+from ecl2o.problem import Info, ShiftedProblem
 
 State = Any
 Carry = TypeVar("Carry")
@@ -190,6 +190,8 @@ class AbstractAgent(eqx.Module):
                     f"{parent.__name__} is final: {cls.__name__} must hold it in a field or derive from AbstractAgent."
                 )
 
+    takes_shift: ClassVar[bool] = False  # whether it acts on a `ShiftedProblem` by itself, without `Shifted` around it
+
     @property
     def lookahead(self) -> int:
         """How many future contexts `step` needs in `Observation.forecast`. Default: as many as the agents inside, or 0."""
@@ -243,6 +245,11 @@ class AbstractAgent(eqx.Module):
             NotApplicableError: if the problem or the run does not fit.
         """
         check_fields(self)
+        if isinstance(problem, ShiftedProblem) and not self.takes_shift:
+            raise NotApplicableError(
+                f"{type(self).__name__} does not know of delays and contexts known ahead; put it inside of "
+                f"Shifted(..., {problem.shift}), without a promise of its own."
+            )
         for inner in child_agents(self):
             inner.check(problem, start)
 

@@ -42,6 +42,8 @@ def compare(
     weights: str | None = options.WEIGHTS,
     short: float = options.SHORT,
     long: float = options.LONG,
+    delay: int = options.DELAY,
+    known_ahead: int = options.KNOWN_AHEAD,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
     fill_limit: float | None = options.FILL_LIMIT,
@@ -69,6 +71,7 @@ def compare(
     limits = options.parse_interval(bounds, "--bounds")
     movement = None if alpha is None else options.parse_alpha(alpha)
     ends = options.parse_weights(weights, weight_column)
+    shift = options.parse_shift(delay, known_ahead)
     use_cached_programs()
     from ecl2o.evaluation.comparison import compare as compare_days
     from ecl2o.fitting.named_agents import is_policy, make_contenders
@@ -84,7 +87,7 @@ def compare(
         for policy in filter(is_policy, names):  # the first that knows how to read the file decides
             reader = reader.for_policy(load(policy))
         contexts, replaced = options.screen_contexts(data, reader.read_days())
-        test_days = series_test_days(contexts, movement or 10.0, ends, limits, days, (short, long))
+        test_days = series_test_days(contexts, movement or 10.0, ends, limits, days, (short, long), shift)
     leads = () if contexts is None else contexts.leads
     if forecaster == "given" and not any(leads):
         raise usage_error("--forecaster", "given needs --forecast, and one column to follow.")

@@ -61,6 +61,8 @@ def fit(
     weights: str | None = options.WEIGHTS,
     short: float = options.SHORT,
     long: float = options.LONG,
+    delay: int = options.DELAY,
+    known_ahead: int = options.KNOWN_AHEAD,
     time_column: str | None = options.TIME_COLUMN,
     fill: options.Fill = options.FILL,
     fill_limit: float | None = options.FILL_LIMIT,
@@ -90,6 +92,7 @@ def fit(
     if not promise and (allowance or interval or per):
         raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
     promises = options.parse_promises(promise, per, never_worse, baseline)
+    shift = options.parse_shift(delay, known_ahead)
     use_cached_programs()
     from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
@@ -99,7 +102,7 @@ def fit(
     output.check_writable(out, "--out")
     if out.exists() and not is_ours(out):
         raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
-    settings = FitSettings(movement, advisor, None, steps, seed, limits, ends, readings, (short, long))
+    settings = FitSettings(movement, advisor, None, steps, seed, limits, ends, readings, (short, long), shift)
     split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import check_replaceable
@@ -122,11 +125,12 @@ def fit(
     settings = dataclasses.replace(settings, promise=spec)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
-    searched = search_worst_day and fitted.chosen.advisor not in ("ridge", "rhc")
+    searched = search_worst_day and not shift and fitted.chosen.advisor not in ("ridge", "rhc")
     worst = search_bad_day(fitted.policy, contexts, seed) if searched else None
     if search_worst_day and not searched:
         tables.print_message(
-            "worst day: not searched. The search plays single days without a history, and the selected advisor needs one."
+            "worst day: not searched. The search plays single days without a history, a delay or contexts known ahead, and the "
+            "selected policy needs one of these."
         )
     result, notes = _as_json(fitted, out, worst, unit_cost), _list_notes(fitted, contexts, out, worst, unit_cost)
     if report is None:
@@ -170,7 +174,7 @@ def _as_json(fitted: "FittedSeries", out: Path, worst: "Certificate | None", uni
         "left_out": fitted.left_out,
         "test": {row.name: row.as_json() for row in fitted.comparison},
         "costs": dataclasses.asdict(comparison_table.CostSummary.of(fitted.own, unit_cost)),
-        "expert_ratio": _expert_ratio(fitted),
+        "expert_ratio": None if fitted.policy.contract.shift else _expert_ratio(fitted),
         "bad_day_ratio": None if worst is None else worst.ratio,
     }
 
@@ -200,6 +204,25 @@ def _feasible_promise(fitted: "FittedSeries") -> str:
     return "2" if least < 2 else f"{(math.floor(1000 * least) + 1) / 1000:g}"
 
 
+def _describe_shifted_promise(fitted: "FittedSeries") -> str:
+    """Return which promises could be made, with a delay or contexts known ahead."""
+    from ecl2o.exceptions import NotApplicableError
+    from ecl2o.problem import ShiftedProblem
+    from ecl2o.theory import smallest_control_ratio
+
+    problem = fitted.policy.problem
+    assert isinstance(problem, ShiftedProblem)
+    try:
+        least = smallest_control_ratio(problem.control)
+    except NotApplicableError:
+        return "worst case: no promise; with a delay or known contexts one needs equal weights of misses and no bounds."
+    ratio = f"{max((math.floor(1000 * least) + 1) / 1000, 2):g}"
+    return (
+        f"worst case: no promise. With --promise {ratio} your policy costs at most {ratio} times the optimum; "
+        f"{least:.6f} is the smallest ratio that any policy has here."
+    )
+
+
 def _describe_split(fitted: "FittedSeries", contexts: "Contexts") -> str:
     days = f"after {contexts.split.training_days} days of training and {contexts.split.validation_days} of validation"
     return f"Test on the last {fitted.n_test_days} days, {days}"
@@ -215,6 +238,8 @@ def _list_notes(
     fitted: "FittedSeries", contexts: "Contexts", out: Path, worst: "Certificate | None", unit_cost: float | None
 ) -> list[str]:
     """Return what is to be said below the table."""
+    from ecl2o.policy.contract import describe_shift
+
     contract, problem, policy = fitted.policy.contract, fitted.policy.problem, fitted.own
     costs = comparison_table.CostSummary.of(policy, unit_cost)
     lines = [_describe_choice(fitted), costs.describe(contract.period_name, problem)]
@@ -228,8 +253,12 @@ def _list_notes(
     )
     imputed = contexts.describe_imputed()
     lines += [] if imputed is None else [output.name_options(imputed)]
+    if contract.shift:
+        lines.append(describe_shift(contract.shift).removesuffix(".") + "; rhc, r-obd and the optimum know it too.")
     promised = comparison_table.describe_promise(policy, fitted.comparison)
-    if promised is None:
+    if promised is None and contract.shift:
+        promised = _describe_shifted_promise(fitted)
+    elif promised is None:
         ratio = _feasible_promise(fitted)
         promised = f"worst case: no promise. R-OBD costs at most {_expert_ratio(fitted):.3f} times the optimum; with --promise "
         promised += f"{ratio} your policy costs at most {ratio} times the optimum."
@@ -258,7 +287,8 @@ def _describe_choice(fitted: "FittedSeries") -> str:
 
 def _describe_next_step(fitted: "FittedSeries", out: Path) -> str:
     rows, policy = fitted.rows, fitted.own
-    better = min(("rhc", "r-obd", "guarded-rhc"), key=lambda name: rows[name].average_cost)
+    references = [name for name in ("rhc", "r-obd", "guarded-rhc") if name in rows]
+    better = min(references, key=lambda name: rows[name].average_cost)
     if policy.promise is None and policy.average_cost > 1.01 * rows[better].average_cost:
         return (
             f"next: {better} was cheaper on the test days, though not on the validation days. Try more "

@@ -131,6 +131,13 @@ WEIGHTS = option(
 )
 SHORT = option("Weight of being short: short/2 times the squared miss below y.", default=1.0, callback=check_positive)
 LONG = option("Weight of being long: the same for actions above y.", default=1.0, callback=check_positive)
+DELAY = option("Steps from a context to the step in which its action is in force.", default=0, min=0, metavar="STEPS")
+KNOWN_AHEAD = option(
+    "Contexts are known for certain so many steps ahead, such as a schedule: each row is sent so many steps early.",
+    default=0,
+    min=0,
+    metavar="STEPS",
+)
 PLAUSIBLE = option(
     "Range of readings; others are replaced by the last plausible one. One for all followed columns, or demand=0:60,price=1:9. "
     "(default: that of the training days, widened)",
@@ -320,6 +327,13 @@ def parse_weights(text: str | None, weight_column: str | None) -> tuple[float, f
     if ends is not None and not 0 < ends[0] < ends[1] < math.inf:
         raise usage_error("--weights", f"must be positive and finite, got {text!r}.")
     return ends
+
+
+def parse_shift(delay: int, known_ahead: int) -> int:
+    """Return the steps from a context to its action, of --delay and --known-ahead."""
+    if delay and known_ahead:
+        raise usage_error("--known-ahead", "give --delay or --known-ahead; together, their difference is what counts.")
+    return delay - known_ahead
 
 
 def parse_interval(text: str | None, name: str) -> tuple[float, float] | None:

@@ -106,7 +106,8 @@ class TestDays(eqx.Module):
 
     def starts_of(self, runs: Trajectory) -> Float[np.ndarray, "n d"]:
         """Return the x0 of each day of a run through the days."""
-        return np.concatenate([np.asarray(self.x0)[None], np.asarray(runs.actions)[:-1, -1]])
+        ends = self.problem.end_state(np.asarray(runs.actions), np.asarray(self.days))
+        return np.concatenate([np.asarray(self.x0)[None], ends[:-1]])
 
 
 _LEAST_DAYS = 256  # of padded days
@@ -125,7 +126,7 @@ def solve_days(
     first = Instance(x0, to_host(days).reshape(n * T, q))
     problem.check(first)
     if not _has_fast_oracle(problem):
-        return oracle_days(problem, x0, days)[0], _by_day(oracle(problem, first), first.x0, n)[0]
+        return oracle_days(problem, x0, days)[0], _by_day(problem, first, oracle(problem, first), n)[0]
     padded = pad_rows(to_host(first.contexts).reshape(n, T, q), _LEAST_DAYS)
     solved = jax.tree.map(lambda leaf: np.asarray(leaf)[:n], _solve_padded(problem, first.x0, padded, np.array(n)))
     for run in solved:
@@ -136,8 +137,9 @@ def solve_days(
 @eqx.filter_jit
 def _solve_padded(problem: Problem, x0, days, n) -> tuple[Trajectory, Trajectory]:
     N, T, q = days.shape
-    whole = oracle_of_first(problem, Instance(x0, days.reshape(N * T, q)), n * T)
-    return oracle_days(problem, x0, days)[0], split_by_day(whole, x0, N)[0]
+    whole = Instance(x0, days.reshape(N * T, q))
+    best = oracle_of_first(problem, whole, n * T)
+    return oracle_days(problem, x0, days)[0], split_by_day(problem, whole, best, N)[0]
 
 
 _by_day = eqx.filter_jit(split_by_day)

@@ -30,8 +30,9 @@ def drop_rounding_costs(
     """
     largest = jnp.maximum(jnp.max(jnp.abs(problem.drop_covariates(contexts))), jnp.max(jnp.abs(x0)))
     error = 50 * jnp.finfo(cost.dtype).eps * largest
-    nowhere = jnp.zeros_like(x0)
-    move = sum(problem.switching(nowhere.at[i].set(error), nowhere.at[i].set(-error)) for i in range(x0.shape[0]))
+    dim = problem.action_size(x0.shape[0])
+    nowhere = jnp.zeros((dim,), x0.dtype)
+    move = sum(problem.switching(nowhere.at[i].set(error), nowhere.at[i].set(-error)) for i in range(dim))
     rounding = contexts.shape[-2] * (problem.m * error**2 + move)
     return jnp.where((cost <= rounding) & jnp.isfinite(rounding), 0.0, cost)
 

@@ -1,12 +1,13 @@
 """The candidates that `fit` selects from: each advisor with its settings, trained where it can be, ready to run as a stream."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
 import numpy as np
 
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, shift_agent
 from ecl2o.agents.advisors import LSTM, MLP, Mixture, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
@@ -17,7 +18,7 @@ from ecl2o.fitting.settings import TRAINING, AdvisorName, Progress, with_promise
 from ecl2o.fitting.tasks import FitTask, check_promise_feasible, check_weights_inside, mean_training_weight
 from ecl2o.forecasters import AbstractForecaster, Given, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
-from ecl2o.problem import AsymmetricTracking, CurvedTracking, Mahalanobis, Problem, SquaredTracking
+from ecl2o.problem import AsymmetricTracking, CurvedTracking, Mahalanobis, Problem, ShiftedProblem, SquaredTracking
 from ecl2o.problem.arrays import to_device
 from ecl2o.theory import decay_root
 
@@ -94,11 +95,10 @@ def make_planner(problem: Problem, steps_per_day: int) -> RHC:
 def reference_candidates(problem: Problem, steps_per_day: int) -> list[Candidate]:
     """Return what every policy is compared with: the expert, a planner, and the planner guarded by the expert."""
     plan, forecaster = make_planner(problem, steps_per_day), RollingProfile(FORECAST_DAYS, period=steps_per_day)
-    return [
-        Candidate("r-obd", "r-obd", ROBD()),
-        Candidate("rhc", "rhc", plan, forecaster=forecaster),
-        Candidate("guarded-rhc", "rhc", Guarded(plan, slack=SLACK), forecaster=forecaster),
-    ]
+    found = [Candidate("r-obd", "r-obd", ROBD()), Candidate("rhc", "rhc", plan, forecaster=forecaster)]
+    if not isinstance(problem, ShiftedProblem):
+        found.append(Candidate("guarded-rhc", "rhc", Guarded(plan, slack=SLACK), forecaster=forecaster))
+    return [dataclasses.replace(each, agent=shift_agent(each.agent, problem)) for each in found]
 
 
 def reference_contenders(
@@ -114,12 +114,14 @@ def reference_contenders(
 def untrained_candidates(advisor: AdvisorName, task: FitTask) -> list[Candidate]:
     """Return the candidates of an advisor that need no training; none if it is trained by gradients."""
     if advisor == "ridge":
-        return _weighted_regression(task) if task.contexts.weighted else _regression(task)
+        found = _weighted_regression(task) if task.contexts.weighted else _regression(task)
+        return [dataclasses.replace(each, agent=shift_agent(each.agent, task.problem)) for each in found]
     promise, period = task.settings.promise, task.contexts.steps_per_day
     found = [candidate for candidate in reference_candidates(task.problem, period) if candidate.advisor == advisor]
     if advisor == "rhc" and any(task.contexts.leads):
         given = Given(task.contexts.leads, RollingProfile(FORECAST_DAYS, period=period))
-        found.append(Candidate(GIVEN, advisor, make_planner(task.problem, period), forecaster=given))
+        planner = shift_agent(make_planner(task.problem, period), task.problem)
+        found.append(Candidate(GIVEN, advisor, planner, forecaster=given))
     if promise is None:
         return found
     return [  # the promise makes another guard superfluous
@@ -136,19 +138,21 @@ def _regression(task: FitTask) -> list[Candidate]:
     (docs/choices.md).
     """
     promise, period, leads = task.settings.promise, task.contexts.steps_per_day, task.contexts.leads
+    shift = task.settings.shift
+    ridge = functools.partial(OnlineRidge, period, ahead=max(shift, 0))
     has_weeks = task.contexts.split.training_days >= FEWEST_WEEKS * WEEK
-    kinds: dict[str, AbstractAgent] = {"ridge": OnlineRidge(period)}
+    kinds: dict[str, AbstractAgent] = {"ridge": ridge()}
     if isinstance(task.problem.hitting, AsymmetricTracking):
-        kinds = {"ridge": AsymmetricRidge(OnlineRidge(period))}
+        kinds = {"ridge": AsymmetricRidge(ridge())}
         if has_weeks:
-            kinds["ridge, weekly"] = AsymmetricRidge(OnlineRidge(period, week=WEEK))
+            kinds["ridge, weekly"] = AsymmetricRidge(ridge(week=WEEK))
     else:
-        if promise is not None and promise.is_plain:
+        if promise is not None and promise.is_plain and not shift:
             kinds["ridge"] = competitive_ridge(promise, period).agent
         if has_weeks:
-            kinds["ridge, mixture"] = Mixture.of_regressions(period, WEEK, leads)
+            kinds["ridge, mixture"] = Mixture.of_regressions(period, WEEK, leads, max(shift, 0))
         elif leads:
-            kinds["ridge, covariates"] = OnlineRidge(period, covariates=leads)
+            kinds["ridge, covariates"] = ridge(covariates=leads)
     return [Candidate(name, "ridge", with_promise(agent, promise, period)) for name, agent in kinds.items()]
 
 
@@ -197,13 +201,13 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
 def _train_corrections(tasks: Sequence[FitTask], progress: Progress) -> list[list[Candidate]]:
     """Return the promised regression with a correction trained through the guard.
 
-    Only for promises that are renewed and misses that weigh the same. The correction is dropped if validation does not clearly
-    prefer it.
+    Only for promises that are renewed, misses that weigh the same, and actions that take effect at once. The correction is
+    dropped if validation does not clearly prefer it.
     """
     contexts, promise = tasks[0].contexts, tasks[0].settings.promise
     period = contexts.steps_per_day
     renewal = promise.steps(period) if promise is not None and promise.is_plain else None
-    if renewal is None or not isinstance(tasks[0].problem.hitting, SquaredTracking):
+    if tasks[0].settings.shift or renewal is None or not isinstance(tasks[0].problem.hitting, SquaredTracking):
         return [[] for _ in tasks]
     steps = tasks[0].settings.training_steps("ridge")
     progress("training the guarded regression", 0, 1)

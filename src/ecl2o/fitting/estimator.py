@@ -49,6 +49,9 @@ class SeriesPolicy:
         validation_days: number of days that candidates are selected on. Default: a sixth.
         seed: seed of the random numbers. Default: 0.
         steps: training steps. Default: the advisor's own number.
+        delay: steps from a context to the step in which its action is in force. Default: 0.
+        known_ahead: contexts are known so many steps ahead; `step` and `predict` answer each with the action for so many steps
+            before it. Default: 0.
 
     Attributes:
         policy_: the fitted policy, for `ecl2o.save`, a `Runner` or the service.
@@ -88,6 +91,8 @@ class SeriesPolicy:
     validation_days: int | None = None
     seed: int = 0
     steps: int | None = None
+    delay: int = 0
+    known_ahead: int = 0
 
     def fit(self, X: pd.DataFrame | pd.Series, y: None = None) -> "SeriesPolicy":
         """Train, select and test a policy.
@@ -225,7 +230,10 @@ class SeriesPolicy:
         if self.promise is None and (self.allowance or self.contexts is not None or self.per != "run"):
             raise ValueError("per, allowance and contexts need a promise.")
         promise = None if self.promise is None else PromiseSpec(self.promise, self.per, self.allowance, self.contexts)
-        rest = self.steps, self.seed, self.bounds, self.weights, self.plausible, self.misses
+        if self.delay and self.known_ahead:
+            raise ValueError("give delay or known_ahead, not both.")
+        shift = self.delay - self.known_ahead
+        rest = self.steps, self.seed, self.bounds, self.weights, self.plausible, self.misses, shift
         return FitSettings(self.alpha, self.advisor, promise, *rest)  # pyright: ignore[reportArgumentType]
 
     def _contexts(self, X: pd.DataFrame | pd.Series) -> Contexts:

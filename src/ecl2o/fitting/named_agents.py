@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ecl2o import agents
-from ecl2o.agents import RHC, AbstractAgent, Competitive
+from ecl2o.agents import RHC, AbstractAgent, Competitive, shift_agent
 from ecl2o.agents.advisors import Mixture, OnlineRidge
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import Contender, make_contender
@@ -17,7 +17,15 @@ from ecl2o.fitting.pipeline import YOURS
 from ecl2o.forecasters import AbstractForecaster, Exact, Given, Persistence, RollingProfile, SeasonalNaive
 from ecl2o.policy import Policy, load
 from ecl2o.policy.start_run import check_memory
-from ecl2o.problem import AsymmetricTracking, CurvedTracking, LinearSwitching, Mahalanobis, Problem, SquaredTracking
+from ecl2o.problem import (
+    AsymmetricTracking,
+    CurvedTracking,
+    LinearSwitching,
+    Mahalanobis,
+    Problem,
+    ShiftedProblem,
+    SquaredTracking,
+)
 
 LOWEST, HIGHEST = 0.5, 2.0  # prices of the tariff, in units of the usual price
 PROMISE = 2.1  # under the tariff 1.96 is the least for 24 hours; for arbitrary prices in the range it is 2.43
@@ -77,12 +85,17 @@ _OF_SERIES = {
 _LEARN_ON = ("ridge", "mixture", "competitive-ridge")  # they keep what they learned over midnight
 
 
-def named_contender(name: str, test_days: TestDays, forecaster: AbstractForecaster | None = None) -> Contender:
-    """Return a named agent as a contender; planners use a rolling profile unless a forecaster is given."""
+def named_contender(
+    name: str, test_days: TestDays, forecaster: AbstractForecaster | None = None
+) -> Contender | NotApplicableError:
+    """Return a named agent as a contender, or why it does not apply; planners use a rolling profile by default."""
     if name not in NAMED_AGENTS:
         raise ValueError(f"no agent is called {name!r}; there are {', '.join(NAMED_AGENTS)}.")
     steps = test_days.days.shape[1]
-    agent = NAMED_AGENTS[name](steps)
+    try:
+        agent = shift_agent(NAMED_AGENTS[name](steps), test_days.problem)
+    except NotApplicableError as reason:
+        return reason
     if name in _LEARN_ON:
         return make_contender(agent, test_days.problem)
     return Contender(agent, RollingProfile(period=steps) if forecaster is None else forecaster)
@@ -151,6 +164,8 @@ def policy_contender(path: str | Path, test_days: TestDays) -> Contender:
 
 def _same_kind(problem: Problem, other: Problem) -> bool:
     """Return whether the costs are of one kind, or both those of a series."""
+    if getattr(problem, "shift", 0) != getattr(other, "shift", 0):
+        return False
     one, another = ((type(each.hitting), type(each.switching)) for each in (problem, other))
     return one == another or {one, another} <= _OF_SERIES
 
@@ -169,4 +184,6 @@ def _describe(problem: Problem) -> str:
     if problem.is_bounded:
         low, high = problem.actions.bounds(movement.Q.shape[0] if isinstance(movement, Mahalanobis) else 1, float)
         parts += [f"bounds from {low} to {high}"]
+    if isinstance(problem, ShiftedProblem):
+        parts += [f"delay {problem.shift}" if problem.shift > 0 else f"known ahead {-problem.shift}"]
     return ", ".join(parts)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import Greedy
+from ecl2o.agents import Greedy, shift_agent
 from ecl2o.data import Contexts, SeriesMetadata
 from ecl2o.evaluation import Certificate, DailyScore, TestDays, certify
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare, make_contender
@@ -98,7 +98,9 @@ class Selection:
     @classmethod
     def untrained(cls, contexts: Contexts, settings: FitSettings) -> "list[Selection]":
         """Return each candidate that needs no training as if selected, to compile the programs of a later test."""
-        problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights, settings.misses)
+        problem = series_problem(
+            contexts, settings.alpha, settings.bounds, settings.weights, settings.misses, settings.shift
+        )
         task = FitTask(contexts, problem, settings.rescale(1.0))
         advisors = settings.advisors(contexts.weighted)
         found = [candidate for advisor in advisors for candidate in untrained_candidates(advisor, task)]
@@ -133,7 +135,8 @@ class Selection:
         references = reference_contenders(
             self.problem, per_day, MemoryLengths.of(self.contexts).history_steps // per_day
         )
-        return {self.yours: self.contender} | others | references | {"greedy": Contender(Greedy(), run=stream_days)}
+        greedy = Contender(shift_agent(Greedy(), self.problem), run=stream_days)
+        return {self.yours: self.contender} | others | references | {"greedy": greedy}
 
     def test_days(self) -> TestDays:
         """Return the test days, with the longest history that a candidate starts with."""
@@ -306,7 +309,9 @@ def _select(
         score, more = scores[i], (scores[i].cost - scores[kept[best]].cost) / unit
         costs = score.average_cost, _standard_error(score.cost / unit), score.competitive_ratio
         validated.append(ValidatedCandidate(*about, *costs, float(np.mean(more)), _standard_error(more), lost))
-    problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights, settings.misses)
+    problem = series_problem(
+        contexts, settings.alpha, settings.bounds, settings.weights, settings.misses, settings.shift
+    )
     return Selection(series, settings, problem, own, validated, best)
 
 

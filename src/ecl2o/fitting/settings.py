@@ -34,6 +34,7 @@ TRAINING: dict[AdvisorName, tuple[int, float]] = {
 }
 AUTOMATIC: tuple[AdvisorName, ...] = ("ridge", "rhc", "r-obd")  # tried by advisor="auto"
 UNWEIGHTED: tuple[AdvisorName, ...] = ("seasonal", "mlp", "lstm")  # their training weighs all misses equally
+UNSHIFTED = UNWEIGHTED  # they are trained as if actions took effect at once
 LEAST_ALPHA, MOST_ALPHA = 1e-12, 1e12  # beyond, one of the two costs is lost in rounding
 
 
@@ -154,6 +155,8 @@ class FitSettings:
         misses: (short, long), the weights of actions below and above the context. (1, 1): 1/2 |x - y|^2 on both sides.
         plausible: (low, high) of readings, for all columns that are followed or by column name; others are replaced. None: from
             the training days.
+        shift: steps from a context to the step in which its action is in force: a delay, or less than 0 where contexts are known
+            so many steps ahead.
     """
 
     alpha: Alpha = 10.0
@@ -165,6 +168,7 @@ class FitSettings:
     weights: tuple[float, float] | None = None
     plausible: Interval | Mapping[str, Interval] | None = None
     misses: tuple[float, float] = (1.0, 1.0)
+    shift: int = 0
 
     def __post_init__(self):
         if self.advisor not in ("auto", *TRAINING):
@@ -206,6 +210,11 @@ class FitSettings:
             if weighted and self.advisor in UNWEIGHTED:
                 usable = ", ".join(name for name in TRAINING if name not in UNWEIGHTED)
                 raise DataError(f"advisor {self.advisor} does not support a weight column; use one of {usable}.")
+            if self.shift and self.advisor in UNSHIFTED:
+                usable = ", ".join(name for name in TRAINING if name not in UNSHIFTED)
+                raise DataError(
+                    f"advisor {self.advisor} supports neither a delay nor contexts known ahead; use one of {usable}."
+                )
             return (self.advisor,)
         return AUTOMATIC
 
@@ -220,6 +229,8 @@ class FitSettings:
         reasons = dict.fromkeys(TRAINING, reason)
         if weighted and self.advisor == "auto":
             reasons |= dict.fromkeys(UNWEIGHTED, "does not support weights")
+        if self.shift and self.advisor == "auto":
+            reasons |= dict.fromkeys(UNSHIFTED, "does not support a delay or contexts known ahead")
         return {name: reason for name, reason in reasons.items() if name not in tried}
 
     def training_steps(self, advisor: AdvisorName) -> int:

@@ -8,9 +8,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float
 
-from ecl2o.agents import ROBD, AbstractAgent, AbstractGuard, Start
+from ecl2o.agents import ROBD, AbstractAgent, AbstractGuard, Start, shift_agent
 from ecl2o.agents.advisors import FromContext, Scaling
 from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.data import Contexts, SeriesMetadata
@@ -27,6 +27,7 @@ from ecl2o.problem import (
     Everywhere,
     Mahalanobis,
     Problem,
+    ShiftedProblem,
     SquaredTracking,
 )
 from ecl2o.problem.arrays import strip_weak_types, to_device
@@ -60,7 +61,9 @@ def scale_task(contexts: Contexts, settings: FitSettings) -> FitTask:
         raise DataError(f"the training days of {contexts.name} never change: every context is {training[0].tolist()}.")
     scaled = contexts.scale_to(1.0)
     own = settings.rescale(scaled.scale / contexts.scale)
-    return FitTask(scaled, series_problem(contexts, settings.alpha, own.bounds, own.weights, own.misses), own)
+    return FitTask(
+        scaled, series_problem(contexts, settings.alpha, own.bounds, own.weights, own.misses, own.shift), own
+    )
 
 
 def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | None = None) -> AbstractAgent:
@@ -97,8 +100,9 @@ def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | No
 def check_promise_feasible(task: FitTask) -> None:
     """Raise before any training if no algorithm can keep the promise."""
     contexts, period = task.contexts, task.contexts.steps_per_day
-    start = Start(to_device(np.zeros(contexts.action_dim)), to_device(np.zeros((0, contexts.dim))), period)
-    with_promise(ROBD(), task.settings.promise, period).check(task.problem, start)
+    past = np.zeros((period, contexts.dim))
+    start = Start(_start_state(task.problem, np.zeros(contexts.action_dim), past), to_device(past[:0]), period)
+    shift_agent(with_promise(ROBD(), task.settings.promise, period), task.problem).check(task.problem, start)
 
 
 def tracking_problem(
@@ -108,6 +112,7 @@ def tracking_problem(
     weights: tuple[float, float] | None = None,
     covariates: int = 0,
     misses: tuple[float, float] = (1.0, 1.0),
+    shift: int = 0,
 ) -> Problem:
     """Return the problem f = 1/2 |x - y|^2, c = alpha/2 |x - z|^2, one action per column.
 
@@ -118,13 +123,15 @@ def tracking_problem(
         weights: (low, high) of the weight of a miss, which then is a number of a context after them and multiplies f.
         covariates: how many numbers at the end of a context are not followed.
         misses: (short, long), factors of f for actions below and above the context; without weights and covariates.
+        shift: steps from a context to the step in which its action is in force; see `ShiftedProblem`.
     """
     actions = Everywhere() if bounds is None else Box(*bounds)
     if misses != (1.0, 1.0):
         hitting = AsymmetricTracking(*misses)
     else:
         hitting = SquaredTracking(covariates=covariates) if weights is None else CurvedTracking(*weights, covariates)
-    return strip_weak_types(Problem(hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions))
+    costs = hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions
+    return strip_weak_types(ShiftedProblem(*costs, shift) if shift else Problem(*costs))
 
 
 def series_problem(
@@ -133,6 +140,7 @@ def series_problem(
     bounds: tuple[float, float] | None = None,
     weights: tuple[float, float] | None = None,
     misses: tuple[float, float] = (1.0, 1.0),
+    shift: int = 0,
 ) -> Problem:
     """Return the `tracking_problem` of a series; weights default to the range of the training days."""
     assert isinstance(contexts.metadata, SeriesMetadata)
@@ -146,7 +154,11 @@ def series_problem(
     if contexts.weighted and weights is None:
         weights = weight_range(contexts.weights[: len(contexts.training)])
     alphas = column_alphas(alpha, contexts.metadata.followed)
-    return tracking_problem(contexts.action_dim, alphas, bounds, weights, len(contexts.covariates), misses)
+    if abs(shift) > contexts.steps_per_day:
+        raise DataError(f"a delay, or known contexts, of {abs(shift)} steps exceed a day of {contexts.steps_per_day}.")
+    if shift and contexts.weighted:
+        raise DataError("a weight column is not supported beside a delay or contexts known ahead.")
+    return tracking_problem(contexts.action_dim, alphas, bounds, weights, len(contexts.covariates), misses, shift)
 
 
 def weight_range(weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
@@ -198,7 +210,12 @@ def held_back_days(
     x0, days, history = cut_days(min(history_steps, before))
     first = before // contexts.steps_per_day
     scored = _find_scored(contexts, first, first + len(days))
-    return TestDays.with_whole_span_optimum(problem, problem.actions.project(to_device(x0)), days, history, scored)
+    return TestDays.with_whole_span_optimum(problem, _start_state(problem, x0, history), days, history, scored)
+
+
+def _start_state(problem: Problem, x0, history) -> Array:
+    """Return the state before test days, for an action that is brought into the bounds."""
+    return to_device(problem.start_state(problem.actions.project(to_device(x0)), to_device(history)))
 
 
 def _find_scored(contexts: Contexts, first: int, last: int | None = None) -> Bool[np.ndarray, " n"]:
@@ -224,6 +241,7 @@ def series_test_days(
     bounds: tuple[float, float] | None = None,
     days: int | None = None,
     misses: tuple[float, float] = (1.0, 1.0),
+    shift: int = 0,
 ) -> TestDays:
     """Return the days of a series for a comparison; the first two weeks, at most half, are history.
 
@@ -234,6 +252,7 @@ def series_test_days(
         bounds: (low, high) of actions. Default: none.
         days: use only the last ones; up to a year before them is history. Default: all.
         misses: (short, long), weights of actions below and above the context. Default: 1 and 1.
+        shift: steps from a context to its action (`ShiftedProblem`). Default: 0.
     """
     if contexts.weighted and weights is None:
         weights = weight_range(contexts.weights)
@@ -242,8 +261,8 @@ def series_test_days(
     if days is not None:
         first = max(first, contexts.n_days - days)
     history = contexts.values[max(first - MOST_HISTORY_DAYS, 0) * per_day : first * per_day]
-    problem = series_problem(contexts, alpha, bounds, weights, misses)
-    x0 = problem.actions.project(to_device(history[-1, : contexts.action_dim]))
+    problem = series_problem(contexts, alpha, bounds, weights, misses, shift)
+    x0 = _start_state(problem, history[-1, : contexts.action_dim], history)
     scored = _find_scored(contexts, first)
     return TestDays.with_whole_span_optimum(problem, x0, _whole_days(contexts)[first:], history, scored)
 
@@ -282,7 +301,8 @@ def policy_test_days(policy: Policy, contexts: Contexts, days: int | None) -> tu
     quadratic = isinstance(policy.problem.switching, Mahalanobis)  # else the optimum of a long span takes too long
     make = TestDays.with_whole_span_optimum if quadratic else TestDays.of
     scored = _find_scored(contexts, first)
-    return make(policy.problem, choose_x0(policy, history[-1]), _whole_days(contexts)[first:], history, scored), first
+    x0 = _start_state(policy.problem, choose_x0(policy, history[-1]), history)
+    return make(policy.problem, x0, _whole_days(contexts)[first:], history, scored), first
 
 
 def count_seen_days(policy: Policy, contexts: Contexts, first: int) -> int:

@@ -1,6 +1,8 @@
 """Hindsight: the cheapest actions of an agent that knows every context, also with a limit on its movement."""
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,6 +22,7 @@ from ecl2o.problem import (
     Instance,
     LinearSwitching,
     Problem,
+    ShiftedProblem,
     Trajectory,
 )
 from ecl2o.problem.arrays import (
@@ -85,9 +88,34 @@ def warn_unless_converged(problem: AbstractProblem, run: Trajectory) -> None:
 
 def oracle_of_first(problem: Problem, instance: Instance, steps: Int[Array, ""]) -> Trajectory:
     """Return the oracle of the first steps only, under `Mahalanobis`; it leaves the others uncoupled, to be dropped."""
-    coupled = (jnp.arange(instance.horizon) < steps).astype(instance.x0.dtype)
-    path = find_optimal_path(cast_floats(problem, coupled.dtype), instance.x0, instance.contexts, coupled)
-    return make_trajectory(problem, instance, path)
+    problem = cast_floats(problem, instance.x0.dtype)
+
+    def solve(problem, x0, contexts, steps):
+        coupled = (jnp.arange(contexts.shape[0]) < steps).astype(x0.dtype)
+        return find_optimal_path(problem, x0, contexts, coupled)
+
+    if isinstance(problem, ShiftedProblem):
+        return make_trajectory(problem, instance, _find_shifted_path(problem, instance, steps, solve))
+    return make_trajectory(problem, instance, solve(problem, instance.x0, instance.contexts, steps))
+
+
+def _find_shifted_path(problem: ShiftedProblem, instance: Instance, steps: Any, solve: Callable) -> OptimalPath:
+    """Return the optimal path of the first steps of a `ShiftedProblem`, from that of the problem without a shift.
+
+    With a delay, the first contexts meet actions that are decided already, and the last actions meet no context: they repeat the
+    one before. With contexts known ahead, the first contexts are those of the state, and the last ones are not reached.
+    """
+    plain, T, shift = problem.unshifted, instance.horizon, problem.shift
+    x0 = instance.x0[: problem.action_size(instance.dim)]
+    if shift < 0:
+        waiting = instance.x0[len(x0) :].reshape(-shift, -1)
+        return solve(plain, x0, jnp.concatenate([waiting, instance.contexts])[:T], steps)
+    if shift >= T:
+        return OptimalPath(jnp.broadcast_to(x0, (T, len(x0))), jnp.ones((), bool))
+    path = solve(plain, x0, instance.contexts[shift:], steps - shift)
+    chosen = jnp.concatenate([x0[None], path.actions])  # x0 for runs that end before any action takes effect
+    last = jnp.maximum(steps - shift, 0)
+    return OptimalPath(chosen[jnp.minimum(jnp.arange(1, T + 1), last)], path.converged)
 
 
 @eqx.filter_jit
@@ -97,6 +125,9 @@ def _oracle(problem: AbstractProblem, instance: Instance) -> Trajectory:
     if isinstance(problem, ControlProblem):
         return make_trajectory(problem, instance, find_optimal_controls(problem, instance.x0, instance.contexts))
     assert isinstance(problem, Problem)
+    if isinstance(problem, ShiftedProblem):
+        path = _find_shifted_path(problem, instance, instance.horizon, lambda *known: find_optimal_path(*known[:3]))
+        return make_trajectory(problem, instance, path)
     solve = find_optimal_linear_path if isinstance(problem.switching, LinearSwitching) else find_optimal_path
     return make_trajectory(problem, instance, solve(problem, instance.x0, instance.contexts))
 
@@ -157,7 +188,7 @@ def oracle_days(
 def _oracle_days(problem, x0, days):
     def one_day(start, contexts):
         run = _oracle(problem, Instance(start, contexts))
-        return run.actions[-1], (run, start)
+        return problem.end_state(run.actions, contexts), (run, start)
 
     _, (runs, starts) = jax.lax.scan(one_day, x0, days)
     return runs, starts

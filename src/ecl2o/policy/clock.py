@@ -38,6 +38,7 @@ class StepClock:
         self._zone = None if zone is None else find_zone(zone)
         self._past, self._until = policy.history, None if policy.history is None else contract.history_until
         self.step_minutes, self.steps_per_day = contract.step_minutes, contract.steps_per_day or 1
+        self._shift = contract.shift
 
     @functools.cached_property
     def cycle(self) -> int:
@@ -89,6 +90,12 @@ class StepClock:
             return self._to_local(time) + self._step
         except OverflowError:
             raise ValueError(f"no time follows {time}; give the next step a time, or start a new run.") from None
+
+    def in_force_from(self, time: datetime.datetime | None) -> datetime.datetime | None:
+        """Return when the action that answers a context of this time is in force; None if it is at once, or unknown."""
+        if time is None or not self._shift or self.step_minutes is None:
+            return None
+        return self._to_local(time) + self._shift * self._step
 
     def find_place(self, time: Time = None, own_history: bool = False) -> int:
         """Return how many steps before a time its period started; for a run that has no clock, 0.

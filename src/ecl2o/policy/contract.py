@@ -74,6 +74,8 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
         weight_column: The column after those that are followed, if it is the price of a miss.
         covariates: The last of the columns, which are seen and not followed: None, or the hours ahead that one forecasts.
         weights: The lowest and highest weight; one outside is clipped, which ends a promise.
+        shift: Steps from a context to the step in which its action is in force: a delay, or less than 0 where contexts are known
+            so many steps ahead.
 
     Raises:
         pydantic.ValidationError: A field is of the wrong type, out of range, or does not fit another one.
@@ -103,6 +105,7 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
     weight_column: str | None = None
     covariates: dict[str, float | None] = {}
     weights: tuple[float, float] | None = None
+    shift: int = pydantic.Field(default=0, ge=-LARGEST, le=LARGEST)
 
     @pydantic.model_validator(mode="after")
     def _check_lengths(self) -> "Contract":
@@ -138,6 +141,17 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
     def name_numbers(self, flags: Iterable[Any]) -> list[str]:
         """Return the names of the flagged numbers of a context: their columns, else their places from 1."""
         return [self.columns[i] if self.columns else str(i + 1) for i, flag in enumerate(flags) if flag]
+
+
+def describe_shift(shift: int) -> str:
+    """Return in words for which step the action that answers a context is.
+
+    >>> describe_shift(1), describe_shift(-2)
+    ('each action is in force 1 step after its context.', 'each action is for the step 2 steps before its context.')
+    """
+    steps = f"{abs(shift)} step{'s' if abs(shift) > 1 else ''}"
+    place = f"in force {steps} after" if shift > 0 else f"for the step {steps} before"
+    return f"each action is {place} its context."
 
 
 def describe_validation_error(error: pydantic.ValidationError) -> str:

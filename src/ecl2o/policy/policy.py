@@ -22,7 +22,15 @@ from ecl2o.json_text import as_json
 from ecl2o.policy import policy_file
 from ecl2o.policy.contract import Contract, describe_validation_error
 from ecl2o.policy.policy_file import Contents
-from ecl2o.problem import AbstractHittingCost, AbstractQuadraticCost, Box, CurvedTracking, Mahalanobis, Problem
+from ecl2o.problem import (
+    AbstractHittingCost,
+    AbstractQuadraticCost,
+    Box,
+    CurvedTracking,
+    Mahalanobis,
+    Problem,
+    ShiftedProblem,
+)
 
 _KIND = "policy"
 _PARTS = {"agent": AbstractAgent, "problem": Problem, "forecaster": AbstractForecaster}
@@ -38,8 +46,8 @@ class Policy:
         forecaster: Predicts contexts for an agent with a lookahead. Default: none.
         metadata: How the policy was made, any JSON object: training settings, normalisation, validation figures. The package
             version and the time are added.
-        contract: What the policy expects of its input. Its promise, action bounds and weights are filled in from agent and
-            problem.
+        contract: What the policy expects of its input. Its promise, action bounds, weights and shift are filled in from
+            agent and problem.
         history: (H, q), the contexts that a run starts on if no fresher ones are given. Default: none.
 
     Raises:
@@ -262,7 +270,7 @@ def describe(policy: Policy) -> PolicyDescription:
 
 
 def _complete(contract: Contract, agent: AbstractAgent, problem: Problem) -> Contract:
-    """Return the contract with the promise, bounds and weights of agent and problem."""
+    """Return the contract with the promise, bounds, weights and shift of agent and problem."""
     dim, bounds = infer_action_dim(problem, contract.context_dim), None
     if problem.is_bounded and dim is not None:
         low, high = (np.asarray(bound, float).tolist() for bound in problem.actions.bounds(dim, float))
@@ -270,7 +278,9 @@ def _complete(contract: Contract, agent: AbstractAgent, problem: Problem) -> Con
     hitting, weights = problem.hitting, None
     if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
         weights = float(np.asarray(hitting.minimum)), float(np.asarray(hitting.maximum))
-    return contract.model_copy(update={"promise": agent.promise(problem), "action_bounds": bounds, "weights": weights})
+    shift = problem.shift if isinstance(problem, ShiftedProblem) else 0
+    found = {"promise": agent.promise(problem), "action_bounds": bounds, "weights": weights, "shift": shift}
+    return contract.model_copy(update=found)
 
 
 def _validate_history(history: Any, contract: Contract) -> np.ndarray | None:

@@ -22,7 +22,7 @@ from ecl2o.policy.contract import describe_validation_error
 from ecl2o.policy.executable_cache import compile_cached
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.policy_file import Contents
-from ecl2o.policy.start_run import RunStart, find_start, find_starts, working_dtype
+from ecl2o.policy.start_run import RunStart, find_start, find_starts, start_state, working_dtype
 from ecl2o.problem.arrays import cast_floats, to_device
 from ecl2o.running import Stepper
 from ecl2o.running.compiled_step import CompiledStepper, RunShape, StepFunctions, StepOutput, Vectors, compile_stepper
@@ -62,8 +62,9 @@ class AbstractRunner(abc.ABC):
     def _start(self, policies: Sequence[Policy], start: RunStart, horizon: int | None, place: int) -> None:
         if horizon is not None and (type(horizon) is not int or horizon < 1):
             raise ValueError(f"horizon must be a positive whole number of steps, or None, got {horizon!r}.")
-        x0, history = start
-        first, past = start if x0.ndim == 1 else (x0[0], history[0])
+        history = start.history
+        x0 = start_state(policies[0], start.x0, history)
+        first, past = (x0, history) if x0.ndim == 1 else (x0[0], history[0])
         for policy in policies:  # here the numbers are known that an agent may reject
             policy.agent.check(policy.problem, Start(to_device(first), to_device(past), horizon))
         sizes = RunShape(x0.shape[-1], history.shape[-1], history.shape[-2], horizon)
@@ -77,6 +78,7 @@ class AbstractRunner(abc.ABC):
     ) -> tuple[list[Any], CompiledStepper]:
         """Set up everything but the run's own numbers. Return the arrays of the policies and their program."""
         self._policies, self._sizes, self._dtype = list(policies), sizes, working_dtype()
+        self._action_dim = policies[0].problem.action_size(sizes.dim)
         self._is_screened = policies[0].contract.screen is not None
         self._streams = streams[0] if streams else None
         self._context_shape = (*streams, sizes.context_dim)
@@ -123,8 +125,12 @@ class AbstractRunner(abc.ABC):
 
     @property
     def action(self) -> Float[np.ndarray, "*n d"]:
-        """The last action; x0 before the first step."""
-        return self._front.action.copy()
+        """The last action, in force or not (`ShiftedProblem`); x0 before the first step."""
+        return self._latest_action()
+
+    def _latest_action(self) -> Float[np.ndarray, "*n d"]:
+        """Return the action of the last step; a state begins with it."""
+        return self._front.action[..., : self._action_dim].copy()
 
     @property
     def context(self) -> Float[np.ndarray, "*n q"] | None:
@@ -267,8 +273,9 @@ class AbstractRunner(abc.ABC):
         leading = () if streams is None else (streams,)
         try:
             for each in policies:
-                each.problem.switching.check(sizes.dim)
-                each.problem.hitting.check(sizes.dim, sizes.context_dim)
+                dim = each.problem.action_size(sizes.dim)
+                each.problem.switching.check(dim)
+                each.problem.hitting.check(dim, sizes.context_dim)
         except ValueError as error:
             raise PolicyFileError(f"{os.fspath(path)} does not fit the policy's problem: {error}") from None
         runner = cls.__new__(cls)
@@ -407,7 +414,7 @@ class BatchRunner(AbstractRunner):
         flags = front.costs[:, 3:] > 0 if self._is_screened else np.zeros((len(answered), 2), bool)
         replaced, stuck = (answered[:, None] & flags).T
         self._report = BatchReport(answered, replaced, asked & ~answered, stuck)
-        return front.action.copy()
+        return self._latest_action()
 
     @property
     def report(self) -> BatchReport | None:
@@ -503,7 +510,7 @@ class Runner(AbstractRunner):
         self._last, self._last_info = (self._carried, given), None
         self._carried, self._steps = carried, self._steps + 1
         self._totals = self._totals + made[dim:]
-        return made[:dim].copy()
+        return made[: self._action_dim].copy()
 
     @property
     def replaced(self) -> bool:

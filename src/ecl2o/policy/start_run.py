@@ -103,7 +103,7 @@ def find_starts(policies: Sequence[Policy], x0: Any = None, history: Any = None)
         _check_width(policy, past.shape[-1])
         starts = x0 if len(policies) == 1 else x0[number : number + 1]
         for extreme in (np.min, np.max):  # a bounded action set is a box
-            policy.problem.check(Instance(extreme(starts, axis=0), np.zeros((1, past.shape[-1]))))
+            policy.problem.unshifted.check(Instance(extreme(starts, axis=0), np.zeros((1, past.shape[-1]))))
     longest = max((trim_history(policy, past) for policy in policies), key=lambda history: history.shape[1])
     return _make_start(policies[0], x0, longest)
 
@@ -141,6 +141,20 @@ def _impute_covariates(policy: Policy, past: Float[np.ndarray, "H q"]) -> Float[
     return np.concatenate(
         [past[:, :core], np.where(np.isfinite(past[:, core:]), past[:, core:], used[:, core:])], axis=1
     )
+
+
+def start_state(policy: Policy, x0: Float[np.ndarray, "*n d"], history: Float[np.ndarray, "*n H q"]):
+    """Return the state that a run of one stream, or of many, starts from; the action itself unless the problem has a shift.
+
+    Contexts that are known ahead are read from the history, as a run uses them.
+
+    Raises:
+        ValueError: The history is shorter than the contexts are known ahead.
+    """
+    screen = policy.contract.screen
+    if policy.contract.shift < 0 and screen is not None:
+        history = screen.apply(history)[0] if x0.ndim == 1 else np.stack([screen.apply(own)[0] for own in history])
+    return np.asarray(policy.problem.start_state(x0, history))
 
 
 def trim_history(policy: Policy, history: Float[np.ndarray, "*n H q"]) -> Float[np.ndarray, "*n K q"]:
@@ -195,6 +209,7 @@ def check_memory(policy: Policy, name: str, limit: int = MOST_BYTES) -> ProgramS
     dim, dtype = policy.dim or 1, working_dtype()
     try:
         context_dim = infer_context_dim(policy, dim)
+        dim = policy.problem.state_size(dim, context_dim)
         stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen), dtype)
         x0, context = (jax.ShapeDtypeStruct((size,), dtype) for size in (dim, context_dim))
         history = jax.ShapeDtypeStruct((0 if policy.history is None else len(policy.history), context_dim), dtype)

@@ -17,6 +17,7 @@ from ecl2o.problem.hitting import (
 )
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.problem import AbstractProblem, Problem
+from ecl2o.problem.shifted import ShiftedProblem
 from ecl2o.problem.switching import AbstractSwitchingCost, LinearSwitching, Mahalanobis
 from ecl2o.problem.trajectory import Info, Trajectory
 
@@ -39,6 +40,7 @@ __all__ = [
     "Mahalanobis",
     "Problem",
     "Quadratic",
+    "ShiftedProblem",
     "SquaredTracking",
     "Trajectory",
     "battery",

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem.actions import AbstractActionSet, Everywhere
-from ecl2o.problem.arrays import as_float, check_count, check_finite, concrete_value
+from ecl2o.problem.arrays import AnyArray, as_float, check_count, check_finite, concrete_value
 from ecl2o.problem.hitting import Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.problem import AbstractProblem, Problem
@@ -307,15 +307,17 @@ def _line(alpha: float) -> Problem:
     return Problem(SquaredTracking(), Mahalanobis.isotropic(alpha, dim=1))
 
 
-def _tracking_matrices(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+def _tracking_matrices(problem: Problem) -> tuple[AnyArray, AnyArray]:
     """Return A and G = 2Q of a quadratic problem whose contexts are the centres."""
     if not (isinstance(problem.hitting, SquaredTracking | Quadratic) and problem.is_linear_quadratic):
         raise NotApplicableError(
             f"this needs SquaredTracking or Quadratic with Mahalanobis and no bounds, got {type(problem.hitting).__name__}, "
             f"{type(problem.switching).__name__} and {type(problem.actions).__name__}."
         )
-    G = 2 * np.asarray(problem.Q, float)
-    return np.asarray(problem.hitting.curvature(None, len(G)), float), G
+    A, G = problem.hitting.curvature(None, problem.Q.shape[-1]), 2 * problem.Q
+    if concrete_value(A) is None or concrete_value(G) is None:  # inside a compiled program
+        return A, G
+    return np.asarray(A, float), 2 * np.asarray(problem.Q, float)
 
 
 def _rows(*sizes: int) -> list[np.ndarray]:

@@ -97,6 +97,11 @@ class Problem(AbstractProblem):
         return not isinstance(self.actions, Everywhere)
 
     @property
+    def unshifted(self) -> "Problem":
+        """The same costs and actions, where an action answers the context of its own step: the problem itself."""
+        return self
+
+    @property
     def m(self) -> Float[Array, ""]:
         """The strong convexity of the hitting cost."""
         return self.hitting.strong_convexity
@@ -161,6 +166,28 @@ class Problem(AbstractProblem):
 
     def action_size(self, state_size: int) -> int:
         return state_size
+
+    def state_size(self, dim: int, context_dim: int) -> int:
+        """Return how many numbers a state has, if actions have `dim` and contexts `context_dim`."""
+        return dim
+
+    def start_state(self, x0: Float[AnyArray, "*n d"], history: Float[AnyArray, "*n H q"]) -> Float[AnyArray, "*n s"]:
+        """Return the state before the first step, for an action in force and the contexts before it.
+
+        Raises:
+            ValueError: The history is shorter than the state needs.
+        """
+        return x0
+
+    def end_state(
+        self, actions: Float[AnyArray, "*n T d"], contexts: Float[AnyArray, "*n T q"]
+    ) -> Float[AnyArray, "*n s"]:
+        """Return the state after a day, or after each of several.
+
+        Raises:
+            ValueError: The state depends on more steps than a day has.
+        """
+        return actions[..., -1, :]
 
     def next_state(
         self, state: Float[Array, " d"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0

@@ -218,7 +218,7 @@ def _rollout_days(agent, problem, first, days, forecaster, key):
         noise = None if key is None else jax.random.fold_in(key, day)
         run = rollout(agent, problem, Instance(start, contexts, past), forecaster, noise)
         past = jnp.concatenate([past, contexts])[contexts.shape[0] :] if seen else past
-        return (run.actions[-1], past), (run, start)
+        return (problem.end_state(run.actions, contexts), past), (run, start)
 
     _, (runs, starts) = jax.lax.scan(one_day, (first.x0, first.past), (days, jnp.arange(days.shape[0])))
     return runs, starts
@@ -255,20 +255,24 @@ def stream_days(
     tracing = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((agent, problem, whole, forecaster)))
     if not tracing and (agent.lookahead == 0 or isinstance(forecaster, AbstractCausalForecaster)):
         with contextlib.suppress(NotApplicableError):  # it needs a horizon, which is a number inside this program
-            return split_by_day(_stream_padded(agent, problem, whole, forecaster), to_host(whole.x0), n)
+            return split_by_day(problem, whole, _stream_padded(agent, problem, whole, forecaster), n)
     return _stream_days(agent, problem, whole, n, forecaster, key)
 
 
 @eqx.filter_jit
 def _stream_days(agent, problem, whole, n, forecaster, key):
-    return split_by_day(rollout(agent, problem, whole, forecaster, key), whole.x0, n)
+    return split_by_day(problem, whole, rollout(agent, problem, whole, forecaster, key), n)
 
 
-def split_by_day(run: Trajectory, x0: Float[AnyArray, " d"], days: int) -> tuple[Trajectory, Float[Array, "n d"]]:
-    """Split a run into its days; return them and the x0 of each."""
+def split_by_day(
+    problem: Problem, whole: Instance, run: Trajectory, days: int
+) -> tuple[Trajectory, Float[Array, "n s"]]:
+    """Split a run through an instance into its days; return them and the x0 of each."""
     runs = jax.tree.map(lambda leaf: leaf.reshape(days, -1, *leaf.shape[1:]), run)
     xp: Any = np if isinstance(runs.actions, np.ndarray) else jnp
-    return runs, to_device(xp.concatenate([x0[None], runs.actions[:-1, -1]]))
+    x0, contexts = (to_host(each) if xp is np else each for each in (whole.x0, whole.contexts))
+    ends = problem.end_state(runs.actions, contexts.reshape(days, -1, contexts.shape[-1]))
+    return runs, to_device(xp.concatenate([x0[None], ends[:-1]]))
 
 
 def _stream_padded(agent, problem, whole, forecaster) -> Trajectory:

@@ -8,15 +8,15 @@ import datetime
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from ecl2o.agents import ROBD, AbstractAgent, Independent, Info, Observation, Start
+from ecl2o.agents import ROBD, AbstractAgent, Independent, Info, Observation, Start, shift_agent
 from ecl2o.agents.base import State
 from ecl2o.agents.guards.base import cost_ratio
 from ecl2o.agents.guards.lower_model import bound_optimum
@@ -26,8 +26,8 @@ from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.policy.clock import StepClock
 from ecl2o.policy.executable_cache import cache_function, compile_cached, is_cached
 from ecl2o.policy.policy import Policy
-from ecl2o.policy.start_run import find_start
-from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, Instance, Mahalanobis, Problem
+from ecl2o.policy.start_run import find_start, start_state
+from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, Instance, Mahalanobis, Problem, ShiftedProblem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper, compiled_step
 from ecl2o.running.compiled_step import RunShape, StepOutput
@@ -47,6 +47,7 @@ class ReferenceTrackingState(eqx.Module):
     optimum: Float[Array, ""]
     work: WorkFunction | None
     expert: OwnTrajectory | None
+    decided: Int[Array, ""]  # contexts to come that meet an action from before the run
 
 
 class ReferenceTracking(AbstractAgent):
@@ -55,6 +56,8 @@ class ReferenceTracking(AbstractAgent):
     The optimum is known for quadratic costs without bounds, a lower bound on it for `AsymmetricTracking` on a line; R-OBD's cost
     wherever R-OBD applies.
     """
+
+    takes_shift: ClassVar[bool] = True
 
     agent: AbstractAgent
     with_expert: bool = eqx.field(static=True, default=True)
@@ -65,24 +68,24 @@ class ReferenceTracking(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> ReferenceTrackingState:
         zero = jnp.zeros((), start.x0.dtype)
-        work = WorkFunction.from_start(start.x0, 2 * problem.Q) if _has_work_function(problem) else None
-        expert = Independent(ROBD()).init(problem, start) if self.with_expert else None
-        return ReferenceTrackingState(self.agent.init(problem, start), zero, zero, work, expert)
+        action = start.x0[: problem.action_size(start.dim)]
+        work = WorkFunction.from_start(action, 2 * problem.Q) if _has_work_function(problem) else None
+        expert = Independent(shift_agent(ROBD(), problem)).init(problem, start) if self.with_expert else None
+        decided = jnp.asarray(problem.shift if isinstance(problem, ShiftedProblem) else 0)
+        return ReferenceTrackingState(self.agent.init(problem, start), zero, zero, work, expert, decided)
 
     def step(self, problem: Problem, state: ReferenceTrackingState, observation: Observation):
         inner, action, info = self.agent.step(problem, state.inner, observation)
         previous, context = observation.previous_action, observation.context
-        cost = state.cost + problem.hitting(action, context) + problem.switching(action, previous)
+        cost = state.cost + sum(problem.step_costs(previous, action, context, observation.step))
         unknown = jnp.full((), jnp.nan, cost.dtype)
         work, optimum, expert_cost, expert = None, state.optimum, unknown, None
         if state.work is not None:
-            if isinstance(problem.hitting, AsymmetricTracking):
-                prefix = bound_optimum(problem.hitting, 2 * problem.Q, state.work, context)
-            else:
-                prefix = state.work.with_context(*quadratic_terms(problem, context, previous.shape[0]))
-            work, optimum = prefix.after_move(2 * problem.Q), state.optimum + prefix.growth
+            work, growth = _advance_optimum(problem, state, observation, action)
+            optimum = state.optimum + growth
         if state.expert is not None:
-            expert, _, expert_info = Independent(ROBD()).step(problem, state.expert, observation)
+            alone = Independent(shift_agent(ROBD(), problem))
+            expert, _, expert_info = alone.step(problem, state.expert, observation)
             expert_cost = expert_info.details["cost"]
         optimum_so_far = unknown if work is None else optimum
         guard = info.details if "left" in info.details else {}
@@ -106,7 +109,28 @@ class ReferenceTracking(AbstractAgent):
         )  # `_FIGURES`, then by promise
         vector = jnp.stack([jnp.asarray(figure, cost.dtype) for figure in figures])
         info = Info(info.converged, info.advice, {**info.details, "figures": vector}, info.inner)
-        return ReferenceTrackingState(inner, cost, optimum, work, expert), action, info
+        decided = state.decided - 1 if isinstance(problem, ShiftedProblem) else state.decided
+        return ReferenceTrackingState(inner, cost, optimum, work, expert, decided), action, info
+
+
+def _advance_optimum(
+    problem: Problem, state: ReferenceTrackingState, observation: Observation, action: Float[Array, " d"]
+) -> tuple[WorkFunction, Float[Array, ""]]:
+    """Return the work function after a step, and by how much the optimum grows, or a lower bound on it."""
+    work, context, in_force = state.work, observation.context, action
+    assert work is not None
+    if isinstance(problem, ShiftedProblem):
+        in_force, context = problem.due(observation.previous_action, action, context)
+    if isinstance(problem.hitting, AsymmetricTracking):
+        prefix = bound_optimum(problem.hitting, 2 * problem.Q, work, context)
+    else:
+        prefix = work.with_context(*quadratic_terms(problem, context, len(action)))
+    after = prefix.after_move(2 * problem.Q)
+    if not isinstance(problem, ShiftedProblem) or problem.shift < 0:
+        return after, prefix.growth
+    is_decided = state.decided > 0
+    after = jax.tree.map(lambda new, old: jnp.where(is_decided, old, new), after, work)
+    return after, jnp.where(is_decided, problem.hitting(in_force, context), prefix.growth)
 
 
 def _has_work_function(problem: Problem) -> bool:
@@ -160,8 +184,8 @@ class BatchedStepper:
     """
 
     def __init__(self, policy: Policy, dim: int, context_dim: int, history: int):
-        self._sizes = RunShape(dim, context_dim, history, None)
-        self._policy = policy
+        self._sizes = RunShape(policy.problem.state_size(dim, context_dim), context_dim, history, None)
+        self._policy, self._dim = policy, dim
         self._dtype = np.dtype(jnp.result_type(float))
         self._lock = threading.Lock()
         promise = policy.agent.promise(policy.problem)
@@ -219,6 +243,7 @@ class BatchedStepper:
             ValueError: the policy cannot start from this action and history.
         """
         policy = self._policy
+        x0 = start_state(policy, x0, history)
         policy.problem.check(Instance(x0, np.zeros((1, self.context_dim)), history))
         policy.agent.check(policy.problem, Start(jnp.asarray(x0), jnp.asarray(history), None))
         with self._lock:
@@ -257,7 +282,7 @@ class BatchedStepper:
         packed = np.concatenate([vector.view(np.uint8).reshape(BATCH_SIZE, -1) for vector in after], axis=1)
         front = StepOutput.read(after[0], self._sizes, self.plausible is not None)
         finite: Any = np.isfinite(np.hstack([front.action, front.costs])).all(axis=1)
-        actions, costs = front.action.tolist(), front.costs.tolist()
+        actions, costs = front.action[:, : self._dim].tolist(), front.costs.tolist()
         contexts_used = None if front.context is None else front.context.tolist()
         stuck = [()] * BATCH_SIZE if front.stuck is None else front.stuck.tolist()
         rows = np.asarray(figures)[: len(states)].tolist()

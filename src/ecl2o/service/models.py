@@ -72,6 +72,10 @@ class StepRecord:
     time: Annotated[str | None, Field(description="Time that the context belongs to; null if none was ever sent.")]
     filled: Annotated[bool, Field(description="Whether no context came for this step, and it was filled in.")]
     at: Annotated[float, Field(description="Time at which the step was executed, in seconds since 1970.")]
+    in_force_from: Annotated[
+        str | None,
+        Field(description="Time from which the action is in force, if it is not that of the context; null if unknown."),
+    ] = None
 
     def __post_init__(self):
         self.promises = [PromiseBudget(**each) if isinstance(each, dict) else each for each in self.promises]

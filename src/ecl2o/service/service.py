@@ -15,7 +15,7 @@ from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, 
 from ecl2o.offline import oracle
 from ecl2o.policy.clock import StepClock
 from ecl2o.policy.start_run import find_start
-from ecl2o.problem import Instance
+from ecl2o.problem import Instance, ShiftedProblem
 from ecl2o.service import queries
 from ecl2o.service.models import (
     Hindsight,
@@ -241,13 +241,18 @@ class Service:
         with self.store.begin_read() as connection:
             key, _, stream = _find(connection, stream_id)
             count = 1 << min(stream.steps, _HINDSIGHT_STEPS).bit_length() >> 1  # each number of steps is a compilation
-            found = queries.load_steps(connection, key, max(stream.steps - count - 1, 0), count + 1)
+            problem = self.get_policy(stream.policy).policy.problem
+            before = abs(problem.shift) if isinstance(problem, ShiftedProblem) else 1
+            found = queries.load_steps(connection, key, max(stream.steps - count - before, 0), count + before)
         if not found:
             return Hindsight(1, [])
-        start, latest = stream.x0 if len(found) == count else found[0].action, found[-count:]
-        instance = Instance(np.asarray(start, float), np.asarray([step.context_used for step in latest], float))
+        earlier, latest = found[:-count], found[-count:]
+        actions = [stream.x0] * (before - len(earlier)) + [step.action for step in earlier]
         try:
-            best = oracle(self.get_policy(stream.policy).policy.problem, instance)
+            known = np.asarray([step.context_used for step in earlier], float).reshape(len(earlier), -1)
+            start = problem.end_state(np.asarray(actions, float), known)
+            instance = Instance(start, np.asarray([step.context_used for step in latest], float))
+            best = oracle(problem, instance)
         except (ValueError, TypeError):
             return Hindsight(latest[0].step, [])
         return Hindsight(latest[0].step, np.asarray(best.actions).tolist())

@@ -160,6 +160,7 @@ class StepExecutor:
             if fields is None:
                 batch.results[index] = InvalidRequestError(explain_failed_step(context, used, stepper.plausible))
                 continue
+            later = stepper.clock.in_force_from(request.time)
             record = StepRecord(
                 step=position.steps + 1,
                 at=batch.time,
@@ -169,6 +170,7 @@ class StepExecutor:
                 context_used=context if used is None else used,
                 time=None if request.time is None else request.time.isoformat(),
                 filled=request.filled,
+                in_force_from=None if later is None else later.isoformat(),
                 **fields,
             )
             text = record.to_json()

@@ -1,5 +1,7 @@
 """A given sequence of actions, for tests and theory."""
 
+from typing import ClassVar
+
 import equinox as eqx
 from jaxtyping import Array, Float
 
@@ -18,6 +20,8 @@ class Fixed(AbstractAgent):
     >>> Fixed([[0.1], [0.2]]).actions.shape
     (2, 1)
     """
+
+    takes_shift: ClassVar[bool] = True
 
     actions: Float[Array, "T d"] = eqx.field(converter=as_float)
 

@@ -1,5 +1,7 @@
 """An online mixture of advisors that predict the discounted mean of the coming contexts."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -53,6 +55,7 @@ class Mixture(AbstractAgent):
         memory: half-life of squared errors, in periods. Default: 30.
         maturity: steps after which a prediction is judged; the present zhat replaces what is not known. Default: a period, at
             least 24.
+        ahead: how many steps after its context the action is in force, as the members know too. Default: 0.
 
     >>> mixture = Mixture([OnlineRidge(), OnlineRidge(week=7, rich=True, memory=60.0)])
     >>> len(mixture.members), mixture.maturity
@@ -63,11 +66,13 @@ class Mixture(AbstractAgent):
     memory: Float[Array, ""]
     period: int = eqx.field(static=True)
     maturity: int = eqx.field(static=True)
+    ahead: int = eqx.field(static=True, default=0)
 
-    def __init__(self, members, period: int = 24, memory: float = 30.0, maturity: int | None = None):
+    def __init__(self, members, period: int = 24, memory: float = 30.0, maturity: int | None = None, ahead: int = 0):
         self.members = tuple(members)
         self.period, self.memory = period, as_float(memory)
-        self.maturity = max(period, 24) if maturity is None else maturity
+        self.maturity = max(period, 24) + ahead if maturity is None else maturity
+        self.ahead = ahead
 
     def __check_init__(self):
         check_count("period", self.period)
@@ -75,27 +80,32 @@ class Mixture(AbstractAgent):
         check_positive("memory", self.memory)
         if not self.members:
             raise ValueError("Mixture needs at least one member.")
-        if self.maturity < 2:
-            raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
+        if type(self.ahead) is not int or self.ahead < 0:
+            raise ValueError(f"ahead must be a whole number of steps, 0 or more, got {self.ahead!r}.")
+        if self.maturity < 2 + self.ahead:
+            raise ValueError(f"maturity must be at least {2 + self.ahead}, got {self.maturity}.")
 
     @classmethod
-    def of_regressions(cls, period: int = 24, week: int = 7, covariates: tuple[int | None, ...] = ()) -> "Mixture":
+    def of_regressions(
+        cls, period: int = 24, week: int = 7, covariates: tuple[int | None, ...] = (), ahead: int = 0
+    ) -> "Mixture":
         """Return the mixture that `ecl2o fit` tries (docs/choices.md): a small regression, and weekly ones that forget.
 
         Args:
             period: steps in a period. Default: 24.
             week: periods in a week. Default: 7.
             covariates: as in `OnlineRidge`; two more members see them. Default: none.
+            ahead: as in `OnlineRidge`. Default: 0.
 
         >>> [member.features.count for member in Mixture.of_regressions().members]
         [36, 42, 50]
         """
-        members = [OnlineRidge(period), OnlineRidge(period, week=week, memory=30.0)]
-        members.append(OnlineRidge(period, week=week, rich=True, memory=60.0))
+        ridge = functools.partial(OnlineRidge, period, ahead=ahead)
+        members = [ridge(), ridge(week=week, memory=30.0), ridge(week=week, rich=True, memory=60.0)]
         if covariates:
-            members.append(OnlineRidge(period, covariates=covariates))
-            members.append(OnlineRidge(period, week=week, rich=True, memory=60.0, covariates=covariates))
-        return cls(members, period)
+            members.append(ridge(covariates=covariates))
+            members.append(ridge(week=week, rich=True, memory=60.0, covariates=covariates))
+        return cls(members, period, ahead=ahead)
 
     def init(self, problem: Problem, start: Start) -> MixtureState:
         modes, dtype, count = Modes.from_problem(problem, start.dim), start.x0.dtype, len(self.members)
@@ -148,7 +158,7 @@ class Mixture(AbstractAgent):
         predicted = jnp.sum(known.weights * predictions)
         sums = jnp.concatenate([now[None], line.sums[:-1] + now])
         waiting = jnp.concatenate([line.waiting[1:], jnp.append(predictions, predicted)[None]])
-        errors = jax.lax.stop_gradient(waiting[0] - discounted_mean(sums, rho, predicted))
+        errors = jax.lax.stop_gradient(waiting[0] - discounted_mean(sums[: self.maturity - self.ahead], rho, predicted))
         keep = jax.lax.stop_gradient(jnp.asarray(0.5, now.dtype) ** (1 / (self.memory * self.period)))
         rounding = (
             _ROUNDING * jnp.finfo(now.dtype).eps * jax.lax.stop_gradient(jnp.maximum(jnp.abs(low), jnp.abs(high)))

@@ -304,6 +304,7 @@ class OnlineRidge(AbstractAgent):
         memory: half-life of the rows of the regression, in periods. Default: it forgets nothing.
         covariates: the last numbers of a context, of which `CovariateFeatures` are made: None, or the steps ahead of a forecast.
             Default: none.
+        ahead: how many steps after its context the action is in force: z is that of the later step. Default: 0.
 
     >>> OnlineRidge().features.count, OnlineRidge(period=288).features.count
     (36, 49)
@@ -316,6 +317,7 @@ class OnlineRidge(AbstractAgent):
     memory: Float[Array, ""] | None
     maturity: int = eqx.field(static=True)
     covariates: CovariateFeatures | None
+    ahead: int = eqx.field(static=True, default=0)
 
     def __init__(
         self,
@@ -329,13 +331,15 @@ class OnlineRidge(AbstractAgent):
         rich: bool = False,
         memory: float | None = None,
         covariates: tuple[int | None, ...] = (),
+        ahead: int = 0,
     ):
         lags = (8 if rich else 24) if lags is None else lags
         harmonics = (2 if rich else 3) if harmonics is None else harmonics
         self.features = RidgeFeatures(period, half_life, lags, harmonics, week, rich)
         self.ridge = as_float(ridge)
         self.memory = None if memory is None else as_float(memory)
-        self.maturity = max(period, _SHORTEST) if maturity is None else maturity
+        self.maturity = max(period, _SHORTEST) + ahead if maturity is None else maturity
+        self.ahead = ahead
         self.covariates = CovariateFeatures(self.features.season, covariates, harmonics) if covariates else None
 
     def __check_init__(self):
@@ -344,8 +348,10 @@ class OnlineRidge(AbstractAgent):
         if self.memory is not None:
             check_positive("memory", self.memory)
         check_count("maturity", self.maturity)
-        if self.maturity < 2:
-            raise ValueError(f"maturity must be at least 2, got {self.maturity}.")
+        if type(self.ahead) is not int or self.ahead < 0:
+            raise ValueError(f"ahead must be a whole number of steps, 0 or more, got {self.ahead!r}.")
+        if self.maturity < 2 + self.ahead:
+            raise ValueError(f"maturity must be at least {2 + self.ahead}, got {self.maturity}.")
 
     @property
     def _sizes(self) -> list[int]:
@@ -434,7 +440,7 @@ class OnlineRidge(AbstractAgent):
         image = line.regression.image(present)
         forecast = jnp.sum(line.regression.weights * present) / (1 + jnp.sum(image * image))
         predicted = jnp.clip(now + forecast, seen_range.low, seen_range.high)
-        target = discounted_mean(sums[: self.maturity], rho, predicted) - row_now
+        target = discounted_mean(sums[: self.maturity - self.ahead], rho, predicted) - row_now
         regression, residual_power = self._update_regression(line, row, target, row_step)
 
         profiles = jax.vmap(features.update_profiles)(before, steps, nows)

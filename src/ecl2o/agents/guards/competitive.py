@@ -10,7 +10,7 @@ Costs that are not quadratic, but have curvature within known bounds, are in `lo
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost
+from ecl2o.agents.guards.control import ControlGuardState
 from ecl2o.agents.guards.lower_model import (
     AsymmetricLines,
     ConvexLine,
@@ -29,10 +30,18 @@ from ecl2o.agents.guards.lower_model import (
     move_along_segment,
     spare_at_share,
 )
+from ecl2o.agents.guards.shifted import check_shifted, restart_shifted, step_shifted
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, is_resolved, quadratic_terms
-from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, CurvedTracking, Mahalanobis, Problem
+from ecl2o.problem import (
+    AbstractQuadraticCost,
+    AsymmetricTracking,
+    CurvedTracking,
+    Mahalanobis,
+    Problem,
+    ShiftedProblem,
+)
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
@@ -242,6 +251,9 @@ class Competitive(AbstractGuard):
     A ratio that cannot be promised is rejected; the message gives the smallest possible one. Bounds on actions are kept where
     all matrices are diagonal and contexts are known to lie within the bounds; elsewhere use `Guarded`.
 
+    On a `ShiftedProblem` with constant quadratic costs and without bounds it is the guard of `CompetitiveControl`. With a delay,
+    the promise holds at every step; with contexts known ahead, at the end of the horizon.
+
     The promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions
     are not met: a context outside `contexts`, or not finite; a weight outside of its range, or other than announced; more steps
     than `horizon`; a context so far away that its cost is not finite; a ratio or an allowance that turns out to be impossible
@@ -272,6 +284,8 @@ class Competitive(AbstractGuard):
     True
     """
 
+    takes_shift: ClassVar[bool] = True
+
     agent: AbstractAgent
     ratio: Float[Array, ""] = eqx.field(converter=as_float, default=2.5)
     horizon: int | None = eqx.field(static=True, default=None)
@@ -296,6 +310,9 @@ class Competitive(AbstractGuard):
                 raise ValueError(f"weights must be one for each of {self.horizon} steps, got {self.weights.shape}.")
 
     def promise(self, problem: Problem) -> Promise:
+        if isinstance(problem, ShiftedProblem):
+            at_end = problem.shift < 0
+            return Promise(float(self.ratio), allowance=float(self.allowance), period=self.horizon, at_end=at_end)
         contexts = None
         if self.contexts is not None:
             low, high = np.broadcast_arrays(*(np.atleast_1d(np.asarray(bound, float)) for bound in self.contexts))
@@ -316,6 +333,9 @@ class Competitive(AbstractGuard):
     def check(self, problem: Problem, start: Start) -> None:
         """Reject problems that do not fit and, where numbers are concrete, ratios that cannot be promised."""
         super().check(problem, start)
+        if isinstance(problem, ShiftedProblem):
+            check_shifted(self, problem, start)
+            return
         self.check_problem(problem, start)
         if start.horizon is None and self.horizon is not None:
             raise NotApplicableError(
@@ -388,11 +408,15 @@ class Competitive(AbstractGuard):
         assert greatest is not None
         return least, greatest, G
 
-    def init(self, problem: Problem, start: Start) -> CompetitiveState:
+    def init(self, problem: Problem, start: Start) -> CompetitiveState | ControlGuardState:
+        if isinstance(problem, ShiftedProblem):
+            return restart_shifted(self, problem, start, self.agent.init(problem, start))
         self.check_problem(problem, start)
         return self._state(problem, start, self.agent.init(problem, start))
 
-    def restart(self, problem: Problem, state: CompetitiveState, start: Start) -> CompetitiveState:
+    def restart(self, problem: Problem, state: CompetitiveState | ControlGuardState, start: Start):
+        if isinstance(problem, ShiftedProblem):
+            return restart_shifted(self, problem, start, state.inner)
         return self._state(problem, start, state.inner)
 
     def _state(self, problem: Problem, start: Start, inner: State) -> CompetitiveState:
@@ -422,8 +446,12 @@ class Competitive(AbstractGuard):
         account = Account.open(self.allowance, feasible, dtype)
         return CompetitiveState(inner, WorkFunction.from_start(x0, G), future, ratio, box, account)
 
-    def step(self, problem: Problem, state: CompetitiveState, observation: Observation):
+    def step(self, problem: Problem, state: CompetitiveState | ControlGuardState, observation: Observation):
         inner_state, advice, inner = self.agent.step(problem, state.inner, observation)
+        if isinstance(problem, ShiftedProblem):
+            assert isinstance(state, ControlGuardState)
+            return step_shifted(self, problem, state, observation, inner_state, advice, inner)
+        assert isinstance(state, CompetitiveState)
         previous, step = observation.previous_action, observation.place
         dim, G = previous.shape[0], 2 * problem.Q
         finite = jnp.isfinite(problem.drop_covariates(observation.context)).all()
