@@ -156,6 +156,8 @@ def series_problem(
     alphas = column_alphas(alpha, contexts.metadata.followed)
     if abs(shift) > contexts.steps_per_day:
         raise DataError(f"a delay, or known contexts, of {abs(shift)} steps exceed a day of {contexts.steps_per_day}.")
+    if shift < 0 and misses != (1.0, 1.0):
+        raise DataError("with contexts known ahead, misses weigh the same on both sides; got different short and long.")
     if shift and contexts.weighted:
         raise DataError("a weight column is not supported beside a delay or contexts known ahead.")
     return tracking_problem(contexts.action_dim, alphas, bounds, weights, len(contexts.covariates), misses, shift)

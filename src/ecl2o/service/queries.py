@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from ecl2o.exceptions import ConflictError, InvalidRequestError, UnavailableError
 from ecl2o.service.models import StepRecord, StepResult, StreamRecord, encode_json
 
-VERSION = 8  # of the tables and of the layout of a state's bytes
+VERSION = 9  # of the tables and of the layout of a state's bytes
 
 
 def _encode_numbers(numbers: list[float | None]) -> str:

@@ -9,6 +9,9 @@ things change, and each has its own part here:
 - Errors of the forecast, and misses to come, cost more on one side. So zhat is shifted by theta'g, with g a few features. Once
   the sides are known, actions are affine in theta and the cost of each step is quadratic: theta is the least-squares solution of
   two rows a step, w (x_t - y_t)^2 and 2Q (x_t - x_{t-1})^2, along the path that this rule would have taken by itself.
+
+If actions are in force some steps after their contexts (`OnlineRidge.ahead`), the present miss is decided already: the second
+part falls away, and x_t in the rows is the action that the rule had decided so many steps before.
 """
 
 import dataclasses
@@ -35,7 +38,8 @@ class ShiftState(eqx.Module):
     """The memory of one coordinate.
 
     `base` + `slopes`'theta is the action of the rule's own path. `power` is the mean square of changes of the
-    first periods: features are in units of its root. `miss_power` is the mean square of misses on that path.
+    first periods: features are in units of its root. `miss_power` is the mean square of misses on that path. `late` are base
+    and slopes of the actions that are not yet in force, the latest first.
     """
 
     context: Float[Array, ""]
@@ -45,6 +49,7 @@ class ShiftState(eqx.Module):
     power: Float[Array, ""]
     miss_power: Float[Array, ""]
     regression: RecursiveLeastSquares
+    late: Float[Array, "q l"]
 
 
 class AsymmetricRidgeState(eqx.Module):
@@ -112,7 +117,8 @@ class AsymmetricRidge(AbstractAgent):
         count = 5 + 2 * self._harmonics
         regression = RecursiveLeastSquares.empty(count, self.ridge, zero.dtype)
         bounds, slopes = ContextRange.empty(zero.dtype), jnp.zeros((count,), zero.dtype)
-        empty = ShiftState(zero, bounds, zero, slopes, zero, zero, regression)
+        late = jnp.zeros((self.agent.ahead, 1 + count), zero.dtype)
+        empty = ShiftState(zero, bounds, zero, slopes, zero, zero, regression, late)
         shifts = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
         inner = self.agent.init(
             _usual_problem(problem), dataclasses.replace(start, history=start.history[:0], unseen=None)
@@ -160,19 +166,28 @@ class AsymmetricRidge(AbstractAgent):
         step = _Step(rho, target, present, usual, stiffness, hitting.short, hitting.long)
         base = rho * jnp.where(seen > 0, shift.base, y) + (1 - rho) * zhat
         slopes = rho * shift.slopes + (1 - rho) * row  # in units of `size`
-        weight, gain = step.pull(base + size * jnp.sum(slopes * theta) + present - y)
-        base, slopes = y + gain * (base - y), gain * slopes
+        late = shift.late
+        if self.agent.ahead:
+            met, met_slopes = jnp.where(seen >= self.agent.ahead, late[-1, 0], y), late[-1, 1:]
+            late = jnp.concatenate([jnp.append(base, slopes)[None], late[:-1]])
+            weight = jnp.where(met + size * jnp.sum(met_slopes * theta) < y, hitting.short, hitting.long)
+            step = dataclasses.replace(step, short=usual, long=usual)
+        else:
+            weight, gain = step.pull(base + size * jnp.sum(slopes * theta) + present - y)
+            base, slopes = y + gain * (base - y), gain * slopes
+            met, met_slopes = base, slopes
 
-        miss = (y - base) / size - jnp.sum(slopes * theta)
+        miss = (y - met) / size - jnp.sum(met_slopes * theta)
         most = jnp.where(shift.miss_power > 0, _OUTLYING * jnp.sqrt(shift.miss_power), jnp.inf)
         miss_power = shift.miss_power + (jnp.clip(miss, -most, most) ** 2 - shift.miss_power) / jnp.clip(
             since - features.period + 1, 1, 20 * features.period
         )
-        regression = shift.regression.with_row(slopes, jnp.clip(miss, -most, most), learns * weight / usual)
+        regression = shift.regression.with_row(met_slopes, jnp.clip(miss, -most, most), learns * weight / usual)
         further = slopes - shift.slopes
         still = (shift.base - base) / size - jnp.sum(further * regression.weights)
         regression = regression.with_row(further, jnp.clip(still, -most, most), learns * q / usual)
-        return ShiftState(y, bounds, base, slopes, power, jnp.where(learns, miss_power, 0.0), regression), step
+        after = ShiftState(y, bounds, base, slopes, power, jnp.where(learns, miss_power, 0.0), regression, late)
+        return after, step
 
 
 def _usual_weight(hitting: AsymmetricTracking) -> Float[Array, ""]:
