@@ -18,7 +18,7 @@ _PUBLIC = {
     ),
     "offline": "constrained_oracle oracle oracle_days",
     "agents": (
-        "ABCS AbstractAgent AbstractGuard advisors AFHC calibrate Calibration CHC citation ClippedAdvice Competitive "
+        "ABCS AbstractAgent AbstractGuard Advised advisors AFHC calibrate Calibration CHC citation ClippedAdvice Competitive "
         "CompetitiveBand CompetitiveControl FollowPrediction Greedy GreedyOBD Guarded GuardedControl HInfinity HittingMinimizer "
         "Independent Info LAI LCP LQR MLAROBD OBD Observation "
         "OGD Periodic Promise Promises PureML Reference RHC RHGD ROBD Shifted Start Switch Trainable trainable_mask Weights"
@@ -30,7 +30,7 @@ _PUBLIC = {
     "running": "rollout rollout_days stream_days",
     "evaluation": "Certificate certify metrics",
     "policy": "load Policy Runner save",
-    "fitting": "fit_series SeriesPolicy",
+    "fitting": "fit_series guard_policy SeriesPolicy",
 }
 _HOME = {name: package for package, names in _PUBLIC.items() for name in names.split()}
 _SUBPACKAGES = ("data", "fleet", "forecasters", "gym", "theory")

@@ -354,4 +354,20 @@ CASES: list[Case] = [
     Case("Recorded", given_outlook, equivariant=False, box="ignores", convex=False),
     Case("Fixed", given_advice, equivariant=False, box="ignores"),
     Case("FromContext", lambda d: ec.advisors.FromContext(0), box="ignores"),
+    Case("HoldStill", lambda d: ec.advisors.HoldStill(), linear=(1, 3)),
+    # --- advice from outside
+    Case(
+        "Advised",
+        lambda d: ec.Advised(ec.Competitive(ec.advisors.FromContext(0), ratio=1.9), ec.advisors.FromContext(0)),
+        box="refuses",
+        convex=False,
+        bound=_times_optimum(lambda p: 1.9),
+    ),
+    Case(
+        "Advised, in shadow mode",
+        lambda d: ec.Advised(ec.Competitive(ec.advisors.FromContext(0)), ec.advisors.FromContext(0), shadow=True),
+        box="refuses",
+        convex=False,
+        variant=True,
+    ),
 ]

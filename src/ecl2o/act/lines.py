@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ecl2o.json_text import MISSING_VALUES
+from ecl2o.policy.advice import attach_advice
 from ecl2o.policy.clock import parse_time
 
 _TIME_NAMES = ("time", "timestamp", "datetime", "date")
@@ -38,6 +39,7 @@ class LineReader:
             that is a time.
         day_first: Whether dates like 3/4/2025 start with the day. Default: they are rejected.
         optional: Those of the columns that may be absent: their numbers are then missing.
+        advice: How many numbers at the end of a context are advice, which may be given apart, or be absent.
 
     >>> reader = LineReader(["demand"], 1)
     >>> reader.read("time,demand"), reader.read("2024-01-01 06:00,1.5").context, reader.read('{"demand": null}').context
@@ -51,8 +53,9 @@ class LineReader:
         time_column: str | None = None,
         optional: Collection[str] = (),
         day_first: bool | None = None,
+        advice: int = 0,
     ):
-        self._columns, self._size = columns, size
+        self._columns, self._size, self._advice = columns, size, advice
         self._required = [name for name in columns or () if name not in optional]
         self._time_names = _TIME_NAMES if time_column is None else (time_column.lower(), *_TIME_NAMES)
         self._day_first = day_first
@@ -97,7 +100,7 @@ class LineReader:
             if self._time_places:
                 time = self._parse_time(" ".join(cells[place] for place in self._time_places))
             cells = ["" if place is None else cells[place] for place in self._places]
-        elif len(cells) == self._size + 1 and self._is_time(cells[0]):
+        elif len(cells) in (self._size + 1, self._size - self._advice + 1) and self._is_time(cells[0]):
             time, cells = self._parse_time(cells[0]), cells[1:]
         return ParsedLine(self._check_size([_as_number(cell) for cell in cells]), time=time)
 
@@ -126,15 +129,26 @@ class LineReader:
             step, time = value.get("step"), next(map(self._parse_time, times), None)
             if step is not None and (type(step) is not int or step < 1):
                 raise ValueError(f"step must be a whole number, 1 or more, got {step!r}.")
-            given = value.get("baseline")
-            value = self._find_context(value)
-            if given is not None:  # the last of the columns
-                value = [*(value if isinstance(value, list) else [value]), given]
+            value = self._join_context(value)
         numbers = value if isinstance(value, list) else [value] * (self._size if value is None else 1)
         if not all(entry is None or type(entry) in (int, float) for entry in numbers):
             raise ValueError(f"the context must be numbers, got {text[:60]}.")
         given = [math.nan if entry is None else float(entry) for entry in numbers]
         return ParsedLine(self._check_size(given), True, step, time)
+
+    def _join_context(self, value: dict[str, Any]) -> Any:
+        """Return the numbers of a JSON object: by the columns' names, or `context`, then `baseline`, then `advice`."""
+        context, is_named = self._find_context(value), "context" not in value
+        known = (self._columns or ()) if is_named else ()
+        baseline, advice = (None if name in known else value.get(name) for name in ("baseline", "advice"))
+        if baseline is None and advice is None:
+            return context
+        numbers = context if isinstance(context, list) else [context]
+        if is_named and self._advice:  # the names gave all numbers
+            numbers = numbers[: -self._advice]
+        numbers = numbers if baseline is None else [*numbers, baseline]
+        apart = advice if isinstance(advice, list) or advice is None else [advice]
+        return attach_advice(numbers, apart, self._size, self._advice)
 
     def _find_context(self, value: dict[str, Any]) -> Any:
         names = self._columns or []
@@ -161,6 +175,9 @@ class LineReader:
         return parse_time(f"{date[4]}-{month.zfill(2)}-{day.zfill(2)} {date[5].zfill(2)}{date[6]}")
 
     def _check_size(self, numbers: list[float]) -> list[float]:
+        numbers = [
+            math.nan if entry is None else entry for entry in attach_advice(numbers, None, self._size, self._advice)
+        ]
         if len(numbers) != self._size:
             raise ValueError(f"the policy takes {self._size} numbers, got {len(numbers)}.")
         return numbers

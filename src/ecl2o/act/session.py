@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import functools
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pydantic
 from ecl2o.act.lines import ParsedLine
 from ecl2o.exceptions import NotAnsweredError
 from ecl2o.policy import policy_file
+from ecl2o.policy.advice import describe_change, find_promise
 from ecl2o.policy.clock import StepClock
 from ecl2o.policy.contract import describe_shift, describe_validation_error
 from ecl2o.policy.policy import Policy
@@ -55,8 +57,13 @@ class AnswerJson(TypedDict):
     live_ratio: NotRequired[float]
     live_ratio_at_most: NotRequired[float]
     promises_left: NotRequired[list[float]]
+    change: NotRequired[str]
+    advice_cost: NotRequired[float]
+    shadow_action: NotRequired[list[float]]
+    shadow_cost: NotRequired[float]
+    shadow_left: NotRequired[float]
     screened: NotRequired[bool]
-    context_used: NotRequired[list[float]]
+    context_used: NotRequired[list[float | None]]
     imputed: NotRequired[list[str]]
     stuck: NotRequired[list[str]]
     filled: NotRequired[int]
@@ -73,8 +80,9 @@ class Answer:
         step: The number of answers so far, this one included.
         action: The action (d,).
         cost: The cost of the run so far, with the steps that were filled in.
-        find_live_ratio: Computes cost over the optimum so far, None if the policy does not know it. Called for JSON only.
-        find_promises_left: Computes what each promise still allows, in their order; None without one. Called for JSON only.
+        find_figures: Computes the figures that the agent reports, by name. Called for JSON only.
+        find_change: Describes what was changed in the advice and why; None if it was played, or the policy takes none.
+            Called for JSON only.
         context_used: The context that replaced a missing or an implausible one; None if the given one was used.
         imputed: The covariates that were missing or implausible.
         is_followed_replaced: Whether another number of the context was.
@@ -89,9 +97,9 @@ class Answer:
     step: int
     action: list[float]
     cost: float
-    find_live_ratio: Callable[[], Any]
-    find_promises_left: Callable[[], Any]
-    context_used: list[float] | None
+    find_figures: Callable[[], dict[str, np.ndarray]]
+    find_change: Callable[[], str | None]
+    context_used: list[float | None] | None
     imputed: list[str]
     is_followed_replaced: bool
     stuck: list[str]
@@ -104,12 +112,19 @@ class Answer:
     def as_json(self) -> AnswerJson:
         """Return the answer as JSON's types."""
         answer = AnswerJson(step=self.step, action=self.action, cost=self.cost)
-        live_ratio = self.find_live_ratio()
-        if live_ratio is not None:
-            answer["live_ratio_at_most" if self.is_bound else "live_ratio"] = float(live_ratio)
-        left = self.find_promises_left()
-        if left is not None:
-            answer["promises_left"] = np.ravel(left).tolist()
+        figures = self.find_figures()
+        if "live_ratio" in figures:
+            answer["live_ratio_at_most" if self.is_bound else "live_ratio"] = float(figures["live_ratio"])
+        if "left" in figures:
+            answer["promises_left"] = np.ravel(figures.get("lefts", figures["left"])).tolist()
+        change = self.find_change()
+        if change is not None:
+            answer["change"] = change
+        if "shadow_action" in figures:
+            answer["shadow_action"] = figures["shadow_action"].tolist()
+        for name in ("advice_cost", "shadow_cost", "shadow_left"):
+            if name in figures and np.isfinite(figures[name]):  # of absurd advice the cost is not
+                answer[name] = float(figures[name])
         if self.context_used is not None:
             answer["screened"], answer["context_used"] = True, self.context_used
         if self.imputed:
@@ -202,7 +217,7 @@ class ActSession:
                 "first": (first is None) != (last is None),
                 "last": last is not None and (self._clock.step_minutes is None or not self._runner.steps),
                 "order of first and last": not in_order,
-                "context": last is not None if notes.context is None else len(notes.context) != self.context_dim,
+                "context": last is not None if notes.context is None else len(notes.context) != self._measured,
             }
             wrong = ", ".join(name for name, misfit in misfits.items() if misfit)
         except pydantic.ValidationError as error:
@@ -210,6 +225,11 @@ class ActSession:
         if wrong:
             raise ValueError(f"{state} has notes that do not fit the policy ({wrong}); delete it to start a new state.")
         return notes
+
+    @property
+    def _measured(self) -> int:
+        """How many numbers a context has before the advice."""
+        return self.context_dim - len(self._policy.contract.advice)
 
     @property
     def context_dim(self) -> int:
@@ -246,7 +266,7 @@ class ActSession:
         before, existed = runner.state_dict(), self._state is not None and self._state.exists()
         try:
             filled = self._fill_missed_steps(time)
-            if not runner.is_screened and not all(map(math.isfinite, line.context)):
+            if not runner.is_screened and not all(map(math.isfinite, line.context[: self._measured])):
                 raise ValueError(
                     "a number is missing or not finite, and the policy has no plausible ranges to replace it by."
                 )
@@ -336,7 +356,7 @@ class ActSession:
         used, notes = self._runner.context, self._notes
         if time is None and notes.last is not None:  # a line without a time is of the next step
             time = self._clock.next_time(notes.last)
-        context = context if used is None else used.tolist()
+        context = (context if used is None else used.tolist())[: self._measured]
         self._notes = _Notes(filled=notes.filled + filled, first=notes.first or time, last=time, context=context)
 
     def _save(self) -> None:
@@ -345,12 +365,22 @@ class ActSession:
 
     def _make_answer(self, line: ParsedLine, filled: int) -> Answer:
         runner, contract = self._runner, self._policy.contract
-        used = runner.context.tolist() if runner.context is not None and runner.replaced else None
+        used, replaced = None, []
+        if runner.context is not None and runner.replaced:
+            used = [number if math.isfinite(number) else None for number in runner.context.tolist()]
+            differs = np.asarray(line.context, runner.dtype) != runner.context
+            replaced = contract.name_numbers(differs[: self._measured])
         action, cost, unconverged = runner.action.tolist(), float(runner.cost), runner.is_unconverged
-        changed = used is not None and np.asarray(line.context, runner.dtype) != runner.context
-        replaced = contract.name_numbers(np.broadcast_to(changed, runner.context_dim))
         imputed = [name for name in replaced if name in contract.covariates]
         stuck = contract.name_numbers(runner.stuck_numbers)
         about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged, self._policy.optimum_is_bound
         about = *about, contract.shift, self._clock.in_force_from(self._notes.last)
-        return Answer(self.steps, action, cost, lambda: runner.live_ratio, lambda: runner.promises_left, *about)
+        find_change = functools.partial(self._describe_change, line.context[self._measured :], action)
+        return Answer(self.steps, action, cost, lambda: runner.figures, find_change, *about)
+
+    def _describe_change(self, advice: list[float], action: list[float]) -> str | None:
+        if not advice:
+            return None
+        contract, shadow = self._policy.contract, self._runner.figures.get("shadow_action")
+        known = contract.action_bounds, self._runner.is_unconverged, None if shadow is None else shadow.tolist()
+        return describe_change(advice, action, find_promise(self._policy), *known)

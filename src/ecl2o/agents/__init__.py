@@ -1,6 +1,7 @@
 """Agents: every algorithm is a PyTree with `init` and `step`. One file per family, named for the algorithm."""
 
 from ecl2o.agents import advisors
+from ecl2o.agents.advised import Advised
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, Trainable, trainable_mask, walk_agents
 from ecl2o.agents.calibrator import (
     MLAROBD,
@@ -52,7 +53,7 @@ __all__ += [
     "RHGD",
     "advisors",
 ]
-__all__ += ["Independent", "Periodic", "PureML", "Shifted", "Switch", "shift_agent"]
+__all__ += ["Advised", "Independent", "Periodic", "PureML", "Shifted", "Switch", "shift_agent"]
 __all__ += [
     "AbstractGuard",
     "ClippedAdvice",

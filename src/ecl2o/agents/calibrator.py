@@ -97,19 +97,17 @@ def calibrate(
         free = _apply(centre_gain, hitting.centre(context, dim)) + _apply(pull_gain, pull)
         return problem.actions.project(free), found
     if isinstance(hitting, AsymmetricTracking) and dim == 1:
-        return problem.actions.project(_on_either_side(problem, hitting, context, pulls)), found
+        return problem.actions.project(_on_either_side(problem, hitting, hitting.centre(context), pulls)), found
     lower, upper = problem.actions.bounds(dim, previous.dtype)
     solved = minimize(_objective, previous, (problem, pulls, context), lower, upper)
     return solved.x, found & solved.converged
 
 
-def _on_either_side(problem: Problem, hitting: AsymmetricTracking, context, pulls) -> Float[Array, " 1"]:
+def _on_either_side(problem: Problem, hitting: AsymmetricTracking, centre, pulls) -> Float[Array, " 1"]:
     """Return the calibrated action on a line: between the context and the mean of the pulls, so on the side of that mean."""
-    stiffness = 2 * problem.Q[0] * sum((weight for weight, _ in pulls), start=jnp.zeros((), context.dtype))
-    pull = (
-        2 * problem.Q[0] * sum((weight * (point - context) for weight, point in pulls), start=jnp.zeros_like(context))
-    )
-    return context + pull / (hitting.weight(pull < 0) + stiffness)
+    stiffness = 2 * problem.Q[0] * sum((weight for weight, _ in pulls), start=jnp.zeros((), centre.dtype))
+    pull = 2 * problem.Q[0] * sum((weight * (point - centre) for weight, point in pulls), start=jnp.zeros_like(centre))
+    return centre + pull / (hitting.weight(pull < 0) + stiffness)
 
 
 def minimize_hitting(
@@ -121,7 +119,7 @@ def minimize_hitting(
     if isinstance(hitting, AbstractQuadraticCost) and clipping_is_exact:
         return problem.actions.project(hitting.centre(context, dim)), jnp.ones((), bool)
     if isinstance(hitting, AsymmetricTracking):  # a sum over coordinates
-        return problem.actions.project(context), jnp.ones((), bool)
+        return problem.actions.project(hitting.centre(context)), jnp.ones((), bool)
     if isinstance(hitting, ConvexCost) and hitting.minimizer is not None and clipping_is_exact:
         return problem.actions.project(hitting.minimizer(context)), jnp.ones((), bool)
     lower, upper = problem.actions.bounds(dim, guess.dtype)

@@ -92,8 +92,8 @@ def act(
         gc.enable()
         contract = loaded.contract
         named = time_column or contract.file_format.time_column
-        day_first = contract.file_format.day_first
-        line_reader = LineReader(contract.columns, session.context_dim, named, contract.covariates, day_first)
+        known = contract.covariates, contract.file_format.day_first, len(contract.advice)
+        line_reader = LineReader(contract.columns, session.context_dim, named, *known)
         _answer_lines(session, line_reader, lines, skip_bad, from_beginning, json)
 
 

@@ -15,6 +15,7 @@ from ecl2o.cli.compare import compare
 from ecl2o.cli.evaluate import evaluate
 from ecl2o.cli.fit import fit
 from ecl2o.cli.frontier import frontier
+from ecl2o.cli.guard import guard
 from ecl2o.cli.reproduce import reproduce
 from ecl2o.cli.serve import demo, serve
 from ecl2o.cli.sweep import sweep
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.command(epilog="Example: ecl2o reproduce --weather site.csv --base-shortage auto --quick --out report")(reproduce)
 app.command(epilog="Example: ecl2o alpha demand.csv --miss-price 20 --ramp-price 50 --figure alpha.png")(alpha)
 app.command(epilog="Example: ecl2o fit demand.csv --alpha 10 --promise 2.5 --out policy.ecl2o")(fit)
+app.command(epilog="Example: ecl2o guard --alpha 10 --promise 2 --per day --out guard.ecl2o")(guard)
 app.command(epilog="Example: ecl2o evaluate policy.ecl2o demand.csv --days 30")(evaluate)
 app.command(epilog="Example: ecl2o act policy.ecl2o --state run.state < contexts.csv")(act)
 app.command(epilog="Example: ecl2o serve policy.ecl2o --port 8700")(serve)

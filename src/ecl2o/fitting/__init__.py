@@ -5,5 +5,6 @@ data/, not the paper's studies, the figures or the command line.
 """
 
 from ecl2o.fitting.estimator import SeriesPolicy, fit_series
+from ecl2o.fitting.guard_policy import guard_policy
 
-__all__ = ["SeriesPolicy", "fit_series"]
+__all__ = ["SeriesPolicy", "fit_series", "guard_policy"]

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Float
 
 from ecl2o.agents import AbstractAgent, Competitive, Guarded, Periodic, Promise, Promises, Reference
-from ecl2o.agents.advisors import FromContext
+from ecl2o.agents.advisors import FromContext, HoldStill
 from ecl2o.agents.guards import AbstractGuard
+from ecl2o.agents.guards.base import name_reference
 from ecl2o.exceptions import DataError
 
 Progress = Callable[[str, int, int], None]  # progress(stage, done, total)
@@ -52,7 +53,8 @@ class PromiseSpec:
             so many hours, "48h". Longer periods cost less on average, but do not bound the single days in them.
         allowance: cost allowed on top in each period.
         contexts: (low, high) if all contexts are known to lie there; the promise then allows more.
-        baseline: place in a context of the baseline's action; None: the promise is relative to the optimum.
+        baseline: place in a context of the baseline's action, or "still" for holding the action in force; None: the promise is
+            relative to the optimum.
         baseline_scale: factor of the baseline's actions, which are not scaled with the contexts.
         also: further promises to be made beside this one.
 
@@ -64,7 +66,7 @@ class PromiseSpec:
     per: Per | str = "run"
     allowance: float = 0.0
     contexts: tuple[float, float] | None = None
-    baseline: int | None = None
+    baseline: int | Literal["still"] | None = None
     baseline_scale: float = 1.0
     also: "tuple[PromiseSpec, ...]" = ()
 
@@ -112,17 +114,22 @@ class PromiseSpec:
         if self.is_plain:
             return self.guard(agent, steps_per_day)
         specs = (self, *self.also)
-        given = (FromContext(each.baseline, each.baseline_scale) for each in specs if each.baseline is not None)
-        baseline = next(given, None)
+        baseline = next((each.reference for each in specs if each.baseline is not None), None)
         if baseline is not None and not self.also:
             return Guarded(agent, baseline, self.ratio - 1, allowance=self.allowance)
         return Promises(agent, [each.describe(steps_per_day) for each in specs], baseline, self.contexts)
 
+    @property
+    def reference(self) -> AbstractAgent | None:
+        """The agent that the promise is relative to; None for the optimum."""
+        if self.baseline is None:
+            return None
+        return HoldStill() if self.baseline == "still" else FromContext(self.baseline, self.baseline_scale)
+
     def describe(self, steps_per_day: int) -> Promise:
         """Return the promise, without its conditions."""
-        reference = (
-            (Reference.OPTIMUM, None) if self.baseline is None else (Reference.EXPERT, FromContext.reference_name)
-        )
+        name = None if self.reference is None else name_reference(self.reference)
+        reference = (Reference.OPTIMUM, None) if name is None else (Reference.EXPERT, name)
         rolling = self.window_hours is not None
         return Promise(self.ratio, *reference, self.allowance, self.steps(steps_per_day), rolling=rolling)
 

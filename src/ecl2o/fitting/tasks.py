@@ -80,7 +80,7 @@ def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | No
         if isinstance(node, Scaling):
             return Scaling(node.offset * factor, node.scale * factor)
         if isinstance(node, FromContext):
-            return FromContext(node.first, node.scale * factor if promise is None else 1.0)
+            return dataclasses.replace(node, scale=node.scale * factor if promise is None else 1.0)
         if isinstance(node, AbstractGuard):
             guard = node.rescale(factor)
             if promise is not None:
@@ -122,12 +122,12 @@ def tracking_problem(
         bounds: (low, high) of actions. Default: none.
         weights: (low, high) of the weight of a miss, which then is a number of a context after them and multiplies f.
         covariates: how many numbers at the end of a context are not followed.
-        misses: (short, long), factors of f for actions below and above the context; without weights and covariates.
+        misses: (short, long), factors of f for actions below and above the context; without weights.
         shift: steps from a context to the step in which its action is in force; see `ShiftedProblem`.
     """
     actions = Everywhere() if bounds is None else Box(*bounds)
     if misses != (1.0, 1.0):
-        hitting = AsymmetricTracking(*misses)
+        hitting = AsymmetricTracking(*misses, covariates)
     else:
         hitting = SquaredTracking(covariates=covariates) if weights is None else CurvedTracking(*weights, covariates)
     costs = hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions

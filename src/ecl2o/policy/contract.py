@@ -73,6 +73,8 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
         action_bounds: The lowest and highest value of each number of an action; infinite if there is no bound.
         weight_column: The column after those that are followed, if it is the price of a miss.
         covariates: The last of the columns, which are seen and not followed: None, or the hours ahead that one forecasts.
+        advice: The last of the covariates, if they are advice from outside, one for each number of an action: it may be anything,
+            also missing, and is never screened.
         weights: The lowest and highest weight; one outside is clipped, which ends a promise.
         shift: Steps from a context to the step in which its action is in force: a delay, or less than 0 where contexts are known
             so many steps ahead.
@@ -104,6 +106,7 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
     action_bounds: list[tuple[float, float]] | None = None
     weight_column: str | None = None
     covariates: dict[str, float | None] = {}
+    advice: list[str] = []
     weights: tuple[float, float] | None = None
     shift: int = pydantic.Field(default=0, ge=-LARGEST, le=LARGEST)
 
@@ -122,6 +125,8 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
             raise ValueError(f"weight_column and covariates must be the last of the columns {columns}, got {found}")
         in_order = {name: self.covariates[name] for name in columns[len(core) :]}  # a file has them in any order
         object.__setattr__(self, "covariates", in_order)
+        if self.advice != list(in_order)[len(in_order) - len(self.advice) :]:
+            raise ValueError(f"advice must be the last of the covariates {list(in_order)}, got {self.advice}")
         for name in ("plausible", "action_bounds"):
             for low, high in getattr(self, name) or ():
                 if math.isnan(low) or math.isnan(high) or low > high:
@@ -136,7 +141,8 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
         if self.plausible is None:
             return None
         day = self.steps_per_day or _PATIENCE
-        return Screen.of(self.plausible, self.accepted_after or day, self.stuck_after, len(self.covariates), day)
+        known = len(self.covariates), day, len(self.advice)
+        return Screen.of(self.plausible, self.accepted_after or day, self.stuck_after, *known)
 
     def name_numbers(self, flags: Iterable[Any]) -> list[str]:
         """Return the names of the flagged numbers of a context: their columns, else their places from 1."""

@@ -17,6 +17,7 @@ from ecl2o.agents import Info, Start
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.json_text import shorten
 from ecl2o.policy import policy_file
+from ecl2o.policy.advice import attach_advice
 from ecl2o.policy.clock import StepClock, Time
 from ecl2o.policy.contract import describe_validation_error
 from ecl2o.policy.executable_cache import compile_cached
@@ -80,6 +81,8 @@ class AbstractRunner(abc.ABC):
         self._policies, self._sizes, self._dtype = list(policies), sizes, working_dtype()
         self._action_dim = policies[0].problem.action_size(sizes.dim)
         self._is_screened = policies[0].contract.screen is not None
+        self._takes_advice = bool(policies[0].contract.advice)
+        self._measured = sizes.context_dim - len(policies[0].contract.advice)  # numbers of a context before the advice
         self._streams = streams[0] if streams else None
         self._context_shape = (*streams, sizes.context_dim)
         steppers = [Stepper(each.agent, each.problem, each.forecaster, each.contract.screen) for each in policies]
@@ -88,6 +91,7 @@ class AbstractRunner(abc.ABC):
         self._steps = 0
         self._last: tuple[Any, np.ndarray] | None = None
         self._last_info: Info | None = None
+        self._last_figures: dict[str, Any] | None = None
         return arrays, program
 
     @property
@@ -189,20 +193,21 @@ class AbstractRunner(abc.ABC):
 
         An agent that plays another action than the guard inside it proposes has none: the guard's costs are not its own.
         """
-        return self._find_figure("live_ratio")
+        return self.figures.get("live_ratio")
 
     @property
     def promises_left(self) -> Float[np.ndarray, "*n"] | None:
         """What each promise of a guard still allows, in units of cost: one number, or one for each; None without a guard."""
-        several = self._find_figure("lefts")
-        return self._find_figure("left") if several is None else several
+        return self.figures.get("lefts", self.figures.get("left"))
 
-    def _find_figure(self, name: str) -> Float[np.ndarray, "*n"] | None:
-        if self._last is None:
-            return None
-        carried, context = self._last
-        found = self._compiled.figures(self._shared, carried, context).get(name)
-        return None if found is None else np.asarray(found)
+    @property
+    def figures(self) -> dict[str, np.ndarray]:
+        """The arrays in the details of the agent's `Info` about the last step, by name; empty before the first step."""
+        if self._last_figures is None and self._last is not None:
+            carried, context = self._last
+            found = self._compiled.figures(self._shared, carried, context)
+            self._last_figures = {name: np.array(figure) for name, figure in found.items()}
+        return self._last_figures or {}
 
     def state_dict(self) -> RunnerState:
         """Return a copy of all that changes from step to step."""
@@ -224,7 +229,7 @@ class AbstractRunner(abc.ABC):
             )
         self._steps, self._totals = steps, totals.copy()
         self._carried = tuple(jax.device_put(vector.copy()) for vector in carried)
-        self._last, self._last_info = None, None
+        self._last, self._last_info, self._last_figures = None, None, None
 
     def save_state(self, path: str | os.PathLike[str], notes: dict[str, Any] | None = None) -> None:
         """Write the state to a file, whole or not at all. It has the policy's fingerprint, not the policy.
@@ -403,7 +408,7 @@ class BatchRunner(AbstractRunner):
         if asked.dtype != bool or asked.shape != (len(given),):
             raise ValueError(f"mask must be {len(given)} truth values, got {asked.dtype} of shape {asked.shape}.")
         self._check_horizon()
-        usable = asked if self._is_screened else asked & np.isfinite(given).all(axis=1)
+        usable = asked if self._is_screened else asked & np.isfinite(given[:, : self._measured]).all(axis=1)
         safe = np.where(usable[:, None], given, 0.0).astype(self._dtype)
         carried, stepped = self._compiled.advance(self._shared, self._carried, self._take_spare(), safe, usable)
         answered = np.asarray(stepped)
@@ -443,7 +448,7 @@ class BatchRunner(AbstractRunner):
 
     def _take_spare(self) -> Vectors:
         """Return memory for the next state: that of the state before the last step, which is not readable afterwards."""
-        last, self._last, self._last_info = self._last, None, None
+        last, self._last, self._last_info, self._last_figures = self._last, None, None, None
         return jax.tree.map(jnp.empty_like, self._carried) if last is None else last[0]
 
     def _compile(self) -> None:
@@ -492,14 +497,25 @@ class Runner(AbstractRunner):
         place = StepClock(policy).find_place(start_time, history is None)
         self._start([policy], find_start(policy, x0, history), horizon, place)
 
-    def step(self, context: Any) -> Float[np.ndarray, " d"]:
+    def step(self, context: Any, advice: Any = None) -> Float[np.ndarray, " d"]:
         """Return the action (d,) for a context (q,).
+
+        Args:
+            context: (q,); of a policy that takes advice, the advice is the last of them, unless it is given apart.
+            advice: (d,), what somebody else would play, NaN or None where it is missing. Default: as in the context, or missing.
 
         Raises:
             ValueError: The context is not q numbers, or the horizon has passed. The state is unchanged.
             FloatingPointError: There is no finite action, or no plausible context yet. The state is unchanged.
         """
-        given = _validate_context(context, self._context_shape, self._dtype, gaps=self._is_screened)
+        if self._takes_advice or advice is not None:
+            apart = None if advice is None else _as_list(advice)
+            joined = attach_advice(_as_list(context), apart, self.context_dim, self.context_dim - self._measured)
+            context = [math.nan if number is None else number for number in joined]
+        gaps = self._is_screened or self._takes_advice
+        given = _validate_context(context, self._context_shape, self._dtype, gaps)
+        if gaps and not self._is_screened:
+            _check_finite(given[: self._measured])
         self._check_horizon()
         carried = self._compiled.advance(self._shared, self._carried, given)
         vector, dim = np.asarray(carried[0]), self._sizes.dim
@@ -507,7 +523,7 @@ class Runner(AbstractRunner):
         if not _is_finite(made):
             used = StepOutput.read(vector, self._sizes, self._is_screened).context
             raise FloatingPointError(explain_failed_step(given, used, self.policy.contract.plausible))
-        self._last, self._last_info = (self._carried, given), None
+        self._last, self._last_info, self._last_figures = (self._carried, given), None, None
         self._carried, self._steps = carried, self._steps + 1
         self._totals = self._totals + made[dim:]
         return made[: self._action_dim].copy()
@@ -552,10 +568,19 @@ def _validate_context(context: Any, shape: tuple[int, ...], dtype: np.dtype, gap
     if array.dtype is not dtype:
         with np.errstate(over="ignore"):
             array = array.astype(dtype)
-    if not gaps and not _is_finite(array):
+    if not gaps:
+        _check_finite(array)
+    return array
+
+
+def _check_finite(array: np.ndarray) -> None:
+    if not _is_finite(array):
         where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
         raise ValueError(f"the context must be finite, but context{where} is {array[tuple(where)]}.")
-    return array
+
+
+def _as_list(numbers: Any) -> list[Any]:
+    return numbers if isinstance(numbers, list) else np.atleast_1d(numbers).tolist()
 
 
 def _is_finite(array: Float[np.ndarray, " n"]) -> bool:

@@ -80,7 +80,7 @@ def find_starts(policies: Sequence[Policy], x0: Any = None, history: Any = None)
         ValueError: As `find_start`, or the number of policies is neither 1 nor n.
     """
     x0 = _as_array("x0", x0, "(n, d)", "; for one stream use Runner")
-    past = _as_array("history", history, "(n, H, q)")
+    past = _ignore_advice(policies[0], _as_array("history", history, "(n, H, q)"))
     given = x0 if past is None else past
     n = len(policies) if given is None else len(given)
     if len(policies) not in (1, n) or not n:
@@ -130,6 +130,14 @@ def _last_context(policy: Policy, past: Float[np.ndarray, "H q"]) -> Float[np.nd
     ):
         return last
     return np.asarray(policy.contract.screen.apply(to_device(past))[0][-1])
+
+
+def _ignore_advice(policy: Policy, past: np.ndarray | None) -> np.ndarray | None:
+    """Return a history with zeros for the advice, which was of use in its own steps only and may be left out."""
+    count, width = len(policy.contract.advice), policy.contract.context_dim
+    if past is None or not count or width is None or past.shape[-1] not in (width, width - count):
+        return past
+    return np.pad(past[..., : width - count], [*[(0, 0)] * (past.ndim - 1), (0, count)])
 
 
 def _impute_covariates(policy: Policy, past: Float[np.ndarray, "H q"]) -> Float[np.ndarray, "H q"]:

@@ -291,6 +291,7 @@ class AsymmetricTracking(AbstractHittingCost):
     Args:
         short: The weight of an action below the context, positive. Default: 3.
         long: The weight of an action above the context, positive. Default: 1.
+        covariates: As in `SquaredTracking`. Default: 0.
 
     >>> import jax.numpy as jnp
     >>> cost = AsymmetricTracking(short=3.0, long=1.0)
@@ -300,6 +301,7 @@ class AsymmetricTracking(AbstractHittingCost):
 
     short: Float[Array, ""] = eqx.field(converter=as_float, default=3.0)
     long: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
+    covariates: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
         for name, weight in (("short", self.short), ("long", self.long)):
@@ -315,21 +317,27 @@ class AsymmetricTracking(AbstractHittingCost):
         """Return the weight of misses from below where `is_short`, and from above elsewhere."""
         return jnp.where(is_short, self.short, self.long)
 
+    def centre(self, context: Float[Array, " q"]) -> Float[Array, " d"]:
+        """Return the minimiser of f over R^d: the context without covariates."""
+        return context[: -self.covariates] if self.covariates else context
+
     def __call__(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, ""]:
-        return 0.5 * jnp.sum(self.weight(action < context) * (action - context) ** 2)
+        away = action - self.centre(context)
+        return 0.5 * jnp.sum(self.weight(away < 0) * away**2)
 
     def gradient(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, " d"]:
-        return self.weight(action < context) * (action - context)
+        away = action - self.centre(context)
+        return self.weight(away < 0) * away
 
     def hessian(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, "d d"]:
-        return jnp.diag(self.weight(action < context))
+        return jnp.diag(self.weight(action < self.centre(context)))
 
     def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"]]:
         low, high = jnp.minimum(self.short, self.long), jnp.maximum(self.short, self.long)
         return times_identity(low, dim), times_identity(high, dim)
 
     def check(self, dim: int, context_dim: int) -> None:
-        check_comparable(self, dim, context_dim)
+        check_comparable(self, dim, context_dim - self.covariates)
 
 
 class ConvexCost(AbstractHittingCost):

@@ -335,8 +335,9 @@ def _program(structure, is_array, constants, specs, sizes: RunShape, dtype: np.d
         )
 
     jit = jit_single_kernel if fits_single_kernel(step_jaxpr) else jax.jit
+    # Reports are not made at every step, and XLA's emitter of single kernels stops the process on some of them.
     one = StepFunctions(
-        jax.jit(packed_begin), jax.jit(share), jit(advance), jit(inspect), jit(packed_step), jit(figures)
+        jax.jit(packed_begin), jax.jit(share), jit(advance), jax.jit(inspect), jit(packed_step), jax.jit(figures)
     )
     return CompiledStepper(one, carried_packing.vector_specs, of_streams, size, clock)
 

@@ -71,6 +71,7 @@ class Screen(eqx.Module):
         stuck_after: (q,), equal readings in a row that are not stuck yet. Default: infinity, none is ever stuck.
         covariates: How many numbers at the end of a context are not followed. Default: 0.
         period: Steps in a day, for their profiles. Default: 24.
+        unscreened: How many numbers at the end of a context are used as they are, also if missing. Default: 0.
 
     Raises:
         ValueError: `low` is above `high`, or `patience` or `stuck_after` is below 1.
@@ -87,6 +88,7 @@ class Screen(eqx.Module):
     stuck_after: Float[Array, "*q"] = eqx.field(converter=as_float, default=np.inf)
     covariates: int = eqx.field(static=True, default=0)
     period: int = eqx.field(static=True, default=24)
+    unscreened: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
         numbers = [concrete_value(leaf) for leaf in (self.low, self.high, self.patience, self.stuck_after)]
@@ -107,11 +109,13 @@ class Screen(eqx.Module):
         stuck_after: Sequence[float] | None = None,
         covariates: int = 0,
         period: int = 24,
+        unscreened: int = 0,
     ) -> "Screen":
         """Return a screen from (low, high), and `stuck_after`, of each number."""
         low, high = zip(*ranges, strict=True)
         limits = np.full(len(low), np.inf) if stuck_after is None else np.array(stuck_after, float)
-        return cls(np.array(low, float), np.array(high, float), np.array(patience, float), limits, covariates, period)
+        known = covariates, period, unscreened
+        return cls(np.array(low, float), np.array(high, float), np.array(patience, float), limits, *known)
 
     def init(self, dtype: Any) -> ScreenState:
         """Return the state before the first reading; the value in use is NaN until there is a plausible one."""
@@ -148,6 +152,9 @@ class Screen(eqx.Module):
             instead = jnp.concatenate([instead[: -self.covariates], self._impute(state, state.profile)])
             profile = self._update_profile(state.profile, reading[-self.covariates :], ~replaced[-self.covariates :])
         used = jnp.where(replaced, instead, reading)
+        if self.unscreened:
+            screened = np.arange(len(self.low)) < len(self.low) - self.unscreened
+            used, replaced, stuck = jnp.where(screened, used, reading), replaced & screened, stuck & screened
         level_low = jnp.where(lasting, _widen_below(run_low, margin, self.low > 0), state.level_low)
         level_high = jnp.where(lasting, -_widen_below(-run_high, margin, self.high < 0), state.level_high)
         run, reading = jnp.where(lasting, 0, run), jnp.where(missing, state.reading, reading)

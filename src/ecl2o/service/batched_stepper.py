@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents import ROBD, AbstractAgent, Independent, Info, Observation, Start, shift_agent
+from ecl2o.agents import ROBD, AbstractAgent, Advised, Independent, Info, Observation, Start, shift_agent
 from ecl2o.agents.base import State
 from ecl2o.agents.guards.base import cost_ratio
 from ecl2o.agents.guards.lower_model import bound_optimum
 from ecl2o.agents.wrappers import OwnTrajectory
 from ecl2o.exceptions import InvalidRequestError, NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
+from ecl2o.policy.advice import describe_change, find_promise
 from ecl2o.policy.clock import StepClock
 from ecl2o.policy.executable_cache import cache_function, compile_cached, is_cached
 from ecl2o.policy.policy import Policy
@@ -33,9 +34,10 @@ from ecl2o.running import Stepper, compiled_step
 from ecl2o.running.compiled_step import RunShape, StepOutput
 from ecl2o.service.models import PromiseBudget
 
-# Fields of `StepRecord`, in the order of the vector that the compiled step returns; NaN if unknown. After them come what is
-# left of each promise, and the spent shares.
+# Fields of `StepRecord`, in the order of the vector that the compiled step returns; NaN if unknown. After them come those of
+# `Advised`, in shadow mode `shadow_action`, what is left of each promise, and the spent shares.
 _FIGURES = ("cost", "optimum", "expert", "live_ratio", "promise_left", "promise_spent", "guard_active")
+_OF_ADVICE = ("advice_cost", "shadow_cost", "shadow_left")
 _MAX_SPENT = 1e9  # a broken promise whose reference costs nothing
 
 
@@ -98,15 +100,9 @@ class ReferenceTracking(AbstractAgent):
         allowed = jnp.maximum(paid - reference + left, jnp.finfo(cost.dtype).tiny)
         spent = jnp.minimum((paid - reference) / allowed, _MAX_SPENT)
         of_guard = left.min(), spent.max(), guard.get("active", unknown)
-        figures = (
-            cost,
-            optimum_so_far,
-            expert_cost,
-            live_ratio,
-            *of_guard,
-            *left,
-            *spent,
-        )  # `_FIGURES`, then by promise
+        of_advice = [info.details.get(name, unknown) for name in _OF_ADVICE]
+        shadow = info.details.get("shadow_action", ())
+        figures = (cost, optimum_so_far, expert_cost, live_ratio, *of_guard, *of_advice, *shadow, *left, *spent)
         vector = jnp.stack([jnp.asarray(figure, cost.dtype) for figure in figures])
         info = Info(info.converged, info.advice, {**info.details, "figures": vector}, info.inner)
         decided = state.decided - 1 if isinstance(problem, ShiftedProblem) else state.decided
@@ -168,7 +164,7 @@ class StepOutcome(NamedTuple):
 
     state: bytes
     fields: dict[str, Any] | None
-    context_used: list[float] | None
+    context_used: list[float | None] | None
 
 
 class BatchedStepper:
@@ -190,9 +186,12 @@ class BatchedStepper:
         self._lock = threading.Lock()
         promise = policy.agent.promise(policy.problem)
         self.context_dim = context_dim
+        self.advice_dim = len(policy.contract.advice)
         self.promise = None if promise is None else promise.ratio
         several = [] if promise is None or not promise.also else [promise, *promise.also]
         self._promises = [(each.describe_bound(), each.period) for each in several]
+        self._guard_promise = find_promise(policy)
+        self._shadow_dim = dim if isinstance(policy.agent, Advised) and policy.agent.shadow else 0
         self.plausible = policy.contract.plausible
         self.clock = StepClock(policy)
         agents = [ReferenceTracking(policy.agent, with_expert) for with_expert in (True, False)]
@@ -272,6 +271,12 @@ class BatchedStepper:
             outcomes += self._step_batch(states[start : start + BATCH_SIZE], contexts[start : start + BATCH_SIZE])
         return outcomes
 
+    def _describe_change(self, context: Sequence[float | None], fields: dict[str, Any]) -> str | None:
+        if not self.advice_dim:
+            return None
+        known = self._policy.contract.action_bounds, fields["unconverged"], fields["shadow_action"] or None
+        return describe_change(context[-self.advice_dim :], fields["action"], self._guard_promise, *known)
+
     def _step_batch(self, states: Sequence[bytes], contexts: Sequence[Sequence[float | None]]) -> list[StepOutcome]:
         padding = BATCH_SIZE - len(states)
         vectors = self._unpack([*states, *[states[0]] * padding])
@@ -291,13 +296,17 @@ class BatchedStepper:
         for row in range(len(states)):
             fields: dict[str, Any] | None = None
             if finite[row]:
-                fields = dict(zip(_FIGURES, known[row], strict=False))
-                fields["promises"] = self._describe_budgets(known[row][len(_FIGURES) :])
+                names, shadow = (*_FIGURES, *_OF_ADVICE), known[row][len(_FIGURES) + len(_OF_ADVICE) :]
+                fields = dict(zip(names, known[row], strict=False)) | {"shadow_action": shadow[: self._shadow_dim]}
+                fields["promises"] = self._describe_budgets(shadow[self._shadow_dim :])
                 active, (hitting, switching, unconverged) = fields["guard_active"], costs[row][:3]
                 fields |= {"action": actions[row], "hitting": hitting, "switching": switching}
                 fields |= {"stuck": self._policy.contract.name_numbers(stuck[row])}
                 fields |= {"unconverged": bool(unconverged), "guard_active": None if active is None else active > 0}
+                fields |= {"change": self._describe_change(contexts[row], fields)}
             used = contexts_used[row] if contexts_used is not None and costs[row][3] else None
+            if used is not None and self.advice_dim:
+                used = [number if math.isfinite(number) else None for number in used]
             outcomes.append(StepOutcome(packed[row].tobytes(), fields, used))
         return outcomes
 

@@ -79,12 +79,20 @@ class Client:
         self._next[stream] = found.steps + 1
         return found
 
-    def step(self, stream: str, context: Sequence[float | None], time: datetime.datetime | None = None) -> StepRecord:
+    def step(
+        self,
+        stream: str,
+        context: Sequence[float | None],
+        time: datetime.datetime | None = None,
+        advice: Sequence[float | None] | None = None,
+    ) -> StepRecord:
         """Send a context (q,), with None or NaN for missing numbers; return the step with its action.
 
-        With a `time`, steps that were missed before it are filled in.
+        With a `time`, steps that were missed before it are filled in. `advice` (d,) is for policies that take it.
         """
         body: dict[str, Any] = {"step": self._next_step(stream), "context": _as_numbers(context)}
+        if advice is not None:
+            body["advice"] = _as_numbers(advice)
         if time is not None:
             body["time"] = time.isoformat()
         record = _STEP.validate_python(self._request("POST", f"/streams/{stream}/steps", json=body))

@@ -60,10 +60,24 @@ class StepRecord:
     ]
     promises: Annotated[list[PromiseBudget], Field(description="Each of several promises; empty with fewer than two.")]
     guard_active: Annotated[bool | None, Field(description="Whether the guard changed the action; null without one.")]
+    change: Annotated[
+        str | None,
+        Field(description="What was changed in the advice, and why; null if it was played, or the policy takes none."),
+    ]
+    advice_cost: Annotated[float | None, Field(description="Total cost of the advice alone, played as it was sent.")]
+    shadow_action: Annotated[
+        list[float], Field(description="In shadow mode, what the guard would have played; else empty.")
+    ]
+    shadow_cost: Annotated[float | None, Field(description="In shadow mode, total cost of the guard's own actions.")]
+    shadow_left: Annotated[
+        float | None, Field(description="In shadow mode, what the promise would allow after the guard's own actions.")
+    ]
     expert: Annotated[float | None, Field(description="Total cost of R-OBD on the same contexts so far.")]
     context: Annotated[list[float | None], Field(description="The context as sent; null for a missing number.")]
     screened: Annotated[bool, Field(description="Whether the context was missing or implausible and was replaced.")]
-    context_used: Annotated[list[float], Field(description="The context that action and costs refer to.")]
+    context_used: Annotated[
+        list[float | None], Field(description="The context that action and costs refer to; null for missing advice.")
+    ]
     stuck: Annotated[
         list[str],
         Field(description="Columns whose reading has not changed for longer than training suggests: a stuck meter?"),
@@ -87,7 +101,7 @@ class StepRecord:
 class StepRequest(NamedTuple):
     """A context for a stream, with None for missing numbers; the expected step number and the time, if the client gave them.
 
-    `filled`: no client sent it; it fills in a missed step.
+    `filled`: no client sent it; it fills in a missed step. `advice`: the advice, if it was sent apart.
     """
 
     stream: str
@@ -95,6 +109,7 @@ class StepRequest(NamedTuple):
     step: int | None = None
     time: datetime.datetime | None = None
     filled: bool = False
+    advice: list[float | None] | None = None
 
 
 class StepResult(NamedTuple):

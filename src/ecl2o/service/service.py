@@ -249,9 +249,11 @@ class Service:
         earlier, latest = found[:-count], found[-count:]
         actions = [stream.x0] * (before - len(earlier)) + [step.action for step in earlier]
         try:
-            known = np.asarray([step.context_used for step in earlier], float).reshape(len(earlier), -1)
-            start = problem.end_state(np.asarray(actions, float), known)
-            instance = Instance(start, np.asarray([step.context_used for step in latest], float))
+            contexts = np.nan_to_num(np.array([step.context_used for step in found], float))  # advice may be missing
+            known = contexts[:-count]
+            if len(known) < before and not isinstance(problem, ShiftedProblem):  # x0 alone is the state
+                known = np.zeros((before, contexts.shape[1]))
+            instance = Instance(problem.end_state(np.asarray(actions, float), known), contexts[-count:])
             best = oracle(problem, instance)
         except (ValueError, TypeError):
             return Hindsight(latest[0].step, [])

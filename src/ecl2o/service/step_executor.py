@@ -24,6 +24,7 @@ from ecl2o.exceptions import (
     ServiceError,
     UnavailableError,
 )
+from ecl2o.policy.advice import attach_advice
 from ecl2o.policy.clock import StepClock, parse_time
 from ecl2o.policy.runner import explain_failed_step
 from ecl2o.service import queries
@@ -111,7 +112,7 @@ class StepExecutor:
                 if position is None:
                     raise NotFoundError(f"There is no stream {stream!r}. Create it first.")
                 stepper = self._get_stepper(position.policy, position.fingerprint, position.history)
-                _check_context(request.context, stepper)
+                request = _join_advice(request, stepper)
                 if _is_next(request, position, stepper.clock):
                     request = _fill_missed_step(connection, request, position, stepper)
                     request = request._replace(time=_find_time(request, position, stepper.clock))
@@ -194,12 +195,22 @@ class StepExecutor:
         return found | {key: state for key, state in loaded.items() if queries.hash_state(state) == expected[key]}
 
 
+def _join_advice(request: StepRequest, stepper: BatchedStepper) -> StepRequest:
+    """Return the request with its advice as the last numbers of the context."""
+    try:
+        context = attach_advice(request.context, request.advice, stepper.context_dim, stepper.advice_dim)
+    except ValueError as error:
+        raise InvalidRequestError(f"{error}"[:1].upper() + f"{error}"[1:]) from None
+    _check_context(context, stepper)
+    return request._replace(context=context, advice=None)
+
+
 def _check_context(context: list[float | None], stepper: BatchedStepper) -> None:
     if len(context) != stepper.context_dim:
         raise InvalidRequestError(f"The context must have {stepper.context_dim} numbers, got {len(context)}.")
     if not all(entry is None or math.isfinite(entry) for entry in context):
         raise InvalidRequestError("The context must be finite numbers.")
-    if None in context and stepper.plausible is None:
+    if None in context[: stepper.context_dim - stepper.advice_dim] and stepper.plausible is None:
         raise InvalidRequestError("A number is missing, and the policy has no plausible ranges by which to replace it.")
 
 
@@ -242,6 +253,7 @@ def _fill_missed_step(
         if not position.steps:
             return request
         context = json.loads(queries.load_last_answer(connection, position.key))["context_used"]
+        context[stepper.context_dim - stepper.advice_dim :] = [None] * stepper.advice_dim
     time = _find_time(request._replace(time=None), position, stepper.clock)
     return StepRequest(request.stream, context, None, time, filled=True)
 

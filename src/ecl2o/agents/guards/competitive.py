@@ -464,7 +464,8 @@ class Competitive(AbstractGuard):
             origin = prefix = state.work.with_context(A, target)
             lines, largest_growth = None, prefix.growth
         else:
-            A, target, origin, prefix = problem.hitting.curvature_bounds(dim)[0], context, state.work, None
+            A, origin, prefix = problem.hitting.curvature_bounds(dim)[0], state.work, None
+            target = context[: len(context) - problem.covariates]
             lines = self._model_lines(problem, state, context, previous, S)
             largest_growth = problem.hitting(origin.centre, context)
         sound = finite & jnp.isfinite(state.ratio * largest_growth)
@@ -511,7 +512,7 @@ class Competitive(AbstractGuard):
         least, greatest = hitting.curvature_bounds(previous.shape[0])
         game = ModelLines.of(least, 2 * problem.Q, S, state.ratio, work, previous)
         if isinstance(hitting, AsymmetricTracking):
-            return AsymmetricLines(game, hitting, work.from_centre(context))
+            return AsymmetricLines(game, hitting, work.from_centre(hitting.centre(context)))
         assert greatest is not None
         return ConvexLine(game, hitting, context, jnp.diagonal(greatest), work.centre, work.rest)
 

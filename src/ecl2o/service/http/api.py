@@ -5,6 +5,7 @@ import csv
 import datetime
 import io
 import json
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
@@ -63,6 +64,8 @@ Name = Annotated[str, Path(pattern=_NAME, max_length=128, description="letters, 
 _Number = Annotated[float, Strict(), AllowInfNan(False)]  # neither "18" nor true is a number
 _Numbers = Annotated[list[_Number], Field(max_length=4096, fail_fast=True)]
 _NumbersOrMissing = Annotated[list[_Number | None], Field(max_length=4096, fail_fast=True)]
+_AnyNumber = Annotated[float, Strict()]
+_Advice = Annotated[list[_AnyNumber | None], Field(max_length=4096, fail_fast=True)]
 _Time = Annotated[  # not `Strict()`, which takes no text from JSON that is already parsed
     datetime.datetime, BeforeValidator(lambda given: parse_time(given) if isinstance(given, str) else None)
 ]
@@ -106,7 +109,7 @@ class JsonRequest(Request):
         if len(body) <= _INLINE_BYTES:
             return json.loads(body)
         # The parser, in C, lets other threads run only where it calls Python: at numbers. The rest is limited.
-        if body.count(b"[") > _MAX_HISTORY + _MAX_STEPS or body.count(b'"') > 11 * _MAX_STEPS:
+        if body.count(b"[") > _MAX_HISTORY + _MAX_STEPS or body.count(b'"') > 15 * _MAX_STEPS:
             raise HTTPException(422, f"At most {_MAX_STEPS} streams and {_MAX_HISTORY} contexts in one request.")
         hooks: dict[str, Any] = {"parse_float": lambda text: float(text), "parse_int": lambda text: int(text)}
         return await asyncio.to_thread(json.loads, body, **hooks)
@@ -143,6 +146,9 @@ class NewStep(BaseModel, extra="forbid"):
     context: _Number | _NumbersOrMissing | None = Field(description="Numbers; null for a missing number.")
     baseline: _Number | None = Field(
         None, description="What the baseline would do, of a policy with a promise relative to it: its last column."
+    )
+    advice: _AnyNumber | _Advice | None = Field(
+        None, description="What somebody else would do, for a policy that takes advice; null for a missing number."
     )
     step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = Field(None, description="Default: the next.")
     time: _Time | None = Field(
@@ -395,7 +401,11 @@ def _make_request(stream: str, step: "NewStep | float | list[float | None] | Non
     context: list[float | None] = [*step.context] if isinstance(step.context, list) else [step.context]
     if step.baseline is not None:
         context.append(step.baseline)
-    return StepRequest(stream, context, step.step, step.time)
+    advice = None
+    if step.advice is not None:
+        given = step.advice if isinstance(step.advice, list) else [step.advice]
+        advice = [number if number is not None and math.isfinite(number) else None for number in given]
+    return StepRequest(stream, context, step.step, step.time, advice=advice)
 
 
 async def _execute(service: Service, requests: list[StepRequest]) -> list[StepResult | ServiceError]:

@@ -1,0 +1,103 @@
+"""Advice from outside: how it joins a context, and what became of it, in one sentence."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ecl2o.agents import Advised, Promise, Reference
+from ecl2o.policy.policy import Policy
+
+_UNCHANGED = 1e-9  # share of an action by which rounding may change it
+
+
+def attach_advice(context: list[Any], advice: Sequence[Any] | None, size: int, count: int) -> list[Any]:
+    """Return a context of `size` numbers whose last ones are the advice, None for each where there is none.
+
+    Args:
+        context: The numbers without the advice, or with it if `advice` is None.
+        advice: `count` numbers. Default: as in the context, or missing.
+        size: q, how many numbers a context has, those of the advice included.
+        count: How many of them are advice; 0 for a policy that takes none.
+
+    Raises:
+        ValueError: The advice has other many numbers.
+
+    >>> attach_advice([1.5], None, 2, 1), attach_advice([1.5], [12.0], 2, 1), attach_advice([1.5, 12.0], None, 2, 1)
+    ([1.5, None], [1.5, 12.0], [1.5, 12.0])
+    """
+    if advice is None:
+        return [*context, *[None] * count] if count and len(context) == size - count else context
+    if len(advice) != count:
+        taken = f"advice of {count} number{'' if count == 1 else 's'}" if count else "no advice"
+        raise ValueError(f"the policy takes {taken}, got {len(advice)}.")
+    return [*context, *advice]
+
+
+def find_promise(policy: Policy) -> Promise | None:
+    """Return what a policy's guard promises, also of one that only reports, in shadow mode."""
+    agent = policy.agent
+    return (agent.agent if isinstance(agent, Advised) else agent).promise(policy.problem)
+
+
+def describe_change(
+    advice: Sequence[float | None],
+    action: Sequence[float],
+    promise: Promise | None,
+    bounds: Sequence[tuple[float, float]] | None = None,
+    is_lost: bool = False,
+    shadow: Sequence[float] | None = None,
+) -> str | None:
+    """Return what was changed in the advice and why, in one sentence; None if it was played.
+
+    Args:
+        advice: (d,), None or NaN where it is missing.
+        action: (d,), what was played.
+        promise: What the guard promises. Default: not known.
+        bounds: The limits of actions. Default: none.
+        is_lost: Whether the promise is lost, so that the guard plays its safest action.
+        shadow: (d,), what the guard would have played, in shadow mode; `action` is the advice then.
+
+    >>> describe_change([12.0], [9.0], Promise(2.0))
+    'moved from 12 to 9: the promise of 2 left no more'
+    >>> describe_change([12.0], [12.0], Promise(2.0), shadow=[9.0])
+    'would have moved from 12 to 9: the promise of 2 left no more'
+    """
+    guard = action if shadow is None else shadow
+    if any(entry is None or not math.isfinite(entry) for entry in advice):
+        if shadow is not None:
+            return f"no advice: kept {_format(action)}; the guard would have played {_format(guard)}"
+        return f"no advice: played {_format(guard)}, the guard's own action"
+    given = [float(entry) for entry in advice if entry is not None]
+    if _is_same(given, guard):
+        return None
+    moved = (
+        f"{'moved' if shadow is None else 'would have moved'} from {_format(given, guard)} to {_format(guard, given)}"
+    )
+    if bounds and _is_same([min(max(x, low), high) for x, (low, high) in zip(given, bounds, strict=True)], guard):
+        limits = " and ".join(dict.fromkeys(f"{low:g} to {high:g}" for low, high in bounds))
+        return f"{moved}: actions are limited to {limits}"
+    if is_lost:
+        return f"{moved}: the promise is lost, and this is the safest action"
+    return f"{moved}: {_name_promises(promise)} left no more"
+
+
+def _name_promises(promise: Promise | None) -> str:
+    if promise is None:
+        return "the promise"
+    names = [
+        f"{each.ratio:g}" + ("" if each.reference is Reference.OPTIMUM else f" relative to {each.reference_name}")
+        for each in (promise, *promise.also)
+    ]
+    return f"the promise{'s' if len(names) > 1 else ''} of {' and '.join(names)}"
+
+
+def _is_same(one: Sequence[float], other: Sequence[float]) -> bool:
+    return all(abs(a - b) <= _UNCHANGED * (1 + abs(a)) for a, b in zip(one, other, strict=True))
+
+
+def _format(numbers: Sequence[float], other: Sequence[float] = ()) -> str:
+    """Return numbers in few digits, or in as many as tell them from the others."""
+    texts = [f"{number:.6g}" for number in numbers]
+    if texts == [f"{number:.6g}" for number in other]:
+        texts = [repr(float(number)) for number in numbers]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"

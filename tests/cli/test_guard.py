@@ -1,0 +1,197 @@
+"""`ecl2o guard` from an empty folder: hostile, missing and late advice through `act` and HTTP, in processes of their own."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import pytest
+
+import ecl2o as ec
+
+COMMAND = str(Path(sys.executable).with_name("ecl2o"))
+READY = re.compile(r"http://127\.0\.0\.1:\d+")
+HOSTILE = (1e6, -1e6, None, float("nan"), 0.0, 1e300, 12.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a guard and its shadow, made without data."""
+    made = tmp_path_factory.mktemp("guard")
+    for name, extra in (("guard", ()), ("shadow", ("--shadow",))):
+        told = ("guard", "--promise", "2", "--per", "day", "--out", f"{name}.ecl2o", *extra)
+        done = subprocess.run([COMMAND, *told], cwd=made, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    assert "2 times the optimum in every 24 steps" in done.stdout + done.stderr
+    return made
+
+
+def make_steps(count: int) -> list[tuple[float, float | None]]:
+    """Contexts, and advice that nobody should follow."""
+    rng = np.random.default_rng(7)
+    return [(float(10 + 3 * rng.normal()), HOSTILE[t % len(HOSTILE)]) for t in range(count)]
+
+
+def act(folder, policy, lines, state, *more) -> list[dict]:
+    told = [COMMAND, "act", policy, "--x0", "10", "--state", state, *more]
+    text = "".join(f"{line}\n" for line in lines)
+    done = subprocess.run(told, cwd=folder, input=text, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def expected_run(folder, policy, steps) -> list[dict]:
+    """The same steps by a `Runner`, in this process."""
+    runner, found = ec.Runner(ec.load(folder / policy), x0=[10.0]), []
+    for y, advice in steps:
+        action = runner.step([y], advice=[advice])
+        found.append({"action": action.tolist(), "cost": float(runner.cost), **runner.figures})
+    return found
+
+
+def optimum(steps, x0=10.0) -> float:
+    """The least cost of the contexts, by a dense linear system."""
+    y = np.array([context for context, _ in steps])
+    n, alpha = len(y), 10.0
+    move = np.eye(n) - np.eye(n, k=-1)
+    start = np.zeros(n)
+    start[0] = x0
+    x = np.linalg.solve(np.eye(n) + alpha * move.T @ move, y + alpha * move.T @ start)
+    return float(0.5 * np.sum((x - y) ** 2) + 0.5 * alpha * np.sum((move @ x - start) ** 2))
+
+
+@contextlib.contextmanager
+def serve(folder):
+    """Yield a client of `ecl2o serve` and its process."""
+    told = [COMMAND, "serve", "guard.ecl2o", "shadow.ecl2o", "--port", "0"]
+    with subprocess.Popen(told, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            url = next(found[0] for line in lines if "serving" in line and (found := READY.search(line)))
+            with httpx2.Client(base_url=url, timeout=60) as client:
+                yield client, process
+        finally:
+            process.kill()
+
+
+def test_act_keeps_the_promise_whatever_the_advice(folder):
+    steps = make_steps(24)
+    lines = [json.dumps({"context": [y], "advice": [advice]}) for y, advice in steps]
+    lines[2] = json.dumps({"context": steps[2][0]})  # absent, as null is
+    lines[9] = json.dumps([steps[9][0]])
+    answers = act(folder, "guard.ecl2o", lines[:11], "a.state") + act(folder, "guard.ecl2o", lines[11:], "a.state")
+    for answer, expected, (_, advice) in zip(answers, expected_run(folder, "guard.ecl2o", steps), steps, strict=True):
+        assert answer["action"] == pytest.approx(expected["action"], rel=1e-9)
+        is_missing = advice is None or np.isnan(advice)
+        assert answer["change"].startswith("no advice" if is_missing else "moved from")
+        assert answer["promises_left"][0] > -1e-9
+    cost = answers[-1]["cost"]
+    assert cost <= 2 * optimum(steps) * (1 + 1e-9)
+    assert cost > 1.5 * optimum(steps)  # the advice was listened to
+    assert answers[4]["advice_cost"] > 1e12
+    assert "advice_cost" not in answers[-1]  # of 1e300 it is not a number
+
+
+def test_good_advice_is_played_to_the_last_bit(folder):
+    lines = [f"{10 + t / 10},{10 + t / 20}" for t in range(5)]
+    told = [COMMAND, "act", "guard.ecl2o", "--x0", "10"]
+    done = subprocess.run(
+        told, cwd=folder, input="context,advice\n" + "\n".join(lines), capture_output=True, text=True, timeout=300
+    )
+    played = [float(line) for line in done.stdout.splitlines()]
+    assert played[0] == 10.0
+    (answer,) = act(folder, "guard.ecl2o", ['{"context": 10, "advice": 10}'], "good.state")
+    assert answer["action"] == [10.0]
+    assert "change" not in answer
+    assert answer["advice_cost"] == 0
+
+
+def test_http_keeps_the_promise_through_a_kill(folder):
+    steps, records = make_steps(24), []
+    with serve(folder) as (client, process):
+        assert client.put("/streams/web", json={"policy": "guard", "x0": [10]}).status_code == 201
+        for number, (y, advice) in enumerate(steps[:10], start=1):
+            sent = "NaN" if advice is not None and np.isnan(advice) else json.dumps(advice)
+            body = f'{{"context": [{y!r}], "advice": [{sent}], "step": {number}}}'
+            answer = client.post("/streams/web/steps", content=body, headers={"content-type": "application/json"})
+            assert answer.status_code == 200, answer.text
+            records.append(answer.json())
+        os.kill(process.pid, signal.SIGKILL)
+    with serve(folder) as (client, _):
+        again = client.post("/streams/web/steps", json={"context": [steps[9][0]], "advice": None, "step": 10})
+        assert again.status_code == (200 if steps[9][1] is None else 409)
+        for number, (y, advice) in enumerate(steps[10:], start=11):
+            sent = None if advice is None or np.isnan(advice) else advice
+            batch = {"web": {"context": [y], "advice": sent, "step": number}, "nobody": [1.0]}
+            answer = client.post("/steps", json=batch).json()
+            assert answer["refused"]["nobody"]["status"] == 404
+            records.append(answer["answered"]["web"])
+        wrong = client.post("/streams/web/steps", json={"context": [1.0], "advice": [1.0, 2.0]})
+        assert (wrong.status_code, "1 number" in wrong.text) == (422, True)
+        assert client.post("/streams/web/steps", json={"context": [None], "advice": [1.0]}).status_code == 422
+        stored = client.get("/streams/web/steps").json()
+        assert len(client.get("/streams/web/hindsight").json()["actions"]) == 16
+        assert client.get("/watch/web").status_code == 200
+    assert stored == records
+    for record, expected in zip(records, expected_run(folder, "guard.ecl2o", steps), strict=True):
+        assert record["action"] == pytest.approx(expected["action"], rel=1e-9)
+        assert record["promise_left"] == pytest.approx(expected["left"], abs=1e-9)
+    assert records[-1]["cost"] <= 2 * optimum(steps) * (1 + 1e-9)
+    assert records[0]["change"].startswith("moved from 1e+06 to 10.0")
+    assert records[2]["change"].startswith("no advice")
+    assert records[2]["context"] == [steps[2][0], None]
+    assert records[5]["advice_cost"] is None
+
+
+def test_shadow_mode_plays_the_advice_and_reports_the_guard(folder):
+    steps = [(y, None if advice is None or not abs(advice) < 100 else advice) for y, advice in make_steps(24)]
+    steps[1] = steps[1][0], 30.0
+    guarded, shadowed = (expected_run(folder, name, steps) for name in ("guard.ecl2o", "shadow.ecl2o"))
+    lines = [json.dumps({"context": [y], "advice": advice}) for y, advice in steps]
+    answers = act(folder, "shadow.ecl2o", lines, "s.state")
+    with serve(folder) as (client, _):
+        client.put("/streams/shadow", json={"policy": "shadow", "x0": [10]})
+        records = [
+            client.post("/streams/shadow/steps", json={"context": [y], "advice": advice}).json() for y, advice in steps
+        ]
+    last = 10.0
+    for (_, advice), answer, record, guard in zip(steps, answers, records, guarded, strict=True):
+        last = last if advice is None else advice  # a missing number keeps the action in force
+        assert answer["action"] == record["action"] == [last]
+        for told in (answer, record):
+            assert told["shadow_action"] == pytest.approx(guard["action"], rel=1e-9)
+            assert told["shadow_left"] == pytest.approx(float(guard["left"]), abs=1e-9)
+            assert told["shadow_cost"] == pytest.approx(guard["cost"], rel=1e-9)
+            assert told["advice_cost"] == pytest.approx(told["cost"], rel=1e-9)
+        assert record["promise"] is None
+        assert record["guard_active"] is None
+    assert answers[1]["change"].startswith("would have moved from 30 to ")
+    assert answers[-1]["advice_cost"] == pytest.approx(float(guarded[-1]["advice_cost"]), rel=1e-9)
+    assert shadowed[-1]["cost"] > 2 * optimum(steps) > answers[-1]["shadow_cost"]
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ((), "--promise"),
+        (("--promise", "1.5"), "1.7298"),
+        (("--promise", "2", "--promise", "3"), "run"),
+        (("--never-worse", "5%"), "--baseline"),
+        (("--promise", "2", "--short", "3", "--weights", "1:2"), "weights"),
+        (("--promise", "2", "--per", "day", "--every", "7"), "7"),
+        (("--promise", "2", "--advice-column", "context"), "context"),
+        (("--promise", "2", "--column", "a", "--column", "b", "--advice-column", "c"), "2 columns"),
+    ],
+)
+def test_wrong_options_are_named_and_nothing_is_written(ecl2o, tmp_path, told, named):
+    result = ecl2o("guard", *told, "--out", tmp_path / "guard.ecl2o")
+    assert result.exit_code in (1, 2)
+    assert named in result.output + str(result.exception)
+    assert not list(tmp_path.iterdir())
