@@ -67,7 +67,7 @@ def test_the_documented_alert_fires_only_for_a_nearly_spent_promise(service, pol
     waves = [[5 * math.sin(step)] for step in range(40)]
     played = run_steps(service, *(StepRequest(name, wave) for wave in waves for name in ("a", "allowed", "as-expert")))
     nearly_spent, allowed, as_expert = (played[row::3] for row in range(3))
-    rules = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    rules = (Path(__file__).parents[2] / "deploy" / "alerts.yml").read_text()
     metric, limit = re.search(r"Ecl2oGuaranteeNearlySpent\n +expr: ecl2o_(\w+) > ([\d.]+)\n", rules).groups()
     text = Metrics(service).render().decode()
     gauges = {policy: float(value) for policy, value in re.findall(rf'ecl2o_{metric}{{policy="(.+)"}} (\S+)', text)}

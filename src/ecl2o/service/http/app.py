@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from ecl2o.exceptions import ServiceError
 from ecl2o.service.http.api import ANY_ROUTE, Events, error_body, make_api, make_step_endpoint, status_of
 from ecl2o.service.http.connections import Server
+from ecl2o.service.http.examples import add_examples
 from ecl2o.service.http.metrics import Metrics
 from ecl2o.service.http.middleware import Access, RequestFilter
 from ecl2o.service.http.page import add_page
@@ -71,6 +72,8 @@ def make_app(store: Store, access: Access | None = None, policies: dict[str, byt
     app.include_router(make_api(service, events, metrics))
     app.include_router(_make_probes(service, metrics))
     add_page(app, service, access)
+    make_schema = app.openapi
+    app.openapi = lambda: add_examples(make_schema())  # pyright: ignore[reportAttributeAccessIssue]
     app.add_middleware(RequestFilter, access=access, answer_step=make_step_endpoint(service, metrics))
     return app
 
