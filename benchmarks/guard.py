@@ -1,6 +1,7 @@
 """What a guard costs: the time of a guarded step over that of the same agent unguarded, in one run.
 
-Run: python benchmarks/guard.py. Asserts that every ratio is below 3: a guard costs less than 3 times the unguarded step.
+Run: python benchmarks/guard.py. Asserts that every ratio of one promise is below 3; three promises are printed beside them.
+Programs run in the calling thread.
 """
 
 import time
@@ -11,6 +12,7 @@ import numpy as np
 import ecl2o as ec
 
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 LIMIT = 3.0
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -53,7 +55,9 @@ def main() -> None:
     contexts = rng.normal(size=(300, 1))
     advisor = ec.advisors.MLP(dim=1, context_dim=1, key=jax.random.key(0))
     alone = ec.MLAROBD(advisor)
+    three = [ec.Promise(1.75), ec.Promise(2.5, period=24), ec.Promise(1.9, ec.Reference.EXPERT, "ROBD", period=168)]
     agents = {"alone": alone, "Guarded": ec.Guarded(alone), "Competitive": ec.Competitive(alone)}
+    agents["Promises"] = ec.Promises(alone, three, baseline=ec.ROBD())
     worst = 0.0
     for place, seconds in (
         ("rollout", lambda agent: rollout_step(agent, instances)),
@@ -62,7 +66,7 @@ def main() -> None:
         times = {name: seconds(agent) for name, agent in agents.items()}
         for name, value in times.items():
             factor = value / times["alone"]
-            worst = max(worst, factor)
+            worst = worst if name == "Promises" else max(worst, factor)
             print(f"{place:8} {name:12} {1e6 * value:9.3f} us a step   {factor:5.2f} x")
     if worst >= LIMIT:
         raise SystemExit(f"a guard costs {worst:.2f} times the unguarded step; the limit is {LIMIT}.")
