@@ -103,6 +103,23 @@ def test_the_promise_is_of_the_true_optimum_and_act_reports_a_bound(made):
         assert paid / best * (1 - 1e-9) <= answer["live_ratio_at_most"] <= PROMISE * (1 + 1e-9)
 
 
+def test_covariates_are_seen_and_cost_nothing(ecl2o, tmp_path):
+    data, out = write_series(tmp_path / "demand.csv"), tmp_path / "policy.ecl2o"
+    arguments = ("--covariate", "supply", "--promise", PROMISE, "--advisor", "ridge", *SPLIT, "--json")
+    fitted = ecl2o("fit", data, "--out", out, *TERMS, *arguments)
+    assert fitted.exit_code == 0, fitted.stderr
+    report = json.loads(fitted.stdout)
+    assert report["test"][report["yours"]]["promise_kept"] is True
+    assert report["chosen"]["name"].startswith("ridge")
+    policy = ec.load(out)
+    runner, other = ec.Runner(policy, x0=[3.0]), ec.Runner(policy, x0=[3.0])
+    values, ahead = 3 + np.sin(np.arange(12.0)), 2 + np.cos(np.arange(12.0))
+    actions = np.array([runner.step([value, wind])[0] for value, wind in zip(values, ahead, strict=True)])
+    np.testing.assert_allclose(float(runner.cost), cost(3.0, actions, values), rtol=1e-9)
+    assert float(runner.cost) <= PROMISE * optimum(3.0, values) * (1 + 1e-9)
+    assert not np.allclose(actions, [other.step([value, 2.0])[0] for value in values], rtol=0, atol=1e-6)
+
+
 def test_compare_takes_the_same_costs(made, ecl2o):
     out, data, _ = made
     asked = (

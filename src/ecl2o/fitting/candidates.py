@@ -143,6 +143,7 @@ def _regression(task: FitTask) -> list[Candidate]:
     has_weeks = task.contexts.split.training_days >= FEWEST_WEEKS * WEEK
     kinds: dict[str, AbstractAgent] = {"ridge": ridge()}
     if isinstance(task.problem.hitting, AsymmetricTracking):
+        ridge = functools.partial(ridge, covariates=leads)
         kinds = {"ridge": AsymmetricRidge(ridge())}
         if has_weeks:
             kinds["ridge, weekly"] = AsymmetricRidge(ridge(week=WEEK))

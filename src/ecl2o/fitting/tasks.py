@@ -146,10 +146,9 @@ def series_problem(
     assert isinstance(contexts.metadata, SeriesMetadata)
     if not contexts.weighted and weights is not None:
         raise DataError("weights are given, but no weight_column.")
-    if misses != (1.0, 1.0) and (contexts.weighted or contexts.covariates):
+    if misses != (1.0, 1.0) and contexts.weighted:
         raise DataError(
-            f"with a weight column or covariates, misses weigh the same on both sides; got short {misses[0]:g}, "
-            f"long {misses[1]:g}."
+            f"with a weight column, misses weigh the same on both sides; got short {misses[0]:g}, long {misses[1]:g}."
         )
     if contexts.weighted and weights is None:
         weights = weight_range(contexts.weights[: len(contexts.training)])

@@ -132,15 +132,16 @@ class AsymmetricRidge(AbstractAgent):
         return state, action, Info(inner.converged, None, {}, inner)
 
     @eqx.filter_jit  # so that JAX traces it once, for pasts and runs of any length
-    def _observe(self, problem: Problem, state: AsymmetricRidgeState, context: Float[Array, " d"]):
+    def _observe(self, problem: Problem, state: AsymmetricRidgeState, context: Float[Array, " q"]):
         """Return the state after one more context, and how to act on it."""
-        hitting, seen = problem.hitting, Observation(context, context, state.seen, None)
+        hitting = problem.hitting
         assert isinstance(hitting, AsymmetricTracking)
-        usual = _usual_problem(problem)
+        usual, followed = _usual_problem(problem), hitting.centre(context)
+        seen = Observation(context, followed, state.seen, None)
         inner, _, info = self.agent.step(usual, state.inner, seen)
         zhat = info.details["discounted_forecast"].mean
         advance = jax.vmap(self._advance, in_axes=(0, 0, 0, 0, None, None))
-        shifts, steps = advance(state.shifts, context, zhat, jnp.diagonal(2 * problem.Q), hitting, state.seen)
+        shifts, steps = advance(state.shifts, followed, zhat, jnp.diagonal(2 * problem.Q), hitting, state.seen)
         return AsymmetricRidgeState(inner, state.seen + 1, shifts), (steps, info)
 
     def _advance(self, shift: ShiftState, y, zhat, q, hitting: AsymmetricTracking, seen):
@@ -198,4 +199,5 @@ def _usual_problem(problem: Problem) -> Problem:
     """The same with one weight for both sides."""
     if not isinstance(problem.hitting, AsymmetricTracking):
         raise NotApplicableError(f"AsymmetricRidge is for AsymmetricTracking, got {type(problem.hitting).__name__}.")
-    return Problem(SquaredTracking(_usual_weight(problem.hitting)), problem.switching, problem.actions)
+    tracking = SquaredTracking(_usual_weight(problem.hitting), problem.covariates)
+    return Problem(tracking, problem.switching, problem.actions)
