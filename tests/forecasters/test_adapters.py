@@ -1,0 +1,60 @@
+"""The functions of docs/forecasts-from-outside.md on answers in the documented forms of other tools."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ecl2o.data import parse_covariates, read_series
+from pages import runnable_blocks
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/forecasts-from-outside.md"
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.fixture(scope="module")
+def adapters() -> dict:
+    namespace: dict = {}
+    for _, source in runnable_blocks(PAGE):
+        exec(source, namespace)
+    return namespace
+
+
+def test_quantiles_become_a_row_of_columns(adapters):
+    made = pd.read_csv(RECORDED / "chronos_predict_df.csv").sample(frac=1, random_state=1)  # in any order
+    row = adapters["from_quantiles"](made)
+    assert list(row) == ["f1", "f2", "f3", "q10_1", "q10_2", "q10_3", "q90_1", "q90_2", "q90_3"]
+    assert [row["f1"], row["f3"], row["q10_1"], row["q90_2"]] == [33.2, 34.4, 31.2, 37.4]
+    assert list(parse_covariates(None, ["f1..f3", "q10_1..q10_3", "q90_1..q90_3"])) == list(row)
+
+
+def test_day_ahead_weather_is_known_a_day_before(adapters):
+    answer = json.loads((RECORDED / "open_meteo_previous_runs.json").read_text())
+    known = adapters["from_weather"](answer)
+    assert list(known) == ["wind_speed_100m_in_24h"]
+    hourly = answer["hourly"]
+    for hour in (1, 5):
+        made = known.loc[hourly["time"][hour], "wind_speed_100m_in_24h"]
+        assert made == hourly["wind_speed_100m_previous_day1"][hour + 24]
+    assert known.iloc[-1].isna().all()  # of tomorrow nothing is known yet
+
+
+def test_long_frames_become_columns_that_a_series_is_read_with(adapters, tmp_path):
+    frame = pd.read_csv(RECORDED / "statsforecast_cross_validation.csv", parse_dates=["ds", "cutoff"])
+    wide = adapters["from_long"](frame, "AutoETS").join(adapters["from_long"](frame, "AutoETS-lo-80", "q10_"))
+    assert list(wide) == ["f1", "f2", "f3", "q10_1", "q10_2", "q10_3"]
+    truth = frame.set_index("ds")["y"].groupby(level=0).first()
+    for made, row in wide.iterrows():
+        for hour in (1, 2, 3):
+            target = truth[made + pd.Timedelta(hours=hour)]
+            assert row[f"f{hour}"] == target + 0.5 * hour
+            assert row[f"q10_{hour}"] == target - 2
+    latest = frame[frame["cutoff"] == frame["cutoff"].max()]
+    live = adapters["from_long"](latest.drop(columns=["cutoff", "y"]), "AutoETS")
+    pd.testing.assert_frame_equal(live, wide[["f1", "f2", "f3"]].iloc[-1:], check_names=False)
+    wide.assign(demand=30.0 + wide["f1"]).rename_axis("time").to_csv(tmp_path / "demand.csv")
+    covariates = parse_covariates(None, ["f1..f3", "q10_1..q10_3"])
+    read, metadata = read_series(tmp_path / "demand.csv", columns=["demand"], covariates=covariates)
+    assert metadata.covariates == {"f1": 1, "f2": 2, "f3": 3, "q10_1": 1, "q10_2": 2, "q10_3": 3}
+    assert list(read) == ["demand", *wide]
