@@ -2,8 +2,8 @@
 # # Your own cost: load following with two units
 #
 # Two generators serve one load. The big one is cheap and slow, the small one is expensive and quick. An action has two
-# numbers, and moving the first costs more than moving the second. (A battery is another problem: its cost depends on a state of
-# charge, which neither f nor c can express.)
+# numbers, and moving the first costs more than moving the second. (A battery is another problem, with a state:
+# [A battery, promised](battery.py).)
 
 # %%
 import jax

@@ -150,3 +150,33 @@ def test_what_is_no_episode_is_refused():
         env.reset(options={"instance": other})
     with pytest.raises(ValueError, match="leading axis"):
         DecisionEnv(FREE, other)
+
+
+# --- problems with a state
+
+BATTERY = ec.battery(alpha=10.0, charge=0.05)
+
+
+def batteries(random: np.random.Generator) -> ec.Instance:
+    return ec.Instance(random.normal(size=2), np.cumsum(random.normal(size=(HORIZON, 1)), axis=0))
+
+
+def test_an_episode_of_a_battery_is_the_roll_out_behind_its_guard():
+    env = GuardWrapper(DecisionEnv(BATTERY, batteries, actions=(-3.0, 3.0)), promise=1.5)
+    check_env(env, skip_render_check=True)
+    assert "end" in str(env.promise)
+    random = np.random.default_rng(1)
+    advice = 5 * random.normal(size=(HORIZON, 1))
+    advice[2] = np.nan
+    observation, _ = env.reset(seed=3)
+    day = env.unwrapped.instance
+    run = ec.rollout(ec.CompetitiveControl(ec.advisors.Fixed(advice), 1.5, HORIZON), BATTERY, day)
+    states = BATTERY.states(day.x0, run.actions, day.contexts)
+    rewards = []
+    for step in range(HORIZON):
+        np.testing.assert_allclose(observation[1:3], states[step], atol=1e-10)
+        observation, reward, _, _, info = env.step(advice[step])
+        rewards.append(reward)
+        np.testing.assert_allclose(info["guard"]["action"], run.actions[step], atol=1e-10)
+    np.testing.assert_allclose(-np.array(rewards), run.hitting, rtol=1e-9)
+    assert info["cost"] <= 1.5 * ec.oracle(BATTERY, day).cost * (1 + 1e-9)

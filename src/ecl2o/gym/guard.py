@@ -1,5 +1,6 @@
 """A guard between a policy and its environment."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents import AbstractAgent, Competitive, Info, Observation, Promise, Start
+from ecl2o.agents import AbstractAgent, Competitive, CompetitiveControl, Info, Observation, Promise, Start
+from ecl2o.agents.base import AnyProblem
 from ecl2o.agents.guards import AbstractGuard
 from ecl2o.gym.decisions import DecisionEnv
-from ecl2o.problem import Problem
+from ecl2o.problem import ControlProblem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Step, Stepper
-from ecl2o.running.compiled_step import RunShape, StepOutput, Vectors, compile_stepper
+from ecl2o.running.compiled_step import RunShape, Vectors, compile_stepper
 from ecl2o.running.stepper import StepperState
 
 Guard = Callable[[AbstractAgent], AbstractGuard]
@@ -24,10 +26,10 @@ Guard = Callable[[AbstractAgent], AbstractGuard]
 class ExternalAdvisor(AbstractAgent):
     """An advisor whose proposal is its state; `AdvisedStepper` puts it there."""
 
-    def init(self, problem: Problem, start: Start) -> Float[Array, " d"]:
-        return start.x0
+    def init(self, problem: AnyProblem, start: Start) -> Float[Array, " d"]:
+        return jnp.zeros(problem.action_size(start.dim), start.x0.dtype)
 
-    def step(self, problem: Problem, state: Float[Array, " d"], observation: Observation):
+    def step(self, problem: AnyProblem, state: Float[Array, " d"], observation: Observation):
         return state, state, Info.plain()
 
 
@@ -42,9 +44,11 @@ class AdvisedStepper(eqx.Module):
         return self.stepper.init(Start(start.x0, start.history[:, : self.context_dim], start.horizon))
 
     def step(self, state: StepperState, context: Float[Array, " k"]) -> tuple[StepperState, Step]:
-        """Put the advice where every guard keeps the state of the agent inside, and step."""
+        """Put the advice where every guard keeps the state of the agent inside, step, and report the action."""
         context, advice = jnp.split(context, [self.context_dim])
-        return self.stepper.step(eqx.tree_at(lambda before: before.agent.inner, state, advice), context)
+        state, step = self.stepper.step(eqx.tree_at(lambda before: before.agent.inner, state, advice), context)
+        info = dataclasses.replace(step.info, details={**step.info.details, "action": step.action})
+        return state, dataclasses.replace(step, info=info)
 
 
 class GuardWrapper(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndarray]):
@@ -55,10 +59,11 @@ class GuardWrapper(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndar
 
     Args:
         env: A `DecisionEnv`; wrappers that change actions go around the guard, not inside.
-        promise: The largest ratio of an episode's cost to the optimum, at every step (`Competitive`); or a function that
-            puts an agent behind another guard, for example `lambda agent: ec.Guarded(agent, slack=0.5)`.
+        promise: The largest ratio of an episode's cost to the optimum: at every step (`Competitive`), or at its end for a
+            `ControlProblem` (`CompetitiveControl`); or a function that puts an agent behind another guard, for example
+            `lambda agent: ec.Guarded(agent, slack=0.5)`.
 
-    >>> from ecl2o.problem import Instance, Mahalanobis, SquaredTracking
+    >>> from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
     >>> env = GuardWrapper(DecisionEnv(problem, Instance([[0.5]], [[[0.2], [0.9]]])), promise=2.5)
     >>> print(env.promise)
@@ -76,11 +81,12 @@ class GuardWrapper(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndar
             raise TypeError(f"GuardWrapper needs a DecisionEnv, whose costs are known, got {type(inside).__name__}.")
         self._inside = inside
         advisor = ExternalAdvisor()
-        self._guard = promise(advisor) if callable(promise) else Competitive(advisor, promise, inside.horizon)
+        kind = CompetitiveControl if isinstance(inside.problem, ControlProblem) else Competitive
+        self._guard = promise(advisor) if callable(promise) else kind(advisor, ratio=promise, horizon=inside.horizon)
         stepper = AdvisedStepper(Stepper(self._guard, inside.problem), inside.context_dim)
-        shape = RunShape(inside.dim, inside.context_dim + inside.dim, inside.past_shape[0], inside.horizon)
+        shape = RunShape(inside.state_dim, inside.context_dim + inside.dim, inside.past_shape[0], inside.horizon)
         program, self._arrays = compile_stepper(cast_floats(stepper, inside.dtype), shape, inside.dtype)
-        self._shape, self._functions = shape, program.one
+        self._functions = program.one
         self._state: tuple[Vectors, Vectors] | None = None
 
     @property
@@ -109,7 +115,8 @@ class GuardWrapper(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndar
             raise ValueError(f"an action is {inside.dim} number(s), got {action!r}.")
         shared, carried = self._state
         carried, report = self._functions.play(shared, carried, np.concatenate([inside.context, advice]))
-        played = StepOutput.read(np.asarray(carried[0]), self._shape, screened=False).action
+        details = {name: np.asarray(figure)[()] for name, figure in report.details.items()}
+        played = details["action"]
         observation, reward, terminated, truncated, info = self.env.step(played)
         if not np.array_equal(inside.action, played):
             raise RuntimeError(
@@ -117,5 +124,4 @@ class GuardWrapper(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndar
                 "wrappers that change actions around GuardWrapper."
             )
         self._state = shared, carried
-        details = {name: np.asarray(figure)[()] for name, figure in report.details.items()}
-        return observation, float(reward), terminated, truncated, {**info, "guard": {**details, "action": played}}
+        return observation, float(reward), terminated, truncated, {**info, "guard": details}
