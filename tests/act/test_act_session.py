@@ -257,3 +257,20 @@ def test_any_notes_are_continued_or_refused(tmp_path_factory, name, steps, notes
     assert answer.step in (before, before + 1)
     assert np.isfinite(answer.action).all()
     assert ActSession(POLICIES[name], state).steps == answer.step
+
+
+@pytest.mark.parametrize(("hour", "told"), [(2, 0), (3, 1)])
+def test_a_first_time_at_another_hour_than_assumed_is_told(hour, told):
+    """Two lines without a time, after a history until 23:00, are of 0:00 and 1:00."""
+    contract = Contract(context_dim=1, step_minutes=60.0, steps_per_day=24, history_steps=24)
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
+    notices = []
+    session = ActSession(
+        ec.Policy(ec.ROBD(), problem, contract=contract),
+        history=np.ones((24, 1)),
+        history_until="2024-01-01 23:00:00",
+        notify=notices.append,
+    )
+    for time in (None, None, datetime.datetime(2024, 1, 2, hour), datetime.datetime(2024, 1, 2, hour + 1)):
+        session.answer(ParsedLine([1.0], time=time), lambda answer: None)
+    assert len([notice for notice in notices if "another hour" in notice]) == told

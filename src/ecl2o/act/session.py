@@ -344,6 +344,14 @@ class ActSession:
 
     def _fill_missed_steps(self, time: datetime.datetime | None) -> int:
         """Play the steps missed before a time on the last plausible context."""
+        first = None if self._notes.last is not None or not self._runner.steps else self._find_first_time()
+        if time is not None and first is not None:  # of a run that has had no times
+            off = self._clock.count_steps(first, time) - self._runner.steps
+            if off % self._clock.steps_per_day:
+                self._notify(
+                    f"the lines before had no time, and the first was taken to be of {first}: {time} is another hour of the day "
+                    "than the run's. Start a new run, with times in every line."
+                )
         missed = (self._steps_after_last(time) or 1) - 1
         filled = self._clock.count_filled(missed)
         if missed:
