@@ -13,7 +13,7 @@ _PUBLIC = {
     "exceptions": "ChunkFailedError DataError Ecl2oError MemoryLimitError NotAnsweredError NotApplicableError PolicyFileError",
     "problem": (
         "AbstractActionSet AbstractHittingCost AbstractProblem AbstractSwitchingCost AsymmetricTracking battery Box "
-        "ControlProblem ConvexCost CurvedTracking delayed Everywhere Instance known_ahead LinearSwitching Mahalanobis "
+        "ControlProblem ConvexCost CurvedTracking delayed Everywhere Instance known_ahead Limited LinearSwitching Mahalanobis "
         "Problem Quadratic ShiftedProblem SquaredTracking Trajectory with_memory"
     ),
     "offline": "constrained_oracle oracle oracle_days",
@@ -21,7 +21,8 @@ _PUBLIC = {
         "ABCS AbstractAgent AbstractGuard Advised advisors AFHC calibrate Calibration CHC citation ClippedAdvice Competitive "
         "CompetitiveBand CompetitiveControl FollowPrediction Greedy GreedyOBD Guarded GuardedControl HInfinity HittingMinimizer "
         "Independent Info LAI LCP LQR MLAROBD OBD Observation "
-        "OGD Periodic Promise Promises PureML Reference RHC RHGD ROBD Shifted Start Switch Trainable trainable_mask Weights"
+        "OGD Periodic Promise Promises PureML RampLimited Reference RHC RHGD ROBD Rounded Shifted Start Switch Trainable "
+        "trainable_mask Weights"
     ),
     "learning": (
         "AbstractLoss authors_schedule AuthorsLoss Backpropagation CalibratedLoss fit fit_many FitResult "

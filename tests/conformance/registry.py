@@ -296,6 +296,30 @@ CASES: list[Case] = [
         variant=True,
         bound=_times_optimum(lambda p: 1.9),
     ),
+    # --- actions within limits
+    Case("RampLimited", lambda d: ec.RampLimited(ec.HittingMinimizer(), limit=0.8), equivariant=False),
+    Case(
+        "RampLimited guard",
+        lambda d: ec.RampLimited(ec.Competitive(given_advice(d), 2.5, contexts=(-1e6, 1e6)), limit=6e5),
+        dims=(1,),
+        equivariant=False,
+        convex=False,
+        variant=True,
+        bound=_times_optimum(lambda p: 2.5),
+    ),
+    Case("Rounded", lambda d: ec.Rounded(ec.ROBD(), spacing=0.2371), equivariant=False, smooth=False),
+    Case(
+        "Rounded guard",
+        lambda d: ec.Rounded(ec.Competitive(given_advice(d), 2.5), spacing=0.25),
+        dims=(1,),
+        equivariant=False,
+        smooth=False,
+        box="refuses",
+        convex=False,
+        bound=lambda problem, instances, runs, bests: (
+            2.5 * np.asarray(bests.cost) + np.asarray(runs.info.details["booked"])[:, -1]
+        ),
+    ),
     # --- beginning anew
     Case(
         "Periodic Greedy",

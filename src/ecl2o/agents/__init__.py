@@ -27,6 +27,7 @@ from ecl2o.agents.guards import (
 )
 from ecl2o.agents.lai import LAI
 from ecl2o.agents.lcp import LCP
+from ecl2o.agents.limits import RampLimited, Rounded
 from ecl2o.agents.obd import ABCS, OBD, GreedyOBD
 from ecl2o.agents.ogd import OGD
 from ecl2o.agents.periodic import Periodic
@@ -53,7 +54,17 @@ __all__ += [
     "RHGD",
     "advisors",
 ]
-__all__ += ["Advised", "Independent", "Periodic", "PureML", "Shifted", "Switch", "shift_agent"]
+__all__ += [
+    "Advised",
+    "Independent",
+    "Periodic",
+    "PureML",
+    "RampLimited",
+    "Rounded",
+    "Shifted",
+    "Switch",
+    "shift_agent",
+]
 __all__ += [
     "AbstractGuard",
     "ClippedAdvice",

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, ConvexCost, Mahalanobis, Problem
+from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, ConvexCost, Limited, Mahalanobis, Problem
 from ecl2o.problem.arrays import as_float, as_optional_float, check_nonnegative, concrete_value
 from ecl2o.solvers.bounded_newton import minimize
 from ecl2o.solvers.positive_definite import spd_solve
@@ -85,6 +85,7 @@ def calibrate(
     Returns:
         The action (d,), and whether the solve converged (always, in closed form).
     """
+    problem = problem.relaxed  # what is played is rounded
     weights, hitting, dim = calibration.weights, problem.hitting, previous.shape[0]
     minimizer, found = None, jnp.ones((), bool)
     if weights.minimizer is not None:
@@ -99,6 +100,8 @@ def calibrate(
     if isinstance(hitting, AsymmetricTracking) and dim == 1:
         return problem.actions.project(_on_either_side(problem, hitting, hitting.centre(context), pulls)), found
     lower, upper = problem.actions.bounds(dim, previous.dtype)
+    if isinstance(problem.actions, Limited):
+        lower, upper = problem.actions.reachable(previous)
     solved = minimize(_objective, previous, (problem, pulls, context), lower, upper)
     return solved.x, found & solved.converged
 
@@ -199,7 +202,7 @@ class AbstractAdvised(AbstractCalibrated):
     def step(self, problem: Problem, state: tuple[State, Calibration], observation: Observation):
         advisor_state, calibration = state
         advisor_state, proposed, inner = self.advisor.step(problem, advisor_state, observation)
-        advice = problem.actions.project(proposed)
+        advice = problem.relaxed.actions.project(proposed)
         action, converged = calibrate(problem, calibration, observation.context, observation.previous_action, advice)
         return (advisor_state, calibration), action, Info(converged & inner.converged, advice=advice, inner=inner)
 

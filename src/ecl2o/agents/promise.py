@@ -33,6 +33,8 @@ class Promise:
         at_end: whether the bound holds at the end of each period only, not at every step. Default: False.
         rolling: whether it covers every window of up to `period` steps, not only the periods of a calendar. Default: False.
         in_band: whether it holds only while contexts stay in a band around their forecasts. Default: False.
+        allowance_per_step: further cost allowed for each step of the period, in units of cost; 0 or more. Default: 0.
+        alternative: (ratio, allowance per step), with which the same bound holds too. Default: None.
         also: further promises that are kept beside this one. Default: none.
 
     Raises:
@@ -57,13 +59,16 @@ class Promise:
     at_end: bool = False
     rolling: bool = False
     in_band: bool = False
+    allowance_per_step: float = 0.0
+    alternative: tuple[float, float] | None = None
     also: "tuple[Promise, ...]" = ()
 
     def __post_init__(self):
         if not 0 < self.ratio < math.inf:
             raise ValueError(f"ratio must be positive and finite, got {self.ratio}.")
-        if not 0 <= self.allowance < math.inf:
-            raise ValueError(f"allowance must be 0 or more and finite, got {self.allowance}.")
+        for name in ("allowance", "allowance_per_step"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be 0 or more and finite, got {getattr(self, name)}.")
         if self.period is not None and self.period < 1:
             raise ValueError(f"period must be at least 1 step, or None for the whole run, got {self.period}.")
         if self.rolling and self.period is None:
@@ -74,13 +79,13 @@ class Promise:
             if not low <= high:
                 raise ValueError(f"contexts must be pairs (low, high) with low <= high, got ({low}, {high}).")
 
-    def bound(self, reference_cost: float) -> float:
-        """Return the largest cost that the promise allows in a period in which the reference costs `reference_cost`.
+    def bound(self, reference_cost: float, steps: int) -> float:
+        """Return the largest cost that the promise allows in a period of so many steps, if the reference costs so much.
 
-        >>> Promise(2.0, allowance=1.0).bound(3.0)
+        >>> Promise(2.0, allowance=1.0).bound(3.0, steps=24)
         7.0
         """
-        return self.ratio * reference_cost + self.allowance
+        return self.ratio * reference_cost + self.allowance + self.allowance_per_step * steps
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -97,8 +102,10 @@ class Promise:
         """
         pairs = fields.get("contexts")
         contexts = None if pairs is None else tuple((float(low), float(high)) for low, high in pairs)
-        also = tuple(map(cls.from_json, fields.get("also", ())))
-        return cls(**{**fields, "reference": Reference(fields["reference"]), "contexts": contexts, "also": also})
+        also, other = tuple(map(cls.from_json, fields.get("also", ()))), fields.get("alternative")
+        alternative = None if other is None else (float(other[0]), float(other[1]))
+        changed = {"reference": Reference(fields["reference"]), "contexts": contexts, "also": also}
+        return cls(**{**fields, **changed, "alternative": alternative})
 
     def __str__(self) -> str:
         bounds = ", and ".join(each.describe_bound() for each in (self, *self.also))
@@ -118,13 +125,17 @@ class Promise:
         """
         reference = "the optimum" if self.reference is Reference.OPTIMUM else f"that of {self.reference_name}"
         extra = f" plus {self.allowance:g}" if self.allowance else ""
+        extra += f" plus {self.allowance_per_step:.3g} a step" if self.allowance_per_step else ""
         period = "over the whole run" if self.period is None else f"in every {self.period} steps"
         if self.at_end:
             period = (
                 "of the whole run at its end" if self.period is None else f"at the end of every {self.period} steps"
             )
         period = f"in any {self.period} steps in a row" if self.rolling else period
-        return f"at most {self.ratio:g} times {reference}{extra} {period}"
+        if self.alternative is not None:
+            ratio, per_step = self.alternative
+            extra += f" and at most {ratio:g} times {reference} plus {per_step:.3g} a step"
+        return f"at most {self.ratio:.6g} times {reference}{extra} {period}"
 
 
 def _format_ends(ends: tuple[float, ...]) -> str:

@@ -71,6 +71,7 @@ class Independent(AbstractAgent):
     def step(self, problem: Problem | ControlProblem, state: OwnTrajectory, observation: Observation):
         alone = dataclasses.replace(observation.with_lookahead(self.lookahead), previous_action=state.action)
         inner_state, action, inner = self.agent.step(problem, state.inner, alone)
+        action = problem.limit(state.action, action)
         step_cost = sum(problem.step_costs(state.action, action, observation.context, observation.step))
         cost = state.cost + step_cost
         info = Info(inner.converged, inner.advice, {"cost": cost, "step_cost": step_cost}, inner)

@@ -50,6 +50,9 @@ def compare(
     time_zone: str | None = options.TIME_ZONE,
     period: int | None = options.PERIOD,
     bounds: str | None = option("Range of actions; needed for policies with bounds.", metavar="LOW:HIGH"),
+    ramp: float | None = options.RAMP,
+    whole: bool = options.WHOLE,
+    step: float | None = options.STEP,
     day_start: str | None = options.DAY_START,
     unit_cost: float | None = options.UNIT_COST,
     json: output.Json = False,
@@ -65,7 +68,8 @@ def compare(
         return output.print_json(list(NAMED_AGENTS)) if json else typer.echo("\n".join(NAMED_AGENTS))
     if (data is None) == (study is None):
         raise usage_error("DATA", "give either a file or --study.")
-    for name, value in (("--weight-column", weight_column), ("--bounds", bounds)):
+    limited = (("--ramp", ramp), ("--step", step), ("--whole", whole or None))
+    for name, value in (("--weight-column", weight_column), ("--bounds", bounds), *limited):
         if study is not None and value is not None:
             raise usage_error(name, "applies to a file; a study has its own costs and actions.")
     limits = options.parse_interval(bounds, "--bounds")
@@ -87,7 +91,10 @@ def compare(
         for policy in filter(is_policy, names):  # the first that knows how to read the file decides
             reader = reader.for_policy(load(policy))
         contexts, replaced = options.screen_contexts(data, reader.read_days())
-        test_days = series_test_days(contexts, movement or 10.0, ends, limits, days, (short, long), shift)
+        spacing = options.parse_spacing(whole, step)
+        test_days = series_test_days(
+            contexts, movement or 10.0, ends, limits, days, (short, long), shift, (ramp, spacing)
+        )
     leads = () if contexts is None else contexts.leads
     if forecaster == "given" and not any(leads):
         raise usage_error("--forecaster", "given needs --forecast, and one column to follow.")

@@ -9,6 +9,7 @@ from ecl2o.cli import output, tables
 if TYPE_CHECKING:
     from ecl2o.evaluation import TestDays
     from ecl2o.evaluation.comparison import ComparisonRow
+    from ecl2o.policy import Contract
     from ecl2o.problem import Problem
 
 Columns = dict[str, list[str]]  # by heading, one cell per row
@@ -175,6 +176,18 @@ def describe_worst_day(row: "ComparisonRow", starts: str) -> str:
     if row.ratios["competitive_ratio"] is None:
         return f"worst day: starts at {starts}, where the optimum is zero and the policy is not."
     return f"worst day: starts at {starts}, cost {row.competitive_ratio:.3f} times its optimum."
+
+
+def describe_limits(contract: "Contract") -> str | None:
+    """Say which ramp and spacing actions obey; None if there is neither."""
+    found = []
+    if contract.spacing is not None:
+        units = sorted(set(contract.spacing))
+        found.append("whole numbers" if units == [1.0] else f"multiples of {', '.join(f'{unit:g}' for unit in units)}")
+    if contract.ramp is not None:
+        limits = ", ".join(f"{limit:g}" for limit in sorted(set(contract.ramp)))
+        found.append(f"changed by at most {limits} a step")
+    return f"actions: {', '.join(found)}, in every row." if found else None
 
 
 def describe_promise(row: "ComparisonRow", rows: "list[ComparisonRow]") -> str | None:

@@ -47,6 +47,9 @@ def fit(
         "Range of all contexts, if known; a promise then costs less on average.", "--contexts", metavar="LOW:HIGH"
     ),
     bounds: str | None = option("Range of actions; a promise then assumes contexts in it.", metavar="LOW:HIGH"),
+    ramp: float | None = options.RAMP,
+    whole: bool = options.WHOLE,
+    step: float | None = options.STEP,
     plausible: str | None = options.PLAUSIBLE,
     advisor: Literal["auto", "ridge", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
         "ridge: a regression that keeps learning; seasonal: a linear rule on a daily profile; rhc: a planner on the profile of "
@@ -93,6 +96,10 @@ def fit(
         raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
     promises = options.parse_promises(promise, per, never_worse, baseline)
     shift = options.parse_shift(delay, known_ahead)
+    if ramp is not None and promises and limits is None and interval is None:
+        raise usage_error(
+            "--ramp", "with a promise it needs --contexts LOW:HIGH or --bounds LOW:HIGH, where contexts stay."
+        )
     use_cached_programs()
     from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
@@ -102,7 +109,9 @@ def fit(
     output.check_writable(out, "--out")
     if out.exists() and not is_ours(out):
         raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
-    settings = FitSettings(movement, advisor, None, steps, seed, limits, ends, readings, (short, long), shift)
+    spacing = options.parse_spacing(whole, step)
+    misses = short, long
+    settings = FitSettings(movement, advisor, None, steps, seed, limits, ends, readings, misses, shift, ramp, spacing)
     split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import check_replaceable
@@ -256,8 +265,12 @@ def _list_notes(
     if contract.shift:
         lines.append(describe_shift(contract.shift).removesuffix(".") + "; rhc, r-obd and the optimum know it too.")
     promised = comparison_table.describe_promise(policy, fitted.comparison)
+    limits = comparison_table.describe_limits(contract)
+    lines += [] if limits is None else [limits]
     if promised is None and contract.shift:
         promised = _describe_shifted_promise(fitted)
+    elif promised is None and limits is not None:
+        promised = "worst case: no promise (--promise; with --ramp also --contexts or --bounds)."
     elif promised is None:
         ratio = _feasible_promise(fitted)
         promised = f"worst case: no promise. R-OBD costs at most {_expert_ratio(fitted):.3f} times the optimum; with --promise "

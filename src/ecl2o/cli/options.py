@@ -144,6 +144,12 @@ PLAUSIBLE = option(
     metavar="LOW:HIGH|NAME=LOW:HIGH,...",
 )
 BOUNDS = option("Range of actions; a promise then assumes contexts in it. (default: the policy's)", metavar="LOW:HIGH")
+RAMP = option(
+    "Greatest change of an action from one step to the next; with --promise give --contexts or --bounds too.",
+    callback=check_positive,
+)
+STEP = option("Actions are multiples of this, such as 0.5.", metavar="SPACING", callback=check_positive)
+WHOLE = option("Actions are whole numbers: --step 1.", "--whole", default=False)
 Per = Literal["day", "week", "month", "run"]
 TRAINING_STEPS = option("Training steps.", min=1, hidden=True)
 
@@ -317,6 +323,13 @@ def parse_by_column(text: str, name: str, kind: Callable[[str], Any], expected: 
     if len(set(names)) < len(names):
         raise usage_error(name, f"names a column twice: {text!r}.")
     return dict(zip(names, values, strict=True)) if named else values[0]
+
+
+def parse_spacing(whole: bool, step: float | None) -> float | None:
+    """Return the spacing of --whole or --step, None if neither was given."""
+    if whole and step not in (None, 1.0):
+        raise usage_error("--step", f"--whole is --step 1, got {step:g} too.")
+    return 1.0 if whole else step
 
 
 def parse_weights(text: str | None, weight_column: str | None) -> tuple[float, float] | None:

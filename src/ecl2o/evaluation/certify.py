@@ -124,7 +124,7 @@ def certify(
             if known and isinstance(problem.switching, Mahalanobis):
                 ratio = jnp.asarray(each.ratio, jnp.float64)
                 first = jnp.concatenate([_theorem_contexts(agent, problem, x0, ratio, low, high), first])
-            if each.allowance == 0 and (each.period is None or each.period >= horizon):
+            if each.allowance == each.allowance_per_step == 0 and (each.period is None or each.period >= horizon):
                 ceiling = min(ceiling, each.ratio)
         ratio, instance = _search(agent, problem, x0, low, high, first, steps, ceiling)
         return Certificate(ratio, instance, exact=False, promise=promise)

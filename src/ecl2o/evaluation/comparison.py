@@ -260,14 +260,14 @@ def _allowed_cost(promise: Promise, score: DailyScore, test_days: TestDays) -> f
     days = n if promise.period is None else min(max(promise.period // T, 1), n)
     if days == n and test_days.whole_span_optimum is not None:
         whole = 0.0 if score.unit_is_zero else float(np.sum(np.asarray(test_days.whole_span_optimum.cost)))
-        return promise.bound(whole)
+        return promise.bound(whole, n * T)
     if days == 1 and score.optimum is not None:
         best = score.optimum
     else:
         periods = n // days
         contexts = np.asarray(test_days.days)[: periods * days].reshape(periods, days * T, q)
         best = oracle_batch(test_days.problem, Instance(score.x0[: periods * days : days], contexts)).cost
-    return promise.bound(float(np.max(best)))
+    return promise.bound(float(np.max(best)), days * T)
 
 
 def worst_live_ratio(score: DailyScore) -> float | None:

@@ -18,7 +18,15 @@ from ecl2o.fitting.settings import TRAINING, AdvisorName, Progress, with_promise
 from ecl2o.fitting.tasks import FitTask, check_promise_feasible, check_weights_inside, mean_training_weight
 from ecl2o.forecasters import AbstractForecaster, Given, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
-from ecl2o.problem import AsymmetricTracking, CurvedTracking, Mahalanobis, Problem, ShiftedProblem, SquaredTracking
+from ecl2o.problem import (
+    AsymmetricTracking,
+    CurvedTracking,
+    Limited,
+    Mahalanobis,
+    Problem,
+    ShiftedProblem,
+    SquaredTracking,
+)
 from ecl2o.problem.arrays import to_device
 from ecl2o.theory import decay_root
 
@@ -96,7 +104,8 @@ def reference_candidates(problem: Problem, steps_per_day: int) -> list[Candidate
     """Return what every policy is compared with: the expert, a planner, and the planner guarded by the expert."""
     plan, forecaster = make_planner(problem, steps_per_day), RollingProfile(FORECAST_DAYS, period=steps_per_day)
     found = [Candidate("r-obd", "r-obd", ROBD()), Candidate("rhc", "rhc", plan, forecaster=forecaster)]
-    if not isinstance(problem, ShiftedProblem):
+    ramped = isinstance(problem.actions, Limited) and problem.actions.ramp is not None
+    if not isinstance(problem, ShiftedProblem) and not ramped:
         found.append(Candidate("guarded-rhc", "rhc", Guarded(plan, slack=SLACK), forecaster=forecaster))
     return [dataclasses.replace(each, agent=shift_agent(each.agent, problem)) for each in found]
 

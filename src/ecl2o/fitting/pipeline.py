@@ -99,7 +99,13 @@ class Selection:
     def untrained(cls, contexts: Contexts, settings: FitSettings) -> "list[Selection]":
         """Return each candidate that needs no training as if selected, to compile the programs of a later test."""
         problem = series_problem(
-            contexts, settings.alpha, settings.bounds, settings.weights, settings.misses, settings.shift
+            contexts,
+            settings.alpha,
+            settings.bounds,
+            settings.weights,
+            settings.misses,
+            settings.shift,
+            settings.limits,
         )
         task = FitTask(contexts, problem, settings.rescale(1.0))
         advisors = settings.advisors(contexts.weighted)
@@ -310,7 +316,7 @@ def _select(
         costs = score.average_cost, _standard_error(score.cost / unit), score.competitive_ratio
         validated.append(ValidatedCandidate(*about, *costs, float(np.mean(more)), _standard_error(more), lost))
     problem = series_problem(
-        contexts, settings.alpha, settings.bounds, settings.weights, settings.misses, settings.shift
+        contexts, settings.alpha, settings.bounds, settings.weights, settings.misses, settings.shift, settings.limits
     )
     return Selection(series, settings, problem, own, validated, best)
 

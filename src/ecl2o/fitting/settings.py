@@ -164,6 +164,9 @@ class FitSettings:
             the training days.
         shift: steps from a context to the step in which its action is in force: a delay, or less than 0 where contexts are known
             so many steps ahead.
+        ramp: greatest change of an action in one step, in the units of the series; None: no limit. A promise then needs a range
+            of contexts, its own or the bounds.
+        spacing: distance between neighbouring actions, 1 for whole numbers; None: actions are any numbers.
     """
 
     alpha: Alpha = 10.0
@@ -176,6 +179,8 @@ class FitSettings:
     plausible: Interval | Mapping[str, Interval] | None = None
     misses: tuple[float, float] = (1.0, 1.0)
     shift: int = 0
+    ramp: float | None = None
+    spacing: float | None = None
 
     def __post_init__(self):
         if self.advisor not in ("auto", *TRAINING):
@@ -190,6 +195,24 @@ class FitSettings:
         for name, weight in zip(("short", "long"), self.misses, strict=True):
             if not 0 < weight < math.inf:
                 raise ValueError(f"{name} must be positive and finite, got {weight}.")
+        for name in ("ramp", "spacing"):
+            limit = getattr(self, name)
+            if limit is not None and not 0 < limit < math.inf:
+                raise ValueError(f"{name} must be positive and finite, got {limit}.")
+        if self.bounds is not None and self.spacing is not None:  # the actions within the bounds
+            low, high = self.bounds[0] / self.spacing, self.bounds[1] / self.spacing
+            ends = math.ceil(low - 1e-9 * abs(low)) * self.spacing, math.floor(high + 1e-9 * abs(high)) * self.spacing
+            object.__setattr__(self, "bounds", ends)
+        promise = self.promise_in_bounds
+        if self.ramp is not None and promise is not None and promise.contexts is None:
+            raise ValueError(
+                "a promise with a ramp needs a range that all contexts lie in: give `contexts` (LOW:HIGH) or `bounds`."
+            )
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        """The ramp and the spacing of actions."""
+        return self.ramp, self.spacing
 
     @property
     def promise_in_bounds(self) -> PromiseSpec | None:
@@ -200,12 +223,15 @@ class FitSettings:
 
     def rescale(self, factor: float) -> "FitSettings":
         """Return the settings for a series whose numbers are `factor` times as large."""
-        promise, bounds = self.promise_in_bounds, self.bounds
-        return dataclasses.replace(
+        promise, bounds, (ramp, spacing) = self.promise, self.bounds, self.limits
+        scaled = dataclasses.replace(
             self,
             promise=None if promise is None else promise.rescale(factor),
             bounds=None if bounds is None else (bounds[0] * factor, bounds[1] * factor),
+            ramp=None if ramp is None else ramp * factor,
+            spacing=None if spacing is None else spacing * factor,
         )
+        return dataclasses.replace(scaled, promise=scaled.promise_in_bounds)
 
     def advisors(self, weighted: bool = False) -> tuple[AdvisorName, ...]:
         """Return the advisors to try.

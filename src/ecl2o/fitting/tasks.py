@@ -25,6 +25,7 @@ from ecl2o.problem import (
     Box,
     CurvedTracking,
     Everywhere,
+    Limited,
     Mahalanobis,
     Problem,
     ShiftedProblem,
@@ -62,7 +63,9 @@ def scale_task(contexts: Contexts, settings: FitSettings) -> FitTask:
     scaled = contexts.scale_to(1.0)
     own = settings.rescale(scaled.scale / contexts.scale)
     return FitTask(
-        scaled, series_problem(contexts, settings.alpha, own.bounds, own.weights, own.misses, own.shift), own
+        scaled,
+        series_problem(contexts, settings.alpha, own.bounds, own.weights, own.misses, own.shift, own.limits),
+        own,
     )
 
 
@@ -100,8 +103,8 @@ def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | No
 def check_promise_feasible(task: FitTask) -> None:
     """Raise before any training if no algorithm can keep the promise."""
     contexts, period = task.contexts, task.contexts.steps_per_day
-    past = np.zeros((period, contexts.dim))
-    start = Start(_start_state(task.problem, np.zeros(contexts.action_dim), past), to_device(past[:0]), period)
+    past, x0 = np.zeros((period, contexts.dim)), task.problem.actions.project(to_device(np.zeros(contexts.action_dim)))
+    start = Start(_start_state(task.problem, x0, past), to_device(past[:0]), period)
     shift_agent(with_promise(ROBD(), task.settings.promise, period), task.problem).check(task.problem, start)
 
 
@@ -113,6 +116,7 @@ def tracking_problem(
     covariates: int = 0,
     misses: tuple[float, float] = (1.0, 1.0),
     shift: int = 0,
+    limits: tuple[float | None, float | None] = (None, None),
 ) -> Problem:
     """Return the problem f = 1/2 |x - y|^2, c = alpha/2 |x - z|^2, one action per column.
 
@@ -124,8 +128,10 @@ def tracking_problem(
         covariates: how many numbers at the end of a context are not followed.
         misses: (short, long), factors of f for actions below and above the context; without weights.
         shift: steps from a context to the step in which its action is in force; see `ShiftedProblem`.
+        limits: (ramp, spacing) of actions, None for none.
     """
     actions = Everywhere() if bounds is None else Box(*bounds)
+    actions = actions if limits == (None, None) else Limited(actions, *limits)
     if misses != (1.0, 1.0):
         hitting = AsymmetricTracking(*misses, covariates)
     else:
@@ -141,6 +147,7 @@ def series_problem(
     weights: tuple[float, float] | None = None,
     misses: tuple[float, float] = (1.0, 1.0),
     shift: int = 0,
+    limits: tuple[float | None, float | None] = (None, None),
 ) -> Problem:
     """Return the `tracking_problem` of a series; weights default to the range of the training days."""
     assert isinstance(contexts.metadata, SeriesMetadata)
@@ -159,7 +166,8 @@ def series_problem(
         raise DataError("with contexts known ahead, misses weigh the same on both sides; got different short and long.")
     if shift and contexts.weighted:
         raise DataError("a weight column is not supported beside a delay or contexts known ahead.")
-    return tracking_problem(contexts.action_dim, alphas, bounds, weights, len(contexts.covariates), misses, shift)
+    covariates = len(contexts.covariates)
+    return tracking_problem(contexts.action_dim, alphas, bounds, weights, covariates, misses, shift, limits)
 
 
 def weight_range(weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
@@ -243,6 +251,7 @@ def series_test_days(
     days: int | None = None,
     misses: tuple[float, float] = (1.0, 1.0),
     shift: int = 0,
+    limits: tuple[float | None, float | None] = (None, None),
 ) -> TestDays:
     """Return the days of a series for a comparison; the first two weeks, at most half, are history.
 
@@ -254,6 +263,7 @@ def series_test_days(
         days: use only the last ones; up to a year before them is history. Default: all.
         misses: (short, long), weights of actions below and above the context. Default: 1 and 1.
         shift: steps from a context to its action (`ShiftedProblem`). Default: 0.
+        limits: (ramp, spacing) of actions. Default: none.
     """
     if contexts.weighted and weights is None:
         weights = weight_range(contexts.weights)
@@ -262,7 +272,7 @@ def series_test_days(
     if days is not None:
         first = max(first, contexts.n_days - days)
     history = contexts.values[max(first - MOST_HISTORY_DAYS, 0) * per_day : first * per_day]
-    problem = series_problem(contexts, alpha, bounds, weights, misses, shift)
+    problem = series_problem(contexts, alpha, bounds, weights, misses, shift, limits)
     x0 = _start_state(problem, history[-1, : contexts.action_dim], history)
     scored = _find_scored(contexts, first)
     return TestDays.with_whole_span_optimum(problem, x0, _whole_days(contexts)[first:], history, scored)

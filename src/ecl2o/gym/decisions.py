@@ -123,7 +123,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 @jax.jit
 def _play(problem: Any, action, context, state, step):
     """Return the projected action, the state after it, and its two costs."""
-    action = problem.actions.project(action)
+    action = problem.limit(state, problem.actions.project(action))
     return action, problem.next_state(state, action, context, step), *problem.step_costs(state, action, context, step)
 
 

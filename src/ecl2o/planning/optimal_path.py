@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ecl2o.problem.actions import Limited
 from ecl2o.problem.hitting import AbstractQuadraticCost
 from ecl2o.problem.problem import Problem
 from ecl2o.solvers.block_tridiagonal import BlockTridiagonalFactor, DenseInverse, factor, invert, solve
 from ecl2o.solvers.bounded_newton import minimize_sequence
+from ecl2o.solvers.ramped_path import RampedPath, minimize_ramped_path
 
 PathFactor = BlockTridiagonalFactor | DenseInverse
 
@@ -66,7 +68,11 @@ def find_optimal_path(
     contexts: Float[Array, "T q"],
     weights: Float[Array, " T"] | None = None,
 ) -> OptimalPath:
-    """Return the optimal path for any costs and action set; `weights` are w_t."""
+    """Return the optimal path for any costs and action set, without its spacing; `weights` are w_t.
+
+    A ramp binds where w_t is positive.
+    """
+    problem = problem.relaxed
     horizon, dim = contexts.shape[0], x0.shape[0]
     if weights is None:
         weights = jnp.ones((horizon,), x0.dtype)
@@ -74,16 +80,16 @@ def find_optimal_path(
         factored = _factor_any(problem, dim, contexts, weights)
         actions = solve_factored_path(problem, factored, x0, contexts, weights[0])
         return OptimalPath(actions, jnp.isfinite(actions).all())
-    lower, upper = problem.actions.bounds(dim, x0.dtype)
     shape = (horizon, dim)
-    found = minimize_sequence(
-        _path_cost,
-        _path_curvature,
-        jnp.broadcast_to(x0, shape),
-        (problem, x0, contexts, weights),
-        jnp.broadcast_to(lower, shape),
-        jnp.broadcast_to(upper, shape),
-    )
+    lower, upper = (jnp.broadcast_to(end, shape) for end in problem.actions.bounds(dim, x0.dtype))
+    start, parameters = jnp.broadcast_to(x0, shape), (problem, x0, contexts, weights)
+    if isinstance(problem.actions, Limited):
+        assert problem.actions.ramp is not None
+        ramp = jnp.broadcast_to(problem.actions.ramp, x0.shape).astype(x0.dtype)
+        within = RampedPath(lower, upper, x0, ramp, weights > 0)
+        found = minimize_ramped_path(_path_cost, _path_nodes, _path_edges, start, parameters, within)
+    else:
+        found = minimize_sequence(_path_cost, _path_curvature, start, parameters, lower, upper)
     return OptimalPath(found.x, found.converged)
 
 
@@ -104,3 +110,13 @@ def _path_curvature(actions, parameters):
     problem, _, contexts, weights = parameters
     diagonal, below = movement_hessian(problem.Q, weights)
     return diagonal + jax.vmap(problem.hitting.hessian)(actions, contexts), below
+
+
+def _path_nodes(actions, parameters):
+    problem, _, contexts, _ = parameters
+    return jax.vmap(problem.hitting.hessian)(actions, contexts)
+
+
+def _path_edges(parameters):
+    problem, _, _, weights = parameters
+    return 2 * weights[:, None, None] * problem.Q

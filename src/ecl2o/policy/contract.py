@@ -71,6 +71,8 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
         stuck_after: Equal readings in a row of each number of a context that are plausible; more are reported as stuck. None:
             none is reported. Needs `plausible`.
         action_bounds: The lowest and highest value of each number of an action; infinite if there is no bound.
+        ramp: The greatest change of each number of an action in one step; None if there is no limit.
+        spacing: The distance between neighbouring values of each number of an action; None if it is any number.
         weight_column: The column after those that are followed, if it is the price of a miss.
         covariates: The last of the columns, which are seen and not followed: None, or the hours ahead that one forecasts.
         advice: The last of the covariates, if they are advice from outside, one for each number of an action: it may be anything,
@@ -104,6 +106,8 @@ class Contract(pydantic.BaseModel, frozen=True, strict=True, ser_json_inf_nan="c
     accepted_after: int | None = pydantic.Field(default=None, ge=1, le=LARGEST)
     stuck_after: list[float] | None = None
     action_bounds: list[tuple[float, float]] | None = None
+    ramp: list[float] | None = None
+    spacing: list[float] | None = None
     weight_column: str | None = None
     covariates: dict[str, float | None] = {}
     advice: list[str] = []

@@ -27,6 +27,7 @@ from ecl2o.problem import (
     AbstractQuadraticCost,
     Box,
     CurvedTracking,
+    Limited,
     Mahalanobis,
     Problem,
     ShiftedProblem,
@@ -86,8 +87,9 @@ class Policy:
 
     @property
     def optimum_is_bound(self) -> bool:
-        """Whether the optimum that guard and service report is a lower bound on it: costs are not quadratic."""
-        return not isinstance(self.problem.hitting, AbstractQuadraticCost)
+        """Whether the optimum that guard and service report is a lower bound: costs are not quadratic, or actions limited."""
+        quadratic = isinstance(self.problem.hitting, AbstractQuadraticCost)
+        return not quadratic or isinstance(self.problem.actions, Limited)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -203,7 +205,9 @@ def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
         return dataclasses.replace(part.with_action_bounds(lower, upper), agent=inside)
 
     agent = jax.tree.map(limit, policy.agent, is_leaf=is_guard)
-    problem = dataclasses.replace(policy.problem, actions=Box(lower, upper))
+    actions, box = policy.problem.actions, Box(lower, upper)
+    limited = Limited(box, actions.ramp, actions.spacing) if isinstance(actions, Limited) else box
+    problem = dataclasses.replace(policy.problem, actions=limited)
     return dataclasses.replace(policy, agent=agent, problem=problem)
 
 
@@ -270,9 +274,9 @@ def describe(policy: Policy) -> PolicyDescription:
 
 
 def _complete(contract: Contract, agent: AbstractAgent, problem: Problem) -> Contract:
-    """Return the contract with the promise, bounds, weights and shift of agent and problem."""
+    """Return the contract with the promise, bounds, limits, weights and shift of agent and problem."""
     dim, bounds = infer_action_dim(problem, contract.context_dim), None
-    if problem.is_bounded and dim is not None:
+    if problem.relaxed.is_bounded and dim is not None:
         low, high = (np.asarray(bound, float).tolist() for bound in problem.actions.bounds(dim, float))
         bounds = list(zip(low, high, strict=True))
     hitting, weights = problem.hitting, None
@@ -280,6 +284,11 @@ def _complete(contract: Contract, agent: AbstractAgent, problem: Problem) -> Con
         weights = float(np.asarray(hitting.minimum)), float(np.asarray(hitting.maximum))
     shift = problem.shift if isinstance(problem, ShiftedProblem) else 0
     found = {"promise": agent.promise(problem), "action_bounds": bounds, "weights": weights, "shift": shift}
+    if isinstance(problem.actions, Limited):
+        for name in ("ramp", "spacing"):
+            limit = getattr(problem.actions, name)
+            shape = () if dim is None else (dim,)
+            found[name] = None if limit is None else np.broadcast_to(np.asarray(limit, float), shape).ravel().tolist()
     return contract.model_copy(update=found)
 
 

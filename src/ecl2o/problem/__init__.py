@@ -3,7 +3,7 @@
 Imports `solvers` only.
 """
 
-from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere
+from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere, Limited
 from ecl2o.problem.cluster_cost import ClusterCost
 from ecl2o.problem.control import ControlProblem, battery, delayed, known_ahead, with_memory
 from ecl2o.problem.hitting import (
@@ -36,6 +36,7 @@ __all__ = [
     "Everywhere",
     "Info",
     "Instance",
+    "Limited",
     "LinearSwitching",
     "Mahalanobis",
     "Problem",

@@ -1,13 +1,14 @@
-"""Action sets X: the actions that are allowed."""
+"""Action sets X: the actions that are allowed, also as far as they can be reached and counted in units."""
 
 import abc
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.problem.arrays import as_float, concrete_value
+from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, check_positive, concrete_value
 
 
 class AbstractActionSet(eqx.Module):
@@ -125,3 +126,125 @@ class Box(AbstractActionSet):
         slack = 1e-6 * (1 + np.abs(values))  # a float32 x0 of a float64 box
         if (values < lower - slack).any() or (values > upper + slack).any():
             raise ValueError(f"x0 = {values} lies outside the box from {lower} to {upper}.")
+
+
+class Limited(AbstractActionSet):
+    """The actions of another set that change by at most `ramp` in a step, and are multiples of `spacing`.
+
+    `rollout`, runners and the service play the nearest such action, whatever an agent proposes. `oracle` and `RHC` plan with
+    the limits, and guards promise for the actions that are played (docs/guarantees.md).
+
+    Args:
+        actions: The other set, with bounds or without. Default: `Everywhere()`.
+        ramp: The greatest change of each coordinate in one step, positive: (d,), or one number. Default: None, no limit.
+        spacing: The distance between neighbouring actions, positive: (d,), or one number. Default: None, actions are numbers.
+
+    Raises:
+        ValueError: A limit is not positive, the ramp is less than the spacing, or no multiple of it lies within the bounds.
+
+    >>> import jax.numpy as jnp
+    >>> actions = Limited(Box(0.0, 10.0), ramp=2.5, spacing=1.0)
+    >>> actions.reach(jnp.array([4.0]), jnp.array([9.2])).tolist()
+    [6.0]
+    """
+
+    actions: AbstractActionSet = Everywhere()
+    ramp: Float[Array, "*d"] | None = eqx.field(converter=as_optional_float, default=None)
+    spacing: Float[Array, "*d"] | None = eqx.field(converter=as_optional_float, default=None)
+
+    def __check_init__(self):
+        for name in ("ramp", "spacing"):
+            limit = getattr(self, name)
+            if limit is not None:
+                check_finite(name, limit)
+                check_positive(name, limit)
+        ramp, spacing = (None if limit is None else concrete_value(limit) for limit in (self.ramp, self.spacing))
+        if ramp is not None and spacing is not None and (ramp < spacing).any():
+            raise ValueError(f"ramp must be at least the spacing, got {ramp} and {spacing}: no action could change.")
+        if isinstance(self.actions, Limited):
+            raise ValueError("actions must not be Limited themselves; use Limited.of, which joins limits.")
+        if spacing is not None and isinstance(self.actions, Box):
+            lower, upper = concrete_value(self.actions.lower), concrete_value(self.actions.upper)
+            if lower is not None and upper is not None and (np.ceil(lower / spacing) > np.floor(upper / spacing)).any():
+                raise ValueError(f"no multiple of the spacing {spacing} lies within the bounds {lower} to {upper}.")
+
+    @classmethod
+    def of(cls, actions: AbstractActionSet, ramp=None, spacing=None) -> "Limited":
+        """Return the set with these limits too; of two ramps the smaller one counts.
+
+        Raises:
+            ValueError: Both have a spacing.
+        """
+        if not isinstance(actions, Limited):
+            return cls(actions, ramp, spacing)
+        if spacing is not None and actions.spacing is not None:
+            raise ValueError("actions have a spacing already.")
+        ramps = [as_float(each) for each in (ramp, actions.ramp) if each is not None]
+        ramp = None if not ramps else ramps[0] if len(ramps) == 1 else jnp.minimum(*ramps)
+        return cls(actions.actions, ramp, actions.spacing if spacing is None else spacing)
+
+    @property
+    def relaxed(self) -> AbstractActionSet:
+        """The set without the spacing."""
+        return self.actions if self.ramp is None else Limited(self.actions, self.ramp)
+
+    def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        """Return the least and the greatest action."""
+        lower, upper = self.actions.bounds(dim, dtype)
+        if self.spacing is None:
+            return lower, upper
+        unit = self.spacing.astype(dtype)
+        return -unit * count_down(-lower / unit), unit * count_down(upper / unit)
+
+    def reach(self, previous: Float[Array, " d"], action: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Return the nearest action of the set that can be reached from the previous one; that one if it is not a number."""
+        action = jnp.where(jnp.isfinite(action), action, previous)
+        low, high = self.reachable(previous)
+        return self._count(jnp.clip(action, low, high), low, high)
+
+    def reachable(self, previous: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        """Return the least and the greatest action that can be reached, multiples of the spacing if there is one."""
+        low, high = self.bounds(previous.shape[0], previous.dtype)
+        if self.ramp is None:
+            return low, high
+        ramp = self.ramp.astype(previous.dtype)
+        down, up = previous - ramp, previous + ramp
+        if self.spacing is not None:
+            unit = self.spacing.astype(previous.dtype)
+            down, up = -unit * count_down(-down / unit), unit * count_down(up / unit)
+        return jnp.minimum(jnp.maximum(low, down), high), jnp.maximum(jnp.minimum(high, up), low)
+
+    def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Return the nearest point of the set, wherever the action before was."""
+        return self._count(self.actions.project(action), *self.bounds(action.shape[0], action.dtype))
+
+    def _count(self, action, low, high):
+        """Return the nearest multiple of the spacing; derivatives are those of the action, as if it were not rounded."""
+        if self.spacing is None:
+            return action
+        unit = self.spacing.astype(action.dtype)
+        counted = jnp.round(action / unit)
+        return with_tangent_of(action, jnp.clip(jnp.where(counted == 0, 0.0, unit * counted), low, high))
+
+    def check(self, x0: Float[Array, " d"]) -> None:
+        self.actions.check(x0)
+        for name in ("ramp", "spacing"):
+            limit = getattr(self, name)
+            if limit is not None and limit.ndim == 1 and limit.shape != x0.shape[-1:]:
+                raise ValueError(f"{name} must have {x0.shape[-1]} entries to fit x0, got {limit.shape[0]}.")
+
+
+@jax.custom_jvp
+def with_tangent_of(action: Float[Array, " d"], rounded: Float[Array, " d"]) -> Float[Array, " d"]:
+    """Return the rounded action with the derivatives of the action."""
+    return rounded
+
+
+@with_tangent_of.defjvp
+def _with_tangent_of_jvp(primals, tangents):
+    return primals[1], tangents[0]
+
+
+def count_down(units: Float[Array, "*d"]) -> Float[Array, "*d"]:
+    """Return how many whole units fit; one that misses by rounding only counts."""
+    return jnp.floor(units + 64 * jnp.finfo(units.dtype).eps * jnp.maximum(jnp.abs(units), 1.0))

@@ -1,6 +1,7 @@
 """A problem: hitting cost, switching cost and action set; and what every kind of problem can do."""
 
 import abc
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem.actions import AbstractActionSet, Everywhere
+from ecl2o.problem.actions import AbstractActionSet, Everywhere, Limited
 from ecl2o.problem.arrays import AnyArray
 from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost, Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
@@ -64,6 +65,10 @@ class AbstractProblem(eqx.Module):
     def is_bounded(self) -> bool:
         """Whether actions have bounds."""
 
+    def limit(self, previous: Float[Array, " n"], action: Float[Array, " k"]) -> Float[Array, " k"]:
+        """Return the action that is played instead of `action` where limits on actions must be obeyed. Default: `action`."""
+        return action
+
     @property
     def covariates(self) -> int:
         """How many numbers at the end of a context the costs ignore."""
@@ -100,6 +105,17 @@ class Problem(AbstractProblem):
     def unshifted(self) -> "Problem":
         """The same costs and actions, where an action answers the context of its own step: the problem itself."""
         return self
+
+    @property
+    def relaxed(self) -> "Problem":
+        """The problem without a spacing of its actions."""
+        if not isinstance(self.actions, Limited):
+            return self
+        return dataclasses.replace(self, actions=self.actions.relaxed)
+
+    def limit(self, previous: Float[Array, " d"], action: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Return the nearest action that the ramp and the spacing of `Limited` allow; any action without them."""
+        return self.actions.reach(previous, action) if isinstance(self.actions, Limited) else action
 
     @property
     def m(self) -> Float[Array, ""]:

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem.actions import Limited
 from ecl2o.problem.arrays import AnyArray, cast_floats
 from ecl2o.problem.control import ControlProblem, delayed, known_ahead
 from ecl2o.problem.hitting import SquaredTracking
@@ -52,6 +54,10 @@ class ShiftedProblem(Problem):
     def __check_init__(self):
         if type(self.shift) is not int or not self.shift:
             raise ValueError(f"shift must be a whole number of steps other than 0, got {self.shift!r}.")
+        if isinstance(self.actions, Limited):
+            raise NotApplicableError(
+                "ramps and spacings of actions are not supported beside a delay or contexts known ahead."
+            )
 
     @property
     def unshifted(self) -> Problem:

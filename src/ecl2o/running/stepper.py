@@ -111,6 +111,7 @@ class Stepper(eqx.Module):
         remaining = None if state.horizon is None else state.horizon - 1 - state.step
         observation = Observation(context, state.action, state.step, remaining, forecast)
         inner, action, info = self.agent.step(self.problem, state.agent, observation)
+        action = self.problem.limit(state.action, action)
         costs = self.problem.step_costs(state.action, action, context, state.step)
         position = self.problem.next_state(state.action, action, context, state.step)
         after = StepperState(position, state.step + 1, state.horizon, inner, memory, screen)

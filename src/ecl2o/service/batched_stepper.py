@@ -79,6 +79,7 @@ class ReferenceTracking(AbstractAgent):
     def step(self, problem: Problem, state: ReferenceTrackingState, observation: Observation):
         inner, action, info = self.agent.step(problem, state.inner, observation)
         previous, context = observation.previous_action, observation.context
+        action = problem.limit(previous, action)
         cost = state.cost + sum(problem.step_costs(previous, action, context, observation.step))
         unknown = jnp.full((), jnp.nan, cost.dtype)
         work, optimum, expert_cost, expert = None, state.optimum, unknown, None
@@ -134,7 +135,7 @@ def _has_work_function(problem: Problem) -> bool:
         return False
     if isinstance(problem.hitting, AsymmetricTracking):
         return len(problem.Q) == 1
-    return isinstance(problem.hitting, AbstractQuadraticCost) and not problem.is_bounded
+    return isinstance(problem.hitting, AbstractQuadraticCost) and not problem.relaxed.is_bounded
 
 
 BATCH_SIZE = 64

@@ -129,6 +129,36 @@ def promise_value(P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Matr
     return ratio * sandwich_solve(S, (ratio - 1) * P - S, P)
 
 
+def largest_reserve_shape(
+    least: Matrix | Matrices,
+    greatest: Matrix | Matrices,
+    G: Matrix,
+    ratio: Float[Array, ""] | float,
+    horizon: int | None,
+) -> Matrix:
+    """Return a matrix that is at least A + G + V at every step: the curvature of what an action costs and must reserve.
+
+    V grows with S and falls with P (Loewner order), whose bounds are those of `largest_share`. On diagonal matrices.
+
+    Args:
+        least: (d, d), the least curvature of a context, or one for each step, (T, d, d).
+        greatest: the greatest curvature, of the same shape.
+        G: (d, d), 2 Q.
+        ratio: L, above the smallest feasible one.
+        horizon: T, or None for runs of any length.
+
+    >>> one = jnp.eye(1)
+    >>> float(largest_reserve_shape(one, one, 2 * one, 2.0, None)[0, 0])  # 1 + 2 + 2 * 1/(1 - 1/2)
+    7.0
+    """
+    if least.ndim == 3:
+        least, greatest = jnp.min(least, axis=0), jnp.max(greatest, axis=0)
+    if horizon is None:
+        return greatest + G + promise_value(least + limit_stiffness(least, G), limit_stiffness(greatest, G), ratio)
+    P, S = past_stiffness(least, G, horizon), future_stiffness(greatest, G, horizon)
+    return greatest + G + jnp.max(jax.vmap(lambda p, s: promise_value(p, s, ratio))(P, S), axis=0)
+
+
 def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Float[Array, " d"]:
     """Return n - m, where n is the context that, repeated from now on, is worst for an action x = m + away.
 

@@ -444,7 +444,7 @@ def test_a_past_that_does_not_outweigh_the_future_is_noticed(dim, box):
     def choose(S):
         one, near, far = jnp.eye(dim), jnp.ones(dim), jnp.full(dim, 9.0)
         here = GameStep(one, one, one, S, jnp.array(2.0), near, -near, jnp.array(5.0), 0 * near)
-        return choose_within(here, -far, far, far) if box else choose_anywhere(here, far)
+        return (choose_within(here, -far, far, far) if box else choose_anywhere(here, far))[0]
 
     for share, sound in ((0.0, True), (0.9, True), (1.1, False)):
         choice = choose(np.diag(np.r_[share, np.full(dim - 1, 0.5)]))

@@ -110,13 +110,17 @@ class Account(eqx.Module):
         cost: Float[Array, ""],
         rounding: Float[Array, ""],
         kept: Bool[Array, ""],
+        reported: tuple[Float[Array, ""], Float[Array, ""]] | None = None,
+        booked: Float[Array, ""] | float = 0.0,
     ) -> "Account":
         """Return the account after a step in which the reference grew by `growth` and the cost by `cost`.
 
         `rounding` bounds the error of ratio * growth - cost. The promise ends where the exact `left` may be negative by more than
-        the tolerance.
+        the tolerance. `reported` are cost and growth for reports, where the promise counts others; `booked` is added to the
+        allowance.
         """
-        left, rest = add_exactly(self.left, self.rest + (ratio * growth - cost))
+        left, rest = add_exactly(self.left, self.rest + (ratio * growth - cost) + booked)
+        cost, growth = (cost, growth) if reported is None else reported
         rounding, paid, reference = self.rounding + rounding, self.cost + cost, self.reference + growth
         tolerance = jnp.finfo(left.dtype).eps ** _TOLERANCE_POWER
         kept &= left - rounding >= -tolerance * (jnp.abs(paid) + jnp.abs(ratio * reference))  # false for NaN

@@ -10,6 +10,7 @@ Costs that are not quadratic, but have curvature within known bounds, are in `lo
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -22,6 +23,7 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost
 from ecl2o.agents.guards.control import ControlGuardState
+from ecl2o.agents.guards.limited import count_movement, ramp_of, round_inside, spacing_of
 from ecl2o.agents.guards.lower_model import (
     AsymmetricLines,
     ConvexLine,
@@ -38,6 +40,7 @@ from ecl2o.problem import (
     AbstractQuadraticCost,
     AsymmetricTracking,
     CurvedTracking,
+    Limited,
     Mahalanobis,
     Problem,
     ShiftedProblem,
@@ -57,6 +60,7 @@ from ecl2o.problem.arrays import (
 )
 from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, spd_solve
 from ecl2o.theory import future_stiffness, largest_share, limit_stiffness, promise_value, recurring_stiffness
+from ecl2o.theory.promises import largest_reserve_shape
 
 
 class GameStep(eqx.Module):
@@ -74,6 +78,10 @@ class GameStep(eqx.Module):
     previous: Float[Array, " d"]
     level: Float[Array, ""]
     grain: Float[Array, " d"]
+
+
+Ends = tuple[Float[Array, " d"], Float[Array, " d"]]  # the least and the greatest action that can be reached
+Spare = Callable[[Float[Array, " d"]], Float[Array, ""]]  # by how much an action stays below the level
 
 
 class Choice(eqx.Module):
@@ -95,7 +103,7 @@ def sound_value(
     return jnp.where(sound, V, 0.0), sound
 
 
-def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> Choice:
+def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> tuple[Choice, Spare]:
     """Move advice into the ellipsoid around x_m = (A + G + V)^-1 (A y + G x_{t-1} + V m): contexts may lie anywhere."""
     V, sound = sound_value(step.P, step.S, step.ratio)
     shape = step.A + step.G + V
@@ -112,7 +120,8 @@ def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> Choice:
     share = jnp.sqrt(jnp.where(pulled, left, jnp.finfo(left.dtype).tiny) / height)
     share = jnp.maximum(share - jnp.sqrt(half_quadratic_form(jnp.abs(shape), step.grain) / height), 0.0)
     inward = jnp.where(pulled, safest + share * way, safest)
-    return Choice(safest, jnp.where(allowed & usable, advice, inward), ~(allowed & usable), sound)
+    choice = Choice(safest, jnp.where(allowed & usable, advice, inward), ~(allowed & usable), sound)
+    return choice, lambda x: left - half_quadratic_form(shape, x - safest)
 
 
 def _less_grain(height: Float[Array, ""], of_grain: Float[Array, ""]) -> Float[Array, ""]:
@@ -197,10 +206,14 @@ class Lines(eqx.Module):
 
 
 def choose_within(
-    step: GameStep, low: Float[Array, " d"], high: Float[Array, " d"], advice: Float[Array, " d"]
-) -> Choice:
+    step: GameStep,
+    low: Float[Array, " d"],
+    high: Float[Array, " d"],
+    advice: Float[Array, " d"],
+    reach: Ends | None = None,
+) -> tuple[Choice, Spare]:
     """Move advice into the allowed set, convex around x_m, an interval if d = 1: contexts lie between `low` and `high`."""
-    return choose_on_lines(Lines.of(step, low, high), step.level, step.grain, advice)
+    return choose_on_lines(Lines.of(step, low, high), step.level, step.grain, advice, reach)
 
 
 def choose_on_lines(
@@ -208,21 +221,32 @@ def choose_on_lines(
     level: Float[Array, ""],
     grain: Float[Array, " d"],
     advice: Float[Array, " d"],
-) -> Choice:
-    """Move advice into the set where the sum over coordinates of cost plus reserve is at most the level."""
-    safest, value = lines.safest(), lines.value
+    reach: Ends | None = None,
+) -> tuple[Choice, Spare]:
+    """Move advice into the set where the sum over coordinates of cost plus reserve is at most the level.
+
+    If a ramp ends before the safest action, the nearest one that can be `reach`ed is allowed too, and safest.
+    """
+    lowest, value = lines.safest(), lines.value
+    safest = lowest if reach is None else jnp.clip(lowest, *reach)
     usable = jnp.isfinite(jnp.sum((advice - safest) ** 2))
     wish = jnp.where(usable, advice, safest)
     fits = spare_at_share(jnp.ones(()), (lines, level, safest, wish - safest)) >= 0
-    least = jnp.sum(lines.cost(safest, lines.worst(safest)))
+    least = jnp.sum(lines.cost(lowest, lines.worst(lowest)))
     of_grain = 0.5 * jnp.sum(jnp.maximum(lines.shape, lines.least_curvature) * grain**2)
     inner = least + _less_grain(level - least, of_grain)
     moved = lines.clip(inner, safest, wish) if len(safest) == 1 else move_along_segment(lines, inner, safest, wish)
-    return Choice(safest, jnp.where(fits, wish, moved), ~(fits & usable), (jnp.isfinite(value) & (value >= 0)).all())
+    sound = (jnp.isfinite(value) & (value >= 0)).all()
+    choice = Choice(safest, jnp.where(fits, wish, moved), ~(fits & usable), sound)
+    return choice, lambda x: level - jnp.sum(lines.cost(x, lines.worst(x)))
 
 
 class CompetitiveState(eqx.Module):
-    """The wrapped agent's state, the past, the future's stiffness by step, the ratio that is played, and the account."""
+    """The wrapped agent's state, the past, the future's stiffness by step, the ratio that is played, and the account.
+
+    `booked` is the allowance that rounding to a spacing has used. `real_work` is the past where movement costs what it does,
+    if the promise counts more (`Competitive.count`).
+    """
 
     inner: State
     work: WorkFunction
@@ -230,6 +254,8 @@ class CompetitiveState(eqx.Module):
     ratio: Float[Array, ""]
     box: tuple[Float[Array, " d"], Float[Array, " d"]] | None
     account: Account
+    booked: Float[Array, ""] | None = None
+    real_work: WorkFunction | None = None
 
 
 def as_bounds(contexts: Any) -> tuple[Array, Array] | None:
@@ -317,7 +343,32 @@ class Competitive(AbstractGuard):
         if self.contexts is not None:
             low, high = np.broadcast_arrays(*(np.atleast_1d(np.asarray(bound, float)) for bound in self.contexts))
             contexts = tuple(zip(low.tolist(), high.tolist(), strict=True))
-        return Promise(float(self.ratio), Reference.OPTIMUM, None, float(self.allowance), self.horizon, contexts)
+        promise = Promise(float(self.ratio), Reference.OPTIMUM, None, float(self.allowance), self.horizon, contexts)
+        return self.promise_within_limits(problem, promise) if isinstance(problem.actions, Limited) else promise
+
+    def promise_within_limits(self, problem: Problem, promise: Promise) -> Promise:
+        """Return what ramp and spacing leave of a promise (docs/guarantees.md)."""
+        dim = problem.Q.shape[0]
+        counted, real = self.count(problem, dim)
+        least, greatest, G = self.curvatures(counted, dim)
+        spacing, ramp, booked = spacing_of(problem), ramp_of(problem), 0.0
+        if spacing is not None:
+            units = np.broadcast_to(np.asarray(spacing, float), dim)
+            shape = largest_reserve_shape(least, greatest, G, self.ratio, self.horizon)
+            booked = float(np.sum(np.diag(np.asarray(shape)) * units**2) / 8)
+        if ramp is None or real == 1:
+            return dataclasses.replace(promise, allowance_per_step=booked)
+        dearer = np.diag(np.asarray(G - 2 * problem.Q))
+        moved = float(np.sum(dearer * np.broadcast_to(np.asarray(ramp, float), dim) ** 2) / 2)
+        ratio, other = promise.ratio / float(real), (promise.ratio, promise.ratio * moved + booked)
+        return dataclasses.replace(promise, ratio=ratio, allowance_per_step=booked, alternative=other)
+
+    def count(self, problem: Problem, dim: int) -> tuple[Problem, Float[Array, ""]]:
+        """Return the problem as the promise counts it: where a ramp is narrow, movement costs more; and the real share of it."""
+        if ramp_of(problem) is None or self.contexts is None:
+            return problem, jnp.ones(())
+        greatest = self.curvatures(problem, dim)[1]
+        return count_movement(problem, jnp.max(greatest, axis=0) if greatest.ndim == 3 else greatest, *self.contexts)
 
     def rescale(self, factor: float) -> "Competitive":
         scaled = None if self.contexts is None else tuple(bound * factor for bound in self.contexts)
@@ -347,7 +398,7 @@ class Competitive(AbstractGuard):
 
     def check_problem(self, problem: Problem, start: Start) -> None:
         """Reject problems that do not fit; concrete bounds and matrices must fit too."""
-        hitting, movement, dim = problem.hitting, problem.switching, start.dim
+        hitting, movement, dim, is_bounded = problem.hitting, problem.switching, start.dim, problem.relaxed.is_bounded
         instead = "Guarded takes any costs and any box."
         if not isinstance(movement, Mahalanobis):
             raise NotApplicableError(f"Competitive needs quadratic movement, got {type(movement).__name__}. {instead}")
@@ -360,18 +411,25 @@ class Competitive(AbstractGuard):
                 f"Competitive needs the largest curvature: give {type(hitting).__name__} {needed}. {instead}"
             )
         general = not isinstance(hitting, AbstractQuadraticCost | AsymmetricTracking)
-        if general and (dim > 1 or problem.is_bounded or self.contexts is not None):
+        if general and (dim > 1 or is_bounded or self.contexts is not None):
             raise NotApplicableError(
                 f"Competitive takes {type(hitting).__name__} on a line, without bounds and without contexts=. {instead}"
             )
-        if problem.is_bounded and self.contexts is None:
-            raise NotApplicableError(f"Competitive needs contexts=(low, high) where actions are bounded. {instead}")
+        if is_bounded and self.contexts is None:
+            limited = "are bounded" if ramp_of(problem) is None else "have a ramp limit"
+            raise NotApplicableError(f"Competitive needs contexts=(low, high) where actions {limited}. {instead}")
         if self._needs_diagonal(problem, dim):
             is_diagonal = concrete_value(are_diagonal(list(self.curvatures(problem, dim)[1:])))
             if is_diagonal is not None and not is_diagonal:
-                wants = "AsymmetricTracking" if self.contexts is None else "contexts=(low, high)"
+                wants = (
+                    "contexts=(low, high)"
+                    if self.contexts is not None
+                    else "a spacing"
+                    if spacing_of(problem) is not None
+                    else type(hitting).__name__
+                )
                 raise NotApplicableError(f"{wants} needs diagonal matrices A and Q. {instead}")
-        if self.contexts is not None and problem.is_bounded:
+        if self.contexts is not None and is_bounded:
             lower, upper, low, high = map(to_host, (*problem.actions.bounds(dim, start.x0.dtype), *self.contexts))
             if concrete_value(((low < lower) | (high > upper)).any()):
                 raise NotApplicableError(
@@ -384,18 +442,21 @@ class Competitive(AbstractGuard):
             )
 
     def _needs_diagonal(self, problem: Problem, dim: int) -> bool:
-        return self.contexts is not None or (dim > 1 and isinstance(problem.hitting, AsymmetricTracking))
+        separate = isinstance(problem.hitting, AsymmetricTracking) or spacing_of(problem) is not None
+        return self.contexts is not None or (dim > 1 and separate)
 
     def _check_ratio(self, problem: Problem, dim: int) -> None:
         with jax.enable_x64(True), jax.core.eval_context():  # the numbers are constants inside a jit too
-            least, greatest, G = cast_floats(self.curvatures(problem, dim), np.float64)
+            counted, real = self.count(cast_floats(problem, np.float64), dim)
+            least, greatest, G = cast_floats(self.curvatures(counted, dim), np.float64)
             smallest = 1 + np.asarray(largest_share(least, greatest, G, self.horizon))
             ratio = np.asarray(concrete_value(self.ratio), np.float64)
         if not (ratio > np.maximum(smallest, 1.0)).all():
             many = "any number of" if self.horizon is None else self.horizon
+            ramp = "" if real == 1 else f" and a ramp that needs {1 / float(real):.3g} times this and more"
             raise NotApplicableError(
                 f"ratio = {np.min(ratio):g} cannot be promised over {many} steps: it must exceed {smallest:.8g}, "
-                "the smallest ratio that can be guaranteed for costs of these curvatures."
+                f"the smallest ratio that can be guaranteed for costs of these curvatures{ramp}."
             )
 
     def curvatures(self, problem: Problem, dim: int) -> tuple[Array, Array, Array]:
@@ -421,6 +482,10 @@ class Competitive(AbstractGuard):
 
     def _state(self, problem: Problem, start: Start, inner: State) -> CompetitiveState:
         x0, dtype = start.x0, start.x0.dtype
+        G, real_work = 2 * problem.Q, None
+        if ramp_of(problem) is not None and isinstance(problem.hitting, AbstractQuadraticCost):
+            real_work = WorkFunction.from_start(x0, G)
+        problem = self.count(problem, start.dim)[0]
         least, greatest, G = cast_floats(self.curvatures(problem, start.dim), dtype)
         if self.horizon is not None:
             future = future_stiffness(greatest, G, self.horizon)
@@ -440,11 +505,15 @@ class Competitive(AbstractGuard):
             low, high = (jnp.broadcast_to(bound, x0.shape).astype(dtype) for bound in self.contexts)
             lower, upper = problem.actions.bounds(start.dim, dtype)
             feasible &= ((lower <= low) & (high <= upper)).all()
+            if ramp_of(problem) is not None:
+                feasible &= ((low <= x0) & (x0 <= high)).all()
             # With x_0 inside, m never leaves the box: the value is not negative, and does not fall if a later weight grows.
             box = jnp.minimum(low, x0), jnp.maximum(high, x0)
         ratio = jnp.where(feasible, self.ratio, jnp.maximum(1.05 * smallest, 2.0))
         account = Account.open(self.allowance, feasible, dtype)
-        return CompetitiveState(inner, WorkFunction.from_start(x0, G), future, ratio, box, account)
+        booked = None if spacing_of(problem) is None else jnp.zeros((), dtype)
+        work = WorkFunction.from_start(x0, G)
+        return CompetitiveState(inner, work, future, ratio, box, account, booked, real_work)
 
     def step(self, problem: Problem, state: CompetitiveState | ControlGuardState, observation: Observation):
         inner_state, advice, inner = self.agent.step(problem, state.inner, observation)
@@ -453,12 +522,19 @@ class Competitive(AbstractGuard):
             return step_shifted(self, problem, state, observation, inner_state, advice, inner)
         assert isinstance(state, CompetitiveState)
         previous, step = observation.previous_action, observation.place
-        dim, G = previous.shape[0], 2 * problem.Q
+        dim, real_problem, limits = previous.shape[0], problem, problem.actions
+        problem, real = self.count(problem, dim)
+        G = 2 * problem.Q
         finite = jnp.isfinite(problem.drop_covariates(observation.context)).all()
         context = jnp.where(finite, observation.context, 0.0)
         last = state.future.shape[0] - 1
         place = step % (last + 1) if self.horizon is None else jnp.minimum(step, last)
-        S, projected = state.future[place], problem.actions.project(advice)
+        S, projected, reach = state.future[place], problem.relaxed.actions.project(advice), None
+        if ramp_of(problem) is not None:
+            assert isinstance(limits, Limited)
+            assert state.box is not None
+            low, high = (jnp.clip(end, *state.box) for end in limits.reachable(previous))
+            reach, projected = (low, high), jnp.clip(advice, low, high)
         if isinstance(problem.hitting, AbstractQuadraticCost):
             A, target = quadratic_terms(problem, context, dim)
             origin = prefix = state.work.with_context(A, target)
@@ -473,23 +549,31 @@ class Competitive(AbstractGuard):
 
         centre, level, wish = origin.centre, state.account.left, origin.from_centre(projected)
         grain = jax.lax.stop_gradient(jnp.finfo(centre.dtype).eps * jnp.abs(centre))
+        reach = None if reach is None else (origin.from_centre(reach[0]), origin.from_centre(reach[1]))
         if lines is not None:
-            choice = choose_on_lines(lines, level, grain, wish)
+            choice, spare = choose_on_lines(lines, level, grain, wish, reach)
         else:
             assert prefix is not None
             level = level + state.ratio * jnp.where(sound, prefix.growth, 0.0)
             near, before = origin.from_centre(target), origin.from_centre(previous)
             here = GameStep(A, G, prefix.P, S, state.ratio, near, before, level, grain)
             if state.box is None:
-                choice = choose_anywhere(here, wish)
+                choice, spare = choose_anywhere(here, wish)
             else:
                 low, high = map(prefix.from_centre, state.box)
-                choice = choose_within(here, low, high, wish)
+                choice, spare = choose_within(here, low, high, wish, reach)
         kept &= choice.sound
         action = centre + (origin.rest + jnp.where(kept, choice.action, choice.safest))
         # An allowed action is played to the last bit.
-        action = jnp.where(kept & ~choice.active, projected, problem.actions.project(action))
-        action = jnp.where(sound, action, previous)
+        active, booked = choice.active, jnp.zeros((), centre.dtype)
+        action = jnp.where(kept & ~active, projected, problem.relaxed.actions.project(action))
+        if isinstance(limits, Limited) and limits.spacing is not None:
+            moved, safest = (centre + (origin.rest + point) for point in (choice.action, choice.safest))
+            wished = jnp.where(kept & jnp.isfinite(projected).all(), projected, safest)
+            action, active, booked = round_inside(
+                limits, previous, wished, moved, safest, lambda x: spare(origin.from_centre(x))
+            )
+        action = real_problem.limit(previous, jnp.where(sound, action, previous))
         if prefix is None:
             assert lines is not None
             prefix = advance_model(lines, state.work, origin.from_centre(action))
@@ -497,11 +581,25 @@ class Competitive(AbstractGuard):
 
         cost, rounding = accurate_cost(problem, action, context, previous)
         cost, rounding = (jnp.where(sound, v, 0.0) for v in (cost, rounding + self.ratio * prefix.rounding))
-        account = state.account.update(self.ratio, growth, cost, rounding, kept)
-        work = jax.tree.map(lambda new, old: jnp.where(sound, new, old), prefix.after_move(G), state.work)
-        after = CompetitiveState(inner_state, work, state.future, state.ratio, state.box, account)
-        reference = "optimum" if lines is None else "optimum_at_least"
-        details = account.details(reference, "live_ratio", choice.active | ~account.kept)
+        reported, real_work = None, state.real_work
+        if reach is not None:
+            paid, gained = accurate_cost(real_problem, action, context, previous)[0], real * growth
+            if real_work is not None:
+                real_prefix = real_work.with_context(A, target)
+                gained, real_work = real_prefix.growth, real_prefix.after_move(2 * real_problem.Q)
+            reported = jnp.where(sound, paid, 0.0), jnp.where(sound, gained, 0.0)
+        booked = jnp.where(kept, booked, 0.0)
+        account = state.account.update(self.ratio, growth, cost, rounding, kept, reported, booked)
+        work, real_work = jax.tree.map(
+            lambda new, old: jnp.where(sound, new, old),
+            (prefix.after_move(G), real_work),
+            (state.work, state.real_work),
+        )
+        total = None if state.booked is None else state.booked + booked
+        after = CompetitiveState(inner_state, work, state.future, state.ratio, state.box, account, total, real_work)
+        reference = "optimum" if lines is None and not isinstance(limits, Limited) else "optimum_at_least"
+        details = account.details(reference, "live_ratio", active | ~account.kept)
+        details |= {} if total is None else {"booked": total}
         return after, action, Info(inner.converged & account.kept, advice, details, inner)
 
     def _model_lines(

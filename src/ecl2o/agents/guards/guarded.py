@@ -18,11 +18,12 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrator import ROBD, has_closed_form
 from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost, name_reference
+from ecl2o.agents.guards.limited import ramp_of, round_inside
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import quadratic_terms
-from ecl2o.problem import AbstractQuadraticCost, LinearSwitching, Mahalanobis, Problem
+from ecl2o.problem import AbstractQuadraticCost, Limited, LinearSwitching, Mahalanobis, Problem
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
@@ -229,6 +230,11 @@ class Guarded(AbstractGuard):
         self._check_movement(problem)
 
     def _check_movement(self, problem: Problem) -> None:
+        if ramp_of(problem) is not None:
+            raise NotApplicableError(
+                "Guarded does not promise with a ramp limit: use Competitive or Promises with contexts=(low, high), or follow "
+                "the expert without a promise."
+            )
         if not isinstance(problem.switching, LinearSwitching):
             _ = problem.quadratic_movement  # the reservation is a triangle inequality
             check_positive("slack", self.slack)
@@ -271,6 +277,10 @@ class Guarded(AbstractGuard):
         allowance, solved = self._allowance(problem, state.future, observation, expert_action, level)
         allowed, active = move_inside(problem, allowance, advice)
         action = jnp.where(kept, allowed, expert_action)
+        if isinstance(problem.actions, Limited):  # the expert's action is a multiple of the spacing too
+            usable = jnp.where(jnp.isfinite(advice) & kept, advice, expert_action)
+            points = problem.actions, previous, usable, action, expert_action
+            action, active, _ = round_inside(*points, lambda x: level - allowance.weighted_cost(problem, x))
 
         cost, rounding = accurate_cost(problem, action, context, previous)
         rounding += (1 + self.slack) * expert_rounding

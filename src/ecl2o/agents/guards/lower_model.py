@@ -212,12 +212,12 @@ def _descent(x, line: ConvexLine):
 def move_along_segment(lines, level, safest, advice):
     """Return the last allowed point on the segment from the safest action to the advice.
 
-    A share of the way adds at least half the least curvature times its square, which bounds it.
+    Allowed points are at most sqrt(2 left) from the lowest one in the norm of the least curvature, so at most twice that apart.
     """
-    way = advice - safest
+    way, lowest = advice - safest, lines.safest()
     curved = jnp.sum(lines.least_curvature * way**2)
-    left = jnp.maximum(level - jnp.sum(lines.cost(safest, lines.worst(safest))), 0.0)
-    longest = jnp.minimum(jnp.sqrt(2 * left / jnp.where(curved > 0, curved, 1.0)), 1.0)
+    left = jnp.maximum(level - jnp.sum(lines.cost(lowest, lines.worst(lowest))), 0.0)
+    longest = jnp.minimum(2 * jnp.sqrt(2 * left / jnp.where(curved > 0, curved, 1.0)), 1.0)
     share = bisect_root(
         spare_at_share, jnp.zeros_like(longest), jax.lax.stop_gradient(longest), (lines, level, safest, way)
     )

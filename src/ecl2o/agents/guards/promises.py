@@ -18,11 +18,12 @@ from jaxtyping import Array, Bool, Float, Int
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost, name_reference
 from ecl2o.agents.guards.competitive import Competitive, are_diagonal, as_bounds, sound_value
+from ecl2o.agents.guards.limited import ramp_of, spacing_of
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, is_resolved, quadratic_terms
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import AbstractQuadraticCost, Limited, Problem
 from ecl2o.problem.arrays import (
     as_float,
     cast_floats,
@@ -226,13 +227,19 @@ class Promises(AbstractGuard):
         return *slots.T, sum(len(each.phases) for each in self.promises if not each.to_baseline)
 
     def promise(self, problem: Problem) -> Promise:
-        contexts, name = self._alone.promise(problem).contexts, name_reference(self.baseline)
-        first, *others = (each.describe(name, contexts) for each in self.promises)
-        return dataclasses.replace(first, also=tuple(others))
+        contexts, name = self._alone.promise(problem.relaxed).contexts, name_reference(self.baseline)
+        found = [each.describe(name, contexts) for each in self.promises]
+        if isinstance(problem.actions, Limited):
+            found = [self._alone.promise_within_limits(problem, each) for each in found]
+        return dataclasses.replace(found[0], also=tuple(found[1:]))
 
     def rescale(self, factor: float) -> "Promises":
         terms = [dataclasses.replace(each, allowance=each.allowance * factor**2) for each in self.promises]
         return dataclasses.replace(self, promises=terms, contexts=self._alone.rescale(factor).contexts)
+
+    def with_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "Promises":
+        """Return the guard with these contexts; each promise keeps its own allowance."""
+        return dataclasses.replace(self, contexts=contexts)
 
     def with_action_bounds(self, low: float, high: float) -> "Promises":
         return dataclasses.replace(self, contexts=self._alone.with_action_bounds(low, high).contexts)
@@ -245,8 +252,14 @@ class Promises(AbstractGuard):
         if any(concrete_value(leaf) is None for leaf in jax.tree.leaves((ratios, problem))):
             return
         with jax.enable_x64(True), jax.core.eval_context():  # the numbers are constants inside a jit too
-            least, greatest, G = cast_floats(self._alone.curvatures(problem, start.dim), np.float64)
+            counted, real = self._alone.count(cast_floats(problem, np.float64), start.dim)
+            least, greatest, G = cast_floats(self._alone.curvatures(counted, start.dim), np.float64)
             smallest = smallest_joint_ratio(least, greatest, G)
+        if self.baseline is not None and real < 1:
+            raise NotApplicableError(
+                "beside a baseline, a ramp must leave the whole promise: give a wider ramp, a narrower range of contexts, or "
+                "promises relative to the optimum only."
+            )
         lowest = float(np.min(np.array(ratios)))
         if not lowest > smallest:
             raise NotApplicableError(
@@ -258,6 +271,11 @@ class Promises(AbstractGuard):
         if not isinstance(problem.hitting, AbstractQuadraticCost):
             kind = type(problem.hitting).__name__
             raise NotApplicableError(f"Promises needs a quadratic hitting cost, got {kind}; make one promise alone.")
+        if spacing_of(problem) is not None:
+            raise NotApplicableError(
+                "Promises does not round actions: with a spacing make one promise, relative to the optimum for the run or for "
+                "each period (Competitive) or to a baseline (Guarded)."
+            )
         self._alone.check_problem(problem, start)
 
     def init(self, problem: Problem, start: Start) -> PromisesState:
@@ -269,7 +287,8 @@ class Promises(AbstractGuard):
 
     def _state(self, problem: Problem, start: Start, inner: State) -> PromisesState:
         dtype, dim, (owner, _, _, pasts) = start.x0.dtype, start.dim, self._slots
-        least, greatest, G = cast_floats(self._alone.curvatures(problem, dim), dtype)
+        counted, real = self._alone.count(problem, dim)
+        least, greatest, G = cast_floats(self._alone.curvatures(counted, dim), dtype)
         S = limit_stiffness(greatest, G)
         ratios = jnp.stack([each.ratio for each in self.promises]).astype(dtype)
         allowances = jnp.stack([each.allowance for each in self.promises])
@@ -280,6 +299,8 @@ class Promises(AbstractGuard):
         if self.contexts is not None:
             (lower, upper), (low, high) = problem.actions.bounds(dim, dtype), self.contexts
             feasible &= ((lower <= low) & (high <= upper)).all() & are_diagonal([greatest, G])
+            if ramp_of(problem) is not None:
+                feasible &= ((low <= start.x0) & (start.x0 <= high)).all() & ((real == 1) | (self.baseline is None))
         # Where the condition fails, the safest action is that of ratios that always satisfy it.
         ratios = jnp.where(feasible, ratios, 2 + 2 * largest_ratio(S, least))[owner]
 
@@ -303,7 +324,8 @@ class Promises(AbstractGuard):
         previous, (_, period, phase, pasts) = observation.previous_action, self._slots
         renewed = (observation.place % period == phase) & (state.age > 0)
         accounts = _select(renewed, self._open_accounts(state.feasible, previous.dtype), state.accounts)
-        work = _select(renewed[:pasts], WorkFunction.from_start(previous, 2 * problem.Q), state.work)
+        G = 2 * self._alone.count(problem, len(previous))[0].Q
+        work = _select(renewed[:pasts], WorkFunction.from_start(previous, G), state.work)
         baseline = state.baseline
         if baseline is not None:
             own = baseline.action, baseline.cost
@@ -316,7 +338,9 @@ class Promises(AbstractGuard):
         inner_state, advice, inner = self.agent.step(problem, state.inner, seen)
         state = self._renew(problem, state, observation)
         previous, S, ratios, pasts = observation.previous_action, state.future, state.ratios, self._slots[3]
-        dim, G, converged = previous.shape[0], 2 * problem.Q, inner.converged
+        dim, real_problem, converged = previous.shape[0], problem, inner.converged
+        problem, real = self._alone.count(problem, dim)
+        G = 2 * problem.Q
         finite = jnp.isfinite(problem.drop_covariates(observation.context)).all()
         context = jnp.where(finite, observation.context, 0.0)  # a covariate may be missing
         A, target = quadratic_terms(problem, context, dim)
@@ -343,19 +367,27 @@ class Promises(AbstractGuard):
         V, known = sound_value(P, S, least)
         pull = multiply(A, away)
         safest = spd_solve(A + G + V, pull + multiply(V, spd_solve(P, pull)))
-        projected = problem.actions.project(advice)
+        projected, limits = problem.actions.project(advice), problem.actions
+        if ramp_of(problem) is not None:
+            assert isinstance(limits, Limited)
+            assert self.contexts is not None
+            projected = jnp.clip(advice, *(jnp.clip(end, *self.contexts) for end in limits.reachable(previous)))
         grain = jax.lax.stop_gradient(jnp.finfo(previous.dtype).eps * jnp.abs(previous + safest))
         moved, active = pull_inside(A, G, away, reserves, safest, projected - previous, grain)
         announced = self._alone.is_as_announced(problem, context, A, target, 0, 0)
         kept = state.accounts.kept & sound & known & definite.all() & announced
         action = problem.actions.project(previous + jnp.where(kept.all(), moved, safest))
         action = jnp.where(kept.all() & ~active, projected, action)  # to the last bit
-        action = jnp.where(sound, action, previous)
+        action = problem.limit(previous, jnp.where(sound, action, previous))
 
         cost, off = accurate_cost(problem, action, context, previous)
         cost, rounding = jnp.where(sound, cost, 0.0), jnp.where(sound, off + ratios * rounding, 0.0)
-        update = jax.vmap(Account.update, (0, 0, 0, None, 0, 0))
-        accounts = update(state.accounts, ratios, growth, cost, rounding, kept)
+        reported = None
+        if ramp_of(problem) is not None:
+            paid = jnp.where(sound, accurate_cost(real_problem, action, context, previous)[0], 0.0)
+            reported = jnp.broadcast_to(paid, growth.shape), real * growth
+        update = jax.vmap(Account.update, (0, 0, 0, None, 0, 0, 0))
+        accounts = update(state.accounts, ratios, growth, cost, rounding, kept, reported)
         work = jax.tree.map(
             lambda new, old: jnp.where(sound, new, old), jax.vmap(lambda p: p.after_move(G))(prefix), state.work
         )

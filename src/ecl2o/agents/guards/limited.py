@@ -1,0 +1,83 @@
+"""What limits on actions leave of a promise: ramps and spacings (proofs: docs/guarantees.md).
+
+*Ramps.* Contexts, x_0 and actions lie in a box whose side is D. Known a context y and the worst later ones, all in n, the best
+action is an average of y, n and the action in force, with weights A, S and a: it moves by at most D (A + S)/(A + a + S). Where
+the ramp allows (M + k_M)/(M + a + k_M) of D, it therefore takes nothing from the game. Where it allows less, the promise
+counts movement at the price a' at which it would: a' = M (1 - rho)/rho^2, rho = R/D.
+
+*Spacings.* The safest action x_m minimises cost plus reserve, whose curvature is at most H. So its nearest multiple of the
+spacing s exceeds the level by at most H s^2/8, and what it exceeds it by is booked as an allowance.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ecl2o.problem import Limited, Mahalanobis, Problem
+from ecl2o.problem.actions import count_down, with_tangent_of
+
+
+def count_movement(
+    problem: Problem, greatest: Float[Array, "d d"], low: Float[Array, "*d"], high: Float[Array, "*d"]
+) -> tuple[Problem, Float[Array, ""]]:
+    """Return the problem whose movement costs what the promise counts, and the least share of it that is real.
+
+    Args:
+        problem: with diagonal matrices; without a ramp it is returned as it is.
+        greatest: (d, d), the greatest curvature of a context.
+        low: the least context, x_0 and action.
+        high: the greatest context, x_0 and action.
+    """
+    ramp, G = ramp_of(problem), 2 * problem.Q
+    if ramp is None:
+        return problem, jnp.ones((), G.dtype)
+    length, price = (high - low).astype(G.dtype), jnp.diagonal(G)
+    share = jnp.minimum(ramp.astype(G.dtype) / jnp.where(length > 0, length, 1.0), 1.0)
+    share = jnp.where(length > 0, share, 1.0)
+    counted = jnp.maximum(price, jnp.diagonal(greatest).astype(G.dtype) * (1 - share) / share**2)
+    return dataclasses.replace(problem, switching=Mahalanobis(jnp.diag(counted) / 2)), jnp.min(price / counted)
+
+
+def ramp_of(problem: Problem) -> Float[Array, "*d"] | None:
+    """Return the ramp limit of a problem's actions, None if there is none."""
+    return problem.actions.ramp if isinstance(problem.actions, Limited) else None
+
+
+def spacing_of(problem: Problem) -> Float[Array, "*d"] | None:
+    """Return the spacing of a problem's actions, None if there is none."""
+    return problem.actions.spacing if isinstance(problem.actions, Limited) else None
+
+
+def round_inside(
+    actions: Limited,
+    previous: Float[Array, " d"],
+    advice: Float[Array, " d"],
+    moved: Float[Array, " d"],
+    safest: Float[Array, " d"],
+    spare: Callable[[Float[Array, " d"]], Float[Array, ""]],
+) -> tuple[Float[Array, " d"], Bool[Array, ""], Float[Array, ""]]:
+    """Return a multiple of the spacing: near the advice if that is allowed, else near the moved advice, else near the safest.
+
+    Near the moved advice means between it and the multiple that is nearest to the safest action.
+
+    Args:
+        actions: with a spacing.
+        previous: (d,), the action in force.
+        advice: (d,), finite.
+        moved: (d,), the advice moved to where it is allowed.
+        safest: (d,), the action of least cost plus reserve, and where a ramp ends the nearest one to it.
+        spare: returns by how much an action stays below the level.
+
+    Returns:
+        The action, whether it is not the multiple nearest to the advice, and by how much it exceeds the level.
+    """
+    assert actions.spacing is not None
+    unit, (low, high) = actions.spacing.astype(previous.dtype), actions.reachable(previous)
+    nearest, last = actions.reach(previous, advice), actions.reach(previous, safest)
+    inward = jnp.where(moved >= last, unit * count_down(moved / unit), -unit * count_down(-moved / unit))
+    inward = with_tangent_of(moved, jnp.clip(jnp.where(inward == 0, 0.0, inward), low, high))
+    fits = spare(nearest) >= 0
+    action = jnp.where(fits, nearest, jnp.where(spare(inward) >= 0, inward, last))
+    return action, ~fits, jnp.maximum(-spare(action), 0.0)
