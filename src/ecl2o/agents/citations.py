@@ -34,6 +34,7 @@ _WORKS: dict[str, tuple[str, ...]] = {
     "LQR": ("kalman1960contributions",),
     "Independent": (),
     "Periodic": (),
+    "Shifted": (),
 }
 
 

@@ -157,10 +157,10 @@ def describe_shift(shift: int) -> str:
     """Return in words for which step the action that answers a context is.
 
     >>> describe_shift(1), describe_shift(-2)
-    ('each action is in force 1 step after its context.', 'each action is for the step 2 steps before its context.')
+    ('each action is in force 1 step after its context.', 'each action is for 2 steps before its context.')
     """
     steps = f"{abs(shift)} step{'s' if abs(shift) > 1 else ''}"
-    place = f"in force {steps} after" if shift > 0 else f"for the step {steps} before"
+    place = f"in force {steps} after" if shift > 0 else f"for {steps} before"
     return f"each action is {place} its context."
 
 
