@@ -194,7 +194,7 @@ def describe_promise(row: "ComparisonRow", rows: "list[ComparisonRow]") -> str |
     """Return whether a row's promise was kept, and what one for a period does not bound; None without a promise."""
     if row.promise is None or row.budget_left is None:
         return None
-    text = f"promise: {row.promise}, at every step; "
+    text = f"promise: {row.promise}{'' if row.promise.at_end else ', at every step'}; "
     if row.promise_lost_at is not None:
         return text + f"LOST from step {row.promise_lost_at + 1} on: a context or its weight left the assumed range."
     text += "kept" if row.promise_kept else "BROKEN"

@@ -203,7 +203,7 @@ class SeriesPolicy:
         imputed, promise = self.contexts_.describe_imputed(), "promise: none."
         if own.promise is not None:
             kept = "kept" if own.promise_kept else "BROKEN"
-            promise = f"promise: {own.promise}, at every step; {kept}."
+            promise = f"promise: {own.promise}{'' if own.promise.at_end else ', at every step'}; {kept}."
             if own.promise.period is not None:
                 promise += f" It does not bound the run, which cost {own.average_cost:.3f} times its optimum."
         return [
