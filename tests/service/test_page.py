@@ -308,3 +308,24 @@ const level = (name) => {
 const [one, other] = [level("--soft"), level("--card")];
 return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
 """
+
+
+def test_the_page_says_what_became_of_the_advice(url, browser, tmp_path):
+    for name, shadow in (("guard", False), ("shadow", True)):
+        ec.save(tmp_path / name, ec.guard_policy(promise=2.0, shadow=shadow))
+        httpx2.put(f"{url}/policies/{name}", content=(tmp_path / name).read_bytes(), timeout=60).raise_for_status()
+        made = httpx2.put(f"{url}/streams/{name}", json={"policy": name, "x0": [10.0]}, timeout=60)
+        made.raise_for_status()
+        body = {"context": [11.0], "advice": [30.0]}
+        answer = httpx2.post(f"{url}/streams/{name}/steps", json=body, timeout=60).json()
+        assert "moved from 30 to" in answer["change"]
+        browser.get(f"{url}/watch/{name}")
+        found = "return document.querySelector('[data-field=\"change\"]').textContent"
+        wait_for(browser, found, answer["change"], 20)
+        wait_for(
+            browser,
+            "return document.querySelector('[data-field=\"guard\"]').textContent",
+            "shadow" if shadow else "active",
+            20,
+        )
+        assert answer["change"] in browser.execute_script("return document.getElementById('latest').textContent")

@@ -43,7 +43,12 @@ function updateTiles() {
   field("share").textContent = share === null ? "–" : formatShare(share);
   fillBar(field("bar"), share);
   updatePromises(last.promises);
-  field("guard").textContent = last.guard_active === null ? "none" : last.guard_active ? "active" : "idle";
+  if (field("change")) {
+    field("change").textContent = last.change ?? "played unchanged";
+    field("advice").textContent = formatNumber(last.advice_cost);
+  }
+  if (field("shadow")) field("shadow").textContent = formatNumber(last.shadow_cost);
+  field("guard").textContent = last.shadow_action.length ? "shadow" : last.guard_active === null ? "none" : last.guard_active ? "active" : "idle";
   field("guard").classList.toggle("on", last.guard_active === true);
   document.getElementById("tiles").classList.remove("waiting");
   field("changed").textContent = steps.filter((step) => step.guard_active).length;
@@ -67,7 +72,7 @@ function makeRow(step) {
   const sent = step.context.every((entry) => entry === null) ? "missing" : `sent: ${formatNumbers(step.context)}`;
   const context = step.screened ? `${formatNumbers(step.context_used)} (${sent})` : formatNumbers(step.context);
   const time = step.time ? ` (${step.time.slice(0, 16).replace("T", " ")})` : "";
-  const cells = [`${step.step}${time}`, step.stuck.length ? `${context} (stuck)` : context, formatNumbers(step.action), formatNumber(step.hitting), formatNumber(step.switching), step.guard_active ? "changed" : "–"];
+  const cells = [`${step.step}${time}`, step.stuck.length ? `${context} (stuck)` : context, formatNumbers(step.action), formatNumber(step.hitting), formatNumber(step.switching), step.change ?? (step.guard_active ? "changed" : "–")];
   cells.forEach((text, index) => {
     const cell = document.createElement("td");
     cell.textContent = text;
