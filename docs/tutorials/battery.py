@@ -101,7 +101,7 @@ for day in range(10):
     part = slice(24 * day, 24 * day + 24)
     bottom.plot(time[part], 1.5 * details["optimum"][part], "--", color="black", label="promise" if day == 0 else None)
     bottom.plot(time[part], details["cost"][part], color="#0072B2", label="cost" if day == 0 else None)
-top.set(ylabel="power", title="Forecasts have the wrong sign after 48 hours")
+top.set(ylabel="power", ylim=(None, 2.3), title="Forecasts have the wrong sign after 48 hours")
 middle.set(ylabel="charge")
 bottom.set(ylabel="cost of the day so far", xlabel="hour")
 _ = [axes.legend(frameon=False, loc="upper left", ncols=3) for axes in (top, bottom)]
