@@ -37,7 +37,7 @@ def evaluate(
     from ecl2o.evaluation.comparison import compare, make_contender
     from ecl2o.fitting.candidates import reference_contenders
     from ecl2o.fitting.named_agents import row_name
-    from ecl2o.fitting.read import screen_series
+    from ecl2o.fitting.read import hold_advice, screen_series
     from ecl2o.fitting.tasks import count_seen_days, policy_test_days
     from ecl2o.policy import load
     from ecl2o.policy.policy import with_action_limits
@@ -47,6 +47,7 @@ def evaluate(
     check_memory(loaded, str(policy))
     reader = options.make_reader(data, locals()).for_policy(loaded)
     contexts, replaced = screen_series(reader.read_days(), loaded.contract.screen)
+    contexts = hold_advice(contexts, len(loaded.contract.advice))
     test_days, first = policy_test_days(loaded, contexts, days)
     name = row_name(loaded, policy)
     contenders = {name: make_contender(loaded.agent, loaded.problem, loaded.forecaster)}

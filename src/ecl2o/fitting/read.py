@@ -183,6 +183,14 @@ def screen_series(contexts: Contexts, screen: Screen | None) -> tuple[Contexts, 
     return dataclasses.replace(contexts, values=used), find_implausible(contexts.values, replaced)
 
 
+def hold_advice(contexts: Contexts, count: int) -> Contexts:
+    """Return the series with the last advice wherever it is missing; it is in the last `count` columns."""
+    if not count:
+        return contexts
+    held = pd.DataFrame(contexts.values[:, -count:]).ffill().bfill().to_numpy()
+    return dataclasses.replace(contexts, values=np.hstack([contexts.values[:, :-count], held]))
+
+
 def find_implausible(values: Float[np.ndarray, "n q"], replaced: np.ndarray) -> np.ndarray:
     """Return the rows in which a reading, and not only a gap, was replaced, (k,)."""
     return np.flatnonzero((replaced & np.isfinite(values)).any(axis=1))
