@@ -390,3 +390,30 @@ def test_limits_only_become_narrower():
     assert narrow.contract.action_bounds == list(narrow.contract.promise.contexts) == [(0.0, 3.0)]
     with pytest.raises(ValueError, match=r"4:6.* 0:3"):
         with_action_limits(narrow, 4.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("absent", "place", "loads"),
+    [
+        (("also", "rolling", "at_end"), ["contract", "promise"], True),
+        (("baseline", "contexts"), ["agent", "fields"], True),
+        (("promises",), ["agent", "fields"], False),
+    ],
+)
+def test_files_from_before_a_field_are_read_or_refused(tmp_path, absent, place, loads):
+    """A file without fields that have defaults means the same; without another one it is refused by that name."""
+    path, problem = tmp_path / "policy.ecl2o", ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(10.0, dim=1))
+    agent = ec.Promises(ec.ROBD(), [ec.Promise(2.5)])
+    ec.save(path, ec.Policy(agent, problem))
+
+    def change(header):
+        part = header[place[0]][place[1]]
+        for name in absent:
+            del part[name]
+
+    older = forge(path.read_bytes(), change)
+    if not loads:
+        refused(tmp_path, older, absent[0])
+        return
+    path.write_bytes(older)
+    assert ec.load(path).contract.promise == agent.promise(problem)
