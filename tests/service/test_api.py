@@ -4,7 +4,10 @@ import csv
 import dataclasses
 import io
 import json
+import math
+import re
 import threading
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
@@ -63,6 +66,23 @@ def test_a_step_its_repetition_and_invalid_requests(url):
         json.loads(answer.content, parse_constant=pytest.fail)  # the answer itself is valid JSON
     assert step(url, "none", [1.0]).status_code == 404
     assert httpx2.get(f"{url}/streams/a/action").json() == {"step": 1, "action": first.json()["action"]}
+
+
+def test_keda_reads_the_action_where_the_manifest_says(url):
+    """KEDA's metrics-api reads `valueLocation`, a GJSON path, at `url`; for AverageValue, HPA runs ceil(value / target)."""
+    guide = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
+    manifest = guide.split("kind: ScaledObject")[1].split("```")[0]
+    named = dict(re.findall(r'^ *(?:- )?(\w+): "?([^"\n]+?)"?$', manifest, re.MULTILINE))
+    assert (named["type"], named["metricType"]) == ("metrics-api", "AverageValue")
+    address = urlsplit(named["url"]).path
+    stream = address.split("/")[2]
+    httpx2.put(f"{url}/streams/{stream}", json={"policy": "small", "x0": [4.0]}, timeout=60).raise_for_status()
+    action = step(url, stream, [9.3]).json()["action"][0]
+    found = httpx2.get(url + address).json()
+    for key in named["valueLocation"].split("."):
+        found = found[int(key)] if isinstance(found, list) else found[key]
+    assert found == action
+    assert math.ceil(found / float(named["targetValue"])) == math.ceil(action) > 4
 
 
 def test_the_short_way_of_a_step_answers_as_the_documented_one(url):

@@ -1,9 +1,13 @@
 """The worked cases run on real data and keep the promises that their pages state; tables are the stored results."""
 
+import importlib
+import math
 import os
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 CASES = Path(__file__).resolve().parents[2] / "docs" / "cases"
@@ -15,17 +19,17 @@ def cases(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(CASES), *sys.path])
 
 
-def test_the_page_has_the_stored_table(cases):
-    import battery_plan
+@pytest.mark.parametrize(("case", "first"), [("battery-plan", "policy"), ("replicas", "rule")])
+def test_the_page_has_the_stored_table(cases, case, first):
     import page
 
-    table = page.format_table("policy", battery_plan.COLUMNS, page.load("battery-plan")["rows"])
-    assert table in (CASES / "battery-plan.md").read_text(encoding="utf-8")
+    script = importlib.import_module(case.replace("-", "_"))
+    table = page.format_table(first, script.COLUMNS, page.load(case)["rows"])
+    assert table in (CASES / f"{case}.md").read_text(encoding="utf-8")
 
 
 def test_a_battery_plan_keeps_its_promises(cases, shared):
     import battery_plan
-    import pandas as pd
 
     net_load = pd.read_csv(shared / "data" / "net_load_nyiso_2022_hourly.csv")["net_load_mw"].to_numpy(float)
     prices = battery_plan.make_prices(net_load)
@@ -37,3 +41,54 @@ def test_a_battery_plan_keeps_its_promises(cases, shared):
         for figure, bound in promised:
             assert figures[figure] <= bound * (1 + 1e-9), name
         assert len(promised) == ("guarded" in name), name
+
+
+def test_the_rule_of_hpa_is_the_documented_one(cases):
+    """ceil(current * utilisation / target), a tolerance of 10 %, and the highest recommendation of the window downwards."""
+    import replicas
+
+    rule = replicas.scale_by_hpa(0.5)
+    assert rule(10.0, 10.0) == 20.0  # utilisation of 100 % is twice the target
+    assert rule(2.5, 10.0) == 5.0  # a quarter is half of it
+    assert rule(5.4, 10.0) == 10.0  # within the tolerance
+    assert rule(5.6, 10.0) == 12.0
+    slow = replicas.scale_by_hpa(1.0, window=3)
+    assert [slow(8.0, 10.0), slow(4.0, 9.0), slow(4.0, 8.0), slow(4.0, 8.0)] == [8.0, 8.0, 8.0, 4.0]
+    assert slow(9.1, 4.0) == 10.0  # scaling up is immediate
+
+
+def test_replicas_keep_the_promise(cases, shared, tmp_path):
+    """On three test days, by a referee that knows needs and decisions only: equal weights, in force an hour late."""
+    import replicas
+
+    requests = pd.read_csv(shared / "data" / "web_requests_nasa_1995_hourly.csv")["requests"].to_numpy(float)
+    cut = (replicas.TRAINING + replicas.VALIDATION) * replicas.HOURS
+    needed = requests[: cut + 72] / replicas.PER_REPLICA
+    options = [*replicas.COST, "--promise", replicas.PROMISE]
+    policy = replicas.fit_policy(needed, options, tmp_path / "policy.ecl2o", "rhc")
+    days = replicas.Days(needed[:cut], needed[cut:])
+    run = replicas.run_policy(policy, days.before, days.needed, days.first)
+    largest = 0.0
+    for n in range(1, 73):
+        late, moves = np.eye(n, k=-1), np.eye(n) - np.eye(n, k=-1)
+        rows = np.vstack([late, math.sqrt(replicas.ALPHA) * moves])
+        start = days.first * np.eye(n)[0]  # in force in the first hour, and what the first decision moves from
+        sides = np.concatenate([days.needed[:n] - start, math.sqrt(replicas.ALPHA) * start])
+        best = np.linalg.lstsq(rows, sides, rcond=None)[0]
+        cost, optimum = (0.5 * np.sum((rows @ actions - sides) ** 2) for actions in (run.decided[:n], best))
+        largest = max(largest, cost / optimum)
+        np.testing.assert_allclose(run.ratios[n - 1], cost / optimum, rtol=1e-6)
+    assert 1.0 < largest <= replicas.PROMISE * (1 + 1e-9)
+    assert np.all(run.replicas == np.maximum(1, np.ceil([days.first, *run.decided[:-1]])))
+
+
+def test_the_page_states_what_was_stored_about_replicas(cases):
+    import page
+
+    rows = page.load("replicas")["rows"]
+    promised = {name: row for name, row in rows.items() if "promise" in row}
+    peers = [row["cost"] for name, row in rows.items() if not name.startswith("`fit")]
+    assert promised
+    for row in promised.values():
+        assert row["largest_ratio"] <= row["promise"] * (1 + 1e-9)
+        assert row["cost"] <= min(peers)
