@@ -121,6 +121,9 @@ class ShiftedProblem(Problem):
         waiting = xp.asarray(contexts)[..., T - left :, :].reshape(*actions.shape[:-2], -1)
         return xp.concatenate([actions[..., -1, :], waiting], axis=-1)
 
+    def limit(self, previous: Float[Array, " s"], action: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.unshifted.limit(previous[: self._dim], action)
+
     def due(
         self, state: Float[Array, " s"], action: Float[Array, " d"], context: Float[Array, " q"]
     ) -> tuple[Float[Array, " d"], Float[Array, " q"]]:
