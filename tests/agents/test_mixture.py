@@ -87,6 +87,36 @@ def test_the_regret_is_below_its_bound_on_hostile_sequences(seed, keep, delay):
             assert bound <= worst * (6 * np.log(5) + 4) + scale
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_combining_mixture_is_below_its_bound_to_the_best_weighted_mean(seed):
+    """At every step after the first ones, the best fixed weights found by least squares on the simplex: two members, a grid."""
+    rng = np.random.default_rng(seed)
+    contexts = demand(200, seed)
+    noise = rng.normal(size=200)
+    predictions = contexts + np.stack([noise, -noise + 0.3 * rng.normal(size=200)], axis=1)
+    members = [Replayed(DiscountedForecast(to_device(p[:, None]), jnp.zeros((200, 3, 1)))) for p in predictions.T]
+    mixture = Mixture(members, PERIOD, 1e6, MATURITY, combines=True)
+    run = ec.rollout(mixture, PROBLEM, ec.Instance([0.2], contexts))
+    own, bound = (
+        np.asarray(run.details["discounted_forecast"].mean[:, 0]),
+        np.asarray(run.details["regret_bound"][:, 0]),
+    )
+    y, low, high = contexts[:, 0], *(f.accumulate(contexts[:, 0]) for f in (np.minimum, np.maximum))
+    clipped = np.clip(predictions, low[:, None], high[:, None])
+    judged, ends = np.arange(200 - MATURITY + 1), np.arange(MATURITY - 1, 200)
+    z = (
+        np.array([(1 - RHO) * RHO ** np.arange(MATURITY) @ y[s : s + MATURITY] for s in judged])
+        + RHO**MATURITY * own[ends]
+    )
+    shares = np.linspace(0, 1, 101)
+    errors = clipped[judged, 0, None] * shares + clipped[judged, 1, None] * (1 - shares) - z[:, None]
+    best = np.min(np.cumsum(errors**2, axis=0), axis=1)
+    regret = np.cumsum((own[judged] - z) ** 2) - best
+    assert (regret <= bound[ends] + 1e-9).all()
+    alone = min(np.sum((clipped[judged] - z[:, None]) ** 2, axis=0))
+    assert np.sum((own[judged] - z) ** 2) < 0.8 * alone
+
+
 def test_a_single_leader_is_found():
     """Among four noisy members one that is right: the mixture's loss in the second half is hardly above its own."""
     rng = np.random.default_rng(5)

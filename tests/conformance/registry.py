@@ -42,6 +42,7 @@ import jax
 import numpy as np
 
 import ecl2o as ec
+from ecl2o.agents.advisors.boosted_trees import TreeFeatures, Trees
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
 from ecl2o.evaluation import metrics
@@ -94,6 +95,13 @@ def small_ridge() -> ec.advisors.OnlineRidge:
 def small_mixture(dim: int) -> ec.advisors.Mixture:
     """Of a regression and R-OBD, whose weights differ after 24 contexts."""
     return ec.advisors.Mixture([small_ridge(), ec.ROBD()], period=4, memory=3.0, maturity=6)
+
+
+def small_trees(dim: int) -> ec.advisors.BoostedTrees:
+    """Two stumps: on the present context and on its last change."""
+    nodes = {"threshold": [[0.1, 0.0, 0.0]] * 2, "left": [[1, 1, 2]] * 2, "right": [[2, 1, 2]] * 2}
+    trees = Trees([[0] * 3, [1] * 3], **nodes, value=[[0.0, -0.2, 0.3], [0.0, 0.1, -0.1]], depth=1)
+    return ec.advisors.BoostedTrees(trees, TreeFeatures(2))
 
 
 def corrected_ridge(dim: int) -> GuardAwareCorrection:
@@ -374,6 +382,16 @@ CASES: list[Case] = [
         tolerance=1e-6,
     ),
     Case("Mixture", small_mixture, history=24, box="ignores", convex=False, smooth=False, tolerance=1e-6),
+    Case(
+        "BoostedTrees",
+        small_trees,
+        dims=(1,),
+        history=24,
+        equivariant=False,
+        box="ignores",
+        convex=False,
+        smooth=False,
+    ),
     Case("Corrected", corrected_ridge, history=24, equivariant=False, box="ignores", convex=False, tolerance=1e-7),
     Case("Recorded", given_outlook, equivariant=False, box="ignores", convex=False),
     Case("Fixed", given_advice, equivariant=False, box="ignores"),

@@ -2,17 +2,19 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, shift_agent
-from ecl2o.agents.advisors import LSTM, MLP, Mixture, OnlineRidge, Scaling, SeasonalLinear
+from ecl2o.agents.advisors import LSTM, MLP, BoostedTrees, Mixture, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.data import Contexts
 from ecl2o.evaluation.comparison import Contender, make_contender
+from ecl2o.exceptions import DataError
+from ecl2o.fitting import boosting
 from ecl2o.fitting.guarded_training import competitive_ridge, train_sites
 from ecl2o.fitting.settings import TRAINING, AdvisorName, Progress, with_promise, with_renewal
 from ecl2o.fitting.tasks import FitTask, check_promise_feasible, check_weights_inside, mean_training_weight
@@ -72,6 +74,8 @@ class Candidate:
         mu: of the training loss.
         forecaster: of a planner.
         untrained: the agent before its training by gradients, which it must beat; None: it had none.
+        retrain: returns the agent as trained on the training and the validation days, once it has been validated; None: it
+            stays as it is.
     """
 
     name: str
@@ -82,10 +86,11 @@ class Candidate:
     mu: float = 0.0
     forecaster: AbstractForecaster | None = None
     untrained: AbstractAgent | None = None
+    retrain: Callable[[], AbstractAgent] | None = None
 
     def history_steps(self, contexts: Contexts) -> int:
         """Return how much of the past it starts with: all it can learn from, or what it remembers."""
-        if self.advisor == "ridge":
+        if self.advisor in ("ridge", "trees"):
             return min(HISTORY_DAYS, contexts.n_days) * contexts.steps_per_day
         return MemoryLengths.of(contexts).history_steps
 
@@ -199,6 +204,8 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
     for advisor in tasks[0].settings.advisors(tasks[0].contexts.weighted):
         if advisor == "ridge":
             trained = _train_corrections(tasks, progress)
+        elif advisor == "trees":
+            trained = [_boosted(task, progress) for task in tasks]
         elif advisor in ("rhc", "r-obd"):
             trained = [[] for _ in tasks]
         else:
@@ -234,6 +241,52 @@ def _train_corrections(tasks: Sequence[FitTask], progress: Progress) -> list[lis
     return [
         [Candidate(CORRECTED, "ridge", with_renewal(corrected, renewal), trained=log.best_step > 0)]
         for ((corrected, log),) in trained
+    ]
+
+
+def find_trees_obstacle(task: FitTask) -> str | None:
+    """Return why `fit` cannot train trees on a series; None if it can."""
+    if not isinstance(task.problem.hitting, SquaredTracking) or task.contexts.action_dim != 1:
+        return "trees follow one column, with misses that weigh the same"
+    if task.settings.shift:
+        return "trees know neither a delay nor contexts in advance"
+    return boosting.find_obstacle(task.contexts, _discount(task))
+
+
+def _discount(task: FitTask) -> float:
+    return float(decay_root(float(task.problem.m), float(task.problem.beta)))
+
+
+def _boosted(task: FitTask, progress: Progress) -> list[Candidate]:
+    """Return the mixture of regressions and trees; on request also trees alone. None if trees cannot be trained.
+
+    Raises:
+        DataError: If trees were requested and cannot be trained.
+    """
+    contexts, settings, period = task.contexts, task.settings, task.contexts.steps_per_day
+    if settings.advisor == "auto" and find_trees_obstacle(task) is not None:
+        return []
+    if (obstacle := find_trees_obstacle(task)) is not None:
+        raise DataError(f"{obstacle}.")
+    progress("training trees", 0, 1)
+    rho, days = _discount(task), contexts.split.training_days
+    trees, count = boosting.train_trees(contexts, rho, days, seed=settings.seed)
+    progress("training trees", 1, 1)
+
+    def mix(member: BoostedTrees) -> AbstractAgent:
+        regressions = Mixture.of_regressions(period, WEEK, contexts.leads)
+        mixture = Mixture([regressions, member], period, combines=True, judges_history=False)
+        return with_promise(mixture, settings.promise, period)
+
+    def retrain(make: Callable[[BoostedTrees], AbstractAgent]) -> AbstractAgent:
+        return make(boosting.train_trees(contexts, rho, days + contexts.split.validation_days, count, settings.seed)[0])
+
+    kinds = {"trees, mixture": mix}
+    if settings.advisor == "trees":
+        kinds["trees"] = lambda member: with_promise(member, settings.promise, period)
+    return [
+        Candidate(name, "trees", make(trees), trained=True, retrain=functools.partial(retrain, make))
+        for name, make in kinds.items()
     ]
 
 

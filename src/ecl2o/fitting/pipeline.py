@@ -23,6 +23,7 @@ from ecl2o.fitting.candidates import (
     CORRECTED,
     Candidate,
     MemoryLengths,
+    find_trees_obstacle,
     reference_contenders,
     train_candidates,
     untrained_candidates,
@@ -226,11 +227,20 @@ def fit_contexts(
         policy=build_policy(selection, comparison),
         candidates=selection.validated,
         chosen=selection.chosen,
-        left_out=settings.left_out(contexts.weighted),
+        left_out=settings.left_out(contexts.weighted) | _why_no_trees(selection),
         comparison=comparison,
         test_days=test_days,
         screened=describe_replaced(contexts.time, selection.series.replaced),
     )
+
+
+def _why_no_trees(selection: Selection) -> dict[AdvisorName, str]:
+    """Return why trees were not tried, if they were to be."""
+    tried = {candidate.advisor for candidate in selection.candidates}
+    if selection.settings.advisor != "auto" or "trees" in tried:
+        return {}
+    task = FitTask(selection.contexts, selection.problem, selection.settings)
+    return {"trees": find_trees_obstacle(task) or "not tried"}
 
 
 def select_candidates(
@@ -300,8 +310,8 @@ def _select(
     behind = "" if promise is None else f", behind a promise of {promise.ratio:g}"
     own = []
     for each in (candidates[i] for i in kept):
-        agent = unscale_agent(each.agent, factor, promise)
-        own.append(dataclasses.replace(each, name=each.name + behind, agent=agent, untrained=None))
+        agent = unscale_agent(each.agent if each.retrain is None else each.retrain(), factor, promise)
+        own.append(dataclasses.replace(each, name=each.name + behind, agent=agent, untrained=None, retrain=None))
     failed = [not scores[i].average_cost < before[i] for i in kept]
     best = int(np.argmin([np.inf if lost else scores[i].average_cost for i, lost in zip(kept, failed, strict=True)]))
     if all(failed):

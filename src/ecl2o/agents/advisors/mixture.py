@@ -49,6 +49,10 @@ class Mixture(AbstractAgent):
     by at most `Info.details["regret_bound"]`, one number per mode. It is computed from the run, since targets mature late. If
     they matured at once, it would be at most B^2 (6 log n + 4) for n members whose errors are at most B (`ExponentialWeights`).
 
+    With `combines`, weights are exponential in 2 e e_i, the product of the mixture's error and each member's. As
+    e^2 - (u'e)^2 <= 2 e (e - u'e) for all weights u, the bound then holds relative to the best fixed weighted mean of the
+    members, which may be better than each of them; it is larger, and of the order of the root of the number of steps.
+
     Args:
         members: the advisors, at least one.
         period: steps in a period, usually a day. Default: 24.
@@ -56,6 +60,8 @@ class Mixture(AbstractAgent):
         maturity: steps after which a prediction is judged; the present zhat replaces what is not known. Default: a period, at
             least 24.
         ahead: how many steps after its context the action is in force, as the members know too. Default: 0.
+        combines: whether it competes with the best weighted mean of its members. Default: False, with the best member.
+        judges_history: whether predictions of the history count. Default: True; False is for members that were trained on it.
 
     >>> mixture = Mixture([OnlineRidge(), OnlineRidge(week=7, rich=True, memory=60.0)])
     >>> len(mixture.members), mixture.maturity
@@ -67,12 +73,23 @@ class Mixture(AbstractAgent):
     period: int = eqx.field(static=True)
     maturity: int = eqx.field(static=True)
     ahead: int = eqx.field(static=True, default=0)
+    combines: bool = eqx.field(static=True, default=False)
+    judges_history: bool = eqx.field(static=True, default=True)
 
-    def __init__(self, members, period: int = 24, memory: float = 30.0, maturity: int | None = None, ahead: int = 0):
+    def __init__(
+        self,
+        members,
+        period: int = 24,
+        memory: float = 30.0,
+        maturity: int | None = None,
+        ahead: int = 0,
+        combines: bool = False,
+        judges_history: bool = True,
+    ):
         self.members = tuple(members)
-        self.period, self.memory = period, as_float(memory)
+        self.period, self.memory, self.ahead = period, as_float(memory), ahead
         self.maturity = max(period, 24) + ahead if maturity is None else maturity
-        self.ahead = ahead
+        self.combines, self.judges_history = combines, judges_history
 
     def __check_init__(self):
         check_count("period", self.period)
@@ -117,12 +134,13 @@ class Mixture(AbstractAgent):
             high=jnp.asarray(-jnp.inf, dtype),
         )
         lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
-        judged = self.lookahead == 0  # else the forecasts of the past are not known, and weights start equal
+        # Else weights start equal: forecasts of the past are not known, or members were trained on it.
+        judged = self.judges_history and self.lookahead == 0
         known = Start(start.x0, start.history[:0], start.horizon) if judged else start
         members = tuple(member.init(problem, known) for member in self.members)
         state = MixtureState(members, modes, jnp.zeros((), int), lines)
         if not judged:
-            return state
+            return self._with_range(problem, state, start)
 
         def live(carry, context):
             state, previous = carry
@@ -130,6 +148,17 @@ class Mixture(AbstractAgent):
             return state, action
 
         return start.fold_history(live, (state, start.x0))[0]
+
+    def _with_range(self, problem: Problem, state: MixtureState, start: Start) -> MixtureState:
+        """Return the state with the range of the contexts of the history, padding (NaN) apart."""
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        if start.history.shape[0] == 0:
+            return state
+        centres = jax.vmap(problem.hitting.centre, in_axes=(0, None))(start.history, start.dim)
+        past = centres @ state.modes.to_modes.T
+        low, high = (jnp.where(jnp.isnan(past), end, past) for end in (jnp.inf, -jnp.inf))
+        ends = jnp.min(low, axis=0), jnp.max(high, axis=0)
+        return eqx.tree_at(lambda tree: (tree.lines.low, tree.lines.high), state, ends)
 
     def step(self, problem: Problem, state: MixtureState, observation: Observation):
         assert isinstance(problem.hitting, AbstractQuadraticCost)
@@ -163,7 +192,11 @@ class Mixture(AbstractAgent):
         rounding = (
             _ROUNDING * jnp.finfo(now.dtype).eps * jax.lax.stop_gradient(jnp.maximum(jnp.abs(low), jnp.abs(high)))
         )
-        losses = errors**2 + rounding**2  # so that rounding does not decide between equals
+        losses = errors**2
+        if self.combines:
+            losses = 2 * errors * errors[-1]
+            losses = losses - jnp.min(losses)
+        losses = losses + rounding**2  # so that rounding does not decide between equals
         judged = known.with_losses(losses[:-1], losses[-1], keep)
         matured = step >= self.maturity - 1
         weights = jax.tree.map(lambda new, old: jnp.where(matured, new, old), judged, known)

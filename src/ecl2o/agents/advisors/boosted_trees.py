@@ -1,0 +1,332 @@
+"""Boosted regression trees that predict the discounted mean of the coming contexts: trained elsewhere, evaluated by gathers."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from numpy.lib.stride_tricks import sliding_window_view
+
+from ecl2o.agents.advisors.networks import Scaling
+from ecl2o.agents.advisors.online_ridge import DiscountedForecast
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.planning.decoupling import Modes
+from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem.arrays import AnyArray, check_count, to_device
+from ecl2o.theory import decay_root
+
+WEEK = 7  # periods
+_LAGS = (1, 2, 3, 4, 5, 6, 8, 12, 18, 24, 36, 48, 72, 168)  # hours, of 24 in a period
+_SPANS = (1, 2, 3, 6, 12, 24)  # hours over which anomalies change
+_LEADS = (1, 2, 3, 4, 6, 8, 12)  # hours ahead, a period or a week ago
+_PROFILE_LEADS = (*_LEADS, 16, 20)
+_MEANS, _DEVIATIONS = (6, 24, 168), (6, 24)  # hours
+_HALF_LIVES = (7.0, 21.0, 3.0)  # of two profiles of a period and one of a week, in their periods
+_DAMPING = 0.9  # of the present anomaly, per hour
+_DEPTH = 64  # the deepest tree
+
+
+class Trees(eqx.Module):
+    """An ensemble of n trees of up to m nodes each. At node i, x[feature] <= threshold goes to `left`, else to `right`.
+
+    Leaves are their own children, and only they have a value. A feature that is not a number goes to the right.
+
+    Args:
+        feature: (n, m), number of the feature.
+        threshold: (n, m).
+        left: (n, m), number of a node.
+        right: (n, m), number of a node.
+        value: (n, m).
+        depth: the most steps from a root, node 0, to a leaf.
+
+    >>> stump = Trees([[0, 0, 0]], [[0.5, 0.0, 0.0]], [[1, 1, 2]], [[2, 1, 2]], [[0.0, 3.0, 4.0]], 1)
+    >>> [float(stump(jnp.array([x]))) for x in (0.5, 0.6)]
+    [3.0, 4.0]
+    """
+
+    feature: Int[Array, "n m"] = eqx.field(converter=to_device)
+    threshold: Float[Array, "n m"] = eqx.field(converter=to_device)
+    left: Int[Array, "n m"] = eqx.field(converter=to_device)
+    right: Int[Array, "n m"] = eqx.field(converter=to_device)
+    value: Float[Array, "n m"] = eqx.field(converter=to_device)
+    depth: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        check_count("depth", self.depth)
+        if self.depth > _DEPTH:
+            raise ValueError(f"depth must be at most {_DEPTH}, got {self.depth}.")
+        shapes = {each.shape for each in (self.feature, self.threshold, self.left, self.right, self.value)}
+        if len(shapes) != 1 or len(shape := shapes.pop()) != 2 or 0 in shape:
+            raise ValueError("feature, threshold, left, right and value must have one shape (trees, nodes).")
+        if isinstance(self.left, jax.core.Tracer):
+            return
+        for name, most in (("left", shape[1]), ("right", shape[1]), ("feature", np.inf)):
+            numbers = np.asarray(getattr(self, name))
+            if numbers.min() < 0 or numbers.max() >= most:
+                raise ValueError(
+                    f"{name} must hold numbers of nodes or features, got {numbers.min()} to {numbers.max()}."
+                )
+
+    def __call__(self, x: Float[Array, " k"]) -> Float[Array, ""]:
+        """Return the sum of the leaves that x reaches."""
+        trees, node = np.arange(self.feature.shape[0]), jnp.zeros(self.feature.shape[:1], self.left.dtype)
+        for _ in range(self.depth):
+            goes_left = x[self.feature[trees, node]] <= self.threshold[trees, node]
+            node = jnp.where(goes_left, self.left[trees, node], self.right[trees, node])
+        return jnp.sum(self.value[trees, node])
+
+
+class TreeMemory(eqx.Module):
+    """What features are made of; the last axis of every array counts steps back, 0 being the present one.
+
+    Args:
+        recent: the contexts of a week.
+        profiles: of a period, slowly of a period, of a week: the exponentially weighted mean at the phase of each step.
+        usual: what each profile said of the present step before it.
+        anomalies: the contexts less what each profile had said, of a period.
+        given: covariates of a period.
+        given_profiles: their profiles.
+        given_usual: what these said of the present step before it.
+    """
+
+    recent: Float[AnyArray, "*n w"]
+    profiles: tuple[Float[AnyArray, "*n _"], ...]
+    usual: Float[AnyArray, "*n 3"]
+    anomalies: Float[AnyArray, "*n 3 q"]
+    given: Float[AnyArray, "*n c q"]
+    given_profiles: Float[AnyArray, "*n c p"]
+    given_usual: Float[AnyArray, "*n c"]
+
+
+class TreeFeatures(eqx.Module):
+    """Features of one column and of covariates. None depends on the hour or the weekday, so that a run may start at any time.
+
+    Of the column: the present context; its changes over 1 to 168 hours; for the profiles of a day (half-lives of 7 and 21 days)
+    and of a week (3 weeks) the anomaly, its changes, and the discounted mean of the profile; what followed the same hour
+    yesterday and a week ago; profiles ahead; means, deviations and extremes of the last hours. Of a covariate: itself, its
+    changes and anomaly, the discounted mean of its profile, and its profile ahead. Of a forecast: its difference to the present
+    context.
+
+    Args:
+        period: steps in a day.
+        leads: of each covariate: None, or the steps ahead of a forecast.
+    """
+
+    period: int = eqx.field(static=True)
+    leads: tuple[int | None, ...] = eqx.field(static=True, default=())
+
+    def __check_init__(self):
+        check_count("period", self.period)
+
+    @property
+    def needed(self) -> int:
+        """How many contexts must have been seen before features are complete: eight days."""
+        return (WEEK + 1) * self.period
+
+    @property
+    def periods(self) -> tuple[int, int, int]:
+        """How many steps the three profiles have."""
+        return self.period, self.period, WEEK * self.period
+
+    def _steps(self, hours: tuple[int, ...]) -> Int[np.ndarray, " n"]:
+        return np.array(sorted({max(1, round(each * self.period / 24)) for each in hours}))
+
+    def empty(self, dtype) -> TreeMemory:
+        """Return the memory before the first context."""
+        count, P = len(self.leads), self.period
+        return TreeMemory(
+            recent=jnp.zeros((WEEK * P + 1,), dtype),
+            profiles=tuple(jnp.zeros((each,), dtype) for each in self.periods),
+            usual=jnp.zeros((3,), dtype),
+            anomalies=jnp.zeros((3, P + 1), dtype),
+            given=jnp.zeros((count, P + 1), dtype),
+            given_profiles=jnp.zeros((count, P), dtype),
+            given_usual=jnp.zeros((count,), dtype),
+        )
+
+    def advance(self, memory: TreeMemory, seen: Int[Array, ""], now: Float[Array, ""], given: Float[Array, " c"]):
+        """Return the memory after one more context."""
+        dtype = now.dtype
+        gains = [1 - 0.5 ** (1 / each) for each in (*_HALF_LIVES, _HALF_LIVES[0])]
+        usual = jnp.stack(
+            [
+                jnp.where(seen < period, now, profile[-1])
+                for profile, period in zip(memory.profiles, self.periods, strict=True)
+            ]
+        )
+        profiles = tuple(
+            _push(profile, before + jnp.asarray(gain, dtype) * (now - before))
+            for profile, before, gain in zip(memory.profiles, usual, gains, strict=False)
+        )
+        given_usual = jnp.where(seen < self.period, given, memory.given_profiles[:, -1])
+        return TreeMemory(
+            recent=_push(memory.recent, now),
+            profiles=profiles,
+            usual=usual,
+            anomalies=_push(memory.anomalies, now - usual),
+            given=_push(memory.given, given),
+            given_profiles=_push(
+                memory.given_profiles, given_usual + jnp.asarray(gains[-1], dtype) * (given - given_usual)
+            ),
+            given_usual=given_usual,
+        )
+
+    def remember(self, contexts: Float[np.ndarray, "n q"], rows: Int[np.ndarray, " r"]) -> TreeMemory:
+        """Return the memory at some rows of a series, as `advance` makes it, in NumPy; the first is at least `needed`."""
+
+        def back(values, length):
+            """The last `length` values up to each row, newest first."""
+            return sliding_window_view(values, length, axis=0)[rows - length + 1][..., ::-1]
+
+        now, given = contexts[:, 0], contexts[:, contexts.shape[1] - len(self.leads) :]
+        profiles = [_profile(now, *each) for each in zip(self.periods, _HALF_LIVES, strict=True)]
+        usual = np.stack(
+            [_before(now, each, period) for each, period in zip(profiles, self.periods, strict=True)], axis=-1
+        )
+        given_profiles = _profile(given, self.period, _HALF_LIVES[0])
+        return TreeMemory(
+            recent=back(now, WEEK * self.period + 1),
+            profiles=tuple(back(each, period) for each, period in zip(profiles, self.periods, strict=True)),
+            usual=usual[rows],
+            anomalies=back(now[:, None] - usual, self.period + 1),
+            given=back(given, self.period + 1),
+            given_profiles=back(given_profiles, self.period),
+            given_usual=_before(given, given_profiles, self.period)[rows],
+        )
+
+    def usual_mean(self, memory: TreeMemory, rho: Any) -> Float[AnyArray, "*n"]:
+        """Return z as the profile of a day and a decaying anomaly predict it."""
+        xp: Any = np if isinstance(memory.recent, np.ndarray) else jnp
+        decay = rho * _DAMPING ** (24 / self.period)
+        coming = _discounted_profile(xp, memory.profiles[0], rho)[..., 0]
+        return (1 - rho) * (memory.recent[..., 0] + decay / (1 - decay) * memory.anomalies[..., 0, 0]) + coming
+
+    def at(self, memory: TreeMemory, rho: Any) -> Float[AnyArray, "*n k"]:
+        """Return the features of a memory, or of many."""
+        xp: Any = np if isinstance(memory.recent, np.ndarray) else jnp
+        recent, now = memory.recent, memory.recent[..., :1]
+        spans, leads, ahead = self._steps(_SPANS), self._steps(_LEADS), self._steps(_PROFILE_LEADS)
+        parts = [now, now - recent[..., self._steps(_LAGS)]]
+        for kind, (profile, period) in enumerate(zip(memory.profiles, self.periods, strict=True)):
+            anomaly, before = memory.anomalies[..., kind, :], memory.usual[..., kind, None]
+            coming = _discounted_profile(xp, profile, rho)
+            parts += [
+                anomaly[..., :1],
+                anomaly[..., :1] - anomaly[..., spans],
+                coming - rho * now,
+                coming - rho * before,
+            ]
+            if kind != 1:
+                parts += [profile[..., -ahead % period] - before]
+        for period in (self.period, WEEK * self.period):
+            parts.append(recent[..., period - leads] - recent[..., period, None])
+        for length in self._steps(_MEANS):
+            parts.append(xp.mean(recent[..., :length], axis=-1, keepdims=True) - now)
+        for length in self._steps(_DEVIATIONS):
+            parts.append(xp.std(recent[..., : length + 1], axis=-1, keepdims=True))
+        day = recent[..., : self.period]
+        parts += [xp.max(day, axis=-1, keepdims=True) - now, xp.min(day, axis=-1, keepdims=True) - now]
+        for place, lead in enumerate(self.leads):
+            if lead is not None:
+                parts.append(memory.given[..., place, :1] - now)
+                continue
+            given, before = memory.given[..., place, :], memory.given_usual[..., place, None]
+            profile = memory.given_profiles[..., place, :]
+            parts += [given[..., :1], given[..., :1] - given[..., spans], given[..., :1] - before]
+            parts += [_discounted_profile(xp, profile, rho) - rho * before, profile[..., -ahead % self.period] - before]
+        return xp.concatenate(parts, axis=-1).astype(np.float32)  # so that rounding does not decide at a threshold
+
+
+def _push(memory: Float[Array, "*c q"], newest: Float[Array, "*c"]) -> Float[Array, "*c q"]:
+    return jnp.concatenate([newest[..., None], memory[..., :-1]], axis=-1)
+
+
+def _profile(values: Float[np.ndarray, "n ..."], period: int, half_life: float) -> Float[np.ndarray, "n ..."]:
+    """Return at each step the exponentially weighted mean of its phase, the present included."""
+    found, gain = values.astype(float), 1 - 0.5 ** (1 / half_life)
+    for start in range(period, len(found), period):
+        before = found[start - period : start][: len(found) - start]
+        found[start : start + period] = before + gain * (values[start : start + period] - before)
+    return found
+
+
+def _before(values: Float[np.ndarray, "n ..."], profile: Float[np.ndarray, "n ..."], period: int):
+    """Return what the profile said of each step before it; the value itself in the first period."""
+    return np.concatenate([values[:period], profile[:-period]])
+
+
+def _discounted_profile(xp: Any, profile: Float[AnyArray, "*n p"], rho: Any) -> Float[AnyArray, "*n 1"]:
+    """Return (1 - rho) sum_{j >= 1} rho^j times the profile j steps ahead."""
+    period = profile.shape[-1]
+    powers = xp.exp(xp.log(rho) * np.arange(period, 0, -1))
+    return xp.sum(profile * powers, axis=-1, keepdims=True) * (1 - rho) / (1 - rho**period)
+
+
+class BoostedTreesState(eqx.Module):
+    """The modes, how many contexts have been seen, their range, and the memory of the features."""
+
+    modes: Modes
+    seen: Int[Array, ""]
+    low: Float[Array, ""]
+    high: Float[Array, ""]
+    memory: TreeMemory
+
+
+class BoostedTrees(AbstractAgent):
+    """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a daily profile and boosted trees.
+
+    The trees were trained offline, on past contexts and z, the discounted mean of those that followed (see `OnlineRidge`), for
+    one rho. They do not change while it runs. zhat is clipped to the range of the contexts so far; in the first eight days it is
+    the present context, which is R-OBD's advice. For one column, d = 1. `ecl2o fit --advisor trees` trains them with LightGBM.
+
+    Args:
+        trees: the ensemble, of z less its `TreeFeatures.usual_mean`.
+        features: what it sees.
+        scaling: the unit of contexts and forecasts in training.
+    """
+
+    trees: Trees
+    features: TreeFeatures
+    scaling: Scaling = Scaling()
+
+    def check(self, problem: Problem, start: Start) -> None:
+        if start.dim != 1 or problem.covariates != len(self.features.leads):
+            raise NotApplicableError(
+                f"the trees are for one column and {len(self.features.leads)} covariates; this problem follows {start.dim} and "
+                f"has {problem.covariates} covariates."
+            )
+
+    def init(self, problem: Problem, start: Start) -> BoostedTreesState:
+        dtype = start.x0.dtype
+        low, high = jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype)
+        modes = Modes.from_problem(problem, start.dim)
+        state = BoostedTreesState(modes, jnp.zeros((), int), low, high, self.features.empty(dtype))
+        return start.fold_history(lambda s, context: self._observe(problem, s, context), state)
+
+    def step(self, problem: Problem, state: BoostedTreesState, observation: Observation):
+        state = self._observe(problem, state, observation.context)
+        rho = decay_root(1.0, state.modes.a)[0]
+        features, memory = self.features, state.memory
+        predicted = features.usual_mean(memory, rho) + self.trees(features.at(memory, rho))
+        predicted = jnp.where(state.seen > features.needed, predicted, memory.recent[0])
+        mean = jnp.clip(predicted, state.low, state.high)[None] * self.scaling.scale
+        forecast = DiscountedForecast(mean, jnp.zeros((3, 1), mean.dtype))
+        advice = forecast.advice(state.modes, observation.previous_action)
+        return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
+
+    def _observe(self, problem: Problem, state: BoostedTreesState, context: Float[Array, " q"]) -> BoostedTreesState:
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        now = problem.hitting.centre(context, 1)[0] / self.scaling.scale
+        given = context[context.shape[0] - len(self.features.leads) :] / jnp.where(
+            self._scaled, self.scaling.scale, 1.0
+        )
+        memory = self.features.advance(state.memory, state.seen, now, given)
+        low, high = jnp.minimum(state.low, now), jnp.maximum(state.high, now)
+        return BoostedTreesState(state.modes, state.seen + 1, low, high, memory)
+
+    @property
+    def _scaled(self) -> Bool[np.ndarray, " c"]:
+        return np.array([lead is not None for lead in self.features.leads], bool)
