@@ -100,7 +100,7 @@ def _count_trees(known, target, rows: Int[np.ndarray, " n"], maturity: int, seed
         for start, end in itertools.pairwise(cuts)
     ]
     data, stop = _dataset(known, target), [lightgbm.early_stopping(25, verbose=False)]
-    found = lightgbm.cv(_PARAMETERS | {"seed": seed}, data, MOST_TREES, folds=folds, callbacks=stop)
+    found: Any = lightgbm.cv(_PARAMETERS | {"seed": seed}, data, MOST_TREES, folds=folds, callbacks=stop)
     return int(np.clip(_MORE * len(found["valid l2-mean"]), 10, MOST_TREES))
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -61,7 +61,7 @@ class Trees(eqx.Module):
         shapes = {each.shape for each in (self.feature, self.threshold, self.left, self.right, self.value)}
         if len(shapes) != 1 or len(shape := shapes.pop()) != 2 or 0 in shape:
             raise ValueError("feature, threshold, left, right and value must have one shape (trees, nodes).")
-        if isinstance(self.left, jax.core.Tracer):
+        if isinstance(self.left, Tracer):
             return
         for name, most in (("left", shape[1]), ("right", shape[1]), ("feature", np.inf)):
             numbers = np.asarray(getattr(self, name))
@@ -240,7 +240,7 @@ class TreeFeatures(eqx.Module):
         return xp.concatenate(parts, axis=-1).astype(np.float32)  # so that rounding does not decide at a threshold
 
 
-def _push(memory: Float[Array, "*c q"], newest: Float[Array, "*c"]) -> Float[Array, "*c q"]:
+def _push(memory: Any, newest: Any) -> Any:
     return jnp.concatenate([newest[..., None], memory[..., :-1]], axis=-1)
 
 
@@ -310,7 +310,7 @@ class BoostedTrees(AbstractAgent):
         state = self._observe(problem, state, observation.context)
         rho = decay_root(1.0, state.modes.a)[0]
         features, memory = self.features, state.memory
-        predicted = features.usual_mean(memory, rho) + self.trees(features.at(memory, rho))
+        predicted = features.usual_mean(memory, rho) + self.trees(jnp.asarray(features.at(memory, rho)))
         predicted = jnp.where(state.seen > features.needed, predicted, memory.recent[0])
         mean = jnp.clip(predicted, state.low, state.high)[None] * self.scaling.scale
         forecast = DiscountedForecast(mean, jnp.zeros((3, 1), mean.dtype))
