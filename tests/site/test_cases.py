@@ -92,3 +92,57 @@ def test_the_page_states_what_was_stored_about_replicas(cases):
     for row in promised.values():
         assert row["largest_ratio"] <= row["promise"] * (1 + 1e-9)
         assert row["cost"] <= min(peers)
+
+
+def test_the_generator_page_has_the_stored_table_and_sentences(cases):
+    import generator
+    import page
+
+    found = page.load("generator")
+    assert generator.make_table(found) in (CASES / "generator.md").read_text(encoding="utf-8")
+    for grid in found.values():
+        for row in grid["rows"].values():
+            assert row["largest_move"] <= 1 + 1e-6
+            assert row["over_optimum"] >= 1
+        (planned,) = [row for name, row in grid["rows"].items() if name.startswith(generator.MPC)]
+        guarded = grid["rows"][generator.GUARDED]
+        assert guarded["largest_ratio"] <= guarded["promise"]
+        assert "; kept (" in grid["said"]
+        assert guarded["cost"] <= planned["cost"]
+
+
+def test_a_generator_keeps_its_promise_and_its_ramp(cases, shared, tmp_path):
+    """On two days after forty, with half the ramp so that it binds; the optimum is a quadratic program of SciPy's own."""
+    import generator
+    from scipy.optimize import LinearConstraint, minimize
+
+    grid = generator.Grid.read(shared / "data" / "net_load_ercot_2022_hourly.csv", ramp=0.05)
+    cut = 40 * generator.HOURS
+    grid = generator.Grid(grid.contexts[: cut + 48], grid.ramp)
+    options = ["--promise", generator.PROMISE, "--contexts", "5:71", "--advisor", "rhc"]
+    policy, said = grid.fit(tmp_path / "policy.ecl2o", options, days=(35, 5))
+    days = generator.Days(grid, grid.contexts[:cut], grid.contexts[cut:])
+    powers, _ = days.run_policy(policy)
+    moves = np.diff(powers, prepend=days.first)
+    assert np.abs(moves).max() <= grid.ramp * (1 + 1e-9)
+    changes = np.eye(48) - np.eye(48, k=-1)
+    start = days.first * np.eye(48)[0]
+
+    def cost(actions):
+        return generator.cost_by_hour(actions, days.loads, days.first).sum()
+
+    best = minimize(
+        cost,
+        powers,
+        jac=lambda x: x - days.loads + generator.ALPHA * changes.T @ (changes @ x - start),
+        method="SLSQP",
+        constraints=LinearConstraint(changes, start - grid.ramp, start + grid.ramp),
+        options={"ftol": 1e-12, "maxiter": 500},
+    )
+    found = days.score(powers)
+    np.testing.assert_allclose(found["over_optimum"], cost(powers) / best.fun, rtol=1e-5)
+    assert 1 <= found["over_optimum"] <= generator.read_promise(said)
+    followed = generator.play(generator.follow_load(grid.ramp), days.loads, days.first)
+    assert np.isclose(np.abs(np.diff(followed, prepend=days.first)).max(), grid.ramp)
+    planned = generator.PlanWithRamp(grid.ramp, days.before[:, 0], 7, 0.9)
+    assert planned(days.first + 50, days.first) == pytest.approx(days.first + grid.ramp)
