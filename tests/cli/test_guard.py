@@ -24,11 +24,11 @@ HOSTILE = (1e6, -1e6, None, float("nan"), 0.0, 1e300, 12.0)
 def folder(tmp_path_factory):
     """A folder with a guard and its shadow, made without data."""
     made = tmp_path_factory.mktemp("guard")
-    for name, extra in (("guard", ()), ("shadow", ("--shadow",))):
-        told = ("guard", "--promise", "2", "--per", "day", "--out", f"{name}.ecl2o", *extra)
-        done = subprocess.run([COMMAND, *told], cwd=made, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
+    told = ("guard", "--promise", "2", "--per", "day", "--out", "guard.ecl2o")
+    done = subprocess.run([COMMAND, *told], cwd=made, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
     assert "2 times the optimum in every 24 steps" in done.stdout + done.stderr
+    ec.save(made / "shadow.ecl2o", ec.guard_policy(promise=2.0, per="day", shadow=True))
     return made
 
 
@@ -100,13 +100,6 @@ def test_act_keeps_the_promise_whatever_the_advice(folder):
 
 
 def test_good_advice_is_played_to_the_last_bit(folder):
-    lines = [f"{10 + t / 10},{10 + t / 20}" for t in range(5)]
-    told = [COMMAND, "act", "guard.ecl2o", "--x0", "10"]
-    done = subprocess.run(
-        told, cwd=folder, input="context,advice\n" + "\n".join(lines), capture_output=True, text=True, timeout=300
-    )
-    played = [float(line) for line in done.stdout.splitlines()]
-    assert played[0] == 10.0
     (answer,) = act(folder, "guard.ecl2o", ['{"context": 10, "advice": 10}'], "good.state")
     assert answer["action"] == [10.0]
     assert "change" not in answer
@@ -177,6 +170,40 @@ def test_shadow_mode_plays_the_advice_and_reports_the_guard(folder):
     assert shadowed[-1]["cost"] > 2 * optimum(steps) > answers[-1]["shadow_cost"]
 
 
+def test_ramp_and_whole_numbers_are_kept_and_given_as_reasons(ecl2o, tmp_path):
+    limits = ("--alpha", "1", "--promise", "3", "--allowance", "200", "--bounds", "0:20")
+    limits += ("--ramp", "8", "--whole")
+    for name, extra in (("guard", ()), ("shadow", ("--shadow",))):
+        done = ecl2o("guard", *limits, *extra, "--out", tmp_path / f"{name}.ecl2o")
+        assert done.exit_code == 0, done.output
+        assert "whole numbers, changed by at most 8 a step" in done.output
+    sent = [(10.0, 10.3), (18.0, 18.7), (20.0, None), (4.0, 30.0), (4.0, 3.6), (16.0, 0.0)]
+    lines = "".join(json.dumps({"context": [y], "advice": advice}) + "\n" for y, advice in sent)
+    found = {}
+    for name in ("guard", "shadow"):
+        done = ecl2o("act", tmp_path / f"{name}.ecl2o", "--x0", "10", "--json", stdin=lines)
+        found[name] = [json.loads(line) for line in done.stdout.splitlines()]
+    actions = np.array([10.0, *(answer["action"][0] for answer in found["guard"])])
+    assert (actions == np.round(actions)).all()
+    assert np.max(np.abs(np.diff(actions))) <= 8
+    assert found["guard"][0]["change"] == "moved from 10.3 to 10: actions are whole numbers"
+    assert found["guard"][1]["change"] == "moved from 18.7 to 18: actions change by at most 8 a step"
+    assert [answer["action"][0] for answer in found["shadow"]] == [10.3, 18.7, 18.7, 30.0, 3.6, 0.0]
+    for guard, shadow in zip(found["guard"], found["shadow"], strict=True):
+        assert shadow["shadow_action"] == pytest.approx(guard["action"], abs=1e-6)
+        assert shadow["cost"] == pytest.approx(guard["advice_cost"], rel=1e-6)
+
+
+def test_with_a_delay_the_promise_is_kept_whatever_the_advice():
+    steps = make_steps(24)
+    runner = ec.Runner(ec.guard_policy(promise=3.0, delay=1), x0=[10.0])
+    for y, advice in steps:
+        runner.step([y], advice=[advice])
+    # The first context meets x0, each later one the action that is chosen a step before it; the last action meets none.
+    least = 0.5 * (10 - steps[0][0]) ** 2 + optimum(steps[1:])
+    assert 1.2 * least < float(runner.cost) <= 3 * least * (1 + 1e-4)
+
+
 @pytest.mark.parametrize(
     ("told", "named"),
     [
@@ -187,6 +214,11 @@ def test_shadow_mode_plays_the_advice_and_reports_the_guard(folder):
         (("--promise", "2", "--short", "3", "--weights", "1:2"), "weights"),
         (("--promise", "2", "--per", "day", "--every", "7"), "7"),
         (("--promise", "2", "--advice-column", "context"), "context"),
+        (("--promise", "2", "--ramp", "2"), "--contexts"),
+        (("--promise", "2", "--whole", "--step", "2"), "--step"),
+        (("--promise", "2", "--delay", "1"), "2.37"),
+        (("--promise", "3", "--delay", "1", "--whole"), "delay"),
+        (("--never-worse", "5%", "--baseline", "still", "--delay", "1"), "delay"),
         (("--promise", "2", "--column", "a", "--column", "b", "--advice-column", "c"), "2 columns"),
     ],
 )

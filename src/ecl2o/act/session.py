@@ -184,6 +184,7 @@ class ActSession:
         self._until = history_until if history is not None else policy.contract.history_until
         self._clock, self._start_time = StepClock(policy), start_time
         self._notes = _Notes()
+        self._before: list[float] | None = None  # the action before the last one
         if state is not None and state.exists():
             self._runner = Runner.resume(policy, state)
             self._notes = self._read_notes(state)
@@ -270,6 +271,7 @@ class ActSession:
                 raise ValueError(
                     "a number is missing or not finite, and the policy has no plausible ranges to replace it by."
                 )
+            self._before = runner.action.tolist()
             runner.step(line.context)
             self._update_notes(line.context, time, filled)
             self._save()
@@ -390,5 +392,5 @@ class ActSession:
         if not advice:
             return None
         contract, shadow = self._policy.contract, self._runner.figures.get("shadow_action")
-        known = contract.action_bounds, self._runner.is_unconverged, None if shadow is None else shadow.tolist()
+        known = contract, self._before, self._runner.is_unconverged, None if shadow is None else shadow.tolist()
         return describe_change(advice, action, find_promise(self._policy), *known)

@@ -7,7 +7,9 @@ import equinox as eqx
 from ecl2o.agents.advisors.from_context import FromContext, HoldStill
 from ecl2o.agents.base import AbstractAgent, AnyProblem, Info, Observation, Start, State
 from ecl2o.agents.promise import Promise
+from ecl2o.agents.shifted import shift_agent
 from ecl2o.agents.wrappers import Independent, OwnTrajectory
+from ecl2o.problem import Limited, Problem
 
 
 class AdvisedState(eqx.Module):
@@ -47,20 +49,32 @@ class Advised(AbstractAgent):
     advice: FromContext
     shadow: bool = eqx.field(static=True, default=False)
 
-    @property
-    def _advice_alone(self) -> Independent:
-        return Independent(dataclasses.replace(self.advice, otherwise=HoldStill()))
+    def _advice_alone(self, problem: AnyProblem) -> tuple[Independent, AnyProblem]:
+        """Return the agent that plays the advice, and the problem without a ramp and a spacing of actions."""
+        alone = dataclasses.replace(self.advice, otherwise=HoldStill())
+        if not isinstance(problem, Problem):
+            return Independent(alone), problem
+        limits = problem.actions
+        plain = dataclasses.replace(problem, actions=limits.actions) if isinstance(limits, Limited) else problem
+        return Independent(shift_agent(alone, plain)), plain
 
     def promise(self, problem: AnyProblem) -> Promise | None:
         return None if self.shadow else self.agent.promise(problem)
 
+    def check(self, problem: AnyProblem, start: Start) -> None:
+        self.agent.check(problem, start)
+        alone, plain = self._advice_alone(problem)
+        alone.agent.check(plain, start)
+
     def init(self, problem: AnyProblem, start: Start) -> AdvisedState:
         inner = (Independent(self.agent) if self.shadow else self.agent).init(problem, start)
-        return AdvisedState(inner, self._advice_alone.init(problem, start))
+        alone, plain = self._advice_alone(problem)
+        return AdvisedState(inner, alone.init(plain, start))
 
     def step(self, problem: AnyProblem, state: AdvisedState, observation: Observation):
-        advice, given, alone = self._advice_alone.step(problem, state.advice, observation)
-        cost = {"advice_cost": alone.details["cost"]}
+        alone, plain = self._advice_alone(problem)
+        advice, given, played = alone.step(plain, state.advice, observation)
+        cost = {"advice_cost": played.details["cost"]}
         if not self.shadow:
             inner, action, info = self.agent.step(problem, state.inner, observation)
             return AdvisedState(inner, advice), action, dataclasses.replace(info, details={**info.details, **cost})

@@ -180,10 +180,11 @@ def describe_worst_day(row: "ComparisonRow", starts: str) -> str:
 
 def describe_limits(contract: "Contract") -> str | None:
     """Say which ramp and spacing actions obey; None if there is neither."""
+    from ecl2o.policy.advice import describe_spacing
+
     found = []
     if contract.spacing is not None:
-        units = sorted(set(contract.spacing))
-        found.append("whole numbers" if units == [1.0] else f"multiples of {', '.join(f'{unit:g}' for unit in units)}")
+        found.append(describe_spacing(contract.spacing))
     if contract.ramp is not None:
         limits = ", ".join(f"{limit:g}" for limit in sorted(set(contract.ramp)))
         found.append(f"changed by at most {limits} a step")

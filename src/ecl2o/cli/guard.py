@@ -43,6 +43,10 @@ def guard(
         "Range of all contexts, if known; a promise then allows more.", "--contexts", metavar="LOW:HIGH"
     ),
     bounds: str | None = option("Range of actions; --promise then assumes contexts in it.", metavar="LOW:HIGH"),
+    ramp: float | None = options.RAMP,
+    whole: bool = options.WHOLE,
+    step: float | None = options.STEP,
+    delay: int = options.DELAY,
     plausible: str | None = option(
         "Range of readings; the last plausible one replaces others. One for all columns, or demand=0:60,price=1:9. "
         "(default: contexts are used as sent, and a missing one is an error)",
@@ -85,10 +89,17 @@ def guard(
         (shares if of_baseline else ratios)[each] = ratio - 1 if of_baseline else ratio
     if not ratios and not shares:
         raise usage_error("--promise", "a guard needs a promise: give --promise, or --never-worse with --baseline.")
+    if ramp is not None and ratios and limits is None and interval is None:
+        raise usage_error(
+            "--ramp", "with a promise it needs --contexts LOW:HIGH or --bounds LOW:HIGH, where contexts stay."
+        )
+    spacing = options.parse_spacing(whole, step)
     use_cached_programs()
+    from ecl2o.cli.comparison_table import describe_limits
     from ecl2o.fitting.guard_policy import guard_policy
     from ecl2o.policy import save
     from ecl2o.policy.advice import find_promise
+    from ecl2o.policy.contract import describe_shift
     from ecl2o.policy.policy_file import is_ours
 
     output.check_writable(out, "--out")
@@ -105,6 +116,9 @@ def guard(
         misses=(short, long),
         weights=ends,
         weight_column=weight_column or "weight",
+        ramp=ramp,
+        spacing=spacing,
+        delay=delay,
         plausible=options.parse_plausible(plausible),
         columns=column or ["context"],
         advice=advice_column,
@@ -122,11 +136,13 @@ def guard(
         return
     sent = [f"context ({', '.join(contract.columns[: -len(contract.covariates)])})"]
     sent += [name for name in contract.covariates if name not in contract.advice]
+    told = [describe_limits(contract)] if delay == 0 else [describe_shift(delay)]
     start = ",".join("0" for _ in contract.advice)
     lines = [
         f"wrote {out}.",
         f"promise: {promised}, whatever the advice." + (" In shadow mode nothing is promised." if shadow else ""),
         f"each step brings: {', '.join(sent)}, and {', '.join(contract.advice)}; a step is {every:g} minutes (--every).",
+        *(line for line in told if line is not None),
         f"next: ecl2o serve {out}   or   ecl2o act {out} --x0 {start}   (x0: the action in force; docs/guard-your-policy.md)",
     ]
     tables.print_notes(lines)

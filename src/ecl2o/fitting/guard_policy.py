@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from ecl2o.agents import ROBD, Advised, Start
+from ecl2o.agents import ROBD, Advised, RampLimited, Rounded, Start, shift_agent
 from ecl2o.agents.advisors import FromContext
-from ecl2o.fitting.settings import Alpha, Interval, PromiseSpec, column_alphas, with_promise
+from ecl2o.fitting.settings import Alpha, FitSettings, Interval, PromiseSpec, column_alphas, with_promise
 from ecl2o.fitting.tasks import tracking_problem
 from ecl2o.policy import Contract, Policy
 
@@ -28,6 +28,9 @@ def guard_policy(
     misses: tuple[float, float] = (1.0, 1.0),
     weights: Interval | None = None,
     weight_column: str = "weight",
+    ramp: float | None = None,
+    spacing: float | None = None,
+    delay: int = 0,
     plausible: Interval | Mapping[str, Interval] | None = None,
     columns: Sequence[str] = ("context",),
     advice: Sequence[str] | None = None,
@@ -55,6 +58,9 @@ def guard_policy(
         misses: (short, long), weights of actions below and above the context. Default: (1, 1).
         weights: (low, high) of the weight of a miss, a number of each context. Default: all misses weigh the same.
         weight_column: name of that number. Default: "weight".
+        ramp: greatest change of an action in one step. Promises then need `contexts` or `bounds`. Default: None, no limit.
+        spacing: distance between neighbouring actions, 1 for whole numbers. Default: None, actions are any numbers.
+        delay: steps from a context to the step in which its action is in force. Default: 0.
         plausible: (low, high) of readings, for all columns or by name; others are replaced. Default: contexts are used as sent.
         columns: names of the numbers to follow, one for each number of an action. Default: one, "context".
         advice: names of the advice, one for each. Default: "advice", or "advice_" and the name of each column.
@@ -84,6 +90,10 @@ def guard_policy(
         raise ValueError("never_worse needs a baseline, and a baseline needs never_worse.")
     if misses != (1.0, 1.0) and weights is not None:
         raise ValueError("with weights, misses weigh the same on both sides.")
+    if delay < 0:
+        raise ValueError(f"delay must be a whole number of steps, 0 or more, got {delay}.")
+    if delay and weights is not None:
+        raise ValueError("weights are not supported beside a delay.")
     core = names if weights is None else [*names, weight_column]
     from_column = baseline is not None and baseline != "still"
     covariates = [*([baseline] if from_column else []), *advice]
@@ -91,6 +101,8 @@ def guard_policy(
     if len(set(all_names)) < len(all_names):
         raise ValueError(f"columns must have different names, got {', '.join(all_names)}.")
     place = None if baseline is None else len(core) if from_column else "still"
+    given = FitSettings(alpha, bounds=bounds, weights=weights, misses=misses, shift=delay, ramp=ramp, spacing=spacing)
+    bounds = given.bounds
     spec = _make_spec(promise, per, never_worse, place, allowance, bounds if contexts is None else contexts)
     per_day = _MINUTES_PER_DAY / step_minutes
     if per_day != round(per_day) and any(each.per != "run" for each in (spec, *spec.also)):
@@ -98,10 +110,16 @@ def guard_policy(
             f"a day must be a whole number of steps, but one of {step_minutes:g} minutes makes {per_day:g}."
         )
     steps_per_day = max(round(per_day), 1)
-    problem = tracking_problem(dim, column_alphas(alpha, names), bounds, weights, len(covariates), misses)
+    costs = dim, column_alphas(alpha, names), bounds, weights, len(covariates), misses, delay
+    problem = tracking_problem(*costs, limits=(None, None) if shadow else given.limits)
     source = FromContext(len(all_names) - dim, otherwise=ROBD())
-    agent = Advised(with_promise(source, spec, steps_per_day), dataclasses.replace(source, otherwise=None), shadow)
-    agent.check(problem, Start(jnp.zeros(dim), jnp.zeros((0, len(all_names)))))
+    guard = shift_agent(with_promise(source, spec, steps_per_day), problem)
+    if shadow:  # the limits are the guard's alone: the advice is played unchanged
+        guard = guard if ramp is None else RampLimited(guard, ramp)
+        guard = guard if spacing is None else Rounded(guard, spacing)
+    agent = Advised(guard, dataclasses.replace(source, otherwise=None), shadow)
+    x0, past = problem.actions.project(jnp.zeros(dim)), jnp.zeros((0, len(all_names)))
+    agent.check(problem, Start(jnp.asarray(problem.start_state(x0, past)), past))
     contract = Contract(
         columns=all_names,
         step_minutes=float(step_minutes),
@@ -113,8 +131,11 @@ def guard_policy(
         weight_column=None if weights is None else weight_column,
         covariates=dict.fromkeys(covariates),
         advice=list(advice),
+        ramp=None if ramp is None else [ramp] * dim,
+        spacing=None if spacing is None else [spacing] * dim,
     )
     settings = {"alpha": alpha, "promise": dataclasses.asdict(spec), "bounds": bounds, "misses": misses}
+    settings |= {"ramp": ramp, "spacing": spacing, "delay": delay}
     return Policy(agent, problem, metadata={"study": "guard", "settings": settings}, contract=contract)
 
 

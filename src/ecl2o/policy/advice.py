@@ -1,10 +1,11 @@
 """Advice from outside: how it joins a context, and what became of it, in one sentence."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ecl2o.agents import Advised, Promise, Reference
+from ecl2o.policy.contract import Contract
 from ecl2o.policy.policy import Policy
 
 _UNCHANGED = 1e-9  # share of an action by which rounding may change it
@@ -43,7 +44,8 @@ def describe_change(
     advice: Sequence[float | None],
     action: Sequence[float],
     promise: Promise | None,
-    bounds: Sequence[tuple[float, float]] | None = None,
+    contract: Contract | None = None,
+    previous: Sequence[float] | None = None,
     is_lost: bool = False,
     shadow: Sequence[float] | None = None,
 ) -> str | None:
@@ -53,7 +55,8 @@ def describe_change(
         advice: (d,), None or NaN where it is missing.
         action: (d,), what was played.
         promise: What the guard promises. Default: not known.
-        bounds: The limits of actions. Default: none.
+        contract: The policy's, with the limits of actions. Default: none.
+        previous: (d,), the action before. Default: not known.
         is_lost: Whether the promise is lost, so that the guard plays its safest action.
         shadow: (d,), what the guard would have played, in shadow mode; `action` is the advice then.
 
@@ -73,12 +76,66 @@ def describe_change(
     moved = (
         f"{'moved' if shadow is None else 'would have moved'} from {_format(given, guard)} to {_format(guard, given)}"
     )
-    if bounds and _is_same([min(max(x, low), high) for x, (low, high) in zip(given, bounds, strict=True)], guard):
-        limits = " and ".join(dict.fromkeys(f"{low:g} to {high:g}" for low, high in bounds))
-        return f"{moved}: actions are limited to {limits}"
+    contract = contract or Contract()
+    previous = previous if shadow is None else None  # the shadow's own action before is not known
+    limited, reasons = _limit(given, contract, previous)
+    if reasons and _is_same(limited, guard):
+        return f"{moved}: {' and '.join(reasons)}"
     if is_lost:
         return f"{moved}: the promise is lost, and this is the safest action"
-    return f"{moved}: {_name_promises(promise)} left no more"
+    ramp = " or the ramp" if previous is None and contract.ramp else ""
+    return f"{moved}: {_name_promises(promise)}{ramp} left no more"
+
+
+def _limit(
+    given: Sequence[float], contract: Contract, previous: Sequence[float] | None
+) -> tuple[list[float], list[str]]:
+    """Return the advice within the limits of actions, and the limits that changed it."""
+    limited, reasons = list(given), {}
+
+    def apply(found: Sequence[float], reason: str) -> None:
+        nonlocal limited
+        if not _is_same(limited, found):
+            reasons[reason] = None
+        limited = list(found)
+
+    lows, highs = [-math.inf] * len(given), [math.inf] * len(given)
+    if contract.action_bounds:
+        lows, highs = (list(ends) for ends in zip(*contract.action_bounds, strict=True))
+        ranges = " and ".join(dict.fromkeys(f"{low:g} to {high:g}" for low, high in contract.action_bounds))
+        apply(_clip(limited, lows, highs), f"actions are limited to {ranges}")
+    if contract.ramp and previous is not None:
+        ways = list(zip(previous, contract.ramp, strict=True))
+        lows = _clip([x - ramp for x, ramp in ways], lows, highs)
+        highs = _clip([x + ramp for x, ramp in ways], lows, highs)
+        most = " and ".join(dict.fromkeys(f"{ramp:g}" for ramp in contract.ramp))
+        apply(_clip(limited, lows, highs), f"actions change by at most {most} a step")
+    if contract.spacing:
+        units = contract.spacing
+        lows = [_count(math.ceil, low, unit, -_UNCHANGED) for low, unit in zip(lows, units, strict=True)]
+        highs = [_count(math.floor, high, unit, _UNCHANGED) for high, unit in zip(highs, units, strict=True)]
+        counted = [_count(round, x, unit) for x, unit in zip(limited, units, strict=True)]
+        apply(_clip(counted, lows, highs), f"actions are {describe_spacing(units)}")
+    return limited, list(reasons)
+
+
+def _clip(numbers: Sequence[float], lows: Sequence[float], highs: Sequence[float]) -> list[float]:
+    return [min(max(x, low), high) for x, low, high in zip(numbers, lows, highs, strict=True)]
+
+
+def _count(to_whole: Callable[[float], float], x: float, unit: float, slack: float = 0.0) -> float:
+    """Return a multiple of the unit near a number; an infinite one as it is."""
+    return unit * to_whole(x / unit + slack * (1 + abs(x / unit))) if math.isfinite(x) else x
+
+
+def describe_spacing(spacing: Sequence[float]) -> str:
+    """Return in words which numbers actions are.
+
+    >>> describe_spacing([1.0]), describe_spacing([0.5, 0.5])
+    ('whole numbers', 'multiples of 0.5')
+    """
+    units = sorted(set(spacing))
+    return "whole numbers" if units == [1.0] else f"multiples of {', '.join(f'{unit:g}' for unit in units)}"
 
 
 def _name_promises(promise: Promise | None) -> str:

@@ -272,10 +272,12 @@ class BatchedStepper:
             outcomes += self._step_batch(states[start : start + BATCH_SIZE], contexts[start : start + BATCH_SIZE])
         return outcomes
 
-    def _describe_change(self, context: Sequence[float | None], fields: dict[str, Any]) -> str | None:
+    def _describe_change(
+        self, context: Sequence[float | None], previous: Sequence[float], fields: dict[str, Any]
+    ) -> str | None:
         if not self.advice_dim:
             return None
-        known = self._policy.contract.action_bounds, fields["unconverged"], fields["shadow_action"] or None
+        known = self._policy.contract, previous, fields["unconverged"], fields["shadow_action"] or None
         return describe_change(context[-self.advice_dim :], fields["action"], self._guard_promise, *known)
 
     def _step_batch(self, states: Sequence[bytes], contexts: Sequence[Sequence[float | None]]) -> list[StepOutcome]:
@@ -288,6 +290,8 @@ class BatchedStepper:
         packed = np.concatenate([vector.view(np.uint8).reshape(BATCH_SIZE, -1) for vector in after], axis=1)
         front = StepOutput.read(after[0], self._sizes, self.plausible is not None)
         finite: Any = np.isfinite(np.hstack([front.action, front.costs])).all(axis=1)
+        before = StepOutput.read(vectors[0], self._sizes, self.plausible is not None)
+        previous = before.action[:, : self._dim].tolist()
         actions, costs = front.action[:, : self._dim].tolist(), front.costs.tolist()
         contexts_used = None if front.context is None else front.context.tolist()
         stuck = [()] * BATCH_SIZE if front.stuck is None else front.stuck.tolist()
@@ -304,7 +308,7 @@ class BatchedStepper:
                 fields |= {"action": actions[row], "hitting": hitting, "switching": switching}
                 fields |= {"stuck": self._policy.contract.name_numbers(stuck[row])}
                 fields |= {"unconverged": bool(unconverged), "guard_active": None if active is None else active > 0}
-                fields |= {"change": self._describe_change(contexts[row], fields)}
+                fields |= {"change": self._describe_change(contexts[row], previous[row], fields)}
             used = contexts_used[row] if contexts_used is not None and costs[row][3] else None
             if used is not None and self.advice_dim:
                 used = [number if math.isfinite(number) else None for number in used]
