@@ -254,8 +254,8 @@ class Promises(AbstractGuard):
         with jax.enable_x64(True), jax.core.eval_context():  # the numbers are constants inside a jit too
             counted, real = self._alone.count(cast_floats(problem, np.float64), start.dim)
             least, greatest, G = cast_floats(self._alone.curvatures(counted, start.dim), np.float64)
-            smallest = smallest_joint_ratio(least, greatest, G)
-        if self.baseline is not None and real < 1:
+            smallest, is_counted_more = smallest_joint_ratio(least, greatest, G), bool(real < 1)
+        if self.baseline is not None and is_counted_more:
             raise NotApplicableError(
                 "beside a baseline, a ramp must leave the whole promise: give a wider ramp, a narrower range of contexts, or "
                 "promises relative to the optimum only."
