@@ -52,6 +52,7 @@ def _everything(x, n):
         jnp.concatenate([x, lax.stop_gradient(x)]),
         jnp.outer(x, x).T.reshape(-1),
         n + jnp.arange(6.0),
+        jax.device_put(0.5) * x,
     ]
     reductions = [jnp.argmax(x), jnp.argmin(x), lax.cummax(x), lax.cummin(x), jnp.cumsum(x), jnp.outer(x, x) @ x]
     reductions += [logic.all(), logic.any(), x.max(), x.min(), x.prod(), x.sum()]
@@ -110,10 +111,17 @@ def nothing_kept():
 
 
 @pytest.mark.usefixtures("nothing_kept")
-def test_the_step_that_fit_chooses_is_one_kernel():
+@pytest.mark.parametrize(
+    "guard",
+    [
+        lambda advisor: ec.Periodic(ec.Competitive(advisor, 2.5, horizon=6), 6),
+        lambda advisor: ec.Promises(advisor, [ec.Promise(1.75), ec.Promise(2.5, period=6)]),
+    ],
+    ids=["one promise", "two promises"],
+)
+def test_the_step_that_fit_chooses_is_one_kernel(guard):
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
-    advisor = ec.advisors.OnlineRidge(6, lags=4, harmonics=1)
-    runner = ec.Runner(ec.Policy(ec.Periodic(ec.Competitive(advisor, 2.5, horizon=6), 6), problem), [0.5])
+    runner = ec.Runner(ec.Policy(guard(ec.advisors.OnlineRidge(6, lags=4, harmonics=1)), problem), [0.5])
     entry = _entry(runner._compiled.advance.lower(runner._shared, runner._carried, np.zeros(1)).compile())
     assert entry.count(" call(") == 1
     assert " fusion(" not in entry

@@ -1,9 +1,10 @@
 """Compile a stepper to functions of a few flat arrays, and estimate its memory from the traced programs.
 
 The time of a call is mostly that of handing over arrays, of which a network behind the calibrator has dozens. So arrays are
-packed into one vector for each dtype. State that changes from step to step is *carried*. Weights, the problem and what `init`
-prepares once are *shared* by all steps and streams. The step's number is *idle*, and left out, if the agent never reads it.
-The traced program tells which is which. Programs are made once for each structure and set of shapes: numbers are arguments.
+packed into one vector for each dtype, flags among the numbers. State that changes from step to step is *carried*. Weights, the
+problem and what `init` prepares once are *shared* by all steps and streams. The step's number is *idle*, and left out, if the
+agent never reads it. The traced program tells which is which. Programs are made once for each structure and set of shapes:
+numbers are arguments.
 """
 
 import dataclasses
@@ -173,25 +174,34 @@ class CompiledStepper:
 
 @dataclasses.dataclass(frozen=True)
 class VectorLayout:
-    """The positions of arrays in vectors, one for each dtype; the first vector begins with the first array."""
+    """The positions of arrays in vectors, one for each dtype; the first vector begins with the first array.
+
+    Flags are 0 and 1 in a vector of floats, if there is one: a vector more would take as long as a hundred operations.
+    """
 
     specs: tuple[Spec, ...]
 
     @functools.cached_property
-    def vectors(self) -> list[list[int]]:
-        """The numbers of the arrays in each vector."""
+    def _found(self) -> dict[tuple[Any, int | None], list[int]]:
+        """The numbers of the arrays in each vector, by its dtype and, of a large array, its number."""
         found: dict[Any, list[int]] = {}
+        floats = [spec.dtype for spec in self.specs if jnp.issubdtype(spec.dtype, jnp.floating)]
         for number, spec in enumerate(self.specs):
             alone = number if math.prod(spec.shape) >= _LARGE else None
-            found.setdefault((spec.dtype, alone), []).append(number)
-        return list(found.values())
+            joins = spec.dtype == bool and alone is None and floats
+            found.setdefault((floats[0] if joins else spec.dtype, alone), []).append(number)
+        return found
+
+    @property
+    def vectors(self) -> list[list[int]]:
+        """The numbers of the arrays in each vector."""
+        return list(self._found.values())
 
     @property
     def vector_specs(self) -> tuple[Spec, ...]:
         """The lengths and dtypes of the vectors."""
         lengths = [sum(math.prod(self.specs[number].shape) for number in vector) for vector in self.vectors]
-        kinds = [self.specs[vector[0]].dtype for vector in self.vectors]
-        return tuple(Spec((length,), kind) for length, kind in zip(lengths, kinds, strict=True))
+        return tuple(Spec((length,), kind) for length, (kind, _) in zip(lengths, self._found, strict=True))
 
     def find(self, number: int) -> tuple[int, int]:
         """Return the vector that an array is in, and its place there."""
@@ -204,7 +214,10 @@ class VectorLayout:
     def pack(self, arrays: Sequence[Any]) -> Vectors:
         """Pack arrays into vectors."""
         flat = [jnp.ravel(array) for array in arrays]
-        return tuple(jnp.concatenate([flat[number] for number in vector]) for vector in self.vectors)
+        return tuple(
+            jnp.concatenate([flat[number].astype(kind) for number in vector])
+            for (kind, _), vector in self._found.items()
+        )
 
     def unpack(self, vectors: Vectors) -> list[Any]:
         """Cut vectors into arrays."""
@@ -212,9 +225,9 @@ class VectorLayout:
         for numbers, vector in zip(self.vectors, vectors, strict=True):
             start = 0
             for number in numbers:
-                shape = self.specs[number].shape
-                stop = start + math.prod(shape)
-                arrays[number] = vector[start:stop].reshape(shape)
+                spec = self.specs[number]
+                stop = start + math.prod(spec.shape)
+                arrays[number] = vector[start:stop].reshape(spec.shape).astype(spec.dtype)
                 start = stop
         return arrays
 

@@ -22,8 +22,8 @@ _ARITHMETIC = (
     "logistic lt max min mul ne neg not or pow rem round rsqrt select_n sign sin sqrt square sub tanh xor"
 )
 _ARRANGEMENT = (
-    "broadcast_in_dim concatenate dynamic_slice dynamic_update_slice gather iota pad reshape rev slice split squeeze stack "
-    "stop_gradient transpose"
+    "broadcast_in_dim concatenate device_put dynamic_slice dynamic_update_slice gather iota pad reshape rev slice split "
+    "squeeze stack stop_gradient transpose"
 )
 _REDUCTION = (
     "argmax argmin cummax cummin cumsum dot_general reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum"
