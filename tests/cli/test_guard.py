@@ -109,7 +109,11 @@ def test_good_advice_is_played_to_the_last_bit(folder):
 def test_http_keeps_the_promise_through_a_kill(folder):
     steps, records = make_steps(24), []
     with serve(folder) as (client, process):
-        assert client.put("/streams/web", json={"policy": "guard", "x0": [10]}).status_code == 201
+        for stream in ("web", "example"):
+            assert client.put(f"/streams/{stream}", json={"policy": "guard", "x0": [10]}).status_code == 201
+        (example,) = client.get("/openapi.json").json()["components"]["schemas"]["NewStep"]["examples"]
+        answer = client.post("/streams/example/steps", json=example).json()
+        assert answer["advice_cost"] == 0.5 * (14 - 12.5) ** 2 + 5 * (14 - 10) ** 2
         for number, (y, advice) in enumerate(steps[:10], start=1):
             sent = "NaN" if advice is not None and np.isnan(advice) else json.dumps(advice)
             body = f'{{"context": [{y!r}], "advice": [{sent}], "step": {number}}}'
@@ -192,6 +196,24 @@ def test_ramp_and_whole_numbers_are_kept_and_given_as_reasons(ecl2o, tmp_path):
     for guard, shadow in zip(found["guard"], found["shadow"], strict=True):
         assert shadow["shadow_action"] == pytest.approx(guard["action"], abs=1e-6)
         assert shadow["cost"] == pytest.approx(guard["advice_cost"], rel=1e-6)
+
+
+@pytest.mark.parametrize(("shadow", "beside"), [(False, "advice"), (True, "guard")])
+def test_evaluate_shows_the_advice_and_the_guard(ecl2o, tmp_path, shadow, beside):
+    ec.save(tmp_path / "own.ecl2o", ec.guard_policy(promise=2.0, shadow=shadow))
+    hours = np.arange("2024-01-01", "2024-01-05", dtype="datetime64[h]")
+    y = 10 + np.sin(np.arange(len(hours)))
+    advice = [f"{20 * (t % 2)}" for t in range(len(y))]
+    advice[50] = ""
+    rows = [f"{hour},{context},{each}" for hour, context, each in zip(hours, y, advice, strict=True)]
+    (tmp_path / "past.csv").write_text("\n".join(["time,context,advice", *rows]) + "\n")
+    done = ecl2o("evaluate", tmp_path / "own.ecl2o", tmp_path / "past.csv", "--json")
+    assert done.exit_code == 0, done.output
+    assert "replaced by the last advice: 1 of advice" in done.stderr
+    assert "profile" not in done.stderr
+    found = json.loads(done.stdout)["rows"]
+    guarded, alone = ("own.ecl2o", beside) if not shadow else (beside, "own.ecl2o")
+    assert found[guarded]["average_cost"] < 2.1 < 50 < found[alone]["average_cost"]
 
 
 def test_with_a_delay_the_promise_is_kept_whatever_the_advice():

@@ -30,10 +30,11 @@ def evaluate(
     """Test a policy on a series, day after day, next to R-OBD, RHC and the oracle.
 
     The policy runs as in `act`, as one stream; ratios are per day. The first days, as many as the policy remembers, are its
-    history and do not count. Exit code 1 if a promise was broken.
+    history and do not count. A guard of advice is shown next to the advice alone. Exit code 1 if a promise was broken.
     """
     limits = options.parse_interval(bounds, "--bounds")
     use_cached_programs()
+    from ecl2o.agents import Advised, shift_agent
     from ecl2o.evaluation.comparison import compare, make_contender
     from ecl2o.fitting.candidates import reference_contenders
     from ecl2o.fitting.named_agents import row_name
@@ -51,6 +52,9 @@ def evaluate(
     test_days, first = policy_test_days(loaded, contexts, days)
     name = row_name(loaded, policy)
     contenders = {name: make_contender(loaded.agent, loaded.problem, loaded.forecaster)}
+    if isinstance(loaded.agent, Advised):  # in shadow mode the policy is the advice
+        beside = loaded.agent.agent if loaded.agent.shadow else shift_agent(loaded.agent.advice, loaded.problem)
+        contenders["guard" if loaded.agent.shadow else "advice"] = make_contender(beside, loaded.problem)
     contenders |= reference_contenders(loaded.problem, contexts.steps_per_day)
     with output.progress_bars(not json) as progress:
         rows = compare(contenders, test_days, lambda done, total: progress("testing", done, total), timed=True)

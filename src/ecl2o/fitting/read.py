@@ -1,7 +1,7 @@
 """Read a series from a file, divide it into days, and screen its readings."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +74,7 @@ class SeriesReader:
         day_start_minutes: start of days, in minutes after midnight of the file's clock. Default: midnight.
         weight_column: column of the weights of misses, which is not followed. Default: all misses cost the same.
         covariates: columns that are seen and not followed, as in `read_series`. Default: none.
+        advice: those of them that are advice from outside, which `hold_advice` completes. Default: none.
     """
 
     path: Path
@@ -90,6 +91,7 @@ class SeriesReader:
     day_start_minutes: int | None = None
     weight_column: str | None = None
     covariates: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    advice: Sequence[str] = ()
 
     def for_policy(self, policy: Policy) -> "SeriesReader":
         """Return a reader of the policy's columns, step, days and file format, except where this one states others.
@@ -110,6 +112,7 @@ class SeriesReader:
             columns=self.columns or contract.columns,
             weight_column=self.weight_column or contract.weight_column,
             covariates=self.covariates or contract.covariates,
+            advice=contract.advice,
             period=contract.steps_per_day if self.period is None else self.period,
             step_minutes=contract.step_minutes,
             day_start_minutes=contract.day_start_minutes if self.day_start_minutes is None else self.day_start_minutes,
@@ -162,9 +165,10 @@ class SeriesReader:
         if repaired is not None:
             self.notify(f"{metadata.file}: {repaired}.")
         lacking = {name: int(np.isnan(frame[name].to_numpy(float)).sum()) for name in self.covariates}
-        if any(lacking.values()):
-            counts = ", ".join(f"{count} of {name}" for name, count in lacking.items() if count)
-            self.notify(f"{metadata.file}: missing values are imputed by the profile of the day: {counts}.")
+        for is_advice, instead in ((False, "imputed by the profile of the day"), (True, "replaced by the last advice")):
+            counts = [f"{n} of {name}" for name, n in lacking.items() if n and (name in self.advice) == is_advice]
+            if counts:
+                self.notify(f"{metadata.file}: missing values are {instead}: {', '.join(counts)}.")
         return frame, metadata
 
     def _read_whole_days(self) -> tuple[pd.DataFrame, SeriesMetadata]:

@@ -140,7 +140,10 @@ class NewStream(BaseModel, extra="forbid"):
     )
 
 
-class NewStep(BaseModel, extra="forbid"):
+_WITH_ADVICE = {"step": 1, "context": [12.5], "advice": [14.0]}  # of a policy made by `ecl2o guard`
+
+
+class NewStep(BaseModel, extra="forbid", json_schema_extra={"examples": [_WITH_ADVICE]}):
     """A context, and the number of the step or its time, each of which makes the request safe to repeat."""
 
     context: _Number | _NumbersOrMissing | None = Field(description="Numbers; null for a missing number.")
