@@ -151,6 +151,41 @@ def test_two_sided_costs_are_searched_from_the_adversary_too(short, long):
     np.testing.assert_allclose(_realised(guard, problem, certificate.instance), certificate.ratio, rtol=1e-8)
 
 
+HOSTILE = ec.advisors.Fixed(np.full((6, 1), 1e6))
+TO_ROBD = ec.Promise(1.9, ec.Reference.EXPERT, "ROBD")
+
+
+@pytest.mark.parametrize(
+    ("agent", "least"),
+    [
+        (ec.Promises(HOSTILE, [ec.Promise(2.5, period=3), ec.Promise(1.8)]), 1.8 * (1 - 1e-2)),
+        (ec.Promises(HOSTILE, [TO_ROBD, ec.Promise(2.2)], baseline=ec.ROBD()), 2.2 * (1 - 1e-2)),
+        (ec.RampLimited(ec.Competitive(HOSTILE, 2.5, contexts=(-1.0, 1.0)), 0.3), 1.0),
+        (ec.RampLimited(ec.ROBD(), 0.1), 1.0),
+        (ec.Rounded(ec.Competitive(HOSTILE, 2.5), 0.25), 1.0),
+        (ec.Rounded(ec.Greedy(), 0.25), 1.0),
+        (ec.CompetitiveBand(HOSTILE, half_width=0.5, ratio=2.0, horizon=6), 1.9),
+    ],
+    ids=["run and period", "baseline", "ramp", "ramp of R-OBD", "whole numbers", "whole Greedy", "band"],
+)
+def test_several_promises_limits_and_bands(agent, least):
+    """Nothing is called exact, and what is found is allowed by every promise that covers the run.
+
+    Where one is tight, the adversary of the theorem comes close to it; elsewhere the search is too short to say more.
+    """
+    certificate = ec.certify(agent, LINE, 6, starts=1, steps=1)
+    assert not certificate.exact
+    best = float(ec.oracle(LINE, certificate.instance).cost)
+    cost = float(ec.rollout(agent, LINE, certificate.instance).cost)
+    np.testing.assert_allclose(cost, certificate.ratio * best, rtol=1e-8)
+    assert certificate.ratio >= least
+    promise = certificate.promise
+    for each in () if promise is None else (promise, *promise.also):
+        if each.reference is ec.Reference.OPTIMUM and (each.period is None or each.period >= 6):
+            bounds = [(each.ratio, each.allowance_per_step), *([each.alternative] if each.alternative else [])]
+            assert cost <= min(ratio * best + 6 * per_step for ratio, per_step in bounds) * (1 + 1e-9)
+
+
 def test_the_adversary_leads_away_where_the_future_outweighs_the_past_most():
     """The direction of the largest u'Su / u'Pu, by SciPy; its largest entry is 1 or -1."""
     S, P = spd(3, 1, 0.5, 4.0), spd(3, 2, 0.3, 5.0)
