@@ -34,9 +34,8 @@ COLUMNS: Columns = {
     "cost per day": lambda row: f"{row['cost']:.0f}",
     "x optimum": lambda row: f"{row['over_optimum']:.2f}",
     "worst day": lambda row: f"{row['worst_day']:.0f}",
-    "GW moved per day": lambda row: f"{row['moved']:.0f}",
-    "hours at the ramp limit": lambda row: f"{100 * row['at_limit']:.1f} %",
-    "miss, GW": lambda row: f"{row['miss']:.1f}",
+    "moved per day": lambda row: f"{row['moved']:.0f}",
+    "miss": lambda row: f"{row['miss']:.1f}",
     "promise, largest ratio": lambda row: (
         f"{row['promise']:.4g}, {row['largest_ratio']:.2f}" if "promise" in row else "none"
     ),
@@ -117,14 +116,17 @@ class Grid(NamedTuple):
         margin = 0.1 * (loads.max() - loads.min())
         return f"{np.floor(loads.min() - margin):g}:{np.ceil(loads.max() + margin):g}"
 
-    def fit(self, out: Path, options: list, days: tuple[int, int] = (TRAINING, VALIDATION)) -> tuple[ec.Policy, str]:
+    def fit(
+        self, out: Path, options: list, days: tuple[int, int] = (TRAINING, VALIDATION), advisor: str = "ridge"
+    ) -> tuple[ec.Policy, str]:
         """Run `ecl2o fit`, and return its policy and its sentence about the worst case."""
         times = pd.date_range("2022-01-01", periods=len(self.contexts), freq="h", tz="UTC")
         series = out.with_suffix(".csv")
         pd.DataFrame(self.contexts, times, ["net_load", "wind", "sun"]).rename_axis("time").to_csv(series)
         command = [sys.executable, "-c", "from ecl2o.cli import main; main()", "fit", series, "--out", out]
         command += ["--column", "net_load", "--covariate", "wind", "--covariate", "sun", "--alpha", ALPHA]
-        command += ["--ramp", self.ramp, "--training-days", days[0], "--validation-days", days[1], *options]
+        command += ["--ramp", self.ramp, "--training-days", days[0], "--validation-days", days[1]]
+        command += ["--advisor", advisor, *options]
         said = subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, text=True).stdout
         (about,) = [line for line in said.splitlines() if line.startswith(("promise:", "worst case:"))]
         return ec.load(out), about

@@ -34,10 +34,8 @@ COLUMNS: Columns = {
     "cost per day": lambda row: f"{row['cost']:.0f}",
     "x optimum": lambda row: f"{row['over_optimum']:.2f}",
     "worst day": lambda row: f"{row['worst_day']:.0f}",
-    "replicas moved per day": lambda row: f"{row['moved']:.0f}",
-    "reversals per day": lambda row: f"{row['reversals']:.1f}",
+    "moved (reversals) per day": lambda row: f"{row['moved']:.0f} ({row['reversals']:.1f})",
     "hours short per day": lambda row: f"{row['short_hours']:.1f}",
-    "mean replicas": lambda row: f"{row['replicas']:.1f}",
     "promise, largest ratio": lambda row: (
         f"{row['promise']:g}, {row['largest_ratio']:.2f}" if "promise" in row else "none"
     ),

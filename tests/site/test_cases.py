@@ -119,8 +119,8 @@ def test_a_generator_keeps_its_promise_and_its_ramp(cases, shared, tmp_path):
     grid = generator.Grid.read(shared / "data" / "net_load_ercot_2022_hourly.csv", ramp=0.05)
     cut = 40 * generator.HOURS
     grid = generator.Grid(grid.contexts[: cut + 48], grid.ramp)
-    options = ["--promise", generator.PROMISE, "--contexts", "5:71", "--advisor", "rhc"]
-    policy, said = grid.fit(tmp_path / "policy.ecl2o", options, days=(35, 5))
+    options = ["--promise", generator.PROMISE, "--contexts", "5:71"]
+    policy, said = grid.fit(tmp_path / "policy.ecl2o", options, (35, 5), advisor="rhc")
     days = generator.Days(grid, grid.contexts[:cut], grid.contexts[cut:])
     powers, _ = days.run_policy(policy)
     moves = np.diff(powers, prepend=days.first)
