@@ -55,6 +55,7 @@ def test_the_rule_of_hpa_is_the_documented_one(cases):
     slow = replicas.scale_by_hpa(1.0, window=3)
     assert [slow(8.0, 10.0), slow(4.0, 9.0), slow(4.0, 8.0), slow(4.0, 8.0)] == [8.0, 8.0, 8.0, 4.0]
     assert slow(9.1, 4.0) == 10.0  # scaling up is immediate
+    assert slow(2.0, 6.0) == 6.0  # an old recommendation never scales up
 
 
 def test_replicas_keep_the_promise(cases, shared, tmp_path):
