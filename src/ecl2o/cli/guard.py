@@ -89,9 +89,9 @@ def guard(
         (shares if of_baseline else ratios)[each] = ratio - 1 if of_baseline else ratio
     if not ratios and not shares:
         raise usage_error("--promise", "a guard needs a promise: give --promise, or --never-worse with --baseline.")
-    if ramp is not None and ratios and limits is None and interval is None:
+    if ramp is not None and (not ratios or (limits is None and interval is None)):
         raise usage_error(
-            "--ramp", "with a promise it needs --contexts LOW:HIGH or --bounds LOW:HIGH, where contexts stay."
+            "--ramp", "it needs --promise, and --contexts LOW:HIGH or --bounds LOW:HIGH, where contexts stay."
         )
     spacing = options.parse_spacing(whole, step)
     use_cached_programs()
@@ -142,7 +142,7 @@ def guard(
         f"wrote {out}.",
         f"promise: {promised}, whatever the advice." + (" In shadow mode nothing is promised." if shadow else ""),
         f"each step brings: {', '.join(sent)}, and {', '.join(contract.advice)}; a step is {every:g} minutes (--every).",
-        *(line for line in told if line is not None),
+        *(line.replace(", in every row", "") for line in told if line is not None),
         f"next: ecl2o serve {out}   or   ecl2o act {out} --x0 {start}   (x0: the action in force; docs/guard-your-policy.md)",
     ]
     tables.print_notes(lines)
