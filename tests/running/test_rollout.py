@@ -168,3 +168,10 @@ def test_gradient_of_the_bill():
     pull = (x - y) + a * moves - a * np.append(moves[1:], 0.0)  # including the next step's movement
     jacobian = np.array([[(a / (1 + a)) ** (t - s) / (1 + a) if t >= s else 0.0 for s in range(T)] for t in range(T)])
     np.testing.assert_allclose(np.ravel(found), jacobian.T @ pull - (x - y), rtol=1e-10)
+
+
+@pytest.mark.parametrize("run", [ec.rollout_days, ec.stream_days])
+def test_days_of_a_problem_with_a_state_are_refused(run):
+    """A day would start from the last action of the day before, which is not the state."""
+    with pytest.raises(ec.NotApplicableError, match="Periodic"):
+        run(ec.LQR(), ec.battery(alpha=10.0, charge=0.05), np.zeros(2), np.zeros((2, 3, 1)))

@@ -15,7 +15,7 @@ from ecl2o.agents import AbstractAgent, Periodic, Start, walk_agents
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster, Exact
-from ecl2o.problem import AbstractProblem, Instance, Problem, Trajectory
+from ecl2o.problem import AbstractProblem, ControlProblem, Instance, Problem, Trajectory
 from ecl2o.problem.arrays import LEAST_STEPS, AnyArray, cast_floats, pad_rows, round_up, to_device, to_host
 from ecl2o.running.stepper import Stepper, StepperState
 
@@ -86,6 +86,13 @@ def rollout(
     """
     _check(agent, problem, instance)
     return _rollout(agent, problem, instance, Exact() if forecaster is None else forecaster, key)
+
+
+def _check_days(agent: AbstractAgent, problem: AbstractProblem, instance: Instance) -> None:
+    """Check a run that is split by days, each of which starts from the last action of the day before."""
+    if isinstance(problem, ControlProblem):
+        raise NotApplicableError("days of a ControlProblem start from a state; use `rollout` with `Periodic` instead.")
+    _check(agent, problem, instance)
 
 
 def _check(agent: AbstractAgent, problem: AbstractProblem, instance: Instance) -> None:
@@ -170,7 +177,7 @@ def rollout_batch(
 
 def rollout_days(
     agent: AbstractAgent,
-    problem: Problem,
+    problem: AbstractProblem,
     x0: Float[AnyArray, " d"],
     days: Float[AnyArray, "n T q"],
     history: Float[AnyArray, "H q"] | None = None,
@@ -204,7 +211,7 @@ def rollout_days(
     [0.0, 1.0]
     """
     first = Instance(x0, to_host(days)[0], history)
-    _check(agent, problem, first)
+    _check_days(agent, problem, first)
     return _rollout_days(agent, problem, first, to_device(days).astype(first.x0.dtype), forecaster, key)
 
 
@@ -226,7 +233,7 @@ def _rollout_days(agent, problem, first, days, forecaster, key):
 
 def stream_days(
     agent: AbstractAgent,
-    problem: Problem,
+    problem: AbstractProblem,
     x0: Float[AnyArray, " d"],
     days: Float[AnyArray, "n T q"],
     history: Float[AnyArray, "H q"] | None = None,
@@ -251,7 +258,7 @@ def stream_days(
     """
     n, T, q = days.shape
     whole = Instance(x0, to_host(days).reshape(n * T, q), history)
-    _check(agent, problem, whole)
+    _check_days(agent, problem, whole)
     tracing = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((agent, problem, whole, forecaster)))
     if not tracing and (agent.lookahead == 0 or isinstance(forecaster, AbstractCausalForecaster)):
         with contextlib.suppress(NotApplicableError):  # it needs a horizon, which is a number inside this program
