@@ -39,19 +39,16 @@ class Weights(eqx.Module):
     advice: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
 
 
-Gains = tuple[Float[Array, "d d"], Float[Array, "d d"]]  # Z^{-1} A on the centre, and 2 Z^{-1} Q on the weighted points
-
-
 class Calibration(eqx.Module):
     """R_lambda, prepared once per run.
 
     Args:
         weights: lambda.
-        gains: The linear map of every step; None if the steps differ.
+        gain: 2 Z^{-1} Q, by which weighted points pull the action away from the centre; None if the steps differ.
     """
 
     weights: Weights
-    gains: Gains | None
+    gain: Float[Array, "d d"] | None
 
     @classmethod
     def of(cls, problem: Problem, weights: Weights, dim: int) -> "Calibration":
@@ -63,7 +60,7 @@ class Calibration(eqx.Module):
         _ = problem.quadratic_movement  # raises for any other: the objective would not be smooth
         constant = isinstance(problem.hitting, AbstractQuadraticCost) and problem.hitting.constant_curvature
         is_one_map = constant and has_closed_form(problem, dim)
-        return cls(weights, _compute_gains(problem, weights, None, dim) if is_one_map else None)
+        return cls(weights, _compute_gain(problem, weights, None, dim) if is_one_map else None)
 
 
 def calibrate(
@@ -93,10 +90,10 @@ def calibrate(
     terms = ((weights.previous, previous), (weights.minimizer, minimizer), (weights.advice, advice))
     pulls = [(weight, point) for weight, point in terms if weight is not None and point is not None]
     if isinstance(hitting, AbstractQuadraticCost) and has_closed_form(problem, dim):
-        centre_gain, pull_gain = calibration.gains or _compute_gains(problem, weights, context, dim)
-        pull = sum((weight * point for weight, point in pulls), start=jnp.zeros_like(previous))
-        free = _apply(centre_gain, hitting.centre(context, dim)) + _apply(pull_gain, pull)
-        return problem.actions.project(free), found
+        gain, centre = calibration.gain, hitting.centre(context, dim)
+        gain = _compute_gain(problem, weights, context, dim) if gain is None else gain
+        pull = sum((weight * (point - centre) for weight, point in pulls), start=jnp.zeros_like(previous))
+        return problem.actions.project(centre + _apply(gain, pull)), found
     if isinstance(hitting, AsymmetricTracking) and dim == 1:
         return problem.actions.project(_on_either_side(problem, hitting, hitting.centre(context), pulls)), found
     lower, upper = problem.actions.bounds(dim, previous.dtype)
@@ -144,15 +141,14 @@ def has_closed_form(problem: Problem, dim: int) -> bool:
     return quadratic and (dim == 1 or not problem.is_bounded)
 
 
-def _compute_gains(problem: Problem, weights: Weights, context: Float[Array, " q"] | None, dim: int) -> Gains:
+def _compute_gain(
+    problem: Problem, weights: Weights, context: Float[Array, " q"] | None, dim: int
+) -> Float[Array, "d d"]:
     assert isinstance(problem.hitting, AbstractQuadraticCost)
     A, Q = problem.hitting.curvature(context, dim), problem.Q
     given = [w for w in (weights.previous, weights.minimizer, weights.advice) if w is not None]
     Z = A + 2 * sum(given, start=jnp.zeros((), A.dtype)) * Q
-    if dim == 1:
-        return A / Z, 2 * Q / Z
-    both = spd_solve(Z, jnp.concatenate([A, 2 * Q], axis=1))
-    return both[:, :dim], both[:, dim:]
+    return spd_solve(Z, 2 * Q)
 
 
 def _apply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
