@@ -190,7 +190,7 @@ def test_the_advice_for_a_frame_of_a_file_with_two_offsets_works(tmp_path):
     whole, _ = read_series(tmp_path / "y.csv", time_zone="America/New_York")
     np.testing.assert_array_equal(fitted.contexts_.values, whole.to_numpy()[: len(fitted.contexts_.values)])
     assert fitted.contexts_.measured_days.sum() == fitted.contexts_.n_days - 1  # without the day of the change
-    assert "1 row that" in str(fitted)
+    assert "1 imputed row" in str(fitted)
     naive = frame.set_axis(clock.tz_localize(None), axis="index")
     with pytest.raises(DataError, match="time_zone='America/New_York'"):
         ec.fit_series(naive, **settings)

@@ -172,7 +172,7 @@ def test_the_event_loop_runs_while_a_thread_parses():
 
 
 def test_bodies_of_many_parts_are_rejected_unparsed(url):
-    names = "{" + ",".join(f'"{number}":1' for number in range(120_000)) + "}"
+    names = "{" + ",".join(f'"{number}":1' for number in range(160_000)) + "}"
     for method, path, content in (
         ("POST", "/steps", names),
         ("PUT", "/streams/many", '{"policy": "small", "history": [' + "[]," * 250_000 + "[]]}"),

@@ -219,7 +219,8 @@ def held_back_days(
     x0, days, history = cut_days(min(history_steps, before))
     first = before // contexts.steps_per_day
     scored = _find_scored(contexts, first, first + len(days))
-    return TestDays.with_whole_span_optimum(problem, _start_state(problem, x0, history), days, history, scored)
+    state = _start_state(problem, x0, days[0][:0] if history is None else history)
+    return TestDays.with_whole_span_optimum(problem, state, days, history, scored)
 
 
 def _start_state(problem: Problem, x0, history) -> Array:

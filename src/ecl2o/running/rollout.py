@@ -15,7 +15,7 @@ from ecl2o.agents import AbstractAgent, Periodic, Start, walk_agents
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster, Exact
-from ecl2o.problem import AbstractProblem, ControlProblem, Instance, Problem, Trajectory
+from ecl2o.problem import AbstractProblem, Instance, Problem, Trajectory
 from ecl2o.problem.arrays import LEAST_STEPS, AnyArray, cast_floats, pad_rows, round_up, to_device, to_host
 from ecl2o.running.stepper import Stepper, StepperState
 
@@ -90,7 +90,7 @@ def rollout(
 
 def _check_days(agent: AbstractAgent, problem: AbstractProblem, instance: Instance) -> None:
     """Check a run that is split by days, each of which starts from the last action of the day before."""
-    if isinstance(problem, ControlProblem):
+    if not isinstance(problem, Problem):
         raise NotApplicableError("days of a ControlProblem start from a state; use `rollout` with `Periodic` instead.")
     _check(agent, problem, instance)
 
@@ -259,6 +259,7 @@ def stream_days(
     n, T, q = days.shape
     whole = Instance(x0, to_host(days).reshape(n * T, q), history)
     _check_days(agent, problem, whole)
+    assert isinstance(problem, Problem)
     tracing = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((agent, problem, whole, forecaster)))
     if not tracing and (agent.lookahead == 0 or isinstance(forecaster, AbstractCausalForecaster)):
         with contextlib.suppress(NotApplicableError):  # it needs a horizon, which is a number inside this program
