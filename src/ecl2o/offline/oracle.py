@@ -47,7 +47,8 @@ def oracle(problem: AbstractProblem, instance: Instance) -> Trajectory:
 
     Quadratic costs without bounds take one block-tridiagonal solve, all others Newton's method on the same structure.
     `LinearSwitching` is solved exactly in O(T^2): in one dimension, and in more for quadratic costs with a diagonal A. A
-    `ControlProblem` without bounds takes one Riccati sweep.
+    `ControlProblem` without bounds takes one Riccati sweep. Ramp limits take an interior-point method on a chain. Actions with a
+    spacing are not rounded: the cost is a lower bound on that of the best rounded ones.
 
     Args:
         problem: Costs and action set.
