@@ -290,7 +290,7 @@ class BoostedTrees(AbstractAgent):
 
     trees: Trees
     features: TreeFeatures
-    scaling: Scaling = Scaling()
+    scaling: Scaling = eqx.field(default_factory=Scaling)
 
     def check(self, problem: Problem, start: Start) -> None:
         if start.dim != 1 or problem.covariates != len(self.features.leads):
