@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -77,8 +78,10 @@ def test_a_batch_larger_than_a_payload_is_announced_whole(urls):
     watcher = Watcher(urls[1], count)
     streams = [f"many-{number}" for number in range(count)]
     with httpx2.Client(base_url=urls[0], timeout=60) as client:
-        for stream in streams:
-            client.put(f"/streams/{stream}", json={"policy": "small", "x0": [0.0]}).raise_for_status()
+        with ThreadPoolExecutor(16) as pool:
+            new = {"policy": "small", "x0": [0.0]}
+            for created in pool.map(lambda stream: client.put(f"/streams/{stream}", json=new), streams):
+                created.raise_for_status()
         client.post("/steps", json={stream: [1.0] for stream in streams}).raise_for_status()
     assert sorted(step["stream"] for step in watcher.all()) == sorted(streams)
     longest = ",".join([f"{2**31 - 1}.{2**31 - 1}"] * STEPS_PER_PAYLOAD)
