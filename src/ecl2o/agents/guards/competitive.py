@@ -358,8 +358,8 @@ class Competitive(AbstractGuard):
             booked = float(np.sum(np.diag(np.asarray(shape)) * units**2) / 8)
         if ramp is None or real == 1:
             return dataclasses.replace(promise, allowance_per_step=booked)
-        dearer = np.diag(np.asarray(G - 2 * problem.Q))
-        moved = float(np.sum(dearer * np.broadcast_to(np.asarray(ramp, float), dim) ** 2) / 2)
+        extra_weight = np.diag(np.asarray(G - 2 * problem.Q))
+        moved = float(np.sum(extra_weight * np.broadcast_to(np.asarray(ramp, float), dim) ** 2) / 2)
         ratio, other = promise.ratio / float(real), (promise.ratio, promise.ratio * moved + booked)
         return dataclasses.replace(promise, ratio=ratio, allowance_per_step=booked, alternative=other)
 
