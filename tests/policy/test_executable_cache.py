@@ -7,6 +7,8 @@ import os
 import pickle
 import pwd
 import stat
+import subprocess
+import sys
 import warnings
 
 import equinox as eqx
@@ -18,8 +20,10 @@ from jax.experimental.compilation_cache import compilation_cache
 import ecl2o as ec
 from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.policy import executable_cache
-from ecl2o.running import Stepper
+from ecl2o.policy.executable_cache import run_stored
+from ecl2o.running import Stepper, stored_jit
 from ecl2o.running.compiled_step import RunShape, compile_stepper
+from ecl2o.running.stored_jit import store_executables
 
 PROBLEM = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
 POLICY = ec.Policy(ec.Competitive(ec.HittingMinimizer(), ratio=1.6), PROBLEM)
@@ -101,6 +105,57 @@ def test_a_kept_run_is_the_run_that_was_traced(folder, monkeypatch, tmp_path_fac
     np.testing.assert_array_equal(made, expected)
     np.testing.assert_array_equal(played(), expected)
     np.testing.assert_array_equal([resumed.step(context) for context in CONTEXTS[3:]], expected[3:, :1])
+
+
+def stream_agent(agent, days=3) -> np.ndarray:
+    """Actions of a new process, as far as programs go, on days with a history of their own."""
+    executable_cache._programs.clear()
+    contexts = np.random.default_rng(days).normal(size=(5 + days, 4, 1))
+    return np.asarray(ec.stream_days(agent, PROBLEM, np.zeros(1), contexts[5:], contexts[:5].reshape(20, 1))[0].actions)
+
+
+def test_a_stored_run_through_days_is_the_run_that_was_traced(folder, monkeypatch):
+    agent = ec.Competitive(ec.advisors.OnlineRidge(4), ratio=1.8)
+    monkeypatch.setattr(stored_jit, "_run_stored", None)
+    expected = [stream_agent(agent, days) for days in (3, 7)]
+    assert kept_in(folder) == []
+    store_executables(run_stored)
+    np.testing.assert_array_equal(stream_agent(agent), expected[0])
+    monkeypatch.setattr(executable_cache._CachedExecutable, "_make", fail_on_trace)
+    for days, actions in zip((3, 7), expected, strict=True):  # other lengths share the program
+        np.testing.assert_array_equal(stream_agent(agent, days), actions)
+
+
+def test_an_agent_of_the_user_runs_through_days_without_a_stored_program(folder, monkeypatch):
+    monkeypatch.setattr(stored_jit, "_run_stored", run_stored)
+    problem = ec.Problem(Doubled(), ec.Mahalanobis.isotropic(alpha=3.0, dim=1))
+    runs = [
+        ec.stream_days(ec.Greedy(), each, np.zeros(1), CONTEXTS.reshape(3, 2, 1))[0].actions
+        for each in (PROBLEM, problem)
+    ]
+    np.testing.assert_array_equal(*runs)
+    assert len(kept_in(folder)) == 1
+
+
+def test_a_new_process_calls_a_stored_program_that_needs_lapack(folder):
+    calls = subprocess_code(folder)
+    first, second = (subprocess.run([sys.executable, "-c", calls], capture_output=True, text=True) for _ in range(2))
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert first.stdout == second.stdout
+
+
+def subprocess_code(folder) -> str:
+    return f"""
+import jax, numpy as np
+import ecl2o as ec
+from ecl2o.policy.executable_cache import use_cache_folder
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_compilation_cache_dir", {str(folder)!r})
+use_cache_folder()
+from ecl2o.evaluation import TestDays
+problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis(0.1 + np.eye(6)))
+print(TestDays.with_whole_span_optimum(problem, np.zeros(6), np.arange(48.0).reshape(2, 4, 6)).unit.tolist())
+"""
 
 
 def test_other_numbers_use_the_same_programs_and_stay_themselves(folder, monkeypatch):

@@ -36,7 +36,7 @@ def evaluate(
     use_cached_programs()
     from ecl2o.agents import Advised, shift_agent
     from ecl2o.evaluation.comparison import compare, make_contender
-    from ecl2o.fitting.candidates import reference_contenders
+    from ecl2o.fitting.candidates import FORECAST_DAYS, reference_contenders
     from ecl2o.fitting.named_agents import row_name
     from ecl2o.fitting.read import hold_advice, screen_series
     from ecl2o.fitting.tasks import count_seen_days, policy_test_days
@@ -55,7 +55,9 @@ def evaluate(
     if isinstance(loaded.agent, Advised):  # in shadow mode the policy is the advice
         beside = loaded.agent.agent if loaded.agent.shadow else shift_agent(loaded.agent.advice, loaded.problem)
         contenders["guard" if loaded.agent.shadow else "advice"] = make_contender(beside, loaded.problem)
-    contenders |= reference_contenders(loaded.problem, contexts.steps_per_day)
+    per_day, remembered = contexts.steps_per_day, loaded.contract.history_steps
+    history_days = FORECAST_DAYS if remembered is None else max(remembered // per_day, FORECAST_DAYS)  # as in `fit`
+    contenders |= reference_contenders(loaded.problem, per_day, history_days)
     with output.progress_bars(not json) as progress:
         rows = compare(contenders, test_days, lambda done, total: progress("testing", done, total), timed=True)
     own, n_days = next(row for row in rows if row.name == name), test_days.days.shape[0]

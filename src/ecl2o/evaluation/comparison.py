@@ -21,7 +21,6 @@ from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import strip_weak_types
 from ecl2o.running import rollout_days, stream_days
 
-_TIMED_RUNS = 3
 _LEVELS = tuple(f"p{level:g}" for level in metrics.TAIL_PERCENTILES)
 _ROUNDING = 1e-9  # relative tolerance of a kept promise
 
@@ -64,7 +63,7 @@ class ComparisonRow(eqx.Module):
         competitive_ratio: Ratio of the worst day to its optimum from the same x_0.
         tail_ratio: Percentiles of the daily ratio by name ("p99").
         worst_day: Its number, from 0.
-        microseconds_per_step: The shortest of three runs. Default: None, not measured.
+        microseconds_per_step: Of a second run. Default: None, not measured.
         forecaster: Class of the forecaster in use. Default: None.
         promise: Default: None, the agent promises nothing.
         live_ratio: Largest ratio that the agent reported of itself at any step. Default: None, it reports none.
@@ -152,7 +151,7 @@ def compare(
             with the reason.
         test_days: The days, with the unit of cost.
         progress: Called with (contenders done, contenders in all).
-        timed: Also measure the time per step, in three more runs of each contender. Default: False.
+        timed: Also measure the time per step, in one more run of each contender. Default: False.
 
     Returns:
         The oracle's rows, then one row per contender in their order. The unit is "oracle": the optimum of the whole
@@ -293,7 +292,7 @@ def _promise_lost_at(score: DailyScore) -> int | None:
 
 
 def _with_time(row: ComparisonRow, run: Callable[[], Any], test_days: TestDays) -> ComparisonRow:
-    """Add the time per step: the shortest of a few runs, of which the first may compile."""
-    seconds = min(timeit.repeat(lambda: jax.block_until_ready(run()), number=1, repeat=_TIMED_RUNS))
+    """Add the time per step of one more run: the run that was scored may have compiled."""
+    seconds = timeit.timeit(lambda: jax.block_until_ready(run()), number=1)
     n, T, _ = test_days.days.shape
     return dataclasses.replace(row, microseconds_per_step=1e6 * seconds / (n * T))

@@ -22,6 +22,7 @@ from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem,
 from ecl2o.problem.arrays import AnyArray, concrete_value, pad_rows, strip_weak_types, to_device, to_host
 from ecl2o.running import rollout_days
 from ecl2o.running.rollout import split_by_day
+from ecl2o.running.stored_jit import stored_jit
 
 
 class TestDays(eqx.Module):
@@ -134,7 +135,7 @@ def solve_days(
     return solved
 
 
-@eqx.filter_jit
+@stored_jit
 def _solve_padded(problem: Problem, x0, days, n) -> tuple[Trajectory, Trajectory]:
     N, T, q = days.shape
     whole = Instance(x0, days.reshape(N * T, q))
@@ -248,8 +249,8 @@ def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], test_days: Test
     n, by_day = len(starts), (test_days.days, test_days.unit, runs.cost, starts)
     if _has_fast_oracle(test_days.problem):
         by_day = tuple(pad_rows(each, _LEAST_DAYS) for each in by_day)
-    measures = _measure(test_days.problem, test_days.x0, *by_day)
-    return _score(runs, starts, test_days.scored, jax.tree.map(lambda leaf: np.asarray(leaf)[:n], measures))
+    measures = _measure_stored(test_days.problem, test_days.x0, *by_day)
+    return _score(runs, starts, test_days.scored, _Measures(*(np.asarray(each)[:n] for each in measures)))
 
 
 def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], sites: Sequence[TestDays]) -> list[DailyScore]:
@@ -263,7 +264,7 @@ def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], sites: 
     places = [(site.problem, site.x0, site.days, site.scored, site.unit) for site in sites]
     problem, x0, days, scored, unit = jax.tree.map(lambda *leaves: np.stack(leaves), *places)
     runs, starts = jax.tree.map(np.asarray, (runs, starts))  # on the host, where slicing is free
-    measures = jax.tree.map(np.asarray, _measure_each(problem, x0, days, unit, runs.cost, starts))
+    measures = _Measures(*map(np.asarray, _measure_each(problem, x0, days, unit, runs.cost, starts)))
     together = runs, starts, scored, measures
     return [_score(*jax.tree.map(lambda leaf, i=i: leaf[i], together)) for i in range(len(sites))]
 
@@ -271,20 +272,21 @@ def score_runs_batch(runs: Trajectory, starts: Float[AnyArray, "k n d"], sites: 
 class _Measures(eqx.Module):
     """The oracles of each day of a run, and its cost, the optimum and the unit without rounding errors."""
 
-    best: Float[AnyArray, "n T d"]
-    converged: Bool[AnyArray, "n T"]
-    cost: Float[AnyArray, " n"]
-    optimum: Float[AnyArray, " n"]
-    unit: Float[AnyArray, " n"]
+    best: Float[AnyArray, "*k n T d"]
+    converged: Bool[AnyArray, "*k n T"]
+    cost: Float[AnyArray, "*k n"]
+    optimum: Float[AnyArray, "*k n"]
+    unit: Float[AnyArray, "*k n"]
 
 
-@eqx.filter_jit
-def _measure(problem: Problem, x0, days, unit, cost, starts) -> _Measures:
+def _measure(problem: Problem, x0, days, unit, cost, starts) -> tuple[AnyArray, ...]:
+    """Return the fields of `_Measures`, in their order."""
     best = jax.vmap(lambda x0, contexts: oracle(problem, Instance(x0, contexts)))(starts, days)
     costs = (metrics.drop_daily_rounding(each, problem, x0, days) for each in (cost, best.cost, unit))
-    return _Measures(best.actions, best.converged, *costs)
+    return best.actions, best.converged, *costs
 
 
+_measure_stored = stored_jit(_measure)
 _measure_each = eqx.filter_jit(jax.vmap(_measure))
 
 

@@ -85,9 +85,8 @@ def discounted_future(values: Float[np.ndarray, " n"], rho: float) -> Float[np.n
     >>> discounted_future(np.array([0.0, 1.0]), 0.5).tolist()
     [0.5, 1.0]
     """
-    from scipy.signal import lfilter
-
-    return lfilter([1 - rho], [1, -rho], values[::-1], zi=[rho * values[-1]])[0][::-1]
+    backwards = itertools.accumulate(values[::-1].tolist(), lambda z, y: rho * z + (1 - rho) * y)
+    return np.array(list(backwards))[::-1]
 
 
 def _count_trees(known, target, rows: Int[np.ndarray, " n"], maturity: int, seed: int) -> int:

@@ -139,10 +139,9 @@ class Selection:
         own = self.candidates[self.best]
         others = {each.name: self._contender(each) for each in self.candidates if each is not own}
         per_day = self.contexts.steps_per_day
-        references = reference_contenders(
-            self.problem, per_day, MemoryLengths.of(self.contexts).history_steps // per_day
-        )
-        greedy = Contender(shift_agent(Greedy(), self.problem), run=stream_days)
+        history = MemoryLengths.of(self.contexts).history_steps
+        references = reference_contenders(self.problem, per_day, history // per_day)
+        greedy = Contender(shift_agent(Greedy(), self.problem), None, stream_days, history)
         return {self.yours: self.contender} | others | references | {"greedy": greedy}
 
     def test_days(self) -> TestDays:

@@ -27,16 +27,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
+from jaxlib import lapack
 
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.policy import policy_file
 from ecl2o.policy.policy_file import Contents, Encoder
 from ecl2o.running import Stepper
 from ecl2o.running.compiled_step import CompiledStepper, ProgramSize, RunShape, Spec, StepFunctions, compile_stepper
+from ecl2o.running.stored_jit import store_executables
 
 _KIND = "program"
 _LIBRARY = Path(__file__).parents[1]
@@ -76,6 +79,7 @@ def use_cache_folder() -> None:
     check_cache_folder()
     if is_default and not os.access(settings.jax_compilation_cache_dir or "", os.W_OK):
         jax.config.update("jax_compilation_cache_dir", None)
+    store_executables(run_stored)
     if settings.jax_compilation_cache_dir:
         if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -158,6 +162,25 @@ def cache_function(
     return _keep(path, lambda: _CachedExecutable(path, lambda: jitted))
 
 
+def run_stored(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a function of `stored_jit`; its executable for arguments of this structure comes from the cache, if there is one.
+
+    Arguments that consist of more than arrays, plain values and the library's modules have none.
+    """
+    arrays, others = eqx.partition(arguments, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{leaf.shape}", arrays)
+    name = f"{function.__module__}.{function.__qualname__}"
+    path = _find_file(lambda encoder: [name, *(encoder.encode(each, "it") for each in eqx.combine(shapes, others))])
+    if path is None:
+        return function(*arguments)
+
+    def run(*leaves: Any) -> Any:
+        return function(*eqx.combine(jax.tree.unflatten(structure, leaves), others))
+
+    return _keep(path, lambda: _CachedExecutable(path, lambda: jax.jit(run)))(*leaves)
+
+
 def is_cached(stepper: Stepper, sizes: RunShape, dtype: np.dtype) -> bool:
     """Return whether programs of this structure and these sizes are in the cache."""
     path = _find_path(stepper, _find_arrays(stepper), sizes, dtype)
@@ -202,7 +225,8 @@ def _load_program(path: Path, stepper: Stepper, sizes: RunShape, dtype: np.dtype
             _write(path, {"carried": shapes, "size": size, "clock": clock})
     else:
         carried = tuple(Spec(tuple(shape), dtype) for shape, dtype in contents.header["carried"])
-        size, clock = ProgramSize(*contents.header["size"]), _as_tuples(contents.header["clock"])
+        clock = contents.header["clock"]
+        size, clock = ProgramSize(*contents.header["size"]), None if clock is None else tuple(clock)
     return CompiledStepper(one, carried, lambda axis: traced().streams(axis), size, clock)
 
 
@@ -229,15 +253,15 @@ class _CachedExecutable:
         if contents is None:
             return None
         taken = jax.tree.structure((arguments, {}))
-        given = jax.tree.structure(_as_tuples(contents.header["results"]))
+        given = jax.tree.structure(_decode_structure(contents.header["results"]))
         return _deserialize(contents.arrays[0].tobytes(), taken, given)
 
     def _make(self, arguments: Any) -> Callable[..., Any]:
         lowered = self._find().lower(*arguments)
         with _without_jax_cache():  # a program from JAX's cache cannot be serialized
             made = lowered.compile()
-        results = jax.tree.map(lambda _: 0, lowered.out_info)
-        with contextlib.suppress(OSError, ValueError, NotImplementedError):
+        with contextlib.suppress(OSError, TypeError, ValueError, NotImplementedError):
+            results = Encoder().encode(jax.tree.map(lambda _: 0, lowered.out_info), "results")
             _write(self._path, {"results": results}, serialize_executable.serialize(made)[0])
         return made
 
@@ -253,36 +277,59 @@ class _Unpickler(serialize_executable._JaxPjrtUnpickler):
 
 def _deserialize(data: bytes, taken: Any, given: Any) -> Callable[..., Any]:
     """Do what `serialize_executable.deserialize_and_load` does, but unpickle programs only."""
+    if b"lapack_" in data:  # JAX finds LAPACK's functions when it lowers a call; without them the call ends the process
+        lapack.prepare_lapack_call("potrf", np.dtype(np.float64))
     unloaded, arguments, no_keywords = _Unpickler(io.BytesIO(data), jax.devices()[0].client).load()
     return jax.stages.Compiled(unloaded.load(), [], taken.unflatten(arguments), given, no_kwargs=no_keywords)
 
 
-def _as_tuples(nested: Any) -> Any:
-    if isinstance(nested, dict):
-        return {name: _as_tuples(each) for name, each in nested.items()}
-    return tuple(map(_as_tuples, nested)) if isinstance(nested, list) else nested
+def _decode_structure(described: Any) -> Any:
+    """Return what `Encoder` described, without checking the fields of modules: they hold numbers of no meaning."""
+    if not isinstance(described, dict):
+        return described
+    if "module" in described:
+        module = object.__new__(policy_file.library_classes()[described["module"]])
+        for name, value in described["fields"].items():
+            object.__setattr__(module, name, _decode_structure(value))
+        return module
+    ((kind, content),) = described.items()
+    if kind == "dict":
+        return {name: _decode_structure(each) for name, each in content.items()}
+    return {"tuple": tuple, "list": list}[kind](map(_decode_structure, content))
 
 
 def _find_path(stepper: Stepper, arrays: Sequence[Any], sizes: RunShape, dtype: np.dtype) -> Path | None:
     """Return where its programs are stored; None without a folder, or if it has code that is not this library's."""
+    agent, owner = stepper.agent, type(stepper.agent)
+    kind = f"{owner.__module__}.{owner.__qualname__}"  # the service's own is not among those of policy files
+    if not kind.startswith(f"{_LIBRARY.name}."):
+        return None
+    fields = [getattr(agent, field.name) for field in dataclasses.fields(agent)]
+    shapes = [[list(array.shape), str(array.dtype)] for array in arrays]
+
+    def describe(encoder: Encoder) -> list[Any]:
+        parts = [encoder.encode(part, "it") for part in (fields, stepper.problem, stepper.forecaster)]
+        return [kind, parts, stepper.screen is not None, dataclasses.astuple(sizes), str(dtype), shapes]
+
+    return _find_file(describe)
+
+
+def _find_file(describe: Callable[[Encoder], list[Any]]) -> Path | None:
+    """Return where a program with this description is stored; None as by `_find_path`."""
     settings: Any = jax.config
     with _lock:
         is_enabled = settings.jax_enable_compilation_cache or _compiling
     folder = _find_folder() if is_enabled else None
     if folder is None:
         return None
-    encoder, agent, owner = Encoder(), stepper.agent, type(stepper.agent)
-    kind = f"{owner.__module__}.{owner.__qualname__}"  # the service's own is not among those of policy files
-    fields = [getattr(agent, field.name) for field in dataclasses.fields(agent)]
+    encoder = Encoder()
     try:
-        parts = [encoder.encode(part, "it") for part in (fields, stepper.problem, stepper.forecaster)]
+        described = json.dumps(describe(encoder))
     except (TypeError, ValueError):
         return None
-    described = json.dumps([kind, parts, stepper.screen is not None, dataclasses.astuple(sizes), str(dtype)])
-    if encoder.functions or '"user.' in described or not kind.startswith(f"{_LIBRARY.name}."):
+    if encoder.functions or '"user.' in described:
         return None
-    shapes = json.dumps([[list(array.shape), str(array.dtype)] for array in arrays])
-    name = hashlib.sha256("\0".join([described, shapes, *_environment()]).encode()).hexdigest()
+    name = hashlib.sha256("\0".join([described, *_environment()]).encode()).hexdigest()
     return folder / f"{_PREFIX}{name}"
 
 

@@ -18,6 +18,7 @@ from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForec
 from ecl2o.problem import AbstractProblem, Instance, Problem, Trajectory
 from ecl2o.problem.arrays import LEAST_STEPS, AnyArray, cast_floats, pad_rows, round_up, to_device, to_host
 from ecl2o.running.stepper import Stepper, StepperState
+from ecl2o.running.stored_jit import stored_jit
 
 Tree = TypeVar("Tree")
 
@@ -303,7 +304,7 @@ def _takes_padded_history(agent: AbstractAgent) -> bool:
     return any(isinstance(each, OnlineRidge) for each in inside) and not others and not restarts
 
 
-@eqx.filter_jit
+@stored_jit
 def _stream(agent, problem, x0, past, unseen, contexts, steps, forecaster) -> Trajectory:
     agent, problem, forecaster = cast_floats((agent, problem, forecaster), x0.dtype)
     stepper = Stepper(agent, problem, forecaster)
