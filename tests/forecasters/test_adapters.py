@@ -1,4 +1,8 @@
-"""The functions of docs/forecasts-from-outside.md on answers in the documented forms of other tools."""
+"""The functions of docs/forecasts-from-outside.md on answers of other tools.
+
+`record.py` made the frames of statsforecast and mlforecast with these libraries. The answers of Chronos-2 and Open-Meteo are
+written by hand in their documented form: neither can be called without weights or network.
+"""
 
 import json
 from pathlib import Path
@@ -40,21 +44,29 @@ def test_day_ahead_weather_is_known_a_day_before(adapters):
     assert known.iloc[-1].isna().all()  # of tomorrow nothing is known yet
 
 
-def test_long_frames_become_columns_that_a_series_is_read_with(adapters, tmp_path):
-    frame = pd.read_csv(RECORDED / "statsforecast_cross_validation.csv", parse_dates=["ds", "cutoff"])
-    wide = adapters["from_long"](frame, "AutoETS").join(adapters["from_long"](frame, "AutoETS-lo-80", "q10_"))
+@pytest.mark.parametrize(
+    ("tool", "model", "live"),
+    [("statsforecast", "AutoETS", "forecast"), ("mlforecast", "linear", "predict")],
+)
+def test_long_frames_become_columns_that_a_series_is_read_with(adapters, tool, model, live, tmp_path):
+    from_long = adapters["from_long"]
+    frame = pd.read_csv(RECORDED / f"{tool}_cross_validation.csv", parse_dates=["ds", "cutoff"])
+    wide = from_long(frame, model).join(from_long(frame, f"{model}-lo-80", "q10_"))
     assert list(wide) == ["f1", "f2", "f3", "q10_1", "q10_2", "q10_3"]
-    truth = frame.set_index("ds")["y"].groupby(level=0).first()
-    for made, row in wide.iterrows():
-        for hour in (1, 2, 3):
-            target = truth[made + pd.Timedelta(hours=hour)]
-            assert row[f"f{hour}"] == target + 0.5 * hour
-            assert row[f"q10_{hour}"] == target - 2
-    latest = frame[frame["cutoff"] == frame["cutoff"].max()]
-    live = adapters["from_long"](latest.drop(columns=["cutoff", "y"]), "AutoETS")
-    pd.testing.assert_frame_equal(live, wide[["f1", "f2", "f3"]].iloc[-1:], check_names=False)
-    wide.assign(demand=30.0 + wide["f1"]).rename_axis("time").to_csv(tmp_path / "demand.csv")
+    assert len(wide) == 4
+    assert wide.notna().all(axis=None)
+    for _, row in frame.iterrows():
+        hour = round((row["ds"] - row["cutoff"]).total_seconds() / 3600)
+        assert wide.loc[row["cutoff"], f"f{hour}"] == row[model]
+        assert wide.loc[row["cutoff"], f"q10_{hour}"] == row[f"{model}-lo-80"]
+    latest = from_long(pd.read_csv(RECORDED / f"{tool}_{live}.csv", parse_dates=["ds"]), model)
+    assert list(latest.index) == [frame["ds"].max()]  # made at the last hour of the history
+    assert list(latest) == ["f1", "f2", "f3"]
+    known = wide.index.strftime("%Y-%m-%d %H:%M")
+    wide.assign(demand=frame.set_index("ds")["y"].groupby(level=0).first()).fillna({"demand": 2000.0}).set_axis(
+        known
+    ).rename_axis("time").to_csv(tmp_path / "demand.csv")
     covariates = parse_covariates(None, ["f1..f3", "q10_1..q10_3"])
     read, metadata = read_series(tmp_path / "demand.csv", columns=["demand"], covariates=covariates)
     assert metadata.covariates == {"f1": 1, "f2": 2, "f3": 3, "q10_1": 1, "q10_2": 2, "q10_3": 3}
-    assert list(read) == ["demand", *wide]
+    assert list(read) == ["demand", *list(wide)]

@@ -150,23 +150,45 @@ def test_a_typescript_client_steps_a_stream_through_lost_answers(url, lossy, pol
 
 
 @pytest.mark.integration
-def test_prometheus_accepts_configuration_and_alerts():
+def test_prometheus_accepts_configuration_alerts_queries_and_metrics(url, tmp_path):
     promtool = require("promtool", "prometheus")
-    for command in (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"]):
-        done = subprocess.run([promtool, *command], cwd=DEPLOY, capture_output=True, text=True, timeout=60)
+    queries = [query.replace("$policy", ".*") for query in dashboard_queries()]
+    rules = [{"record": f"dashboard:query{number}", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "queries.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    commands = (["check", "config", "prometheus.yml"], ["test", "rules", "alerts_test.yml"])
+    exported = httpx2.get(f"{url}/metrics").text
+    for command in (*commands, ["check", "rules", tmp_path / "queries.yml"], ["check", "metrics"]):
+        told = [promtool, *command]
+        done = subprocess.run(told, cwd=DEPLOY, input=exported, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
     tested = set(re.findall(r"alertname: (\w+)", (DEPLOY / "alerts_test.yml").read_text()))
     assert tested == set(re.findall(r"alert: (\w+)", (DEPLOY / "alerts.yml").read_text()))
 
 
-def test_alerts_and_dashboard_use_metrics_that_exist(url):
-    exported = set(re.findall(r"^# TYPE (\w+)", httpx2.get(f"{url}/metrics").text, re.MULTILINE))
+def dashboard_queries() -> list[str]:
     dashboard = json.loads((DEPLOY / "grafana.json").read_text())
-    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    queries += re.findall(r"expr: (.+)", (DEPLOY / "alerts.yml").read_text())
-    used = {name.removesuffix("_bucket") for query in queries for name in re.findall(r"ecl2o_\w+", query)}
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def test_alerts_and_dashboard_use_metrics_and_labels_that_exist(url, policy_bytes):
+    httpx2.put(f"{url}/policies/watched", content=policy_bytes, timeout=60)
+    httpx2.put(f"{url}/streams/watched", json={"policy": "watched", "x0": [0.0]}, timeout=60)
+    assert httpx2.post(f"{url}/streams/watched/steps", json={"context": [1.5]}, timeout=60).status_code == 200
+    assert httpx2.post(f"{url}/streams/watched/steps", json={"context": [1.5, 2.5]}, timeout=60).status_code == 422
+    exported = httpx2.get(f"{url}/metrics").text
+    samples = dict(re.findall(r"^(ecl2o_\w+)({[^}]*})?", exported, re.MULTILINE))
+    queries = dashboard_queries() + re.findall(r"expr: (.+)", (DEPLOY / "alerts.yml").read_text())
+    dashboard = json.loads((DEPLOY / "grafana.json").read_text())
+    queries += [each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
+    used = {name for query in queries for name in re.findall(r"ecl2o_\w+", query)}
     assert len(used) > 8
-    assert used <= exported
+    assert {name.removesuffix("_bucket") for name in used} <= set(re.findall(r"^# TYPE (\w+)", exported, re.MULTILINE))
+    checked = used & set(samples)  # counters of replaced and stuck readings have samples once there is one
+    assert len(checked) >= 8
+    for query in queries:
+        labels = re.findall(r"(?:by \(|{|, )(\w+)(?:\)|=)", query)
+        for name in checked & set(re.findall(r"ecl2o_\w+", query)):
+            assert all(f"{label}=" in samples[name] for label in labels), query
     ids, places = [panel["id"] for panel in dashboard["panels"]], [panel["gridPos"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len({(place["x"], place["y"]) for place in places}) == len(ids)
     assert all(place["x"] + place["w"] <= 24 for place in places)

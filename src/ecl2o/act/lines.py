@@ -132,7 +132,8 @@ class LineReader:
             value = self._join_context(value)
         numbers = value if isinstance(value, list) else [value] * (self._size if value is None else 1)
         if not all(entry is None or type(entry) in (int, float) for entry in numbers):
-            raise ValueError(f"the context must be numbers, got {text[:60]}.")
+            given = "context and advice" if self._advice else "the context"
+            raise ValueError(f"{given} must be numbers, got {text[:60]}.")
         given = [math.nan if entry is None else float(entry) for entry in numbers]
         return ParsedLine(self._check_size(given), True, step, time)
 
@@ -175,12 +176,8 @@ class LineReader:
         return parse_time(f"{date[4]}-{month.zfill(2)}-{day.zfill(2)} {date[5].zfill(2)}{date[6]}")
 
     def _check_size(self, numbers: list[float]) -> list[float]:
-        numbers = [
-            math.nan if entry is None else entry for entry in attach_advice(numbers, None, self._size, self._advice)
-        ]
-        if len(numbers) != self._size:
-            raise ValueError(f"the policy takes {self._size} numbers, got {len(numbers)}.")
-        return numbers
+        joined = attach_advice(numbers, None, self._size, self._advice)
+        return [math.nan if entry is None else entry for entry in joined]
 
 
 def _is_number(cell: str) -> bool:

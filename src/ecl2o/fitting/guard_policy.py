@@ -136,7 +136,7 @@ def guard_policy(
     )
     settings = {"alpha": alpha, "promise": dataclasses.asdict(spec), "bounds": bounds, "misses": misses}
     settings |= {"ramp": ramp, "spacing": spacing, "delay": delay}
-    return Policy(agent, problem, metadata={"study": "guard", "settings": settings}, contract=contract)
+    return Policy(agent, problem, metadata={"study": "guard", "settings": settings, "created": None}, contract=contract)
 
 
 def _make_spec(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ecl2o.agents import Advised, Promise, Reference
+from ecl2o.agents.advisors.from_context import LARGEST_ADVICE
 from ecl2o.policy.contract import Contract
 from ecl2o.policy.policy import Policy
 
@@ -21,17 +22,25 @@ def attach_advice(context: list[Any], advice: Sequence[Any] | None, size: int, c
         count: How many of them are advice; 0 for a policy that takes none.
 
     Raises:
-        ValueError: The advice has other many numbers.
+        ValueError: Context or advice have more or fewer numbers.
 
     >>> attach_advice([1.5], None, 2, 1), attach_advice([1.5], [12.0], 2, 1), attach_advice([1.5, 12.0], None, 2, 1)
     ([1.5, None], [1.5, 12.0], [1.5, 12.0])
     """
-    if advice is None:
-        return [*context, *[None] * count] if count and len(context) == size - count else context
-    if len(advice) != count:
-        taken = f"advice of {count} number{'' if count == 1 else 's'}" if count else "no advice"
-        raise ValueError(f"the policy takes {taken}, got {len(advice)}.")
-    return [*context, *advice]
+    if advice is None and len(context) in (size, size - count):
+        return [*context, *[None] * (size - len(context))]
+    given = [] if advice is None else advice
+    if len(given) != count or len(context) != size - count:
+        taken, got = f"a context of {_numbers(size - count)}", _numbers(len(context))
+        if count or given:
+            taken += f" and {f'advice of {_numbers(count)}' if count else 'no advice'}"
+            got += f" and {len(given)} of advice" if given else " and no advice"
+        raise ValueError(f"the policy takes {taken}, got {got}.")
+    return [*context, *given]
+
+
+def _numbers(count: int) -> str:
+    return f"{count} number{'' if count == 1 else 's'}"
 
 
 def find_promise(policy: Policy) -> Promise | None:
@@ -66,10 +75,12 @@ def describe_change(
     'would have moved from 12 to 9: the promise of 2 left no more'
     """
     guard = action if shadow is None else shadow
-    if any(entry is None or not math.isfinite(entry) for entry in advice):
+    if not all(entry is not None and abs(entry) <= LARGEST_ADVICE for entry in advice):
+        is_large = all(entry is not None and math.isfinite(entry) for entry in advice)
+        none = f"advice beyond {LARGEST_ADVICE:g} counts as missing" if is_large else "no advice"
         if shadow is not None:
-            return f"no advice: kept {_format(action)}; the guard would have played {_format(guard)}"
-        return f"no advice: played {_format(guard)}, the guard's own action"
+            return f"{none}: kept {_format(action)}; the guard would have played {_format(guard)}"
+        return f"{none}: played {_format(guard)}, the guard's own action"
     given = [float(entry) for entry in advice if entry is not None]
     if _is_same(given, guard):
         return None

@@ -206,8 +206,6 @@ def _join_advice(request: StepRequest, stepper: BatchedStepper) -> StepRequest:
 
 
 def _check_context(context: list[float | None], stepper: BatchedStepper) -> None:
-    if len(context) != stepper.context_dim:
-        raise InvalidRequestError(f"The context must have {stepper.context_dim} numbers, got {len(context)}.")
     if not all(entry is None or math.isfinite(entry) for entry in context):
         raise InvalidRequestError("The context must be finite numbers.")
     if None in context[: stepper.context_dim - stepper.advice_dim] and stepper.plausible is None:

@@ -11,6 +11,8 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import AbstractProblem, Problem
 from ecl2o.problem.arrays import as_float, check_positive
 
+LARGEST_ADVICE = 1e100  # costs are sums of squares, which must be numbers for any weights and alpha in use
+
 
 class HoldStill(AbstractAgent):
     """The agent that keeps the action in force: a baseline for those who may do nothing.
@@ -41,7 +43,7 @@ class FromContext(AbstractAgent):
     Args:
         first: the place of the action's first number in the context; negative ones count from the end. Default: -1.
         scale: factor of these numbers, which may be in other units than actions. Default: 1.
-        otherwise: the agent whose action replaces missing numbers (NaN). Default: None, they stay NaN.
+        otherwise: the agent whose action replaces missing numbers: NaN, or beyond 1e100. Default: None, they stay as they are.
 
     >>> import ecl2o as ec
     >>> problem = ec.Problem(ec.SquaredTracking(covariates=1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -75,4 +77,4 @@ class FromContext(AbstractAgent):
         if self.otherwise is None:
             return state, given, Info.plain()
         state, instead, inner = self.otherwise.step(problem, state, observation)
-        return state, jnp.where(jnp.isfinite(given), given, instead), Info(inner.converged, inner=inner)
+        return state, jnp.where(jnp.abs(given) <= LARGEST_ADVICE, given, instead), Info(inner.converged, inner=inner)
