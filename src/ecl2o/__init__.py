@@ -22,7 +22,7 @@ _PUBLIC = {
         "CompetitiveBand CompetitiveControl FollowPrediction Greedy GreedyOBD Guarded GuardedControl HInfinity HittingMinimizer "
         "Independent Info LAI LCP LQR MLAROBD OBD Observation "
         "OGD Periodic Promise Promises PureML RampLimited Reference RHC RHGD ROBD Rounded Shifted Start Switch Trainable "
-        "trainable_mask Weights"
+        "trainable_mask Weights WithinLimits"
     ),
     "learning": (
         "AbstractLoss authors_schedule AuthorsLoss Backpropagation CalibratedLoss fit fit_many FitResult "

@@ -54,6 +54,7 @@ HORIZON = 6
 # Agents of a `ControlProblem`, with a band, or of a `ShiftedProblem`, which tests/agents/guards/test_control_guards.py,
 # test_band.py and tests/agents/test_shifted.py run.
 CONTROLLERS = {ec.CompetitiveBand, ec.CompetitiveControl, ec.GuardedControl, ec.HInfinity, ec.LQR, ec.Shifted}
+CONTROLLERS |= {ec.WithinLimits}  # tests/planning/test_control_path.py
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ecl2o.agents.calibrator import (
     calibrate,
 )
 from ecl2o.agents.citations import citation
-from ecl2o.agents.control import LQR, HInfinity
+from ecl2o.agents.control import LQR, HInfinity, WithinLimits
 from ecl2o.agents.guards import (
     AbstractGuard,
     ClippedAdvice,
@@ -63,6 +63,7 @@ __all__ += [
     "Rounded",
     "Shifted",
     "Switch",
+    "WithinLimits",
     "shift_agent",
 ]
 __all__ += [

@@ -36,6 +36,7 @@ _WORKS: dict[str, tuple[str, ...]] = {
     "Independent": (),
     "Periodic": (),
     "Shifted": (),
+    "WithinLimits": (),
 }
 
 

@@ -1,4 +1,4 @@
-"""Controllers of a `ControlProblem` (docs/algorithms.md): LQR and H-infinity. RHC plans through dynamics too."""
+"""Controllers of a `ControlProblem` (docs/algorithms.md): LQR, H-infinity, limits. RHC plans through dynamics too."""
 
 import equinox as eqx
 import jax
@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
+from ecl2o.planning.control_path import find_nearest_control
 from ecl2o.problem import ControlProblem
 from ecl2o.problem.arrays import as_float, check_finite, check_positive
 from ecl2o.theory.control import Stage, control_future, game_future
@@ -70,3 +71,43 @@ class HInfinity(AbstractGain):
 
     def init(self, problem: ControlProblem, start: Start) -> Float[Array, "T n n"]:
         return jax.lax.stop_gradient(game_future(problem, start.horizon, self.level))
+
+
+class WithinLimits(AbstractAgent):
+    """An agent of a `ControlProblem` whose actions are moved to the nearest ones that keep the bounds of actions and states.
+
+    It looks one step ahead. Bounds of actions always hold. Where no action keeps those of the next state, as after a disturbance
+    or from a state outside, the violation is least. `RHC` plans with the bounds by itself.
+
+    Args:
+        agent: the agent whose actions are moved.
+
+    >>> import ecl2o as ec
+    >>> battery = ec.battery(alpha=10.0, charge=0.05, charge_within=(-1.0, 1.0))
+    >>> day = ec.Instance([0.0, 0.0], [[0.0], [0.0]])
+    >>> run = ec.rollout(WithinLimits(ec.advisors.Fixed([[-5.0], [5.0]])), battery, day)
+    >>> run.actions.ravel().round(3).tolist()
+    [-1.0, 2.0]
+    """
+
+    agent: AbstractAgent
+
+    def init(self, problem: ControlProblem, start: Start):
+        return self.agent.init(problem, start)
+
+    def check(self, problem: ControlProblem, start: Start) -> None:
+        super().check(problem, start)
+        if not isinstance(problem, ControlProblem):
+            raise NotApplicableError(f"WithinLimits is for a ControlProblem, got {type(problem).__name__}.")
+
+    def step(self, problem: ControlProblem, state, observation: Observation):
+        state, advice, info = self.agent.step(problem, state, observation.with_lookahead(self.agent.lookahead))
+        if not problem.is_bounded:
+            return state, advice, info
+        wish = jnp.where(jnp.isfinite(advice), advice, 0.0)
+        now = observation.previous_action, observation.context
+        near = find_nearest_control(problem, *now, wish, observation.step)
+        after = problem.next_state(now[0], wish, now[1], observation.step)
+        fits = (problem.actions.project(wish) == wish).all() & (problem.states_within.project(after) == after).all()
+        action = jnp.where(fits, wish, near.actions[0])
+        return state, action, Info(info.converged & (fits | near.converged), advice, info.details, info)

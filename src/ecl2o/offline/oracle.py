@@ -47,8 +47,8 @@ def oracle(problem: AbstractProblem, instance: Instance) -> Trajectory:
 
     Quadratic costs without bounds take one block-tridiagonal solve, all others Newton's method on the same structure.
     `LinearSwitching` is solved exactly in O(T^2): in one dimension, and in more for quadratic costs with a diagonal A. A
-    `ControlProblem` without bounds takes one Riccati sweep. Ramp limits take an interior-point method on a chain. Actions with a
-    spacing are not rounded: the cost is a lower bound on that of the best rounded ones.
+    `ControlProblem` takes one Riccati sweep. Ramp limits, and bounds of a `ControlProblem`, take an interior-point method.
+    Actions with a spacing are not rounded: the cost is a lower bound on that of the best rounded ones.
 
     Args:
         problem: Costs and action set.
@@ -60,8 +60,7 @@ def oracle(problem: AbstractProblem, instance: Instance) -> Trajectory:
 
     Raises:
         ValueError: The instance does not fit the problem, or is a set.
-        NotApplicableError: `LinearSwitching` in more than one dimension with a cost that is not quadratic; a `ControlProblem`
-            with bounds.
+        NotApplicableError: `LinearSwitching` in more than one dimension with a cost that is not quadratic.
 
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem.actions import AbstractActionSet, Everywhere, Limited
+from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere, Limited
 from ecl2o.problem.arrays import AnyArray, as_float, check_count, check_finite, concrete_value
 from ecl2o.problem.hitting import Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
@@ -32,11 +32,13 @@ class ControlProblem(AbstractProblem):
         B: (n, k), the effect of the action.
         E: (n, q), the effect of the context.
         M: (n + k + q, n + k + q), the cost of state, action and context; positive semidefinite, and definite on actions.
-        actions: allowed actions. Planners and projections obey it; a promise for unbounded actions does not cover it.
-            Default: all of R^k.
+        actions: allowed actions. `oracle`, `RHC` and projections obey it; no promise covers it. Default: all of R^k.
+        states_within: bounds on the state after each step, such as those of a battery's charge: a `Box` with infinite ends where
+            there is no bound. `oracle`, `RHC` and `WithinLimits` obey it; no promise covers it. Default: all of R^n.
 
     Raises:
         ValueError: Shapes do not fit, a number is not finite, or M is not as above.
+        NotApplicableError: Actions or states have a ramp or a spacing.
 
     >>> integrator = ControlProblem.regulator(F=1.0, B=1.0, Q=1.0, R=10.0)
     >>> integrator.state_dim, integrator.action_dim, integrator.context_dim
@@ -48,6 +50,7 @@ class ControlProblem(AbstractProblem):
     E: Float[Array, "*T n q"] = eqx.field(converter=as_float)
     M: Float[Array, "*T s s"] = eqx.field(converter=as_float)
     actions: AbstractActionSet = Everywhere()
+    states_within: AbstractActionSet = Everywhere()
 
     def __check_init__(self):
         for name in "FBEM":
@@ -55,7 +58,7 @@ class ControlProblem(AbstractProblem):
             if matrix.ndim not in (2, 3):
                 raise ValueError(f"{name} must be a matrix, or one for each step, got shape {matrix.shape}.")
             check_finite(name, matrix)
-        if isinstance(self.actions, Limited):
+        if isinstance(self.actions, Limited) or isinstance(self.states_within, Limited):
             raise NotApplicableError(
                 "ramps and spacings are for a Problem; bound the actions of a ControlProblem by a Box."
             )
@@ -128,7 +131,7 @@ class ControlProblem(AbstractProblem):
 
     @property
     def is_bounded(self) -> bool:
-        return not isinstance(self.actions, Everywhere)
+        return not (isinstance(self.actions, Everywhere) and isinstance(self.states_within, Everywhere))
 
     @property
     def is_linear_quadratic(self) -> bool:
@@ -157,7 +160,7 @@ class ControlProblem(AbstractProblem):
         if self.steps is None:
             return self
         now = (m if m.ndim == 2 else m[jnp.clip(step, 0, m.shape[0] - 1)] for m in (self.F, self.B, self.E, self.M))
-        return ControlProblem(*now, actions=self.actions)
+        return ControlProblem(*now, actions=self.actions, states_within=self.states_within)
 
     def next_state(
         self, state: Float[Array, " n"], action: Float[Array, " k"], context: Float[Array, " q"], step: Any = 0
@@ -286,7 +289,14 @@ def known_ahead(problem: Problem, steps: int) -> ControlProblem:
     return ControlProblem(F, B, E, miss.T @ A @ miss + move.T @ G @ move)
 
 
-def battery(alpha: float, charge: float, weight: float = 1.0) -> ControlProblem:
+def battery(
+    alpha: float,
+    charge: float,
+    weight: float = 1.0,
+    *,
+    power_within: tuple[float, float] | None = None,
+    charge_within: tuple[float, float] | None = None,
+) -> ControlProblem:
     """Return a battery's problem: power u follows a demand y, at a cost of changes in power and of charge away from its middle.
 
     The cost of a step is weight/2 (u - y)^2 + alpha/2 (u - u_{t-1})^2 + charge/2 c^2, where c, the charge less its middle, falls
@@ -296,13 +306,19 @@ def battery(alpha: float, charge: float, weight: float = 1.0) -> ControlProblem:
         alpha: cost of changes in power, positive.
         charge: cost of charge away from the middle, positive.
         weight: cost of demand that is not met. Default: 1.
+        power_within: (low, high), hard limits of u. Default: none.
+        charge_within: (low, high), hard limits of c, measured from the middle. Default: none.
 
     >>> battery(alpha=10.0, charge=0.05).state_dim
     2
     """
+    inf = float("inf")
+    low, high = (-inf, inf) if charge_within is None else charge_within
+    states = Everywhere() if charge_within is None else Box([-inf, low], [inf, high])
+    actions = Everywhere() if power_within is None else Box(*power_within)
     miss, move, left = np.array([[0, 0, 1, -1], [-1, 0, 1, 0], [0, 1, -1, 0]], float)
     M = weight * np.outer(miss, miss) + alpha * np.outer(move, move) + charge * np.outer(left, left)
-    return ControlProblem([[0.0, 0.0], [0.0, 1.0]], [[1.0], [-1.0]], np.zeros((2, 1)), M)
+    return ControlProblem([[0.0, 0.0], [0.0, 1.0]], [[1.0], [-1.0]], np.zeros((2, 1)), M, actions, states)
 
 
 def _line(alpha: float) -> Problem:
