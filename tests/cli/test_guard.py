@@ -260,7 +260,7 @@ def test_with_a_delay_the_promise_is_kept_whatever_the_advice():
         (("--promise", "2", "--ramp", "2"), "--contexts"),
         (("--promise", "2", "--whole", "--step", "2"), "--step"),
         (("--promise", "2", "--delay", "1"), "2.37"),
-        (("--promise", "3", "--delay", "1", "--whole"), "delay"),
+        (("--promise", "3", "--delay", "1", "--ramp", "2", "--bounds", "0:9"), "delay"),
         (("--never-worse", "5%", "--baseline", "still", "--delay", "1"), "delay"),
         (("--promise", "2", "--column", "a", "--column", "b", "--advice-column", "c"), "2 columns"),
     ],

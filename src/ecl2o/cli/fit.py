@@ -226,8 +226,9 @@ def _describe_shifted_promise(fitted: "FittedSeries") -> str:
     except NotApplicableError:
         return "worst case: no promise; with a delay or known contexts one needs equal weights of misses and no bounds."
     ratio = f"{max((math.floor(1000 * least) + 1) / 1000, 2):g}"
+    rounded = "" if fitted.policy.contract.spacing is None else " plus what rounding adds"
     return (
-        f"worst case: no promise. With --promise {ratio} your policy costs at most {ratio} times the optimum; "
+        f"worst case: no promise. With --promise {ratio} your policy costs at most {ratio} times the optimum{rounded}; "
         f"{least:.6f} is the smallest ratio that any policy has here."
     )
 

@@ -136,7 +136,7 @@ def guard(
         return
     sent = [f"context ({', '.join(contract.columns[: -len(contract.covariates)])})"]
     sent += [name for name in contract.covariates if name not in contract.advice]
-    told = [describe_limits(contract)] if delay == 0 else [describe_shift(delay)]
+    told = [describe_limits(contract), describe_shift(delay) if delay else None]
     start = ",".join("0" for _ in contract.advice)
     lines = [
         f"wrote {out}.",

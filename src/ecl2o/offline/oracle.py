@@ -20,6 +20,7 @@ from ecl2o.problem import (
     ControlProblem,
     CurvedTracking,
     Instance,
+    Limited,
     LinearSwitching,
     Problem,
     ShiftedProblem,
@@ -60,7 +61,7 @@ def oracle(problem: AbstractProblem, instance: Instance) -> Trajectory:
 
     Raises:
         ValueError: The instance does not fit the problem, or is a set.
-        NotApplicableError: `LinearSwitching` in more than one dimension with a cost that is not quadratic.
+        NotApplicableError: `LinearSwitching` with a ramp limit, or in more than one dimension with a cost that is not quadratic.
 
     >>> from ecl2o.problem import Mahalanobis, SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1))
@@ -279,6 +280,11 @@ def _static_cost(action, parameters):
 
 def find_optimal_linear_path(problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "T q"]) -> OptimalPath:
     """Return the optimal path under `LinearSwitching` in O(T^2): any hitting cost if d = 1, else quadratic with a diagonal A."""
+    if isinstance(problem.actions, Limited) and problem.actions.ramp is not None:
+        raise NotApplicableError(
+            "with LinearSwitching the oracle takes no ramp limit: use Mahalanobis, or leave the ramp out for a lower bound."
+        )
+    problem = problem.relaxed
     if x0.shape[0] == 1:
         return _find_path_on_line(problem, x0, contexts)
     weights, targets, separable = _separate_coordinates(problem, contexts, x0.shape[0])

@@ -54,9 +54,9 @@ class ShiftedProblem(Problem):
     def __check_init__(self):
         if type(self.shift) is not int or not self.shift:
             raise ValueError(f"shift must be a whole number of steps other than 0, got {self.shift!r}.")
-        if isinstance(self.actions, Limited):
+        if isinstance(self.actions, Limited) and self.actions.ramp is not None:
             raise NotApplicableError(
-                "ramps and spacings of actions are not supported beside a delay or contexts known ahead."
+                "a ramp of actions is not supported beside a delay or contexts known ahead; a spacing is."
             )
 
     @property
@@ -66,12 +66,12 @@ class ShiftedProblem(Problem):
 
     @property
     def control(self) -> ControlProblem:
-        """The same problem as linear dynamics with quadratic costs; its states are those of `control_state`.
+        """The same problem as linear dynamics with quadratic costs, without a spacing; its states are those of `control_state`.
 
         Raises:
             NotApplicableError: Costs are not quadratic and constant, or actions have bounds.
         """
-        plain = self.unshifted
+        plain = self.unshifted.relaxed
         if isinstance(plain.hitting, SquaredTracking) and plain.covariates:
             plain = Problem(dataclasses.replace(plain.hitting, covariates=0), plain.switching, plain.actions)
         made = delayed(plain, self.shift) if self.shift > 0 else known_ahead(plain, -self.shift)

@@ -307,20 +307,24 @@ def _is_above_share(excess: Float[Array, ""], covariance: Matrix, S: Matrix, S0:
     return (jnp.trace(above) > 0) & (det > 0)
 
 
+def _all_covariances(problem: ControlProblem, horizon: int) -> Float[Array, "T n n"]:
+    """Return Sigma after each step."""
+
+    def advance(covariance, stage):
+        after = stage.advance(covariance)
+        return after, after
+
+    zero = jnp.zeros((problem.state_dim,) * 2, problem.F.dtype)
+    return jax.lax.scan(advance, zero, all_stages(problem, horizon))[1]
+
+
 @eqx.filter_jit
 def _largest_share(problem: ControlProblem, horizon: int | None, every_prefix: bool) -> Float[Array, ""]:
     future = control_future(problem, horizon, every_prefix)
-    zero = jnp.zeros((problem.state_dim,) * 2, problem.F.dtype)
     if horizon is not None:
-        stages = all_stages(problem, horizon)
-
-        def advance(covariance, stage):
-            after = stage.advance(covariance)
-            return after, after
-
-        covariances = jax.lax.scan(advance, zero, stages)[1]
+        covariances = _all_covariances(problem, horizon)
         return jnp.max(jax.vmap(largest_control_share)(covariances, future.S, future.S0))
-    stage = Stage.of(problem)
+    stage, zero = Stage.of(problem), jnp.zeros((problem.state_dim,) * 2, problem.F.dtype)
 
     # The share may be largest on the way: it is followed until the covariance settles.
     def advance_with_share(carry):
@@ -353,6 +357,54 @@ def smallest_control_ratio(problem: ControlProblem, horizon: int | None = None, 
     with jax.enable_x64(True):
         double = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, np.float64)), problem)
         return float(1 + _largest_share(double, horizon, every_prefix))
+
+
+@eqx.filter_jit
+def _control_shapes(problem: ControlProblem, ratio, horizon: int | None, every_prefix: bool) -> Float[Array, "T k k"]:
+    """Return the curvature of cost plus reserve in the action after each step; without a horizon, its limit."""
+    future, nowhere = control_future(problem, horizon, every_prefix), jnp.zeros(problem.state_dim, problem.F.dtype)
+    if horizon is None:
+        covariances = _settle(Stage.of(problem).advance, jnp.zeros_like(future.S[0]))[None]
+    else:
+        covariances = _all_covariances(problem, horizon)
+
+    def shape(covariance, S, S0, step):
+        stage = Stage.of(problem.at(step))
+        _, u, _ = stage.places
+        return (
+            stage.M[u, u] + stage.B.T @ ControlReserve.of(Past(covariance, nowhere), S, S0, ratio).curvature @ stage.B
+        )
+
+    return jax.vmap(shape)(covariances, future.S, future.S0, jnp.arange(len(covariances)))
+
+
+def largest_control_shape(
+    problem: ControlProblem, ratio: float, horizon: int | None = None, *, every_prefix: bool = False
+) -> np.ndarray:
+    """Return bounds on the curvature of what an action costs and must reserve: entry by entry the largest size of any step.
+
+    Sigma only grows, and the reserve's curvature with it, so that in runs without an end the limit is the largest. Computed in
+    double precision.
+
+    Args:
+        problem: the dynamics and costs, constant ones without a horizon.
+        ratio: L, above the smallest one.
+        horizon: as in `smallest_control_ratio`.
+        every_prefix: as in `smallest_control_ratio`.
+
+    Returns:
+        (k, k), for actions of k numbers.
+
+    >>> from ecl2o.problem import Mahalanobis, Problem, SquaredTracking, delayed
+    >>> late = delayed(Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=2.0, dim=1)), 1)
+    >>> round(
+    ...     float(largest_control_shape(late, 5.0)[0, 0]), 6
+    ... )  # G = 2, and L/((L - 1)/S - Sigma) for S = 2 and Sigma = 1
+    7.0
+    """
+    with jax.enable_x64(True):
+        double = jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, np.float64)), problem)
+        return np.asarray(jnp.max(jnp.abs(_control_shapes(double, jnp.asarray(ratio), horizon, every_prefix)), axis=0))
 
 
 def competitive_control_ratio(F: Any, B: Any, Q: Any, R: Any, *, before_context: bool = False) -> float:

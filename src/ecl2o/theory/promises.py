@@ -159,6 +159,23 @@ def largest_reserve_shape(
     return greatest + G + jnp.max(jax.vmap(lambda p, s: promise_value(p, s, ratio))(P, S), axis=0)
 
 
+def largest_joint_shape(least: Matrix, greatest: Matrix, G: Matrix, ratio: Float[Array, ""] | float) -> Matrix:
+    """Return a matrix that is at least A + G + V at every step, with the V of several promises of at least this ratio.
+
+    Args:
+        least: (d, d), the least curvature of a context.
+        greatest: (d, d), the greatest curvature of a context.
+        G: (d, d), 2 Q.
+        ratio: L, the least ratio.
+
+    >>> one = jnp.eye(1)
+    >>> round(float(largest_joint_shape(one, one, 2 * one, 2.0)[0, 0]), 6)  # 1 + 2 + 2/(1 - 3/5)
+    8.0
+    """
+    S = limit_stiffness(greatest, G)
+    return greatest + G + promise_value(least + parallel_sum(S / (ratio - 1), G), S, ratio)
+
+
 def worst_future(away: Float[Array, " d"], P: Matrix, S: Matrix, ratio: Float[Array, ""] | float) -> Float[Array, " d"]:
     """Return n - m, where n is the context that, repeated from now on, is worst for an action x = m + away.
 

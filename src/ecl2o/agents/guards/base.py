@@ -87,6 +87,7 @@ class Account(eqx.Module):
         reference: cost of the reference so far.
         kept: whether the promise has held at every step, up to rounding.
         steps: for how many steps it held.
+        booked: what rounding to a spacing added to the allowance; None without a spacing.
     """
 
     left: Float[Array, ""]
@@ -96,12 +97,14 @@ class Account(eqx.Module):
     reference: Float[Array, ""]
     kept: Bool[Array, ""]
     steps: Int[Array, ""]
+    booked: Float[Array, ""] | None = None
 
     @classmethod
-    def open(cls, allowance: Float[Array, ""], kept: Bool[Array, ""], dtype: Any) -> "Account":
-        """Return the account before the first step."""
+    def open(cls, allowance: Float[Array, ""], kept: Bool[Array, ""], dtype: Any, books: bool = False) -> "Account":
+        """Return the account before the first step; `books` is whether actions have a spacing."""
         zero = jnp.zeros((), dtype)
-        return cls(jnp.asarray(allowance, dtype), zero, zero, zero, zero, kept, jnp.zeros((), int))
+        booked = zero if books else None
+        return cls(jnp.asarray(allowance, dtype), zero, zero, zero, zero, kept, jnp.zeros((), int), booked)
 
     def update(
         self,
@@ -124,7 +127,8 @@ class Account(eqx.Module):
         rounding, paid, reference = self.rounding + rounding, self.cost + cost, self.reference + growth
         tolerance = jnp.finfo(left.dtype).eps ** _TOLERANCE_POWER
         kept &= left - rounding >= -tolerance * (jnp.abs(paid) + jnp.abs(ratio * reference))  # false for NaN
-        return Account(left, rest, rounding, paid, reference, kept, self.steps + kept)
+        total = None if self.booked is None else self.booked + booked
+        return Account(left, rest, rounding, paid, reference, kept, self.steps + kept, total)
 
     def details(self, reference: str, ratio: str, active: Bool[Array, ""]) -> dict[str, AnyArray]:
         """Return `cost`, reference and ratio by their names, `left`, `active`, `kept` and `kept_steps` for `Info.details`."""
@@ -136,4 +140,5 @@ class Account(eqx.Module):
             "active": active,
             "kept": self.kept,
             "kept_steps": self.steps,
+            **({} if self.booked is None else {"booked": self.booked}),
         }

@@ -32,7 +32,7 @@ from ecl2o.agents.guards.lower_model import (
     move_along_segment,
     spare_at_share,
 )
-from ecl2o.agents.guards.shifted import check_shifted, restart_shifted, step_shifted
+from ecl2o.agents.guards.shifted import book_shifted, check_shifted, restart_shifted, step_shifted
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, is_resolved, quadratic_terms
@@ -244,8 +244,7 @@ def choose_on_lines(
 class CompetitiveState(eqx.Module):
     """The wrapped agent's state, the past, the future's stiffness by step, the ratio that is played, and the account.
 
-    `booked` is the allowance that rounding to a spacing has used. `real_work` is the past where movement costs what it does,
-    if the promise counts more (`Competitive.count`).
+    `real_work` is the past where movement costs what it does, if the promise counts more (`Competitive.count`).
     """
 
     inner: State
@@ -254,7 +253,6 @@ class CompetitiveState(eqx.Module):
     ratio: Float[Array, ""]
     box: tuple[Float[Array, " d"], Float[Array, " d"]] | None
     account: Account
-    booked: Float[Array, ""] | None = None
     real_work: WorkFunction | None = None
 
 
@@ -337,25 +335,34 @@ class Competitive(AbstractGuard):
 
     def promise(self, problem: Problem) -> Promise:
         if isinstance(problem, ShiftedProblem):
-            at_end = problem.shift < 0
-            return Promise(float(self.ratio), allowance=float(self.allowance), period=self.horizon, at_end=at_end)
+            terms = {"allowance": float(self.allowance), "period": self.horizon, "at_end": problem.shift < 0}
+            return Promise(float(self.ratio), allowance_per_step=book_shifted(self, problem), **terms)
         contexts = None
         if self.contexts is not None:
             low, high = np.broadcast_arrays(*(np.atleast_1d(np.asarray(bound, float)) for bound in self.contexts))
             contexts = tuple(zip(low.tolist(), high.tolist(), strict=True))
         promise = Promise(float(self.ratio), Reference.OPTIMUM, None, float(self.allowance), self.horizon, contexts)
-        return self.promise_within_limits(problem, promise) if isinstance(problem.actions, Limited) else promise
+        if not isinstance(problem.actions, Limited):
+            return promise
+        return self.promise_within_limits(
+            problem, promise, lambda lo, hi, G: largest_reserve_shape(lo, hi, G, self.ratio, self.horizon)
+        )
 
-    def promise_within_limits(self, problem: Problem, promise: Promise) -> Promise:
-        """Return what ramp and spacing leave of a promise (docs/guarantees.md)."""
+    def promise_within_limits(self, problem: Problem, promise: Promise, shape: Callable[..., Array]) -> Promise:
+        """Return what ramp and spacing leave of a promise (docs/guarantees.md).
+
+        Args:
+            problem: with `Limited` actions.
+            promise: that without limits.
+            shape: returns the greatest curvature of cost plus reserve from the least and greatest curvature and G.
+        """
         dim = problem.Q.shape[0]
         counted, real = self.count(problem, dim)
         least, greatest, G = self.curvatures(counted, dim)
         spacing, ramp, booked = spacing_of(problem), ramp_of(problem), 0.0
         if spacing is not None:
             units = np.broadcast_to(np.asarray(spacing, float), dim)
-            shape = largest_reserve_shape(least, greatest, G, self.ratio, self.horizon)
-            booked = float(np.sum(np.diag(np.asarray(shape)) * units**2) / 8)
+            booked = float(np.sum(np.diag(np.asarray(shape(least, greatest, G))) * units**2) / 8)
         if ramp is None or real == 1:
             return dataclasses.replace(promise, allowance_per_step=booked)
         extra_weight = np.diag(np.asarray(G - 2 * problem.Q))
@@ -418,7 +425,7 @@ class Competitive(AbstractGuard):
         if is_bounded and self.contexts is None:
             limited = "are bounded" if ramp_of(problem) is None else "have a ramp limit"
             raise NotApplicableError(f"Competitive needs contexts=(low, high) where actions {limited}. {instead}")
-        if self._needs_diagonal(problem, dim):
+        if self.needs_diagonal(problem, dim):
             is_diagonal = concrete_value(are_diagonal(list(self.curvatures(problem, dim)[1:])))
             if is_diagonal is not None and not is_diagonal:
                 wants = (
@@ -441,15 +448,20 @@ class Competitive(AbstractGuard):
                 "use horizon=None for runs of any length."
             )
 
-    def _needs_diagonal(self, problem: Problem, dim: int) -> bool:
+    def needs_diagonal(self, problem: Problem, dim: int) -> bool:
         separate = isinstance(problem.hitting, AsymmetricTracking) or spacing_of(problem) is not None
         return self.contexts is not None or (dim > 1 and separate)
+
+    def _counted_steps(self, problem: Problem) -> int | None:
+        """Return for how many steps the smallest ratio is: a ramp and costs that are not quadratic need that of any number."""
+        ramped = ramp_of(problem) is not None and not isinstance(problem.hitting, AbstractQuadraticCost)
+        return None if ramped else self.horizon
 
     def _check_ratio(self, problem: Problem, dim: int) -> None:
         with jax.enable_x64(True), jax.core.eval_context():  # the numbers are constants inside a jit too
             counted, real = self.count(cast_floats(problem, np.float64), dim)
             least, greatest, G = cast_floats(self.curvatures(counted, dim), np.float64)
-            smallest = 1 + np.asarray(largest_share(least, greatest, G, self.horizon))
+            smallest = 1 + np.asarray(largest_share(least, greatest, G, self._counted_steps(problem)))
             ratio = np.asarray(concrete_value(self.ratio), np.float64)
         if not (ratio > np.maximum(smallest, 1.0)).all():
             many = "any number of" if self.horizon is None else self.horizon
@@ -493,10 +505,10 @@ class Competitive(AbstractGuard):
             future = recurring_stiffness(greatest, G)[1]
         else:
             future = limit_stiffness(greatest, G)[None]
-        smallest = 1 + jax.lax.stop_gradient(largest_share(least, greatest, G, self.horizon))
+        smallest = 1 + jax.lax.stop_gradient(largest_share(least, greatest, G, self._counted_steps(problem)))
         feasible = (self.ratio > smallest) & (self.ratio > 1) & jnp.isfinite(self.ratio)
         feasible &= jnp.isfinite(self.allowance) & (self.allowance >= 0)
-        if self._needs_diagonal(problem, start.dim):
+        if self.needs_diagonal(problem, start.dim):
             feasible &= are_diagonal([greatest, G])
         elif start.dim > 1:  # between diagonal matrices nothing cancels
             feasible &= jax.lax.stop_gradient(is_resolved(least, greatest, G))
@@ -510,10 +522,9 @@ class Competitive(AbstractGuard):
             # With x_0 inside, m never leaves the box: the value is not negative, and does not fall if a later weight grows.
             box = jnp.minimum(low, x0), jnp.maximum(high, x0)
         ratio = jnp.where(feasible, self.ratio, jnp.maximum(1.05 * smallest, 2.0))
-        account = Account.open(self.allowance, feasible, dtype)
-        booked = None if spacing_of(problem) is None else jnp.zeros((), dtype)
+        account = Account.open(self.allowance, feasible, dtype, spacing_of(problem) is not None)
         work = WorkFunction.from_start(x0, G)
-        return CompetitiveState(inner, work, future, ratio, box, account, booked, real_work)
+        return CompetitiveState(inner, work, future, ratio, box, account, real_work)
 
     def step(self, problem: Problem, state: CompetitiveState | ControlGuardState, observation: Observation):
         inner_state, advice, inner = self.agent.step(problem, state.inner, observation)
@@ -569,9 +580,8 @@ class Competitive(AbstractGuard):
         action = jnp.where(kept & ~active, projected, problem.relaxed.actions.project(action))
         if isinstance(limits, Limited) and limits.spacing is not None:
             moved, safest = (centre + (origin.rest + point) for point in (choice.action, choice.safest))
-            wished = jnp.where(kept & jnp.isfinite(projected).all(), projected, safest)
             action, active, booked = round_inside(
-                limits, previous, wished, moved, safest, lambda x: spare(origin.from_centre(x))
+                limits, previous, projected, moved, safest, kept, lambda x: spare(origin.from_centre(x))
             )
         action = real_problem.limit(previous, jnp.where(sound, action, previous))
         if prefix is None:
@@ -588,18 +598,15 @@ class Competitive(AbstractGuard):
                 real_prefix = real_work.with_context(A, target)
                 gained, real_work = real_prefix.growth, real_prefix.after_move(2 * real_problem.Q)
             reported = jnp.where(sound, paid, 0.0), jnp.where(sound, gained, 0.0)
-        booked = jnp.where(kept, booked, 0.0)
         account = state.account.update(self.ratio, growth, cost, rounding, kept, reported, booked)
         work, real_work = jax.tree.map(
             lambda new, old: jnp.where(sound, new, old),
             (prefix.after_move(G), real_work),
             (state.work, state.real_work),
         )
-        total = None if state.booked is None else state.booked + booked
-        after = CompetitiveState(inner_state, work, state.future, state.ratio, state.box, account, total, real_work)
+        after = CompetitiveState(inner_state, work, state.future, state.ratio, state.box, account, real_work)
         reference = "optimum" if lines is None and not isinstance(limits, Limited) else "optimum_at_least"
         details = account.details(reference, "live_ratio", active | ~account.kept)
-        details |= {} if total is None else {"booked": total}
         return after, action, Info(inner.converged & account.kept, advice, details, inner)
 
     def _model_lines(

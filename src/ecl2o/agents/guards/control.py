@@ -6,6 +6,7 @@ safest action, and other advice is pulled toward its centre.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -21,7 +22,7 @@ from ecl2o.agents.wrappers import Independent, OwnTrajectory
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import ControlProblem
 from ecl2o.problem.arrays import as_float, check_finite, check_nonnegative, check_positive, concrete_value, safe_sqrt
-from ecl2o.solvers.positive_definite import accurate_half_form, spd_solve
+from ecl2o.solvers.positive_definite import accurate_half_form, half_quadratic_form, spd_solve
 from ecl2o.theory.control import (
     ControlReserve,
     Future,
@@ -34,11 +35,17 @@ from ecl2o.theory.control import (
 
 
 class Controls(eqx.Module):
-    """The safest action, the advice pulled inside, and whether it was pulled."""
+    """The safest action, the advice pulled inside, whether it was pulled, and the allowed set: 1/2 |u - safest|^2 <= left."""
 
     safest: Float[Array, " k"]
     action: Float[Array, " k"]
     active: Bool[Array, ""]
+    shape: Float[Array, "k k"]
+    left: Float[Array, ""]
+
+    def spare(self, u: Float[Array, " k"]) -> Float[Array, ""]:
+        """Return by how much an action stays below the level."""
+        return self.left - half_quadratic_form(self.shape, u - self.safest)
 
 
 def choose_controls(
@@ -66,7 +73,17 @@ def choose_controls(
     way = jnp.where(usable, advice, safest) - safest
     inside = usable & (height(way) <= left)
     share = safe_sqrt(left) / jnp.where(inside, 1.0, jnp.sqrt(jnp.maximum(height(way), jnp.finfo(left.dtype).tiny)))
-    return Controls(safest, jnp.where(inside, advice, safest + jnp.minimum(share, 1.0) * way), ~inside)
+    action = jnp.where(inside, advice, safest + jnp.minimum(share, 1.0) * way)
+    return Controls(safest, action, ~inside, shape, left)
+
+
+# The action that is played, whether it is not the advice, and what it exceeds the level by and is booked.
+Settle = Callable[[Controls, Bool[Array, ""], Float[Array, " k"]], tuple[Array, Array, Array]]
+
+
+def play_chosen(chosen: Controls, kept: Bool[Array, ""], advice: Float[Array, " k"]):
+    """Play what was chosen: nothing is rounded."""
+    return jnp.where(kept, chosen.action, chosen.safest), chosen.active, jnp.zeros_like(chosen.left)
 
 
 class ControlGuardState(eqx.Module):
@@ -117,7 +134,9 @@ class AbstractControlGuard(AbstractGuard):
         zero = jnp.zeros((), start.x0.dtype)
         return ControlGuardState(inner, reference, future, zero, ratio, Account.open(allowance, feasible, zero.dtype))
 
-    def _play(self, problem, state: ControlGuardState, observation: Observation, reference, growth, reserve, names):
+    def _play(
+        self, problem, state: ControlGuardState, observation: Observation, reference, growth, reserve, names, settle
+    ):
         """Play the advice, pulled inside, and account for it; `reserve` is a function of the future's matrices."""
         position, place = observation.previous_action, observation.place
         last = state.future.S.shape[0] - 1
@@ -130,17 +149,17 @@ class AbstractControlGuard(AbstractGuard):
         level = state.account.left + state.ratio * (growth - state.friendly)
         stage = Stage.of(problem.at(observation.step))
         chosen = choose_controls(stage, position, observation.context, ahead, level, advice)
-        action = jnp.where(kept, chosen.action, chosen.safest)
+        action, active, booked = settle(chosen, kept, advice)
 
         point = jnp.concatenate([position, action, observation.context])
         cost, rounding = accurate_half_form(stage.M, point)
         growth = growth + ahead.friendly - state.friendly
         eps = jnp.finfo(cost.dtype).eps
         rounding += jax.lax.stop_gradient(8 * len(point) * eps * state.ratio * (jnp.abs(growth) + ahead.friendly))
-        account = state.account.update(state.ratio, growth, cost, rounding, kept)
+        account = state.account.update(state.ratio, growth, cost, rounding, kept, booked=booked)
         after = ControlGuardState(inner_state, reference, state.future, ahead.friendly, state.ratio, account)
         reference_name, ratio_name = names
-        details = account.details(reference_name, ratio_name, chosen.active | ~account.kept)
+        details = account.details(reference_name, ratio_name, active | ~account.kept)
         return after, action, Info(inner.converged & account.kept, advice, details, inner)
 
 
@@ -215,6 +234,10 @@ class CompetitiveControl(AbstractControlGuard):
         return self._open(problem, start, inner, past, ratio, jnp.isfinite(ratio) & (ratio > 1))
 
     def step(self, problem: ControlProblem, state: ControlGuardState, observation: Observation):
+        return self.step_settled(problem, state, observation, play_chosen)
+
+    def step_settled(self, problem: ControlProblem, state: ControlGuardState, observation: Observation, settle: Settle):
+        """Step as `step` does, where another action than the chosen one may be played."""
         assert isinstance(state.reference, Past)
         stage = Stage.of(problem.at(observation.step))
         past, growth = state.reference.after(stage, observation.context)
@@ -222,7 +245,7 @@ class CompetitiveControl(AbstractControlGuard):
         def reserve(S, S0):
             return ControlReserve.of(past, S, S0, state.ratio)
 
-        return self._play(problem, state, observation, past, growth, reserve, ("optimum", "live_ratio"))
+        return self._play(problem, state, observation, past, growth, reserve, ("optimum", "live_ratio"), settle)
 
 
 class GuardedControl(AbstractControlGuard):
@@ -290,5 +313,5 @@ class GuardedControl(AbstractControlGuard):
             return baseline_reserve(baseline.action, S, S0, state.ratio)
 
         growth, names = info.details["step_cost"], ("expert_cost", "expert_ratio")
-        after, action, report = self._play(problem, state, observation, baseline, growth, reserve, names)
+        after, action, report = self._play(problem, state, observation, baseline, growth, reserve, names, play_chosen)
         return after, action, dataclasses.replace(report, converged=report.converged & info.converged)

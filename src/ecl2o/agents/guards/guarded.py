@@ -278,9 +278,8 @@ class Guarded(AbstractGuard):
         allowed, active = move_inside(problem, allowance, advice)
         action = jnp.where(kept, allowed, expert_action)
         if isinstance(problem.actions, Limited):  # the expert's action is a multiple of the spacing too
-            usable = jnp.where(jnp.isfinite(advice) & kept, advice, expert_action)
-            points = problem.actions, previous, usable, action, expert_action
-            action, active, _ = round_inside(*points, lambda x: level - allowance.weighted_cost(problem, x))
+            points = problem.actions, previous, advice, action, expert_action
+            action, active, _ = round_inside(*points, kept, lambda x: level - allowance.weighted_cost(problem, x))
 
         cost, rounding = accurate_cost(problem, action, context, previous)
         rounding += (1 + self.slack) * expert_rounding

@@ -24,6 +24,8 @@ def count_movement(
 ) -> tuple[Problem, Float[Array, ""]]:
     """Return the problem whose movement costs what the promise counts, and the least share of it that is real.
 
+    With a spacing, moves and the range of actions are multiples of it.
+
     Args:
         problem: with diagonal matrices; without a ramp it is returned as it is.
         greatest: (d, d), the greatest curvature of a context.
@@ -33,6 +35,10 @@ def count_movement(
     ramp, G = ramp_of(problem), 2 * problem.Q
     if ramp is None:
         return problem, jnp.ones((), G.dtype)
+    spacing = spacing_of(problem)
+    if spacing is not None:
+        ramp, low = spacing * count_down(ramp / spacing), spacing * count_down(low / spacing)
+        high = -spacing * count_down(-high / spacing)
     length, price = (high - low).astype(G.dtype), jnp.diagonal(G)
     share = jnp.minimum(ramp.astype(G.dtype) / jnp.where(length > 0, length, 1.0), 1.0)
     share = jnp.where(length > 0, share, 1.0)
@@ -56,28 +62,33 @@ def round_inside(
     advice: Float[Array, " d"],
     moved: Float[Array, " d"],
     safest: Float[Array, " d"],
-    spare: Callable[[Float[Array, " d"]], Float[Array, ""]],
-) -> tuple[Float[Array, " d"], Bool[Array, ""], Float[Array, ""]]:
+    kept: Bool[Array, "*n"],
+    spare: Callable[[Float[Array, " d"]], Float[Array, "*n"]],
+) -> tuple[Float[Array, " d"], Bool[Array, ""], Float[Array, "*n"]]:
     """Return a multiple of the spacing: near the advice if that is allowed, else near the moved advice, else near the safest.
 
-    Near the moved advice means between it and the multiple that is nearest to the safest action.
+    Near the moved advice means between it and the multiple that is nearest to the safest action. An action is allowed if it stays
+    below every level.
 
     Args:
         actions: with a spacing.
         previous: (d,), the action in force.
-        advice: (d,), finite.
+        advice: (d,); where it is not finite, the safest action is played.
         moved: (d,), the advice moved to where it is allowed.
         safest: (d,), the action of least cost plus reserve, and where a ramp ends the nearest one to it.
-        spare: returns by how much an action stays below the level.
+        kept: whether the promises are; else the safest action is played.
+        spare: returns by how much an action stays below the level, or each of several levels.
 
     Returns:
-        The action, whether it is not the multiple nearest to the advice, and by how much it exceeds the level.
+        The action, whether it is not the multiple nearest to the advice, and by how much it exceeds each level of a promise that
+        is kept.
     """
     assert actions.spacing is not None
     unit, (low, high) = actions.spacing.astype(previous.dtype), actions.reachable(previous)
-    nearest, last = actions.reach(previous, advice), actions.reach(previous, safest)
+    usable, last = jnp.isfinite(advice).all() & kept.all(), actions.reach(previous, safest)
+    nearest = actions.reach(previous, jnp.where(usable, advice, safest))
     inward = jnp.where(moved >= last, unit * count_down(moved / unit), -unit * count_down(-moved / unit))
     inward = with_tangent_of(moved, jnp.clip(jnp.where(inward == 0, 0.0, inward), low, high))
-    fits = spare(nearest) >= 0
-    action = jnp.where(fits, nearest, jnp.where(spare(inward) >= 0, inward, last))
-    return action, ~fits, jnp.maximum(-spare(action), 0.0)
+    fits = (spare(nearest) >= 0).all()
+    action = jnp.where(fits, nearest, jnp.where((spare(inward) >= 0).all() & usable, inward, last))
+    return action, ~(fits & usable), jnp.where(kept, jnp.maximum(-spare(action), 0.0), 0.0)

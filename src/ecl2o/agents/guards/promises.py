@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost, name_reference
 from ecl2o.agents.guards.competitive import Competitive, are_diagonal, as_bounds, sound_value
-from ecl2o.agents.guards.limited import ramp_of, spacing_of
+from ecl2o.agents.guards.limited import ramp_of, round_inside, spacing_of
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.exceptions import NotApplicableError
@@ -35,6 +35,7 @@ from ecl2o.problem.arrays import (
 )
 from ecl2o.solvers.positive_definite import half_quadratic_form, largest_ratio, multiply, parallel_sum, spd_solve
 from ecl2o.theory import joint_share, limit_stiffness, smallest_joint_ratio
+from ecl2o.theory.promises import largest_joint_shape
 
 
 class PromiseTerms(eqx.Module):
@@ -95,6 +96,11 @@ class Reserves(eqx.Module):
     centre: Float[Array, "n d"]
     level: Float[Array, " n"]
 
+    def spare(self, A, G, target: Float[Array, " d"], u: Float[Array, " d"]) -> Float[Array, " n"]:
+        """Return by how much u, which costs 1/2 |u - target|^2_A + 1/2 |u|^2_G, stays below each level."""
+        cost = half_quadratic_form(A, u - target) + half_quadratic_form(G, u)
+        return self.level - cost - jax.vmap(half_quadratic_form)(self.matrix, u - self.centre)
+
 
 _forms = jax.vmap(half_quadratic_form, (0, None))
 
@@ -119,8 +125,7 @@ def pull_inside(
     shape, away = A + G + reserves.matrix, safest - reserves.centre
     usable = jnp.isfinite(_forms(shape, advice - safest)).all()
     way = jnp.where(usable, advice, safest) - safest
-    spare = reserves.level - half_quadratic_form(A, safest - target) - half_quadratic_form(G, safest)
-    spare = spare - jax.vmap(half_quadratic_form)(reserves.matrix, away)
+    spare = reserves.spare(A, G, target, safest)
     normal = multiply(A, safest - target) + multiply(G, safest) + jax.vmap(multiply)(reserves.matrix, away)
     turn = jax.vmap(multiply, (0, None))(shape, way)
     slope, bend = jnp.sum(normal * way, axis=-1), jnp.sum(turn * way, axis=-1)
@@ -230,7 +235,13 @@ class Promises(AbstractGuard):
         contexts, name = self._alone.promise(problem.relaxed).contexts, name_reference(self.baseline)
         found = [each.describe(name, contexts) for each in self.promises]
         if isinstance(problem.actions, Limited):
-            found = [self._alone.promise_within_limits(problem, each) for each in found]
+            least = min(each.ratio for each in self.promises)
+            found = [
+                self._alone.promise_within_limits(
+                    problem, each, lambda lo, hi, G: largest_joint_shape(lo, hi, G, least)
+                )
+                for each in found
+            ]
         return dataclasses.replace(found[0], also=tuple(found[1:]))
 
     def rescale(self, factor: float) -> "Promises":
@@ -271,11 +282,6 @@ class Promises(AbstractGuard):
         if not isinstance(problem.hitting, AbstractQuadraticCost):
             kind = type(problem.hitting).__name__
             raise NotApplicableError(f"Promises needs a quadratic hitting cost, got {kind}; make one promise alone.")
-        if spacing_of(problem) is not None:
-            raise NotApplicableError(
-                "Promises does not round actions: with a spacing make one promise, relative to the optimum for the run or for "
-                "each period (Competitive) or to a baseline (Guarded)."
-            )
         self._alone.check_problem(problem, start)
 
     def init(self, problem: Problem, start: Start) -> PromisesState:
@@ -296,9 +302,11 @@ class Promises(AbstractGuard):
         feasible &= (jnp.isfinite(allowances) & (allowances >= 0)).all()
         if dim > 1:
             feasible &= jax.lax.stop_gradient(is_resolved(least, greatest, G))
+        if self._alone.needs_diagonal(problem, dim):
+            feasible &= are_diagonal([greatest, G])
         if self.contexts is not None:
             (lower, upper), (low, high) = problem.actions.bounds(dim, dtype), self.contexts
-            feasible &= ((lower <= low) & (high <= upper)).all() & are_diagonal([greatest, G])
+            feasible &= ((lower <= low) & (high <= upper)).all()
             if ramp_of(problem) is not None:
                 feasible &= ((low <= start.x0) & (start.x0 <= high)).all() & ((real == 1) | (self.baseline is None))
         # Where the condition fails, the safest action is that of ratios that always satisfy it.
@@ -311,19 +319,20 @@ class Promises(AbstractGuard):
         baseline = None
         if self.baseline is not None:
             baseline = repeat(Independent(PureML(self.baseline)).init(problem, start), len(owner) - pasts)
-        accounts = self._open_accounts(feasible, dtype)
+        accounts = self._open_accounts(feasible, dtype, spacing_of(problem) is not None)
         return PromisesState(inner, work, baseline, S, ratios, feasible, accounts, jnp.zeros((), int))
 
-    def _open_accounts(self, feasible: Bool[Array, ""], dtype: Any) -> Account:
+    def _open_accounts(self, feasible: Bool[Array, ""], dtype: Any, books: bool) -> Account:
         owner, _, _, _ = self._slots
         allowances = jnp.stack([each.allowance for each in self.promises])[owner]
-        return jax.vmap(lambda allowance: Account.open(allowance, feasible, dtype))(allowances)
+        return jax.vmap(lambda allowance: Account.open(allowance, feasible, dtype, books))(allowances)
 
     def _renew(self, problem: Problem, state: PromisesState, observation: Observation) -> PromisesState:
         """Restart the accounts whose period starts, with their references, from the action in force."""
         previous, (_, period, phase, pasts) = observation.previous_action, self._slots
         renewed = (observation.place % period == phase) & (state.age > 0)
-        accounts = _select(renewed, self._open_accounts(state.feasible, previous.dtype), state.accounts)
+        books = state.accounts.booked is not None
+        accounts = _select(renewed, self._open_accounts(state.feasible, previous.dtype, books), state.accounts)
         G = 2 * self._alone.count(problem, len(previous))[0].Q
         work = _select(renewed[:pasts], WorkFunction.from_start(previous, G), state.work)
         baseline = state.baseline
@@ -367,7 +376,7 @@ class Promises(AbstractGuard):
         V, known = sound_value(P, S, least)
         pull = multiply(A, away)
         safest = spd_solve(A + G + V, pull + multiply(V, spd_solve(P, pull)))
-        projected, limits = problem.actions.project(advice), problem.actions
+        projected, limits = problem.relaxed.actions.project(advice), problem.actions
         if ramp_of(problem) is not None:
             assert isinstance(limits, Limited)
             assert self.contexts is not None
@@ -376,8 +385,14 @@ class Promises(AbstractGuard):
         moved, active = pull_inside(A, G, away, reserves, safest, projected - previous, grain)
         announced = self._alone.is_as_announced(problem, context, A, target, 0, 0)
         kept = state.accounts.kept & sound & known & definite.all() & announced
-        action = problem.actions.project(previous + jnp.where(kept.all(), moved, safest))
+        action = problem.relaxed.actions.project(previous + jnp.where(kept.all(), moved, safest))
         action = jnp.where(kept.all() & ~active, projected, action)  # to the last bit
+        booked = jnp.zeros_like(growth)
+        if isinstance(limits, Limited) and limits.spacing is not None:
+            points = previous, projected, previous + moved, previous + safest
+            action, active, booked = round_inside(
+                limits, *points, kept, lambda x: reserves.spare(A, G, away, x - previous)
+            )
         action = problem.limit(previous, jnp.where(sound, action, previous))
 
         cost, off = accurate_cost(problem, action, context, previous)
@@ -386,8 +401,8 @@ class Promises(AbstractGuard):
         if ramp_of(problem) is not None:
             paid = jnp.where(sound, accurate_cost(real_problem, action, context, previous)[0], 0.0)
             reported = jnp.broadcast_to(paid, growth.shape), real * growth
-        update = jax.vmap(Account.update, (0, 0, 0, None, 0, 0, 0))
-        accounts = update(state.accounts, ratios, growth, cost, rounding, kept, reported)
+        update = jax.vmap(Account.update, (0, 0, 0, None, 0, 0, 0, 0))
+        accounts = update(state.accounts, ratios, growth, cost, rounding, kept, reported, booked)
         work = jax.tree.map(
             lambda new, old: jnp.where(sound, new, old), jax.vmap(lambda p: p.after_move(G))(prefix), state.work
         )
@@ -404,6 +419,7 @@ class Promises(AbstractGuard):
         tightest = jnp.stack([mine[jnp.argmin(accounts.left[mine])] for mine in map(jnp.asarray, slots)])
         of_each = jax.tree.map(lambda leaf: leaf[tightest], accounts)
         figures = {"costs": of_each.cost, "references": of_each.reference, "lefts": of_each.left}
+        figures |= {} if of_each.booked is None else {"all_booked": of_each.booked}
         names = ("expert_cost", "expert_ratio") if self.promises[0].to_baseline else ("optimum", "live_ratio")
         first = jax.tree.map(lambda leaf: leaf[0], of_each).details(*names, active | ~kept)
         return {**first, **figures, "kept": kept}

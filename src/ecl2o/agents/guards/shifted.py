@@ -8,13 +8,15 @@ import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.agents.guards.control import CompetitiveControl, ControlGuardState
+from ecl2o.agents.guards.control import CompetitiveControl, ControlGuardState, Controls, play_chosen
+from ecl2o.agents.guards.limited import round_inside
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import ControlProblem, ShiftedProblem
-from ecl2o.theory.control import Past
+from ecl2o.problem import ControlProblem, Limited, ShiftedProblem
+from ecl2o.theory.control import Past, largest_control_shape
 
 
 class GivenAdvice(AbstractAgent):
@@ -39,6 +41,16 @@ def guard_shifted(guard: Any, problem: ShiftedProblem, advice: Float[Array, " d"
     return CompetitiveControl(around, every_prefix=problem.shift > 0, **terms)
 
 
+def book_shifted(guard: Any, problem: ShiftedProblem) -> float:
+    """Return the most that a step of `guard_shifted` books: a spacing s costs sum_ij |H_ij| s_i s_j / 8 of the curvature H."""
+    if not isinstance(problem.actions, Limited):
+        return 0.0
+    assert problem.actions.spacing is not None
+    shape = largest_control_shape(problem.control, float(guard.ratio), guard.horizon, every_prefix=problem.shift > 0)
+    units = np.broadcast_to(np.asarray(problem.actions.spacing, float), len(shape))
+    return float(units @ np.abs(shape) @ units) / 8
+
+
 def check_shifted(guard: Any, problem: ShiftedProblem, start: Start) -> None:
     """Reject problems that do not fit, and ratios that cannot be promised."""
     if guard.contexts is not None or guard.weights is not None:
@@ -51,7 +63,8 @@ def check_shifted(guard: Any, problem: ShiftedProblem, start: Start) -> None:
 def restart_shifted(guard: Any, problem: ShiftedProblem, start: Start, inner: State) -> ControlGuardState:
     """Return the state at the start of a promise, around the state of the agent inside."""
     state = guard_shifted(guard, problem).init(problem.control, _shift_start(problem, start))
-    return dataclasses.replace(state, inner=inner)
+    books = jnp.zeros((), start.x0.dtype) if isinstance(problem.actions, Limited) else None
+    return dataclasses.replace(state, inner=inner, account=dataclasses.replace(state.account, booked=books))
 
 
 def step_shifted(
@@ -71,10 +84,24 @@ def step_shifted(
     seen = dataclasses.replace(
         observation, previous_action=position - everywhere, context=observation.context[: len(origin)] - origin
     )
-    after, action, info = guard_shifted(guard, problem, advice - origin).step(problem.control, near, seen)
+    limits = problem.actions
+
+    def play_counted(chosen: Controls, kept: Bool[Array, ""], wish: Float[Array, " d"]):
+        """Play a multiple of the spacing: it is one from zero, not from the origin."""
+        assert isinstance(limits, Limited)
+        wish, moved, safest = (origin + u for u in (wish, chosen.action, chosen.safest))
+        found, active, booked = round_inside(
+            limits, origin, wish, moved, safest, kept, lambda x: chosen.spare(x - origin)
+        )
+        return found - origin, active, booked
+
+    settle = play_counted if isinstance(limits, Limited) else play_chosen
+    inside = guard_shifted(guard, problem, advice - origin)
+    after, action, info = inside.step_settled(problem.control, near, seen, settle)
     assert isinstance(after.reference, Past)
     after = dataclasses.replace(after, inner=inner_state, reference=_move(after.reference, everywhere))
     action = jnp.where(info.details["active"], action + origin, advice)  # allowed advice is played to the last bit
+    action = problem.limit(observation.previous_action, action)
     return after, action, Info(info.converged & inner.converged, advice, info.details, inner)
 
 
