@@ -1,4 +1,9 @@
-"""`Competitive` for costs with known curvature: hostile runs, the smallest ratios, referees for each closed form, refusals."""
+"""`Competitive` for costs with known curvature: hostile runs, the smallest ratios, referees for each closed form, refusals.
+
+More hostile runs: ECL2O_HOSTILE_RUNS=20000 (of each cost), with -s for the largest figures.
+"""
+
+import os
 
 import equinox as eqx
 import jax
@@ -12,6 +17,7 @@ from ecl2o.agents import Observation, Start
 from ecl2o.agents.guards.lower_model import AsymmetricLines, ModelLines
 
 STEPS, OPENING = 24, 12
+RUNS = int(os.environ.get("ECL2O_HOSTILE_RUNS", "0"))
 
 
 def _two_sided(x, y):
@@ -88,8 +94,18 @@ def draw(runs: int, dim: int, seed: int):
     return x0, contexts, advice, factor
 
 
+def certified_optimum(problem, instance):
+    """A lower bound on the optimum: a path's cost less its slope^2/2m. F is m-strongly convex, so no solver is trusted."""
+
+    def total(actions):
+        return sum(map(jnp.sum, problem.costs(instance.x0, actions, instance.contexts)))
+
+    path = ec.oracle(problem, instance).actions
+    return total(path) - jnp.sum(jax.grad(total)(path) ** 2) / (2 * problem.m)
+
+
 def hostile_runs(runs: int, dim: int, seed: int) -> tuple[np.ndarray, ...]:
-    """Cost over promise at the end, lower bound over optimum, whether it was kept and whether the optimum was found."""
+    """Cost over promise at the end, the guard's bound over the optimum, whether it was kept, and the share of changed steps."""
     rng = np.random.default_rng(seed)
     x0, contexts, advice, factor = draw(runs, dim, seed)
     short, long = 10.0 ** rng.uniform(-1, 1, size=(2, runs))
@@ -103,26 +119,26 @@ def hostile_runs(runs: int, dim: int, seed: int) -> tuple[np.ndarray, ...]:
         problem = ec.Problem(ec.AsymmetricTracking(short, long), ec.Mahalanobis.isotropic(alpha, dim=dim))
         guard = ec.Competitive(ec.advisors.Fixed(advice), ratio)
         contexts, actions, details = play(guard, problem, x0, contexts, factor, ratio)
-        best = ec.oracle(problem, ec.Instance(x0, contexts))
-        return contexts, actions, details, best.cost, best.converged.all()
+        return contexts, actions, details, certified_optimum(problem, ec.Instance(x0, contexts))
 
-    contexts, actions, details, best, found = jax.device_get(
-        outcome(x0, contexts, advice, factor, short, long, alpha, ratio)
-    )
+    contexts, actions, details, best = jax.device_get(outcome(x0, contexts, advice, factor, short, long, alpha, ratio))
     weight = np.where(actions < contexts, short[:, None, None], long[:, None, None])
     moves = np.diff(np.concatenate([x0[:, None], actions], axis=1), axis=1)
     cost = 0.5 * np.sum(weight * (actions - contexts) ** 2 + alpha[:, None, None] * moves**2, axis=(1, 2))
     free = best <= 1e-26 * alpha
     used = np.where(free, np.where(cost <= 1e-24 * alpha, 0.0, np.inf), cost / np.where(free, 1.0, ratio * best))
     below = np.where(free, 1.0, details["optimum_at_least"][:, -1] / np.where(free, 1.0, best))
-    return used, below, details["kept"].all(axis=1), found, details["active"].mean()
+    return used, below, details["kept"].all(axis=1), free, details["active"].mean()
 
 
-@pytest.mark.parametrize(("dim", "runs"), [(1, 1500), (2, 500)])
+@pytest.mark.parametrize(("dim", "runs"), [(1, RUNS * 3 // 4 or 1500), (2, RUNS // 4 or 500)])
 def test_no_hostile_run_breaks_the_promise_and_some_reach_it(dim, runs):
     """Weights from 0.1 to 10, alpha from 1e-3 to 1e6, ratios down to 1e-4 above the smallest, NaN advice, punishing futures."""
-    used, below, kept, found, active = hostile_runs(runs, dim, seed=dim)
-    assert found.all()
+    used, below, kept, free, active = hostile_runs(runs, dim, seed=dim)
+    print(
+        f"AsymmetricTracking, d = {dim}: largest cost over promise 1 + {used.max() - 1:.1e} in {runs} runs,"
+        f" {free.sum()} of them with an optimum of 0; the guard's bound is {below.min():.2f} to {below.max():.6f} of it"
+    )
     assert kept.all()
     assert used.max() <= 1 + 1e-9
     assert used.max() >= 0.95
@@ -175,10 +191,10 @@ def test_the_guard_of_the_players_own_side_breaks_its_promise():
 
 
 def test_any_cost_of_known_curvature_keeps_the_promise_on_a_line():
-    runs = 300
+    runs = RUNS or 250
     x0, contexts, advice, factor = draw(runs, 1, seed=4)
     rng = np.random.default_rng(5)
-    alpha = 10.0 ** rng.uniform(-2, 4, size=runs)
+    alpha = 10.0 ** rng.uniform(-3, 6, size=runs)
     ratio = smallest_ratio(1.0, 5.0, alpha) + 10.0 ** rng.uniform(-3, 1, size=runs)
 
     @jax.jit
@@ -188,16 +204,20 @@ def test_any_cost_of_known_curvature_keeps_the_promise_on_a_line():
         guard = ec.Competitive(ec.advisors.Fixed(advice), ratio)
         contexts, actions, details = play(guard, problem, x0, contexts, factor, ratio)
         hitting, switching = problem.costs(x0, actions, contexts)
-        best = ec.oracle(problem, ec.Instance(x0, contexts))
-        return jnp.sum(hitting + switching), details, best.cost, best.converged.all()
+        return jnp.sum(hitting + switching), details, certified_optimum(problem, ec.Instance(x0, contexts))
 
-    cost, details, best, found = jax.device_get(outcome(x0, contexts, advice, factor, alpha, ratio))
-    costly = found & (best > 1e-20)
-    assert costly.mean() > 0.8
-    assert details["kept"].all()
-    assert (cost <= ratio * best * (1 + 1e-9) + 1e-20)[found].all()
-    assert (details["optimum_at_least"][:, -1] <= best * (1 + 1e-9) + 1e-20)[found].all()
-    assert (cost / (ratio * np.where(costly, best, np.inf))).max() > 0.8
+    given, step = (
+        (x0, contexts, advice, factor, alpha, ratio),
+        min(runs, 250),
+    )  # the slowest solve of a batch is waited for
+    batches = [jax.device_get(outcome(*(each[i : i + step] for each in given))) for i in range(0, runs, step)]
+    cost, details, best = jax.tree.map(lambda *parts: np.concatenate(parts), *batches)
+    used, kept = cost / (ratio * best), details["kept"].all(axis=1)
+    print(f"ConvexCost: largest cost over promise 1 + {used[kept].max() - 1:.1e} in {kept.sum()} of {runs} runs")
+    assert kept.all()
+    assert ((used > 0) & (used <= 1 + 1e-9)).all()
+    assert (details["optimum_at_least"][:, -1] <= best * (1 + 1e-9)).all()
+    assert used.max() > 0.8
 
 
 # --- closed forms -----------------------------------------------------------------------------------------------------
