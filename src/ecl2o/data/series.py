@@ -302,9 +302,11 @@ def _choose_columns(
     else:
         followed = [_check_column(table, name) for name in dict.fromkeys(columns) if name not in taken[1:]]
         if not followed or time_column in followed:
-            besides = "the time" if weight_column is None else f"the time and the weight {shorten(weight_column)}"
-            besides += " and covariates" if covariates else ""
-            raise DataError(f"{table.path}: columns must name columns besides {besides}, got {list(columns)}.")
+            besides = join_names([time_column, *([] if weight_column is None else [weight_column]), *covariates])
+            raise DataError(
+                f"{table.path}: the column to follow must not be the time, a weight, a covariate or baseline ({besides}), got "
+                f"{join_names(columns)}."
+            )
     extra = [name for name in (weight_column, *covariates) if name is not None]
     if len(set(extra)) < len(extra) or time_column in extra:
         raise DataError(f"{table.path}: a column has one role, time, weight or covariate, got {join_names(extra)}.")

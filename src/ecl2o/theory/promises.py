@@ -311,15 +311,10 @@ def smallest_joint_ratio(least: Matrix, greatest: Matrix, G: Matrix) -> float:
     >>> round(smallest_joint_ratio(jnp.eye(1), 5 * jnp.eye(1), 10 * jnp.eye(1)), 4)
     2.3508
     """
-    S = limit_stiffness(greatest, G)
-    low, high = 0.0, float(largest_ratio(S, least))  # at which S/(L - 1) is at most A_lo
-    for _ in range(64):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if _joint_share(1 + middle, S, least, G) < 1 else (middle, high)
-    return 1 + high
-
-
-_joint_share = jax.jit(joint_share)
+    S, A, movement = map(np.asarray, (limit_stiffness(greatest, G), least, G))
+    # With l = L - 1 the condition is S A^-1 S < l S + l^2 G: above the largest root of a quadratic eigenvalue problem.
+    onward = np.linalg.solve(movement, np.concatenate([S @ np.linalg.solve(A, S), -S], axis=1))
+    return 1 + float(np.linalg.eigvals(np.concatenate([np.eye(len(S), 2 * len(S), k=len(S)), onward])).real.max())
 
 
 @compiled

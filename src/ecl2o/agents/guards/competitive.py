@@ -411,7 +411,7 @@ class Competitive(AbstractGuard):
             raise NotApplicableError(f"Competitive needs quadratic movement, got {type(movement).__name__}. {instead}")
         if self.weights is not None and not isinstance(hitting, CurvedTracking):
             raise NotApplicableError(f"weights are for CurvedTracking, got {type(hitting).__name__}.")
-        if self.weights is None and jax.eval_shape(lambda: hitting.curvature_bounds(dim))[1] is None:
+        if self.weights is None and hitting.curvature_bounds(dim)[1] is None:
             given = {"CurvedTracking": "a maximum, or weights", "ConvexCost": "smoothness"}
             needed = given.get(type(hitting).__name__, "curvature_bounds")
             raise NotApplicableError(

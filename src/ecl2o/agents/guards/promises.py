@@ -262,10 +262,11 @@ class Promises(AbstractGuard):
         ratios = [each.ratio for each in self.promises]
         if any(concrete_value(leaf) is None for leaf in jax.tree.leaves((ratios, problem))):
             return
+        alone = self._alone
         with jax.enable_x64(True), jax.core.eval_context():  # the numbers are constants inside a jit too
-            counted, real = self._alone.count(cast_floats(problem, np.float64), start.dim)
-            least, greatest, G = cast_floats(self._alone.curvatures(counted, start.dim), np.float64)
-            smallest, is_counted_more = smallest_joint_ratio(least, greatest, G), bool(real < 1)
+            counted, real = alone.count(cast_floats(problem, np.float64), start.dim)
+            least, greatest, G = cast_floats(alone.curvatures(counted, start.dim), np.float64)
+            smallest, is_counted_more = smallest_joint_ratio(least, greatest, G), np.asarray(real) < 1
         if self.baseline is not None and is_counted_more:
             raise NotApplicableError(
                 "beside a baseline, a ramp must leave the whole promise: give a wider ramp, a narrower range of contexts, or "
@@ -274,14 +275,16 @@ class Promises(AbstractGuard):
         lowest = float(np.min(np.array(ratios)))
         if not lowest > smallest:
             raise NotApplicableError(
-                f"promises are kept together if every ratio exceeds {smallest:.8g}, and the least is {lowest:g}: raise it, or "
-                "make that promise alone. Relative to a baseline, Guarded alone takes any ratio above 1."
+                f"promises are kept together if every ratio exceeds {smallest:.8g}, also relative to a baseline, and the least "
+                f"is {lowest:g}: raise it, or make that promise alone. Alone, one relative to a baseline takes any ratio above 1."
             )
 
     def _check_problem(self, problem: Problem, start: Start) -> None:
         if not isinstance(problem.hitting, AbstractQuadraticCost):
             kind = type(problem.hitting).__name__
-            raise NotApplicableError(f"Promises needs a quadratic hitting cost, got {kind}; make one promise alone.")
+            raise NotApplicableError(
+                f"several promises need a quadratic hitting cost, got {kind}; make one promise alone."
+            )
         self._alone.check_problem(problem, start)
 
     def init(self, problem: Problem, start: Start) -> PromisesState:
