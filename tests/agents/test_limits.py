@@ -321,6 +321,26 @@ def test_the_ramp_limited_oracle_is_the_optimum(alpha, ramp, bounds):
     assert np.abs(np.diff(np.asarray(best.actions), axis=0)).max() <= ramp * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("ramp", "least"), [(None, 0.2), (3.0, 0.0)])
+def test_the_optimum_in_whole_numbers_is_near_the_oracle(ramp, least):
+    """The best whole numbers by dynamic programming over the levels of the box, for contexts that are half-way often."""
+    levels, steps, gaps = np.arange(21.0), 60, []
+    change = levels[:, None] - levels
+    for seed, alpha in enumerate((0.1, 1.0, 10.0, 100.0)):
+        contexts = np.random.default_rng(seed).uniform(0, 20, size=steps)
+        contexts[::2] = np.floor(contexts[::2]) + 0.5
+        contexts = np.full(steps, 7.5) if alpha == 0.1 else contexts
+        move = np.where(np.abs(change) <= (np.inf if ramp is None else ramp), alpha / 2 * change**2, np.inf)
+        to_go = np.where(levels == 7, 0.0, np.inf)
+        for y in contexts:
+            to_go = (to_go + move).min(axis=1) + (levels - y) ** 2 / 2
+        problem = track(alpha, actions=ec.Box(0.0, 20.0), ramp=ramp, spacing=1.0)
+        gaps.append((to_go.min() - float(ec.oracle(problem, ec.Instance([7.0], contexts[:, None])).cost)) / steps)
+        assert -1e-9 <= gaps[-1] <= (1 + alpha) / 8 * (1 + 1e-9)
+        gaps[-1] /= (1 + alpha) / 8
+    assert max(gaps) > least
+
+
 def test_promises_that_limits_do_not_leave_are_refused():
     start = ec.Start(jnp.zeros(1), jnp.zeros((0, 1)))
     by_distance = ec.Problem(ec.SquaredTracking(), ec.LinearSwitching(1.0), ec.Limited(ramp=0.1, spacing=0.05))
