@@ -1,6 +1,6 @@
 """CPU seconds of `ecl2o fit` and `ecl2o evaluate`, cold and warm, beside `python -c "import jax, pandas"`.
 
-Run: python benchmarks/fit_time.py [--rounds 3] [--only warm]
+Run: python benchmarks/fit_time.py [--rounds 3] [--only warm] [--without-trees]
 
 Warm: the cache of compiled programs was filled by another file of another length. Seconds are user + system time of the
 process; commands and the import take turns, and the median of the rounds is printed.
@@ -19,7 +19,17 @@ import numpy as np
 import pandas as pd
 
 IMPORT = [sys.executable, "-c", "import jax, pandas"]
-ECL2O = [sys.executable, "-c", "from ecl2o.cli import main; main()"]
+BLOCK = "import sys; sys.modules['lightgbm'] = None; "  # as if it were not installed
+RUN = "from ecl2o.cli import main; main()"
+COUNT = """
+import atexit, collections, os
+import jax
+seen = collections.Counter()
+jax.monitoring.register_event_listener(lambda event, **_: seen.update([event]))
+jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.update([event]))
+compiled = lambda: seen["/jax/core/compile/backend_compile_duration"] - seen["/jax/compilation_cache/cache_hits"]
+atexit.register(lambda: os.write(2, f"\\nprograms {compiled()}".encode()))
+"""
 
 
 def write_series(path: Path, days: int, steps_per_day: int, seed: int) -> Path:
@@ -42,13 +52,14 @@ def write_series(path: Path, days: int, steps_per_day: int, seed: int) -> Path:
     return path
 
 
-def cpu_seconds(command: list[str], cache: Path) -> float:
-    """Run a command with its own cache folder; return its user + system seconds."""
+def cpu_seconds(command: list[str], cache: Path) -> tuple[float, str]:
+    """Run a command with its own cache folder; return its user + system seconds, and how many programs it compiled."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
-    subprocess.run(command, check=True, capture_output=True, env=kept | {"XDG_CACHE_HOME": str(cache)})
+    done = subprocess.run(command, check=True, capture_output=True, env=kept | {"XDG_CACHE_HOME": str(cache)})
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    programs = done.stderr.decode().rpartition("programs ")[2]
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, programs
 
 
 def main() -> None:
@@ -56,7 +67,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3, help="of warm commands")
     parser.add_argument("--only", choices=["warm", "cold"], help="default: both")
+    parser.add_argument("--without-trees", action="store_true", help="as if LightGBM were not installed")
     options = parser.parse_args()
+    ecl2o = [sys.executable, "-c", (BLOCK if options.without_trees else "") + COUNT + RUN]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         year, other = write_series(folder / "a.csv", 365, 24, 0), write_series(folder / "b.csv", 340, 24, 1)
@@ -64,10 +77,10 @@ def main() -> None:
         policy, warm = str(folder / "policy.ecl2o"), folder / "warm"
 
         def fit(path: Path, *more: str) -> list[str]:
-            return [*ECL2O, "fit", str(path), "--out", policy, *more]
+            return [*ecl2o, "fit", str(path), "--out", policy, *more]
 
         promise = ("--promise", "2")
-        evaluate = [*ECL2O, "evaluate", policy]
+        evaluate = [*ecl2o, "evaluate", policy]
         rows = []
         if options.only != "cold":
             for command in (fit(other, *promise), fit(other), [*evaluate, str(other)]):
@@ -82,14 +95,15 @@ def main() -> None:
             ]
             rows += [("`fit`, a year, cold", fit(year), None), ("the same with a promise", fit(year, *promise), None)]
             rows += [("`fit`, a year of five-minute rows, cold", fit(five), None)]
-        print("| command | CPU seconds | times the import |\n|---|---|---|")
+        print("| command | CPU seconds | times the import | programs compiled |\n|---|---|---|---|")
         for number, (label, command, cache) in enumerate(rows):
-            took, imports = [], []
+            took, imports, programs = [], [], ""
             for _ in range(options.rounds if cache else 1):
-                imports.append(cpu_seconds(IMPORT, warm))
-                took.append(cpu_seconds(command, cache or folder / f"cold-{number}"))
+                imports.append(cpu_seconds(IMPORT, warm)[0])
+                seconds, programs = cpu_seconds(command, cache or folder / f"cold-{number}")
+                took.append(seconds)
             seconds, imported = statistics.median(took), statistics.median(imports)
-            print(f"| {label} | {seconds:.1f} | {seconds / imported:.1f} |", flush=True)
+            print(f"| {label} | {seconds:.1f} | {seconds / imported:.1f} | {programs} |", flush=True)
 
 
 if __name__ == "__main__":

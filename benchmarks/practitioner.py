@@ -13,6 +13,7 @@ Rows marked "with covariates" also see the present and past of the columns that 
 step t uses rows up to t. A model that is fitted before step s has only seen targets whose last reading lies before s.
 
 Run: PYTHONPATH=src python benchmarks/practitioner.py ../shared/data [series ...]
+With --margins: what `fit` chooses beside the best row of its own table, without and with promises.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from ecl2o.data import Contexts, Split, frame_series, series_contexts, weather_c
 from ecl2o.evaluation import TestDays, score_runs
 from ecl2o.fitting.pipeline import FittedSeries, fit_contexts
 from ecl2o.fitting.read import SeriesReader, default_split, screen_for_fit
-from ecl2o.fitting.settings import FitSettings
+from ecl2o.fitting.settings import FitSettings, PromiseSpec
 from ecl2o.fitting.tasks import held_back_days, series_problem
 from ecl2o.problem import Trajectory
 from ecl2o.theory import decay_root
@@ -605,6 +606,34 @@ def fitted_rows(fitted: FittedSeries) -> dict[str, Score]:
     }
 
 
+PROMISES = {"no promise": None, "2 a day": PromiseSpec(2.0, "day"), "2 for the run": PromiseSpec(2.0, "run")}
+
+
+def measure_margins(contexts: Contexts) -> dict[str, dict[str, Any]]:
+    """Return, for each of `PROMISES`, what `fit` chooses and the best row of its own table: their test costs.
+
+    With a promise only rows behind the same promise are rivals: others are not allowed to be chosen.
+    """
+    found = {}
+    for name, promise in PROMISES.items():
+        fitted = fit_contexts(contexts, FitSettings(ALPHA, promise=promise))
+        own, ours = fitted.own, {each.name for each in fitted.candidates}
+        rivals = [
+            row
+            for row in fitted.comparison
+            if row is own or row.name in ours or (promise is None and row.name not in ("oracle", "daily-oracle"))
+        ]
+        best = min(rivals, key=lambda row: row.average_cost)
+        found[name] = {
+            "chosen": own.name,
+            "cost": own.average_cost,
+            "best": best.name,
+            "best_cost": best.average_cost,
+            "excess": own.average_cost / best.average_cost - 1,
+        }
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class Series:
     """A series of the benchmark.
@@ -737,6 +766,11 @@ def main() -> None:
     )
     parser.add_argument("--results", type=Path, default=Path(), help="folder of the figures, practitioner-SERIES.json")
     parser.add_argument("--table", action="store_true", help="measure nothing, print the tables of --results")
+    parser.add_argument(
+        "--margins",
+        action="store_true",
+        help="only compare what fit chooses with the best row of its table, by promise",
+    )
     asked = parser.parse_intermixed_args()
     names = asked.series or list(SERIES)
     if asked.table:
@@ -744,6 +778,13 @@ def main() -> None:
         results = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
         for unit in ("hindsight", "daily_oracle", "validation"):
             print(f"\n{unit}\n\n{format_table(results, unit)}")
+        return
+    if asked.margins:
+        print("| series | promise | chosen | cost | best row | its cost | excess, % |\n|---" + "|---" * 6 + "|")
+        for name in names:
+            for promise, row in measure_margins(SERIES[name](asked.folder).contexts).items():
+                costs = f"{row['chosen']} | {row['cost']:.4f} | {row['best']} | {row['best_cost']:.4f}"
+                print(f"| {name} | {promise} | {costs} | {100 * row['excess']:.2f} |", flush=True)
         return
     for name in names:
         began, kept = time.process_time(), asked.results / f"practitioner-{name}.json"

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ecl2o.agents.promise import Promise
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import Info, ShiftedProblem
+from ecl2o.solvers.single_kernel_jit import jit_loop_body
 
 State = Any
 Carry = TypeVar("Carry")
@@ -98,6 +99,7 @@ class Start(eqx.Module):
         if self.unseen is None:
             return jax.lax.scan(lambda carry, context: (advance(carry, context), None), state, self.history)[0]
         rows = self.unseen, self.history.shape[0]
+        advance = jit_loop_body(advance, state, self.history[0])
         return jax.lax.fori_loop(*rows, lambda t, carry: advance(carry, self.history[t]), state)
 
 

@@ -162,6 +162,22 @@ def cache_function(
     return _keep(path, lambda: _CachedExecutable(path, lambda: jitted))
 
 
+def cache_numbers(
+    stepper: Stepper, sizes: RunShape, dtype: np.dtype, name: str, find: Callable[[], tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Return numbers that depend on nothing but a stepper's structure, the sizes and the dtype; from the cache, or found."""
+    program = _find_path(stepper, _find_arrays(stepper), sizes, dtype)
+    if program is None:
+        return find()
+    path = program.with_name(f"{program.name}-{name}")
+    if (contents := _read(path)) is not None:
+        return tuple(contents.header["numbers"])
+    numbers = find()
+    with contextlib.suppress(OSError):
+        _write(path, {"numbers": numbers})
+    return numbers
+
+
 def run_stored(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Call a function of `stored_jit`; its executable for arguments of this structure comes from the cache, if there is one.
 

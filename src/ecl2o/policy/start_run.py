@@ -20,6 +20,7 @@ from jaxtyping import Float
 from ecl2o.agents import Start
 from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.exceptions import MemoryLimitError, PolicyFileError
+from ecl2o.policy.executable_cache import cache_numbers
 from ecl2o.policy.policy import Policy, hitting_fits, infer_action_dim
 from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, Instance
 from ecl2o.problem.arrays import cast_floats, to_device
@@ -27,6 +28,7 @@ from ecl2o.running import Stepper
 from ecl2o.running.compiled_step import (
     MOST_BYTES,
     ProgramSize,
+    RunShape,
     check_stream_bytes,
     count_bytes,
     count_equations,
@@ -219,14 +221,23 @@ def check_memory(policy: Policy, name: str, limit: int = MOST_BYTES) -> ProgramS
         context_dim = infer_context_dim(policy, dim)
         dim = policy.problem.state_size(dim, context_dim)
         stepper = cast_floats(Stepper(policy.agent, policy.problem, policy.forecaster, policy.contract.screen), dtype)
-        x0, context = (jax.ShapeDtypeStruct((size,), dtype) for size in (dim, context_dim))
-        history = jax.ShapeDtypeStruct((0 if policy.history is None else len(policy.history), context_dim), dtype)
-        to_begin = jax.make_jaxpr(lambda *known: stepper.init(Start(*known, horizon=1)), return_shape=True)  # or any
-        begin, state = to_begin(x0, history)
-        check_stream_bytes(count_bytes(jax.tree.leaves(state)), limit)
-        step = jax.make_jaxpr(stepper.step)(state, context).jaxpr
-        check_stream_bytes(largest_allocation(step), limit)
-        return ProgramSize(largest_allocation(step), count_equations(begin.jaxpr) + count_equations(step))
+        seen = 0 if policy.history is None else len(policy.history)
+
+        def measure() -> tuple[int, int, int]:
+            x0, context = (jax.ShapeDtypeStruct((size,), dtype) for size in (dim, context_dim))
+            to_begin = jax.make_jaxpr(
+                lambda *known: stepper.init(Start(*known, horizon=1)), return_shape=True
+            )  # or any
+            begin, state = to_begin(x0, jax.ShapeDtypeStruct((seen, context_dim), dtype))
+            state_bytes = count_bytes(jax.tree.leaves(state))
+            check_stream_bytes(state_bytes, limit)  # before the step is traced, which may make tables as long
+            step = jax.make_jaxpr(stepper.step)(state, context).jaxpr
+            return state_bytes, largest_allocation(step), count_equations(begin.jaxpr) + count_equations(step)
+
+        state_bytes, *size = cache_numbers(stepper, RunShape(dim, context_dim, seen, 1), dtype, "memory", measure)
+        check_stream_bytes(state_bytes, limit)
+        check_stream_bytes(size[0], limit)
+        return ProgramSize(*size)
     except MemoryLimitError as error:
         raise PolicyFileError(f"{name} cannot be used: {error}") from None
     except (ValueError, TypeError):

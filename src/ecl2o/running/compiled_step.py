@@ -21,8 +21,8 @@ import numpy as np
 
 from ecl2o.agents import Info, Start
 from ecl2o.exceptions import MemoryLimitError
-from ecl2o.running.single_kernel_jit import fits_single_kernel, inner_jaxprs, jit_single_kernel
 from ecl2o.running.stepper import StepperState
+from ecl2o.solvers.single_kernel_jit import fits_single_kernel, inner_jaxprs, jit_single_kernel
 
 MOST_BYTES = 1 << 30  # of a stream's state, and of the output of any one operation of a step
 

@@ -9,8 +9,8 @@ import pytest
 from jax import lax
 
 import ecl2o as ec
-from ecl2o.running import single_kernel_jit
-from ecl2o.running.single_kernel_jit import fits_single_kernel, jit_single_kernel
+from ecl2o.solvers import single_kernel_jit
+from ecl2o.solvers.single_kernel_jit import fits_single_kernel, jit_single_kernel
 
 
 @jax.custom_jvp

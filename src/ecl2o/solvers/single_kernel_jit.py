@@ -60,6 +60,12 @@ def jit_single_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(called)
 
 
+def jit_loop_body(function: Callable[..., Any], *like: Any) -> Callable[..., Any]:
+    """Compile the body of a loop, which is not mapped, to one kernel if it fits; `like` are its arguments."""
+    fits = fits_single_kernel(jax.make_jaxpr(function)(*like).jaxpr)
+    return jit_single_kernel(function) if fits else jax.jit(function)
+
+
 def _is_possible(program: jex.Jaxpr) -> bool:
     return all(
         equation.primitive.name in _POSSIBLE
