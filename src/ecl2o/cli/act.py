@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 Lines = Iterator[tuple[int, str]]  # with their numbers
 
 
+@options.expand_options("covariate", "forecast", "weight_column", "period", "day_start")
 def act(
     policy: options.PolicyFile,
+    *,
     state: Path | None = option("The state file, saved before each answer; the run continues from it if it exists."),
     x0: str | None = option(
         "The action before the first one, numbers with commas. (default: cheapest for the last context)"
@@ -43,11 +45,7 @@ def act(
         "The input starts with the run's first context: skip answered lines.", "--from-beginning", default=False
     ),
     bounds: str | None = options.BOUNDS,
-    column: list[str] | None = options.COLUMN,
-    time_column: str | None = options.TIME_COLUMN,
-    fill: options.Fill = options.FILL,
-    fill_limit: float | None = options.FILL_LIMIT,
-    time_zone: str | None = options.TIME_ZONE,
+    reading: options.ReadingOptions,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
@@ -85,13 +83,13 @@ def act(
     with contextlib.nullcontext() if state is None else lock_state(state):
         loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
         try:
-            reader = None if history is None else options.make_reader(history, locals())
+            reader = None if history is None else reading.make_reader(history)
             session = _start_session(loaded, state, x0, reader, start_time)
         except (NotApplicableError, MemoryLimitError) as error:
             raise ValueError(f"{policy} cannot be run here: {error}") from None
         gc.enable()
         contract = loaded.contract
-        named = time_column or contract.file_format.time_column
+        named = reading.time_column or contract.file_format.time_column
         known = contract.covariates, contract.file_format.day_first, len(contract.advice)
         line_reader = LineReader(contract.columns, session.context_dim, named, *known)
         _answer_lines(session, line_reader, lines, skip_bad, from_beginning, json)

@@ -21,17 +21,15 @@ _HOW_TO_CHOOSE = (
 )
 
 
+@options.expand_options("covariate", "forecast", "weight_column", "period", "day_start")
 def alpha(
     data: options.Series,
+    *,
     alphas: str | None = option("Alphas to try, separated by commas. (default: 0.1 to 1000)", metavar="A,B,..."),
     miss_price: float | None = option("Price of a miss of some size for one step.", metavar="PRICE"),
     ramp_price: float | None = option("Price of a change of the same size.", metavar="PRICE"),
     figure: Path | None = option("File for a figure, ending in .png, .svg or .pdf.", metavar="FILE"),
-    column: list[str] | None = options.COLUMN,
-    time_column: str | None = options.TIME_COLUMN,
-    fill: options.Fill = options.FILL,
-    fill_limit: float | None = options.FILL_LIMIT,
-    time_zone: str | None = options.TIME_ZONE,
+    reading: options.ReadingOptions,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
 ) -> None:
@@ -50,7 +48,7 @@ def alpha(
     from ecl2o.fitting.read import screen_values
 
     yours = None if miss_price is None or ramp_price is None else alpha_from_prices(miss_price, ramp_price)
-    frame, metadata = options.make_reader(data, locals()).read_rows()
+    frame, metadata = reading.make_reader(data).read_rows()
     values, replaced = screen_values(frame.to_numpy(float), metadata.steps_per_day)
     options.report_replaced(data, frame.index, replaced)
     found = study_alphas(values, [*(wanted or ALPHAS), *([] if yours is None else [yours])], data.name)

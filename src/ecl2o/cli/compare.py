@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 _DEFAULT = "greedy,r-obd,obd,ogd,lai,rhc,chc,competitive-rhc"
 
 
+@options.expand_options()
 def compare(
     data: Annotated[
         Path | None, typer.Argument(metavar="[DATA]", help="CSV or Parquet file; or give --study.", show_default=False)
     ] = None,
+    *,
     study: str | None = option(
         "Built-in problem: demand-response, right-sizing, varying-curvature, prices or prices-tariff."
     ),
@@ -35,25 +37,8 @@ def compare(
         "Forecaster of the planners; given reads --forecast, exact knows the future.", default="rolling-profile"
     ),
     days: int | None = options.DAYS,
-    column: list[str] | None = options.COLUMN,
-    weight_column: str | None = options.WEIGHT_COLUMN,
-    covariate: list[str] | None = options.COVARIATE,
-    forecast: list[str] | None = options.FORECAST,
-    weights: str | None = options.WEIGHTS,
-    short: float = options.SHORT,
-    long: float = options.LONG,
-    delay: int = options.DELAY,
-    known_ahead: int = options.KNOWN_AHEAD,
-    time_column: str | None = options.TIME_COLUMN,
-    fill: options.Fill = options.FILL,
-    fill_limit: float | None = options.FILL_LIMIT,
-    time_zone: str | None = options.TIME_ZONE,
-    period: int | None = options.PERIOD,
-    bounds: str | None = option("Range of actions; needed for policies with bounds.", metavar="LOW:HIGH"),
-    ramp: float | None = options.RAMP,
-    whole: bool = options.WHOLE,
-    step: float | None = options.STEP,
-    day_start: str | None = options.DAY_START,
+    costs: options.CostOptions,
+    reading: options.ReadingOptions,
     unit_cost: float | None = options.UNIT_COST,
     json: output.Json = False,
     seed: output.Seed = 0,
@@ -68,14 +53,12 @@ def compare(
         return output.print_json(list(NAMED_AGENTS)) if json else typer.echo("\n".join(NAMED_AGENTS))
     if (data is None) == (study is None):
         raise usage_error("DATA", "give either a file or --study.")
-    limited = (("--ramp", ramp), ("--step", step), ("--whole", whole or None))
-    for name, value in (("--weight-column", weight_column), ("--bounds", bounds), *limited):
+    own = {"--weight-column": reading.weight_column, "--bounds": costs.bounds, "--ramp": costs.ramp}
+    for name, value in (own | {"--step": costs.step, "--whole": costs.whole or None}).items():
         if study is not None and value is not None:
             raise usage_error(name, "applies to a file; a study has its own costs and actions.")
-    limits = options.parse_interval(bounds, "--bounds")
     movement = None if alpha is None else options.parse_alpha(alpha)
-    ends = options.parse_weights(weights, weight_column)
-    shift = options.parse_shift(delay, known_ahead)
+    costs.check_weights(reading)
     use_cached_programs()
     from ecl2o.evaluation.comparison import compare as compare_days
     from ecl2o.fitting.named_agents import is_policy, make_contenders
@@ -87,13 +70,13 @@ def compare(
         test_days = last_test_days(_study_test_days(study, movement, seed), days)
     else:
         assert data is not None
-        reader = options.make_reader(data, locals())
+        reader = reading.make_reader(data)
         for policy in filter(is_policy, names):  # the first that knows how to read the file decides
             reader = reader.for_policy(load(policy))
         contexts, replaced = options.screen_contexts(data, reader.read_days())
-        spacing = options.parse_spacing(whole, step)
+        limits = costs.ramp, costs.spacing
         test_days = series_test_days(
-            contexts, movement or 10.0, ends, limits, days, (short, long), shift, (ramp, spacing)
+            contexts, movement or 10.0, costs.weight_range, costs.limits, days, costs.misses, costs.shift, limits
         )
     leads = () if contexts is None else contexts.leads
     if forecaster == "given" and not any(leads):

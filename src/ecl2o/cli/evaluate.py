@@ -8,21 +8,14 @@ from ecl2o.cli import comparison_table, options, output, tables
 from ecl2o.cli.jax_setup import use_cached_programs
 
 
+@options.expand_options()
 def evaluate(
     policy: options.PolicyFile,
     data: options.Series,
+    *,
     days: int | None = options.DAYS,
-    column: list[str] | None = options.COLUMN,
-    weight_column: str | None = options.WEIGHT_COLUMN,
-    covariate: list[str] | None = options.COVARIATE,
-    forecast: list[str] | None = options.FORECAST,
-    time_column: str | None = options.TIME_COLUMN,
-    fill: options.Fill = options.FILL,
-    fill_limit: float | None = options.FILL_LIMIT,
-    time_zone: str | None = options.TIME_ZONE,
-    period: int | None = options.PERIOD,
+    reading: options.ReadingOptions,
     bounds: str | None = options.BOUNDS,
-    day_start: str | None = options.DAY_START,
     unit_cost: float | None = options.UNIT_COST,
     json: output.Json = False,
     seed: output.UnusedSeed = 0,
@@ -46,7 +39,7 @@ def evaluate(
 
     loaded = load(policy) if limits is None else with_action_limits(load(policy), *limits)
     check_memory(loaded, str(policy))
-    reader = options.make_reader(data, locals()).for_policy(loaded)
+    reader = reading.make_reader(data).for_policy(loaded)
     contexts, replaced = screen_series(reader.read_days(), loaded.contract.screen)
     contexts = hold_advice(contexts, len(loaded.contract.advice))
     test_days, first = policy_test_days(loaded, contexts, days)

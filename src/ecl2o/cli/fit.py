@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ecl2o.cli import comparison_table, options, output, tables
 from ecl2o.cli.jax_setup import use_cached_programs
-from ecl2o.cli.options import check_promises, option, usage_error
+from ecl2o.cli.options import option, usage_error
 
 if TYPE_CHECKING:
     from ecl2o.data import Contexts
@@ -15,41 +15,17 @@ if TYPE_CHECKING:
     from ecl2o.fitting.pipeline import FittedSeries
 
 
+@options.expand_options()
 def fit(
     data: options.Series,
+    *,
     out: Path = option("File for the policy.", default=Path("policy.ecl2o")),
-    alpha: str = option(
-        "Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. One number for all columns, or one per "
-        "column: demand=10,price=3. See: ecl2o alpha",
-        default="10",
-        metavar=options.NUMBERS_BY_COLUMN,
-    ),
-    promise: list[float] | None = option(
-        "Guarantee a cost of at most this many times the optimum, whatever the data (for example 2). Repeat it for several "
-        "promises at once, each with its --per.",
-        callback=check_promises,
-    ),
-    per: list[str] | None = option(
-        "Period of the promise: the whole run, or each month of 30 days, week or day; 48h: every window of up to 48 hours. "
-        "Shorter periods cost more on average and do not bound the run; longer ones do not bound single days. "
-        "(default: run)",
-        metavar="[day|week|month|run|HOURSh]",
-    ),
+    alpha: str = options.ALPHAS,
+    guaranteed: options.PromiseOptions,
     baseline: str | None = option(
         "Column with the actions of the rule in use today; readings of later steps need it too.", metavar="NAME"
     ),
-    never_worse: str | None = option(
-        "Guarantee a cost of at most so much more than that of the --baseline: 5%, or for each week: 5%/week.",
-        metavar="PERCENT[/PER]",
-    ),
-    allowance: float = option("Cost allowed on top of the promise in each period.", default=0.0, min=0.0),
-    contexts_in: str | None = option(
-        "Range of all contexts, if known; a promise then costs less on average.", "--contexts", metavar="LOW:HIGH"
-    ),
-    bounds: str | None = option("Range of actions; a promise then assumes contexts in it.", metavar="LOW:HIGH"),
-    ramp: float | None = options.RAMP,
-    whole: bool = options.WHOLE,
-    step: float | None = options.STEP,
+    costs: options.CostOptions,
     plausible: str | None = options.PLAUSIBLE,
     advisor: Literal["auto", "ridge", "trees", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
         "ridge: regressions that keep learning; trees: boosted trees beside them (extra trees); seasonal: a linear rule on a "
@@ -57,21 +33,7 @@ def fit(
         "ridge, trees if LightGBM is installed, rhc and r-obd, and takes the best on the validation days.",
         default="auto",
     ),
-    column: list[str] | None = options.COLUMN,
-    weight_column: str | None = options.WEIGHT_COLUMN,
-    covariate: list[str] | None = options.COVARIATE,
-    forecast: list[str] | None = options.FORECAST,
-    weights: str | None = options.WEIGHTS,
-    short: float = options.SHORT,
-    long: float = options.LONG,
-    delay: int = options.DELAY,
-    known_ahead: int = options.KNOWN_AHEAD,
-    time_column: str | None = options.TIME_COLUMN,
-    fill: options.Fill = options.FILL,
-    fill_limit: float | None = options.FILL_LIMIT,
-    time_zone: str | None = options.TIME_ZONE,
-    period: int | None = options.PERIOD,
-    day_start: str | None = options.DAY_START,
+    reading: options.ReadingOptions,
     unit_cost: float | None = options.UNIT_COST,
     training_days: int | None = options.TRAINING_DAYS,
     validation_days: int | None = options.VALIDATION_DAYS,
@@ -88,36 +50,23 @@ def fit(
     units; --short and --long weigh misses below and above y.
     """
     movement = options.parse_alpha(alpha)
-    interval = options.parse_interval(contexts_in, "--contexts")
-    limits = options.parse_interval(bounds, "--bounds")
     readings = options.parse_plausible(plausible)
-    ends = options.parse_weights(weights, weight_column)
-    if not promise and (allowance or interval or per):
-        raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
-    promises = options.parse_promises(promise, per, never_worse, baseline)
-    shift = options.parse_shift(delay, known_ahead)
-    if ramp is not None and promises and limits is None and interval is None:
-        raise usage_error(
-            "--ramp", "with a promise it needs --contexts LOW:HIGH or --bounds LOW:HIGH, where contexts stay."
-        )
+    costs.check_weights(reading)
+    promises = guaranteed.parse(baseline, costs)
     use_cached_programs()
     from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
     from ecl2o.fitting.settings import FitSettings, PromiseSpec
     from ecl2o.policy import save
-    from ecl2o.policy.policy_file import is_ours
 
-    output.check_writable(out, "--out")
-    if out.exists() and not is_ours(out):
-        raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
-    spacing = options.parse_spacing(whole, step)
-    misses = short, long
-    settings = FitSettings(movement, advisor, None, steps, seed, limits, ends, readings, misses, shift, ramp, spacing)
+    options.check_policy_output(out)
+    misses = costs.limits, costs.weight_range, readings, costs.misses, costs.shift, costs.ramp, costs.spacing
+    settings = FitSettings(movement, advisor, None, steps, seed, *misses)
     split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import check_replaceable
 
         check_replaceable(report, "--report")
-    contexts = options.make_reader(data, locals()).read_split(split)
+    contexts = reading.make_reader(data, baseline).read_split(split)
     columns = [] if contexts.metadata is None else getattr(contexts.metadata, "columns", [])
     if baseline is not None and contexts.action_dim > 1:
         raise usage_error("--baseline", f"it is for one column that is followed, got {contexts.action_dim}.")
@@ -125,7 +74,7 @@ def fit(
         specs = [
             PromiseSpec(ratio, each, baseline=columns.index(baseline))
             if of_baseline
-            else PromiseSpec(ratio, each, allowance, interval)
+            else PromiseSpec(ratio, each, guaranteed.allowance, guaranteed.contexts)
             for ratio, each, of_baseline in promises
         ]
     except ValueError as error:
@@ -134,7 +83,7 @@ def fit(
     settings = dataclasses.replace(settings, promise=spec)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
-    searched = search_worst_day and not shift and fitted.chosen.advisor not in ("ridge", "trees", "rhc")
+    searched = search_worst_day and not costs.shift and fitted.chosen.advisor not in ("ridge", "trees", "rhc")
     worst = search_bad_day(fitted.policy, contexts, seed) if searched else None
     if search_worst_day and not searched:
         tables.print_message(

@@ -24,6 +24,7 @@ Sites = Annotated[
 ]
 Memory = Annotated[float, typer.Option(min=1.0, max=1e6, metavar="GB", help="Memory that one process may use.")]
 _WORST = 10  # sites in the printed table
+_NOT_OF_SITES = ("weight_column", "day_start")
 
 app = typer.Typer(
     help="Fit or evaluate many sites at once, here or on a Dask cluster. Needs the extra: pip install 'ecl2o[fleet]'.",
@@ -32,8 +33,10 @@ app = typer.Typer(
 
 
 @app.command(epilog="Example: ecl2o fleet fit sites.csv --promise 2 --out fleet --workers 2")
+@options.expand_options(*_NOT_OF_SITES)
 def fit(
     sites: Sites,
+    *,
     out: Path = option("Folder for policies, table and report.", default=Path("fleet"), metavar="DIR"),
     alpha: float = option("Cost of moving, unless the manifest states it.", default=10.0, callback=check_positive),
     promise: float | None = option(
@@ -43,14 +46,7 @@ def fit(
     advisor: Literal["auto", "ridge", "trees", "seasonal", "mlp", "lstm"] = option(
         "Advisor. ridge is trained for many sites at once, all others for one site after the other.", default="ridge"
     ),
-    column: list[str] | None = options.COLUMN,
-    covariate: list[str] | None = options.COVARIATE,
-    forecast: list[str] | None = options.FORECAST,
-    time_column: str | None = options.TIME_COLUMN,
-    fill: options.Fill = options.FILL,
-    fill_limit: float | None = options.FILL_LIMIT,
-    time_zone: str | None = options.TIME_ZONE,
-    period: int | None = options.PERIOD,
+    reading: options.ReadingOptions,
     training_days: int | None = options.TRAINING_DAYS,
     validation_days: int | None = options.VALIDATION_DAYS,
     memory: Memory = 4.0,
@@ -80,7 +76,7 @@ def fit(
     started = time.perf_counter()
     cluster, bars = options.client(scheduler, workers), output.progress_bars(not json)
     with name_path_in_errors(out), cluster as client, bars as progress:
-        read = read_sites(specs, settings, options.make_reader(Path(), locals()), split)
+        read = read_sites(specs, settings, reading.make_reader(Path()), split)
         read = _with_progress(read, len(specs), progress)
         rows = fit_into(out, read, client, int(memory * 2**30), progress, len(specs))
     promised = "no promise" if promise is None else f"promise {promise:g} per {per}"
@@ -90,19 +86,14 @@ def fit(
 
 
 @app.command(epilog="Example: ecl2o fleet evaluate sites.csv --policies fleet --days 30")
+@options.expand_options(*_NOT_OF_SITES)
 def evaluate(
     sites: Sites,
+    *,
     policies: Path = option("Folder of policies, or of fleet fit.", default=Path("fleet"), metavar="DIR"),
     out: Path = option("Folder for table and report.", default=Path("fleet-tested"), metavar="DIR"),
     days: int | None = options.DAYS,
-    column: list[str] | None = options.COLUMN,
-    covariate: list[str] | None = options.COVARIATE,
-    forecast: list[str] | None = options.FORECAST,
-    time_column: str | None = options.TIME_COLUMN,
-    fill: options.Fill = options.FILL,
-    fill_limit: float | None = options.FILL_LIMIT,
-    time_zone: str | None = options.TIME_ZONE,
-    period: int | None = options.PERIOD,
+    reading: options.ReadingOptions,
     memory: Memory = 4.0,
     scheduler: str | None = options.SCHEDULER,
     workers: int | None = options.WORKERS,
@@ -127,7 +118,7 @@ def evaluate(
     started = time.perf_counter()
     cluster, bars = options.client(scheduler, workers), output.progress_bars(not json)
     with name_path_in_errors(out), cluster as client, bars as progress:
-        read = read_to_test(specs, folder, options.make_reader(Path(), locals()), days)
+        read = read_to_test(specs, folder, reading.make_reader(Path()), days)
         rows = evaluate_into(out, _with_progress(read, len(specs), progress), client, int(memory * 2**30), progress)
     failed = _finish(rows, out, {"sites": sites, "policies": str(policies)}, time.perf_counter() - started, json)
     if any(row.get("promise_kept") is False for row in rows):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _WEATHER_CONTEXTS: dict[str | None, tuple[float, float]] = {"authors-code": (0.0, 0.8), "paper": (0.0, 1.0)}
 
 
+@options.expand_options("covariate", "forecast", "weight_column")
 def frontier(
     data: Annotated[
         Path | None,
@@ -23,17 +24,12 @@ def frontier(
             metavar="DATA", help="CSV or Parquet file of your series. (default: weather)", show_default=False
         ),
     ] = None,
+    *,
     weather: Path | None = options.WEATHER,
     preset: options.Preset = options.PRESET,
     base_shortage: str | None = options.BASE_SHORTAGE,
     alpha: float = options.ALPHA,
-    column: list[str] | None = options.COLUMN,
-    time_column: str | None = options.TIME_COLUMN,
-    fill: options.Fill = options.FILL,
-    fill_limit: float | None = options.FILL_LIMIT,
-    time_zone: str | None = options.TIME_ZONE,
-    period: int | None = options.PERIOD,
-    day_start: str | None = options.DAY_START,
+    reading: options.ReadingOptions,
     training_days: int | None = options.TRAINING_DAYS,
     validation_days: int | None = options.VALIDATION_DAYS,
     contexts_in: str | None = option(
@@ -58,8 +54,9 @@ def frontier(
     if data is not None:
         _check_absent({"--weather": weather, "--preset": preset, "--base-shortage": base_shortage}, "weather", data)
     else:
-        of_series = {"--column": column, "--time-column": time_column, "--period": period, "--training-days": split}
-        of_series |= {"--time-zone": time_zone, "--fill-limit": fill_limit}
+        names = ("column", "time_column", "period", "time_zone", "fill_limit")
+        of_series = {f"--{name.replace('_', '-')}": getattr(reading, name) for name in names}
+        of_series |= {"--training-days": split}
         _check_absent(of_series, "a series", weather or "the built-in weather")
     interval = options.parse_interval(contexts_in, "--contexts")
     use_cached_programs()
@@ -70,10 +67,9 @@ def frontier(
 
     with atomic_folder(out) as folder, output.progress_bars() as progress:
         if data is None:
-            contexts = weather_contexts(weather, preset or options.DEFAULT_PRESET, shortage, fill)
+            contexts = weather_contexts(weather, preset or options.DEFAULT_PRESET, shortage, reading.fill)
         else:
-            reading = options.make_reader(data, locals())
-            contexts, _ = options.screen_contexts(data, reading.read_split(split))
+            contexts, _ = options.screen_contexts(data, reading.make_reader(data).read_split(split))
         network = None if not networks else "MLP" if contexts.preset == "paper" else "LSTM"
         interval = interval or _WEATHER_CONTEXTS.get(contexts.preset)
         found = run_frontier(contexts, FrontierSettings(alpha, network, seed, quick, contexts=interval), progress)

@@ -4,49 +4,22 @@ from pathlib import Path
 
 from ecl2o.cli import options, output, tables
 from ecl2o.cli.jax_setup import use_cached_programs
-from ecl2o.cli.options import check_positive, check_promises, option, usage_error
+from ecl2o.cli.options import check_positive, option, usage_error
 
 
+@options.expand_options("known_ahead")
 def guard(
+    *,
     out: Path = option("File for the policy.", default=Path("guard.ecl2o")),
-    promise: list[float] | None = option(
-        "Guarantee a cost of at most this many times the optimum, whatever the advice and the contexts (for example 2). Repeat "
-        "it for several promises at once, each with its --per.",
-        callback=check_promises,
-    ),
-    per: list[str] | None = option(
-        "Period of the promise: the whole run, or each month of 30 days, week or day; 48h: every window of up to 48 hours. "
-        "(default: run)",
-        metavar="[day|week|month|run|HOURSh]",
-    ),
-    never_worse: str | None = option(
-        "Guarantee a cost of at most so much more than that of the --baseline: 5%, or for each week: 5%/week.",
-        metavar="PERCENT[/PER]",
-    ),
+    guaranteed: options.PromiseOptions,
     baseline: str | None = option(
         "What --never-worse compares with: still, to hold the action in force; else the name of a column with the actions of "
         'the rule in use today, which each step brings as "baseline".',
         metavar="still|NAME",
     ),
-    alpha: str = option(
-        "Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. One number for all columns, or one per "
-        "column: demand=10,price=3.",
-        default="10",
-        metavar=options.NUMBERS_BY_COLUMN,
-    ),
-    short: float = options.SHORT,
-    long: float = options.LONG,
-    weights: str | None = option("Range of the weights of misses, if each context has one.", metavar="LOW:HIGH"),
+    alpha: str = options.ALPHAS,
+    costs: options.CostOptions,
     weight_column: str | None = option("Name of that weight. (default: weight)", metavar="NAME"),
-    allowance: float = option("Cost allowed on top of --promise in each period.", default=0.0, min=0.0),
-    contexts_in: str | None = option(
-        "Range of all contexts, if known; a promise then allows more.", "--contexts", metavar="LOW:HIGH"
-    ),
-    bounds: str | None = option("Range of actions; --promise then assumes contexts in it.", metavar="LOW:HIGH"),
-    ramp: float | None = options.RAMP,
-    whole: bool = options.WHOLE,
-    step: float | None = options.STEP,
-    delay: int = options.DELAY,
     plausible: str | None = option(
         "Range of readings; the last plausible one replaces others. One for all columns, or demand=0:60,price=1:9. "
         "(default: contexts are used as sent, and a missing one is an error)",
@@ -74,51 +47,38 @@ def guard(
     the action, what was changed and why, and what the advice alone would have cost.
     """
     movement = options.parse_alpha(alpha)
-    interval = options.parse_interval(contexts_in, "--contexts")
-    limits = options.parse_interval(bounds, "--bounds")
-    ends = options.parse_weights(weights, weight_column or ("weight" if weights else None))
-    if not promise and (allowance or interval or per):
-        raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
-    if weight_column is not None and weights is None:
+    if weight_column is not None and costs.weights is None:
         raise usage_error("--weights", "--weight-column needs it.")
     ratios: dict[str, float] = {}
     shares: dict[str, float] = {}
-    for ratio, each, of_baseline in options.parse_promises(promise, per, never_worse, baseline):
+    for ratio, each, of_baseline in guaranteed.parse(baseline, costs):
         if not of_baseline and each in ratios:
             raise usage_error("--per", f"gives two promises for the same period, {each}.")
         (shares if of_baseline else ratios)[each] = ratio - 1 if of_baseline else ratio
     if not ratios and not shares:
         raise usage_error("--promise", "a guard needs a promise: give --promise, or --never-worse with --baseline.")
-    if ramp is not None and (not ratios or (limits is None and interval is None)):
-        raise usage_error(
-            "--ramp", "it needs --promise, and --contexts LOW:HIGH or --bounds LOW:HIGH, where contexts stay."
-        )
-    spacing = options.parse_spacing(whole, step)
     use_cached_programs()
     from ecl2o.cli.comparison_table import describe_limits
     from ecl2o.fitting.guard_policy import guard_policy
     from ecl2o.policy import save
     from ecl2o.policy.advice import find_promise
     from ecl2o.policy.contract import describe_shift
-    from ecl2o.policy.policy_file import is_ours
 
-    output.check_writable(out, "--out")
-    if out.exists() and not is_ours(out):
-        raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
+    options.check_policy_output(out)
     policy = guard_policy(
         ratios or None,
         alpha=movement,
         never_worse=shares or None,
         baseline=baseline,
-        allowance=allowance,
-        contexts=interval,
-        bounds=limits,
-        misses=(short, long),
-        weights=ends,
+        allowance=guaranteed.allowance,
+        contexts=guaranteed.contexts,
+        bounds=costs.limits,
+        misses=costs.misses,
+        weights=costs.weight_range,
         weight_column=weight_column or "weight",
-        ramp=ramp,
-        spacing=spacing,
-        delay=delay,
+        ramp=costs.ramp,
+        spacing=costs.spacing,
+        delay=costs.delay,
         plausible=options.parse_plausible(plausible),
         columns=column or ["context"],
         advice=advice_column,
@@ -136,7 +96,7 @@ def guard(
         return
     sent = [f"context ({', '.join(contract.columns[: -len(contract.covariates)])})"]
     sent += [name for name in contract.covariates if name not in contract.advice]
-    told = [describe_limits(contract), describe_shift(delay) if delay else None]
+    told = [describe_limits(contract), describe_shift(costs.delay) if costs.delay else None]
     start = ",".join("0" for _ in contract.advice)
     lines = [
         f"wrote {out}.",

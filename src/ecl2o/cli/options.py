@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import functools
 import importlib.util
+import inspect
 import math
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -90,31 +92,19 @@ Series = Annotated[
     Path, typer.Argument(metavar="DATA", help="CSV or Parquet file: a time column and one or more columns of numbers.")
 ]
 Fill = Literal["interpolate", "previous"] | None
-COLUMN = option("Column to follow; repeat for several. (default: the only one with numbers)", metavar="NAME")
-COVARIATE = option(
-    "Column that is seen and not followed, such as wind or a price; repeat for several. Missing values are imputed.",
-    metavar="NAME",
-)
-FORECAST = option(
-    "Column that forecasts the followed one so many hours ahead, in each row; f1..f48 for the columns f1 to f48, named for "
-    "their hours. Repeat for several, quantiles too.",
-    metavar="NAME@HOURS|FAMILY",
-)
-TIME_COLUMN = option(
-    "Column of the time, or two joined by +, such as DATE+CLOCK. (default: found by its name or cells)", metavar="NAME"
-)
 FILL = option("Repair gaps, repeated rows and bad cells: 'interpolate' or 'previous'. (default: fail)", metavar="HOW")
-FILL_LIMIT = option("Longest gap to fill. (default: 6 hours, or one row)", metavar="HOURS", callback=check_positive)
-TIME_ZONE = option("Read times on the local clock of a zone, such as America/New_York.", metavar="ZONE")
-PERIOD = option("Steps in a 'day', needed if rows are a day or more apart (7: weeks). (default: by the clock)", min=2)
-DAY_START = option("Start of a day, on the file's clock. (default: midnight, or the policy's)", metavar="HH:MM")
-_READING = ("time_column", "fill", "fill_limit", "time_zone", "period", "weight_column")
 DAYS = option("Number of days to test on, the last ones. (default: all)", min=1)
 TRAINING_DAYS = option("Number of training days, the first ones. (default: two thirds)", min=2)
 VALIDATION_DAYS = option("Number of validation days, the next ones. (default: a sixth)", min=1)
 
 # Costs, actions and training.
 NUMBERS_BY_COLUMN = "NUMBER|NAME=NUMBER,..."
+ALPHAS = option(
+    "Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. One number for all columns, or one per "
+    "column: demand=10,price=3. See: ecl2o alpha",
+    default="10",
+    metavar=NUMBERS_BY_COLUMN,
+)
 ALPHA = option(
     "Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. See: ecl2o alpha",
     default=10.0,
@@ -125,31 +115,12 @@ UNIT_COST = option(
     metavar="MONEY",
     callback=check_positive,
 )
-WEIGHT_COLUMN = option("Column of prices of a miss: weight/2 times the squared miss; not followed.", metavar="NAME")
-WEIGHTS = option(
-    "Range of weights, which a promise assumes. (default: that of the data, a quarter wider)", metavar="LOW:HIGH"
-)
-SHORT = option("Weight of being short: short/2 times the squared miss below y.", default=1.0, callback=check_positive)
-LONG = option("Weight of being long: the same for actions above y.", default=1.0, callback=check_positive)
-DELAY = option("Steps from a context to the step in which its action is in force.", default=0, min=0, metavar="STEPS")
-KNOWN_AHEAD = option(
-    "Contexts are known for certain so many steps ahead, such as a schedule: each row is sent so many steps early.",
-    default=0,
-    min=0,
-    metavar="STEPS",
-)
 PLAUSIBLE = option(
     "Range of readings; others are replaced by the last plausible one. One for all followed columns, or demand=0:60,price=1:9. "
     "(default: that of the training days, widened)",
     metavar="LOW:HIGH|NAME=LOW:HIGH,...",
 )
 BOUNDS = option("Range of actions; a promise then assumes contexts in it. (default: the policy's)", metavar="LOW:HIGH")
-RAMP = option(
-    "Greatest change of an action from one step to the next; with --promise give --contexts or --bounds too.",
-    callback=check_positive,
-)
-STEP = option("Actions are multiples of this, such as 0.5.", metavar="SPACING", callback=check_positive)
-WHOLE = option("Actions are whole numbers: --step 1.", "--whole", default=False)
 Per = Literal["day", "week", "month", "run"]
 TRAINING_STEPS = option("Training steps.", min=1, hidden=True)
 
@@ -219,29 +190,193 @@ def make_split(training_days: int | None, validation_days: int | None) -> "Split
     return Split(training_days, validation_days)
 
 
-def make_reader(path: Path, given: Mapping[str, Any]) -> "SeriesReader":
-    """Return the reader that the options describe; it reports repairs on standard error.
+@dataclasses.dataclass
+class ReadingOptions:
+    """How to read a series from a file."""
 
-    Args:
-        path: the file.
-        given: the arguments of the command by name (`locals()`), of which those on reading a file are used.
+    column: list[str] | None = option(
+        "Column to follow; repeat for several. (default: the only one with numbers)", metavar="NAME"
+    )
+    weight_column: str | None = option(
+        "Column of prices of a miss: weight/2 times the squared miss; not followed.", metavar="NAME"
+    )
+    covariate: list[str] | None = option(
+        "Column that is seen and not followed, such as wind or a price; repeat for several. Missing values are imputed.",
+        metavar="NAME",
+    )
+    forecast: list[str] | None = option(
+        "Column that forecasts the followed one so many hours ahead, in each row; f1..f48 for the columns f1 to f48, named for "
+        "their hours. Repeat for several, quantiles too.",
+        metavar="NAME@HOURS|FAMILY",
+    )
+    time_column: str | None = option(
+        "Column of the time, or two joined by +, such as DATE+CLOCK. (default: found by its name or cells)",
+        metavar="NAME",
+    )
+    fill: Fill = FILL
+    fill_limit: float | None = option(
+        "Longest gap to fill. (default: 6 hours, or one row)", metavar="HOURS", callback=check_positive
+    )
+    time_zone: str | None = option("Read times on the local clock of a zone, such as America/New_York.", metavar="ZONE")
+    period: int | None = option(
+        "Steps in a 'day', needed if rows are a day or more apart (7: weeks). (default: by the clock)", min=2
+    )
+    day_start: str | None = option(
+        "Start of a day, on the file's clock. (default: midnight, or the policy's)", metavar="HH:MM"
+    )
+
+    def make_reader(self, path: Path, baseline: str | None = None) -> "SeriesReader":
+        """Return the reader of a file, with the column of a baseline's actions; it reports repairs on standard error."""
+        from ecl2o.data import parse_covariates, parse_day_start
+        from ecl2o.fitting.read import SeriesReader
+
+        told = dict(vars(self))
+        columns, covariate, forecast, day_start = map(told.pop, ("column", "covariate", "forecast", "day_start"))
+        try:
+            start = None if day_start is None else parse_day_start(day_start)
+        except ValueError as error:
+            raise usage_error("--day-start", str(error)) from None
+        try:
+            covariates = parse_covariates([*(covariate or ()), *([] if baseline is None else [baseline])], forecast)
+        except ValueError as error:
+            raise usage_error("--forecast" if forecast else "--covariate", str(error)) from None
+        if baseline is not None:  # last, where steps add its action
+            covariates[baseline] = covariates.pop(baseline)
+        told |= {"covariates": covariates, "day_start_minutes": start}
+        return SeriesReader(path, columns, notify=tables.print_message, **told)
+
+
+@dataclasses.dataclass
+class CostOptions:
+    """What a miss costs, which actions are allowed, and when they are in force."""
+
+    weights: str | None = option(
+        "Range of weights, which a promise assumes. (default: that of the data, a quarter wider)", metavar="LOW:HIGH"
+    )
+    short: float = option(
+        "Weight of being short: short/2 times the squared miss below y.", default=1.0, callback=check_positive
+    )
+    long: float = option("Weight of being long: the same for actions above y.", default=1.0, callback=check_positive)
+    delay: int = option(
+        "Steps from a context to the step in which its action is in force.", default=0, min=0, metavar="STEPS"
+    )
+    known_ahead: int = option(
+        "Contexts are known for certain so many steps ahead, such as a schedule: each row is sent so many steps early.",
+        default=0,
+        min=0,
+        metavar="STEPS",
+    )
+    bounds: str | None = option("Range of actions; a promise then assumes contexts in it.", metavar="LOW:HIGH")
+    ramp: float | None = option(
+        "Greatest change of an action from one step to the next; with --promise give --contexts or --bounds too.",
+        callback=check_positive,
+    )
+    whole: bool = option("Actions are whole numbers: --step 1.", "--whole", default=False)
+    step: float | None = option(
+        "Actions are multiples of this, such as 0.5.", metavar="SPACING", callback=check_positive
+    )
+
+    def __post_init__(self):
+        if self.delay and self.known_ahead:
+            raise usage_error(
+                "--known-ahead", "give --delay or --known-ahead; together, their difference is what counts."
+            )
+        if self.whole and self.step not in (None, 1.0):
+            raise usage_error("--step", f"--whole is --step 1, got {self.step:g} too.")
+        self.shift = self.delay - self.known_ahead  # steps from a context to its action
+        self.spacing = 1.0 if self.whole else self.step
+        self.misses = self.short, self.long
+        self.limits = parse_interval(self.bounds, "--bounds")
+        self.weight_range = parse_interval(self.weights, "--weights")
+        if self.weight_range is not None and not 0 < self.weight_range[0] < self.weight_range[1] < math.inf:
+            raise usage_error("--weights", f"must be positive and finite, got {self.weights!r}.")
+
+    def check_weights(self, reading: ReadingOptions) -> None:
+        """Raise if --weights is given and a series has none."""
+        if self.weights is not None and reading.weight_column is None:
+            raise usage_error("--weights", "needs --weight-column.")
+
+
+@dataclasses.dataclass
+class PromiseOptions:
+    """What is guaranteed, besides what --baseline names."""
+
+    promise: list[float] | None = option(
+        "Guarantee a cost of at most this many times the optimum, whatever the data (for example 2). Repeat it for several "
+        "promises at once, each with its --per.",
+        callback=check_promises,
+    )
+    per: list[str] | None = option(
+        "Period of the promise: the whole run, or each month of 30 days, week or day; 48h: every window of up to 48 hours. "
+        "Shorter periods cost more on average and do not bound the run; longer ones do not bound single days. "
+        "(default: run)",
+        metavar="[day|week|month|run|HOURSh]",
+    )
+    never_worse: str | None = option(
+        "Guarantee a cost of at most so much more than that of the --baseline: 5%, or for each week: 5%/week.",
+        metavar="PERCENT[/PER]",
+    )
+    allowance: float = option("Cost allowed on top of --promise in each period.", default=0.0, min=0.0)
+    contexts_in: str | None = option(
+        "Range of all contexts, if known; a promise then costs less on average.", "--contexts", metavar="LOW:HIGH"
+    )
+
+    def __post_init__(self):
+        self.contexts = parse_interval(self.contexts_in, "--contexts")
+        if not self.promise and (self.allowance or self.contexts or self.per):
+            raise usage_error("--promise", "--per, --allowance and --contexts need --promise.")
+
+    def parse(self, baseline: str | None, costs: CostOptions) -> list[tuple[float, str, bool]]:
+        """Return (ratio, period, whether it is relative to the baseline) of each promise; the baseline's is the last."""
+        found = parse_promises(self.promise, self.per, self.never_worse, baseline)
+        if found and costs.ramp is not None and costs.limits is None and self.contexts is None:
+            raise usage_error(
+                "--ramp", "with a promise it needs --contexts LOW:HIGH or --bounds LOW:HIGH, where contexts stay."
+            )
+        return found
+
+
+def expand_options(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a command take the fields of its dataclass arguments as options of their own, except those named here.
+
+    >>> @expand_options("known_ahead")
+    ... def command(costs: CostOptions): ...
+    >>> "delay" in inspect.signature(command).parameters, "known_ahead" in inspect.signature(command).parameters
+    (True, False)
     """
-    from ecl2o.data import parse_covariates, parse_day_start
-    from ecl2o.fitting.read import SeriesReader
 
-    told = {name: given[name] for name in _READING if name in given}
-    try:
-        start = None if given.get("day_start") is None else parse_day_start(given["day_start"])
-    except ValueError as error:
-        raise usage_error("--day-start", str(error)) from None
-    covariate, forecast, baseline = given.get("covariate") or [], given.get("forecast"), given.get("baseline")
-    try:
-        covariates = parse_covariates(covariate if baseline is None else [*covariate, baseline], forecast)
-        last = {} if baseline is None else {baseline: covariates.pop(baseline)}  # where steps add its action
-        told["covariates"] = covariates | last
-    except ValueError as error:
-        raise usage_error("--forecast" if forecast else "--covariate", str(error)) from None
-    return SeriesReader(path, given["column"], notify=tables.print_message, day_start_minutes=start, **told)
+    def expand(command: Callable[..., Any]) -> Callable[..., Any]:
+        parameters: list[inspect.Parameter] = []
+        kinds: dict[str, tuple[Any, dict[str, Any]]] = {}  # by argument, and the default of each field
+        for parameter in inspect.signature(command).parameters.values():
+            if not dataclasses.is_dataclass(parameter.annotation):
+                parameters.append(parameter)
+                continue
+            fields: list[Any] = [*dataclasses.fields(parameter.annotation)]
+            kinds[parameter.name] = parameter.annotation, {field.name: field.default.default for field in fields}
+            shown = [field for field in fields if field.name not in without]
+            parameters += [parameter.replace(name=f.name, annotation=f.type, default=f.default) for f in shown]
+
+        @functools.wraps(command)
+        def run(**given: Any) -> Any:
+            for name, (kind, defaults) in kinds.items():
+                given[name] = kind(**{field: given.pop(field, default) for field, default in defaults.items()})
+            return command(**given)
+
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        return run
+
+    return expand
+
+
+def check_policy_output(out: Path) -> None:
+    """Raise before the work starts if --out cannot be written, or is another kind of file."""
+    from ecl2o.policy.policy_file import is_ours
+
+    output.check_writable(out, "--out")
+    if out.exists() and not is_ours(out):
+        raise usage_error("--out", f"{out} exists and is not a policy. Choose another name, or move it.")
 
 
 def describe_series(metadata: Any) -> str:
@@ -323,30 +458,6 @@ def parse_by_column(text: str, name: str, kind: Callable[[str], Any], expected: 
     if len(set(names)) < len(names):
         raise usage_error(name, f"names a column twice: {text!r}.")
     return dict(zip(names, values, strict=True)) if named else values[0]
-
-
-def parse_spacing(whole: bool, step: float | None) -> float | None:
-    """Return the spacing of --whole or --step, None if neither was given."""
-    if whole and step not in (None, 1.0):
-        raise usage_error("--step", f"--whole is --step 1, got {step:g} too.")
-    return 1.0 if whole else step
-
-
-def parse_weights(text: str | None, weight_column: str | None) -> tuple[float, float] | None:
-    """Parse --weights, LOW:HIGH with positive ends."""
-    if text is not None and weight_column is None:
-        raise usage_error("--weights", "needs --weight-column.")
-    ends = parse_interval(text, "--weights")
-    if ends is not None and not 0 < ends[0] < ends[1] < math.inf:
-        raise usage_error("--weights", f"must be positive and finite, got {text!r}.")
-    return ends
-
-
-def parse_shift(delay: int, known_ahead: int) -> int:
-    """Return the steps from a context to its action, of --delay and --known-ahead."""
-    if delay and known_ahead:
-        raise usage_error("--known-ahead", "give --delay or --known-ahead; together, their difference is what counts.")
-    return delay - known_ahead
 
 
 def parse_interval(text: str | None, name: str) -> tuple[float, float] | None:
