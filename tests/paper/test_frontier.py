@@ -56,7 +56,7 @@ def test_promises_are_kept_and_infeasible_ones_are_refused(found):
 
 
 def test_networks_are_trained_only_if_asked_for(contexts, short_training, found, monkeypatch):
-    monkeypatch.setattr("ecl2o.paper.frontier.fit_many", None)  # not called
+    monkeypatch.setattr("ecl2o.paper.networks.fit_many", None)  # not called
     plain = run_frontier(contexts, dataclasses.replace(ASKED, network=None))
     assert plain.points == [point for point in found.points if point.family in ("r-obd", "guarded", "ridge", "rhc")]
 

@@ -7,18 +7,18 @@ can; planners, networks and calibrated networks promise none.
 """
 
 import dataclasses
+import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ecl2o import theory
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML
-from ecl2o.agents.advisors import LSTM, MLP, OnlineRidge, Scaling
+from ecl2o.agents.advisors import OnlineRidge, Scaling
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_days, score_runs
 from ecl2o.evaluation.comparison import worst_live_ratio
@@ -26,11 +26,10 @@ from ecl2o.exceptions import DataError
 from ecl2o.fitting.guarded_training import competitive_ridge, train_guards
 from ecl2o.fitting.settings import Per, Progress, PromiseSpec, check_alpha, ignore_progress, with_renewal
 from ecl2o.forecasters import RollingProfile
-from ecl2o.learning import CalibratedLoss, StandaloneLoss, fit_many
 from ecl2o.learning.guarded_loss import record_forecasts
 from ecl2o.paper.case_study import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST, Job, run_jobs
 from ecl2o.paper.demand_response import TUNING
-from ecl2o.paper.networks import LEARNING_RATES, NETWORK_KINDS
+from ecl2o.paper.networks import CalibratedTraining, NetworkTraining, StandaloneTraining
 from ecl2o.problem import Mahalanobis, Problem, SquaredTracking
 from ecl2o.running import stream_days
 
@@ -171,46 +170,26 @@ class _Setup:
         scored, split = contexts.measured_days[contexts.split.training_days :], contexts.split.validation_days
         self.test = make_test_days(self.problem, *contexts.test_days(history), scored[split:])
         self.validation = TestDays.of(self.problem, *contexts.validation_days(history), scored[:split])
-        self.key = jax.random.key(settings.seed)
         self.unit = unit
         self.steps_before_test = (contexts.split.training_days + contexts.split.validation_days) * self.period
 
-    @property
-    def network_kind(self) -> str:
-        """The name of the kind of network, in lower case."""
-        return (self.settings.network or "").lower()
-
-    def network(self) -> LSTM | MLP:
-        """Return an untrained network; weather is scaled as its authors had it, so only other series are standardised."""
+    @functools.cached_property
+    def networks(self) -> NetworkTraining:
+        """How networks are trained; weather is scaled as its authors had it, so only other series are standardised."""
         scaling = None if self.contexts.preset else Scaling.of(jnp.asarray(self.contexts.training))
-        key = jax.random.fold_in(self.key, 1)
-        kind = NETWORK_KINDS[self.network_kind]
-        return kind(self.dim, self.dim, key=key, contexts=scaling, actions=scaling)
+        windows, steps = self.contexts.training_windows(), self.settings.training_steps
+        kind = (self.settings.network or "").lower()
+        return NetworkTraining.of_kind(kind, self.problem, windows, steps, contexts=scaling, actions=scaling)
 
     def train_alone(self, report: Callable) -> PureML:
         """Train PureML: the network on its own cost."""
-        return self._fit([PureML(self.network())], [StandaloneLoss(0.0)], report)[0]
+        (trained,) = self.networks.train_alone([StandaloneTraining(0.0, self.settings.seed)], report).values()
+        return trained
 
     def train_calibrated(self, report: Callable) -> dict[tuple[float, float], MLAROBD]:
         """Train EC-L2O networks by (trust, mu): the paper's setting, and those that validation chooses from."""
-        grid = ((PAPER_TRUST, PAPER_MU), *TUNING)
-        agents = [MLAROBD(self.network(), trust) for trust, _ in grid]
-        return dict(zip(grid, self._fit(agents, [CalibratedLoss(mu=mu) for _, mu in grid], report), strict=True))
-
-    def _fit(self, agents: Sequence[Any], losses: Sequence[Any], report: Callable) -> list[Any]:
-        windows = self.contexts.training_windows()
-        fitted = fit_many(
-            agents,
-            self.problem,
-            windows,
-            losses=losses,
-            keys=[self.key] * len(agents),
-            steps=self.settings.training_steps,
-            learning_rates=LEARNING_RATES[self.network_kind],
-            batch=min(50, windows.x0.shape[0]),
-            progress=report,
-        )
-        return [result.agent for result in fitted]
+        grid = [CalibratedTraining(*pair, self.settings.seed) for pair in ((PAPER_TRUST, PAPER_MU), *TUNING)]
+        return {(s.trust, s.mu): agent for s, agent in self.networks.train_calibrated(grid, report).items()}
 
     def train_guarded(self, ratios: Sequence[float], report: Callable) -> dict[PromiseSpec, Competitive]:
         """Train a guard's correction for every promise; what `OnlineRidge` makes of the contexts is recorded once."""

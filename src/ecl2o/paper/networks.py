@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -70,12 +71,12 @@ class NetworkTraining:
     learning_rate: float = 3e-3
 
     @classmethod
-    def of_kind(cls, kind: str, problem: Problem, windows: Instance, steps: int) -> "NetworkTraining":
-        """Return the training of networks of a kind ("lstm" or "mlp") at its learning rate."""
+    def of_kind(cls, kind: str, problem: Problem, windows: Instance, steps: int, **scalings: Any) -> "NetworkTraining":
+        """Return the training of networks of a kind ("lstm" or "mlp") at its learning rate, with these scalings."""
         dims = windows.x0.shape[-1], windows.contexts.shape[-1]
 
         def untrained(seed: int) -> AbstractAgent:
-            return NETWORK_KINDS[kind](*dims, key=untrained_key(seed))
+            return NETWORK_KINDS[kind](*dims, key=untrained_key(seed), **scalings)
 
         return cls(untrained, problem, windows, steps, LEARNING_RATES[kind])
 
@@ -132,6 +133,7 @@ class NetworkTraining:
             steps=self.steps if rates is None else rates.size,
             learning_rates=self.learning_rate,
             schedule="cosine" if rates is None else rates,
+            batch=min(50, len(self.windows.x0)),
             dtype=_DTYPE,
             progress=report,
             oracles=self._oracles,
