@@ -191,9 +191,7 @@ class ActSession:
             notify(f"continuing after {self.steps} contexts, from {state}.")
         else:
             first = self._find_first_time()
-            self._runner = Runner(
-                policy, x0, history, start_time=first
-            )  # now, so that the first line is answered at once
+            self._runner = Runner(policy, x0, history, start_time=first)  # now, to answer the first line at once
             if history is None and policy.history is not None:
                 notify(f"starting from the policy's own history, until {self._until}; `history` gives a fresher one.")
             if start_time is not None:

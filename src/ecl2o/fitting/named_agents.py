@@ -79,9 +79,8 @@ NAMED_FORECASTERS: dict[str, Callable[[int, Sequence[int | None]], AbstractForec
     "given": lambda steps, leads: Given(tuple(leads), RollingProfile(period=steps)),
 }
 _POLICY = ".ecl2o"
-_OF_SERIES = {
-    (kind, Mahalanobis) for kind in (SquaredTracking, CurvedTracking, AsymmetricTracking)
-}  # costs of a series
+# Costs of a series.
+_OF_SERIES = {(kind, Mahalanobis) for kind in (SquaredTracking, CurvedTracking, AsymmetricTracking)}
 _LEARN_ON = ("ridge", "mixture", "competitive-ridge")  # they keep what they learned over midnight
 
 

@@ -18,21 +18,13 @@ from ecl2o.fitting.settings import DAYS, TRAINING, FitSettings, PromiseSpec
 from ecl2o.json_text import parse_interval
 from ecl2o.policy import Policy
 
-FIELDS = (
-    *("name", "file", "alpha", "promise", "per", "allowance", "contexts", "bounds", "plausible", "advisor", "seed"),
-    *(
-        "column",
-        "covariate",
-        "forecast",
-        "time_column",
-        "fill",
-        "fill_limit",
-        "time_zone",
-        "period",
-        "training_days",
-        "validation_days",
-    ),
-)
+# Columns of a manifest, by what they are settings of.
+_OF_FIT = ("alpha", "bounds", "plausible", "advisor", "seed")
+_OF_PROMISE = ("per", "allowance", "contexts")
+_OF_COLUMNS = ("column", "covariate", "forecast")
+_OF_FILE = ("time_column", "fill", "fill_limit", "time_zone", "period")
+_OF_SPLIT = ("training_days", "validation_days")
+FIELDS = ("name", "file", "promise", *_OF_PROMISE, *_OF_FIT, *_OF_COLUMNS, *_OF_FILE, *_OF_SPLIT)
 _ADVISORS = ("auto", *TRAINING)
 _CONVERTERS: dict[str, tuple[Callable[[str], Any], str]] = {
     **dict.fromkeys(("alpha", "promise", "allowance", "fill_limit"), (float, "a number")),
@@ -61,11 +53,11 @@ class SiteSpec:
 
     def make_settings(self, common: FitSettings) -> FitSettings:
         """Return the settings of the site's fit."""
-        own = self._given("alpha", "advisor", "seed", "bounds", "plausible")
+        own = self._given(*_OF_FIT)
         return dataclasses.replace(common, promise=self._make_promise(common.promise), **own)
 
     def _make_promise(self, common: PromiseSpec | None) -> PromiseSpec | None:
-        own = self._given("per", "allowance", "contexts")
+        own = self._given(*_OF_PROMISE)
         if "promise" in self.cells:
             own |= {"ratio": self._given("promise")["promise"]}
         elif common is None and own:
@@ -74,10 +66,10 @@ class SiteSpec:
 
     def make_reader(self, common: SeriesReader) -> SeriesReader:
         """Return the reader of its file; the cells of columns separate several by |."""
-        own = self._given("time_column", "fill", "fill_limit", "time_zone", "period")
+        own = self._given(*_OF_FILE)
         column, *extra = (
             [part.strip() for part in self.cells[field].split("|")] if field in self.cells else None
-            for field in ("column", "covariate", "forecast")
+            for field in _OF_COLUMNS
         )
         own |= {} if column is None else {"columns": column}
         own |= {} if extra == [None, None] else {"covariates": parse_covariates(*extra)}
@@ -85,7 +77,7 @@ class SiteSpec:
 
     def make_split(self, common: Split | None) -> Split | None:
         """Return the split of its days; None: the default of `fit`."""
-        own = self._given("training_days", "validation_days")
+        own = self._given(*_OF_SPLIT)
         if len(own) == 1:
             raise ValueError("give both training_days and validation_days, or neither.")
         return Split(**own) if own else common

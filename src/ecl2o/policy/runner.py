@@ -38,9 +38,7 @@ class RunnerState(TypedDict):
     """All that changes from step to step."""
 
     steps: int
-    totals: (
-        np.ndarray
-    )  # (*n, 3 or 5): hitting, switching, unconverged steps and, if screened, replaced and stuck contexts
+    totals: np.ndarray  # (*n, 3 or 5): hitting, switching, unconverged steps; if screened, replaced and stuck contexts
     carried: list[np.ndarray]  # the vectors that the compiled step carries on
 
 

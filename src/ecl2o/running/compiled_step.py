@@ -77,9 +77,8 @@ _LARGE = 1 << 10
 Vectors = tuple[Any, ...]
 Spec = jax.ShapeDtypeStruct
 Role = Literal["carried", "shared", "idle"]
-_CLOCK = StepperState._fields.index(
-    "step"
-)  # among the leaves of a state: the one field before it, the action, is one leaf
+# Among the leaves of a state: the one field before it, the action, is one leaf.
+_CLOCK = StepperState._fields.index("step")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,9 +111,8 @@ class StepOutput(NamedTuple):
     """The result of the last step, read from the first carried vector."""
 
     action: np.ndarray
-    costs: (
-        np.ndarray
-    )  # hitting, switching, 1 if a solve did not converge; if screened, 1 if replaced, 1 if any number is stuck
+    # Hitting, switching, 1 if a solve did not converge; if screened, 1 if replaced, 1 if any number is stuck.
+    costs: np.ndarray
     context: np.ndarray | None  # the context that was used, if contexts are screened
     stuck: np.ndarray | None  # 1 for each number of the context that is stuck, if contexts are screened
 
@@ -158,9 +156,7 @@ class CompiledStepper:
     carried: tuple[Spec, ...]  # the shapes of one stream's carried vectors
     streams: Callable[[int | None], StepFunctions]
     size: ProgramSize
-    clock: (
-        tuple[int, int] | None
-    )  # the carried vector with the step's number, and its place there; None: no step uses it
+    clock: tuple[int, int] | None  # the carried vector with the step's number, and its place; None: no step uses it
 
     def set_clock(self, carried: Vectors, step: int) -> Vectors:
         """Return the carried vectors, of one stream or of many, with another number for the next step."""

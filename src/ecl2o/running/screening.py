@@ -21,11 +21,8 @@ _FAR_FROM_ZERO = 0.2  # from this share of its high end on, the low end of a ser
 _LEAST_SHARE = 0.25  # of the lowest reading of a series far above zero is plausible
 _GENUINE_ZEROS = 0.02  # share of zeros from which on zero is the lowest value of a series that is never negative
 _LONGEST_RUN = 2  # times the longest run of equal readings in training is plausible
-_HOURS, _HALF_LIFE, _DECAY = (
-    24,
-    7,
-    0.9,
-)  # a covariate's profile; its half-life in days; what is left of a deviation after an hour
+# Of a covariate's profile: hours, half-life in days, what is left of a deviation after an hour.
+_HOURS, _HALF_LIFE, _DECAY = 24, 7, 0.9
 
 
 class HourlyProfile(NamedTuple):

@@ -351,9 +351,7 @@ class GroupCommit:
         self._steps_waiting = 0
         self._running: list[_Task] = []
         self._deferred: list[_Task] = []  # after a conflict with another service
-        self._doubts: dict[
-            tuple[int, int], StepResult
-        ] = {}  # not confirmed, by the stream's key and the number of the step
+        self._doubts: dict[tuple[int, int], StepResult] = {}  # not confirmed, by stream's key and number of the step
         self._pause = 0.0
         self._wake = threading.Condition()
         self._closed = False
