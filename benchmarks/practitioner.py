@@ -692,7 +692,7 @@ def measure(series: Series, parts: Sequence[str], log: Callable[[str], None]) ->
     """
     settings, rows = FitSettings(ALPHA), {}
     contexts = screen_for_fit(series.contexts, settings).contexts
-    problem = series_problem(contexts, ALPHA)
+    problem = series_problem(contexts, settings)
     days = [held_back_days(problem, contexts, part, 0) for part in ("validation", "test")]
     if "fit" in parts:
         rows |= fitted_rows(fit_contexts(series.contexts, settings))

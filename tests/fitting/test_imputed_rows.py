@@ -55,7 +55,7 @@ def test_days_with_an_imputed_row_are_known(contexts):
 
 def test_figures_are_those_of_the_other_days(contexts):
     """A referee in NumPy: costs of all days, then without the two that have an imputed row."""
-    problem = series_problem(contexts, 10.0)
+    problem = series_problem(contexts)
     test_days = held_back_days(problem, contexts, "test", STEPS)
     kept = np.array([18, 19, 21, 23]) - 18
     assert test_days.not_scored == 2
@@ -84,7 +84,7 @@ def test_the_worst_day_is_a_measured_one(contexts):
     """A gap of the worst kind: what was imputed is far off, and would be the worst day."""
     values = contexts.values.copy()
     values[~contexts.measured] = 500.0
-    test_days = series_test_days(dataclasses.replace(contexts, values=values), 10.0)
+    test_days = series_test_days(dataclasses.replace(contexts, values=values))
     everything = dataclasses.replace(test_days, scored=np.ones_like(test_days.scored))
     first = DAYS - len(test_days.scored)
     assert score_days(ec.HittingMinimizer(), everything).worst_day + first in LOST
@@ -95,7 +95,7 @@ def test_a_file_without_a_measured_day_cannot_be_scored(tmp_path):
     write_gaps(tmp_path / "gaps.csv", dict.fromkeys(range(18, DAYS), 1))
     contexts = series_contexts(*read_series(tmp_path / "gaps.csv", fill="previous"), SPLIT)
     with pytest.raises(DataError, match=r"6 days of gaps\.csv"):
-        held_back_days(series_problem(contexts, 10.0), contexts, "test", STEPS)
+        held_back_days(series_problem(contexts), contexts, "test", STEPS)
 
 
 def test_no_imputed_row_is_a_training_target(contexts):
@@ -104,7 +104,7 @@ def test_no_imputed_row_is_a_training_target(contexts):
     windows = marked.training_windows(6)
     assert windows.contexts.max() < 1e6
     assert len(windows.x0) == SPLIT.training_days * STEPS - 6 - 6  # six windows hold the row that training lacks
-    problem = series_problem(contexts, 10.0)
+    problem = series_problem(contexts)
     forecasts = record_forecasts(ec.advisors.OnlineRidge(STEPS), problem, contexts.values[: 18 * STEPS])
     guarded = _training_windows(problem, marked, forecasts, STEPS, 3, 1)
     assert guarded.data.instances.contexts.max() < 1e6

@@ -84,6 +84,7 @@ def test_features_know_the_present_and_no_later_step(step):
     assert (known.matrix()[step] != just_before.matrix()[step]).mean() > 0.5
 
 
+@pytest.mark.parametrize("trained", ["least squares"], indirect=True)  # whatever the model
 @pytest.mark.parametrize("kind", [practitioner.BoostedFuture, practitioner.BoostedForecast])
 def test_predictions_and_refits_know_no_later_step(kind, trained, monkeypatch):
     monkeypatch.setattr(practitioner, "REFIT", 3 * DAY)
@@ -141,7 +142,7 @@ def test_following_the_true_future_is_nearly_optimal():
     contexts = series_contexts(*frame_series(pd.Series(values, clock)), Split(2, 0))
     with jax.enable_x64(True):
         days = contexts.values[: 50 * DAY].reshape(50, DAY, 1)
-        test_days = ec.evaluation.TestDays.with_whole_span_optimum(series_problem(contexts, 10.0), values[:1], days)
+        test_days = ec.evaluation.TestDays.with_whole_span_optimum(series_problem(contexts), values[:1], days)
         score = practitioner.score_actions(practitioner.follow(z, values[0], RHO), test_days)
     assert 1 <= score.hindsight < 1.01
 
@@ -149,7 +150,7 @@ def test_following_the_true_future_is_nearly_optimal():
 def test_actions_are_scored_as_the_library_scores_them():
     contexts = make_series().contexts
     with jax.enable_x64(True):
-        test_days = held_back_days(series_problem(contexts, practitioner.ALPHA), contexts, "test", 0)
+        test_days = held_back_days(series_problem(contexts, FitSettings(practitioner.ALPHA)), contexts, "test", 0)
         own = score_days(ec.ROBD(), test_days)
         score = practitioner.score_actions(np.asarray(own.runs.actions).ravel(), test_days)
     np.testing.assert_allclose(score.hindsight, own.average_cost)

@@ -74,10 +74,7 @@ def compare(
         for policy in filter(is_policy, names):  # the first that knows how to read the file decides
             reader = reader.for_policy(load(policy))
         contexts, replaced = options.screen_contexts(data, reader.read_days())
-        limits = costs.ramp, costs.spacing
-        test_days = series_test_days(
-            contexts, movement or 10.0, costs.weight_range, costs.limits, days, costs.misses, costs.shift, limits
-        )
+        test_days = series_test_days(contexts, costs.make_settings(movement or 10.0), days)
     leads = () if contexts is None else contexts.leads
     if forecaster == "given" and not any(leads):
         raise usage_error("--forecaster", "given needs --forecast, and one column to follow.")

@@ -55,12 +55,11 @@ def fit(
     promises = guaranteed.parse(baseline, costs)
     use_cached_programs()
     from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
-    from ecl2o.fitting.settings import FitSettings, PromiseSpec
+    from ecl2o.fitting.settings import PromiseSpec
     from ecl2o.policy import save
 
     options.check_policy_output(out)
-    misses = costs.limits, costs.weight_range, readings, costs.misses, costs.shift, costs.ramp, costs.spacing
-    settings = FitSettings(movement, advisor, None, steps, seed, *misses)
+    settings = costs.make_settings(movement, advisor=advisor, steps=steps, seed=seed, plausible=readings)
     split = options.make_split(training_days, validation_days)
     if report is not None:
         from ecl2o.plots.folder import check_replaceable

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ecl2o.data import Contexts, Split
     from ecl2o.fitting.read import SeriesReader
-    from ecl2o.fitting.settings import Interval
+    from ecl2o.fitting.settings import Alpha, FitSettings, Interval
 
 DEFAULT_PRESET = "authors-code"
 
@@ -290,6 +290,13 @@ class CostOptions:
         self.weight_range = parse_interval(self.weights, "--weights")
         if self.weight_range is not None and not 0 < self.weight_range[0] < self.weight_range[1] < math.inf:
             raise usage_error("--weights", f"must be positive and finite, got {self.weights!r}.")
+
+    def make_settings(self, alpha: "Alpha", **settings: Any) -> "FitSettings":
+        """Return the settings of a fit with these costs and limits."""
+        from ecl2o.fitting.settings import FitSettings
+
+        costs = {"bounds": self.limits, "weights": self.weight_range, "misses": self.misses, "shift": self.shift}
+        return FitSettings(alpha, **costs, ramp=self.ramp, spacing=self.spacing, **settings)
 
     def check_weights(self, reading: ReadingOptions) -> None:
         """Raise if --weights is given and a series has none."""

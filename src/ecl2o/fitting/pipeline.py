@@ -99,15 +99,7 @@ class Selection:
     @classmethod
     def untrained(cls, contexts: Contexts, settings: FitSettings) -> "list[Selection]":
         """Return each candidate that needs no training as if selected, to compile the programs of a later test."""
-        problem = series_problem(
-            contexts,
-            settings.alpha,
-            settings.bounds,
-            settings.weights,
-            settings.misses,
-            settings.shift,
-            settings.limits,
-        )
+        problem = series_problem(contexts, settings)
         task = FitTask(contexts, problem, settings.rescale(1.0))
         advisors = settings.advisors(contexts.weighted)
         found = [candidate for advisor in advisors for candidate in untrained_candidates(advisor, task)]
@@ -324,9 +316,7 @@ def _select(
         score, more = scores[i], (scores[i].cost - scores[kept[best]].cost) / unit
         costs = score.average_cost, _standard_error(score.cost / unit), score.competitive_ratio
         validated.append(ValidatedCandidate(*about, *costs, float(np.mean(more)), _standard_error(more), lost))
-    problem = series_problem(
-        contexts, settings.alpha, settings.bounds, settings.weights, settings.misses, settings.shift, settings.limits
-    )
+    problem = series_problem(contexts, settings)
     return Selection(series, settings, problem, own, validated, best)
 
 

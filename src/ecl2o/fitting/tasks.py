@@ -17,7 +17,7 @@ from ecl2o.data import Contexts, SeriesMetadata
 from ecl2o.evaluation import DailyScore, TestDays, score_runs_batch
 from ecl2o.evaluation.comparison import Contender, score_contender
 from ecl2o.exceptions import DataError
-from ecl2o.fitting.settings import Alpha, FitSettings, PromiseSpec, column_alphas, with_promise
+from ecl2o.fitting.settings import FitSettings, PromiseSpec, column_alphas, with_promise
 from ecl2o.policy import Policy
 from ecl2o.policy.start_run import choose_x0
 from ecl2o.problem import (
@@ -62,11 +62,7 @@ def scale_task(contexts: Contexts, settings: FitSettings) -> FitTask:
         raise DataError(f"the training days of {contexts.name} never change: every context is {training[0].tolist()}.")
     scaled = contexts.scale_to(1.0)
     own = settings.rescale(scaled.scale / contexts.scale)
-    return FitTask(
-        scaled,
-        series_problem(contexts, settings.alpha, own.bounds, own.weights, own.misses, own.shift, own.limits),
-        own,
-    )
+    return FitTask(scaled, series_problem(contexts, own), own)
 
 
 def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | None = None) -> AbstractAgent:
@@ -140,17 +136,10 @@ def tracking_problem(
     return strip_weak_types(ShiftedProblem(*costs, shift) if shift else Problem(*costs))
 
 
-def series_problem(
-    contexts: Contexts,
-    alpha: Alpha,
-    bounds: tuple[float, float] | None = None,
-    weights: tuple[float, float] | None = None,
-    misses: tuple[float, float] = (1.0, 1.0),
-    shift: int = 0,
-    limits: tuple[float | None, float | None] = (None, None),
-) -> Problem:
+def series_problem(contexts: Contexts, settings: FitSettings = FitSettings()) -> Problem:
     """Return the `tracking_problem` of a series; weights default to the range of the training days."""
     assert isinstance(contexts.metadata, SeriesMetadata)
+    weights, misses, shift = settings.weights, settings.misses, settings.shift
     if not contexts.weighted and weights is not None:
         raise DataError("weights are given, but no weight_column.")
     if misses != (1.0, 1.0) and contexts.weighted:
@@ -159,15 +148,15 @@ def series_problem(
         )
     if contexts.weighted and weights is None:
         weights = weight_range(contexts.weights[: len(contexts.training)])
-    alphas = column_alphas(alpha, contexts.metadata.followed)
+    alphas = column_alphas(settings.alpha, contexts.metadata.followed)
     if abs(shift) > contexts.steps_per_day:
         raise DataError(f"a delay, or known contexts, of {abs(shift)} steps exceed a day of {contexts.steps_per_day}.")
     if shift < 0 and misses != (1.0, 1.0):
         raise DataError("with contexts known ahead, misses weigh the same on both sides; got different short and long.")
     if shift and contexts.weighted:
         raise DataError("a weight column is not supported beside a delay or contexts known ahead.")
-    covariates = len(contexts.covariates)
-    return tracking_problem(contexts.action_dim, alphas, bounds, weights, covariates, misses, shift, limits)
+    seen = settings.bounds, weights, len(contexts.covariates)
+    return tracking_problem(contexts.action_dim, alphas, *seen, misses, shift, settings.limits)
 
 
 def weight_range(weights: Float[np.ndarray, " n"]) -> tuple[float, float]:
@@ -244,36 +233,22 @@ def _find_scored(contexts: Contexts, first: int, last: int | None = None) -> Boo
     return scored
 
 
-def series_test_days(
-    contexts: Contexts,
-    alpha: Alpha,
-    weights: tuple[float, float] | None = None,
-    bounds: tuple[float, float] | None = None,
-    days: int | None = None,
-    misses: tuple[float, float] = (1.0, 1.0),
-    shift: int = 0,
-    limits: tuple[float | None, float | None] = (None, None),
-) -> TestDays:
+def series_test_days(contexts: Contexts, settings: FitSettings = FitSettings(), days: int | None = None) -> TestDays:
     """Return the days of a series for a comparison; the first two weeks, at most half, are history.
 
     Args:
         contexts: the series; its split is not used.
-        alpha: cost of moving, one for all columns or one per column name.
-        weights: (low, high) of the weights of misses. Default: their range in the series, a quarter wider.
-        bounds: (low, high) of actions. Default: none.
+        settings: costs and limits of actions. Weights default to their range in the series, a quarter wider.
         days: use only the last ones; up to a year before them is history. Default: all.
-        misses: (short, long), weights of actions below and above the context. Default: 1 and 1.
-        shift: steps from a context to its action (`ShiftedProblem`). Default: 0.
-        limits: (ramp, spacing) of actions. Default: none.
     """
-    if contexts.weighted and weights is None:
-        weights = weight_range(contexts.weights)
+    if contexts.weighted and settings.weights is None:
+        settings = dataclasses.replace(settings, weights=weight_range(contexts.weights))
     per_day = contexts.steps_per_day
     first = min(HISTORY_DAYS, contexts.n_days // 2)
     if days is not None:
         first = max(first, contexts.n_days - days)
     history = contexts.values[max(first - MOST_HISTORY_DAYS, 0) * per_day : first * per_day]
-    problem = series_problem(contexts, alpha, bounds, weights, misses, shift, limits)
+    problem = series_problem(contexts, settings)
     x0 = _start_state(problem, history[-1, : contexts.action_dim], history)
     scored = _find_scored(contexts, first)
     return TestDays.with_whole_span_optimum(problem, x0, _whole_days(contexts)[first:], history, scored)

@@ -97,8 +97,7 @@ def _shape(site: LoadedSite) -> tuple[Any, ...]:
     contexts, settings = site.contexts, site.settings
     spec = settings.promise_in_bounds
     promise = None if spec is None else (spec.per, spec.contexts is None)
-    costs = settings.alpha, settings.bounds, settings.weights, settings.misses
-    plan = make_planner(tasks.series_problem(contexts, *costs), contexts.steps_per_day)
+    plan = make_planner(tasks.series_problem(contexts, settings), contexts.steps_per_day)
     made = settings.advisor, settings.steps, settings.seed, settings.bounds is None, promise, plan.lookahead
     return contexts.values.shape, contexts.steps_per_day, contexts.split, made
 
