@@ -47,14 +47,15 @@ def hostile(steps, count, seed):
     return predictions, None  # the target is as far from the mixture as it can be
 
 
+@jax.jit
+def add(state, losses, own, keep):
+    after = state.with_losses(losses, own, keep)
+    return after, after.weights, after.regret_bound
+
+
 def weigh(predictions, targets, keep, delay):
     """Losses (steps, n), own losses, regret bounds: weights at t use the losses until t - delay."""
     steps, count = predictions.shape
-
-    @jax.jit
-    def add(state, losses, own):
-        after = state.with_losses(losses, own, keep)
-        return after, after.weights, after.regret_bound
 
     state = ExponentialWeights.empty(count, float)
     weights, waiting, found = np.asarray(state.weights), [], []
@@ -64,7 +65,7 @@ def weigh(predictions, targets, keep, delay):
         waiting.append(((predictions[t] - target) ** 2, (own - target) ** 2))
         if len(waiting) >= delay:
             losses, own_loss = waiting.pop(0)
-            state, weights, bound = add(state, losses, own_loss)
+            state, weights, bound = add(state, losses, own_loss, keep)
             weights = np.asarray(weights)
             found.append((losses, own_loss, float(bound)))
     losses, own, bounds = zip(*found, strict=True)

@@ -17,11 +17,12 @@ from .operator_files import write_series
 
 def test_agents_and_policies_beside_each_other(fitted, ecl2o):
     names = f"r-obd,rhc,{fitted.policy}"
-    result = ecl2o("compare", fitted.data, "--column", "demand", "--agents", names, "--alpha", "5", "--json")
+    options = ("--column", "demand", "--agents", names, "--alpha", "5", "--days", TESTED)
+    result = ecl2o("compare", fitted.data, *options, "--json")
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
     assert list(report["agents"]) == ["oracle", "daily-oracle", "r-obd", "rhc", "policy.ecl2o"]
-    assert report["days"] == 12
+    assert report["days"] == TESTED
     assert report["agents"]["oracle"]["average_cost"] == 1.0
     assert report["agents"]["r-obd"]["competitive_ratio"] <= float(exact_robd_ratio(1.0, 5.0)) * (1 + 1e-9)
     assert report["agents"]["policy.ecl2o"]["promise_kept"] is True
@@ -71,13 +72,13 @@ def test_wrong_usage(ecl2o, arguments, code, message):
 def test_a_policy_with_bounds_is_compared_within_them(fitted, ecl2o, tmp_path):
     limited, limits = tmp_path / "limited.ecl2o", (2.5, 3.5)
     save(limited, with_action_limits(load(fitted.policy), *limits))
-    options = ("--column", "demand", "--alpha", "5", "--agents", f"r-obd,{limited}", "--days", TESTED)
+    options = ("--column", "demand", "--alpha", "5", "--agents", limited, "--days", TESTED)
     refused = ecl2o("compare", fitted.data, *options)
     assert refused.exit_code == 1
     assert "bounds from [2.5] to [3.5]" in refused.stderr
     result = ecl2o("compare", fitted.data, *options, "--bounds", "2.5:3.5", "--json")
     assert result.exit_code == 0, result.stderr
-    assert set(json.loads(result.stdout)["agents"]) >= {"r-obd", "limited.ecl2o"}
+    assert set(json.loads(result.stdout)["agents"]) >= {"oracle", "limited.ecl2o"}
 
 
 def test_a_policy_for_other_days_is_refused(fitted, ecl2o, tmp_path):
@@ -88,7 +89,8 @@ def test_a_policy_for_other_days_is_refused(fitted, ecl2o, tmp_path):
 
 
 def test_a_policy_for_another_alpha_is_refused(fitted, ecl2o):
-    result = ecl2o("compare", fitted.data, "--column", "demand", "--alpha", "1", "--agents", f"r-obd,{fitted.policy}")
+    options = ("--column", "demand", "--alpha", "1", "--agents", f"r-obd,{fitted.policy}", "--days", TESTED)
+    result = ecl2o("compare", fitted.data, *options)
     assert (result.exit_code, result.stdout) == (1, "")
     words = " ".join(result.stderr.split())
     assert "alpha = 5" in words
@@ -107,6 +109,7 @@ def test_implausible_readings_are_replaced(ecl2o, tmp_path):
         results[name] = ecl2o("compare", path, "--column", "demand", "--agents", "r-obd,greedy", "--json")
     reports = {name: json.loads(result.stdout) for name, result in results.items()}
     assert [report.pop("screened") for report in reports.values()] == [1, 0]
+    assert reports["used"]["days"] == 60 - 14  # by default all but the first two weeks
     costs = [{name: row["mean_cost"] for name, row in report["agents"].items()} for report in reports.values()]
     assert costs[0] == costs[1]
     assert "damaged.csv: 1 " in results["damaged"].stderr

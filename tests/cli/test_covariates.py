@@ -1,15 +1,8 @@
 """`--covariate` and `--forecast`: columns that are seen and not followed, from fit to act and the service."""
 
-import contextlib
 import json
 import math
-import re
-import signal
-import subprocess
-import sys
-import time
 
-import httpx2
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,11 +13,12 @@ import ecl2o as ec
 from ecl2o.data import frame_series, parse_covariates, read_series
 from ecl2o.exceptions import DataError
 from ecl2o.running import Screen
+from ecl2o.service import Service, Store
+from ecl2o.service.models import StepRequest
 
 from .conftest import SPLIT
 from .operator_files import STEPS, write_series
 
-COMMAND = [sys.executable, "-c", "from ecl2o.cli import main; main()"]
 FOLLOWED = ("--column", "demand", "--alpha", "5", *SPLIT, "--json")
 EXTRA = ("--covariate", "wind", "--forecast", "ahead@6")
 GAPS = [3, 4, 40, 41, 42, 90]  # rows without wind
@@ -164,7 +158,7 @@ def test_the_contract_names_the_role_of_each_column(made, windy, ecl2o):
     assert tested.exit_code == 0, tested.stderr
     rows, name = json.loads(tested.stdout)["rows"], report["yours"]
     np.testing.assert_allclose(rows[name]["mean_cost"], report["test"][name]["mean_cost"], rtol=1e-9)
-    compared = ecl2o("compare", windy, "--agents", f"{out},r-obd", "--alpha", "5", "--days", days, "--json")
+    compared = ecl2o("compare", windy, "--agents", out, "--alpha", "5", "--days", days, "--json")
     assert compared.exit_code == 0, compared.stderr
     assert not json.loads(compared.stdout)["not_applicable"]
 
@@ -179,13 +173,13 @@ def expected(made):
         return [(runner.step(list(line)).tolist(), runner.context.tolist()) for line in LINES]
 
 
-def test_act_imputes_missing_covariates_and_says_so(made, expected):
-    """In a process of its own: JSON by names, and CSV with a header that lacks a covariate."""
+def test_act_imputes_missing_covariates_and_says_so(made, expected, ecl2o):
+    """JSON by names, and CSV with a header that lacks a covariate."""
     lines = [dict(zip(("demand", "wind", "ahead"), line, strict=True)) for line in LINES]
     del lines[1]["wind"]  # absent is missing
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    done = subprocess.run([*COMMAND, "act", made[0]], input=text, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = ecl2o("act", made[0], stdin=text)
+    assert done.exit_code == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [answer["action"] for answer in answers] == [action for action, _ in expected]
     assert [answer.get("imputed") for answer in answers] == [None, ["wind"], ["wind", "ahead"], None]
@@ -194,39 +188,27 @@ def test_act_imputes_missing_covariates_and_says_so(made, expected):
     assert done.stderr.count("wind") == 2
 
     plain = "ahead,demand\n" + "".join(f"{'' if line[2] is None else line[2]},{line[0]}\n" for line in LINES)
-    done = subprocess.run([*COMMAND, "act", made[0]], input=plain, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = ecl2o("act", made[0], stdin=plain)
+    assert done.exit_code == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(LINES)
     assert done.stderr.count("wind") == len(LINES)
 
 
-def send(client, method, path, body):
-    """Send a request until the policy is compiled."""
-    while (answer := client.request(method, path, json=body)).status_code == 503:
-        time.sleep(0.5)
-    return answer
-
-
-def test_the_service_takes_covariates_as_numbers_of_the_context(made, expected, tmp_path):
-    command = [*COMMAND, "serve", str(made[0]), "--port", "0", "--store", f"sqlite:///{tmp_path}/s.db"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            url = next(found[0] for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
-            with httpx2.Client(base_url=url, timeout=120) as client:
-                contract = client.get("/policies/windy").json()["contract"]
-                assert contract["covariates"] == {"wind": None, "ahead": 6.0}
-                assert send(client, "PUT", "/streams/s", {"policy": "windy"}).status_code == 201
-                for line, (action, used) in zip(LINES, expected, strict=True):
-                    answer = send(client, "POST", "/streams/s/steps", {"context": line}).json()
-                    assert answer["screened"] == (None in line)
-                    np.testing.assert_allclose(answer["action"], action, rtol=1e-12)
-                    np.testing.assert_allclose(answer["context_used"], used, rtol=1e-12)
-        finally:
-            process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            process.kill()
+def test_the_service_takes_covariates_as_numbers_of_the_context(made, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr("ecl2o.service.policy_registry._WAIT_SECONDS", 60.0)  # the machine may be busy
+    service = Service(Store(f"sqlite:///{tmp_path}/s.db"))
+    try:
+        service.add_policies({"windy": made[0].read_bytes()})
+        assert service.get_policy("windy").describe()["contract"]["covariates"] == {"wind": None, "ahead": 6.0}
+        service.create_stream("s", "windy")
+        for line, (action, used) in zip(LINES, expected, strict=True):
+            (result,) = service.submit_steps([StepRequest("s", list(line))]).result()
+            answer = json.loads(result.json)
+            assert answer["screened"] == (None in line)
+            np.testing.assert_allclose(answer["action"], action, rtol=1e-12)
+            np.testing.assert_allclose(answer["context_used"], used, rtol=1e-12)
+    finally:
+        service.close()
 
 
 def test_a_fleet_and_pandas_take_covariates(windy, tmp_path, ecl2o):

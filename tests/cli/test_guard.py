@@ -116,8 +116,10 @@ def test_act_keeps_the_promise_whatever_the_advice(folder):
     assert answers[-1]["advice_cost"] == pytest.approx(expected["advice_cost"], rel=1e-9)  # 1e300 is no advice
 
 
-def test_good_advice_is_played_to_the_last_bit(folder):
-    (answer,) = act(folder, "guard.ecl2o", ['{"context": 10, "advice": 10}'], "good.state")
+def test_good_advice_is_played_to_the_last_bit(folder, ecl2o):
+    answer = json.loads(
+        ecl2o("act", folder / "guard.ecl2o", "--x0", "10", stdin='{"context": 10, "advice": 10}\n').stdout
+    )
     assert answer["action"] == [10.0]
     assert "change" not in answer
     assert answer["advice_cost"] == 0
@@ -168,12 +170,13 @@ def test_http_keeps_the_promise_through_a_kill(folder):
     assert records[5]["change"].startswith(expect_change(1e300))
 
 
-def test_shadow_mode_plays_the_advice_and_reports_the_guard(folder):
+def test_shadow_mode_plays_the_advice_and_reports_the_guard(folder, ecl2o):
     steps = [(y, advice if advice in (0.0, 12.0, 1e300) else None) for y, advice in make_steps(24)]
     steps[1] = steps[1][0], 30.0
     guarded, shadowed = (expected_run(folder, name, steps) for name in ("guard.ecl2o", "shadow.ecl2o"))
     lines = [json.dumps({"context": [y], "advice": advice}) for y, advice in steps]
-    answers = act(folder, "shadow.ecl2o", lines, "s.state")
+    acted = ecl2o("act", folder / "shadow.ecl2o", "--x0", "10", stdin="\n".join(lines) + "\n")
+    answers = [json.loads(line) for line in acted.stdout.splitlines()]
     with serve(folder) as (client, _):
         create(client, "shadow", "shadow")
         records = [

@@ -1,4 +1,4 @@
-"""Several promises and a baseline through the commands: fit, evaluate, act and serve, the last two in processes of their own."""
+"""Several promises and a baseline through the commands: fit, evaluate, act and serve, the last in a process of its own."""
 
 import contextlib
 import csv
@@ -26,14 +26,6 @@ FIT = ("--column", "demand", "--alpha", str(ALPHA), "--advisor", "ridge", *SPLIT
 BOTH = ("--promise", "1.8", "--per", "run", "--promise", "2.5", "--per", "day")
 COMMAND = "from ecl2o.cli.commands import app; app()"
 CONTEXTS = [(3.2, 2.0), (4.0, 2.5), (1.0, 9.0), (3.5, 0.0), (3.0, 3.0), (9.0, 3.0), (3.0, 3.0)]
-
-
-def act(policy, lines: str) -> list[dict]:
-    """The answers of `ecl2o act` in a process of its own."""
-    command = [sys.executable, "-c", COMMAND, "act", str(policy)]
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @contextlib.contextmanager
@@ -87,7 +79,7 @@ def made(tmp_path_factory):
     return policy, json.loads(fitted.stdout)
 
 
-def test_fit_and_act_with_several_promises_and_a_baseline(made):
+def test_fit_and_act_with_several_promises_and_a_baseline(made, ecl2o):
     policy, report = made
     row = report["test"][report["yours"]]
     assert row["promise_kept"] is True
@@ -99,7 +91,10 @@ def test_fit_and_act_with_several_promises_and_a_baseline(made):
     assert loaded.contract.columns == ["demand", "ahead", "supply"]  # the baseline last, where steps add it
     steps = [json.dumps({"context": [y, y + 1], "baseline": b}) + "\n" for y, b in CONTEXTS]
     runner = ec.Runner(loaded)
-    for answer, (y, b) in zip(act(policy, "".join(steps)), CONTEXTS, strict=True):
+    acted = ecl2o("act", policy, stdin="".join(steps))
+    assert acted.exit_code == 0, acted.stderr
+    for line, (y, b) in zip(acted.stdout.splitlines(), CONTEXTS, strict=True):
+        answer = json.loads(line)
         assert answer["action"] == pytest.approx(runner.step([y, y + 1, b]).tolist(), rel=1e-9)
         assert answer["promises_left"] == pytest.approx(runner.promises_left.tolist(), abs=1e-9)
         assert len(answer["promises_left"]) == 3

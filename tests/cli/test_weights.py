@@ -106,18 +106,7 @@ def test_act_takes_two_numbers_and_compare_and_the_file_know_the_weights(made, p
     assert [float(plain)] == runner.step([3.5, 1.5]).tolist()
     assert json.loads(named)["action"] == runner.step([3.25, 0.5]).tolist()
 
-    asked = (
-        "compare",
-        "--days",
-        TESTED,
-        priced,
-        *FOLLOWED,
-        "--alpha",
-        ALPHA,
-        "--agents",
-        f"r-obd,greedy,{out}",
-        "--json",
-    )
+    asked = ("compare", "--days", TESTED, priced, *FOLLOWED, "--alpha", ALPHA, "--agents", out, "--json")
     compared = ecl2o(*asked, "--weights", "0.4:2.4")
     assert compared.exit_code == 0, compared.stderr
     assert json.loads(compared.stdout)["agents"]["priced.ecl2o"]["promise_kept"] is True
@@ -204,7 +193,7 @@ def test_bounds_go_with_weights(priced):
     """What fit --bounds makes of a weighted series: the promise then counts on contexts within the bounds, and is kept."""
     contexts = SeriesReader(priced, ["demand"], weight_column=PRICE).read_split(Split(14, 4))
     settings = FitSettings(ALPHA, promise=PromiseSpec(PROMISE), bounds=(2.0, 20.0), weights=ENDS)
-    problem = series_problem(contexts, settings.alpha, settings.bounds, settings.weights)
+    problem = series_problem(contexts, settings)
     values = np.column_stack([np.maximum(contexts.followed, 2.0), contexts.values[:, -1]])
     guard = settings.promise_in_bounds.guard(ec.advisors.Fixed(np.full((len(values), 1), -9.0)), STEPS)
     run = ec.rollout(guard, problem, ec.Instance([3.0], values))

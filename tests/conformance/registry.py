@@ -6,8 +6,9 @@ every case without being asked. `test_every_agent_is_registered` fails while an 
 `ecl2o.agents.advisors` exports is in no case; an agent inside another one counts.
 
 What a case is run on: instances of HORIZON steps whose contexts have the dimension of actions (q = d), on problems with
-constant curvature ("open": no bounds; "box": bounds that bind; "function": the box, with the same cost given as a
-`ConvexCost`). At d = 1 it is isotropic with m = 1, alpha = beta = 10; at d = 3 A and Q are full matrices.
+constant curvature ("open": no bounds; "box": bounds that bind; "function": the box, in the last of its dimensions, with
+the same cost given as a `ConvexCost`). At d = 1 it is isotropic with m = 1, alpha = beta = 10; at d = 3 A and Q are full
+matrices.
 Advisors that need something per instance (a sequence of advice) get the same for all.
 
 Fields of a case
@@ -30,6 +31,7 @@ Fields of a case
   history        how many contexts before the first step its instances have.
   forecaster     () -> forecaster for agents with a lookahead; None: exact forecasts.
   variant        another setting of a class that another case runs in full: open problems only, to spare compilations.
+  repeats        runs the code of another case with other numbers: only what it plays is checked.
   tolerance      of comparisons, relative to the size of the contexts; more than the default only for iterative agents.
 """
 
@@ -78,6 +80,7 @@ class Case:
     history: int = 0
     forecaster: Callable[[], Any] | None = None
     variant: bool = False
+    repeats: bool = False
     tolerance: float = 1e-8
 
 
@@ -163,6 +166,7 @@ CASES: list[Case] = [
         ema=True,
         bound=_robd_bound,
         variant=True,
+        repeats=True,
         linear=(1, 3),
     ),
     Case(
@@ -171,6 +175,7 @@ CASES: list[Case] = [
         ema=True,
         bound=_robd_bound,
         variant=True,
+        repeats=True,
     ),
     Case(
         "MLAROBD as Greedy",
@@ -178,6 +183,7 @@ CASES: list[Case] = [
         equals_greedy=True,
         bound=_greedy_bound,
         variant=True,
+        repeats=True,
     ),
     Case("MLAROBD of fixed advice", lambda d: ec.MLAROBD(given_advice(d)), equivariant=False, bound=_theorem_4_1(0.5)),
     Case(
@@ -185,6 +191,7 @@ CASES: list[Case] = [
         lambda d: ec.MLAROBD(ec.Greedy(), trust=0.3),
         bound=_theorem_4_1(0.3),
         variant=True,
+        repeats=True,
         linear=(1, 3),
     ),
     Case("FollowPrediction", lambda d: ec.FollowPrediction(ec.HittingMinimizer()), linear=(1, 3)),
@@ -219,6 +226,7 @@ CASES: list[Case] = [
         bound=_greedy_bound,
         uses_horizon=True,
         variant=True,
+        repeats=True,
         linear=(1, 3),
     ),
     Case("RHC", lambda d: ec.RHC(2), uses_horizon=True, linear=(1, 3)),
@@ -246,6 +254,7 @@ CASES: list[Case] = [
         bound=_greedy_bound,
         uses_horizon=True,
         variant=True,
+        repeats=True,
         linear=(1, 3),
     ),
     Case("CHC to the end", lambda d: ec.CHC(HORIZON, 2), equals_oracle=True, uses_horizon=True, linear=(1, 3)),

@@ -66,7 +66,7 @@ def kinds_of(case: Case) -> list[tuple[str, int]]:
     if case.box != "refuses" and not case.variant:
         kinds += [("box", dim) for dim in case.dims]
     if case.convex and case.box != "refuses" and not case.variant:
-        kinds += [("function", dim) for dim in case.dims]
+        kinds += [("function", case.dims[-1])]  # Newton's method has one path for all dimensions
     return kinds + [("two-sided", 1)] * case.two_sided
 
 

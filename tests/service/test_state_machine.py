@@ -664,8 +664,10 @@ def files(tmp_path_factory, policy_bytes) -> dict[str, bytes]:
     return {"small": policy_bytes, "other": path.read_bytes()}
 
 
-def run_machine(database: Database, apps: list[FastAPI], files: dict[str, bytes], check_promise: Callable) -> None:
-    """Run stories."""
+def run_machine(
+    database: Database, apps: list[FastAPI], files: dict[str, bytes], check_promise: Callable, examples: int
+) -> None:
+    """Run so many stories."""
     steppers = {name: policy_registry.BatchedStepper(read_policy(name, files[name]).policy, 1, 1, 0) for name in files}
 
     @functools.cache
@@ -682,8 +684,8 @@ def run_machine(database: Database, apps: list[FastAPI], files: dict[str, bytes]
 
     Machine.database, Machine.apps, Machine.files = database, apps, files
     Machine.find_reference, Machine.check_promise = staticmethod(find_reference), staticmethod(check_promise)
-    run_state_machine_as_test(Machine, settings=settings(max_examples=20, stateful_step_count=25))
-    assert Machine.rules_run >= 250
+    run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=25))
+    assert Machine.rules_run >= 12 * examples
 
 
 @pytest.fixture
@@ -702,7 +704,7 @@ def endless_log():
 @pytest.mark.usefixtures("endless_log")
 def test_stories_on_sqlite(tmp_path, apps, files, check_promise):
     path = tmp_path / "streams.db"
-    run_machine(Database(f"sqlite:///{path}", path), apps, files, check_promise)
+    run_machine(Database(f"sqlite:///{path}", path), apps, files, check_promise, examples=20)
 
 
 @pytest.mark.integration
@@ -710,4 +712,5 @@ def test_stories_on_postgresql(apps, files, check_promise, postgresql, monkeypat
     monkeypatch.setattr(pg_notify, "_POLL_SECONDS", 0.02)  # that closing a service takes
     with sa.create_engine(postgresql, isolation_level="AUTOCOMMIT").connect() as admin:
         admin.execute(sa.text("CREATE DATABASE stories"))
-    run_machine(Database(postgresql.replace("/postgres", "/stories"), None), apps, files, check_promise)
+    database = Database(postgresql.replace("/postgres", "/stories"), None)
+    run_machine(database, apps, files, check_promise, examples=10)
