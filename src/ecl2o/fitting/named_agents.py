@@ -143,7 +143,6 @@ def policy_contender(path: str | Path, test_days: TestDays) -> Contender:
         ValueError: If its day has another number of steps, or its problem has other numbers.
     """
     policy = load(path)
-    check_memory(policy, str(path))
     here = test_days.problem
     if not _same_kind(policy.problem, here):
         raise NotApplicableError(
@@ -158,6 +157,7 @@ def policy_contender(path: str | Path, test_days: TestDays) -> Contender:
             f"{path} was fitted for a problem with other numbers: {_describe(policy.problem)}; here: {_describe(here)}. Use the "
             "alpha, bounds and weights that it was fitted with."
         )
+    check_memory(policy, str(path))  # traces its program: last
     return make_contender(policy.agent, policy.problem, policy.forecaster)
 
 
