@@ -204,7 +204,7 @@ def test_ramp_and_whole_numbers_are_kept_and_given_as_reasons(ecl2o, tmp_path):
     for name, extra in (("guard", ()), ("shadow", ("--shadow",))):
         done = ecl2o("guard", *limits, *extra, "--out", tmp_path / f"{name}.ecl2o")
         assert done.exit_code == 0, done.output
-        assert "whole numbers, changed by at most 8 a step" in done.output
+        assert "whole numbers and change by at most 8 a step" in done.output
     sent = [(10.0, 10.3), (18.0, 18.7), (20.0, None), (4.0, 30.0), (4.0, 3.6), (16.0, 0.0)]
     lines = "".join(json.dumps({"context": [y], "advice": advice}) + "\n" for y, advice in sent)
     found = {}

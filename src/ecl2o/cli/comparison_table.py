@@ -178,17 +178,17 @@ def describe_worst_day(row: "ComparisonRow", starts: str) -> str:
     return f"worst day: starts at {starts}, cost {row.competitive_ratio:.3f} times its optimum."
 
 
-def describe_limits(contract: "Contract") -> str | None:
-    """Say which ramp and spacing actions obey; None if there is neither."""
+def describe_limits(contract: "Contract", where: str = "") -> str | None:
+    """Say which ramp and spacing actions obey, in these rows; None if there is neither."""
     from ecl2o.policy.advice import describe_spacing
 
     found = []
     if contract.spacing is not None:
-        found.append(describe_spacing(contract.spacing))
+        found.append(f"are {describe_spacing(contract.spacing)}")
     if contract.ramp is not None:
         limits = ", ".join(f"{limit:g}" for limit in sorted(set(contract.ramp)))
-        found.append(f"changed by at most {limits} a step")
-    return f"actions: {', '.join(found)}, in every row." if found else None
+        found.append(f"change by at most {limits} a step")
+    return f"actions{where} {' and '.join(found)}." if found else None
 
 
 def describe_promise(row: "ComparisonRow", rows: "list[ComparisonRow]") -> str | None:
@@ -200,8 +200,8 @@ def describe_promise(row: "ComparisonRow", rows: "list[ComparisonRow]") -> str |
         return text + f"LOST from step {row.promise_lost_at + 1} on: a context or its weight left the assumed range."
     text += "kept" if row.promise_kept else "BROKEN"
     if row.live_ratio is not None:
-        spent = "all" if row.budget_left < _ROUNDED_AWAY else f"{1 - row.budget_left:.1%}"
-        text += f" (largest ratio at any step: {row.live_ratio:.4f}; at most {spent} of the allowed cost was spent)"
+        spent = "at some step all" if row.budget_left < _ROUNDED_AWAY else f"at most {1 - row.budget_left:.1%}"
+        text += f" (largest ratio at any step: {row.live_ratio:.4f}; {spent} of the allowed cost was spent)"
     if row.promise.period is None:
         return text + "."
     text += ". It bounds each period by its own optimum, from where the period starts, and not the run"

@@ -214,7 +214,7 @@ def _list_notes(
     if contract.shift:
         lines.append(describe_shift(contract.shift).removesuffix(".") + "; rhc, r-obd and the optimum know it too.")
     promised = comparison_table.describe_promise(policy, fitted.comparison)
-    limits = comparison_table.describe_limits(contract)
+    limits = comparison_table.describe_limits(contract, " in every row")
     lines += [] if limits is None else [limits]
     if promised is None and contract.shift:
         promised = _describe_shifted_promise(fitted)

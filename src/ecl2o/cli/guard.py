@@ -102,7 +102,7 @@ def guard(
         f"wrote {out}.",
         f"promise: {promised}, whatever the advice." + (" In shadow mode nothing is promised." if shadow else ""),
         f"each step brings: {', '.join(sent)}, and {', '.join(contract.advice)}; a step is {every:g} minutes (--every).",
-        *(line.replace(", in every row", "") for line in told if line is not None),
+        *(line for line in told if line is not None),
         f"next: ecl2o serve {out}   or   ecl2o act {out} --x0 {start}   (x0: the action in force; docs/guard-your-policy.md)",
     ]
     tables.print_notes(lines)
