@@ -155,6 +155,8 @@ def test_http_keeps_the_promise_through_a_kill(folder):
         ):
             wrong = client.post("/streams/web/steps", json={"context": context, "advice": advice})
             assert (wrong.status_code, told in wrong.text) == (422, True), wrong.text
+        wrong = client.post("/streams/web/steps", json={"context": [1.0], "advice": ["x"]})
+        assert (wrong.status_code, "body.advice.0: " in wrong.text, "float" in wrong.text) == (422, True, False)
         assert client.post("/streams/web/steps", json={"context": [None], "advice": [1.0]}).status_code == 422
         stored = client.get("/streams/web/steps").json()
         assert len(client.get("/streams/web/hindsight").json()["actions"]) == 16

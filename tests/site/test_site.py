@@ -89,3 +89,11 @@ def test_every_public_name_is_in_the_reference():
     names = set(ecl2o._HOME) - {"metrics", "advisors"}  # modules
     reference = "".join(page.read_text(encoding="utf-8") for page in (SITE / "api").glob("*.html"))
     assert [name for name in sorted(names) if not re.search(rf'id="ecl2o\.[\w.]*\b{name}"', reference)] == []
+
+
+def test_start_leads_to_each_case_in_two_clicks():
+    first, second = ((SITE / page).read_text(encoding="utf-8") for page in ("index.html", "start.html"))
+    assert re.search(r'href="?start\.html', first)
+    cases = [page.relative_to(SITE).as_posix() for page in (SITE / "cases").glob("*.html")]
+    assert len(cases) >= 3
+    assert [case for case in cases if not re.search(rf'href="?{re.escape(case)}', second)] == []

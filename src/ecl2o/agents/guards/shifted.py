@@ -15,7 +15,7 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.guards.control import CompetitiveControl, ControlGuardState, Controls, play_chosen
 from ecl2o.agents.guards.limited import round_inside
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import ControlProblem, Limited, ShiftedProblem
+from ecl2o.problem import AsymmetricTracking, ControlProblem, Limited, ShiftedProblem
 from ecl2o.theory.control import Past, largest_control_shape
 
 
@@ -56,6 +56,11 @@ def check_shifted(guard: Any, problem: ShiftedProblem, start: Start) -> None:
     if guard.contexts is not None or guard.weights is not None:
         raise NotApplicableError(
             "with a delay, or contexts known ahead, a promise covers neither bounds (of actions or contexts) nor weights."
+        )
+    if isinstance(problem.hitting, AsymmetricTracking):
+        raise NotApplicableError(
+            "with a delay, or contexts known ahead, a promise needs misses of equal weight: leave out `short` and `long`, or "
+            "the promise."
         )
     guard_shifted(guard, problem).check(problem.control, _shift_start(problem, start))
 

@@ -5,7 +5,7 @@ import gc
 import importlib.metadata
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio.to_thread
@@ -124,7 +124,7 @@ def _add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def validation_error(_request: Request, error: RequestValidationError):
-        found = [f"{'.'.join(str(part)[:60] for part in entry['loc'])}: {entry['msg']}" for entry in error.errors()[:5]]
+        found = [f"{_name_place(entry['loc'])}: {entry['msg']}" for entry in error.errors()[:5]]
         return answer(422, {"detail": "; ".join(found).replace(": Value error, ", ": ")})
 
     @app.exception_handler(HTTPException)
@@ -135,6 +135,11 @@ def _add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
     async def internal_error(request: Request, error: Exception):
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return answer(500, {"detail": "Internal error; see the log of the service."})
+
+
+def _name_place(parts: Sequence[str | int]) -> str:
+    """Return where in a request an error is, without the types of a union that pydantic has tried, such as "list[float]"."""
+    return ".".join(part[:60] for part in map(str, parts) if part != "float" and "[" not in part)
 
 
 def serve(
