@@ -6,12 +6,17 @@
 Every hour a number of requests arrives. A replica serves 250 of them. A new number of replicas is in force an hour later. Being
 one replica short for an hour costs three times as much as one too many, and starting or stopping replicas costs too. The rules of
 the peers are written from their documentation, one decision per hour.
+
+Settings are chosen on the validation days alone, each as the first of its values that fulfils a condition:
+
+- *alpha*: the best whole replicas in hindsight, rounded up, change direction at most four times a day;
+- *promise*: the guarded policy costs at most 5 % more than with the promise at which it costs least;
+- *multiple of the need* that the guarded policy follows, *target* and *window* of the peers: the least cost.
 """
 
 import argparse
+import functools
 import itertools
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,16 +25,18 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pandas as pd
-from page import HERE, Columns, format_table, store
+from page import HERE, HOURS, Columns, Split, draw_days, fit_policy, format_table, run_policy, store
 
 import ecl2o as ec
 
-HOURS, PER_REPLICA = 24, 250.0
-ALPHA, SHORT, LONG = 2.0, 3.0, 1.0
+PER_REPLICA, SHORT, LONG = 250.0, 3.0, 1.0
 DELAY = 1  # hours until a decision is in force
-TRAINING, VALIDATION = 38, 9  # days; the rest is for the test
-PROMISE = 4.0
-COST = ["--delay", DELAY, "--alpha", ALPHA]
+SPLIT = Split(training=38, validation=9)
+ALPHAS, MOST_REVERSALS = (0.5, 1.0, 2.0, 5.0, 10.0), 4.0
+PROMISES, MOST_EXTRA = (4.0, 5.0, 6.0, 8.0), 1.05
+SHARES = tuple(round(0.9 + 0.05 * step, 2) for step in range(9))
+TARGETS = tuple(round(0.5 + 0.05 * step, 2) for step in range(15))
+WINDOWS = (1, 2, 3, 4, 6, 8, 12, 24)  # hours
 COLUMNS: Columns = {
     "cost per day": lambda row: f"{row['cost']:.0f}",
     "x optimum": lambda row: f"{row['over_optimum']:.2f}",
@@ -66,146 +73,138 @@ def scale_by_target(target: float) -> Rule:
     return lambda needed, current: max(1.0, np.ceil(needed / target))
 
 
-def play(rule: Rule, needed: np.ndarray, first: float) -> np.ndarray:
-    """Return the replicas in force at each hour: the rule's decisions, a step late."""
-    in_force = [first]
-    for now in needed[:-DELAY]:
-        in_force.append(float(rule(now, in_force[-1])))
-    return np.array(in_force)
-
-
-class PolicyRun(NamedTuple):
-    """What a policy did: whole replicas in force, its decisions, and the ratio of its promise after each hour, if it has one."""
-
-    replicas: np.ndarray
-    decided: np.ndarray
-    ratios: np.ndarray | None
-
-
-def run_policy(policy: ec.Policy, before: np.ndarray, needed: np.ndarray, first: float) -> PolicyRun:
-    """Run a policy that has seen the hours `before`. Kubernetes rounds up to whole replicas, at least one."""
-    runner = ec.Runner(policy, x0=[first], history=before[:, None])
-    decided, ratios = [], []
-    for now in needed:
-        decided.append(float(runner.step([now])[0]))
-        ratios.append(runner.live_ratio)
-    replicas = np.maximum(np.ceil([first, *decided[:-DELAY]]), 1.0)
-    return PolicyRun(replicas, np.array(decided), None if ratios[0] is None else np.array(ratios, float))
-
-
-def cost_by_hour(replicas: np.ndarray, needed: np.ndarray, first: float) -> np.ndarray:
-    """Return what each hour costs, written out: misses weigh by their side, changes by alpha."""
-    miss = replicas - needed
-    weight = np.where(miss < 0, SHORT, LONG)
-    return 0.5 * weight * miss**2 + 0.5 * ALPHA * np.diff(replicas, prepend=first) ** 2
-
-
-def find_optimum(needed: np.ndarray, first: float) -> float:
-    """Return the least cost in hindsight, not rounded: the first decision is in force an hour late for it too."""
-    switching = ec.Mahalanobis.isotropic(alpha=ALPHA, dim=1)
-    problem = ec.ShiftedProblem(ec.AsymmetricTracking(SHORT, LONG), switching, shift=DELAY)
-    return float(ec.oracle(problem, ec.Instance([first], needed[:, None])).cost)
-
-
-def score(replicas: np.ndarray, needed: np.ndarray, first: float, ratios: np.ndarray | None = None) -> dict[str, float]:
-    """Return the figures of a row of the table; `ratios` are those of its promise."""
-    cost, moves, days = cost_by_hour(replicas, needed, first), np.diff(replicas, prepend=first), len(needed) // HOURS
-    promised = {} if ratios is None else {"promise": PROMISE, "largest_ratio": ratios.max(), "last_ratio": ratios[-1]}
-    figures = {
-        "cost": cost.sum() / days,
-        "over_optimum": cost.sum() / find_optimum(needed, first),
-        "worst_day": cost.reshape(days, HOURS).sum(axis=1).max(),
-        "moved": np.abs(moves).sum() / days,
-        "reversals": np.count_nonzero(np.diff(np.sign(moves[moves != 0]))) / days,
-        "short_hours": np.count_nonzero(replicas < needed) / days,
-        "replicas": replicas.mean(),
-    }
-    return {name: float(value) for name, value in (figures | promised).items()}
-
-
 class Days(NamedTuple):
-    """A stretch of hours: replicas needed before it and in it, and the number in force at its start."""
+    """A stretch of hours: replicas needed before it and in it, and the price alpha of a start or stop."""
 
     before: np.ndarray
     needed: np.ndarray
+    alpha: float
 
     @property
     def first(self) -> float:
+        """The replicas in force at the start."""
         return max(1.0, float(np.ceil(self.before[-1])))
 
-    def total(self, replicas: np.ndarray) -> float:
-        """Return the cost of these days."""
-        return float(cost_by_hour(replicas, self.needed, self.first).sum())
+    def cost_by_hour(self, replicas: np.ndarray) -> np.ndarray:
+        """Return what each hour costs, written out: misses weigh by their side, changes by alpha."""
+        miss = replicas - self.needed
+        weight = np.where(miss < 0, SHORT, LONG)
+        return 0.5 * weight * miss**2 + 0.5 * self.alpha * np.diff(replicas, prepend=self.first) ** 2
+
+    def find_optimum(self) -> ec.Trajectory:
+        """Return the best replicas in hindsight, not rounded: the first decision is in force an hour late for them too."""
+        switching = ec.Mahalanobis.isotropic(alpha=self.alpha, dim=1)
+        problem = ec.ShiftedProblem(ec.AsymmetricTracking(SHORT, LONG), switching, shift=DELAY)
+        return ec.oracle(problem, ec.Instance([self.first], self.needed[:, None]))
+
+    def play(self, rule: Rule) -> np.ndarray:
+        """Return the replicas in force at each hour: the rule's decisions, a step late."""
+        in_force = [self.first]
+        for now in self.needed[:-DELAY]:
+            in_force.append(float(rule(now, in_force[-1])))
+        return np.array(in_force)
+
+    def run(self, policy: ec.Policy, share: float = 1.0) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return whole replicas in force, at least one, under a policy that follows a multiple of the need; and its ratios."""
+        decided, ratios = run_policy(policy, share * self.before[:, None], share * self.needed[:, None], self.first)
+        return np.maximum(np.ceil(np.round([self.first, *decided[:-DELAY]], 9)), 1.0), ratios
+
+    def tune(self, make: Callable[..., Rule], *values: Iterable) -> tuple:
+        """Return the settings of a rule that cost least."""
+        return min(itertools.product(*values), key=lambda each: self.cost_by_hour(self.play(make(*each))).sum())
+
+    def score(self, replicas: np.ndarray) -> dict[str, float]:
+        """Return the figures of a row of the table."""
+        cost, moves, days = (
+            self.cost_by_hour(replicas),
+            np.diff(replicas, prepend=self.first),
+            len(self.needed) // HOURS,
+        )
+        figures = {
+            "cost": cost.sum() / days,
+            "over_optimum": cost.sum() / float(self.find_optimum().cost),
+            "worst_day": cost.reshape(days, HOURS).sum(axis=1).max(),
+            "moved": np.abs(moves).sum() / days,
+            "reversals": count_reversals(moves) / days,
+            "short_hours": np.count_nonzero(replicas < self.needed) / days,
+            "replicas": replicas.mean(),
+        }
+        return {name: float(value) for name, value in figures.items()}
 
 
-def tune(make: Callable[..., Rule], settings: Iterable[tuple], days: Days) -> tuple:
-    """Return the settings of a rule that cost least on these days."""
-    return min(settings, key=lambda setting: days.total(play(make(*setting), days.needed, days.first)))
+def count_reversals(moves: np.ndarray) -> int:
+    """Return how often replicas are started after a stop, or stopped after a start."""
+    return np.count_nonzero(np.diff(np.sign(moves[moves != 0])))
 
 
-def fit_policy(needed: np.ndarray, options: list, out: Path, advisor: str) -> ec.Policy:
-    """Run `ecl2o fit` on the replicas needed by hour, and return its policy."""
-    times = pd.date_range("1995-07-01", periods=len(needed), freq="h")
-    series = out.with_suffix(".csv")
-    pd.DataFrame({"time": times, "replicas": needed}).to_csv(series, index=False)
-    split = ["--training-days", TRAINING, "--validation-days", VALIDATION, "--advisor", advisor]
-    command = [sys.executable, "-c", "from ecl2o.cli import main; main()", "fit", series, "--out", out]
-    subprocess.run([str(part) for part in [*command, *options, *split]], check=True, stdout=subprocess.DEVNULL)
-    return ec.load(out)
+class Settings(NamedTuple):
+    """What is chosen on the validation days."""
+
+    alpha: float
+    promise: float
+    share: float
+    hpa: tuple
+    tracking: tuple
 
 
-def compare(needed: np.ndarray, folder: Path, advisor: str = "auto") -> tuple[dict[str, dict], dict[str, np.ndarray]]:
-    """Return the rows of the table and the replicas in force by row, on the test days."""
-    cut, middle = (TRAINING + VALIDATION) * HOURS, TRAINING * HOURS
-    tuning, test = Days(needed[:middle], needed[middle:cut]), Days(needed[:cut], needed[cut:])
-    targets = [round(0.5 + 0.05 * step, 2) for step in range(15)]
-    target, window = tune(scale_by_hpa, itertools.product(targets, [1, 2, 3, 4, 6, 8, 12, 24]), tuning)
-    (tracked,) = tune(scale_by_target, itertools.product(targets), tuning)
+Fit = Callable[[np.ndarray, Split, list], ec.Policy]
+
+
+def choose_alpha(before: np.ndarray, needed: np.ndarray) -> float:
+    """Return the price of a start or stop, by the rule above."""
+    for alpha in ALPHAS:
+        best = np.ceil(np.asarray(Days(before, needed, alpha).find_optimum().actions)[:, 0])
+        if HOURS * count_reversals(np.diff(best)) / len(needed) <= MOST_REVERSALS:
+            return alpha
+    return ALPHAS[-1]
+
+
+def choose_settings(needed: np.ndarray, fit: Fit) -> Settings:
+    """Choose all settings on the validation days: policies are fitted on the days before them."""
+    split, known = SPLIT.trial(needed)
+    before, after = split.cut(known)
+    days = Days(before, after, choose_alpha(before, after))
+    costs = {}
+    for promise in PROMISES:
+        policy = fit(known, split, cost_options(days.alpha, promise))
+        costs |= {(promise, share): days.cost_by_hour(days.run(policy, share)[0]).sum() for share in SHARES}
+    least = {promise: min(SHARES, key=lambda share, of=promise: costs[of, share]) for promise in PROMISES}
+    limit = MOST_EXTRA * min(costs.values())
+    promise = next(each for each in PROMISES if costs[each, least[each]] <= limit)
+    print({f"{each:g}": round(float(costs[each, least[each]]) / len(after) * HOURS, 1) for each in PROMISES})
+    hpa, tracking = days.tune(scale_by_hpa, TARGETS, WINDOWS), days.tune(scale_by_target, TARGETS)
+    return Settings(days.alpha, promise, least[promise], hpa, tracking)
+
+
+def cost_options(alpha: float, promise: float | None) -> list:
+    """Return the options of `fit`: with a promise misses weigh the same on both sides."""
+    return ["--delay", DELAY, "--alpha", alpha, *(["--short", SHORT] if promise is None else ["--promise", promise])]
+
+
+def compare(needed: np.ndarray, fit: Fit) -> tuple[Settings, dict[str, dict], dict[str, np.ndarray]]:
+    """Return the settings, the rows of the table, and the replicas in force by row, on the test days."""
+    chosen = choose_settings(needed, fit)
+    days = Days(*SPLIT.cut(needed), chosen.alpha)
     rules = {
         "HPA, target 80 %": scale_by_hpa(0.8),
-        f"HPA, tuned: {100 * target:.0f} %, window {window} h": scale_by_hpa(target, window),
+        f"HPA, tuned: {100 * chosen.hpa[0]:.0f} %, window {chosen.hpa[1]} h": scale_by_hpa(*chosen.hpa),
         "target tracking, 80 %": scale_by_target(0.8),
-        f"target tracking, tuned: {100 * tracked:.0f} %": scale_by_target(tracked),
+        f"target tracking, tuned: {100 * chosen.tracking[0]:.0f} %": scale_by_target(*chosen.tracking),
     }
-    played = {name: play(rule, test.needed, test.first) for name, rule in rules.items()}
-    rows = {name: score(replicas, test.needed, test.first) for name, replicas in played.items()}
-
-    learned = fit_policy(needed, [*COST, "--short", SHORT], folder / "learned.ecl2o", advisor)
-    promised = [*COST, "--promise", PROMISE]
-    trial = fit_policy(needed, promised, folder / "trial.ecl2o", advisor)
-    shares = [round(0.9 + 0.05 * step, 2) for step in range(9)]
-    share = min(shares, key=lambda each: tuning.total(_run_on_multiple(trial, tuning, each).replicas))
-    guarded = fit_policy(share * needed, promised, folder / "guarded.ecl2o", advisor)
-    runs = {
-        "`fit --short 3`": run_policy(learned, test.before, test.needed, test.first),
-        f"`fit --promise {PROMISE:g}`, {share:g} x needed": _run_on_multiple(guarded, test, share),
-    }
-    for name, run in runs.items():
-        played[name] = run.replicas
-        rows[name] = score(run.replicas, test.needed, test.first, run.ratios)
-    return rows, played | {"needed": test.needed}
+    played = {name: days.play(rule) for name, rule in rules.items()}
+    played["`fit --short 3`"], _ = days.run(fit(needed, SPLIT, cost_options(chosen.alpha, None)))
+    guarded = f"`fit --promise {chosen.promise:g}`, {chosen.share:g} x needed"
+    policy = fit(chosen.share * needed, SPLIT, cost_options(chosen.alpha, chosen.promise))
+    played[guarded], ratios = days.run(policy, chosen.share)
+    rows = {name: days.score(replicas) for name, replicas in played.items()}
+    assert ratios is not None
+    rows[guarded] |= {"promise": chosen.promise, "largest_ratio": ratios.max(), "last_ratio": ratios[-1]}
+    return chosen, rows, played | {"needed": days.needed}
 
 
-def _run_on_multiple(policy: ec.Policy, days: Days, share: float) -> PolicyRun:
-    return run_policy(policy, share * days.before, share * days.needed, days.first)
-
-
-def draw(played: dict[str, np.ndarray], path: Path) -> None:
-    """Draw three test days: the tuned rule of HPA and the policy with a promise."""
-    from ecl2o.plots.style import BLUE, GREY, VERMILLION, apply_style, new_figure
-
-    tuned, guarded = list(played)[1], list(played)[-2]
-    with apply_style():
-        figure = new_figure(2.6)
-        axes = figure.subplots()
-        hours = np.arange(3 * HOURS)
-        part = slice(HOURS, 4 * HOURS)
-        axes.fill_between(hours, played["needed"][part], step="mid", color=GREY, alpha=0.3, linewidth=0, label="needed")
-        axes.step(hours, played[tuned][part], where="mid", color=VERMILLION, linewidth=1, label=tuned)
-        axes.step(hours, played[guarded][part], where="mid", color=BLUE, label=guarded.replace("`", ""))
-        axes.set(xlabel="hour", ylabel="replicas", xticks=range(0, 3 * HOURS + 1, 12), ylim=(0, None))
-        axes.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
-        figure.savefig(path, dpi=200)
+def fit_needed(folder: Path, needed: np.ndarray, split: Split, options: list) -> ec.Policy:
+    """Fit a policy to the replicas needed by hour."""
+    return fit_policy(needed[:, None], ["replicas"], "1995-07-01", split, options, folder / "policy.ecl2o")[0]
 
 
 def main() -> None:
@@ -218,12 +217,15 @@ def main() -> None:
     requests = pd.read_csv(given.series)["requests"].to_numpy(float)
     needed = requests[: len(requests) // HOURS * HOURS] / PER_REPLICA
     with tempfile.TemporaryDirectory() as folder:
-        found, played = compare(needed, Path(folder))
-    print(pd.DataFrame(found).T.round(2).to_string())
+        fit = functools.partial(fit_needed, Path(folder))
+        chosen, found, played = compare(needed, fit)
+    print(chosen, pd.DataFrame(found).T.round(2).to_string(), sep="\n")
     if given.write:
-        about = {"series": given.series.name, "days": len(needed) // HOURS - TRAINING - VALIDATION, "rows": found}
-        store("replicas", about, format_table("rule", COLUMNS, found))
-        draw(played, HERE / "replicas.png")
+        about = {"series": given.series.name, "days": len(needed) // HOURS - sum(SPLIT), "settings": chosen._asdict()}
+        store("replicas", about | {"rows": found}, format_table("rule", COLUMNS, found))
+        part, names = slice(HOURS, 4 * HOURS), list(played)
+        lines = [(name, played[name][part]) for name in (names[-1], names[1], names[-2])]
+        draw_days(HERE / "replicas.png", "replicas", *lines, mid=True)
 
 
 if __name__ == "__main__":

@@ -63,24 +63,24 @@ def test_replicas_keep_the_promise(cases, shared, tmp_path):
     import replicas
 
     requests = pd.read_csv(shared / "data" / "web_requests_nasa_1995_hourly.csv")["requests"].to_numpy(float)
-    cut = (replicas.TRAINING + replicas.VALIDATION) * replicas.HOURS
-    needed = requests[: cut + 72] / replicas.PER_REPLICA
-    options = [*replicas.COST, "--promise", replicas.PROMISE]
-    policy = replicas.fit_policy(needed, options, tmp_path / "policy.ecl2o", "rhc")
-    days = replicas.Days(needed[:cut], needed[cut:])
-    run = replicas.run_policy(policy, days.before, days.needed, days.first)
+    alpha, promise = 2.0, 4.0
+    needed = requests[: sum(replicas.SPLIT) * replicas.HOURS + 72] / replicas.PER_REPLICA
+    options = [*replicas.cost_options(alpha, promise), "--advisor", "rhc"]
+    policy = replicas.fit_needed(tmp_path, needed, replicas.SPLIT, options)
+    days = replicas.Days(*replicas.SPLIT.cut(needed), alpha)
+    decided, ratios = replicas.run_policy(policy, days.before[:, None], days.needed[:, None], days.first)
     largest = 0.0
     for n in range(1, 73):
         late, moves = np.eye(n, k=-1), np.eye(n) - np.eye(n, k=-1)
-        rows = np.vstack([late, math.sqrt(replicas.ALPHA) * moves])
+        rows = np.vstack([late, math.sqrt(alpha) * moves])
         start = days.first * np.eye(n)[0]  # in force in the first hour, and what the first decision moves from
-        sides = np.concatenate([days.needed[:n] - start, math.sqrt(replicas.ALPHA) * start])
+        sides = np.concatenate([days.needed[:n] - start, math.sqrt(alpha) * start])
         best = np.linalg.lstsq(rows, sides, rcond=None)[0]
-        cost, optimum = (0.5 * np.sum((rows @ actions - sides) ** 2) for actions in (run.decided[:n], best))
+        cost, optimum = (0.5 * np.sum((rows @ actions - sides) ** 2) for actions in (decided[:n], best))
         largest = max(largest, cost / optimum)
-        np.testing.assert_allclose(run.ratios[n - 1], cost / optimum, rtol=1e-6)
-    assert 1.0 < largest <= replicas.PROMISE * (1 + 1e-9)
-    assert np.all(run.replicas == np.maximum(1, np.ceil([days.first, *run.decided[:-1]])))
+        np.testing.assert_allclose(ratios[n - 1], cost / optimum, rtol=1e-6)
+    assert 1.0 < largest <= promise * (1 + 1e-9)
+    assert np.all(days.run(policy)[0] == np.maximum(1, np.ceil(np.round([days.first, *decided[:-1]], 9))))
 
 
 def test_the_page_states_what_was_stored_about_replicas(cases):
@@ -101,7 +101,7 @@ def test_the_generator_page_has_the_stored_table_and_sentences(cases):
 
     found = page.load("generator")
     assert generator.make_table(found) in (CASES / "generator.md").read_text(encoding="utf-8")
-    for grid in found.values():
+    for grid in found["grids"].values():
         for row in grid["rows"].values():
             assert row["largest_move"] <= 1 + 1e-6
             assert row["over_optimum"] >= 1
@@ -117,25 +117,24 @@ def test_a_generator_keeps_its_promise_and_its_ramp(cases, shared, tmp_path):
     import generator
     from scipy.optimize import LinearConstraint, minimize
 
-    grid = generator.Grid.read(shared / "data" / "net_load_ercot_2022_hourly.csv", ramp=0.05)
-    cut = 40 * generator.HOURS
-    grid = generator.Grid(grid.contexts[: cut + 48], grid.ramp)
-    options = ["--promise", generator.PROMISE, "--contexts", "5:71"]
-    policy, said = grid.fit(tmp_path / "policy.ecl2o", options, (35, 5), advisor="rhc")
-    days = generator.Days(grid, grid.contexts[:cut], grid.contexts[cut:])
-    powers, _ = days.run_policy(policy)
+    alpha, split = 10.0, generator.Split(35, 5)
+    grid = generator.Grid.read(shared / "data" / "net_load_ercot_2022_hourly.csv").limit(alpha, 0.05)
+    grid = grid._replace(contexts=grid.contexts[: 42 * generator.HOURS])
+    policy, said = grid.fit(tmp_path / "policy.ecl2o", generator.PROMISE, split, advisor="rhc")
+    days = grid.cut(split)
+    powers, _ = days.run(policy)
     moves = np.diff(powers, prepend=days.first)
     assert np.abs(moves).max() <= grid.ramp * (1 + 1e-9)
     changes = np.eye(48) - np.eye(48, k=-1)
     start = days.first * np.eye(48)[0]
 
     def cost(actions):
-        return generator.cost_by_hour(actions, days.loads, days.first).sum()
+        return days.cost_by_hour(actions).sum()
 
     best = minimize(
         cost,
         powers,
-        jac=lambda x: x - days.loads + generator.ALPHA * changes.T @ (changes @ x - start),
+        jac=lambda x: x - days.loads + alpha * changes.T @ (changes @ x - start),
         method="SLSQP",
         constraints=LinearConstraint(changes, start - grid.ramp, start + grid.ramp),
         options={"ftol": 1e-12, "maxiter": 500},
@@ -145,5 +144,5 @@ def test_a_generator_keeps_its_promise_and_its_ramp(cases, shared, tmp_path):
     assert 1 <= found["over_optimum"] <= generator.read_promise(said)
     followed = generator.play(generator.follow_load(grid.ramp), days.loads, days.first)
     assert np.isclose(np.abs(np.diff(followed, prepend=days.first)).max(), grid.ramp)
-    planned = generator.PlanWithRamp(grid.ramp, days.before[:, 0], 7, 0.9)
+    planned = generator.PlanWithRamp(alpha, grid.ramp, days.before[:, 0], 7, 0.9)
     assert planned(days.first + 50, days.first) == pytest.approx(days.first + grid.ramp)
