@@ -36,15 +36,16 @@ def contexts():
 def trained(contexts) -> tuple[BoostedTrees, np.ndarray, np.ndarray]:
     """The agent, the rows that it can predict, and LightGBM's own predictions of them."""
     pytest.importorskip("lightgbm", reason="LightGBM is not installed (extra trees)")
-    models, train = [], boosting._train
+    models, export = [], boosting.export_trees
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(boosting, "_train", lambda *args: models.append(train(*args)) or models[-1])
-        agent, count = boosting.train_trees(contexts, RHO, 44)
-    assert models[0].num_trees() == count
+        patch.setattr(boosting, "export_trees", lambda found: models.extend(found) or export(found))
+        agent = boosting.train_trees(contexts, RHO, 44)
+    assert [model.num_trees() > 100 for model in models] == [True] * 3
     features = agent.features
     rows = np.arange(features.needed, len(contexts.values))
     memory = features.remember(contexts.values, rows)
-    expected = features.usual_mean(memory, RHO) + models[0].predict(features.at(memory, RHO))
+    known = features.at(memory, RHO)
+    expected = features.usual_mean(memory, RHO) + sum(model.predict(known) for model in models)
     load = contexts.values[:, 0]
     return agent, rows, np.clip(expected, np.minimum.accumulate(load)[rows], np.maximum.accumulate(load)[rows])
 
@@ -71,6 +72,27 @@ def test_it_learned_what_a_profile_does_not_say(trained, contexts):
     usual = agent.features.usual_mean(agent.features.remember(contexts.values, rows), RHO)
     errors = {name: np.mean((each - z)[later] ** 2) for name, each in {"trees": expected, "usual": usual}.items()}
     assert errors["trees"] < 0.8 * min(errors["usual"], np.mean((contexts.values[rows, 0] - z)[later] ** 2))
+
+
+def test_the_hour_and_the_weekday_are_found_wherever_a_run_starts(contexts):
+    """From nine days of any start on, against the clock; a load whose weekends are lower, beside noise and a trend."""
+    steps, rng = np.arange(40 * PERIOD), np.random.default_rng(2)
+    weekend = (steps // PERIOD % 7 > 4) * 1.0
+    load = 100 + 0.01 * steps + 5 * np.sin(2 * np.pi * steps / PERIOD) - 4 * weekend + rng.normal(size=len(steps))
+    features = TreeFeatures(PERIOD).with_typical_week(load[: 28 * PERIOD, None])
+    for start in (0, 3, 5 * PERIOD + 1):
+        shifted = load[start:, None]
+        rows = np.arange(9 * PERIOD, len(shifted))
+        memory = features.remember(shifted, rows)
+        hour, weekday = (each[:, 0] for each in features._calendar(np, memory))
+        np.testing.assert_array_equal(hour, (rows + start) % PERIOD)
+        assert np.mean(weekday == (rows + start) // PERIOD % 7) > 0.95
+    assert TreeFeatures(288).hours_per_day == 24
+    assert (
+        np.array([each.shape for each in TreeFeatures(48).with_typical_week(np.ones((700, 1))).typical[None]]) == 168
+    ).all()
+    with pytest.raises(ValueError, match="168"):
+        TreeFeatures(48, typical=np.zeros(7))
 
 
 def test_a_history_is_as_good_as_having_lived_it_and_units_do_not_matter(trained, contexts):

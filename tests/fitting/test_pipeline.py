@@ -12,7 +12,7 @@ from ecl2o.data import Contexts, Repairs, SeriesMetadata, Split
 from ecl2o.evaluation import TestDays, score_days
 from ecl2o.evaluation.comparison import Contender, score_contender
 from ecl2o.exceptions import DataError
-from ecl2o.fitting import candidates
+from ecl2o.fitting import candidates, pipeline
 from ecl2o.fitting.pipeline import fit_contexts, select_candidates
 from ecl2o.fitting.read import default_split, find_plausible
 from ecl2o.fitting.settings import FitSettings, PromiseSpec, ignore_progress, with_promise
@@ -270,6 +270,16 @@ def test_refusals(wavy):
             FitSettings(alpha=alpha)
     with pytest.raises(DataError, match="no window of 48 steps with 4 before it"):
         series(wavy).training_windows(steps=48, history_steps=4)
+
+
+@pytest.mark.parametrize(("behind", "expected"), [(-0.1, 1), (0.1, 1), (0.4, 0)])
+def test_a_mixture_is_chosen_unless_another_is_ahead_by_a_standard_error(behind, expected):
+    """Daily differences with a standard error of 1/3, once with a failed candidate that seems cheaper than all."""
+    daily = np.random.default_rng(0).normal(size=9)
+    daily = behind + (daily - daily.mean()) / daily.std(ddof=1)
+    ridge = np.full(9, 5.0)
+    assert pipeline._find_best(["ridge", "trees, mixture", "rhc"], [ridge, ridge + daily, ridge + 9]) == expected
+    assert pipeline._find_best(["ridge", "trees, mixture", ""], [ridge, ridge + daily, ridge - 9]) == expected
 
 
 def test_a_week_is_learned_where_there_are_four_and_the_data_has_one():

@@ -45,9 +45,9 @@ def fit(
 ) -> None:
     """Fit a policy to a series of past contexts, and compare it on days held back.
 
-    The candidate that is cheapest on the validation days becomes the policy, marked (yours); the table shows the test days after
-    them. Rows are named by --advisor, here and in JSON. A step costs 1/2 |x - y|^2 + alpha/2 |x - previous x|^2 in the file's
-    units; --short and --long weigh misses below and above y.
+    The mixture becomes the policy, marked (yours), unless another candidate costs less by more than a standard error on the
+    validation days; the table shows the test days after them. Rows are named by --advisor, here and in JSON. A step costs 1/2
+    |x - y|^2 + alpha/2 |x - previous x|^2 in the file's units; --short and --long weigh misses below and above y.
     """
     movement = options.parse_alpha(alpha)
     readings = options.parse_plausible(plausible)
@@ -237,8 +237,11 @@ def _describe_choice(fitted: "FittedSeries") -> str:
     others = [c for c in fitted.candidates if c is not chosen and not c.failed]
     if others:
         second = min(others, key=lambda candidate: candidate.behind)
-        clear = "" if second.behind > 2 * second.behind_error else " (not significant)"
-        text += f"; second is {second.name}, {second.behind:.3f} ± {second.behind_error:.3f} more expensive{clear}"
+        clear = "" if abs(second.behind) > 2 * second.behind_error else " (not significant)"
+        kind = "more" if second.behind >= 0 else "less"
+        text += (
+            f"; second is {second.name}, {abs(second.behind):.3f} ± {second.behind_error:.3f} {kind} expensive{clear}"
+        )
     text += f". tried: {', '.join(dict.fromkeys(candidate.advisor for candidate in fitted.candidates))}"
     if fitted.left_out:
         text += "; not tried: " + ", ".join(f"{name} ({why})" for name, why in fitted.left_out.items())

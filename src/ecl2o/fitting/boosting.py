@@ -2,28 +2,31 @@
 
 import importlib.util
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from ecl2o.agents.advisors.boosted_trees import BoostedTrees, TreeFeatures, Trees
 from ecl2o.data import Contexts
 
-MOST_TREES, LEAVES, DEPTH = 400, 15, 6  # in files and programs, whatever early stopping finds
+TREES, LEAVES, DEPTH = 400, 15, 6  # for each part of z
+_HOURS = (1, 4)  # ahead, where parts of z end; the last part is all that comes later
 _MOST_ROWS = 30_000  # to train on; evenly chosen ones suffice
 _FEWEST_DAYS = 28  # of training rows
 _KNOWN = 1e-6  # of z is unknown at most in training rows
-_MORE = 1.5  # times as many trees as early stopping finds with two thirds of the rows on average
 _PARAMETERS = {
     "objective": "l2",
     "num_leaves": LEAVES,
     "max_depth": DEPTH,
-    "min_data_in_leaf": 40,
+    "min_data_in_leaf": 20,
     "learning_rate": 0.1,
-    "feature_fraction": 0.6,
-    "bagging_fraction": 0.8,
+    "extra_trees": True,  # thresholds are drawn at random: less variance
+    "feature_fraction": 0.3,
+    "bagging_fraction": 0.5,
     "bagging_freq": 1,
+    "max_bin": 63,
     "lambda_l2": 1.0,
     "use_missing": False,
     "num_threads": 1,
@@ -53,30 +56,40 @@ def _maturity(rho: float) -> int:
     return max(int(np.ceil(np.log(_KNOWN) / np.log(max(rho, _KNOWN)))), 1)
 
 
-def train_trees(
-    contexts: Contexts, rho: float, days: int, count: int | None = None, seed: int = 0
-) -> tuple[BoostedTrees, int]:
-    """Return trees that were trained on the first days of a series, and their number.
+def train_trees(contexts: Contexts, rho: float, days: int, seed: int = 0) -> BoostedTrees:
+    """Return trees that were trained on the first days of a series.
+
+    z is a sum over the coming contexts. One ensemble is trained on each part of it (`_HOURS` ahead), and all are added.
 
     Args:
         contexts: the series, in the units of its task.
         rho: the discount of z.
         days: how many to train on; days with imputed rows are left out.
-        count: of trees. Default: by early stopping on the second half of the rows, in three parts.
         seed: of the draws of rows and features.
     """
-    features = TreeFeatures(contexts.steps_per_day, contexts.leads)
+    import lightgbm
+
     values = contexts.values[: days * contexts.steps_per_day]
-    rows = np.arange(features.needed, len(values) - _maturity(rho))
+    features = TreeFeatures(contexts.steps_per_day, contexts.leads).with_typical_week(values)
+    hour = max(round(contexts.steps_per_day / 24), 1)
+    rows = np.arange(features.needed, len(values) - max(_maturity(rho), hour * _HOURS[-1]))
     rows = rows[contexts.measured_days[rows // contexts.steps_per_day]]
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
     memory = features.remember(values, rows)
-    known, target = (
-        features.at(memory, rho),
-        discounted_future(values[:, 0], rho)[rows] - features.usual_mean(memory, rho),
-    )
-    count = _count_trees(known, target, rows, _maturity(rho), seed) if count is None else count
-    return BoostedTrees(export_trees(_train(known, target, count, seed)), features), count
+    known = np.asarray(features.at(memory, rho))
+    rest = discounted_future(values[:, 0], rho)[rows] - features.usual_mean(memory, rho)
+    targets = []
+    for first, last in itertools.pairwise((0, *_HOURS)):
+        leads = np.arange(first * hour + 1, last * hour + 1)
+        coming = values[rows[:, None] + leads, 0] - features.usual_at(memory, leads)
+        targets.append(coming @ ((1 - rho) * rho**leads))
+        rest = rest - targets[-1]
+    models = []
+    for number, target in enumerate([*targets, rest]):
+        parameters = _PARAMETERS | {"seed": seed + number}
+        data = lightgbm.Dataset(known, target, params=parameters)
+        models.append(lightgbm.train(parameters, data, TREES))
+    return BoostedTrees(export_trees(models), features)
 
 
 def discounted_future(values: Float[np.ndarray, " n"], rho: float) -> Float[np.ndarray, " n"]:
@@ -89,39 +102,16 @@ def discounted_future(values: Float[np.ndarray, " n"], rho: float) -> Float[np.n
     return np.array(list(backwards))[::-1]
 
 
-def _count_trees(known, target, rows: Int[np.ndarray, " n"], maturity: int, seed: int) -> int:
-    """Return how many trees serve the later rows best after training on the earlier ones, and some more for more rows."""
-    import lightgbm
-
-    cuts = [len(rows) * sixth // 6 for sixth in (3, 4, 5, 6)]
-    folds = [
-        (np.flatnonzero(rows < rows[start] - maturity), np.arange(start, end))  # their targets were known
-        for start, end in itertools.pairwise(cuts)
-    ]
-    data, stop = _dataset(known, target), [lightgbm.early_stopping(25, verbose=False)]
-    found: Any = lightgbm.cv(_PARAMETERS | {"seed": seed}, data, MOST_TREES, folds=folds, callbacks=stop)
-    return int(np.clip(_MORE * len(found["valid l2-mean"]), 10, MOST_TREES))
-
-
-def _train(known, target, count: int, seed: int) -> Any:
-    import lightgbm
-
-    return lightgbm.train(_PARAMETERS | {"seed": seed}, _dataset(known, target), count)
-
-
-def _dataset(known, target) -> Any:
-    import lightgbm
-
-    return lightgbm.Dataset(known, target, params=_PARAMETERS, free_raw_data=False)
-
-
-def export_trees(model: Any) -> Trees:
-    """Return a model of LightGBM as arrays of one shape; trees that it does not have add 0."""
+def export_trees(models: Sequence[Any]) -> Trees:
+    """Return the sum of models of LightGBM as arrays of one shape; trees that they do not have add 0."""
     nodes = 2 * LEAVES - 1
-    arrays = {name: np.zeros((MOST_TREES, nodes)) for name in ("feature", "threshold", "left", "right", "value")}
+    arrays = {
+        name: np.zeros((TREES * len(models), nodes)) for name in ("feature", "threshold", "left", "right", "value")
+    }
     arrays["left"] += np.arange(nodes)  # leaves are their own children
     arrays["right"] += np.arange(nodes)
-    for number, tree in enumerate(model.dump_model()["tree_info"]):
+    numbered = [(TREES * i, model.dump_model()["tree_info"]) for i, model in enumerate(models)]
+    for number, tree in ((start + i, tree) for start, found in numbered for i, tree in enumerate(found)):
         waiting, used = [(0, tree["tree_structure"])], 1
         while waiting:
             node, found = waiting.pop()

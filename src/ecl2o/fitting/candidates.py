@@ -41,6 +41,8 @@ WEEK, FEWEST_WEEKS = 7, 4  # days in a week; training weeks needed for a weekly 
 MOST_WINDOWS, BATCH = 2000, 50  # of gradient training
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))  # (trust, mu) that validation selects from
 CORRECTED, GIVEN = "ridge, corrected", "rhc, given forecasts"
+REGRESSIONS, TREES = "ridge, mixture", "trees, mixture"
+MIXTURES = (REGRESSIONS, TREES)  # selected unless another candidate is clearly better (docs/choices.md)
 _NEGLIGIBLE = 1e-8
 
 
@@ -165,7 +167,7 @@ def _regression(task: FitTask) -> list[Candidate]:
         if promise is not None and promise.is_plain and not shift:
             kinds["ridge"] = competitive_ridge(promise, period).agent
         if has_weeks:
-            kinds["ridge, mixture"] = Mixture.of_regressions(period, WEEK, leads, max(shift, 0))
+            kinds[REGRESSIONS] = Mixture.of_regressions(period, WEEK, leads, max(shift, 0))
         elif leads:
             kinds["ridge, covariates"] = ridge(covariates=leads)
     return [Candidate(name, "ridge", with_promise(agent, promise, period)) for name, agent in kinds.items()]
@@ -212,6 +214,8 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
             trained = [_train_by_gradient(advisor, task, progress) for task in tasks]
         for mine, task, more in zip(found, tasks, trained, strict=True):
             mine += [*untrained_candidates(advisor, task), *more]
+    if any(each.name == TREES for each in found[0]):  # which contains the other mixture
+        found = [[each for each in mine if each.name != REGRESSIONS] for mine in found]
     return found
 
 
@@ -270,7 +274,7 @@ def _boosted(task: FitTask, progress: Progress) -> list[Candidate]:
         raise DataError(f"{obstacle}.")
     progress("training trees", 0, 1)
     rho, days = _discount(task), contexts.split.training_days
-    trees, count = boosting.train_trees(contexts, rho, days, seed=settings.seed)
+    trees = boosting.train_trees(contexts, rho, days, settings.seed)
     progress("training trees", 1, 1)
 
     def mix(member: BoostedTrees) -> AbstractAgent:
@@ -279,9 +283,9 @@ def _boosted(task: FitTask, progress: Progress) -> list[Candidate]:
         return with_promise(mixture, settings.promise, period)
 
     def retrain(make: Callable[[BoostedTrees], AbstractAgent]) -> AbstractAgent:
-        return make(boosting.train_trees(contexts, rho, days + contexts.split.validation_days, count, settings.seed)[0])
+        return make(boosting.train_trees(contexts, rho, days + contexts.split.validation_days, settings.seed))
 
-    kinds = {"trees, mixture": mix}
+    kinds = {TREES: mix}
     if settings.advisor == "trees":
         kinds["trees"] = lambda member: with_promise(member, settings.promise, period)
     return [

@@ -21,6 +21,7 @@ from ecl2o.evaluation import Certificate, DailyScore, TestDays, certify
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare, make_contender
 from ecl2o.fitting.candidates import (
     CORRECTED,
+    MIXTURES,
     Candidate,
     MemoryLengths,
     find_trees_obstacle,
@@ -287,7 +288,7 @@ def _select(
     before: Sequence[float],
     unit: float,
 ) -> Selection:
-    """Select the cheapest candidate on the validation days, and bring all back to the units of the series.
+    """Select a candidate by the validation days, and bring all back to the units of the series.
 
     A correction that training did not keep equals the regression without it, and is left out. A training has failed if it does
     not lower the cost of the validation days.
@@ -304,7 +305,8 @@ def _select(
         agent = unscale_agent(each.agent if each.retrain is None else each.retrain(), factor, promise)
         own.append(dataclasses.replace(each, name=each.name + behind, agent=agent, untrained=None, retrain=None))
     failed = [not scores[i].average_cost < before[i] for i in kept]
-    best = int(np.argmin([np.inf if lost else scores[i].average_cost for i, lost in zip(kept, failed, strict=True)]))
+    names = ["" if lost else candidates[i].name for i, lost in zip(kept, failed, strict=True)]
+    best = _find_best(names, [scores[i].cost for i in kept])
     if all(failed):
         raise ValueError(
             f"all {len(own)} trainings failed: on the validation days none costs less than before. Try another "
@@ -318,6 +320,21 @@ def _select(
         validated.append(ValidatedCandidate(*about, *costs, float(np.mean(more)), _standard_error(more), lost))
     problem = series_problem(contexts, settings)
     return Selection(series, settings, problem, own, validated, best)
+
+
+def _find_best(names: Sequence[str], costs: Sequence[Float[np.ndarray, " n"]]) -> int:
+    """Return the number of a mixture unless the cheapest costs less by more than a standard error of daily differences.
+
+    Args:
+        names: of the candidates; "" of those that failed.
+        costs: of each day.
+    """
+    best = int(np.argmin([float(np.mean(cost)) if name else np.inf for name, cost in zip(names, costs, strict=True)]))
+    for number, name in enumerate(names):
+        more = costs[number] - costs[best]
+        if name in MIXTURES and np.mean(more) <= _standard_error(more):
+            return number
+    return best
 
 
 def _standard_error(daily: Float[np.ndarray, " n"]) -> float:

@@ -26,6 +26,7 @@ _PROFILE_LEADS = (*_LEADS, 16, 20)
 _MEANS, _DEVIATIONS = (6, 24, 168), (6, 24)  # hours
 _HALF_LIVES = (7.0, 21.0, 3.0)  # of two profiles of a period and one of a week, in their periods
 _DAMPING = 0.9  # of the present anomaly, per hour
+_MOST_WEEKS = 52  # that the mean week remembers
 _DEPTH = 64  # the deepest tree
 
 
@@ -79,6 +80,10 @@ class Trees(eqx.Module):
         return jnp.sum(self.value[trees, node])
 
 
+def _to_device_or_none(values: Any) -> Any:
+    return None if values is None else to_device(values)
+
+
 class TreeMemory(eqx.Module):
     """What features are made of; the last axis of every array counts steps back, 0 being the present one.
 
@@ -87,6 +92,7 @@ class TreeMemory(eqx.Module):
         profiles: of a period, slowly of a period, of a week: the exponentially weighted mean at the phase of each step.
         usual: what each profile said of the present step before it.
         anomalies: the contexts less what each profile had said, of a period.
+        weeks: the mean of all weeks so far (at most `_MOST_WEEKS`, about).
         given: covariates of a period.
         given_profiles: their profiles.
         given_usual: what these said of the present step before it.
@@ -96,30 +102,41 @@ class TreeMemory(eqx.Module):
     profiles: tuple[Float[AnyArray, "*n _"], ...]
     usual: Float[AnyArray, "*n 3"]
     anomalies: Float[AnyArray, "*n 3 q"]
+    weeks: Float[AnyArray, "*n v"]
     given: Float[AnyArray, "*n c q"]
     given_profiles: Float[AnyArray, "*n c p"]
     given_usual: Float[AnyArray, "*n c"]
 
 
 class TreeFeatures(eqx.Module):
-    """Features of one column and of covariates. None depends on the hour or the weekday, so that a run may start at any time.
+    """Features of one column and of covariates. No clock is needed, so that a run may start at any time.
 
     Of the column: the present context; its changes over 1 to 168 hours; for the profiles of a day (half-lives of 7 and 21 days)
     and of a week (3 weeks) the anomaly, its changes, and the discounted mean of the profile; what followed the same hour
     yesterday and a week ago; profiles ahead; means, deviations and extremes of the last hours. Of a covariate: itself, its
     changes and anomaly, the discounted mean of its profile, and its profile ahead. Of a forecast: its difference to the present
-    context.
+    context. With a typical week, the hour and the weekday at which it correlates best with the mean week so far.
 
     Args:
         period: steps in a day.
         leads: of each covariate: None, or the steps ahead of a forecast.
+        typical: the mean of each hour of a week (`hours_per_day` of each day), less their mean. Default: none.
     """
 
     period: int = eqx.field(static=True)
     leads: tuple[int | None, ...] = eqx.field(static=True, default=())
+    typical: Float[Array, " h"] | None = eqx.field(default=None, converter=_to_device_or_none)
 
     def __check_init__(self):
         check_count("period", self.period)
+        hours = WEEK * self.hours_per_day
+        if self.typical is not None and self.typical.shape != (hours,):
+            raise ValueError(f"typical must have shape ({hours},), got {self.typical.shape}.")
+
+    @property
+    def hours_per_day(self) -> int:
+        """Parts of a day that the typical week tells apart: about 24, of equally many steps, or one for each step."""
+        return next(each for each in range(min(self.period, 24), self.period + 1) if self.period % each == 0)
 
     @property
     def needed(self) -> int:
@@ -130,6 +147,10 @@ class TreeFeatures(eqx.Module):
     def periods(self) -> tuple[int, int, int]:
         """How many steps the three profiles have."""
         return self.period, self.period, WEEK * self.period
+
+    @property
+    def _damping(self) -> float:
+        return _DAMPING ** (24 / self.period)
 
     def _steps(self, hours: tuple[int, ...]) -> Int[np.ndarray, " n"]:
         return np.array(sorted({max(1, round(each * self.period / 24)) for each in hours}))
@@ -142,6 +163,7 @@ class TreeFeatures(eqx.Module):
             profiles=tuple(jnp.zeros((each,), dtype) for each in self.periods),
             usual=jnp.zeros((3,), dtype),
             anomalies=jnp.zeros((3, P + 1), dtype),
+            weeks=jnp.zeros((WEEK * P,), dtype),
             given=jnp.zeros((count, P + 1), dtype),
             given_profiles=jnp.zeros((count, P), dtype),
             given_usual=jnp.zeros((count,), dtype),
@@ -161,12 +183,15 @@ class TreeFeatures(eqx.Module):
             _push(profile, before + jnp.asarray(gain, dtype) * (now - before))
             for profile, before, gain in zip(memory.profiles, usual, gains, strict=False)
         )
+        weeks = seen // (WEEK * self.period)
+        mean = jnp.where(weeks == 0, now, memory.weeks[-1])
         given_usual = jnp.where(seen < self.period, given, memory.given_profiles[:, -1])
         return TreeMemory(
             recent=_push(memory.recent, now),
             profiles=profiles,
             usual=usual,
             anomalies=_push(memory.anomalies, now - usual),
+            weeks=_push(memory.weeks, mean + (now - mean) / jnp.minimum(weeks + 1, _MOST_WEEKS).astype(dtype)),
             given=_push(memory.given, given),
             given_profiles=_push(
                 memory.given_profiles, given_usual + jnp.asarray(gains[-1], dtype) * (given - given_usual)
@@ -192,15 +217,21 @@ class TreeFeatures(eqx.Module):
             profiles=tuple(back(each, period) for each, period in zip(profiles, self.periods, strict=True)),
             usual=usual[rows],
             anomalies=back(now[:, None] - usual, self.period + 1),
+            weeks=back(_mean_period(now, WEEK * self.period), WEEK * self.period),
             given=back(given, self.period + 1),
             given_profiles=back(given_profiles, self.period),
             given_usual=_before(given, given_profiles, self.period)[rows],
         )
 
+    def usual_at(self, memory: TreeMemory, leads: Int[np.ndarray, " l"]) -> Float[AnyArray, "*n l"]:
+        """Return the contexts some steps ahead as the profile of a day and a decaying anomaly predict them."""
+        anomaly = memory.anomalies[..., 0, :1] * self._damping**leads
+        return memory.profiles[0][..., -leads % self.period] + anomaly
+
     def usual_mean(self, memory: TreeMemory, rho: Any) -> Float[AnyArray, "*n"]:
         """Return z as the profile of a day and a decaying anomaly predict it."""
         xp: Any = np if isinstance(memory.recent, np.ndarray) else jnp
-        decay = rho * _DAMPING ** (24 / self.period)
+        decay = rho * self._damping
         coming = _discounted_profile(xp, memory.profiles[0], rho)[..., 0]
         return (1 - rho) * (memory.recent[..., 0] + decay / (1 - decay) * memory.anomalies[..., 0, 0]) + coming
 
@@ -221,6 +252,8 @@ class TreeFeatures(eqx.Module):
             ]
             if kind != 1:
                 parts += [profile[..., -ahead % period] - before]
+        if self.typical is not None:
+            parts += self._calendar(xp, memory)
         for period in (self.period, WEEK * self.period):
             parts.append(recent[..., period - leads] - recent[..., period, None])
         for length in self._steps(_MEANS):
@@ -239,6 +272,28 @@ class TreeFeatures(eqx.Module):
             parts += [_discounted_profile(xp, profile, rho) - rho * before, profile[..., -ahead % self.period] - before]
         return xp.concatenate(parts, axis=-1).astype(np.float32)  # so that rounding does not decide at a threshold
 
+    def _calendar(self, xp: Any, memory: TreeMemory) -> list[Int[AnyArray, "*n 1"]]:
+        """Return the hour of a day, then the weekday, at which the typical week correlates best with the mean week."""
+        hours, typical = self.hours_per_day, xp.asarray(self.typical)
+        steps = self.period // hours
+        week = xp.mean(xp.reshape(memory.weeks, (*memory.weeks.shape[:-1], -1, steps)), axis=-1)  # newest first
+        day = xp.mean(xp.reshape(week, (*week.shape[:-1], WEEK, hours)), axis=-2)
+        usual_day, back = xp.mean(xp.reshape(typical, (WEEK, hours)), axis=0), np.arange(hours)
+        hour = xp.argmax(day @ usual_day[(back - back[:, None]) % hours], axis=-1)
+        back = np.arange(WEEK * hours)
+        fits = [
+            xp.sum(week * typical[(hour[..., None] + hours * weekday - back) % len(back)], axis=-1)
+            for weekday in range(WEEK)
+        ]
+        return [hour[..., None], xp.argmax(xp.stack(fits, axis=-1), axis=-1)[..., None]]
+
+    def with_typical_week(self, contexts: Float[np.ndarray, "n q"]) -> "TreeFeatures":
+        """Return the features with the typical week of contexts that start with a day; of equal ones, without."""
+        hours = self.hours_per_day
+        whole = contexts[: len(contexts) // (WEEK * self.period) * WEEK * self.period, 0]
+        typical = whole.reshape(-1, WEEK * hours, self.period // hours).mean(axis=(0, 2))
+        return TreeFeatures(self.period, self.leads, typical - typical.mean())
+
 
 def _push(memory: Any, newest: Any) -> Any:
     return jnp.concatenate([newest[..., None], memory[..., :-1]], axis=-1)
@@ -250,6 +305,15 @@ def _profile(values: Float[np.ndarray, "n ..."], period: int, half_life: float) 
     for start in range(period, len(found), period):
         before = found[start - period : start][: len(found) - start]
         found[start : start + period] = before + gain * (values[start : start + period] - before)
+    return found
+
+
+def _mean_period(values: Float[np.ndarray, " n"], period: int) -> Float[np.ndarray, " n"]:
+    """Return at each step the mean of its phase so far, the present included."""
+    found = values.astype(float)
+    for number, start in enumerate(range(period, len(found), period), 2):
+        before = found[start - period : start][: len(found) - start]
+        found[start : start + period] = before + (values[start : start + period] - before) / min(number, _MOST_WEEKS)
     return found
 
 
