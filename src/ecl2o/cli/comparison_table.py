@@ -204,5 +204,5 @@ def describe_promise(row: "ComparisonRow", rows: "list[ComparisonRow]") -> str |
         text += f" (largest ratio at any step: {row.live_ratio:.4f}; {spent} of the allowed cost was spent)"
     if row.promise.period is None:
         return text + "."
-    text += ". It bounds each period by its own optimum, from where the period starts, and not the run"
+    text += ". It bounds each period by itself, from where the period starts, and not the run"
     return text + (f", which cost {row.average_cost:.3f} times its optimum." if _is_relative_to_run(rows) else ".")
