@@ -14,7 +14,7 @@ _PUBLIC = {
     "problem": (
         "AbstractActionSet AbstractHittingCost AbstractProblem AbstractSwitchingCost AsymmetricTracking battery Box "
         "ControlProblem ConvexCost CurvedTracking delayed Everywhere Instance known_ahead Limited LinearSwitching Mahalanobis "
-        "Problem Quadratic ShiftedProblem SquaredTracking Trajectory with_memory"
+        "Problem Quadratic ShiftedProblem Simplex SquaredTracking Total Trajectory with_memory"
     ),
     "offline": "constrained_oracle oracle oracle_days",
     "agents": (

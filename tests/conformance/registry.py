@@ -23,6 +23,7 @@ Fields of a case
   bound          (problem, instances, runs, bests) -> largest cost allowed, one per instance (all have a leading axis).
   box            "inside": its actions stay in a box. "ignores": an advisor, whoever uses its advice clips it.
                  "refuses": `init` raises on a box.
+  total          it is run, at d = 3, on actions that share a total, which is the first number of each context.
   two_sided      it is run on `AsymmetricTracking` too, on a line.
   convex         True: plays on any convex cost. False: `init` refuses costs that are not quadratic.
   smooth         its actions are differentiable in the contexts almost everywhere *and* continuous; False for agents that
@@ -75,6 +76,7 @@ class Case:
     box: Literal["inside", "ignores", "refuses"] = "inside"
     convex: bool = True
     two_sided: bool = False
+    total: bool = False
     smooth: bool = True
     uses_horizon: bool = False
     history: int = 0
@@ -159,7 +161,7 @@ CASES: list[Case] = [
         bound=_times_optimum(lambda p: hitting_minimizer_ratio(p.m, p.beta)),
         linear=(1, 3),
     ),
-    Case("ROBD", lambda d: ec.ROBD(), ema=True, bound=_robd_bound, linear=(1, 3), two_sided=True),
+    Case("ROBD", lambda d: ec.ROBD(), ema=True, bound=_robd_bound, linear=(1, 3), two_sided=True, total=True),
     Case(
         "ROBD, smaller lambda1",
         lambda d: ec.ROBD(lambda1=0.8),
@@ -237,6 +239,7 @@ CASES: list[Case] = [
         uses_horizon=True,
         linear=(1, 3),
         two_sided=True,
+        total=True,
     ),
     Case(
         "RHC of persistence",
@@ -268,6 +271,7 @@ CASES: list[Case] = [
         equivariant=False,
         uses_horizon=True,
         two_sided=True,
+        total=True,
         bound=_times_optimum(lambda p: 1.5 * robd_ratio(p.m, p.alpha, p.beta)),
     ),
     Case(

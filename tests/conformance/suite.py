@@ -37,6 +37,8 @@ def problem_of(kind: str, dim: int) -> ec.Problem:
         return ec.Problem(ec.AsymmetricTracking(3.0, 1.0), switching)
     if kind == "open":
         return ec.Problem(ec.Quadratic(A), switching)
+    if kind == "total":
+        return ec.Problem(ec.Quadratic(A), switching, ec.Total(column=0))
     box = ec.Box(-0.4 * np.ones(dim), 0.7 * np.ones(dim))
     if kind == "box":
         return ec.Problem(ec.Quadratic(A), switching, box)
@@ -67,7 +69,7 @@ def kinds_of(case: Case) -> list[tuple[str, int]]:
         kinds += [("box", dim) for dim in case.dims]
     if case.convex and case.box != "refuses" and not case.variant:
         kinds += [("function", case.dims[-1])]  # Newton's method has one path for all dimensions
-    return kinds + [("two-sided", 1)] * case.two_sided
+    return kinds + [("two-sided", 1)] * case.two_sided + [("total", 3)] * case.total
 
 
 def settings_of(case: Case, *kinds: str) -> list[tuple[str, int]]:
@@ -77,7 +79,7 @@ def settings_of(case: Case, *kinds: str) -> list[tuple[str, int]]:
     return settings
 
 
-ANY = ("open", "box", "function", "two-sided")
+ANY = ("open", "box", "function", "two-sided", "total")
 
 
 def of_cases(applies: Callable[[Case], Any] = lambda case: True):

@@ -253,6 +253,14 @@ def test_stays_in_the_box(case):
             assert ((runs.actions >= -0.4) & (runs.actions <= 0.7)).all(), (kind, dim)
 
 
+@of_cases(lambda case: case.total)
+def test_shares_the_total(case):
+    """In the instances as they are; others are variations of them."""
+    contexts = instances_of(3, case.history).contexts
+    actions = np.asarray(evidence(case, "total", 3)[0].actions)
+    np.testing.assert_allclose(actions.sum(axis=-1), contexts[..., 0], rtol=1e-9, atol=1e-9)
+
+
 @of_cases(lambda case: ("function", case.dims[0]) in kinds_of(case))
 def test_fast_path_equals_general_path(case):
     """A quadratic cost that the library knows to be one, and the same cost given as an arbitrary function."""

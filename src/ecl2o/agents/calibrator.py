@@ -17,9 +17,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, ConvexCost, Limited, Mahalanobis, Problem
+from ecl2o.problem import (
+    AbstractQuadraticCost,
+    AsymmetricTracking,
+    ConvexCost,
+    CurvedTracking,
+    Limited,
+    Mahalanobis,
+    Problem,
+    SquaredTracking,
+    Total,
+)
+from ecl2o.problem.actions import minimize_over
 from ecl2o.problem.arrays import as_float, as_optional_float, check_nonnegative, concrete_value
-from ecl2o.solvers.bounded_newton import minimize
 from ecl2o.solvers.positive_definite import spd_solve
 from ecl2o.theory import optimal_lambda2, smallest_lambda1
 from ecl2o.theory.forms import Form, check_form
@@ -82,7 +92,7 @@ def calibrate(
     Returns:
         The action (d,), and whether the solve converged (always, in closed form).
     """
-    problem = problem.relaxed  # what is played is rounded
+    problem = problem.at_context(context).relaxed  # what is played is rounded
     weights, hitting, dim = calibration.weights, problem.hitting, previous.shape[0]
     minimizer, found = None, jnp.ones((), bool)
     if weights.minimizer is not None:
@@ -96,10 +106,8 @@ def calibrate(
         return problem.actions.project(centre + _apply(gain, pull)), found
     if isinstance(hitting, AsymmetricTracking) and dim == 1:
         return problem.actions.project(_on_either_side(problem, hitting, hitting.centre(context), pulls)), found
-    lower, upper = problem.actions.bounds(dim, previous.dtype)
-    if isinstance(problem.actions, Limited):
-        lower, upper = problem.actions.reachable(previous)
-    solved = minimize(_objective, previous, (problem, pulls, context), lower, upper)
+    bounds = problem.actions.reachable(previous) if isinstance(problem.actions, Limited) else None
+    solved = minimize_over(problem.actions, _objective, previous, (problem, pulls, context), bounds)
     return solved.x, found & solved.converged
 
 
@@ -114,16 +122,19 @@ def minimize_hitting(
     problem: Problem, context: Float[Array, " q"], guess: Float[Array, " d"]
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
     """Compute v = argmin over X of f(., y), R_lambda with all weights zero, and whether the solve converged."""
-    hitting, dim = problem.hitting, guess.shape[0]
+    problem, hitting, dim = problem.at_context(context), problem.hitting, guess.shape[0]
+    shares_total = isinstance(problem.actions, Total)
     clipping_is_exact = dim == 1 or not problem.is_bounded
+    clipping_is_exact |= shares_total and isinstance(
+        hitting, SquaredTracking | CurvedTracking
+    )  # as far in all directions
     if isinstance(hitting, AbstractQuadraticCost) and clipping_is_exact:
         return problem.actions.project(hitting.centre(context, dim)), jnp.ones((), bool)
-    if isinstance(hitting, AsymmetricTracking):  # a sum over coordinates
+    if isinstance(hitting, AsymmetricTracking) and not shares_total:  # a sum over coordinates
         return problem.actions.project(hitting.centre(context)), jnp.ones((), bool)
     if isinstance(hitting, ConvexCost) and hitting.minimizer is not None and clipping_is_exact:
         return problem.actions.project(hitting.minimizer(context)), jnp.ones((), bool)
-    lower, upper = problem.actions.bounds(dim, guess.dtype)
-    solved = minimize(_hitting_only, guess, (hitting, context), lower, upper)
+    solved = minimize_over(problem.actions, _hitting_only, guess, (hitting, context))
     return solved.x, solved.converged
 
 

@@ -153,7 +153,8 @@ class CHC(AbstractRecedingHorizon):
         converged, plans = jax.lax.scan(replan_if_due, jnp.ones((), bool), (due, lengths, state.plans, state.last))
         last = plans[:, 0]
         state = CommittedState(state.planner, jnp.roll(plans, -1, axis=1), last)
-        return state, jnp.mean(last, axis=0), Info(converged)
+        # Of plans made earlier for other totals, the mean may miss the total of this step.
+        return state, problem.relaxed.actions.project(jnp.mean(last, axis=0)), Info(converged)
 
 
 class AFHC(AbstractRecedingHorizon):
@@ -268,7 +269,13 @@ def _run_stage(problem: Problem, iterates: Iterates, contexts: Float[Array, "W q
         return (position >= 0) & (position < left)
 
     def gradient(action, position):
-        return problem.hitting.gradient(action, contexts[jnp.where(exists(position), position, 0)])
+        return problem.hitting.gradient(action, context_at(position))
+
+    def context_at(position):
+        return contexts[jnp.where(exists(position), position, 0)]
+
+    def project(action, position):
+        return problem.at_context(context_at(position)).actions.project(action)
 
     def refine(after, level):
         """Compute x_s^(k) from x_s^(k-1), its neighbours before and (already of this stage) after."""
@@ -276,11 +283,11 @@ def _run_stage(problem: Problem, iterates: Iterates, contexts: Float[Array, "W q
         position = W - k - before
         ahead = jnp.where(exists(position + 1), 2 * problem.Q @ (after - here), 0.0)
         slope = gradient(here, position) + 2 * problem.Q @ (here - preceding) - ahead
-        refined = jnp.where(exists(position), problem.actions.project(here - rate * slope), here)
+        refined = jnp.where(exists(position), project(here - rate * slope, position), here)
         return refined, refined
 
     newest = iterates.latest[0]  # x_{t+W-1}^(0)
-    start = problem.actions.project(newest - gradient(newest, W - 1 - before) / smoothness)
+    start = project(newest - gradient(newest, W - 1 - before) / smoothness, W - 1 - before)
     levels = (jnp.arange(1, W + 1), iterates.latest[:-1], iterates.earlier[:-1])
     _, refined = jax.lax.scan(refine, start, levels)
     return Iterates(jnp.concatenate([start[None], refined]), iterates.latest, smoothness)

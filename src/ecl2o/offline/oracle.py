@@ -24,8 +24,10 @@ from ecl2o.problem import (
     LinearSwitching,
     Problem,
     ShiftedProblem,
+    Total,
     Trajectory,
 )
+from ecl2o.problem.actions import minimize_over
 from ecl2o.problem.arrays import (
     AnyArray,
     as_float,
@@ -37,7 +39,6 @@ from ecl2o.problem.arrays import (
     to_host,
 )
 from ecl2o.solvers.bisection import bisect_root
-from ecl2o.solvers.bounded_newton import minimize
 
 # The range of log mu: movement that costs e^34 times more stops, e^-34 times more changes nothing in double precision.
 _LOG_RANGE = 34.0
@@ -48,8 +49,8 @@ def oracle(problem: AbstractProblem, instance: Instance) -> Trajectory:
 
     Quadratic costs without bounds take one block-tridiagonal solve, all others Newton's method on the same structure.
     `LinearSwitching` is solved exactly in O(T^2): in one dimension, and in more for quadratic costs with a diagonal A. A
-    `ControlProblem` takes one Riccati sweep. Ramp limits, and bounds of a `ControlProblem`, take an interior-point method.
-    Actions with a spacing are not rounded: the cost is a lower bound on that of the best rounded ones, which is at most
+    `ControlProblem` takes one Riccati sweep. Ramp limits, totals, and bounds of a `ControlProblem`, take an interior-point
+    method. Actions with a spacing are not rounded: the cost is a lower bound on that of the best rounded ones, which is at most
     tr(A + G) spacing^2 / 8 a step more, G = 2 Q, if the curvature of f is at most A and bounds, ramp and x0 are multiples.
 
     Args:
@@ -223,6 +224,8 @@ def constrained_oracle(
     0.5
     """
     problem.check(instance)
+    if isinstance(problem.actions, Total) and problem.actions.column is not None:
+        raise NotApplicableError("a budget of movement needs a total that does not change: its steps could not be met.")
     budget = as_float(budget)
     check_scalar("budget", budget)
     check_nonnegative("budget", budget)
@@ -268,8 +271,7 @@ def _still_path(problem: Problem, instance: Instance, free_start: bool) -> Optim
     shape = (instance.horizon, instance.dim)
     if not free_start:
         return OptimalPath(jnp.broadcast_to(instance.x0, shape), jnp.ones((), bool))
-    lower, upper = problem.actions.bounds(instance.dim, instance.x0.dtype)
-    found = minimize(_static_cost, instance.x0, (problem, instance), lower, upper)
+    found = minimize_over(problem.actions, _static_cost, instance.x0, (problem, instance))
     return OptimalPath(jnp.broadcast_to(found.x, shape), found.converged)
 
 
@@ -288,6 +290,8 @@ def find_optimal_linear_path(problem: Problem, x0: Float[Array, " d"], contexts:
     problem = problem.relaxed
     if x0.shape[0] == 1:
         return _find_path_on_line(problem, x0, contexts)
+    if isinstance(problem.actions, Total):
+        raise NotApplicableError("LinearSwitching is not solved for actions that share a total; use Mahalanobis.")
     weights, targets, separable = _separate_coordinates(problem, contexts, x0.shape[0])
     lower, upper = problem.actions.bounds(x0.shape[0], x0.dtype)
 

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.problem.actions import Limited
+from ecl2o.problem.actions import Limited, Total
 from ecl2o.problem.hitting import AbstractQuadraticCost
 from ecl2o.problem.problem import Problem
 from ecl2o.solvers.block_tridiagonal import BlockTridiagonalFactor, DenseInverse, factor, invert, solve
 from ecl2o.solvers.bounded_newton import minimize_sequence
 from ecl2o.solvers.ramped_path import RampedPath, minimize_ramped_path
+from ecl2o.solvers.total_path import TotalPath, minimize_total_path
 
 PathFactor = BlockTridiagonalFactor | DenseInverse
 
@@ -88,6 +89,9 @@ def find_optimal_path(
         ramp = jnp.broadcast_to(problem.actions.ramp, x0.shape).astype(x0.dtype)
         within = RampedPath(lower, upper, x0, ramp, weights > 0)
         found = minimize_ramped_path(_path_cost, _path_nodes, _path_edges, start, parameters, within)
+    elif isinstance(problem.actions, Total):
+        within = TotalPath(problem.actions.totals(contexts).astype(x0.dtype), lower, upper)
+        found = minimize_total_path(_path_cost, _path_nodes, _path_edges, start, parameters, within)
     else:
         found = minimize_sequence(_path_cost, _path_curvature, start, parameters, lower, upper)
     return OptimalPath(found.x, found.converged)

@@ -31,6 +31,7 @@ from ecl2o.problem import (
     Mahalanobis,
     Problem,
     ShiftedProblem,
+    Total,
 )
 
 _KIND = "policy"
@@ -207,6 +208,9 @@ def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
     agent = jax.tree.map(limit, policy.agent, is_leaf=is_guard)
     actions, box = policy.problem.actions, Box(lower, upper)
     limited = Limited(box, actions.ramp, actions.spacing) if isinstance(actions, Limited) else box
+    if isinstance(actions, Total):
+        lower, upper = np.asarray([max(low, end[0]) for end in own]), np.asarray([min(high, end[1]) for end in own])
+        limited = Total(actions.total, lower, upper, actions.column)
     problem = dataclasses.replace(policy.problem, actions=limited)
     return dataclasses.replace(policy, agent=agent, problem=problem)
 

@@ -3,7 +3,7 @@
 Imports `solvers` only.
 """
 
-from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere, Limited
+from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere, Limited, Simplex, Total
 from ecl2o.problem.cluster_cost import ClusterCost
 from ecl2o.problem.control import ControlProblem, battery, delayed, known_ahead, with_memory
 from ecl2o.problem.hitting import (
@@ -42,7 +42,9 @@ __all__ = [
     "Problem",
     "Quadratic",
     "ShiftedProblem",
+    "Simplex",
     "SquaredTracking",
+    "Total",
     "Trajectory",
     "battery",
     "delayed",

@@ -6,15 +6,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
-from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, check_positive, concrete_value
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, check_positive, check_scalar, concrete_value
+from ecl2o.solvers.bounded_newton import BoundedMinimum, Objective, minimize
+from ecl2o.solvers.shared_total import project_on_total
+from ecl2o.solvers.total_path import minimize_with_total
 
 
 class AbstractActionSet(eqx.Module):
     """A set of actions given by bounds on each coordinate. Implement `bounds`, `project` and `check`.
 
-    Solvers read `bounds` only, so the set must be exactly what lies between them.
+    Solvers read `bounds` only, so the set must be exactly what lies between them. (`Total` is the library's one exception.)
 
     >>> import jax.numpy as jnp
     >>> class AtMost(AbstractActionSet):
@@ -91,23 +95,7 @@ class Box(AbstractActionSet):
     upper: Float[Array, "*d"] = eqx.field(converter=as_float)
 
     def __check_init__(self):
-        for name, bound in (("lower", self.lower), ("upper", self.upper)):
-            if bound.ndim > 1:
-                raise ValueError(f"{name} must be a number or a vector, got shape {bound.shape}.")
-            values = concrete_value(bound)
-            if values is not None and np.isnan(values).any():
-                raise ValueError(f"{name} must not be NaN.")
-        if self.lower.ndim == self.upper.ndim == 1 and self.lower.shape != self.upper.shape:
-            raise ValueError(
-                f"lower and upper must have the same length, got {self.lower.shape} and {self.upper.shape}."
-            )
-        lower, upper = concrete_value(self.lower), concrete_value(self.upper)
-        if lower is not None and upper is not None and (lower > upper).any():
-            where = int(np.argmax(np.atleast_1d(lower > upper)))
-            low, high = np.broadcast_arrays(np.atleast_1d(lower), np.atleast_1d(upper))
-            raise ValueError(
-                f"lower must not exceed upper, but lower[{where}] = {low[where]:g} > upper[{where}] = {high[where]:g}."
-            )
+        _check_bounds(self.lower, self.upper)
 
     def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         return jnp.full((dim,), self.lower, dtype), jnp.full((dim,), self.upper, dtype)
@@ -116,16 +104,168 @@ class Box(AbstractActionSet):
         return jnp.clip(action, self.lower, self.upper)
 
     def check(self, x0: Float[Array, " d"]) -> None:
-        dim = x0.shape[-1]
-        for name, bound in (("lower", self.lower), ("upper", self.upper)):
-            if bound.ndim == 1 and bound.shape != (dim,):
-                raise ValueError(f"{name} must have {dim} entries to fit x0, got {bound.shape[0]}.")
-        values, lower, upper = concrete_value(x0), concrete_value(self.lower), concrete_value(self.upper)
-        if values is None or lower is None or upper is None:
+        _check_inside(x0, self.lower, self.upper)
+
+
+def _check_bounds(lower: Float[Array, "*d"], upper: Float[Array, "*d"]) -> None:
+    """Raise ValueError unless the bounds fit each other."""
+    for name, bound in (("lower", lower), ("upper", upper)):
+        if bound.ndim > 1:
+            raise ValueError(f"{name} must be a number or a vector, got shape {bound.shape}.")
+        values = concrete_value(bound)
+        if values is not None and np.isnan(values).any():
+            raise ValueError(f"{name} must not be NaN.")
+    if lower.ndim == upper.ndim == 1 and lower.shape != upper.shape:
+        raise ValueError(f"lower and upper must have the same length, got {lower.shape} and {upper.shape}.")
+    least, most = concrete_value(lower), concrete_value(upper)
+    if least is not None and most is not None and (least > most).any():
+        where = int(np.argmax(np.atleast_1d(least > most)))
+        low, high = np.broadcast_arrays(np.atleast_1d(least), np.atleast_1d(most))
+        raise ValueError(
+            f"lower must not exceed upper, but lower[{where}] = {low[where]:g} > upper[{where}] = {high[where]:g}."
+        )
+
+
+def _check_inside(x0: Float[Array, " d"], lower: Float[Array, "*d"], upper: Float[Array, "*d"]) -> None:
+    """Raise ValueError if x0 does not fit the bounds or lies outside."""
+    dim = x0.shape[-1]
+    for name, bound in (("lower", lower), ("upper", upper)):
+        if bound.ndim == 1 and bound.shape != (dim,):
+            raise ValueError(f"{name} must have {dim} entries to fit x0, got {bound.shape[0]}.")
+    values, least, most = concrete_value(x0), concrete_value(lower), concrete_value(upper)
+    if values is None or least is None or most is None:
+        return
+    slack = 1e-6 * (1 + np.abs(values))  # a float32 x0 of a float64 box
+    if (values < least - slack).any() or (values > most + slack).any():
+        raise ValueError(f"x0 = {values} lies outside the box from {least} to {most}.")
+
+
+class Total(AbstractActionSet):
+    """X = {x: lower <= x <= upper, sum x = total}: units that share a total, such as the demand of a step.
+
+    The total is one number, or a number of each context (`column`). `rollout`, runners and the service then give the agent the
+    problem of the step, with its total. `oracle` and `RHC` plan with the totals of the contexts they know. Costs must ignore the
+    column or have a use for it: as a covariate it stands at the end of a context.
+
+    `Guarded` promises on it, whatever the bounds, also for a total that changes (docs/guarantees.md).
+
+    Args:
+        total: The sum of the numbers of an action; with `column`, that of the step at hand. Default: None, needs `column`.
+        lower: (d,), or one number for all, in the units of actions. Default: -inf.
+        upper: The same, at least `lower`. Default: inf.
+        column: The place in a context where its total is, from the end if negative. Default: None, the total does not change.
+
+    Raises:
+        ValueError: Bounds do not fit each other, or the total is missing or not a finite number.
+
+    >>> import jax.numpy as jnp
+    >>> Total(2.0, lower=0.0, upper=1.5).project(jnp.array([3.0, 1.0])).tolist()
+    [1.5, 0.5]
+    >>> Total(column=-1).at(jnp.array([0.0, 0.0, 4.0])).project(jnp.array([3.0, 3.0])).tolist()
+    [2.0, 2.0]
+    """
+
+    total: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
+    lower: Float[Array, "*d"] = eqx.field(converter=as_float, default=-np.inf)
+    upper: Float[Array, "*d"] = eqx.field(converter=as_float, default=np.inf)
+    column: int | None = eqx.field(static=True, default=None)
+
+    def __check_init__(self):
+        _check_bounds(self.lower, self.upper)
+        if self.column is not None and (isinstance(self.column, bool) or not isinstance(self.column, int)):
+            raise ValueError(f"column must be the place of a number in a context, got {self.column!r}.")
+        if self.total is not None:
+            check_scalar("total", self.total)
+        if self.column is None:
+            if self.total is None:
+                raise ValueError("give the total, or the column of contexts that holds it.")
+            check_finite("total", self.total)
+
+    def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        """Return the bounds, without what the total leaves of them."""
+        return jnp.full((dim,), self.lower, dtype), jnp.full((dim,), self.upper, dtype)
+
+    def at(self, context: Float[Array, " q"]) -> "Total":
+        """Return the set of a step with this context."""
+        return self if self.column is None else Total(context[self.column], self.lower, self.upper, self.column)
+
+    def known_total(self) -> Float[Array, ""]:
+        """Return the total.
+
+        Raises:
+            NotApplicableError: It is that of a context, which is not known here.
+        """
+        if self.total is None:
+            raise NotApplicableError("this needs a Total with one number: here the total of a context is not known.")
+        return self.total
+
+    def totals(self, contexts: Float[Array, "T q"]) -> Float[Array, " T"]:
+        """Return the total of each step."""
+        if self.column is not None:
+            return contexts[:, self.column]
+        return jnp.full(contexts.shape[:1], self.known_total(), contexts.dtype)
+
+    def allows(self, totals: Float[Array, "*n"], dim: int) -> Bool[Array, "*n"]:
+        """Return whether the bounds allow these totals, up to rounding."""
+        lower, upper = self.bounds(dim, totals.dtype)
+        ends = jnp.stack([lower, upper])
+        size = jnp.sum(jnp.where(jnp.isfinite(ends), jnp.abs(ends), 0.0)) + jnp.abs(totals)
+        slack = jnp.finfo(totals.dtype).eps ** 0.75 * size
+        return (jnp.sum(lower) - slack <= totals) & (totals <= jnp.sum(upper) + slack)
+
+    def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Return the nearest point of the set; of all totals, where that of the step is not known."""
+        lower, upper = self.bounds(action.shape[0], action.dtype)
+        if self.total is None:
+            return jnp.clip(action, lower, upper)
+        return project_on_total(action, self.total.astype(action.dtype), lower, upper)
+
+    def check(self, x0: Float[Array, " d"]) -> None:
+        _check_inside(x0, self.lower, self.upper)
+        if self.column is not None:
             return
-        slack = 1e-6 * (1 + np.abs(values))  # a float32 x0 of a float64 box
-        if (values < lower - slack).any() or (values > upper + slack).any():
-            raise ValueError(f"x0 = {values} lies outside the box from {lower} to {upper}.")
+        self.check_totals(self.known_total(), x0.shape[-1])
+        values, total = concrete_value(x0), concrete_value(self.total)
+        if values is not None and total is not None and abs(values.sum() - total) > 1e-6 * (1 + np.abs(values).sum()):
+            raise ValueError(f"x0 = {values} sums to {values.sum():g}, but the actions share the total {total:g}.")
+
+    def check_totals(self, totals: Float[Array, "*n"], dim: int) -> None:
+        """Raise ValueError if the bounds do not allow a total that is known."""
+        allowed, values = concrete_value(self.allows(totals, dim)), concrete_value(totals)
+        if allowed is None or values is None or allowed.all():
+            return
+        where = "" if values.ndim == 0 else f" of step {int(np.argmin(allowed))}"
+        low, high = (float(np.sum(np.asarray(end))) for end in self.bounds(dim, totals.dtype))
+        found = values if values.ndim == 0 else values[np.argmin(allowed)]
+        raise ValueError(
+            f"the total{where} must lie between the sums of the bounds, {low:g} and {high:g}, got {found:g}."
+        )
+
+
+def Simplex(total: float = 1.0) -> Total:
+    """Return the set of shares: actions of numbers from 0 on that sum to `total`.
+
+    >>> import jax.numpy as jnp
+    >>> Simplex().project(jnp.array([2.0, 0.5, -1.0])).tolist()
+    [1.0, 0.0, 0.0]
+    """
+    return Total(total, lower=0.0)
+
+
+def minimize_over(
+    actions: AbstractActionSet,
+    objective: Objective,
+    start: Float[Array, " d"],
+    parameters: PyTree,
+    bounds: tuple[Float[Array, " d"], Float[Array, " d"]] | None = None,
+) -> BoundedMinimum:
+    """Minimise objective(x, parameters), convex, over an action set; `bounds` replace those of the set."""
+    lower, upper = actions.bounds(start.shape[0], start.dtype) if bounds is None else bounds
+    if isinstance(actions, Total):
+        return minimize_with_total(
+            objective, start, parameters, lower, upper, actions.known_total().astype(start.dtype)
+        )
+    return minimize(objective, start, parameters, lower, upper)
 
 
 class Limited(AbstractActionSet):
@@ -163,6 +303,8 @@ class Limited(AbstractActionSet):
             raise ValueError(f"ramp must be at least the spacing, got {ramp} and {spacing}: no action could change.")
         if isinstance(self.actions, Limited):
             raise ValueError("actions must not be Limited themselves; use Limited.of, which joins limits.")
+        if isinstance(self.actions, Total):
+            raise NotApplicableError("actions that share a total take no ramp and no spacing; use their bounds.")
         if spacing is not None and isinstance(self.actions, Box):
             lower, upper = concrete_value(self.actions.lower), concrete_value(self.actions.upper)
             if lower is not None and upper is not None and (np.ceil(lower / spacing) > np.floor(upper / spacing)).any():

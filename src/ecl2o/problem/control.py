@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere, Limited
+from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere, Limited, Total
 from ecl2o.problem.arrays import AnyArray, as_float, check_count, check_finite, concrete_value
 from ecl2o.problem.hitting import Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
@@ -58,9 +58,9 @@ class ControlProblem(AbstractProblem):
             if matrix.ndim not in (2, 3):
                 raise ValueError(f"{name} must be a matrix, or one for each step, got shape {matrix.shape}.")
             check_finite(name, matrix)
-        if isinstance(self.actions, Limited) or isinstance(self.states_within, Limited):
+        if isinstance(self.actions, Limited | Total) or isinstance(self.states_within, Limited | Total):
             raise NotApplicableError(
-                "ramps and spacings are for a Problem; bound the actions of a ControlProblem by a Box."
+                "ramps, spacings and totals are for a Problem; bound the actions of a ControlProblem by a Box."
             )
         n, k, q = self.state_dim, self.action_dim, self.context_dim
         expected = {"F": (n, n), "B": (n, k), "E": (n, q), "M": (n + k + q, n + k + q)}

@@ -190,6 +190,7 @@ class Quadratic(_ContextTracking):
 
     Args:
         A: (d, d), symmetric and positive definite.
+        covariates: As in `SquaredTracking`. Default: 0.
 
     >>> import jax.numpy as jnp
     >>> float(Quadratic(A=jnp.diag(jnp.array([1.0, 4.0]))).strong_convexity)
@@ -197,6 +198,7 @@ class Quadratic(_ContextTracking):
     """
 
     A: Float[Array, "d d"] = eqx.field(converter=as_float)
+    covariates: int = eqx.field(static=True, default=0)
 
     def __check_init__(self):
         check_spd("A", self.A)
@@ -209,7 +211,7 @@ class Quadratic(_ContextTracking):
         return self.A
 
     def check(self, dim: int, context_dim: int) -> None:
-        super().check(dim, context_dim)
+        super().check(dim, context_dim - self.covariates)
         if self.A.shape != (dim, dim):
             raise ValueError(f"A must have shape ({dim}, {dim}) to fit x0, got {self.A.shape}.")
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem.actions import AbstractActionSet, Everywhere, Limited
+from ecl2o.problem.actions import AbstractActionSet, Everywhere, Limited, Total
 from ecl2o.problem.arrays import AnyArray
 from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost, Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
@@ -65,6 +65,10 @@ class AbstractProblem(eqx.Module):
     def is_bounded(self) -> bool:
         """Whether actions have bounds."""
 
+    def at_context(self, context: Float[Array, " q"]) -> "AbstractProblem":
+        """Return the problem of a step: where a context determines the action set, with that set. Default: the problem."""
+        return self
+
     def limit(self, previous: Float[Array, " n"], action: Float[Array, " k"]) -> Float[Array, " k"]:
         """Return the action that is played instead of `action` where limits on actions must be obeyed. Default: `action`."""
         return action
@@ -112,6 +116,11 @@ class Problem(AbstractProblem):
         if not isinstance(self.actions, Limited):
             return self
         return dataclasses.replace(self, actions=self.actions.relaxed)
+
+    def at_context(self, context: Float[Array, " q"]) -> "Problem":
+        if not isinstance(self.actions, Total) or self.actions.column is None:
+            return self
+        return dataclasses.replace(self, actions=self.actions.at(context))
 
     def limit(self, previous: Float[Array, " d"], action: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return the nearest action that the ramp and the spacing of `Limited` allow; any action without them."""
@@ -179,6 +188,12 @@ class Problem(AbstractProblem):
         self.switching.check(instance.dim)
         self.hitting.check(instance.dim, instance.contexts.shape[-1])
         self.actions.check(instance.x0)
+        if isinstance(self.actions, Total) and self.actions.column is not None:
+            if not -instance.contexts.shape[-1] <= self.actions.column < instance.contexts.shape[-1]:
+                raise ValueError(
+                    f"the total is number {self.actions.column} of a context, but these have {instance.contexts.shape[-1]}."
+                )
+            self.actions.check_totals(self.actions.totals(instance.contexts), instance.dim)
 
     def action_size(self, state_size: int) -> int:
         return state_size

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem.actions import Limited
+from ecl2o.problem.actions import Limited, Total
 from ecl2o.problem.arrays import AnyArray, cast_floats
 from ecl2o.problem.control import ControlProblem, delayed, known_ahead
 from ecl2o.problem.hitting import SquaredTracking
@@ -57,6 +57,10 @@ class ShiftedProblem(Problem):
         if isinstance(self.actions, Limited) and self.actions.ramp is not None:
             raise NotApplicableError(
                 "a ramp of actions is not supported beside a delay or contexts known ahead; a spacing is."
+            )
+        if isinstance(self.actions, Total):
+            raise NotApplicableError(
+                "actions that share a total are not supported beside a delay or contexts known ahead; use a Problem."
             )
 
     @property

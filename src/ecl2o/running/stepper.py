@@ -110,7 +110,7 @@ class Stepper(eqx.Module):
         memory, forecast = self._forecast(state, context)
         remaining = None if state.horizon is None else state.horizon - 1 - state.step
         observation = Observation(context, state.action, state.step, remaining, forecast)
-        inner, action, info = self.agent.step(self.problem, state.agent, observation)
+        inner, action, info = self.agent.step(self.problem.at_context(context), state.agent, observation)
         action = self.problem.limit(state.action, action)
         costs = self.problem.step_costs(state.action, action, context, state.step)
         position = self.problem.next_state(state.action, action, context, state.step)

@@ -110,6 +110,17 @@ def _eliminate(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) 
     return jnp.stack(rows)
 
 
+def spd_solve_sum_zero(matrix: Float[Array, "d d"], right: Float[Array, " d *columns"]) -> Float[Array, " d *columns"]:
+    """Return the x whose coordinates sum to zero and with M x = right + mu, one number mu; of each column of `right`.
+
+    >>> spd_solve_sum_zero(jnp.diag(jnp.array([1.0, 3.0])), jnp.array([4.0, 0.0])).tolist()
+    [1.0, -1.0]
+    """
+    free, along = spd_solve(matrix, right), spd_solve(matrix, jnp.ones_like(matrix[0]))
+    share = along / jnp.sum(along)
+    return free - (share if right.ndim == 1 else share[:, None]) * jnp.sum(free, axis=0)
+
+
 def sandwich_solve(
     left: Float[Array, "d d"], matrix: Float[Array, "d d"], right: Float[Array, "d d"]
 ) -> Float[Array, "d d"]:

@@ -44,6 +44,7 @@ from ecl2o.problem import (
     Mahalanobis,
     Problem,
     ShiftedProblem,
+    Total,
 )
 from ecl2o.problem.arrays import (
     as_float,
@@ -409,6 +410,11 @@ class Competitive(AbstractGuard):
         instead = "Guarded takes any costs and any box."
         if not isinstance(movement, Mahalanobis):
             raise NotApplicableError(f"Competitive needs quadratic movement, got {type(movement).__name__}. {instead}")
+        if isinstance(problem.actions, Total):
+            raise NotApplicableError(
+                "a promise relative to the optimum is not proved for actions that share a total; use Guarded(agent, expert), "
+                "or, without bounds, state the problem in one number less (docs/guarantees.md)."
+            )
         if self.weights is not None and not isinstance(hitting, CurvedTracking):
             raise NotApplicableError(f"weights are for CurvedTracking, got {type(hitting).__name__}.")
         if self.weights is None and hitting.curvature_bounds(dim)[1] is None:

@@ -23,7 +23,7 @@ from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import quadratic_terms
-from ecl2o.problem import AbstractQuadraticCost, Limited, LinearSwitching, Mahalanobis, Problem
+from ecl2o.problem import AbstractQuadraticCost, Limited, LinearSwitching, Mahalanobis, Problem, Total
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
@@ -159,7 +159,8 @@ def _on_own_trajectory(expert: AbstractAgent) -> Independent:
 class Guarded(AbstractGuard):
     """The guard that keeps cost <= (1 + slack) * cost of the expert + allowance at every step, whatever the agent proposes.
 
-    It holds for any agent (NaN and infinite actions included), any hitting costs f >= 0, any contexts and any box. The expert
+    It holds for any agent (NaN and infinite actions included), any hitting costs f >= 0, any contexts, any box and actions that
+    share a `Total`, also where the total changes. The expert
     is any agent, such as the rule in use today: `advisors.FromContext` for actions that are given from outside. It runs on its
     own trajectory, its actions b_t projected on X. A step may use what the promise leaves, except a reserve:
 
@@ -175,8 +176,8 @@ class Guarded(AbstractGuard):
     else by the last one that is on the way from the safest.
 
     The promise is lost (`kept` turns false, the expert is followed, and steps count as not converged) where a compiled program
-    turns out to have a reservation above the slack, where a context is not finite, where f < 0 and the cost exceeds it, or where
-    rounding could exceed the tolerance (docs/guarantees.md).
+    turns out to have a reservation above the slack, where a context is not finite, where f < 0 and the cost exceeds it, where the
+    bounds do not allow the total of a step, or where rounding could exceed the tolerance (docs/guarantees.md).
 
     Args:
         agent: the agent whose actions are played as far as the promise allows.
@@ -273,6 +274,8 @@ class Guarded(AbstractGuard):
 
         growth, expert_rounding = accurate_cost(problem, expert_action, context, state.expert.action)
         kept = state.account.kept & jnp.isfinite(growth)
+        if isinstance(problem.actions, Total):
+            kept &= problem.actions.allows(problem.actions.known_total(), len(previous))
         level = state.account.left + (1 + self.slack) * growth
         allowance, solved = self._allowance(problem, state.future, observation, expert_action, level)
         allowed, active = move_inside(problem, allowance, advice)
