@@ -69,7 +69,7 @@ def test_the_figure_is_drawn(tmp_path):
     "arguments",
     [
         *(["--m", "0"], ["--alpha", "-1"], ["--alpha", "nan"], ["--beta", "5"], ["--beta", "inf"]),
-        *(["--trust", "-0.1"], ["--rho", "-1"], ["--rho", "x"], ["--seed", "-1"]),
+        *(["--trust", "-0.1"], ["--rho", "-1"], ["--rho", "x"]),
     ],
 )
 def test_impossible_constants_end_with_2(arguments):

@@ -75,14 +75,13 @@ SERVERS = {"serve", "demo"}  # which draw nothing, and answer over HTTP
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_an_example_json_and_seed(command):
+def test_help_has_an_example_and_json(command):
     result = runner.invoke(app, [*command.split(), "--help"])
     assert result.exit_code == 0
     words = result.stdout.split()
     assert f"ecl2o {command}" in " ".join(words[words.index("Example:") :])
     if command not in SERVERS:
         assert "--json" in words
-        assert "--seed" in words
 
 
 def test_help_wraps_where_the_terminal_does():

@@ -47,7 +47,6 @@ def act(
     bounds: str | None = options.BOUNDS,
     reading: options.ReadingOptions,
     json: output.Json = False,
-    seed: output.UnusedSeed = 0,
 ) -> None:
     r"""Read contexts from standard input and write an action for each to standard output, line by line.
 

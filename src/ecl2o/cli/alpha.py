@@ -31,7 +31,6 @@ def alpha(
     figure: Path | None = option("File for a figure, ending in .png, .svg or .pdf.", metavar="FILE"),
     reading: options.ReadingOptions,
     json: output.Json = False,
-    seed: output.UnusedSeed = 0,
 ) -> None:
     """Show how far actions miss and move for different alphas, in hindsight and under R-OBD.
 

@@ -20,7 +20,6 @@ def bounds(
     rho: float = option("Error of the advice: squared distance from the optimum over its cost.", default=0.5),
     figure: Path | None = option("Draw the bounds against rho into this file (.png, .svg or .pdf)."),
     json: output.Json = False,
-    seed: output.UnusedSeed = 0,
 ) -> None:
     """Show what the theorems promise: competitive ratios, in the paper's form and in the tight one (docs/errata.md)."""
     beta = alpha if beta is None else beta

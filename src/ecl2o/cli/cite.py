@@ -21,7 +21,6 @@ def cite(
         ),
     ] = None,
     json: output.Json = False,
-    seed: output.UnusedSeed = 0,
 ) -> None:
     """Print the BibTeX entries of the papers behind an agent."""
     entries = _cite(agent).split("\n\n")

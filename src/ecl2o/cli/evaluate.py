@@ -18,7 +18,6 @@ def evaluate(
     bounds: str | None = options.BOUNDS,
     unit_cost: float | None = options.UNIT_COST,
     json: output.Json = False,
-    seed: output.UnusedSeed = 0,
 ) -> None:
     """Test a policy on a series, day after day, next to R-OBD, RHC and the oracle.
 

@@ -23,7 +23,9 @@ def fit(
     alpha: str = options.ALPHAS,
     guaranteed: options.PromiseOptions,
     baseline: str | None = option(
-        "Column with the actions of the rule in use today; readings of later steps need it too.", metavar="NAME"
+        "Column with the actions of the rule in use today; readings of later steps need it too.",
+        metavar="NAME",
+        rich_help_panel="Promises",
     ),
     costs: options.CostOptions,
     plausible: str | None = options.PLAUSIBLE,

@@ -27,7 +27,7 @@ _WORST = 10  # sites in the printed table
 _NOT_OF_SITES = ("weight_column", "day_start")
 
 app = typer.Typer(
-    help="Fit or evaluate many sites at once, here or on a Dask cluster. Needs the extra: pip install 'ecl2o[fleet]'.",
+    help="Fit or evaluate many sites at once, here or on a Dask cluster. Needs an extra: pip install 'ecl2o\\[fleet]'.",
     no_args_is_help=True,
 )
 
@@ -98,7 +98,6 @@ def evaluate(
     scheduler: str | None = options.SCHEDULER,
     workers: int | None = options.WORKERS,
     json: output.Json = False,
-    seed: output.UnusedSeed = 0,
 ) -> None:
     """Test every site's policy on its series, as one stream, next to R-OBD.
 

@@ -16,10 +16,13 @@ def guard(
         "What --never-worse compares with: still, to hold the action in force; else the name of a column with the actions of "
         'the rule in use today, which each step brings as "baseline".',
         metavar="still|NAME",
+        rich_help_panel="Promises",
     ),
     alpha: str = options.ALPHAS,
     costs: options.CostOptions,
-    weight_column: str | None = option("Name of that weight. (default: weight)", metavar="NAME"),
+    weight_column: str | None = option(
+        "Name of the weight of a miss. (default: weight)", metavar="NAME", rich_help_panel="Costs and limits"
+    ),
     plausible: str | None = option(
         "Range of readings; the last plausible one replaces others. One for all columns, or demand=0:60,price=1:9. "
         "(default: contexts are used as sent, and a missing one is an error)",
@@ -38,7 +41,6 @@ def guard(
         "Answer the advice unchanged, and report what the guard would have done.", "--shadow", default=False
     ),
     json: output.Json = False,
-    seed: output.UnusedSeed = 0,
 ) -> None:
     """Make a policy that plays somebody else's advice as far as promises allow. It needs no data and no training.
 

@@ -1,6 +1,7 @@
 """Options that several commands share, and how they are parsed."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import importlib.util
@@ -9,7 +10,7 @@ import math
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
@@ -104,6 +105,7 @@ ALPHAS = option(
     "column: demand=10,price=3. See: ecl2o alpha",
     default="10",
     metavar=NUMBERS_BY_COLUMN,
+    rich_help_panel="Costs and limits",
 )
 ALPHA = option(
     "Cost of moving: alpha/2 times the squared change, next to 1/2 the squared miss. See: ecl2o alpha",
@@ -194,6 +196,7 @@ def make_split(training_days: int | None, validation_days: int | None) -> "Split
 class ReadingOptions:
     """How to read a series from a file."""
 
+    TITLE: ClassVar = "Series"
     column: list[str] | None = option(
         "Column to follow; repeat for several. (default: the only one with numbers)", metavar="NAME"
     )
@@ -250,6 +253,7 @@ class ReadingOptions:
 class CostOptions:
     """What a miss costs, which actions are allowed, and when they are in force."""
 
+    TITLE: ClassVar = "Costs and limits"
     weights: str | None = option(
         "Range of weights, which a promise assumes. (default: that of the data, a quarter wider)", metavar="LOW:HIGH"
     )
@@ -308,6 +312,7 @@ class CostOptions:
 class PromiseOptions:
     """What is guaranteed, besides what --baseline names."""
 
+    TITLE: ClassVar = "Promises"
     promise: list[float] | None = option(
         "Guarantee a cost of at most this many times the optimum, whatever the data (for example 2). Repeat it for several "
         "promises at once, each with its --per.",
@@ -346,6 +351,8 @@ class PromiseOptions:
 def expand_options(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Let a command take the fields of its dataclass arguments as options of their own, except those named here.
 
+    The help shows the fields of each dataclass in a panel with its title.
+
     >>> @expand_options("known_ahead")
     ... def command(costs: CostOptions): ...
     >>> "delay" in inspect.signature(command).parameters, "known_ahead" in inspect.signature(command).parameters
@@ -361,8 +368,11 @@ def expand_options(*without: str) -> Callable[[Callable[..., Any]], Callable[...
                 continue
             fields: list[Any] = [*dataclasses.fields(parameter.annotation)]
             kinds[parameter.name] = parameter.annotation, {field.name: field.default.default for field in fields}
-            shown = [field for field in fields if field.name not in without]
-            parameters += [parameter.replace(name=f.name, annotation=f.type, default=f.default) for f in shown]
+            for field in fields:
+                if field.name not in without:
+                    shown = copy.copy(field.default)
+                    shown.rich_help_panel = vars(parameter.annotation)["TITLE"]
+                    parameters.append(parameter.replace(name=field.name, annotation=field.type, default=shown))
 
         @functools.wraps(command)
         def run(**given: Any) -> Any:

@@ -36,9 +36,6 @@ LARGEST_SEED = 2**32 - 1  # that makes a random key
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 _SEED_HELP = "Random seed. The same seed gives the same figures on the same machine."
 Seed = Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, metavar="S", help=_SEED_HELP)]
-UnusedSeed = Annotated[
-    int, typer.Option("--seed", min=0, metavar="S", help="Has no effect here; accepted for scripts.")
-]
 
 WIDTH = 100  # columns of tables if the output is not a terminal
 _options: dict[str, str] = {}  # of the running command, by the names of arguments
