@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pandas as pd
 from scipy.linalg import solveh_banded
 
+from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.data import Contexts, Split, frame_series, series_contexts, weather_contexts
 from ecl2o.evaluation import TestDays, score_runs
 from ecl2o.fitting.pipeline import FittedSeries, fit_contexts
@@ -757,7 +757,7 @@ LABELS = {
 
 def main() -> None:
     """Measure the series, and print and keep the rows of each."""
-    jax.config.update("jax_enable_x64", True)
+    use_cached_programs()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="of the data")
     parser.add_argument("series", nargs="*", help=f"some of {', '.join(SERIES)}; all of them unless given")
