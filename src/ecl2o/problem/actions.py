@@ -107,7 +107,7 @@ class Box(AbstractActionSet):
         _check_inside(x0, self.lower, self.upper)
 
 
-def _check_bounds(lower: Float[Array, "*d"], upper: Float[Array, "*d"]) -> None:
+def _check_bounds(lower: Float[Array, "*low"], upper: Float[Array, "*up"]) -> None:
     """Raise ValueError unless the bounds fit each other."""
     for name, bound in (("lower", lower), ("upper", upper)):
         if bound.ndim > 1:
@@ -126,7 +126,7 @@ def _check_bounds(lower: Float[Array, "*d"], upper: Float[Array, "*d"]) -> None:
         )
 
 
-def _check_inside(x0: Float[Array, " d"], lower: Float[Array, "*d"], upper: Float[Array, "*d"]) -> None:
+def _check_inside(x0: Float[Array, " d"], lower: Float[Array, "*low"], upper: Float[Array, "*up"]) -> None:
     """Raise ValueError if x0 does not fit the bounds or lies outside."""
     dim = x0.shape[-1]
     for name, bound in (("lower", lower), ("upper", upper)):
