@@ -1,8 +1,8 @@
 """Two studies of problems with a state: a battery that follows net load, and an aircraft in gusts.
 
-Run: python benchmarks/control_study.py battery [FILE] [--column net_load_mw], and the same with `aircraft`. FILE is a CSV of
-hourly net load for a year; without one, the built-in weather stands for it. Results go to docs/results/control/ and
-docs/figures/battery.png, or to the folder of --out.
+Run: python benchmarks/control_study.py battery [FILE] [--column net_load_mw] [--input wind_mw --input solar_mw], and with
+`aircraft`. FILE is a CSV of hourly net load for a year; without one, the built-in weather replaces it. Results go to
+docs/results/control/ and docs/figures/battery.png, or to the folder of --out.
 """
 
 import argparse
@@ -22,38 +22,71 @@ from ecl2o.theory import competitive_control_ratio, smallest_control_ratio
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BATTERY = ec.battery(alpha=10.0, charge=0.05)
-DAY, TRAINING = 24, 240
+DAY, TRAINING, VALIDATION = 24, 240, 60  # the last 60 of the first 240 days choose the settings
 RATIO = 1.5
-LIMIT = 3.0  # of charge, in units of the demand's standard deviation times hours
+WINDOWS, PENALTIES = (11, 23, 47), (1.0, 10.0, 100.0, 1000.0)
 
 
-class WithinCharge(ec.AbstractAgent):
-    """An agent of a battery whose power is clipped so that the charge stays within +-limit."""
+class Forecasts(ec.forecasters.AbstractClairvoyantForecaster):
+    """Forecasts of every step, (T, window, 1), made beforehand from what was known then."""
 
-    agent: ec.AbstractAgent
-    limit: jax.Array = eqx.field(converter=jnp.asarray)
+    values: jax.Array = eqx.field(converter=jnp.asarray)
 
-    def init(self, problem, start):
-        return self.agent.init(problem, start)
-
-    def step(self, problem, state, observation):
-        state, action, info = self.agent.step(problem, state, observation)
-        charge = observation.previous_action[1]
-        return state, jnp.clip(action, charge - self.limit, charge + self.limit), info
+    def prepare(self, contexts, window, key):
+        return PreparedForecasts(self.values[:, :window])
 
 
-def read_demand(path: str | None, column: str) -> np.ndarray:
-    """Return net load less its mean of the last seven days, in standard deviations: what a battery can serve, (n, 1)."""
+class PreparedForecasts(ec.forecasters.AbstractPreparedForecast):
+    """The same for one run."""
+
+    values: jax.Array
+
+    def at(self, step):
+        return self.values[step]
+
+
+def regress(demand: np.ndarray, inputs: np.ndarray, days: int, penalty: float, window: int) -> np.ndarray:
+    """Return forecasts of each hour's next hours, (n, window, 1), by ridge regressions on the first days, one for each lead.
+
+    The features are known at the hour: the demand of the last three hours, of the same hour of the last two days and of the last
+    week, the hour of the day, and the inputs of this hour, the hour before and the same hour of the last day.
+    """
+    n, hours = len(demand), np.arange(len(demand))
+
+    def back(values, steps):  # before the first row, the first row
+        return values[np.maximum(hours - steps, 0)]
+
+    forecasts = np.zeros((n, window, 1))
+    for lead in range(1, window + 1):
+        whole_days = DAY * -(-lead // DAY)
+        phase = 2 * np.pi * (hours + lead) / DAY
+        parts = [back(demand, steps) for steps in (0, 1, 2, whole_days - lead, whole_days + DAY - lead, 7 * DAY - lead)]
+        parts += [back(inputs, steps) for steps in (0, 1, whole_days - lead)]
+        parts += [np.stack([np.sin(k * phase), np.cos(k * phase)], axis=1) for k in (1, 2, 3)]
+        features = np.concatenate(parts, axis=1)
+        seen = np.arange(7 * DAY, days * DAY - lead)
+        centre, scale = features[seen].mean(0), features[seen].std(0) + 1e-9
+        features = np.concatenate([(features - centre) / scale, np.ones((n, 1))], axis=1)
+        size = np.diag([penalty] * (features.shape[1] - 1) + [0.0])
+        known = features[seen]
+        weights = np.linalg.solve(known.T @ known + size, known.T @ demand[seen + lead])
+        forecasts[:, lead - 1] = features @ weights
+    return forecasts
+
+
+def read_demand(path: str | None, column: str, inputs: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return net load and inputs less their means of the last seven days, in standard deviations, (n, 1) and (n, q)."""
     if path is None:
-        load = np.asarray(ec.data.weather_contexts().values)[:, 0]
+        table = np.asarray(ec.data.weather_contexts().values)[:, :1]
     else:
         with open(path) as file:
-            load = np.array([float(row[column]) for row in csv.DictReader(file)])
+            table = np.array([[float(row[name]) for name in (column, *inputs)] for row in csv.DictReader(file)])
     week = 7 * DAY
-    totals = np.concatenate([[0.0], np.cumsum(load)])
-    demand = load[week:] - (totals[week:-1] - totals[: -week - 1]) / week
-    demand = demand[: len(demand) // DAY * DAY]
-    return (demand / demand[: TRAINING * DAY].std())[:, None]
+    totals = np.concatenate([np.zeros((1, table.shape[1])), np.cumsum(table, axis=0)])
+    less = table[week:] - (totals[week:-1] - totals[: -week - 1]) / week
+    less = less[: len(less) // DAY * DAY]
+    less /= less[: TRAINING * DAY].std(axis=0)
+    return less[:, :1], less[:, 1:]
 
 
 def train_network(demand: np.ndarray) -> ec.AbstractAgent:
@@ -73,28 +106,76 @@ def promised(agent: ec.AbstractAgent, ratio: float = RATIO) -> ec.AbstractAgent:
     return ec.Periodic(ec.CompetitiveControl(agent, ratio, DAY), DAY)
 
 
-def run_battery(path: str | None, column: str, out: Path) -> None:
-    """Run all controllers over the test days, and write table and figure."""
-    demand = read_demand(path, column)
-    past, test = demand[: TRAINING * DAY], demand[TRAINING * DAY :]
-    days = len(test) // DAY
-    whole = ec.Instance([0.0, 0.0], test, past[-28 * DAY :])
+def run_part(demand: np.ndarray, first: int, last: int) -> ec.Instance:
+    """Return the days from first to last as one run from an idle battery, with four weeks of history."""
+    return ec.Instance([0.0, 0.0], demand[first * DAY : last * DAY], demand[(first - 28) * DAY : first * DAY])
+
+
+def choose_settings(demand: np.ndarray, inputs: np.ndarray) -> dict:
+    """Return the settings that cost least on the validation days. Nothing here reads a later day.
+
+    MPC on the rolling profile chooses the window; with it, each regression its penalty; behind the promise, MPC on the profile
+    whether plans stop at the end of the day. The limit of charge is the largest of 95 % of the hours of MPC on the profile.
+    """
+    start = TRAINING - VALIDATION
+    part = run_part(demand[: TRAINING * DAY], start, TRAINING)
+
+    def cost(agent, forecaster):
+        return float(ec.rollout(agent, BATTERY, part, forecaster).cost)
+
+    profile = ec.forecasters.RollingProfile()
+    window = min(WINDOWS, key=lambda each: cost(ec.RHC(each, truncate=False), profile))
+    found = {"window": window}
+    for name, known in (("demand", inputs[:, :0]), ("demand, wind and sun", inputs)):
+        costs = {}
+        for penalty in PENALTIES:
+            values = regress(demand[: TRAINING * DAY], known[: TRAINING * DAY], start, penalty, window)[start * DAY :]
+            costs[penalty] = cost(ec.RHC(window, truncate=False), Forecasts(values))
+        found[f"penalty on {name}"] = min(costs, key=costs.__getitem__)
+        found[f"validation cost on {name}"] = min(costs.values())
+    ends = {end: cost(promised(ec.RHC(window, truncate=end)), profile) for end in (True, False)}
+    found["plans stop at the end of the day"] = min(ends, key=ends.__getitem__)
+    run = ec.rollout(ec.RHC(window, truncate=False), BATTERY, part, profile)
+    charge = np.abs(np.asarray(BATTERY.states(part.x0, run.actions, part.contexts))[:, 1])
+    return found | {"limit": round(float(np.quantile(charge, 0.95)), 2)}
+
+
+def run_battery(path: str | None, column: str, inputs: list[str], out: Path) -> None:
+    """Choose settings, run all controllers over the test days, and write table and figure."""
+    demand, others = read_demand(path, column, inputs)
+    chosen = choose_settings(demand, others)
+    print(chosen)
+    whole = run_part(demand, TRAINING, len(demand) // DAY)
+    test, days = np.asarray(whole.contexts), len(whole.contexts) // DAY
     best = ec.oracle(BATTERY, whole)
-    network, mpc = train_network(demand), ec.RHC(DAY - 1, truncate=False)
+    window, limit = chosen["window"], chosen["limit"]
+    limited = ec.battery(alpha=10.0, charge=0.05, charge_within=(-limit, limit))
+    network, mpc = train_network(demand), ec.RHC(window, truncate=False)
+    behind = ec.RHC(window, truncate=chosen["plans stop at the end of the day"])
     smallest = smallest_control_ratio(BATTERY, DAY)
     nothing = ec.advisors.Fixed(np.full((len(test), 1), np.nan))
+    profile = ec.forecasters.RollingProfile()
+    regressions = [
+        Forecasts(regress(demand, known, TRAINING, chosen[f"penalty on {name}"], window)[TRAINING * DAY :])
+        for name, known in (("demand", others[:, :0]), ("demand, wind and sun", others))
+    ]
     agents = {
-        "LQR": ec.LQR(),
-        "MPC on a rolling profile": mpc,
-        "LSTM alone": ec.PureML(network),
-        f"competitive controller, {1.001 * smallest:.3f} each day": promised(nothing, 1.001 * smallest),
-        f"guard around MPC, {RATIO} each day": promised(mpc),
-        f"guard around the LSTM, {RATIO} each day": promised(network),
-        f"MPC, charge clipped at {LIMIT:g}": WithinCharge(mpc, LIMIT),
+        "LQR": (ec.LQR(), profile),
+        "MPC on a rolling profile": (mpc, profile),
+        "MPC on a regression": (mpc, regressions[0]),
+        "MPC on a regression with wind and sun": (mpc, regressions[1]),
+        "LSTM alone": (ec.PureML(network), profile),
+        f"competitive controller, {1.001 * smallest:.3f} each day": (promised(nothing, 1.001 * smallest), profile),
+        f"guard around MPC on a profile, {RATIO} each day": (promised(behind), profile),
+        f"guard around MPC with wind and sun, {RATIO} each day": (promised(behind), regressions[1]),
+        f"guard around the LSTM, {RATIO} each day": (promised(network), profile),
+        f"MPC on a profile, clipped at {limit:g}": (ec.agents.WithinLimits(Unlimited(mpc)), profile),
+        f"MPC on a profile, planned within {limit:g}": (mpc, profile),
     }
     rows, paths = {}, {}
-    for name, agent in agents.items():
-        run = ec.rollout(agent, BATTERY, whole, ec.forecasters.RollingProfile())
+    for name, (agent, forecaster) in agents.items():
+        problem = limited if name.startswith("MPC on a profile") else BATTERY
+        run = ec.rollout(agent, problem, whole, forecaster)
         states = np.asarray(BATTERY.states(whole.x0, run.actions, whole.contexts))
         each = ec.Instance(states[:-1:DAY], test.reshape(days, DAY, 1))
         optimum = np.asarray(jax.vmap(lambda day: ec.oracle(BATTERY, day).cost)(each))
@@ -106,12 +187,28 @@ def run_battery(path: str | None, column: str, out: Path) -> None:
         }
         paths[name] = states, np.asarray(run.actions)[:, 0], run
         print(
-            f"{name:45} {rows[name]['average']:.4f}  {rows[name]['worst_day']:.4f}  {rows[name]['largest_charge']:.2f}"
+            f"{name:55} {rows[name]['average']:.4f}  {rows[name]['worst_day']:.4f}  {rows[name]['largest_charge']:.2f}",
+            flush=True,
         )
     source = "built-in weather" if path is None else Path(path).stem
-    result = {"source": source, "test_days": days, "smallest_ratio": smallest, "rows": rows}
+    optimum = {"optimum_within_limit": float(ec.oracle(limited, whole).cost / best.cost)}
+    result = {"source": source, "test_days": days, "smallest_ratio": smallest, "chosen": chosen, "rows": rows} | optimum
+    print(optimum)
     (out / "results" / "control" / "battery.json").write_text(json.dumps(result, indent=1) + "\n")
-    draw_battery(test[:, 0], paths[f"guard around MPC, {RATIO} each day"], out / "figures" / "battery.png")
+    drawn = paths[f"guard around MPC on a profile, {RATIO} each day"]
+    draw_battery(test[:, 0], drawn, out / "figures" / "battery.png")
+
+
+class Unlimited(ec.AbstractAgent):
+    """An agent that plans as if the battery had no limits."""
+
+    agent: ec.AbstractAgent
+
+    def init(self, problem, start):
+        return self.agent.init(BATTERY, start)
+
+    def step(self, problem, state, observation):
+        return self.agent.step(BATTERY, state, observation)
 
 
 def draw_battery(demand: np.ndarray, path, target: Path) -> None:
@@ -190,7 +287,8 @@ class LambdaConfident(ec.AbstractAgent):
             told = jnp.where(known, guesses, 0.0)
             past = (jnp.arange(len(seen)) < step)[:, None]
             real, guessed = (jnp.where(past, jax.vmap(correction)(each), 0.0) for each in (truth, told))
-            weight = problem.M[4:6, 4:6] + problem.B.T @ S[0] @ problem.B
+            n, k = problem.B.shape
+            weight = problem.M[n : n + k, n : n + k] + problem.B.T @ S[0] @ problem.B
             overlap, size = (jnp.einsum("ti,ij,tj->", guessed, weight, each) for each in (real, guessed))
             trust = jnp.where(size > 0, jnp.clip(overlap / jnp.where(size > 0, size, 1.0), 0.0, 1.0), 1.0)
         _, action, info = ec.LQR().step(problem, S, observation)
@@ -293,13 +391,16 @@ def main() -> None:
     parser.add_argument("study", choices=["battery", "aircraft"])
     parser.add_argument("file", nargs="?")
     parser.add_argument("--column", default="net_load_mw")
+    parser.add_argument(
+        "--input", action="append", default=[], help="a column that forecasts may use; repeat for several"
+    )
     parser.add_argument("--out", type=Path, default=DOCS)
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     for folder in ("results/control", "figures"):
         (options.out / folder).mkdir(parents=True, exist_ok=True)
     if options.study == "battery":
-        run_battery(options.file, options.column, options.out)
+        run_battery(options.file, options.column, options.input, options.out)
     else:
         run_aircraft(options.out)
 

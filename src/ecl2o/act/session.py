@@ -236,6 +236,12 @@ class ActSession:
         return self._runner.context_dim
 
     @property
+    def promises_band(self) -> bool:
+        """Whether the promise holds only while contexts stay in a band."""
+        promise = self._policy.contract.promise
+        return promise is not None and promise.in_band
+
+    @property
     def steps(self) -> int:
         """The number of lines answered."""
         return self._runner.steps - self._notes.filled

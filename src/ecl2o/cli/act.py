@@ -110,7 +110,7 @@ def _answer_lines(
             answer = session.answer(line, functools.partial(_write, as_json=line.as_json or json))
             screened += answer.context_used is not None
             stuck += bool(answer.stuck)
-            _warn(number, answer)
+            _warn(number, answer, session.promises_band)
         except (ValueError, FloatingPointError) as error:
             failures += 1
             if not skip_bad:
@@ -138,7 +138,7 @@ def _write(answer: "Answer", as_json: bool) -> None:
         raise NotAnsweredError(f"standard output is not writable ({reason}).") from None
 
 
-def _warn(number: int, answer: "Answer") -> None:
+def _warn(number: int, answer: "Answer", in_band: bool) -> None:
     """Print what a plain answer does not say."""
     if answer.imputed:
         names = ", ".join(answer.imputed)
@@ -152,7 +152,8 @@ def _warn(number: int, answer: "Answer") -> None:
             f"line {number}: {names} has not changed for longer than training suggests; the meter may be stuck."
         )
     if answer.unconverged:
-        _print_notice(f"line {number}: no guarantee for this action: a solve failed, or the promise was lost.")
+        lost = "a context left its band, or the promise was lost" if in_band else "the promise was lost"
+        _print_notice(f"line {number}: no guarantee for this action: a solve failed, or {lost}.")
 
 
 def _start_session(

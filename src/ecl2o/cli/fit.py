@@ -22,6 +22,11 @@ def fit(
     out: Path = option("File for the policy.", default=Path("policy.ecl2o")),
     alpha: str = options.ALPHAS,
     guaranteed: options.PromiseOptions,
+    band: str | None = option(
+        "Columns with the ends of a band around the coming steps, in each row, as in low1..low23,high1..high23; or forecasts and "
+        "a half-width, as in f1..f23,0.5. A promise for each day then costs less, and ends if a context leaves the band.",
+        metavar="LOW,HIGH|FAMILY,WIDTH",
+    ),
     baseline: str | None = option(
         "Column with the actions of the rule in use today; readings of later steps need it too.",
         metavar="NAME",
@@ -55,9 +60,19 @@ def fit(
     readings = options.parse_plausible(plausible)
     costs.check_weights(reading)
     promises = guaranteed.parse(baseline, costs)
+    families, ends_of_band, half_width = options.parse_band(band, promises)
+    forecast = reading.forecast or []
+    reading = dataclasses.replace(reading, forecast=[*forecast, *(each for each in families if each not in forecast)])
+    for given, name in (
+        (costs.shift, "--delay and --known-ahead"),
+        (guaranteed.contexts or costs.limits, "--contexts and --bounds"),
+    ):
+        if band is not None and given:
+            raise usage_error("--band", f"it cannot be combined with {name}.")
     use_cached_programs()
+    from ecl2o.exceptions import DataError
     from ecl2o.fitting.pipeline import fit_contexts, search_bad_day
-    from ecl2o.fitting.settings import PromiseSpec
+    from ecl2o.fitting.settings import Band, PromiseSpec
     from ecl2o.policy import save
 
     options.check_policy_output(out)
@@ -78,6 +93,13 @@ def fit(
             else PromiseSpec(ratio, each, guaranteed.allowance, guaranteed.contexts)
             for ratio, each, of_baseline in promises
         ]
+        if band is not None:
+            names, period = list(contexts.covariates), specs[0].steps(contexts.steps_per_day)
+            assert period is not None
+            places = contexts.leads, contexts.dim - len(names), names
+            specs[0] = dataclasses.replace(specs[0], band=Band.of(*places, ends_of_band, half_width, period))
+    except DataError:
+        raise
     except ValueError as error:
         raise usage_error("--per", str(error)) from None
     spec = dataclasses.replace(specs[0], also=tuple(specs[1:])) if specs else None

@@ -61,6 +61,36 @@ def check_promises(ratios: list[float] | None) -> list[float] | None:
     return ratios
 
 
+def parse_band(text: str | None, promises: list[tuple[float, str, bool]]) -> tuple[list[str], list[list[str]], float]:
+    """Return the forecasts that --band names, the columns of the low and of the high ends, and the half-width.
+
+    >>> parse_band("low1..low2,high1..high2", [(2.0, "day", False)])
+    (['low1..low2', 'high1..high2'], [['low1', 'low2'], ['high1', 'high2']], 0.0)
+    >>> parse_band("six@6+noon@12,0.5", [(2.0, "day", False)])
+    (['six@6', 'noon@12'], [['six', 'noon'], ['six', 'noon']], 0.5)
+    """
+    from ecl2o.data import parse_covariates
+
+    if text is None:
+        return [], [], 0.0
+    if len(promises) != 1 or promises[0][1] not in ("day", "week", "month") or promises[0][2]:
+        raise usage_error("--band", "it needs one --promise, with --per day, week or month.")
+    first, _, second = text.partition(",")
+    try:
+        half_width = float(second)
+    except ValueError:
+        half_width = None
+    families = [end.split("+") for end in ([first] if half_width is not None else [first, second])]
+    try:
+        ends = [list(parse_covariates(None, family)) for family in families]
+    except ValueError:
+        ends = []
+    if not ends or not 0 <= (half_width or 0.0) < math.inf:
+        expected = "low1..low23,high1..high23, or f1..f23,HALF-WIDTH; a6@6+a12@12 joins columns"
+        raise usage_error("--band", f"must be the columns of its ends, {expected}, got {text!r}.")
+    return [name for family in families for name in family], ends * (2 // len(ends)), half_width or 0.0
+
+
 def parse_promises(
     ratios: list[float] | None, per: list[str] | None, never_worse: str | None, baseline: str | None
 ) -> list[tuple[float, str, bool]]:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import AbstractAgent, Competitive, Guarded, Periodic, Promise, Promises, Reference
+from ecl2o.agents import AbstractAgent, Competitive, CompetitiveBand, Guarded, Periodic, Promise, Promises, Reference
 from ecl2o.agents.advisors import FromContext, HoldStill
 from ecl2o.agents.guards import AbstractGuard
 from ecl2o.agents.guards.base import name_reference
@@ -45,6 +45,56 @@ def ignore_progress(stage: str, done: int, total: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Band:
+    """A band that contexts are promised to lie in: numbers of the context at the start of a period.
+
+    Args:
+        low: the places in a context of its low ends 1, 2, ... steps ahead.
+        high: those of its high ends; the same places for a forecast.
+        half_width: by how much it is wider at both ends.
+    """
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    half_width: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        leads: Sequence[int | None],
+        first: int,
+        names: Sequence[str],
+        ends: Sequence[Sequence[str]],
+        half_width: float,
+        T: int,
+    ) -> "Band":
+        """Find the places of columns that are named for each step of a period of T steps after the first.
+
+        Args:
+            leads: the steps ahead of each covariate.
+            first: the place of the first covariate in a context.
+            names: the names of the covariates.
+            ends: the names of the columns of the low and of the high ends.
+            half_width: as in `Band`.
+            T: the steps of a period.
+
+        Raises:
+            DataError: There is no column for a step.
+        """
+        places = []
+        for columns in ends:
+            found = {leads[names.index(name)]: first + names.index(name) for name in columns}
+            missing = [step for step in range(1, T) if step not in found]
+            if missing:
+                raise DataError(
+                    f"a band needs a column for each of the {T - 1} steps after the first of a period; {columns[0]}.. has none "
+                    f"for {len(missing)} of them, the first {missing[0]} steps ahead."
+                )
+            places.append(tuple(found[step] for step in range(1, T)))
+        return cls(places[0], places[1], half_width)
+
+
+@dataclasses.dataclass(frozen=True)
 class PromiseSpec:
     """A promise to be made: cost <= ratio * optimum + allowance, in each period; or relative to a baseline.
 
@@ -58,6 +108,7 @@ class PromiseSpec:
             relative to the optimum.
         baseline_scale: factor of the baseline's actions, which are not scaled with the contexts.
         also: further promises to be made beside this one.
+        band: the band that contexts stay in, as far as the promise holds; for one promise relative to the optimum, for periods.
 
     >>> PromiseSpec(2.0, "week").steps(24)
     168
@@ -70,8 +121,13 @@ class PromiseSpec:
     baseline: int | Literal["still"] | None = None
     baseline_scale: float = 1.0
     also: "tuple[PromiseSpec, ...]" = ()
+    band: Band | None = None
 
     def __post_init__(self):
+        if self.band is not None and not (self._is_alone and self.contexts is None and DAYS.get(self.per) is not None):
+            raise ValueError(
+                "a band is for one promise relative to the optimum, for each day, week or month, without a range of contexts."
+            )
         if self.per not in DAYS and self.window_hours is None:
             raise ValueError(f"per must be one of {', '.join(DAYS)}, or hours such as 48h, got {self.per!r}.")
         if not math.isfinite(self.ratio):
@@ -81,8 +137,9 @@ class PromiseSpec:
         """Return the promise for contexts `factor` times as large; costs grow with the square."""
         contexts = None if self.contexts is None else (self.contexts[0] * factor, self.contexts[1] * factor)
         scaled = {"allowance": self.allowance * factor**2, "baseline_scale": self.baseline_scale * factor}
+        band = None if self.band is None else dataclasses.replace(self.band, half_width=self.band.half_width * factor)
         also = tuple(each.rescale(factor) for each in self.also)
-        return dataclasses.replace(self, contexts=contexts, also=also, **scaled)
+        return dataclasses.replace(self, contexts=contexts, also=also, band=band, **scaled)
 
     @property
     def window_hours(self) -> int | None:
@@ -93,6 +150,10 @@ class PromiseSpec:
     @property
     def is_plain(self) -> bool:
         """Whether it is one promise relative to the optimum, for periods: the correction is trained through its guard."""
+        return self._is_alone and self.band is None
+
+    @property
+    def _is_alone(self) -> bool:
         return self.baseline is None and not self.also and self.window_hours is None
 
     def steps(self, steps_per_day: int) -> int | None:
@@ -114,6 +175,10 @@ class PromiseSpec:
         """Return the agent inside a guard that keeps the promises, for one `renewal`."""
         if self.is_plain:
             return self.guard(agent, steps_per_day)
+        if (band := self.band) is not None:
+            T, columns = self.steps(steps_per_day), (band.low, band.high)
+            assert T is not None
+            return CompetitiveBand(agent, band.half_width, self.ratio, T, self.allowance, columns)
         specs = (self, *self.also)
         baseline = next((each.reference for each in specs if each.baseline is not None), None)
         if baseline is not None and not self.also:

@@ -111,6 +111,13 @@ class Problem(AbstractProblem):
         return self
 
     @property
+    def without_covariates(self) -> "Problem":
+        """The problem whose contexts are what the costs depend on, for `SquaredTracking`; others are returned as they are."""
+        if not (isinstance(self.hitting, SquaredTracking) and self.covariates):
+            return self
+        return dataclasses.replace(self, hitting=dataclasses.replace(self.hitting, covariates=0))
+
+    @property
     def relaxed(self) -> "Problem":
         """The problem without a spacing of its actions."""
         if not isinstance(self.actions, Limited):

@@ -1,6 +1,5 @@
 """Problems in which an action belongs to another step than the context that it answers: delays, and contexts known ahead."""
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +12,6 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem.actions import Limited, Total
 from ecl2o.problem.arrays import AnyArray, cast_floats
 from ecl2o.problem.control import ControlProblem, delayed, known_ahead
-from ecl2o.problem.hitting import SquaredTracking
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.problem import Problem
 
@@ -75,9 +73,7 @@ class ShiftedProblem(Problem):
         Raises:
             NotApplicableError: Costs are not quadratic and constant, or actions have bounds.
         """
-        plain = self.unshifted.relaxed
-        if isinstance(plain.hitting, SquaredTracking) and plain.covariates:
-            plain = Problem(dataclasses.replace(plain.hitting, covariates=0), plain.switching, plain.actions)
+        plain = self.unshifted.relaxed.without_covariates
         made = delayed(plain, self.shift) if self.shift > 0 else known_ahead(plain, -self.shift)
         return cast_floats(made, self.Q.dtype)
 

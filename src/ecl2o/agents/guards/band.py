@@ -103,9 +103,10 @@ class BandState(eqx.Module):
 class CompetitiveBand(AbstractGuard):
     """The guard that keeps cost <= ratio * optimum at the end of a period, while contexts stay in a band around a forecast.
 
-    At the first step of a period the forecaster predicts the contexts of the others. The promise is for contexts within
-    `half_width` of that forecast. It allows every action with which the promise can still be kept, so the narrower the band, the
-    less it changes. A context outside ends the promise: `kept` turns false, and the safest action is played.
+    At the first step of a period the forecaster predicts the contexts of the others, or the context has the ends of a band in its
+    covariates (`columns`). The promise is for contexts within `half_width` of that forecast or band. The guard allows every
+    action with which the promise can still be kept, so the narrower the band, the less it changes. A context outside ends the
+    promise: `kept` turns false, and the safest action is played.
 
     For quadratic costs with a constant curvature and quadratic movement, and for a `ControlProblem`; without bounds on actions.
     Each step solves a few quadratic programs of as many variables as contexts remain.
@@ -117,6 +118,8 @@ class CompetitiveBand(AbstractGuard):
         ratio: above the smallest ratio of any online algorithm without a band. Default: 2.5.
         horizon: T, the steps of the period. Default: 24.
         allowance: cost allowed on top of ratio * optimum, 0 or more. Default: 0.
+        columns: the places in a context of the low ends of the band 1, ..., T - 1 steps ahead, and of the high ends; for actions
+            of one number. Default: None, the band is around the forecaster's predictions.
 
     Raises:
         ValueError: if a number is out of its range.
@@ -139,16 +142,20 @@ class CompetitiveBand(AbstractGuard):
     ratio: Float[Array, ""] = eqx.field(converter=as_float, default=2.5)
     horizon: int = eqx.field(static=True, default=24)
     allowance: Float[Array, ""] = eqx.field(converter=as_float, default=0.0)
+    columns: tuple[tuple[int, ...], tuple[int, ...]] | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
         for name in ("half_width", "allowance", "ratio"):
             check_finite(name, getattr(self, name))
             check_nonnegative(name, getattr(self, name))
         check_count("horizon", self.horizon)
+        for places in self.columns or ():
+            if len(places) != self.horizon - 1:
+                raise ValueError(f"columns must have {self.horizon - 1} low and high ends, got {len(places)}.")
 
     @property
     def lookahead(self) -> int:
-        return max(self.agent.lookahead, self.horizon - 1)
+        return max(self.agent.lookahead, self.horizon - 1) if self.columns is None else self.agent.lookahead
 
     def promise(self, problem: AnyProblem) -> Promise:
         return Promise(
@@ -162,7 +169,7 @@ class CompetitiveBand(AbstractGuard):
         super().check(problem, start)
         if problem.is_bounded:
             raise NotApplicableError("CompetitiveBand promises for actions without bounds; the problem has some.")
-        if not problem.is_linear_quadratic:
+        if not _followed(problem).is_linear_quadratic:
             raise NotApplicableError(
                 "CompetitiveBand needs quadratic costs of a constant curvature, whose contexts are the centres; Guarded "
                 "takes any costs."
@@ -172,10 +179,14 @@ class CompetitiveBand(AbstractGuard):
                 f"CompetitiveBand promises for the end of horizon = {self.horizon} steps, but this run has "
                 f"{'no end' if start.horizon is None else start.horizon}; Periodic(guard, {self.horizon}) restarts it."
             )
+        if self.columns is not None and problem.action_size(start.dim) != 1:
+            raise NotApplicableError(
+                "columns have the band of one number that is followed; use half_width for several."
+            )
         ratio = concrete_value(self.ratio)
         if ratio is not None and not any(concrete_value(leaf) is None for leaf in jax.tree.leaves(problem)):
             with jax.core.eval_context():
-                dynamics = problem if isinstance(problem, ControlProblem) else with_memory(problem, (1.0,))
+                dynamics = problem if isinstance(problem, ControlProblem) else with_memory(_followed(problem), (1.0,))
                 smallest = smallest_control_ratio(dynamics, self.horizon)
             if not ratio > smallest:
                 raise NotApplicableError(
@@ -208,12 +219,19 @@ class CompetitiveBand(AbstractGuard):
         """Return the band of the period; at its first step, that around the forecast."""
         if self.horizon == 1:
             return state.low, state.high
-        forecast = observation.known_contexts(self.horizon - 1)[1:, :q]
-        width = jnp.broadcast_to(self.half_width, forecast.shape).astype(forecast.dtype)
-        # Wider by rounding, so that a context at the very end of the band is inside.
-        width += 4 * jnp.finfo(width.dtype).eps * (jnp.abs(forecast) + width)
+        if self.columns is None:
+            forecasts = [observation.known_contexts(self.horizon - 1)[1:, :q]] * 2
+        else:
+            forecasts = [observation.context[jnp.asarray(places)][:, None] for places in self.columns]
         later = jnp.clip(jnp.arange(self.horizon) - observation.place - 1, 0, self.horizon - 2)
-        ends = ((forecast + sign * width)[later].reshape(-1) for sign in (-1, 1))
+
+        def end(forecast, sign):
+            width = jnp.broadcast_to(self.half_width, forecast.shape).astype(forecast.dtype)
+            # Wider by rounding, so that a context at the very end of the band is inside.
+            width += 4 * jnp.finfo(width.dtype).eps * (jnp.abs(forecast) + width)
+            return (forecast + sign * width)[later].reshape(-1)
+
+        ends = (end(forecast, sign) for forecast, sign in zip(forecasts, (-1, 1), strict=True))
         first = observation.step == 0
         return tuple(jnp.where(first, new, old) for new, old in zip(ends, (state.low, state.high), strict=True))
 
@@ -258,6 +276,10 @@ class CompetitiveBand(AbstractGuard):
         details = account.details("optimum_at_least", "live_ratio", active | ~account.kept)
         details |= {"optimum_at_least": least, "live_ratio": cost_ratio(account.cost, least)}
         return carried, action, Info(inner.converged & account.kept, advice, details, inner)
+
+
+def _followed(problem: AnyProblem) -> AnyProblem:
+    return problem if isinstance(problem, ControlProblem) else problem.without_covariates
 
 
 def _stage(problem: AnyProblem, step, dim: int) -> Stage:
