@@ -245,6 +245,9 @@ class Total(AbstractActionSet):
 def Simplex(total: float = 1.0) -> Total:
     """Return the set of shares: actions of numbers from 0 on that sum to `total`.
 
+    Args:
+        total: The sum. Default: 1.
+
     >>> import jax.numpy as jnp
     >>> Simplex().project(jnp.array([2.0, 0.5, -1.0])).tolist()
     [1.0, 0.0, 0.0]
