@@ -162,7 +162,7 @@ def test_being_short_costs_more_with_a_delay(ecl2o, tmp_path):
         (["--delay", "1", "--promise", "2.1"], "must exceed 2.5582576"),
         (["--known-ahead", "1", "--promise", "1.2"], "must exceed 1.2"),
         (["--known-ahead", "1", "--short", "3"], "known ahead"),
-        (["--delay", "1", "--short", "3", "--promise", "5"], "SquaredTracking"),
+        (["--delay", "1", "--short", "3", "--promise", "5"], "leave out --short and --long"),
         (["--delay", "1", "--known-ahead", "1"], "--known-ahead"),
         (["--delay", "5"], "exceed a day of 4"),
         (["--delay", "1", "--weight-column", "supply"], "weight column"),

@@ -160,7 +160,7 @@ def test_without_a_declaration_the_range_is_what_was_seen_a_quarter_wider(priced
     ("arguments", "message"),
     [
         (["--weight-column", "nothing"], "'nothing' is missing; the file has"),
-        (["--weight-column", "demand"], "besides the time and the weight 'demand'"),
+        (["--weight-column", "demand"], "(time, demand), got demand"),
         (["--weights", "1:2"], "--weight-column"),
         (["--weight-column", PRICE, "--weights", "0:2"], "must be positive and finite, got '0:2'"),
         (["--weight-column", PRICE, "--weights", "2"], "--weights"),

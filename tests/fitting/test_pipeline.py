@@ -99,7 +99,7 @@ def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_pat
     assert loaded.history.tolist() == wavy[-loaded.contract.history_steps :].tolist()
     assert loaded.contract.history_until == "2024-01-20 18:00:00"
     terms = {"ratio": 2.0, "per": "day", "allowance": 0.0, "contexts": None}
-    terms |= {"baseline": None, "baseline_scale": 1.0, "also": []}
+    terms |= {"baseline": None, "baseline_scale": 1.0, "also": [], "band": None}
     asked = {"alpha": 10.0, "advisor": "lstm", "promise": terms, "steps": 3, "seed": 0, "bounds": None, "weights": None}
     asked |= {"plausible": None, "misses": [1.0, 1.0], "shift": 0, "ramp": None, "spacing": None}
     assert loaded.metadata["settings"] == asked

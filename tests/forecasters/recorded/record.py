@@ -8,18 +8,19 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from mlforecast import MLForecast
-from mlforecast.utils import PredictionIntervals
-from sklearn.linear_model import LinearRegression
-from statsforecast import StatsForecast
-from statsforecast.models import AutoETS
 
 HERE = Path(__file__).parent
 WINDOWS = {"h": 3, "step_size": 1, "n_windows": 4, "level": [80]}
 
 
 def main() -> None:
-    """Write both frames of both libraries."""
+    """Write both frames of both libraries, which the tests' environment does not have."""
+    from mlforecast import MLForecast
+    from mlforecast.utils import PredictionIntervals
+    from sklearn.linear_model import LinearRegression
+    from statsforecast import StatsForecast
+    from statsforecast.models import AutoETS
+
     load = pd.read_csv(sys.argv[1], parse_dates=["time"]).iloc[:240]
     frame = pd.DataFrame({"unique_id": "dayton", "ds": load["time"], "y": load["load_mw"]})
     smoothing = StatsForecast(models=[AutoETS(season_length=24, model="ANA")], freq="h")
