@@ -207,3 +207,15 @@ def test_files_hold_them(tmp_path):
     assert eqx.tree_equal(loaded.agent, guard)
     assert loaded.contract.promise == guard.promise(LINE)
     assert ec.Promise.from_json(guard.promise(LINE).to_json()) == guard.promise(LINE)
+
+
+def test_what_is_left_is_the_ratio_times_the_reference_and_one_allowance_less_the_cost():
+    ratios, allowances = np.array([1.8, 2.5]), np.array([0.5, 0.25])
+    promises = [ec.Promise(1.8, allowance=0.5), ec.Promise(2.5, allowance=0.25, period=12)]
+    contexts = np.random.default_rng(0).normal(size=(24, 1))
+    advice = ec.advisors.Fixed(1e3 * (-1.0) ** np.arange(24)[:, None])
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    details = ec.rollout(ec.Promises(advice, promises), problem, ec.Instance(np.zeros(1), contexts)).info.details
+    left = ratios * details["references"] + allowances - details["costs"]
+    np.testing.assert_allclose(details["lefts"], left, atol=1e-10)
+    assert (left > -1e-10).all()
