@@ -1,6 +1,6 @@
 """CPU seconds of `ecl2o fit` and `ecl2o evaluate`, cold and warm, beside `python -c "import jax, pandas"`.
 
-Run: python benchmarks/fit_time.py [--rounds 3] [--only warm] [--without-trees]
+Run: python benchmarks/fit_time.py [--rounds 3] [--only warm]
 
 Warm: the cache of compiled programs was filled by another file of another length. Seconds are user + system time of the
 process; commands and the import take turns, and the median of the rounds is printed.
@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 
 IMPORT = [sys.executable, "-c", "import jax, pandas"]
-BLOCK = "import sys; sys.modules['lightgbm'] = None; "  # as if it were not installed
 RUN = "from ecl2o.cli import main; main()"
 COUNT = """
 import atexit, collections, os
@@ -67,9 +66,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3, help="of warm commands")
     parser.add_argument("--only", choices=["warm", "cold"], help="default: both")
-    parser.add_argument("--without-trees", action="store_true", help="as if LightGBM were not installed")
     options = parser.parse_args()
-    ecl2o = [sys.executable, "-c", (BLOCK if options.without_trees else "") + COUNT + RUN]
+    ecl2o = [sys.executable, "-c", COUNT + RUN]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         year, other = write_series(folder / "a.csv", 365, 24, 0), write_series(folder / "b.csv", 340, 24, 1)

@@ -1,4 +1,4 @@
-"""The programs that `ecl2o fit` compiles without trees: at most ten, and none for another file of the same resolution."""
+"""The programs that `ecl2o fit` compiles: at most ten, and none for another file of the same resolution."""
 
 import json
 import os
@@ -12,7 +12,6 @@ STEPS, MOST_PROGRAMS, SMALL_PROGRAMS = 8, 10, 2
 COUNTING = """
 import atexit, collections, json, sys
 import jax
-sys.modules["lightgbm"] = None  # as if not installed
 seen = collections.Counter()
 jax.monitoring.register_event_listener(lambda event, **_: seen.update([event.rsplit("/", 1)[-1]]))
 jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.update([event.rsplit("/", 1)[-1]]))

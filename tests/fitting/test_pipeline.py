@@ -278,8 +278,8 @@ def test_a_mixture_is_chosen_unless_another_is_ahead_by_a_standard_error(behind,
     daily = np.random.default_rng(0).normal(size=9)
     daily = behind + (daily - daily.mean()) / daily.std(ddof=1)
     ridge = np.full(9, 5.0)
-    assert pipeline._find_best(["ridge", "trees, mixture", "rhc"], [ridge, ridge + daily, ridge + 9]) == expected
-    assert pipeline._find_best(["ridge", "trees, mixture", ""], [ridge, ridge + daily, ridge - 9]) == expected
+    assert pipeline._find_best(["ridge", "fourier, mixture", "rhc"], [ridge, ridge + daily, ridge + 9]) == expected
+    assert pipeline._find_best(["ridge", "fourier, mixture", ""], [ridge, ridge + daily, ridge - 9]) == expected
 
 
 def test_a_week_is_learned_where_there_are_four_and_the_data_has_one():

@@ -29,7 +29,7 @@ _WORKS: dict[str, tuple[str, ...]] = {
     "ABCS": ("rutten2021new",),
     "Guarded": ("li2023robust",),
     "Mixture": ("derooij2014follow",),
-    "BoostedTrees": ("ke2017lightgbm",),
+    "FourierRegression": ("rahimi2007random",),
     "CompetitiveControl": ("goel2022competitive",),
     "HInfinity": ("basar1995h",),
     "LQR": ("kalman1960contributions",),

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, shift_agent
-from ecl2o.agents.advisors import LSTM, MLP, BoostedTrees, Mixture, OnlineRidge, Scaling, SeasonalLinear
+from ecl2o.agents.advisors import LSTM, MLP, FourierRegression, Mixture, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.data import Contexts
 from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import DataError
-from ecl2o.fitting import boosting
+from ecl2o.fitting import fourier
 from ecl2o.fitting.guarded_training import competitive_ridge, train_sites
 from ecl2o.fitting.settings import TRAINING, AdvisorName, Progress, with_promise, with_renewal
 from ecl2o.fitting.tasks import FitTask, check_promise_feasible, check_weights_inside, mean_training_weight
@@ -41,8 +41,8 @@ WEEK, FEWEST_WEEKS = 7, 4  # days in a week; training weeks needed for a weekly 
 MOST_WINDOWS, BATCH = 2000, 50  # of gradient training
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))  # (trust, mu) that validation selects from
 CORRECTED, GIVEN = "ridge, corrected", "rhc, given forecasts"
-REGRESSIONS, TREES = "ridge, mixture", "trees, mixture"
-MIXTURES = (REGRESSIONS, TREES)  # selected unless another candidate is clearly better (docs/choices.md)
+REGRESSIONS, FOURIER = "ridge, mixture", "fourier, mixture"
+MIXTURES = (REGRESSIONS, FOURIER)  # selected unless another candidate is clearly better (docs/choices.md)
 _NEGLIGIBLE = 1e-8
 
 
@@ -92,7 +92,7 @@ class Candidate:
 
     def history_steps(self, contexts: Contexts) -> int:
         """Return how much of the past it starts with: all it can learn from, or what it remembers."""
-        if self.advisor in ("ridge", "trees"):
+        if self.advisor in ("ridge", "fourier"):
             return min(HISTORY_DAYS, contexts.n_days) * contexts.steps_per_day
         return MemoryLengths.of(contexts).history_steps
 
@@ -206,15 +206,15 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
     for advisor in tasks[0].settings.advisors(tasks[0].contexts.weighted):
         if advisor == "ridge":
             trained = _train_corrections(tasks, progress)
-        elif advisor == "trees":
-            trained = [_boosted(task, progress) for task in tasks]
+        elif advisor == "fourier":
+            trained = [_solve_fourier(task, progress) for task in tasks]
         elif advisor in ("rhc", "r-obd"):
             trained = [[] for _ in tasks]
         else:
             trained = [_train_by_gradient(advisor, task, progress) for task in tasks]
         for mine, task, more in zip(found, tasks, trained, strict=True):
             mine += [*untrained_candidates(advisor, task), *more]
-    if any(each.name == TREES for each in found[0]):  # which contains the other mixture
+    if any(each.name == FOURIER for each in found[0]):  # which contains the other mixture
         found = [[each for each in mine if each.name != REGRESSIONS] for mine in found]
     return found
 
@@ -248,48 +248,48 @@ def _train_corrections(tasks: Sequence[FitTask], progress: Progress) -> list[lis
     ]
 
 
-def find_trees_obstacle(task: FitTask) -> str | None:
-    """Return why `fit` cannot train trees on a series; None if it can."""
+def find_fourier_obstacle(task: FitTask) -> str | None:
+    """Return why `fit` cannot solve the regression on random Fourier features for a series; None if it can."""
     if not isinstance(task.problem.hitting, SquaredTracking) or task.contexts.action_dim != 1:
-        return "trees follow one column, with misses that weigh the same"
+        return "it follows one column, with misses that weigh the same"
     if task.settings.shift:
-        return "trees know neither a delay nor contexts in advance"
-    return boosting.find_obstacle(task.contexts, _discount(task))
+        return "it knows neither a delay nor contexts in advance"
+    return fourier.find_obstacle(task.contexts, _discount(task))
 
 
 def _discount(task: FitTask) -> float:
     return float(decay_root(float(task.problem.m), float(task.problem.beta)))
 
 
-def _boosted(task: FitTask, progress: Progress) -> list[Candidate]:
-    """Return the mixture of regressions and trees; on request also trees alone. None if trees cannot be trained.
+def _solve_fourier(task: FitTask, progress: Progress) -> list[Candidate]:
+    """Return the mixture with the regression on random Fourier features; on request also that regression alone.
 
     Raises:
-        DataError: If trees were requested and cannot be trained.
+        DataError: If the regression was requested and cannot be solved.
     """
     contexts, settings, period = task.contexts, task.settings, task.contexts.steps_per_day
-    if settings.advisor == "auto" and find_trees_obstacle(task) is not None:
-        return []
-    if (obstacle := find_trees_obstacle(task)) is not None:
-        raise DataError(f"{obstacle}.")
-    progress("training trees", 0, 1)
+    if (obstacle := find_fourier_obstacle(task)) is not None:
+        if settings.advisor == "auto":
+            return []
+        raise DataError(f"the advisor fourier cannot be used: {obstacle}.")
+    progress("solving the Fourier regression", 0, 1)
     rho, days = _discount(task), contexts.split.training_days
-    trees = boosting.train_trees(contexts, rho, days, settings.seed)
-    progress("training trees", 1, 1)
+    solved = fourier.solve_regression(contexts, rho, days, settings.seed)
+    progress("solving the Fourier regression", 1, 1)
 
-    def mix(member: BoostedTrees) -> AbstractAgent:
+    def mix(member: FourierRegression) -> AbstractAgent:
         regressions = Mixture.of_regressions(period, WEEK, contexts.leads)
         mixture = Mixture([regressions, member], period, combines=True, judges_history=False)
         return with_promise(mixture, settings.promise, period)
 
-    def retrain(make: Callable[[BoostedTrees], AbstractAgent]) -> AbstractAgent:
-        return make(boosting.train_trees(contexts, rho, days + contexts.split.validation_days, settings.seed))
+    def retrain(make: Callable[[FourierRegression], AbstractAgent]) -> AbstractAgent:
+        return make(fourier.solve_regression(contexts, rho, days + contexts.split.validation_days, settings.seed))
 
-    kinds = {TREES: mix}
-    if settings.advisor == "trees":
-        kinds["trees"] = lambda member: with_promise(member, settings.promise, period)
+    kinds = {FOURIER: mix}
+    if settings.advisor == "fourier":
+        kinds["fourier"] = lambda member: with_promise(member, settings.promise, period)
     return [
-        Candidate(name, "trees", make(trees), trained=True, retrain=functools.partial(retrain, make))
+        Candidate(name, "fourier", make(solved), trained=True, retrain=functools.partial(retrain, make))
         for name, make in kinds.items()
     ]
 

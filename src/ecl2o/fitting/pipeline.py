@@ -24,7 +24,7 @@ from ecl2o.fitting.candidates import (
     MIXTURES,
     Candidate,
     MemoryLengths,
-    find_trees_obstacle,
+    find_fourier_obstacle,
     reference_contenders,
     train_candidates,
     untrained_candidates,
@@ -219,20 +219,20 @@ def fit_contexts(
         policy=build_policy(selection, comparison),
         candidates=selection.validated,
         chosen=selection.chosen,
-        left_out=settings.left_out(contexts.weighted) | _why_no_trees(selection),
+        left_out=settings.left_out(contexts.weighted) | _why_no_fourier(selection),
         comparison=comparison,
         test_days=test_days,
         screened=describe_replaced(contexts.time, selection.series.replaced),
     )
 
 
-def _why_no_trees(selection: Selection) -> dict[AdvisorName, str]:
-    """Return why trees were not tried, if they were to be."""
+def _why_no_fourier(selection: Selection) -> dict[AdvisorName, str]:
+    """Return why the regression on random Fourier features was not tried, if it was to be."""
     tried = {candidate.advisor for candidate in selection.candidates}
-    if selection.settings.advisor != "auto" or "trees" in tried:
+    if selection.settings.advisor != "auto" or "fourier" in tried:
         return {}
     task = FitTask(selection.contexts, selection.problem, selection.settings)
-    return {"trees": find_trees_obstacle(task) or "not tried"}
+    return {"fourier": find_fourier_obstacle(task) or "not tried"}
 
 
 def select_candidates(

@@ -1,5 +1,6 @@
-"""Boosted regression trees that predict the discounted mean of the coming contexts: trained elsewhere, evaluated by gathers."""
+"""A regression on random Fourier features that predicts the discounted mean of the coming contexts."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -15,76 +16,97 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.decoupling import Modes
 from ecl2o.problem import AbstractQuadraticCost, Problem
-from ecl2o.problem.arrays import AnyArray, check_count, to_device
+from ecl2o.problem.arrays import AnyArray, check_count, check_positive, safe_sqrt, to_device
 from ecl2o.theory import decay_root
 
 WEEK = 7  # periods
-_LAGS = (1, 2, 3, 4, 5, 6, 8, 12, 18, 24, 36, 48, 72, 168)  # hours, of 24 in a period
+_LAGS = (*range(1, 11), 12, 14, 16, 18, *range(20, 25), 36, 48, 72, 96, 120, 144, 168)  # hours, of 24 in a period
+_PEAKS = 4  # periods whose highest context counts
 _SPANS = (1, 2, 3, 6, 12, 24)  # hours over which anomalies change
 _LEADS = (1, 2, 3, 4, 6, 8, 12)  # hours ahead, a period or a week ago
 _PROFILE_LEADS = (*_LEADS, 16, 20)
-_MEANS, _DEVIATIONS = (6, 24, 168), (6, 24)  # hours
+_MEANS, _DEVIATIONS = (3, 6, 12, 24, 48, 72, 120, 168), (6, 24)  # hours
 _HALF_LIVES = (7.0, 21.0, 3.0)  # of two profiles of a period and one of a week, in their periods
 _DAMPING = 0.9  # of the present anomaly, per hour
 _MOST_WEEKS = 52  # that the mean week remembers
-_DEPTH = 64  # the deepest tree
+_OUTLYING = 4.0  # standard deviations, beyond which an input counts as that many
+_HARMONICS = 3  # of the hour
 
 
-class Trees(eqx.Module):
-    """An ensemble of n trees of up to m nodes each. At node i, x[feature] <= threshold goes to `left`, else to `right`.
+class FourierFeatures(eqx.Module):
+    """Random Fourier features of k standardised inputs (Rahimi & Recht 2007), each group of p cosines on s of the inputs.
 
-    Leaves are their own children, and only they have a value. A feature that is not a number goes to the right.
+    A linear function of them approximates a kernel regression whose kernel is a mean of Gaussian kernels on s inputs each.
 
     Args:
-        feature: (n, m), number of the feature.
-        threshold: (n, m).
-        left: (n, m), number of a node.
-        right: (n, m), number of a node.
-        value: (n, m).
-        depth: the most steps from a root, node 0, to a leaf.
-
-    >>> stump = Trees([[0, 0, 0]], [[0.5, 0.0, 0.0]], [[1, 1, 2]], [[2, 1, 2]], [[0.0, 3.0, 4.0]], 1)
-    >>> [float(stump(jnp.array([x]))) for x in (0.5, 0.6)]
-    [3.0, 4.0]
+        mean: (k,), of the inputs.
+        scale: (k,), their standard deviations, positive.
+        inputs: (g, s), numbers of the inputs of each group.
+        frequencies: (g, s, p).
+        phases: (g, p).
     """
 
-    feature: Int[Array, "n m"] = eqx.field(converter=to_device)
-    threshold: Float[Array, "n m"] = eqx.field(converter=to_device)
-    left: Int[Array, "n m"] = eqx.field(converter=to_device)
-    right: Int[Array, "n m"] = eqx.field(converter=to_device)
-    value: Float[Array, "n m"] = eqx.field(converter=to_device)
-    depth: int = eqx.field(static=True)
+    mean: Float[Array, " k"] = eqx.field(converter=to_device)
+    scale: Float[Array, " k"] = eqx.field(converter=to_device)
+    inputs: Int[Array, "g s"] = eqx.field(converter=to_device)
+    frequencies: Float[Array, "g s p"] = eqx.field(converter=to_device)
+    phases: Float[Array, "g p"] = eqx.field(converter=to_device)
 
     def __check_init__(self):
-        check_count("depth", self.depth)
-        if self.depth > _DEPTH:
-            raise ValueError(f"depth must be at most {_DEPTH}, got {self.depth}.")
-        shapes = {each.shape for each in (self.feature, self.threshold, self.left, self.right, self.value)}
-        if len(shapes) != 1 or len(shape := shapes.pop()) != 2 or 0 in shape:
-            raise ValueError("feature, threshold, left, right and value must have one shape (trees, nodes).")
-        if isinstance(self.left, Tracer):
+        check_positive("scale", self.scale)
+        shapes = self.inputs.shape, self.frequencies.shape[:2], (self.phases.shape[0], self.inputs.shape[1])
+        if len(set(shapes)) != 1 or self.frequencies.shape[2:] != self.phases.shape[1:]:
+            raise ValueError("inputs, frequencies and phases must have shapes (g, s), (g, s, p) and (g, p).")
+        if self.mean.shape != self.scale.shape:
+            raise ValueError(f"mean and scale must have one shape, got {self.mean.shape} and {self.scale.shape}.")
+        if isinstance(self.inputs, Tracer):
             return
-        for name, most in (("left", shape[1]), ("right", shape[1]), ("feature", np.inf)):
-            numbers = np.asarray(getattr(self, name))
-            if numbers.min() < 0 or numbers.max() >= most:
-                raise ValueError(
-                    f"{name} must hold numbers of nodes or features, got {numbers.min()} to {numbers.max()}."
-                )
+        numbers = np.asarray(self.inputs)
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < self.mean.shape[0]:
+            raise ValueError(
+                f"inputs must be numbers of the {self.mean.shape[0]} inputs, got {numbers.min()} to {numbers.max()}."
+            )
 
-    def __call__(self, x: Float[Array, " k"]) -> Float[Array, ""]:
-        """Return the sum of the leaves that x reaches."""
-        trees, node = np.arange(self.feature.shape[0]), jnp.zeros(self.feature.shape[:1], self.left.dtype)
-        for _ in range(self.depth):
-            goes_left = x[self.feature[trees, node]] <= self.threshold[trees, node]
-            node = jnp.where(goes_left, self.left[trees, node], self.right[trees, node])
-        return jnp.sum(self.value[trees, node])
+    @classmethod
+    def draw(cls, samples: Float[np.ndarray, "n k"], groups: int, size: int, cosines: int, seed: int):
+        """Return features for inputs that are distributed as samples are.
+
+        Args:
+            samples: of the inputs.
+            groups: how many groups there are, g.
+            size: inputs of a group, s; at most k.
+            cosines: of a group, p.
+            seed: of the draws.
+        """
+        rng, count = np.random.default_rng(seed), samples.shape[1]
+        size, scale = min(size, count), samples.std(axis=0)
+        inputs = np.stack([rng.choice(count, size, replace=False) for _ in range(groups)])
+        frequencies = rng.normal(size=(groups, size, cosines)) / np.sqrt(size)
+        phases = rng.uniform(0, 2 * np.pi, (groups, cosines))
+        return cls(samples.mean(axis=0), np.where(scale > 0, scale, 1.0), inputs, frequencies, phases)
+
+    @property
+    def count(self) -> int:
+        """How many features there are: 1, the inputs, and the cosines."""
+        return 1 + self.mean.shape[0] + self.phases.size
+
+    def __call__(self, x: Float[AnyArray, "n k"]) -> Float[AnyArray, "n count"]:
+        """Return the features of n inputs, in NumPy if they are NumPy arrays."""
+        xp: Any = np if isinstance(x, np.ndarray) else jnp
+        mean, scale, inputs, frequencies, phases = (
+            xp.asarray(each) for each in (self.mean, self.scale, self.inputs, self.frequencies, self.phases)
+        )
+        standard = xp.clip((x - mean) / scale, -_OUTLYING, _OUTLYING)
+        angles = xp.swapaxes(xp.swapaxes(standard[:, inputs], 0, 1) @ frequencies, 0, 1) + phases
+        cosines = math.sqrt(2) * xp.cos(angles)
+        return xp.concatenate([xp.ones((len(x), 1), x.dtype), standard, cosines.reshape(len(x), -1)], axis=1)
 
 
 def _to_device_or_none(values: Any) -> Any:
     return None if values is None else to_device(values)
 
 
-class TreeMemory(eqx.Module):
+class ContextMemory(eqx.Module):
     """What features are made of; the last axis of every array counts steps back, 0 being the present one.
 
     Args:
@@ -108,14 +130,15 @@ class TreeMemory(eqx.Module):
     given_usual: Float[AnyArray, "*n c"]
 
 
-class TreeFeatures(eqx.Module):
+class ContextFeatures(eqx.Module):
     """Features of one column and of covariates. No clock is needed, so that a run may start at any time.
 
     Of the column: the present context; its changes over 1 to 168 hours; for the profiles of a day (half-lives of 7 and 21 days)
     and of a week (3 weeks) the anomaly, its changes, and the discounted mean of the profile; what followed the same hour
     yesterday and a week ago; profiles ahead; means, deviations and extremes of the last hours. Of a covariate: itself, its
     changes and anomaly, the discounted mean of its profile, and its profile ahead. Of a forecast: its difference to the present
-    context. With a typical week, the hour and the weekday at which it correlates best with the mean week so far.
+    context. With a typical week, harmonics of the hour, and which weekday it is, where the week
+    correlates best with the mean week so far.
 
     Args:
         period: steps in a day.
@@ -155,10 +178,10 @@ class TreeFeatures(eqx.Module):
     def _steps(self, hours: tuple[int, ...]) -> Int[np.ndarray, " n"]:
         return np.array(sorted({max(1, round(each * self.period / 24)) for each in hours}))
 
-    def empty(self, dtype) -> TreeMemory:
+    def empty(self, dtype) -> ContextMemory:
         """Return the memory before the first context."""
         count, P = len(self.leads), self.period
-        return TreeMemory(
+        return ContextMemory(
             recent=jnp.zeros((WEEK * P + 1,), dtype),
             profiles=tuple(jnp.zeros((each,), dtype) for each in self.periods),
             usual=jnp.zeros((3,), dtype),
@@ -169,7 +192,7 @@ class TreeFeatures(eqx.Module):
             given_usual=jnp.zeros((count,), dtype),
         )
 
-    def advance(self, memory: TreeMemory, seen: Int[Array, ""], now: Float[Array, ""], given: Float[Array, " c"]):
+    def advance(self, memory: ContextMemory, seen: Int[Array, ""], now: Float[Array, ""], given: Float[Array, " c"]):
         """Return the memory after one more context."""
         dtype = now.dtype
         gains = [1 - 0.5 ** (1 / each) for each in (*_HALF_LIVES, _HALF_LIVES[0])]
@@ -186,7 +209,7 @@ class TreeFeatures(eqx.Module):
         weeks = seen // (WEEK * self.period)
         mean = jnp.where(weeks == 0, now, memory.weeks[-1])
         given_usual = jnp.where(seen < self.period, given, memory.given_profiles[:, -1])
-        return TreeMemory(
+        return ContextMemory(
             recent=_push(memory.recent, now),
             profiles=profiles,
             usual=usual,
@@ -199,7 +222,7 @@ class TreeFeatures(eqx.Module):
             given_usual=given_usual,
         )
 
-    def remember(self, contexts: Float[np.ndarray, "n q"], rows: Int[np.ndarray, " r"]) -> TreeMemory:
+    def remember(self, contexts: Float[np.ndarray, "n q"], rows: Int[np.ndarray, " r"]) -> ContextMemory:
         """Return the memory at some rows of a series, as `advance` makes it, in NumPy; the first is at least `needed`."""
 
         def back(values, length):
@@ -212,7 +235,7 @@ class TreeFeatures(eqx.Module):
             [_before(now, each, period) for each, period in zip(profiles, self.periods, strict=True)], axis=-1
         )
         given_profiles = _profile(given, self.period, _HALF_LIVES[0])
-        return TreeMemory(
+        return ContextMemory(
             recent=back(now, WEEK * self.period + 1),
             profiles=tuple(back(each, period) for each, period in zip(profiles, self.periods, strict=True)),
             usual=usual[rows],
@@ -223,19 +246,14 @@ class TreeFeatures(eqx.Module):
             given_usual=_before(given, given_profiles, self.period)[rows],
         )
 
-    def usual_at(self, memory: TreeMemory, leads: Int[np.ndarray, " l"]) -> Float[AnyArray, "*n l"]:
-        """Return the contexts some steps ahead as the profile of a day and a decaying anomaly predict them."""
-        anomaly = memory.anomalies[..., 0, :1] * self._damping**leads
-        return memory.profiles[0][..., -leads % self.period] + anomaly
-
-    def usual_mean(self, memory: TreeMemory, rho: Any) -> Float[AnyArray, "*n"]:
+    def usual_mean(self, memory: ContextMemory, rho: Any) -> Float[AnyArray, "*n"]:
         """Return z as the profile of a day and a decaying anomaly predict it."""
         xp: Any = np if isinstance(memory.recent, np.ndarray) else jnp
         decay = rho * self._damping
         coming = _discounted_profile(xp, memory.profiles[0], rho)[..., 0]
         return (1 - rho) * (memory.recent[..., 0] + decay / (1 - decay) * memory.anomalies[..., 0, 0]) + coming
 
-    def at(self, memory: TreeMemory, rho: Any) -> Float[AnyArray, "*n k"]:
+    def at(self, memory: ContextMemory, rho: Any) -> Float[AnyArray, "*n k"]:
         """Return the features of a memory, or of many."""
         xp: Any = np if isinstance(memory.recent, np.ndarray) else jnp
         recent, now = memory.recent, memory.recent[..., :1]
@@ -253,15 +271,18 @@ class TreeFeatures(eqx.Module):
             if kind != 1:
                 parts += [profile[..., -ahead % period] - before]
         if self.typical is not None:
-            parts += self._calendar(xp, memory)
+            hour, weekday = self._calendar(xp, memory)
+            angle = (2 * np.pi / self.hours_per_day * np.arange(1, _HARMONICS + 1) * hour).astype(now.dtype)
+            parts += [xp.sin(angle), xp.cos(angle), (weekday == np.arange(WEEK)).astype(now.dtype)]
         for period in (self.period, WEEK * self.period):
             parts.append(recent[..., period - leads] - recent[..., period, None])
         for length in self._steps(_MEANS):
             parts.append(xp.mean(recent[..., :length], axis=-1, keepdims=True) - now)
         for length in self._steps(_DEVIATIONS):
-            parts.append(xp.std(recent[..., : length + 1], axis=-1, keepdims=True))
-        day = recent[..., : self.period]
-        parts += [xp.max(day, axis=-1, keepdims=True) - now, xp.min(day, axis=-1, keepdims=True) - now]
+            variance = xp.var(recent[..., : length + 1], axis=-1, keepdims=True)
+            parts.append(np.sqrt(variance) if xp is np else safe_sqrt(variance))
+        days = xp.reshape(recent[..., : _PEAKS * self.period], (*recent.shape[:-1], _PEAKS, self.period))
+        parts += [xp.max(days, axis=-1) - now, xp.min(days[..., 0, :], axis=-1, keepdims=True) - now]
         for place, lead in enumerate(self.leads):
             if lead is not None:
                 parts.append(memory.given[..., place, :1] - now)
@@ -270,9 +291,9 @@ class TreeFeatures(eqx.Module):
             profile = memory.given_profiles[..., place, :]
             parts += [given[..., :1], given[..., :1] - given[..., spans], given[..., :1] - before]
             parts += [_discounted_profile(xp, profile, rho) - rho * before, profile[..., -ahead % self.period] - before]
-        return xp.concatenate(parts, axis=-1).astype(np.float32)  # so that rounding does not decide at a threshold
+        return xp.concatenate(parts, axis=-1)
 
-    def _calendar(self, xp: Any, memory: TreeMemory) -> list[Int[AnyArray, "*n 1"]]:
+    def _calendar(self, xp: Any, memory: ContextMemory) -> list[Int[AnyArray, "*n 1"]]:
         """Return the hour of a day, then the weekday, at which the typical week correlates best with the mean week."""
         hours, typical = self.hours_per_day, xp.asarray(self.typical)
         steps = self.period // hours
@@ -287,12 +308,12 @@ class TreeFeatures(eqx.Module):
         ]
         return [hour[..., None], xp.argmax(xp.stack(fits, axis=-1), axis=-1)[..., None]]
 
-    def with_typical_week(self, contexts: Float[np.ndarray, "n q"]) -> "TreeFeatures":
+    def with_typical_week(self, contexts: Float[np.ndarray, "n q"]) -> "ContextFeatures":
         """Return the features with the typical week of contexts that start with a day; of equal ones, without."""
         hours = self.hours_per_day
         whole = contexts[: len(contexts) // (WEEK * self.period) * WEEK * self.period, 0]
         typical = whole.reshape(-1, WEEK * hours, self.period // hours).mean(axis=(0, 2))
-        return TreeFeatures(self.period, self.leads, typical - typical.mean())
+        return ContextFeatures(self.period, self.leads, typical - typical.mean())
 
 
 def _push(memory: Any, newest: Any) -> Any:
@@ -329,59 +350,68 @@ def _discounted_profile(xp: Any, profile: Float[AnyArray, "*n p"], rho: Any) -> 
     return xp.sum(profile * powers, axis=-1, keepdims=True) * (1 - rho) / (1 - rho**period)
 
 
-class BoostedTreesState(eqx.Module):
+class FourierRegressionState(eqx.Module):
     """The modes, how many contexts have been seen, their range, and the memory of the features."""
 
     modes: Modes
     seen: Int[Array, ""]
     low: Float[Array, ""]
     high: Float[Array, ""]
-    memory: TreeMemory
+    memory: ContextMemory
 
 
-class BoostedTrees(AbstractAgent):
-    """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a daily profile and boosted trees.
+class FourierRegression(AbstractAgent):
+    """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a daily profile and a ridge regression on random features.
 
-    The trees were trained offline, on past contexts and z, the discounted mean of those that followed (see `OnlineRidge`), for
-    one rho. They do not change while it runs. zhat is clipped to the range of the contexts so far; in the first eight days it is
-    the present context, which is R-OBD's advice. For one column, d = 1. `ecl2o fit --advisor trees` trains them with LightGBM.
+    The regression was solved offline, on past contexts and z, the discounted mean of those that followed (see `OnlineRidge`), for
+    one rho. It does not change while it runs. zhat is clipped to the range of the contexts so far; in the first eight days it is
+    the present context, which is R-OBD's advice. For one column, d = 1. `ecl2o fit` solves it.
 
     Args:
-        trees: the ensemble, of z less its `TreeFeatures.usual_mean`.
+        basis: the random features of what it sees.
+        weights: of each of them, for z less its `ContextFeatures.usual_mean`.
         features: what it sees.
         scaling: the unit of contexts and forecasts in training.
     """
 
-    trees: Trees
-    features: TreeFeatures
+    basis: FourierFeatures
+    weights: Float[Array, " count"] = eqx.field(converter=to_device)
+    features: ContextFeatures
     scaling: Scaling = eqx.field(default_factory=Scaling)
+
+    def __check_init__(self):
+        if self.weights.shape != (self.basis.count,):
+            raise ValueError(f"weights must have shape ({self.basis.count},), got {self.weights.shape}.")
 
     def check(self, problem: Problem, start: Start) -> None:
         if start.dim != 1 or problem.covariates != len(self.features.leads):
             raise NotApplicableError(
-                f"the trees are for one column and {len(self.features.leads)} covariates; this problem follows {start.dim} and "
-                f"has {problem.covariates} covariates."
+                f"the regression is for one column and {len(self.features.leads)} covariates; this problem follows {start.dim} "
+                f"and has {problem.covariates} covariates."
             )
 
-    def init(self, problem: Problem, start: Start) -> BoostedTreesState:
+    def init(self, problem: Problem, start: Start) -> FourierRegressionState:
         dtype = start.x0.dtype
         low, high = jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype)
         modes = Modes.from_problem(problem, start.dim)
-        state = BoostedTreesState(modes, jnp.zeros((), int), low, high, self.features.empty(dtype))
+        state = FourierRegressionState(modes, jnp.zeros((), int), low, high, self.features.empty(dtype))
         return start.fold_history(lambda s, context: self._observe(problem, s, context), state)
 
-    def step(self, problem: Problem, state: BoostedTreesState, observation: Observation):
+    def step(self, problem: Problem, state: FourierRegressionState, observation: Observation):
         state = self._observe(problem, state, observation.context)
         rho = decay_root(1.0, state.modes.a)[0]
         features, memory = self.features, state.memory
-        predicted = features.usual_mean(memory, rho) + self.trees(jnp.asarray(features.at(memory, rho)))
+        seen = self.basis(jnp.asarray(features.at(memory, rho))[None])[0]
+        predicted = features.usual_mean(memory, rho) + jnp.sum(seen * self.weights)
         predicted = jnp.where(state.seen > features.needed, predicted, memory.recent[0])
         mean = jnp.clip(predicted, state.low, state.high)[None] * self.scaling.scale
         forecast = DiscountedForecast(mean, jnp.zeros((3, 1), mean.dtype))
         advice = forecast.advice(state.modes, observation.previous_action)
         return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
 
-    def _observe(self, problem: Problem, state: BoostedTreesState, context: Float[Array, " q"]) -> BoostedTreesState:
+    def _observe(
+        self, problem: Problem, state: FourierRegressionState, context: Float[Array, " q"]
+    ) -> FourierRegressionState:
         assert isinstance(problem.hitting, AbstractQuadraticCost)
         now = problem.hitting.centre(context, 1)[0] / self.scaling.scale
         given = context[context.shape[0] - len(self.features.leads) :] / jnp.where(
@@ -389,7 +419,7 @@ class BoostedTrees(AbstractAgent):
         )
         memory = self.features.advance(state.memory, state.seen, now, given)
         low, high = jnp.minimum(state.low, now), jnp.maximum(state.high, now)
-        return BoostedTreesState(state.modes, state.seen + 1, low, high, memory)
+        return FourierRegressionState(state.modes, state.seen + 1, low, high, memory)
 
     @property
     def _scaled(self) -> Bool[np.ndarray, " c"]:

@@ -1,0 +1,68 @@
+"""The regression on random Fourier features, solved on the discounted mean of the coming contexts."""
+
+import itertools
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import cho_factor, cho_solve
+
+from ecl2o.agents.advisors.fourier_regression import ContextFeatures, FourierFeatures, FourierRegression
+from ecl2o.data import Contexts
+
+GROUPS, INPUTS, COSINES = 64, 24, 24  # of the random features
+_PENALTY = 450.0  # on squared weights, for targets of standard deviation 1
+_MOST_ROWS, _BLOCK = 30_000, 4_096  # to learn from, evenly chosen; at once
+_FEWEST_DAYS = 28  # of rows to learn from
+_KNOWN = 1e-6  # of z is unknown at most in these rows
+
+
+def find_obstacle(contexts: Contexts, rho: float) -> str | None:
+    """Return why nothing can be learned from the training days of a column; None if it can."""
+    days = contexts.split.training_days - ContextFeatures(1).needed - _maturity(rho) / contexts.steps_per_day
+    if days < _FEWEST_DAYS:
+        return f"it needs {_FEWEST_DAYS} days with complete features and known targets; there are {max(days, 0):.0f}"
+    return None
+
+
+def _maturity(rho: float) -> int:
+    """Return after how many steps all of z but a negligible part is known."""
+    return max(int(np.ceil(np.log(_KNOWN) / np.log(max(rho, _KNOWN)))), 1)
+
+
+def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -> FourierRegression:
+    """Return the regression that the first days of a series teach.
+
+    Args:
+        contexts: the series, in the units of its task.
+        rho: the discount of z.
+        days: how many to learn from; those with imputed rows are left out.
+        seed: of the random features.
+    """
+    values = contexts.values[: days * contexts.steps_per_day]
+    features = ContextFeatures(contexts.steps_per_day, contexts.leads).with_typical_week(values)
+    rows = np.arange(features.needed, len(values) - _maturity(rho))
+    rows = rows[contexts.measured_days[rows // contexts.steps_per_day]]
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
+    blocks = np.split(rows, range(_BLOCK, len(rows), _BLOCK))
+    memories = (features.remember(values, block) for block in blocks)
+    seen, usual = zip(*((features.at(each, rho), features.usual_mean(each, rho)) for each in memories), strict=True)
+    target = discounted_future(values[:, 0], rho)[rows] - np.concatenate(usual)
+    scale = float(np.std(target)) or 1.0
+    basis = FourierFeatures.draw(np.concatenate(seen), GROUPS, INPUTS, COSINES, seed)
+    gram, moment = _PENALTY * np.eye(basis.count, dtype=np.float32), np.zeros(basis.count)
+    for block, known in zip(np.split(target / scale, range(_BLOCK, len(rows), _BLOCK)), seen, strict=True):
+        columns = np.asarray(basis(known), np.float32)  # half the time; the penalty is far above its rounding
+        gram += columns.T @ columns
+        moment += columns.T @ block
+    weights = scale * cho_solve(cho_factor(gram), moment)
+    return FourierRegression(basis, weights, features)
+
+
+def discounted_future(values: Float[np.ndarray, " n"], rho: float) -> Float[np.ndarray, " n"]:
+    """Return z of each step, as if the last value stayed for ever.
+
+    >>> discounted_future(np.array([0.0, 1.0]), 0.5).tolist()
+    [0.5, 1.0]
+    """
+    backwards = itertools.accumulate(values[::-1].tolist(), lambda z, y: rho * z + (1 - rho) * y)
+    return np.array(list(backwards))[::-1]

@@ -1,0 +1,174 @@
+"""FourierRegression: predictions against the formula, features at any start, files, batches, the mixture with it."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ecl2o as ec
+from ecl2o.agents.advisors import FourierRegression, Mixture
+from ecl2o.agents.advisors.fourier_regression import ContextFeatures, FourierFeatures
+from ecl2o.agents.advisors.networks import Scaling
+from ecl2o.data import Split, frame_series, series_contexts
+from ecl2o.fitting import fourier
+from ecl2o.theory import decay_root
+
+PERIOD, DAYS, SHIFT = 8, 60, np.array([0.1, 0.0])
+RHO = float(decay_root(1.0, 10.0))
+PROBLEM = ec.Problem(ec.SquaredTracking(covariates=1), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+
+
+@pytest.fixture(scope="module")
+def contexts():
+    """A load whose anomalies decay faster above its mean, and a covariate that leads it."""
+    steps, rng = np.arange(DAYS * PERIOD), np.random.default_rng(4)
+    wind = rng.normal(size=len(steps))
+    load = 5 + np.sin(2 * np.pi * steps / PERIOD) + 0.1 * (steps // PERIOD % 7 > 4)
+    for t in range(2, len(steps)):
+        anomaly = load[t - 1] - 5
+        load[t] += (0.7 if anomaly < 0 else 0.2) * anomaly + 0.4 * wind[t - 2]
+    frame = pd.DataFrame({"load": load, "wind": wind}, pd.date_range("2024-01-01", periods=len(steps), freq="3h"))
+    return series_contexts(*frame_series(frame, ["load"], covariates={"wind": None}), Split(44, 8))
+
+
+@pytest.fixture(scope="module")
+def trained(contexts) -> tuple[FourierRegression, np.ndarray, np.ndarray]:
+    """The agent, the rows that it can predict, and its predictions written out in NumPy on features made in NumPy."""
+    agent = fourier.solve_regression(contexts, RHO, 44)
+    features, basis = agent.features, agent.basis
+    rows = np.arange(features.needed, len(contexts.values))
+    memory = features.remember(contexts.values, rows)
+    mean, scale, inputs, frequencies, phases, weights = (
+        np.asarray(each)
+        for each in (basis.mean, basis.scale, basis.inputs, basis.frequencies, basis.phases, agent.weights)
+    )
+    standard = np.clip((features.at(memory, RHO) - mean) / scale, -4, 4)
+    expected = features.usual_mean(memory, RHO) + weights[0] + standard @ weights[1 : 1 + len(mean)]
+    for row in range(len(rows)):
+        angles = np.einsum("gs,gsp->gp", standard[row][inputs], frequencies) + phases
+        expected[row] += np.sqrt(2) * np.cos(angles).ravel() @ weights[1 + len(mean) :]
+    load = contexts.values[:, 0]
+    return agent, rows, np.clip(expected, np.minimum.accumulate(load)[rows], np.maximum.accumulate(load)[rows])
+
+
+def predictions(agent, contexts, x0=5.0):
+    run = ec.rollout(agent, PROBLEM, ec.Instance([x0], contexts))
+    return np.asarray(run.details["discounted_forecast"].mean[:, 0])
+
+
+def test_a_run_predicts_the_formula(trained, contexts):
+    """Step by step in JAX: to 1e-11 of the formula on features made in NumPy."""
+    agent, rows, expected = trained
+    found = predictions(agent, contexts.values)
+    np.testing.assert_allclose(found[rows], expected, rtol=0, atol=1e-11)
+    np.testing.assert_array_equal(found[: rows[0]], contexts.values[: rows[0], 0])
+    assert np.std(expected - contexts.values[rows, 0]) > 0.1
+
+
+def test_it_learned_what_a_profile_does_not_say(trained, contexts):
+    """On the days after training its squared error is below that of the profile forecast and of the present context."""
+    agent, rows, expected = trained
+    later = (rows >= 44 * PERIOD) & (rows < (DAYS - 4) * PERIOD)
+    z = fourier.discounted_future(contexts.values[:, 0], RHO)[rows]
+    usual = agent.features.usual_mean(agent.features.remember(contexts.values, rows), RHO)
+    errors = {name: np.mean((each - z)[later] ** 2) for name, each in {"fourier": expected, "usual": usual}.items()}
+    assert errors["fourier"] < 0.8 * min(errors["usual"], np.mean((contexts.values[rows, 0] - z)[later] ** 2))
+
+
+def test_the_hour_and_the_weekday_are_found_wherever_a_run_starts(contexts):
+    """From nine days of any start on, against the clock; a load whose weekends are lower, beside noise and a trend."""
+    steps, rng = np.arange(40 * PERIOD), np.random.default_rng(2)
+    weekend = (steps // PERIOD % 7 > 4) * 1.0
+    load = 100 + 0.01 * steps + 5 * np.sin(2 * np.pi * steps / PERIOD) - 4 * weekend + rng.normal(size=len(steps))
+    features = ContextFeatures(PERIOD).with_typical_week(load[: 28 * PERIOD, None])
+    for start in (0, 3, 5 * PERIOD + 1):
+        shifted = load[start:, None]
+        rows = np.arange(9 * PERIOD, len(shifted))
+        memory = features.remember(shifted, rows)
+        hour, weekday = (each[:, 0] for each in features._calendar(np, memory))
+        np.testing.assert_array_equal(hour, (rows + start) % PERIOD)
+        assert np.mean(weekday == (rows + start) // PERIOD % 7) > 0.95
+    assert ContextFeatures(288).hours_per_day == 24
+    assert (
+        np.array([each.shape for each in ContextFeatures(48).with_typical_week(np.ones((700, 1))).typical[None]]) == 168
+    ).all()
+    with pytest.raises(ValueError, match="168"):
+        ContextFeatures(48, typical=np.zeros(7))
+
+
+def test_a_history_is_as_good_as_having_lived_it_and_units_do_not_matter(trained, contexts):
+    agent, rows, expected = trained
+    cut = len(contexts.values) - 3 * PERIOD
+    factor = 1000.0
+    scaled = FourierRegression(agent.basis, agent.weights, agent.features, Scaling(scale=factor))
+    in_watts = contexts.values * [factor, 1.0]
+    run = ec.rollout(scaled, PROBLEM, ec.Instance([5.0 * factor], in_watts[cut:], in_watts[:cut]))
+    found = run.details["discounted_forecast"].mean[:, 0] / factor
+    np.testing.assert_allclose(found, expected[rows >= cut], rtol=0, atol=1e-11)
+
+
+def test_many_streams_are_single_ones_and_survive_a_file(trained, contexts, tmp_path):
+    """Also inside a mixture behind a promise, in one program."""
+    agent, _, _ = trained
+    mixture = Mixture(
+        [ec.advisors.OnlineRidge(PERIOD, covariates=(None,)), agent], PERIOD, combines=True, judges_history=False
+    )
+    policy = ec.Policy(ec.Competitive(mixture, 2.5), PROBLEM)
+    ec.save(tmp_path / "fourier.ecl2o", policy)
+    loaded = ec.load(tmp_path / "fourier.ecl2o")
+    past, coming = contexts.values[: 50 * PERIOD], contexts.values[50 * PERIOD : 51 * PERIOD]
+    together = ec.Runner.many(loaded, np.full((2, 1), 5.0), np.stack([past, past + SHIFT]))
+    actions = np.stack([together.step(np.stack([each, each + SHIFT])) for each in coming])
+    for stream, shift in enumerate((0 * SHIFT, SHIFT)):
+        alone = ec.Runner(policy, [5.0], past + shift)
+        np.testing.assert_allclose(actions[:, stream], [alone.step(each + shift) for each in coming], atol=1e-10)
+
+
+def test_the_weights_solve_the_ridge_regression(contexts):
+    """Against least squares on rows that are stacked with the penalty, in 64 bits; and the last row's target is known."""
+    agent = fourier.solve_regression(contexts, RHO, 44)
+    values = contexts.values[: 44 * PERIOD]
+    rows = np.arange(agent.features.needed, len(values) - fourier._maturity(RHO))
+    memory = agent.features.remember(values, rows)
+    columns = np.asarray(agent.basis(agent.features.at(memory, RHO)))
+    target = fourier.discounted_future(values[:, 0], RHO)[rows] - agent.features.usual_mean(memory, RHO)
+    stacked = np.vstack([columns, np.sqrt(fourier._PENALTY) * np.eye(columns.shape[1])])
+    weights = np.linalg.lstsq(stacked, np.append(target, np.zeros(columns.shape[1])))[0]
+    np.testing.assert_allclose(columns @ agent.weights, columns @ weights, rtol=0, atol=1e-4 * np.std(target))
+    longer = dataclasses.replace(contexts, values=np.concatenate([values, 9 + 0 * contexts.values[44 * PERIOD :]]))
+    np.testing.assert_array_equal(fourier.solve_regression(longer, RHO, 44).weights, agent.weights)
+    unknown = RHO ** fourier._maturity(RHO)
+    assert unknown <= fourier._KNOWN
+
+
+def test_random_features_approximate_their_kernel():
+    """The mean product of cosines tends to the mean Gaussian kernel of the groups."""
+    rng = np.random.default_rng(0)
+    samples = rng.normal(size=(500, 5)) * [1.0, 2.0, 3.0, 4.0, 5.0]
+    basis = FourierFeatures.draw(samples, groups=30, size=3, cosines=4000, seed=1)
+    columns = basis(points := samples[:6])[:, 6:]
+    found = columns @ columns.T / columns.shape[1]
+    standard = (points - samples.mean(axis=0)) / samples.std(axis=0)
+    apart = standard[:, None] - standard
+    kernels = [np.exp(-np.sum(apart[..., inputs] ** 2, axis=-1) / 6) for inputs in np.asarray(basis.inputs)]
+    np.testing.assert_allclose(found, np.mean(kernels, axis=0), atol=0.02)
+    np.testing.assert_array_equal(basis.inputs, FourierFeatures.draw(samples, 30, 3, 4000, seed=1).inputs)
+    assert FourierFeatures.draw(samples[:, :2], 4, 24, 3, seed=0).inputs.shape == (4, 2)
+    constant = FourierFeatures.draw(np.ones((9, 2)), 4, 2, 3, seed=0)
+    assert np.all(np.isfinite(constant(np.full((1, 2), 1e9))))
+
+
+def test_wrong_shapes_and_problems_are_rejected(contexts):
+    basis = FourierFeatures.draw(contexts.values, 2, 2, 3, seed=0)
+    with pytest.raises(ValueError, match="weights must have shape \\(9,\\), got \\(8,\\)"):
+        FourierRegression(basis, np.zeros(8), ContextFeatures(PERIOD))
+    with pytest.raises(ValueError, match="0 to 2"):
+        FourierFeatures(basis.mean, basis.scale, [[0, 2]], basis.frequencies[:1], basis.phases[:1])
+    with pytest.raises(ValueError, match="shapes"):
+        FourierFeatures(basis.mean, basis.scale, basis.inputs, basis.frequencies, basis.phases[:, :2])
+    with pytest.raises(ValueError, match="positive"):
+        FourierFeatures(basis.mean, 0 * basis.scale, basis.inputs, basis.frequencies, basis.phases)
+    agent = FourierRegression(basis, np.zeros(9), ContextFeatures(PERIOD))
+    with pytest.raises(ec.exceptions.NotApplicableError, match="one column"):
+        ec.rollout(agent, PROBLEM, ec.Instance([0.0], np.zeros((3, 2))))
