@@ -13,8 +13,10 @@ def main() -> None:
 
 def _run() -> None:
     import gc
+    import os
     import warnings
 
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are small: threads that wait cost more than they do
     gc.set_threshold(200_000, 20, 50)  # traced programs are many small objects that live long; saves a tenth of a fit
     from ecl2o.cli.commands import app
 

@@ -51,7 +51,7 @@ def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -
     basis = FourierFeatures.draw(np.concatenate(seen), GROUPS, INPUTS, COSINES, seed)
     gram, moment = _PENALTY * np.eye(basis.count, dtype=np.float32), np.zeros(basis.count)
     for block, known in zip(np.split(target / scale, range(_BLOCK, len(rows), _BLOCK)), seen, strict=True):
-        columns = np.asarray(basis(known), np.float32)  # half the time; the penalty is far above its rounding
+        columns = basis(known.astype(np.float32))  # half the time; the penalty is far above its rounding
         gram += columns.T @ columns
         moment += columns.T @ block
     weights = scale * cho_solve(cho_factor(gram), moment)

@@ -91,13 +91,14 @@ class FourierFeatures(eqx.Module):
         return 1 + self.mean.shape[0] + self.phases.size
 
     def __call__(self, x: Float[AnyArray, "n k"]) -> Float[AnyArray, "n count"]:
-        """Return the features of n inputs, in NumPy if they are NumPy arrays."""
+        """Return the features of n inputs in their precision, in NumPy if they are NumPy arrays."""
         xp: Any = np if isinstance(x, np.ndarray) else jnp
-        mean, scale, inputs, frequencies, phases = (
-            xp.asarray(each) for each in (self.mean, self.scale, self.inputs, self.frequencies, self.phases)
+        mean, scale, frequencies, phases = (
+            xp.asarray(each, x.dtype) for each in (self.mean, self.scale, self.frequencies, self.phases)
         )
         standard = xp.clip((x - mean) / scale, -_OUTLYING, _OUTLYING)
-        angles = xp.swapaxes(xp.swapaxes(standard[:, inputs], 0, 1) @ frequencies, 0, 1) + phases
+        by_group = standard.T[xp.asarray(self.inputs)].swapaxes(1, 2)
+        angles = (by_group @ frequencies).swapaxes(0, 1) + phases
         cosines = math.sqrt(2) * xp.cos(angles)
         return xp.concatenate([xp.ones((len(x), 1), x.dtype), standard, cosines.reshape(len(x), -1)], axis=1)
 
