@@ -119,11 +119,11 @@ def _figures(rows: "list[ComparisonRow]", unit_cost: float | None) -> Columns:
 
 
 def live_columns(rows: "list[ComparisonRow]") -> Columns:
-    """Return the columns of what was measured during the runs: live ratios, if any, and the time of a step."""
+    """Return the columns of what was measured during the runs: live ratios and times of a step, if any."""
     live = ["" if row.live_ratio is None else f"{row.live_ratio:.4g}" for row in rows]
     times = [row.microseconds_per_step for row in rows]
     speed = {"µs per step": ["" if time is None else f"{time:.1f}" for time in times]}
-    return ({"live ratio": live} if any(live) else {}) | speed
+    return ({"live ratio": live} if any(live) else {}) | (speed if any(times) else {})
 
 
 def list_exceptions(rows: "list[ComparisonRow]") -> list[str]:

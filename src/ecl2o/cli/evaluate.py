@@ -51,7 +51,7 @@ def evaluate(
     history_days = FORECAST_DAYS if remembered is None else max(remembered // per_day, FORECAST_DAYS)  # as in `fit`
     contenders |= reference_contenders(loaded.problem, per_day, history_days)
     with output.progress_bars(not json) as progress:
-        rows = compare(contenders, test_days, lambda done, total: progress("testing", done, total), timed=True)
+        rows = compare(contenders, test_days, lambda done, total: progress("testing", done, total))
     own, n_days = next(row for row in rows if row.name == name), test_days.days.shape[0]
     if own.not_applicable is not None:
         raise ValueError(f"{policy} cannot be run on {data}: {own.not_applicable}")
