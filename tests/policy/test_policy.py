@@ -424,7 +424,6 @@ def test_files_from_before_a_field_are_read_or_refused(tmp_path, absent, place, 
     [
         _set(["agent", "module"], "agents.Renamed"),
         _set(["agent", "fields", "renamed"], 1.0),
-        lambda header: header["problem"]["fields"]["switching"]["fields"].popitem(),
         lambda header: header.pop("metadata"),
         _set(["contract", "renamed"], 1),
     ],
