@@ -425,7 +425,8 @@ def test_files_from_before_a_field_are_read_or_refused(tmp_path, absent, place, 
         _set(["agent", "module"], "agents.Renamed"),
         _set(["agent", "fields", "renamed"], 1.0),
         lambda header: header.pop("metadata"),
-        _set(["contract", "renamed"], 1),
+        _set(["contract", "version"], 2),
+        lambda header: header["problem"]["fields"].pop("switching"),
     ],
 )
 def test_who_has_a_file_of_another_version_is_told_what_to_do(change, tmp_path, saved):
