@@ -179,8 +179,8 @@ class Days(NamedTuple):
         """Return days and decay of the forecast with which MPC costs least."""
         return min(FORECASTS, key=lambda each: self.cost_by_hour(self.plan(*each)).sum())
 
-    def run(self, policy: ec.Policy) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the powers of a policy that has seen the hours before, and its cost over the optimum after each hour."""
+    def run(self, policy: ec.Policy) -> tuple[np.ndarray, pd.DataFrame]:
+        """Return the powers of a policy that has seen the hours before, and its figures after each hour."""
         return run_policy(policy, self.before, self.contexts, self.first)
 
     def find_optimum(self) -> ec.Trajectory:
@@ -245,10 +245,9 @@ def compare(grid: Grid, folder: Path) -> tuple[dict[str, dict], dict[str, np.nda
         f"{MPC}, {days} days, decay {decay:g}": test.plan(days, decay),
         LEARNED: test.run(learned)[0],
     }
-    powers[GUARDED], ratios = test.run(guarded)
+    powers[GUARDED], figures = test.run(guarded)
     rows = {name: test.score(played) for name, played in powers.items()}
-    assert ratios is not None
-    rows[GUARDED] |= {"promise": read_promise(said), "largest_ratio": float(ratios.max())}
+    rows[GUARDED] |= {"promise": read_promise(said), "largest_ratio": float(figures["live_ratio"].max())}
     return rows, powers | {"net load": test.loads}, said
 
 

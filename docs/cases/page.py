@@ -51,14 +51,14 @@ def fit_policy(
 
 def run_policy(
     policy: ec.Policy, before: np.ndarray, contexts: np.ndarray, first: float
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the actions of a policy that has seen the hours before, and its live ratio after each hour, if it promises one."""
+) -> tuple[np.ndarray, pd.DataFrame]:
+    """Return the actions of a policy that has seen the hours before, and the runner's figures after each hour."""
     runner = ec.Runner(policy, x0=[first], history=before)
-    actions, ratios = [], []
+    actions, figures = [], []
     for context in contexts:
         actions.append(float(runner.step(context)[0]))
-        ratios.append(runner.live_ratio)
-    return np.array(actions), None if ratios[0] is None else np.array(ratios, float)
+        figures.append({name: float(value) for name, value in runner.figures.items() if np.ndim(value) == 0})
+    return np.array(actions), pd.DataFrame(figures)
 
 
 def draw_days(

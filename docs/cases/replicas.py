@@ -5,7 +5,7 @@
 
 Every hour a number of requests arrives. A replica serves 250 of them. A new number of replicas is in force an hour later. Being
 one replica short for an hour costs three times as much as one too many, and starting or stopping replicas costs too. The rules of
-the peers are written from their documentation, one decision per hour.
+the peers are written from their documentation, one decision per hour. All rows play whole numbers.
 
 Settings are chosen on the validation days alone, each as the first of its values that fulfils a condition:
 
@@ -43,8 +43,10 @@ COLUMNS: Columns = {
     "worst day": lambda row: f"{row['worst_day']:.0f}",
     "moved (reversals) per day": lambda row: f"{row['moved']:.0f} ({row['reversals']:.1f})",
     "hours short per day": lambda row: f"{row['short_hours']:.1f}",
-    "promise, largest ratio": lambda row: (
-        f"{row['promise']:g}, {row['largest_ratio']:.2f}" if "promise" in row else "none"
+    "promise; most of it spent": lambda row: (
+        f"{row['promise']:g} x optimum + {row['rounding']:.1f} an hour; {100 * row['spent']:.1f} %"
+        if "promise" in row
+        else "none"
     ),
 }
 
@@ -71,6 +73,17 @@ def scale_by_hpa(target: float, window: int = 1, tolerance: float = 0.1) -> Rule
 def scale_by_target(target: float) -> Rule:
     """Return target tracking on a total, as KEDA sets it up: ceil(requests / (target requests of a replica))."""
     return lambda needed, current: max(1.0, np.ceil(needed / target))
+
+
+def scale_by_schedule(before: np.ndarray, target: float, tracking: float | None = None) -> Rule:
+    """Return KEDA's cron trigger: for every hour of the week ceil(requests in the last week / target requests of a replica).
+
+    With `tracking`, a target, target tracking is a trigger beside it, and the larger number counts, as in KEDA.
+    """
+    scheduled = itertools.cycle(np.maximum(1.0, np.ceil(before[-7 * HOURS :] / target)))
+    next(scheduled)  # the decision of the first hour is in force in the second
+    track = None if tracking is None else scale_by_target(tracking)
+    return lambda needed, current: max(next(scheduled), 1.0 if track is None else track(needed, current))
 
 
 class Days(NamedTuple):
@@ -104,10 +117,10 @@ class Days(NamedTuple):
             in_force.append(float(rule(now, in_force[-1])))
         return np.array(in_force)
 
-    def run(self, policy: ec.Policy, share: float = 1.0) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return whole replicas in force, at least one, under a policy that follows a multiple of the need; and its ratios."""
-        decided, ratios = run_policy(policy, share * self.before[:, None], share * self.needed[:, None], self.first)
-        return np.maximum(np.ceil(np.round([self.first, *decided[:-DELAY]], 9)), 1.0), ratios
+    def run(self, policy: ec.Policy, share: float = 1.0) -> tuple[np.ndarray, pd.DataFrame]:
+        """Return the replicas in force, at least one, under a policy that follows a multiple of the need; and its figures."""
+        decided, figures = run_policy(policy, share * self.before[:, None], share * self.needed[:, None], self.first)
+        return np.maximum([self.first, *decided[:-DELAY]], 1.0), figures
 
     def tune(self, make: Callable[..., Rule], *values: Iterable) -> tuple:
         """Return the settings of a rule that cost least."""
@@ -145,6 +158,8 @@ class Settings(NamedTuple):
     share: float
     hpa: tuple
     tracking: tuple
+    schedule: tuple
+    schedule_and_tracking: tuple
 
 
 Fit = Callable[[np.ndarray, Split, list], ec.Policy]
@@ -173,32 +188,46 @@ def choose_settings(needed: np.ndarray, fit: Fit) -> Settings:
     promise = next(each for each in PROMISES if costs[each, least[each]] <= limit)
     print({f"{each:g}": round(float(costs[each, least[each]]) / len(after) * HOURS, 1) for each in PROMISES})
     hpa, tracking = days.tune(scale_by_hpa, TARGETS, WINDOWS), days.tune(scale_by_target, TARGETS)
-    return Settings(days.alpha, promise, least[promise], hpa, tracking)
+    by_clock = functools.partial(scale_by_schedule, before)
+    schedules = days.tune(by_clock, TARGETS), days.tune(by_clock, TARGETS, TARGETS)
+    return Settings(days.alpha, promise, least[promise], hpa, tracking, *schedules)
 
 
 def cost_options(alpha: float, promise: float | None) -> list:
     """Return the options of `fit`: with a promise misses weigh the same on both sides."""
-    return ["--delay", DELAY, "--alpha", alpha, *(["--short", SHORT] if promise is None else ["--promise", promise])]
+    kind = ["--short", SHORT] if promise is None else ["--promise", promise]
+    return ["--delay", DELAY, "--whole", "--alpha", alpha, *kind]
 
 
 def compare(needed: np.ndarray, fit: Fit) -> tuple[Settings, dict[str, dict], dict[str, np.ndarray]]:
     """Return the settings, the rows of the table, and the replicas in force by row, on the test days."""
     chosen = choose_settings(needed, fit)
-    days = Days(*SPLIT.cut(needed), chosen.alpha)
+    days, both = Days(*SPLIT.cut(needed), chosen.alpha), chosen.schedule_and_tracking
     rules = {
         "HPA, target 80 %": scale_by_hpa(0.8),
         f"HPA, tuned: {100 * chosen.hpa[0]:.0f} %, window {chosen.hpa[1]} h": scale_by_hpa(*chosen.hpa),
         "target tracking, 80 %": scale_by_target(0.8),
         f"target tracking, tuned: {100 * chosen.tracking[0]:.0f} %": scale_by_target(*chosen.tracking),
+        f"cron, tuned: {100 * chosen.schedule[0]:.0f} %": scale_by_schedule(days.before, *chosen.schedule),
+        f"cron and tracking, tuned: {100 * both[0]:.0f}, {100 * both[1]:.0f} %": scale_by_schedule(days.before, *both),
     }
     played = {name: days.play(rule) for name, rule in rules.items()}
     played["`fit --short 3`"], _ = days.run(fit(needed, SPLIT, cost_options(chosen.alpha, None)))
     guarded = f"`fit --promise {chosen.promise:g}`, {chosen.share:g} x needed"
     policy = fit(chosen.share * needed, SPLIT, cost_options(chosen.alpha, chosen.promise))
-    played[guarded], ratios = days.run(policy, chosen.share)
+    played[guarded], figures = days.run(policy, chosen.share)
     rows = {name: days.score(replicas) for name, replicas in played.items()}
-    assert ratios is not None
-    rows[guarded] |= {"promise": chosen.promise, "largest_ratio": ratios.max(), "last_ratio": ratios[-1]}
+    promise = policy.contract.promise
+    assert promise is not None
+    rows[guarded] |= {
+        "promise": promise.ratio,
+        "rounding": promise.allowance_per_step,  # what it may add in an hour
+        "spent": (
+            figures["cost"] / (figures["cost"] + figures["left"])
+        ).max(),  # of what the promise allows, at any hour
+        "last_ratio": figures["live_ratio"].iloc[-1],
+        "booked": figures["booked"].iloc[-1] / len(figures),  # what rounding added, per hour
+    }
     return chosen, rows, played | {"needed": days.needed}
 
 

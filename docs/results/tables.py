@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ecl2o.cli.sweep import ROWS
 from ecl2o.paper.pareto import paired_difference
 from ecl2o.paper.results import AUTHORS_ROWS
 
@@ -28,14 +29,6 @@ HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "reproduction.md"
 FIGURE = HERE.parent / "figures" / "reproduction" / "shortage.png"
 PLACE = re.compile(r"(?P<begin><!-- table (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
-ROWS = {
-    "r-obd": "R-OBD",
-    "pure-ml": "PureML-0",
-    "mla-robd": "MLA-ROBD",
-    "ec-l2o": "EC-L2O, stated",
-    "ec-l2o-tuned": "EC-L2O, chosen",
-    "guarded": "guarded",
-}
 PRESETS = {"authors-code": ("headline-authors-code",), "paper": ("headline-paper-mlp", "headline-paper-lstm")}
 HEADLINES = tuple(run for runs in PRESETS.values() for run in runs)  # the main comparison
 STUDIES = ("authors-code-lstm", "paper-mlp")  # of `ecl2o reproduce`

@@ -194,3 +194,18 @@ def test_refusals():
         line(-2).start_state(jnp.zeros(1), jnp.zeros((1, 1)))
     with pytest.raises(ValueError, match="shift"):
         line(0)
+
+
+@pytest.mark.parametrize("actions", [ec.Everywhere(), ec.Limited(spacing=1.0)])
+def test_a_promise_with_a_delay_needs_equal_weights(actions):
+    """As the page on replicas says: with whole numbers and without."""
+    day = ec.Instance([2.0], [[3.0], [5.0]])
+    for hitting in (ec.SquaredTracking(), ec.AsymmetricTracking(3.0, 1.0)):
+        problem = ec.ShiftedProblem(hitting, ec.Mahalanobis.isotropic(alpha=1.0, dim=1), actions, shift=1)
+        ec.rollout(ec.Shifted(ec.Greedy(), 1), problem, day)
+        guard = ec.Competitive(ec.Shifted(ec.Greedy(), 1), ratio=4.0)
+        if isinstance(hitting, ec.AsymmetricTracking):
+            with pytest.raises(ec.NotApplicableError, match="weight"):
+                ec.rollout(guard, problem, day)
+        else:
+            assert ec.rollout(guard, problem, day).info.details["kept"].all()

@@ -312,3 +312,17 @@ def test_a_policy_file_keeps_the_set_and_limits_narrow_it(tmp_path):
     assert limited.column == 2
     assert np.asarray(limited.lower).tolist() == [0.5, 0.5]
     assert np.asarray(limited.upper).tolist() == [2.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("point", "upper", "nearest"),
+    [
+        ([1e300, 0.0], 1.5, [1.5, 0.5]),
+        ([1e300, 0.0], np.inf, [2.0, 0.0]),
+        ([-1e300, 1e300], np.inf, [0.0, 2.0]),
+        ([1e20, 1e20 + 1e6], 1.5, [0.5, 1.5]),
+    ],
+)
+def test_far_points_are_projected_to_all_digits(point, upper, nearest):
+    found = ec.Total(2.0, lower=0.0, upper=upper).project(jnp.array(point))
+    np.testing.assert_array_equal(found, nearest)

@@ -122,6 +122,7 @@ def test_a_policy_without_a_promise_says_so(ecl2o, tmp_path):
     ("days", "arguments", "message"),
     [
         (2, (), "2 whole days (8 rows, 4 a day)"),
+        (0.5, (), "2 rows, but no whole day, which is 4 rows from 00:00 on"),
         (5, ("--days", "5"), "--days must be at most 4, got 5"),
     ],
 )

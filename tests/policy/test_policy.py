@@ -417,3 +417,25 @@ def test_files_from_before_a_field_are_read_or_refused(tmp_path, absent, place, 
         return
     path.write_bytes(older)
     assert ec.load(path).contract.promise == agent.promise(problem)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _set(["agent", "module"], "agents.Renamed"),
+        _set(["agent", "fields", "renamed"], 1.0),
+        lambda header: header.pop("metadata"),
+        _set(["contract", "version"], 2),
+        lambda header: header["problem"]["fields"].pop("switching"),
+    ],
+)
+def test_who_has_a_file_of_another_version_is_told_what_to_do(change, tmp_path, saved):
+    (tmp_path / "old").write_bytes(forge(saved, change))
+    with pytest.raises(PolicyFileError) as error:
+        ec.load(tmp_path / "old")
+    assert str(error.value).endswith(f" {policy_file.MAKE_AGAIN}")
+    body = saved[:8] + struct.pack("<I", 0) + saved[12:-32]
+    (tmp_path / "old").write_bytes(body + hashlib.sha256(body).digest())
+    with pytest.raises(PolicyFileError) as error:
+        ec.load(tmp_path / "old")
+    assert str(error.value).endswith(f" {policy_file.MAKE_AGAIN}")

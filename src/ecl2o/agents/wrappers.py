@@ -7,11 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.problem import ControlProblem, Problem
+from ecl2o.problem import ControlProblem, Problem, Total
 
 
 class PureML(AbstractAgent):
     """The agent that plays advice, projected on the action set: the paper's standalone ML optimizer (section 3).
+
+    Where advice has no projection (NaN, or infinite without a bound in its way) the previous action is repeated, and the step
+    counts as not converged. On a `ControlProblem` that is the action closest to 0.
 
     Args:
         advisor: the agent whose actions are taken as advice.
@@ -32,8 +35,13 @@ class PureML(AbstractAgent):
 
     def step(self, problem: Problem | ControlProblem, state: State, observation: Observation):
         state, proposed, inner = self.advisor.step(problem, state, observation)
+        last = jnp.zeros_like(proposed) if isinstance(problem, ControlProblem) else observation.previous_action
         advice = problem.actions.project(proposed)
-        return state, advice, Info(inner.converged, advice=advice, inner=inner)
+        usable = jnp.isfinite(advice).all()
+        if isinstance(problem.actions, Total):  # of infinite numbers no sum is known
+            usable &= jnp.isfinite(proposed).all()
+        advice = jnp.where(usable, advice, problem.actions.project(last))
+        return state, advice, Info(inner.converged & usable, advice=advice, inner=inner)
 
 
 class OwnTrajectory(eqx.Module):

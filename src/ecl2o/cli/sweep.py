@@ -156,7 +156,7 @@ def _make_grid(
         raise usage_error("".join(named) or "--seeds", str(error)) from None
 
 
-_ROWS = {
+ROWS = {
     "r-obd": "R-OBD",
     "pure-ml": "PureML-0",
     "mla-robd": "MLA-ROBD",
@@ -170,7 +170,7 @@ def _print_headline(found: dict[str, Any]) -> None:
     """Print the main comparison: a line for each shortage, network, protocol and row."""
     lines = []
     for group in found["headline"]:
-        for name in (name for name in _ROWS if name in group["rows"]):
+        for name in (name for name in ROWS if name in group["rows"]):
             point, more = group["rows"][name], group["minus_pure_ml"].get(name)
             figures = (
                 f"{point[key]:.3f} ± {point[key + '_std']:.3f}"
@@ -182,7 +182,7 @@ def _print_headline(found: dict[str, Any]) -> None:
                 else f"{more['mean']:+.3f} ± {more['standard_error']:.3f}, {more['cheaper']} of {more['seeds']}"
             )
             place = (f"{(group['base_shortage'] or 0) / 1000:g}", group["network"], group["protocol"])
-            lines.append((*place, _ROWS[name], *figures, paired))
+            lines.append((*place, ROWS[name], *figures, paired))
     columns = ("P_s, kW", "network", "protocol", "", "average cost", "worst day", "third-worst", "minus PureML-0")
     notes = [
         "minus PureML-0: mean difference in average cost over seeds ± its standard error, and seeds that were cheaper."

@@ -48,14 +48,25 @@ def split_days(frame: pd.DataFrame, metadata: SeriesMetadata, split: Split | Non
 def cut_whole_days(
     frame: pd.DataFrame, metadata: SeriesMetadata, period: int | None, day_start_minutes: int = 0
 ) -> tuple[pd.DataFrame, SeriesMetadata, PartDays]:
-    """Return `trim_to_whole_days` for days of `period` steps; None: those between two midnights."""
+    """Return `trim_to_whole_days` for days of `period` steps; None: those between two midnights.
+
+    Raises:
+        DataError: If rows are too far apart, or there is no whole day.
+    """
     steps = metadata.steps_per_day if period is None else period
     if steps < 2:
         raise DataError(
             f"the rows of {metadata.file} are a day or more apart. Give the number of rows in a cycle with `period`, for "
             "example 7 for weeks of daily rows; every cycle then counts as a day."
         )
-    return trim_to_whole_days(frame, dataclasses.replace(metadata, steps_per_day=steps), day_start_minutes)
+    whole = trim_to_whole_days(frame, dataclasses.replace(metadata, steps_per_day=steps), day_start_minutes)
+    if whole[0].empty:
+        begin = f"{day_start_minutes // 60:02}:{day_start_minutes % 60:02}"
+        raise DataError(
+            f"{metadata.file} has {len(frame)} rows, but no whole day, which is {steps} rows from {begin} on. Give a longer "
+            f"file: {FEWEST_DAYS} days to fit (fewer with training_days and validation_days), {FEWEST_TEST_DAYS} to test."
+        )
+    return whole
 
 
 @dataclasses.dataclass(frozen=True)

@@ -149,12 +149,14 @@ def load(path: str | os.PathLike[str], problem: Problem | None = None, classes: 
     header, arrays = contents.header, list(contents.arrays)
     metadata = header.get("metadata")
     if not isinstance(metadata, dict):
-        raise PolicyFileError(f"{name} has no metadata.")
+        raise PolicyFileError(f"{name} has no metadata. {policy_file.MAKE_AGAIN}")
     history = arrays.pop() if header.get("history") and arrays else None
     try:
         contract = Contract.model_validate_json(json.dumps(header.get("contract")))
     except pydantic.ValidationError as error:
-        raise PolicyFileError(f"{name} has an invalid contract: {describe_validation_error(error)}.") from None
+        raise PolicyFileError(
+            f"{name} has an invalid contract: {describe_validation_error(error)}. {policy_file.MAKE_AGAIN}"
+        ) from None
     policy_file.warn_of_rounding(arrays, name)
     decoder = policy_file.Decoder(name, arrays, policy_file.allowed_classes(classes))
     stored = [part for part in _PARTS if part != "problem" or problem is None]

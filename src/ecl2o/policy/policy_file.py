@@ -34,6 +34,7 @@ from ecl2o.json_text import shorten
 from ecl2o.problem.arrays import to_device
 
 FORMAT = 1
+MAKE_AGAIN = "If another version of ecl2o made the file, fit it again with this version."
 
 _MAGIC = b"\x89ECL2O\r\n"
 _FRAME = struct.Struct("<8sIQQ")  # magic, format, bytes of the header, bytes of the arrays
@@ -122,7 +123,7 @@ def _check_frame(data: bytes, name: str) -> int:
     if hashlib.sha256(data[:-_DIGEST_BYTES]).digest() != data[-_DIGEST_BYTES:]:
         raise PolicyFileError(f"{name} is damaged: its checksum does not match its contents.")
     if number < 1:
-        raise PolicyFileError(f"{name} has format {number}, which does not exist.")
+        raise PolicyFileError(f"{name} has format {number}, but this ecl2o reads format {FORMAT}. {MAKE_AGAIN}")
     if header_bytes > _LARGEST_HEADER:
         raise PolicyFileError(f"{name} has a header of {header_bytes} bytes, more than {_LARGEST_HEADER}.")
     return header_bytes
@@ -353,13 +354,16 @@ class Decoder:
         cls = self.classes.get(class_name)
         if cls is None:
             is_users = class_name.startswith("user.")
-            hint = f"; give your class: load(path, classes=({class_name[5:][:60]},))" if is_users else ""
-            raise PolicyFileError(f"{where} of {self.name} is of the unknown class {class_name[:80]!r}{hint}.")
+            hint = (
+                f"; give your class: load(path, classes=({class_name[5:][:60]},))." if is_users else f". {MAKE_AGAIN}"
+            )
+            raise PolicyFileError(f"{where} of {self.name} is of the unknown class {class_name[:80]!r}{hint}")
         values = {key: self.decode(item, f"{where}.{key}", depth + 1) for key, item in described.items()}
         try:
             return _rebuild(cls, values)
         except _BAD_VALUE as error:
-            raise PolicyFileError(f"{where} of {self.name} is not a valid {cls.__name__}: {error}") from None
+            why = f"is not a valid {cls.__name__}: {str(error).rstrip('.')}. {MAKE_AGAIN}"
+            raise PolicyFileError(f"{where} of {self.name} {why}") from None
 
 
 def _oversize(value: Any) -> str | None:
@@ -382,7 +386,7 @@ def _rebuild(cls: type[eqx.Module], values: dict[str, Any]) -> eqx.Module:
     fields, hints = {f.name: f for f in dataclasses.fields(cls)}, _hints(cls)
     unknown = sorted(set(values) - set(fields))
     if unknown:
-        raise ValueError(f"it has no field {unknown[0][:60]!r}; was the file made by a newer version?")
+        raise ValueError(f"it has no field {unknown[0][:60]!r}")
     module = object.__new__(cls)
     for name, field in fields.items():
         value = values[name] if name in values else _default(field)

@@ -11,9 +11,36 @@ finite also where eigenvalues coincide.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
+
+from ecl2o.solvers.positive_definite import half_quadratic_form
 
 _NEWTON_STEPS = 12
+
+
+def pull_into_ellipsoid(
+    point: Float[Array, " d"],
+    centre: Float[Array, " d"],
+    shape: Float[Array, "d d"],
+    level: Float[Array, ""],
+    grain: Float[Array, ""] | None = None,
+) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+    """Return the point, moved toward the centre until 1/2 |x - centre|^2 <= level in the norm of `shape`, and whether it was.
+
+    A moved point stays inside by the distance of which `grain` is half the square. A point that is not finite becomes the centre.
+    """
+    usable = jnp.isfinite(half_quadratic_form(shape, point - centre))
+    way = jnp.where(usable, point, centre) - centre
+    height = half_quadratic_form(shape, way)
+    inside = height <= level
+    pulled = ~inside & (level > 0)
+    height = jnp.where(pulled, height, 1.0)
+    # A filler that is close to 0, as the share is: a compiled program may compute `level` twice, rounded differently.
+    share = jnp.sqrt(jnp.where(pulled, level, jnp.finfo(level.dtype).tiny) / height)
+    if grain is not None:
+        share = jnp.maximum(share - jnp.sqrt(grain / height), 0.0)
+    inward = jnp.where(pulled, centre + share * way, centre)
+    return jnp.where(inside & usable, point, inward), ~(inside & usable)
 
 
 @jax.custom_jvp

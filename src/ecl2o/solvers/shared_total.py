@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 
 def project_on_total(
@@ -22,18 +22,31 @@ def project_on_total(
     >>> project_on_total(jnp.array([0.5, 0.0, 3.0]), jnp.array(2.0), jnp.zeros(3), jnp.ones(3)).tolist()
     [0.75, 0.25, 1.0]
     """
-    known = jax.lax.stop_gradient((total, lower, upper))
-    before, after = _places_around_mu(jax.lax.stop_gradient(point), *known)
     # The projections of point and point - mu are the same: far points are brought close, where sums have all their digits.
-    near = jnp.where(jnp.isfinite(before), before, jnp.where(jnp.isfinite(after), after, jnp.mean(point)))
-    point = point - jax.lax.stop_gradient(near)
-    before, after = _places_around_mu(jax.lax.stop_gradient(point), *known)
+    before, after = _places_around_mu(*jax.lax.stop_gradient((point, total, lower, upper)))
+    mu = jax.lax.stop_gradient(_meet_bounds(point, total, lower, upper, before, after)[1])
+    nearer = jnp.where((mu - before <= after - mu) & jnp.isfinite(before), before, after)
+    point = point - jnp.where(jnp.isfinite(nearer), nearer, jnp.where(jnp.isfinite(before), before, mu))
+    before, after = _places_around_mu(*jax.lax.stop_gradient((point, total, lower, upper)))
+    x, mu, free = _meet_bounds(point, total, lower, upper, before, after)
+    x = x - jnp.where(free, mu, 0.0)
+    within = jax.lax.stop_gradient(jnp.clip(x, lower, upper))  # clips rounding only: derivatives are those of x
+    return within + (x - jax.lax.stop_gradient(x))
+
+
+def _meet_bounds(
+    point: Float[Array, " d"],
+    total: Float[Array, ""],
+    lower: Float[Array, " d"],
+    upper: Float[Array, " d"],
+    before: Float[Array, ""],
+    after: Float[Array, ""],
+) -> tuple[Float[Array, " d"], Float[Array, ""], Bool[Array, " d"]]:
+    """Return the point with numbers at their bounds where the projection has them there, mu, and which numbers are free."""
     at_upper, at_lower = point - upper >= after, point - lower <= before
     free = ~(at_upper | at_lower)
     x = jnp.where(at_upper, upper, jnp.where(at_lower, lower, point))
-    x = x - jnp.where(free, (jnp.sum(x) - total) / jnp.maximum(jnp.sum(free), 1), 0.0)
-    within = jax.lax.stop_gradient(jnp.clip(x, lower, upper))  # clips rounding only: derivatives are those of x
-    return within + (x - jax.lax.stop_gradient(x))
+    return x, (jnp.sum(x) - total) / jnp.maximum(jnp.sum(free), 1), free
 
 
 def _places_around_mu(point, total, lower, upper) -> tuple[Float[Array, ""], Float[Array, ""]]:

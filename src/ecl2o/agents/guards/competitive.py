@@ -59,6 +59,7 @@ from ecl2o.problem.arrays import (
     to_device,
     to_host,
 )
+from ecl2o.solvers.ellipsoid import pull_into_ellipsoid
 from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, spd_solve
 from ecl2o.theory import future_stiffness, largest_share, limit_stiffness, promise_value, recurring_stiffness
 from ecl2o.theory.promises import largest_reserve_shape
@@ -111,17 +112,8 @@ def choose_anywhere(step: GameStep, advice: Float[Array, " d"]) -> tuple[Choice,
     safest = spd_solve(shape, multiply(step.A, step.context) + multiply(step.G, step.previous))
     cost = half_quadratic_form(step.A, safest - step.context) + half_quadratic_form(step.G, safest - step.previous)
     left = step.level - cost - half_quadratic_form(V, safest)
-    usable = jnp.isfinite(half_quadratic_form(shape, advice - safest))
-    way = jnp.where(usable, advice, safest) - safest
-    height = half_quadratic_form(shape, way)
-    allowed = height <= left
-    pulled = ~allowed & (left > 0)
-    height = jnp.where(pulled, height, 1.0)
-    # A filler that is close to 0, as the share is: a compiled program may compute `left` twice, rounded differently.
-    share = jnp.sqrt(jnp.where(pulled, left, jnp.finfo(left.dtype).tiny) / height)
-    share = jnp.maximum(share - jnp.sqrt(half_quadratic_form(jnp.abs(shape), step.grain) / height), 0.0)
-    inward = jnp.where(pulled, safest + share * way, safest)
-    choice = Choice(safest, jnp.where(allowed & usable, advice, inward), ~(allowed & usable), sound)
+    action, active = pull_into_ellipsoid(advice, safest, shape, left, half_quadratic_form(jnp.abs(shape), step.grain))
+    choice = Choice(safest, action, active, sound)
     return choice, lambda x: left - half_quadratic_form(shape, x - safest)
 
 

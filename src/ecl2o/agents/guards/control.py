@@ -21,7 +21,8 @@ from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import ControlProblem
-from ecl2o.problem.arrays import as_float, check_finite, check_nonnegative, check_positive, concrete_value, safe_sqrt
+from ecl2o.problem.arrays import as_float, check_finite, check_nonnegative, check_positive, concrete_value
+from ecl2o.solvers.ellipsoid import pull_into_ellipsoid
 from ecl2o.solvers.positive_definite import accurate_half_form, half_quadratic_form, spd_solve
 from ecl2o.theory.control import (
     ControlReserve,
@@ -65,16 +66,8 @@ def choose_controls(
     safest = -spd_solve(shape, pull)
     point = jnp.concatenate([state, safest, context])
     left = level - 0.5 * point @ stage.M @ point - reserve.value(drift + stage.B @ safest)
-
-    def height(way):
-        return 0.5 * way @ shape @ way
-
-    usable = jnp.isfinite(height(advice - safest))
-    way = jnp.where(usable, advice, safest) - safest
-    inside = usable & (height(way) <= left)
-    share = safe_sqrt(left) / jnp.where(inside, 1.0, jnp.sqrt(jnp.maximum(height(way), jnp.finfo(left.dtype).tiny)))
-    action = jnp.where(inside, advice, safest + jnp.minimum(share, 1.0) * way)
-    return Controls(safest, action, ~inside, shape, left)
+    action, active = pull_into_ellipsoid(advice, safest, shape, left)
+    return Controls(safest, action, active, shape, left)
 
 
 # The action that is played, whether it is not the advice, and what it exceeds the level by and is booked.

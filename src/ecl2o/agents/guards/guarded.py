@@ -162,7 +162,8 @@ class Guarded(AbstractGuard):
     It holds for any agent (NaN and infinite actions included), any hitting costs f >= 0, any contexts, any box and actions that
     share a `Total`, also where the total changes. The expert
     is any agent, such as the rule in use today: `advisors.FromContext` for actions that are given from outside. It runs on its
-    own trajectory, its actions b_t projected on X. A step may use what the promise leaves, except a reserve:
+    own trajectory, its actions b_t projected on X; one that is not a number repeats the last, and the step counts as not
+    converged. A step may use what the promise leaves, except a reserve:
 
         C_{t-1} + f(x, y_t) + c(x, x_{t-1}) + kappa/2 |x - b_t|^2_S <= (1 + slack) C^expert_t + allowance.
 
