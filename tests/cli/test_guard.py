@@ -149,14 +149,18 @@ def test_http_keeps_the_promise_through_a_kill(folder):
             answer = client.post("/steps", json=batch).json()
             assert answer["refused"]["nobody"]["status"] == 404
             records.append(answer["answered"]["web"])
-        for context, advice, told in (
-            ([1], [1, 2], "advice of 1 number, got 1 number and 2"),
-            ([1, 2], [3], "got 2 numb"),
+        for sent, told in (
+            ({"context": [1], "advice": [1, 2]}, "1 number and 2"),
+            ({"context": [1, 2], "advice": [3]}, "2 numbers"),
+            ({"context": 1, "baseline": 2}, "2 numbers"),  # which must not become the advice
+            ([1, 2], "body"),
         ):
-            wrong = client.post("/streams/web/steps", json={"context": context, "advice": advice})
+            wrong = client.post("/streams/web/steps", json=sent)
             assert (wrong.status_code, told in wrong.text) == (422, True), wrong.text
         wrong = client.post("/streams/web/steps", json={"context": [1.0], "advice": ["x"]})
-        assert (wrong.status_code, "body.advice.0: " in wrong.text, "float" in wrong.text) == (422, True, False)
+        assert (wrong.status_code, "float" in wrong.text) == (422, False)
+        assert wrong.json()["detail"].count("body.advice") == 1
+        assert wrong.json()["detail"].endswith("got 'x'")
         assert client.post("/streams/web/steps", json={"context": [None], "advice": [1.0]}).status_code == 422
         stored = client.get("/streams/web/steps").json()
         assert len(client.get("/streams/web/hindsight").json()["actions"]) == 16
@@ -250,6 +254,20 @@ def test_with_a_delay_the_promise_is_kept_whatever_the_advice():
     # The first context meets x0, each later one the action that is chosen a step before it; the last action meets none.
     least = 0.5 * (10 - steps[0][0]) ** 2 + optimum(steps[1:])
     assert 1.2 * least < float(runner.cost) <= 3 * least * (1 + 1e-4)
+
+
+def test_a_baseline_is_never_taken_for_advice(ecl2o, tmp_path):
+    never_worse = ("guard", "--never-worse", "5%", "--baseline", "rule", "--out", tmp_path / "rule.ecl2o")
+    assert ecl2o(*never_worse).exit_code == 0
+    ec.save(tmp_path / "plain.ecl2o", ec.guard_policy(promise=2.0))
+    lines = ['{"context": 11, "baseline": 10.5}', '{"context": 12, "baseline": [10.6], "advice": [12]}']
+    done = ecl2o("act", tmp_path / "rule.ecl2o", "--x0", "10", stdin="\n".join(lines) + "\n")
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert first["advice_cost"] == 0.5  # no advice
+    assert second["advice_cost"] == 0.5 + 0.5 * 10 * (12 - 10) ** 2
+    refused = ecl2o("act", tmp_path / "plain.ecl2o", "--x0", "10", stdin=lines[0] + "\n")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "(context)" in refused.stderr
 
 
 @pytest.mark.parametrize(

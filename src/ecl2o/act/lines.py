@@ -132,7 +132,7 @@ class LineReader:
             value = self._join_context(value)
         numbers = value if isinstance(value, list) else [value] * (self._size if value is None else 1)
         if not all(entry is None or type(entry) in (int, float) for entry in numbers):
-            given = "context and advice" if self._advice else "the context"
+            given = "context, baseline and advice" if self._advice else "the context"
             raise ValueError(f"{given} must be numbers, got {text[:60]}.")
         given = [math.nan if entry is None else float(entry) for entry in numbers]
         return ParsedLine(self._check_size(given), True, step, time)
@@ -147,16 +147,19 @@ class LineReader:
         numbers = context if isinstance(context, list) else [context]
         if is_named and self._advice:  # the names gave all numbers
             numbers = numbers[: -self._advice]
-        numbers = numbers if baseline is None else [*numbers, baseline]
         apart = advice if isinstance(advice, list) or advice is None else [advice]
-        return attach_advice(numbers, apart, self._size, self._advice)
+        if baseline is not None:
+            rule = baseline[0] if isinstance(baseline, list) and len(baseline) == 1 else baseline
+            numbers, apart = [*numbers, rule], apart or []  # the baseline is not the advice
+        return attach_advice(numbers, apart, self._size, self._advice, self._columns)
 
     def _find_context(self, value: dict[str, Any]) -> Any:
         names = self._columns or []
         if "context" not in value and names and all(name in value for name in self._required):
             return [value.get(name) for name in names]
         if "context" not in value:
-            raise ValueError(f"no {' or '.join(map(repr, ['context', *names]))} in {json.dumps(value)[:60]}.")
+            expected = dict.fromkeys(("context", *self._required))
+            raise ValueError(f"no {' or '.join(map(repr, expected))} in {json.dumps(value)[:60]}.")
         return value["context"]
 
     def _is_time(self, cell: str) -> bool:
@@ -176,7 +179,7 @@ class LineReader:
         return parse_time(f"{date[4]}-{month.zfill(2)}-{day.zfill(2)} {date[5].zfill(2)}{date[6]}")
 
     def _check_size(self, numbers: list[float]) -> list[float]:
-        joined = attach_advice(numbers, None, self._size, self._advice)
+        joined = attach_advice(numbers, None, self._size, self._advice, self._columns)
         return [math.nan if entry is None else entry for entry in joined]
 
 

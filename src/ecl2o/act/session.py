@@ -273,7 +273,8 @@ class ActSession:
             filled = self._fill_missed_steps(time)
             if not runner.is_screened and not all(map(math.isfinite, line.context[: self._measured])):
                 raise ValueError(
-                    "a number is missing or not finite, and the policy has no plausible ranges to replace it by."
+                    "the context has a missing or infinite number, and the policy has no plausible range to replace it: send a "
+                    "number, or make the policy with plausible ranges."
                 )
             self._before = runner.action.tolist()
             runner.step(line.context)

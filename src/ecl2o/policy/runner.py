@@ -508,7 +508,8 @@ class Runner(AbstractRunner):
         """
         if self._takes_advice or advice is not None:
             apart = None if advice is None else _as_list(advice)
-            joined = attach_advice(_as_list(context), apart, self.context_dim, self.context_dim - self._measured)
+            sizes = self.context_dim, self.context_dim - self._measured
+            joined = attach_advice(_as_list(context), apart, *sizes, self.policy.contract.columns)
             context = [math.nan if number is None else number for number in joined]
         gaps = self._is_screened or self._takes_advice
         given = _validate_context(context, self._context_shape, self._dtype, gaps)
