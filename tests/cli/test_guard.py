@@ -270,6 +270,29 @@ def test_a_baseline_is_never_taken_for_advice(ecl2o, tmp_path):
     assert "(context)" in refused.stderr
 
 
+def test_an_implausible_context_without_advice_is_replaced_with_a_notice(ecl2o, tmp_path):
+    ec.save(tmp_path / "screened.ecl2o", ec.guard_policy(promise=2.0, plausible=(0.0, 60.0)))
+    lines = [",", '{"context": 11, "advice": 14}', '{"context": null}', "900,14"]
+    done = ecl2o(
+        *("act", tmp_path / "screened.ecl2o", "--x0", "10", "--json", "--skip-bad"), stdin="\n".join(lines) + "\n"
+    )
+    assert done.exit_code == 0, done.stderr
+    used = [json.loads(line).get("context_used") for line in done.stdout.splitlines()]
+    assert used == [None, [11.0, None], [11.0, 14.0]]
+    assert "inf" not in done.stderr
+    assert done.stderr.count("replaced by 11, the last") == 2
+
+
+def test_numbers_have_names_also_if_one_is_named_context(ecl2o, tmp_path):
+    weighted = ("guard", "--promise", "3", "--weights", "1:4", "--out", tmp_path / "weighted.ecl2o")
+    done = ecl2o(*weighted)
+    assert "1 to 4" in done.output
+    lines = ['{"context": 11, "weight": 2, "advice": [12]}', '{"context": [11, 2], "advice": 12}']
+    answers = [ecl2o("act", tmp_path / "weighted.ecl2o", "--x0", "10", stdin=line + "\n").stdout for line in lines]
+    assert answers[0] == answers[1]
+    assert json.loads(answers[0])["advice_cost"] == 0.5 * 2 * (12 - 11) ** 2 + 5 * (12 - 10) ** 2
+
+
 @pytest.mark.parametrize(
     ("told", "named"),
     [

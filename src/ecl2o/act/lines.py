@@ -139,7 +139,11 @@ class LineReader:
 
     def _join_context(self, value: dict[str, Any]) -> Any:
         """Return the numbers of a JSON object: by the columns' names, or `context`, then `baseline`, then `advice`."""
-        context, is_named = self._find_context(value), "context" not in value
+        is_named = self._is_named(value)
+        context = [_only(value.get(name)) for name in self._columns or ()] if is_named else value.get("context", value)
+        if context is value:
+            expected = dict.fromkeys(("context", *self._required))
+            raise ValueError(f"no {' or '.join(map(repr, expected))} in {json.dumps(value)[:60]}.")
         known = (self._columns or ()) if is_named else ()
         baseline, advice = (None if name in known else value.get(name) for name in ("baseline", "advice"))
         if baseline is None and advice is None:
@@ -149,18 +153,15 @@ class LineReader:
             numbers = numbers[: -self._advice]
         apart = advice if isinstance(advice, list) or advice is None else [advice]
         if baseline is not None:
-            rule = baseline[0] if isinstance(baseline, list) and len(baseline) == 1 else baseline
-            numbers, apart = [*numbers, rule], apart or []  # the baseline is not the advice
+            numbers, apart = [*numbers, _only(baseline)], apart or []  # the baseline is not the advice
         return attach_advice(numbers, apart, self._size, self._advice, self._columns)
 
-    def _find_context(self, value: dict[str, Any]) -> Any:
-        names = self._columns or []
-        if "context" not in value and names and all(name in value for name in self._required):
-            return [value.get(name) for name in names]
-        if "context" not in value:
-            expected = dict.fromkeys(("context", *self._required))
-            raise ValueError(f"no {' or '.join(map(repr, expected))} in {json.dumps(value)[:60]}.")
-        return value["context"]
+    def _is_named(self, value: dict[str, Any]) -> bool:
+        """Return whether an object has the numbers by the columns' names, of which one may be "context"."""
+        if not self._columns or not all(name in value for name in self._required):
+            return False
+        others = [name for name in self._columns[: self._size - self._advice] if name != "context"]
+        return "context" not in value or ("context" in self._columns and any(name in value for name in others))
 
     def _is_time(self, cell: str) -> bool:
         if _DATE.fullmatch(cell):
@@ -181,6 +182,11 @@ class LineReader:
     def _check_size(self, numbers: list[float]) -> list[float]:
         joined = attach_advice(numbers, None, self._size, self._advice, self._columns)
         return [math.nan if entry is None else entry for entry in joined]
+
+
+def _only(entry: Any) -> Any:
+    """Return the number of a list of one; anything else as it is."""
+    return entry[0] if isinstance(entry, list) and len(entry) == 1 else entry
 
 
 def _is_number(cell: str) -> bool:

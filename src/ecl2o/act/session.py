@@ -216,7 +216,7 @@ class ActSession:
                 "first": (first is None) != (last is None),
                 "last": last is not None and (self._clock.step_minutes is None or not self._runner.steps),
                 "order of first and last": not in_order,
-                "context": last is not None if notes.context is None else len(notes.context) != self._measured,
+                "context": last is not None if notes.context is None else len(notes.context) != self.measured,
             }
             wrong = ", ".join(name for name, misfit in misfits.items() if misfit)
         except pydantic.ValidationError as error:
@@ -226,7 +226,7 @@ class ActSession:
         return notes
 
     @property
-    def _measured(self) -> int:
+    def measured(self) -> int:
         """How many numbers a context has before the advice."""
         return self.context_dim - len(self._policy.contract.advice)
 
@@ -271,7 +271,7 @@ class ActSession:
         before, existed = runner.state_dict(), self._state is not None and self._state.exists()
         try:
             filled = self._fill_missed_steps(time)
-            if not runner.is_screened and not all(map(math.isfinite, line.context[: self._measured])):
+            if not runner.is_screened and not all(map(math.isfinite, line.context[: self.measured])):
                 raise ValueError(
                     "the context has a missing or infinite number, and the policy has no plausible range to replace it: send a "
                     "number, or make the policy with plausible ranges."
@@ -371,7 +371,7 @@ class ActSession:
         used, notes = self._runner.context, self._notes
         if time is None and notes.last is not None:  # a line without a time is of the next step
             time = self._clock.next_time(notes.last)
-        context = (context if used is None else used.tolist())[: self._measured]
+        context = (context if used is None else used.tolist())[: self.measured]
         self._notes = _Notes(filled=notes.filled + filled, first=notes.first or time, last=time, context=context)
 
     def _save(self) -> None:
@@ -384,13 +384,13 @@ class ActSession:
         if runner.context is not None and runner.replaced:
             used = [number if math.isfinite(number) else None for number in runner.context.tolist()]
             differs = np.asarray(line.context, runner.dtype) != runner.context
-            replaced = contract.name_numbers(differs[: self._measured])
+            replaced = contract.name_numbers(differs[: self.measured])
         action, cost, unconverged = runner.action.tolist(), float(runner.cost), runner.is_unconverged
         imputed = [name for name in replaced if name in contract.covariates]
         stuck = contract.name_numbers(runner.stuck_numbers)
         about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged, self._policy.optimum_is_bound
         about = *about, contract.shift, self._clock.in_force_from(self._notes.last)
-        find_change = functools.partial(self._describe_change, line.context[self._measured :], action)
+        find_change = functools.partial(self._describe_change, line.context[self.measured :], action)
         return Answer(self.steps, action, cost, lambda: runner.figures, find_change, *about)
 
     def _describe_change(self, advice: list[float], action: list[float]) -> str | None:

@@ -98,7 +98,9 @@ def describe_change(
     if reasons and _is_same(limited, guard):
         return f"{moved}: {' and '.join(reasons)}"
     if is_lost:
-        return f"{moved}: the promise is lost, and this is the safest action"
+        condition = "" if promise is None else promise.describe_condition()
+        assumed = f" (it holds{condition})" if condition else ""
+        return f"{moved}: the promise is lost{assumed}, and this is the safest action"
     ramp = " or the ramp" if previous is None and contract.ramp else ""
     return f"{moved}: {_name_promises(promise)}{ramp} left no more"
 

@@ -603,7 +603,8 @@ def explain_failed_step(
     given = ", ".join(cells[:_MOST_SHOWN]) + (", ..." if len(cells) > _MOST_SHOWN else "")
     if plausible is None or used is None or np.isfinite(np.asarray(used, float)).all():
         return f"the policy has no finite action for the context ({given}); the state is unchanged."
-    ranges = ", ".join(f"{low:g} to {high:g}" for low, high in plausible[:_MOST_SHOWN])
+    limited = [(low, high) for low, high in plausible if math.isfinite(low) or math.isfinite(high)]
+    ranges = ", ".join(f"{low:g} to {high:g}" for low, high in limited[:_MOST_SHOWN])
     return (
         f"the context ({given}) is missing or outside the plausible range {ranges}, and there is no earlier one to use "
         "instead. Start from a `history` of contexts, or send a plausible context first."
