@@ -69,6 +69,8 @@ class LineReader:
         Raises:
             ValueError: The line does not hold a context.
         """
+        if "\0" in line:
+            raise ValueError("the line is not text in UTF-8: it has zero bytes, as UTF-16 and binary files have.")
         text, first = line.strip(), self._first
         if first:
             text = text.removeprefix("\ufeff").strip()  # a byte order mark
@@ -108,7 +110,8 @@ class LineReader:
         columns = self._columns or []
         if not columns or not all(name in names for name in self._required):
             expected = f", nor the policy's columns: {', '.join(columns)}" if columns else ""
-            raise ValueError(f"{', '.join(names)[:60]!r} are not numbers{expected}.")
+            hint = " Save it in UTF-8." if "\ufffd" in "".join(names) else ""
+            raise ValueError(f"{', '.join(names)[:60]!r} are not numbers{expected}.{hint}")
         places = {name.lower(): place for place, name in enumerate(names) if name not in columns}
         named = (name.split("+") if name not in places else [name] for name in self._time_names)
         self._time_places = next(
