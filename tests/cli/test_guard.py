@@ -304,6 +304,7 @@ def test_numbers_have_names_also_if_one_is_named_context(ecl2o, tmp_path):
         (("--promise", "2", "--per", "day", "--every", "7"), "7"),
         (("--promise", "2", "--advice-column", "context"), "context"),
         (("--promise", "2", "--ramp", "2"), "--contexts"),
+        (("--never-worse", "5%", "--baseline", "still", "--ramp", "2"), "--promise"),
         (("--promise", "2", "--whole", "--step", "2"), "--step"),
         (("--promise", "2", "--delay", "1"), "2.37"),
         (("--promise", "3", "--delay", "1", "--ramp", "2", "--bounds", "0:9"), "delay"),

@@ -372,6 +372,8 @@ class PromiseOptions:
     def parse(self, baseline: str | None, costs: CostOptions) -> list[tuple[float, str, bool]]:
         """Return (ratio, period, whether it is relative to the baseline) of each promise; the baseline's is the last."""
         found = parse_promises(self.promise, self.per, self.never_worse, baseline)
+        if found and costs.ramp is not None and all(of_baseline for _, _, of_baseline in found):
+            raise usage_error("--ramp", "--never-worse does not support it alone; add --promise.")
         if found and costs.ramp is not None and costs.limits is None and self.contexts is None:
             raise usage_error(
                 "--ramp", "with a promise it needs --contexts LOW:HIGH or --bounds LOW:HIGH, where contexts stay."
