@@ -268,6 +268,20 @@ def test_a_baseline_is_never_taken_for_advice(ecl2o, tmp_path):
     refused = ecl2o("act", tmp_path / "plain.ecl2o", "--x0", "10", stdin=lines[0] + "\n")
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "(context)" in refused.stderr
+    missing = ecl2o("act", tmp_path / "rule.ecl2o", "--x0", "10", stdin="11,,12\n")
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert "(rule)" in missing.stderr
+
+
+def test_a_repeated_line_gets_the_first_sentence_again(ecl2o, tmp_path):
+    ec.save(tmp_path / "guard.ecl2o", ec.guard_policy(promise=2.0))
+    told = ("act", tmp_path / "guard.ecl2o", "--x0", "10", "--state", tmp_path / "run.state")
+    lines = [f'{{"step": 1, "context": 11, "advice": {advice}}}\n' for advice in (99, -99)]
+    first, second = json.loads(ecl2o(*told, stdin=lines[0]).stdout), json.loads(ecl2o(*told, stdin=lines[1]).stdout)
+    assert first["change"].startswith("moved from 99 ")
+    assert {name: second[name] for name in ("step", "action", "cost", "change")} == {
+        name: first[name] for name in ("step", "action", "cost", "change")
+    }
 
 
 def test_an_implausible_context_without_advice_is_replaced_with_a_notice(ecl2o, tmp_path):

@@ -209,10 +209,13 @@ def _join_advice(request: StepRequest, stepper: BatchedStepper) -> StepRequest:
 def _check_context(context: list[float | None], stepper: BatchedStepper) -> None:
     if not all(entry is None or math.isfinite(entry) for entry in context):
         raise InvalidRequestError("The context must be finite numbers.")
-    if None in context[: stepper.context_dim - stepper.advice_dim] and stepper.plausible is None:
+    measured = context[: stepper.context_dim - stepper.advice_dim]
+    if None in measured and stepper.plausible is None:
+        places = [i for i, entry in enumerate(measured) if entry is None]
+        names = ", ".join(stepper.columns[i] if stepper.columns else str(i + 1) for i in places)
         raise InvalidRequestError(
-            "The context has a missing number, and the policy has no plausible range to replace it: send a number, or make "
-            "the policy with plausible ranges."
+            f"The context has a missing number ({names}), and the policy has no plausible range to replace it: send a number, "
+            "or make the policy with plausible ranges."
         )
 
 
