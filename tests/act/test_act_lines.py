@@ -110,3 +110,10 @@ def test_a_date_is_never_taken_for_a_note(day_first):
         month, day = (4, 3) if day_first else (3, 4)
         assert reader.read(line).time == datetime.datetime(2025, month, day, 6)
     assert reader.read('{"note": "3.4.2025, from the pump", "kW": 1.5}').time is None
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_lines_in_another_encoding_are_named_as_such(encoding):
+    line = "Zeit,größe".encode(encoding).decode(errors="replace")
+    with pytest.raises(ValueError, match="UTF-8"):
+        LineReader(["größe"], 1).read(line)

@@ -33,3 +33,12 @@ def test_exit_codes_tell_success_from_some_and_from_all_sites_failed(
         result = ecl2o("fleet", command, tmp_path / "sites.csv", "--out", tmp_path / command, *more)
         assert result.exit_code == code, result.stderr
         assert ("sites failed" in result.stdout) == (FAILED in rows)
+
+
+def test_columns_of_a_manifest_are_not_called_options(ecl2o, tmp_path):
+    (tmp_path / "series.csv").write_text("time,demand\n2024-01-01T00:00,1\n")
+    result = ecl2o("fleet", "fit", tmp_path / "series.csv", "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "time_column" in result.stderr
+    assert "--" not in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -149,14 +149,18 @@ def test_http_keeps_the_promise_through_a_kill(folder):
             answer = client.post("/steps", json=batch).json()
             assert answer["refused"]["nobody"]["status"] == 404
             records.append(answer["answered"]["web"])
-        for context, advice, told in (
-            ([1], [1, 2], "advice of 1 number, got 1 number and 2"),
-            ([1, 2], [3], "got 2 numb"),
+        for sent, told in (
+            ({"context": [1], "advice": [1, 2]}, "1 number and 2"),
+            ({"context": [1, 2], "advice": [3]}, "2 numbers"),
+            ({"context": 1, "baseline": 2}, "2 numbers"),  # which must not become the advice
+            ([1, 2], "body"),
         ):
-            wrong = client.post("/streams/web/steps", json={"context": context, "advice": advice})
+            wrong = client.post("/streams/web/steps", json=sent)
             assert (wrong.status_code, told in wrong.text) == (422, True), wrong.text
         wrong = client.post("/streams/web/steps", json={"context": [1.0], "advice": ["x"]})
-        assert (wrong.status_code, "body.advice.0: " in wrong.text, "float" in wrong.text) == (422, True, False)
+        assert (wrong.status_code, "float" in wrong.text) == (422, False)
+        assert wrong.json()["detail"].count("body.advice") == 1
+        assert wrong.json()["detail"].endswith("got 'x'")
         assert client.post("/streams/web/steps", json={"context": [None], "advice": [1.0]}).status_code == 422
         stored = client.get("/streams/web/steps").json()
         assert len(client.get("/streams/web/hindsight").json()["actions"]) == 16
@@ -252,6 +256,57 @@ def test_with_a_delay_the_promise_is_kept_whatever_the_advice():
     assert 1.2 * least < float(runner.cost) <= 3 * least * (1 + 1e-4)
 
 
+def test_a_baseline_is_never_taken_for_advice(ecl2o, tmp_path):
+    never_worse = ("guard", "--never-worse", "5%", "--baseline", "rule", "--out", tmp_path / "rule.ecl2o")
+    assert ecl2o(*never_worse).exit_code == 0
+    ec.save(tmp_path / "plain.ecl2o", ec.guard_policy(promise=2.0))
+    lines = ['{"context": 11, "baseline": 10.5}', '{"context": 12, "baseline": [10.6], "advice": [12]}']
+    done = ecl2o("act", tmp_path / "rule.ecl2o", "--x0", "10", stdin="\n".join(lines) + "\n")
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert first["advice_cost"] == 0.5  # no advice
+    assert second["advice_cost"] == 0.5 + 0.5 * 10 * (12 - 10) ** 2
+    refused = ecl2o("act", tmp_path / "plain.ecl2o", "--x0", "10", stdin=lines[0] + "\n")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "(context)" in refused.stderr
+    missing = ecl2o("act", tmp_path / "rule.ecl2o", "--x0", "10", stdin="11,,12\n")
+    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert "(rule)" in missing.stderr
+
+
+def test_a_repeated_line_gets_the_first_sentence_again(ecl2o, tmp_path):
+    ec.save(tmp_path / "guard.ecl2o", ec.guard_policy(promise=2.0))
+    told = ("act", tmp_path / "guard.ecl2o", "--x0", "10", "--state", tmp_path / "run.state")
+    lines = [f'{{"step": 1, "context": 11, "advice": {advice}}}\n' for advice in (99, -99)]
+    first, second = json.loads(ecl2o(*told, stdin=lines[0]).stdout), json.loads(ecl2o(*told, stdin=lines[1]).stdout)
+    assert first["change"].startswith("moved from 99 ")
+    assert {name: second[name] for name in ("step", "action", "cost", "change")} == {
+        name: first[name] for name in ("step", "action", "cost", "change")
+    }
+
+
+def test_an_implausible_context_without_advice_is_replaced_with_a_notice(ecl2o, tmp_path):
+    ec.save(tmp_path / "screened.ecl2o", ec.guard_policy(promise=2.0, plausible=(0.0, 60.0)))
+    lines = [",", '{"context": 11, "advice": 14}', '{"context": null}', "900,14"]
+    done = ecl2o(
+        *("act", tmp_path / "screened.ecl2o", "--x0", "10", "--json", "--skip-bad"), stdin="\n".join(lines) + "\n"
+    )
+    assert done.exit_code == 0, done.stderr
+    used = [json.loads(line).get("context_used") for line in done.stdout.splitlines()]
+    assert used == [None, [11.0, None], [11.0, 14.0]]
+    assert "inf" not in done.stderr
+    assert done.stderr.count("replaced by 11, the last") == 2
+
+
+def test_numbers_have_names_also_if_one_is_named_context(ecl2o, tmp_path):
+    weighted = ("guard", "--promise", "3", "--weights", "1:4", "--out", tmp_path / "weighted.ecl2o")
+    done = ecl2o(*weighted)
+    assert "1 to 4" in done.output
+    lines = ['{"context": 11, "weight": 2, "advice": [12]}', '{"context": [11, 2], "advice": 12}']
+    answers = [ecl2o("act", tmp_path / "weighted.ecl2o", "--x0", "10", stdin=line + "\n").stdout for line in lines]
+    assert answers[0] == answers[1]
+    assert json.loads(answers[0])["advice_cost"] == 0.5 * 2 * (12 - 11) ** 2 + 5 * (12 - 10) ** 2
+
+
 @pytest.mark.parametrize(
     ("told", "named"),
     [
@@ -263,6 +318,7 @@ def test_with_a_delay_the_promise_is_kept_whatever_the_advice():
         (("--promise", "2", "--per", "day", "--every", "7"), "7"),
         (("--promise", "2", "--advice-column", "context"), "context"),
         (("--promise", "2", "--ramp", "2"), "--contexts"),
+        (("--never-worse", "5%", "--baseline", "still", "--ramp", "2"), "--promise"),
         (("--promise", "2", "--whole", "--step", "2"), "--step"),
         (("--promise", "2", "--delay", "1"), "2.37"),
         (("--promise", "3", "--delay", "1", "--ramp", "2", "--bounds", "0:9"), "delay"),

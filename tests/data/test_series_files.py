@@ -140,8 +140,9 @@ def test_columns_separators_and_text_columns(write):
 def test_encodings_of_spreadsheets(write, encoding):
     text = series(größe=np.arange(48.0)).to_csv(index=False)
     mark = "\ufeff" if encoding.startswith("utf-16") else ""
-    frame, _ = read_series(write((mark + text).encode(encoding)))
-    assert frame["größe"].tolist() == list(range(48))
+    for end in ("\n", "\r\n", "\r"):
+        frame, _ = read_series(write((mark + text.replace("\n", end)).encode(encoding)))
+        assert frame["größe"].tolist() == list(range(48))
 
 
 def test_parquet_equals_csv(tmp_path, write):

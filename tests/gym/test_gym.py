@@ -180,3 +180,18 @@ def test_an_episode_of_a_battery_is_the_roll_out_behind_its_guard():
         np.testing.assert_allclose(info["guard"]["action"], run.actions[step], atol=1e-10)
     np.testing.assert_allclose(-np.array(rewards), run.hitting, rtol=1e-9)
     assert info["cost"] <= 1.5 * ec.oracle(BATTERY, day).cost * (1 + 1e-9)
+
+
+def test_the_wrapper_plays_what_a_guard_policy_plays():
+    contexts = 10 + 3 * np.sin(np.arange(HORIZON))[:, None]
+    instances = ec.Instance([[10.0]], contexts[None])
+    env = GuardWrapper(
+        DecisionEnv(FREE, instances, actions=(0.0, 20.0)), lambda agent: ec.Competitive(agent, ratio=2.0)
+    )
+    env.reset(seed=0)
+    runner = ec.Runner(ec.guard_policy(promise=2.0, alpha=10.0), x0=[10.0])
+    for context, advice in zip(contexts, [1e6, -1e6, 10.0, 12.0, 0.0, 9.0, 1e9, 10.5], strict=True):
+        *_, info = env.step(np.array([advice]))
+        expected = runner.step(context, advice=[advice])
+        assert info["guard"]["action"] == pytest.approx(expected, rel=1e-5)
+        assert info["guard"]["left"] == pytest.approx(runner.promises_left, rel=1e-4, abs=1e-4)

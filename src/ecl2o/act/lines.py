@@ -69,6 +69,8 @@ class LineReader:
         Raises:
             ValueError: The line does not hold a context.
         """
+        if "\0" in line:
+            raise ValueError("the line is not text in UTF-8: it has zero bytes, as UTF-16 and binary files have.")
         text, first = line.strip(), self._first
         if first:
             text = text.removeprefix("\ufeff").strip()  # a byte order mark
@@ -108,7 +110,8 @@ class LineReader:
         columns = self._columns or []
         if not columns or not all(name in names for name in self._required):
             expected = f", nor the policy's columns: {', '.join(columns)}" if columns else ""
-            raise ValueError(f"{', '.join(names)[:60]!r} are not numbers{expected}.")
+            hint = " Save it in UTF-8." if "\ufffd" in "".join(names) else ""
+            raise ValueError(f"{', '.join(names)[:60]!r} are not numbers{expected}.{hint}")
         places = {name.lower(): place for place, name in enumerate(names) if name not in columns}
         named = (name.split("+") if name not in places else [name] for name in self._time_names)
         self._time_places = next(
@@ -132,14 +135,18 @@ class LineReader:
             value = self._join_context(value)
         numbers = value if isinstance(value, list) else [value] * (self._size if value is None else 1)
         if not all(entry is None or type(entry) in (int, float) for entry in numbers):
-            given = "context and advice" if self._advice else "the context"
+            given = "context, baseline and advice" if self._advice else "the context"
             raise ValueError(f"{given} must be numbers, got {text[:60]}.")
         given = [math.nan if entry is None else float(entry) for entry in numbers]
         return ParsedLine(self._check_size(given), True, step, time)
 
     def _join_context(self, value: dict[str, Any]) -> Any:
         """Return the numbers of a JSON object: by the columns' names, or `context`, then `baseline`, then `advice`."""
-        context, is_named = self._find_context(value), "context" not in value
+        is_named = self._is_named(value)
+        context = [_only(value.get(name)) for name in self._columns or ()] if is_named else value.get("context", value)
+        if context is value:
+            expected = dict.fromkeys(("context", *self._required))
+            raise ValueError(f"no {' or '.join(map(repr, expected))} in {json.dumps(value)[:60]}.")
         known = (self._columns or ()) if is_named else ()
         baseline, advice = (None if name in known else value.get(name) for name in ("baseline", "advice"))
         if baseline is None and advice is None:
@@ -147,17 +154,17 @@ class LineReader:
         numbers = context if isinstance(context, list) else [context]
         if is_named and self._advice:  # the names gave all numbers
             numbers = numbers[: -self._advice]
-        numbers = numbers if baseline is None else [*numbers, baseline]
         apart = advice if isinstance(advice, list) or advice is None else [advice]
-        return attach_advice(numbers, apart, self._size, self._advice)
+        if baseline is not None:
+            numbers, apart = [*numbers, _only(baseline)], apart or []  # the baseline is not the advice
+        return attach_advice(numbers, apart, self._size, self._advice, self._columns)
 
-    def _find_context(self, value: dict[str, Any]) -> Any:
-        names = self._columns or []
-        if "context" not in value and names and all(name in value for name in self._required):
-            return [value.get(name) for name in names]
-        if "context" not in value:
-            raise ValueError(f"no {' or '.join(map(repr, ['context', *names]))} in {json.dumps(value)[:60]}.")
-        return value["context"]
+    def _is_named(self, value: dict[str, Any]) -> bool:
+        """Return whether an object has the numbers by the columns' names, of which one may be "context"."""
+        if not self._columns or not all(name in value for name in self._required):
+            return False
+        others = [name for name in self._columns[: self._size - self._advice] if name != "context"]
+        return "context" not in value or ("context" in self._columns and any(name in value for name in others))
 
     def _is_time(self, cell: str) -> bool:
         if _DATE.fullmatch(cell):
@@ -176,8 +183,13 @@ class LineReader:
         return parse_time(f"{date[4]}-{month.zfill(2)}-{day.zfill(2)} {date[5].zfill(2)}{date[6]}")
 
     def _check_size(self, numbers: list[float]) -> list[float]:
-        joined = attach_advice(numbers, None, self._size, self._advice)
+        joined = attach_advice(numbers, None, self._size, self._advice, self._columns)
         return [math.nan if entry is None else entry for entry in joined]
+
+
+def _only(entry: Any) -> Any:
+    """Return the number of a list of one; anything else as it is."""
+    return entry[0] if isinstance(entry, list) and len(entry) == 1 else entry
 
 
 def _is_number(cell: str) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import pydantic
 
 from ecl2o.act.lines import ParsedLine
+from ecl2o.agents import Advised, Promise
 from ecl2o.exceptions import NotAnsweredError
 from ecl2o.policy import policy_file
 from ecl2o.policy.advice import describe_change, find_promise
@@ -81,8 +82,7 @@ class Answer:
         action: The action (d,).
         cost: The cost of the run so far, with the steps that were filled in.
         find_figures: Computes the figures that the agent reports, by name. Called for JSON only.
-        find_change: Describes what was changed in the advice and why; None if it was played, or the policy takes none.
-            Called for JSON only.
+        change: What was changed in the advice and why; None if it was played, or the policy takes none.
         context_used: The context that replaced a missing or an implausible one; None if the given one was used.
         imputed: The covariates that were missing or implausible.
         is_followed_replaced: Whether another number of the context was.
@@ -98,7 +98,7 @@ class Answer:
     action: list[float]
     cost: float
     find_figures: Callable[[], dict[str, np.ndarray]]
-    find_change: Callable[[], str | None]
+    change: str | None
     context_used: list[float | None] | None
     imputed: list[str]
     is_followed_replaced: bool
@@ -117,9 +117,8 @@ class Answer:
             answer["live_ratio_at_most" if self.is_bound else "live_ratio"] = float(figures["live_ratio"])
         if "left" in figures:
             answer["promises_left"] = np.ravel(figures.get("lefts", figures["left"])).tolist()
-        change = self.find_change()
-        if change is not None:
-            answer["change"] = change
+        if self.change is not None:
+            answer["change"] = self.change
         if "shadow_action" in figures:
             answer["shadow_action"] = figures["shadow_action"].tolist()
         for name in ("advice_cost", "shadow_cost", "shadow_left"):
@@ -143,12 +142,21 @@ class Answer:
 
 
 class _Notes(pydantic.BaseModel, frozen=True):
-    """What a state file has beside the runner's state: steps filled in, the first and last time, the last context used."""
+    """What a state file has beside the runner's state.
+
+    Args:
+        filled: Steps filled in.
+        first: The time of the first step.
+        last: The time of the last step.
+        context: The last context used, without advice.
+        change: What the last step changed in the advice, and why.
+    """
 
     filled: pydantic.StrictInt = pydantic.Field(default=0, ge=0)
     first: datetime.datetime | None = None
     last: datetime.datetime | None = None
     context: list[pydantic.FiniteFloat] | None = None
+    change: str | None = None
 
 
 class ActSession:
@@ -216,7 +224,7 @@ class ActSession:
                 "first": (first is None) != (last is None),
                 "last": last is not None and (self._clock.step_minutes is None or not self._runner.steps),
                 "order of first and last": not in_order,
-                "context": last is not None if notes.context is None else len(notes.context) != self._measured,
+                "context": last is not None if notes.context is None else len(notes.context) != self.measured,
             }
             wrong = ", ".join(name for name, misfit in misfits.items() if misfit)
         except pydantic.ValidationError as error:
@@ -226,7 +234,7 @@ class ActSession:
         return notes
 
     @property
-    def _measured(self) -> int:
+    def measured(self) -> int:
         """How many numbers a context has before the advice."""
         return self.context_dim - len(self._policy.contract.advice)
 
@@ -271,9 +279,11 @@ class ActSession:
         before, existed = runner.state_dict(), self._state is not None and self._state.exists()
         try:
             filled = self._fill_missed_steps(time)
-            if not runner.is_screened and not all(map(math.isfinite, line.context[: self._measured])):
+            if not runner.is_screened and not all(map(math.isfinite, line.context[: self.measured])):
+                names = self._policy.contract.name_numbers(~np.isfinite(line.context[: self.measured]))
                 raise ValueError(
-                    "a number is missing or not finite, and the policy has no plausible ranges to replace it by."
+                    f"the context has a missing or infinite number ({', '.join(names)}), and the policy has no plausible range "
+                    "to replace it: send a number, or make the policy with plausible ranges."
                 )
             self._before = runner.action.tolist()
             runner.step(line.context)
@@ -370,8 +380,10 @@ class ActSession:
         used, notes = self._runner.context, self._notes
         if time is None and notes.last is not None:  # a line without a time is of the next step
             time = self._clock.next_time(notes.last)
-        context = (context if used is None else used.tolist())[: self._measured]
-        self._notes = _Notes(filled=notes.filled + filled, first=notes.first or time, last=time, context=context)
+        change = self._describe_change(context[self.measured :])
+        context = (context if used is None else used.tolist())[: self.measured]
+        filled += notes.filled
+        self._notes = _Notes(filled=filled, first=notes.first or time, last=time, context=context, change=change)
 
     def _save(self) -> None:
         if self._state is not None:
@@ -383,18 +395,23 @@ class ActSession:
         if runner.context is not None and runner.replaced:
             used = [number if math.isfinite(number) else None for number in runner.context.tolist()]
             differs = np.asarray(line.context, runner.dtype) != runner.context
-            replaced = contract.name_numbers(differs[: self._measured])
+            replaced = contract.name_numbers(differs[: self.measured])
         action, cost, unconverged = runner.action.tolist(), float(runner.cost), runner.is_unconverged
         imputed = [name for name in replaced if name in contract.covariates]
         stuck = contract.name_numbers(runner.stuck_numbers)
         about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged, self._policy.optimum_is_bound
         about = *about, contract.shift, self._clock.in_force_from(self._notes.last)
-        find_change = functools.partial(self._describe_change, line.context[self._measured :], action)
-        return Answer(self.steps, action, cost, lambda: runner.figures, find_change, *about)
+        return Answer(self.steps, action, cost, lambda: runner.figures, self._notes.change, *about)
 
-    def _describe_change(self, advice: list[float], action: list[float]) -> str | None:
+    @functools.cached_property
+    def _promise(self) -> Promise | None:
+        return find_promise(self._policy)
+
+    def _describe_change(self, advice: list[float]) -> str | None:
         if not advice:
             return None
-        contract, shadow = self._policy.contract, self._runner.figures.get("shadow_action")
-        known = contract, self._before, self._runner.is_unconverged, None if shadow is None else shadow.tolist()
-        return describe_change(advice, action, find_promise(self._policy), *known)
+        agent, runner = self._policy.agent, self._runner
+        is_shadow = isinstance(agent, Advised) and agent.shadow
+        shadow = runner.figures["shadow_action"].tolist() if is_shadow else None
+        known = self._policy.contract, self._before, runner.is_unconverged, shadow
+        return describe_change(advice, runner.action.tolist(), self._promise, *known)

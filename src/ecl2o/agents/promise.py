@@ -109,13 +109,21 @@ class Promise:
 
     def __str__(self) -> str:
         bounds = ", and ".join(each.describe_bound() for each in (self, *self.also))
+        return f"the cost is {bounds}{self.describe_condition()}"
+
+    def describe_condition(self) -> str:
+        """Return the conditions alone; empty if the bound holds for any contexts.
+
+        >>> Promise(2.0, contexts=((0.0, 0.8),)).describe_condition()
+        ' while contexts stay between 0 and 0.8'
+        """
         condition = ""
         if self.contexts is not None:
             low, high = map(_format_ends, zip(*self.contexts, strict=True))
             condition = f" while contexts stay between {low} and {high}"
         if self.in_band:
             condition += f"{' and' if condition else ' while contexts stay'} in the band around their forecasts"
-        return f"the cost is {bounds}{condition}"
+        return condition
 
     def describe_bound(self) -> str:
         """Return the bound alone, without its conditions and the promises beside it.

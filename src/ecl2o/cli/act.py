@@ -110,7 +110,7 @@ def _answer_lines(
             answer = session.answer(line, functools.partial(_write, as_json=line.as_json or json))
             screened += answer.context_used is not None
             stuck += bool(answer.stuck)
-            _warn(number, answer, session.promises_band)
+            _warn(number, answer, session)
         except (ValueError, FloatingPointError) as error:
             failures += 1
             if not skip_bad:
@@ -138,13 +138,13 @@ def _write(answer: "Answer", as_json: bool) -> None:
         raise NotAnsweredError(f"standard output is not writable ({reason}).") from None
 
 
-def _warn(number: int, answer: "Answer", in_band: bool) -> None:
+def _warn(number: int, answer: "Answer", session: "ActSession") -> None:
     """Print what a plain answer does not say."""
     if answer.imputed:
         names = ", ".join(answer.imputed)
         _print_notice(f"line {number}: {names} missing or implausible; imputed by the profile of the day.")
     if answer.is_followed_replaced and answer.context_used is not None:
-        used = ", ".join(f"{entry:g}" for entry in answer.context_used)
+        used = ", ".join(f"{entry:g}" for entry in answer.context_used[: session.measured])
         _print_notice(f"line {number} is missing or implausible; replaced by {used}, the last plausible reading.")
     if answer.stuck:
         names = ", ".join(answer.stuck)
@@ -152,7 +152,7 @@ def _warn(number: int, answer: "Answer", in_band: bool) -> None:
             f"line {number}: {names} has not changed for longer than training suggests; the meter may be stuck."
         )
     if answer.unconverged:
-        lost = "a context left its band, or the promise was lost" if in_band else "the promise was lost"
+        lost = "a context left its band, or the promise was lost" if session.promises_band else "the promise was lost"
         _print_notice(f"line {number}: no guarantee for this action: a solve failed, or {lost}.")
 
 

@@ -99,6 +99,10 @@ def guard(
     sent = [f"context ({', '.join(contract.columns[: -len(contract.covariates)])})"]
     sent += [name for name in contract.covariates if name not in contract.advice]
     told = [describe_limits(contract), describe_shift(costs.delay) if costs.delay else None]
+    if costs.limits is not None:
+        told.append(f"actions stay between {costs.limits[0]:g} and {costs.limits[1]:g}.")
+    if costs.weight_range is not None:
+        told.append("the promise ends if a weight leaves {:g} to {:g}.".format(*costs.weight_range))
     start = ",".join("0" for _ in contract.advice)
     lines = [
         f"wrote {out}.",

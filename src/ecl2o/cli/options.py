@@ -118,7 +118,7 @@ def parse_promises(
 
 
 # A policy, and a series and its columns.
-PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="Policy file, written by fit or reproduce.")]
+PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY", help="Policy file, written by fit, guard or reproduce.")]
 Series = Annotated[
     Path, typer.Argument(metavar="DATA", help="CSV or Parquet file: a time column and one or more columns of numbers.")
 ]
@@ -285,7 +285,8 @@ class CostOptions:
 
     TITLE: ClassVar = "Costs and limits"
     weights: str | None = option(
-        "Range of weights, which a promise assumes. (default: that of the data, a quarter wider)", metavar="LOW:HIGH"
+        "Range of weights, which a promise assumes. (default, with data: their range, a quarter wider)",
+        metavar="LOW:HIGH",
     )
     short: float = option(
         "Weight of being short: short/2 times the squared miss below y.", default=1.0, callback=check_positive
@@ -371,6 +372,8 @@ class PromiseOptions:
     def parse(self, baseline: str | None, costs: CostOptions) -> list[tuple[float, str, bool]]:
         """Return (ratio, period, whether it is relative to the baseline) of each promise; the baseline's is the last."""
         found = parse_promises(self.promise, self.per, self.never_worse, baseline)
+        if found and costs.ramp is not None and all(of_baseline for _, _, of_baseline in found):
+            raise usage_error("--ramp", "--never-worse does not support it alone; add --promise.")
         if found and costs.ramp is not None and costs.limits is None and self.contexts is None:
             raise usage_error(
                 "--ramp", "with a promise it needs --contexts LOW:HIGH or --bounds LOW:HIGH, where contexts stay."

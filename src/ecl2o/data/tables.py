@@ -140,7 +140,7 @@ def decode_text(source: SourceFile) -> str:
         except UnicodeDecodeError:
             continue
         if _CONTROL.search(text) is None:
-            return text
+            return text if "\n" in text else text.replace("\r", "\n")  # of an old Macintosh
     raise DataError(f"{source.path} is not a text file. Export the data as CSV (a spreadsheet can save as CSV).")
 
 

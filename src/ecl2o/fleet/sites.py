@@ -191,11 +191,13 @@ def _read_manifest(path: Path) -> list[SiteSpec]:
     if missing:
         raise ValueError(
             f"{path} has no column {missing[0]!r}. A manifest is a CSV file with a line for each site and the columns name "
-            f"and file; optional columns are {', '.join(FIELDS[2:])}. For a single series use ecl2o fit."
+            f"and file; optional columns are {', '.join(map(repr, FIELDS[2:]))}. For a single series use ecl2o fit."
         )
     unknown = [name for name in header if name not in FIELDS]
     if unknown:
-        raise ValueError(f"{path} has an unknown column {unknown[0]!r}; known columns are {', '.join(FIELDS)}.")
+        raise ValueError(
+            f"{path} has an unknown column {unknown[0]!r}; known columns are {', '.join(map(repr, FIELDS))}."
+        )
     if not content:
         raise ValueError(f"{path} has no sites.")
     specs = []

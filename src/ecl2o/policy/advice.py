@@ -9,17 +9,21 @@ from ecl2o.agents.advisors.from_context import LARGEST_ADVICE
 from ecl2o.policy.contract import Contract
 from ecl2o.policy.policy import Policy
 
+_MOST_NAMED = 8  # columns in a message
 _UNCHANGED = 1e-9  # share of an action by which rounding may change it
 
 
-def attach_advice(context: list[Any], advice: Sequence[Any] | None, size: int, count: int) -> list[Any]:
+def attach_advice(
+    context: list[Any], advice: Sequence[Any] | None, size: int, count: int, columns: Sequence[str] | None = None
+) -> list[Any]:
     """Return a context of `size` numbers whose last ones are the advice, None for each where there is none.
 
     Args:
         context: The numbers without the advice, or with it if `advice` is None.
-        advice: `count` numbers. Default: as in the context, or missing.
+        advice: `count` numbers, or none if it is missing. Default: as in the context, or missing.
         size: q, how many numbers a context has, those of the advice included.
         count: How many of them are advice; 0 for a policy that takes none.
+        columns: The names of the `size` numbers, for messages. Default: not known.
 
     Raises:
         ValueError: Context or advice have more or fewer numbers.
@@ -29,12 +33,13 @@ def attach_advice(context: list[Any], advice: Sequence[Any] | None, size: int, c
     """
     if advice is None and len(context) in (size, size - count):
         return [*context, *[None] * (size - len(context))]
-    given = [] if advice is None else advice
+    given = list(advice or [None] * count)
     if len(given) != count or len(context) != size - count:
-        taken, got = f"a context of {_numbers(size - count)}", _numbers(len(context))
+        named = f" ({', '.join(columns[: size - count])})" if columns and size - count <= _MOST_NAMED else ""
+        taken, got = f"a context of {_numbers(size - count)}{named}", _numbers(len(context))
         if count or given:
             taken += f" and {f'advice of {_numbers(count)}' if count else 'no advice'}"
-            got += f" and {len(given)} of advice" if given else " and no advice"
+            got += f" and {len(advice)} of advice" if advice else ""
         raise ValueError(f"the policy takes {taken}, got {got}.")
     return [*context, *given]
 
@@ -93,7 +98,9 @@ def describe_change(
     if reasons and _is_same(limited, guard):
         return f"{moved}: {' and '.join(reasons)}"
     if is_lost:
-        return f"{moved}: the promise is lost, and this is the safest action"
+        condition = "" if promise is None else promise.describe_condition()
+        assumed = f" (it holds{condition})" if condition else ""
+        return f"{moved}: the promise is lost{assumed}, and this is the safest action"
     ramp = " or the ramp" if previous is None and contract.ramp else ""
     return f"{moved}: {_name_promises(promise)}{ramp} left no more"
 

@@ -109,7 +109,7 @@ def _check_frame(data: bytes, name: str) -> int:
     if not data:
         raise PolicyFileError(f"{name} is empty.")
     if data[: len(_MAGIC)] != _MAGIC[: len(data)]:
-        raise PolicyFileError(f"{name} is not a file of ecl2o.")
+        raise PolicyFileError(f"{name} is not a file of ecl2o. Policies are written by `ecl2o fit` and `ecl2o guard`.")
     if len(data) >= _NUMBER.size and (number := _NUMBER.unpack_from(data)[1]) > FORMAT:
         raise PolicyFileError(f"{name} has format {number}, but this ecl2o reads format {FORMAT} at most; update it.")
     if len(data) < _FRAME.size + _DIGEST_BYTES:

@@ -508,7 +508,8 @@ class Runner(AbstractRunner):
         """
         if self._takes_advice or advice is not None:
             apart = None if advice is None else _as_list(advice)
-            joined = attach_advice(_as_list(context), apart, self.context_dim, self.context_dim - self._measured)
+            sizes = self.context_dim, self.context_dim - self._measured
+            joined = attach_advice(_as_list(context), apart, *sizes, self.policy.contract.columns)
             context = [math.nan if number is None else number for number in joined]
         gaps = self._is_screened or self._takes_advice
         given = _validate_context(context, self._context_shape, self._dtype, gaps)
@@ -602,7 +603,8 @@ def explain_failed_step(
     given = ", ".join(cells[:_MOST_SHOWN]) + (", ..." if len(cells) > _MOST_SHOWN else "")
     if plausible is None or used is None or np.isfinite(np.asarray(used, float)).all():
         return f"the policy has no finite action for the context ({given}); the state is unchanged."
-    ranges = ", ".join(f"{low:g} to {high:g}" for low, high in plausible[:_MOST_SHOWN])
+    limited = [(low, high) for low, high in plausible if math.isfinite(low) or math.isfinite(high)]
+    ranges = ", ".join(f"{low:g} to {high:g}" for low, high in limited[:_MOST_SHOWN])
     return (
         f"the context ({given}) is missing or outside the plausible range {ranges}, and there is no earlier one to use "
         "instead. Start from a `history` of contexts, or send a plausible context first."

@@ -187,7 +187,7 @@ class BatchedStepper:
         self._lock = threading.Lock()
         promise = policy.agent.promise(policy.problem)
         self.context_dim = context_dim
-        self.advice_dim = len(policy.contract.advice)
+        self.advice_dim, self.columns = len(policy.contract.advice), policy.contract.columns
         self.promise = None if promise is None else promise.ratio
         several = [] if promise is None or not promise.also else [promise, *promise.also]
         self._promises = [(each.describe_bound(), each.period) for each in several]

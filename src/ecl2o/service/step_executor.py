@@ -198,7 +198,8 @@ class StepExecutor:
 def _join_advice(request: StepRequest, stepper: BatchedStepper) -> StepRequest:
     """Return the request with its advice as the last numbers of the context."""
     try:
-        context = attach_advice(request.context, request.advice, stepper.context_dim, stepper.advice_dim)
+        sizes = stepper.context_dim, stepper.advice_dim
+        context = attach_advice(request.context, request.advice, *sizes, stepper.columns)
     except ValueError as error:
         raise InvalidRequestError(f"{error}"[:1].upper() + f"{error}"[1:]) from None
     _check_context(context, stepper)
@@ -208,8 +209,14 @@ def _join_advice(request: StepRequest, stepper: BatchedStepper) -> StepRequest:
 def _check_context(context: list[float | None], stepper: BatchedStepper) -> None:
     if not all(entry is None or math.isfinite(entry) for entry in context):
         raise InvalidRequestError("The context must be finite numbers.")
-    if None in context[: stepper.context_dim - stepper.advice_dim] and stepper.plausible is None:
-        raise InvalidRequestError("A number is missing, and the policy has no plausible ranges by which to replace it.")
+    measured = context[: stepper.context_dim - stepper.advice_dim]
+    if None in measured and stepper.plausible is None:
+        places = [i for i, entry in enumerate(measured) if entry is None]
+        names = ", ".join(stepper.columns[i] if stepper.columns else str(i + 1) for i in places)
+        raise InvalidRequestError(
+            f"The context has a missing number ({names}), and the policy has no plausible range to replace it: send a number, "
+            "or make the policy with plausible ranges."
+        )
 
 
 def _count_after_last(request: StepRequest, position: StreamPosition, clock: StepClock) -> int | None:

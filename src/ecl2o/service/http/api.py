@@ -147,11 +147,11 @@ class NewStep(BaseModel, extra="forbid", json_schema_extra={"examples": [_WITH_A
     """A context, and the number of the step or its time, each of which makes the request safe to repeat."""
 
     context: _Number | _NumbersOrMissing | None = Field(description="Numbers; null for a missing number.")
-    baseline: _Number | None = Field(
-        None, description="What the baseline would do, of a policy with a promise relative to it: its last column."
+    baseline: _Number | Annotated[list[_Number], Field(min_length=1, max_length=1)] | None = Field(
+        None, description="The baseline's action, for a policy with a promise relative to a baseline."
     )
     advice: _AnyNumber | _Advice | None = Field(
-        None, description="What somebody else would do, for a policy that takes advice; null for a missing number."
+        None, description="The action that your own policy proposes, for a guard; null for a missing number."
     )
     step: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = Field(None, description="Default: the next.")
     time: _Time | None = Field(
@@ -402,9 +402,10 @@ def _make_request(stream: str, step: "NewStep | float | list[float | None] | Non
     if not isinstance(step, NewStep):
         step = NewStep.model_construct(context=step)
     context: list[float | None] = [*step.context] if isinstance(step.context, list) else [step.context]
+    advice: list[float | None] | None = None
     if step.baseline is not None:
-        context.append(step.baseline)
-    advice = None
+        context.append(step.baseline[0] if isinstance(step.baseline, list) else step.baseline)
+        advice = []  # the baseline is not the advice
     if step.advice is not None:
         given = step.advice if isinstance(step.advice, list) else [step.advice]
         advice = [number if number is not None and math.isfinite(number) else None for number in given]

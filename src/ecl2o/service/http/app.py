@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from ecl2o.exceptions import ServiceError
+from ecl2o.json_text import shorten
 from ecl2o.service.http.api import ANY_ROUTE, Events, error_body, make_api, make_step_endpoint, status_of
 from ecl2o.service.http.connections import Server
 from ecl2o.service.http.examples import add_examples
@@ -124,8 +125,7 @@ def _add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def validation_error(_request: Request, error: RequestValidationError):
-        found = [f"{_name_place(entry['loc'])}: {entry['msg']}" for entry in error.errors()[:5]]
-        return answer(422, {"detail": "; ".join(found).replace(": Value error, ", ": ")})
+        return answer(422, {"detail": _describe_invalid(error.errors()[:10])})
 
     @app.exception_handler(HTTPException)
     async def http_error(_request: Request, error: HTTPException):
@@ -137,9 +137,25 @@ def _add_error_handlers(app: FastAPI, metrics: Metrics) -> None:
         return answer(500, {"detail": "Internal error; see the log of the service."})
 
 
+def _describe_invalid(errors: Sequence[Any]) -> str:
+    """Return what is wrong with a request and what was found there; of a union, what is wrong with the nearest type."""
+    found: dict[str, Any] = {}
+    for error in errors:
+        if error["type"] == "json_invalid":
+            return f"The body is not JSON: {error['ctx']['error']}, at character {error['loc'][-1]}."
+        place, expected = _name_place(error["loc"]), error["msg"]
+        if place == "body":
+            expected = "Send a JSON object with the header content-type: application/json"
+        expected = f"{found[place][0]}, or {expected[:1].lower()}{expected[1:]}" if place in found else expected
+        is_told = error["type"] in ("missing", "value_error")  # their messages have all
+        found[place] = expected.removeprefix("Value error, "), "" if is_told else f", got {shorten(error['input'], 40)}"
+    nearest = [place for place in found if not any(other.startswith(f"{place}.") for other in found)]
+    return "; ".join(f"{place}: {''.join(found[place])}" for place in nearest[:5])
+
+
 def _name_place(parts: Sequence[str | int]) -> str:
     """Return where in a request an error is, without the types of a union that pydantic has tried, such as "list[float]"."""
-    return ".".join(part[:60] for part in map(str, parts) if part != "float" and "[" not in part)
+    return ".".join(part[:60] for part in map(str, parts) if part not in ("float", "NewStep") and "[" not in part)
 
 
 def serve(
