@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # Pages made of files at the root, and where links to others of these lead.
 FROM_ROOT = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINKS = FROM_ROOT | {"README.md": "index.md"}
-# What pymdownx.arithmatex leaves of `$...$` and `$$...$$`.
 # What a page of each tab is. A tab that is not listed fails the strict build.
 KINDS = {
     "Start": "Start here",
@@ -30,6 +29,7 @@ KINDS = {
 }
 # A row of the tables in docs/index.md: a link and a description.
 INDEX_ROW = re.compile(r"^\| \[(?P<title>[^\]]+)\]\((?P<path>[^)]+)\) \| (?P<content>.+) \|$", re.MULTILINE)
+# What pymdownx.arithmatex leaves of `$...$` and `$$...$$`.
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 

@@ -65,7 +65,7 @@ def test_the_policy_knows_its_columns_its_day_and_the_end_of_the_series(fitted):
     ("arguments", "message"),
     [
         (("--column", "demand"), "24 whole days (96 rows, 4 a day)"),
-        ((*SPLIT, "--column", "demand", "--promise", "1.1"), "ratio = 1.1"),
+        ((*SPLIT, "--column", "demand", "--promise", "1.1"), "--promise 1.1"),
         ((*SPLIT, "--alpha", "1e300"), "alpha must lie between 1e-12 and 1e+12"),
         ((*SPLIT, "--alpha", "1e-300"), "alpha must lie between 1e-12 and 1e+12"),
         ((*SPLIT, "--column", "price"), "the column 'price' is missing"),

@@ -307,11 +307,19 @@ def test_numbers_have_names_also_if_one_is_named_context(ecl2o, tmp_path):
     assert json.loads(answers[0])["advice_cost"] == 0.5 * 2 * (12 - 11) ** 2 + 5 * (12 - 10) ** 2
 
 
+def test_advice_has_its_name_beside_a_context(ecl2o, tmp_path):
+    ec.save(tmp_path / "plan.ecl2o", ec.guard_policy(promise=2.0, columns=["load"], advice=["plan"]))
+    lines = ['{"load": 11, "plan": 99}', '{"context": 11, "plan": [99]}', '{"context": [11], "advice": 99}']
+    answers = {ecl2o("act", tmp_path / "plan.ecl2o", "--x0", "10", stdin=line + "\n").stdout for line in lines}
+    (answer,) = map(json.loads, answers)
+    assert answer["change"].startswith("moved from 99 ")
+
+
 @pytest.mark.parametrize(
     ("told", "named"),
     [
         ((), "--promise"),
-        (("--promise", "1.5"), "1.7298"),
+        (("--promise", "1.5"), "--promise 1.5"),
         (("--promise", "2", "--promise", "3"), "run"),
         (("--never-worse", "5%"), "--baseline"),
         (("--promise", "2", "--short", "3", "--weights", "1:2"), "weights"),
@@ -323,7 +331,8 @@ def test_numbers_have_names_also_if_one_is_named_context(ecl2o, tmp_path):
         (("--promise", "2", "--delay", "1"), "2.37"),
         (("--promise", "3", "--delay", "1", "--ramp", "2", "--bounds", "0:9"), "delay"),
         (("--never-worse", "5%", "--baseline", "still", "--delay", "1"), "delay"),
-        (("--promise", "2", "--column", "a", "--column", "b", "--advice-column", "c"), "2 columns"),
+        (("--promise", "2", "--column", "a", "--column", "b", "--advice-column", "c"), "--advice-column"),
+        (("--promise", "2", "--column", "step"), "step"),
     ],
 )
 def test_wrong_options_are_named_and_nothing_is_written(ecl2o, tmp_path, told, named):

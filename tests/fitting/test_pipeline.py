@@ -261,7 +261,7 @@ def test_default_split():
 def test_refusals(wavy):
     with pytest.raises(DataError, match="never change"):
         fit_contexts(series(np.full((DAYS * STEPS, 2), 3.0)))
-    with pytest.raises(ValueError, match=r"ratio = 1.05 cannot be promised over 4 steps: it must exceed 1\.25697"):
+    with pytest.raises(ValueError, match=r"`ratio` = 1.05 cannot be promised over 4 steps: it must exceed 1\.25697"):
         fit_contexts(series(wavy), FitSettings(promise=PromiseSpec(1.05, "day")))
     with pytest.raises(ValueError, match="alpha must lie between 1e-12"):
         FitSettings(alpha=-1.0)

@@ -149,6 +149,9 @@ class LineReader:
             raise ValueError(f"no {' or '.join(map(repr, expected))} in {json.dumps(value)[:60]}.")
         known = (self._columns or ()) if is_named else ()
         baseline, advice = (None if name in known else value.get(name) for name in ("baseline", "advice"))
+        if not is_named and advice is None:  # its columns may be named beside `context`
+            names = (self._columns or ())[self._size - self._advice :]
+            advice = [_only(value[name]) for name in names if name in value and name != "context"] or None
         if baseline is None and advice is None:
             return context
         numbers = context if isinstance(context, list) else [context]

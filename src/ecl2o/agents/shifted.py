@@ -130,6 +130,6 @@ def shift_agent(agent: AbstractAgent, problem: Problem) -> AbstractAgent:
     if isinstance(agent, AbstractGuard):
         raise NotApplicableError(
             "with a delay, or contexts known ahead, one promise relative to the optimum can be made, for a run or for periods; "
-            f"not the promise of {type(agent).__name__}."
+            "not several at once, and none relative to a baseline."
         )
     return Shifted(agent, problem.shift)

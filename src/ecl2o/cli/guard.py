@@ -51,6 +51,8 @@ def guard(
     movement = options.parse_alpha(alpha)
     if weight_column is not None and costs.weights is None:
         raise usage_error("--weights", "--weight-column needs it.")
+    if advice_column is not None and len(advice_column) != len(column or ["context"]):
+        raise usage_error("--advice-column", "give one name for each --column, or none.")
     ratios: dict[str, float] = {}
     shares: dict[str, float] = {}
     for ratio, each, of_baseline in guaranteed.parse(baseline, costs):
@@ -97,7 +99,7 @@ def guard(
         )
         return
     sent = [f"context ({', '.join(contract.columns[: -len(contract.covariates)])})"]
-    sent += [name for name in contract.covariates if name not in contract.advice]
+    sent += [f"baseline ({name})" for name in contract.covariates if name not in contract.advice]
     told = [describe_limits(contract), describe_shift(costs.delay) if costs.delay else None]
     if costs.limits is not None:
         told.append(f"actions stay between {costs.limits[0]:g} and {costs.limits[1]:g}.")
@@ -107,7 +109,7 @@ def guard(
     lines = [
         f"wrote {out}.",
         f"promise: {promised}, whatever the advice." + (" In shadow mode nothing is promised." if shadow else ""),
-        f"each step brings: {', '.join(sent)}, and {', '.join(contract.advice)}; a step is {every:g} minutes (--every).",
+        f"each step brings: {', '.join(sent)} and advice ({', '.join(contract.advice)}); a step is {every:g} minutes (--every).",
         *(line for line in told if line is not None),
         f"next: ecl2o serve {out}   or   ecl2o act {out} --x0 {start}   (x0: the action in force; docs/guard-your-policy.md)",
     ]

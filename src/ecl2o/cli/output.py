@@ -68,13 +68,14 @@ class Program(TyperGroup):
         command = group.get_command(ctx, rest[0]) if isinstance(group, TyperGroup) and rest else group  # `fleet fit`
         _options.clear()
         _options.update({} if command is None else {p.name: p.opts[0] for p in command.params if p.opts[0][:2] == "--"})
+        _options.update({"ratio": "--promise"} if "promise" in _options else {})  # of guards
         return name, group, rest
 
 
 def name_options(message: str, options: dict[str, str] = _options) -> str:
     """Return a message of the library with the names of arguments replaced by options.
 
-    The library names arguments: as `name`, in backticks, as name='value', or bare if the name has an underscore. This is the
+    The library names arguments: as `name` or `name` = 2, in backticks, as name='value', or bare if the name has an underscore. This is the
     only place that translates them.
 
     Args:
@@ -87,7 +88,7 @@ def name_options(message: str, options: dict[str, str] = _options) -> str:
     """
     for name, option in options.items():
         message = re.sub(rf"\b{name}='([^']*)'", lambda m, o=option: f"{o} {shlex.quote(m[1])}", message)
-        message = message.replace(f"`{name}`", option)
+        message = message.replace(f"`{name}` = ", f"{option} ").replace(f"`{name}`", option)
         if "_" in name:
             message = re.sub(rf"(?<![\w'-]){name}(?![\w'])", option, message)
     return message
@@ -111,7 +112,7 @@ def one_line(error: BaseException) -> str:
     """Return the message of an error without line breaks.
 
     >>> one_line(FileNotFoundError(2, "No such file or directory", "days.csv"))
-    'days.csv: No such file or directory'
+    'days.csv: No such file or directory. Check the path.'
     >>> one_line(OSError(28, "No space left on device")).endswith(": No space left on device")
     True
     """
@@ -119,7 +120,8 @@ def one_line(error: BaseException) -> str:
         return " ".join(str(error).split()) or type(error).__name__
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # such errors often name no file
     likely = f"standard output, or the temporary folder {tempfile.gettempdir()}" if full else "the system says"
-    return f"{error.filename or likely}: {error.strerror}"
+    hint = ". Check the path." if error.errno == errno.ENOENT and error.filename else ""
+    return f"{error.filename or likely}: {error.strerror}{hint}"
 
 
 def _console(stderr: bool) -> "Console":

@@ -100,6 +100,8 @@ def guard_policy(
     all_names = [*core, *covariates]
     if len(set(all_names)) < len(all_names):
         raise ValueError(f"columns must have different names, got {', '.join(all_names)}.")
+    if not {"time", "step"}.isdisjoint(all_names):
+        raise ValueError(f"time and step are other fields of a step: rename these columns, got {', '.join(all_names)}.")
     place = None if baseline is None else len(core) if from_column else "still"
     given = FitSettings(alpha, bounds=bounds, weights=weights, misses=misses, shift=delay, ramp=ramp, spacing=spacing)
     bounds = given.bounds

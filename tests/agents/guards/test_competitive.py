@@ -370,7 +370,7 @@ def test_gradients_in_the_matrices_are_finite_for_equal_modes():
 
 def test_refuses_a_ratio_that_nobody_can_promise():
     instance = ec.Instance([0.0], np.zeros((24, 1)))
-    with pytest.raises(ValueError, match=r"ratio = 1.7 cannot be promised over 24 steps.* exceed 1\.728527"):
+    with pytest.raises(ValueError, match=r"`ratio` = 1.7 cannot be promised over 24 steps.* exceed 1\.728527"):
         ec.rollout(ec.Competitive(ec.ROBD(), ratio=1.7, horizon=24), CASE_STUDY, instance)
     with pytest.raises(ValueError, match=r"over any number of steps: it must exceed 1\.729843"):
         ec.rollout(ec.PureML(ec.Competitive(ec.ROBD(), ratio=1.729)), CASE_STUDY, instance)

@@ -190,7 +190,7 @@ class CompetitiveBand(AbstractGuard):
                 smallest = smallest_control_ratio(dynamics, self.horizon)
             if not ratio > smallest:
                 raise NotApplicableError(
-                    f"ratio = {ratio:g} cannot be promised: it must exceed {smallest:.8g}, the smallest competitive "
+                    f"`ratio` = {ratio:g} cannot be promised: it must exceed {smallest:.8g}, the smallest competitive "
                     "ratio that any online algorithm has without a band."
                 )
 

@@ -465,7 +465,7 @@ class Competitive(AbstractGuard):
             many = "any number of" if self.horizon is None else self.horizon
             ramp = "" if real == 1 else f" and a ramp that needs {1 / float(real):.3g} times this and more"
             raise NotApplicableError(
-                f"ratio = {np.min(ratio):g} cannot be promised over {many} steps: it must exceed {smallest:.8g}, "
+                f"`ratio` = {np.min(ratio):g} cannot be promised over {many} steps: it must exceed {smallest:.8g}, "
                 f"the smallest ratio that can be guaranteed for costs of these curvatures{ramp}."
             )
 

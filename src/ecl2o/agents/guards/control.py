@@ -211,7 +211,7 @@ class CompetitiveControl(AbstractControlGuard):
                 smallest = smallest_control_ratio(problem, self.horizon, every_prefix=self.every_prefix)
             if not ratio > smallest:
                 raise NotApplicableError(
-                    f"ratio = {ratio:g} cannot be promised: it must exceed {smallest:.8g}, the smallest competitive "
+                    f"`ratio` = {ratio:g} cannot be promised: it must exceed {smallest:.8g}, the smallest competitive "
                     "ratio that any online algorithm has on this problem."
                 )
 
