@@ -44,6 +44,13 @@ def test_a_guard_from_an_empty_folder(tmp_path):
     assert float(lines[-2]) == answers[0]["action"][0]
 
 
+def test_a_guard_of_a_battery_plan(tmp_path):
+    (block,) = BLOCK.findall((ROOT / "docs/cases/battery-plan.md").read_text(encoding="utf-8"))
+    answers = [json.loads(line) for line in run_shell(block, tmp_path).stdout.splitlines() if line.startswith("{")]
+    assert len(answers) == 2
+    assert answers[0]["live_ratio"] <= 3 + 1e-9
+
+
 def test_from_a_csv_to_a_running_service(tmp_path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     block = next(block for block in BLOCK.findall(readme) if "ecl2o serve" in block)

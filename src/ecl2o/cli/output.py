@@ -75,8 +75,8 @@ class Program(TyperGroup):
 def name_options(message: str, options: dict[str, str] = _options) -> str:
     """Return a message of the library with the names of arguments replaced by options.
 
-    The library names arguments: as `name` or `name` = 2, in backticks, as name='value', or bare if the name has an underscore. This is the
-    only place that translates them.
+    The library names arguments: as `name` or `name` = 2, in backticks, as name='value', or bare if the name has an
+    underscore. This is the only place that translates them.
 
     Args:
         message: The message.
