@@ -2,16 +2,19 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 
 import ecl2o as ec
 from ecl2o.agents.advisors import FourierRegression, Mixture
-from ecl2o.agents.advisors.fourier_regression import ContextFeatures, FourierFeatures
+from ecl2o.agents.advisors.fourier_regression import ContextFeatures, FourierFeatures, _cosine
 from ecl2o.agents.advisors.networks import Scaling
 from ecl2o.data import Split, frame_series, series_contexts
 from ecl2o.fitting import fourier
+from ecl2o.running import stream_days
 from ecl2o.theory import decay_root
 
 PERIOD, DAYS, SHIFT = 8, 60, np.array([0.1, 0.0])
@@ -140,6 +143,35 @@ def test_the_weights_solve_the_ridge_regression(contexts):
     np.testing.assert_array_equal(fourier.solve_regression(longer, RHO, 44).weights, agent.weights)
     unknown = RHO ** fourier._maturity(RHO)
     assert unknown <= fourier._KNOWN
+
+
+def test_the_products_of_many_streams_are_those_of_one_with_their_derivatives():
+    """One stream multiplies by group, many by one matrix; cosines are a polynomial."""
+    rng = np.random.default_rng(3)
+    points = 100 * rng.uniform(-1, 1, size=(5, 7))
+    basis = FourierFeatures.draw(rng.normal(size=(50, 7)), groups=4, size=3, cosines=6, seed=0)
+    together, alone = basis(jnp.asarray(points)), [basis(jnp.asarray(each[None]))[0] for each in points]
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(together, basis(points), rtol=0, atol=1e-14)
+    slope = jax.vmap(jax.grad(lambda x: jnp.sum(basis(x[None]))))(jnp.asarray(points / 100))
+    step = 1e-6 * np.eye(7)
+    upper, lower = ((points / 100)[:, None] + sign * step for sign in (1, -1))
+    rise = [np.sum(basis(a) - basis(b), axis=1) / 2e-6 for a, b in zip(upper, lower, strict=True)]
+    np.testing.assert_allclose(slope, rise, rtol=1e-6, atol=1e-6)
+    x = np.linspace(-100, 100, 100_001)
+    np.testing.assert_allclose(_cosine(jnp.asarray(x)), np.cos(x), rtol=0, atol=2e-15)
+
+
+def test_a_step_of_five_minutes_compiles_to_one_kernel():
+    """XLA's emitter ends the process for constants as long as a week."""
+    rng = np.random.default_rng(0)
+    features = ContextFeatures(288).with_typical_week(rng.normal(size=(7 * 288, 1)))
+    memory = features.remember(rng.normal(size=(8 * 288, 1)), np.array([8 * 288 - 1]))
+    basis = FourierFeatures.draw(features.at(memory, RHO), groups=2, size=3, cosines=4, seed=0)
+    agent = FourierRegression(basis, np.zeros(basis.count), features)
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    run, _ = stream_days(agent, problem, np.zeros(1), np.ones((1, 288, 1)))
+    np.testing.assert_allclose(run.details["discounted_forecast"].mean, 1.0)
 
 
 def test_random_features_approximate_their_kernel():

@@ -28,7 +28,7 @@ _ARRANGEMENT = (
 _REDUCTION = (
     "argmax argmin cummax cummin cumsum dot_general reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum"
 )
-_CONTROL = "closed_call cond custom_jvp_call custom_vjp_call jit pjit scan while"
+_CONTROL = "closed_call cond custom_jvp_call custom_vjp_call custom_vmap_call jit pjit scan while"
 _POSSIBLE = frozenset(f"{_ARITHMETIC} {_ARRANGEMENT} {_REDUCTION} {_CONTROL}".split())
 # XLA has other kernels for what is larger, and cannot put those into one.
 _MOST_MADE = 1 << 17  # bytes that an operation makes

@@ -1,12 +1,15 @@
 """A regression on random Fourier features that predicts the discounted mean of the coming contexts."""
 
+import functools
 import math
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Bool, Float, Int
 from numpy.lib.stride_tricks import sliding_window_view
 
@@ -31,6 +34,10 @@ _DAMPING = 0.9  # of the present anomaly, per hour
 _MOST_WEEKS = 52  # that the mean week remembers
 _OUTLYING = 4.0  # standard deviations, beyond which an input counts as that many
 _HARMONICS = 3  # of the hour
+_TURN = 6.28125, 1.9353071795864769e-3  # 2 pi; a whole number times the first part is exact
+_COSINE = [
+    (-1) ** n / math.factorial(2 * n) for n in range(15)
+]  # its series in x^2; the rest is below 1e-17 for |x| < pi
 
 
 class FourierFeatures(eqx.Module):
@@ -97,10 +104,51 @@ class FourierFeatures(eqx.Module):
             xp.asarray(each, x.dtype) for each in (self.mean, self.scale, self.frequencies, self.phases)
         )
         standard = xp.clip((x - mean) / scale, -_OUTLYING, _OUTLYING)
-        by_group = standard.T[xp.asarray(self.inputs)].swapaxes(1, 2)
-        angles = (by_group @ frequencies).swapaxes(0, 1) + phases
-        cosines = math.sqrt(2) * xp.cos(angles)
+        if xp is np:
+            by_group = standard.T[np.asarray(self.inputs)].swapaxes(1, 2)
+            cosines = np.cos((by_group @ frequencies).swapaxes(0, 1) + phases)
+        elif len(x) == 1:
+            cosines = _cosine(_project(standard[0], self.inputs, frequencies) + phases)
+        else:
+            cosines = _cosine(jax.vmap(_project, (0, None, None))(standard, self.inputs, frequencies) + phases)
+        cosines = math.sqrt(2) * cosines
         return xp.concatenate([xp.ones((len(x), 1), x.dtype), standard, cosines.reshape(len(x), -1)], axis=1)
+
+
+def _project_one(standard: Float[Array, " k"], inputs: Int[Array, "g s"], frequencies: Float[Array, "g s p"]):
+    return (standard[inputs][:, None] @ frequencies)[:, 0]
+
+
+_project_many = custom_vmap(_project_one)
+
+
+@_project_many.def_vmap
+def _project_as_matrix(axis_size: int, in_batched, standard, inputs, frequencies):
+    if in_batched != [True, False, False]:
+        axes = [0 if each else None for each in in_batched]
+        return jax.vmap(_project_one, axes, axis_size=axis_size)(standard, inputs, frequencies), True
+    groups, _, cosines = frequencies.shape
+    matrix = jnp.zeros((standard.shape[1], groups, cosines), frequencies.dtype)
+    matrix = matrix.at[inputs, np.arange(groups)[:, None]].add(frequencies)
+    return (standard @ matrix.reshape(len(matrix), -1)).reshape(-1, groups, cosines), True
+
+
+@jax.custom_jvp
+def _project(standard: Float[Array, " k"], inputs: Int[Array, "g s"], frequencies: Float[Array, "g s p"]):
+    """Return the products (g, p) of each group's inputs and frequencies; for many streams by one product of matrices."""
+    return _project_many(standard, inputs, frequencies)
+
+
+@_project.defjvp
+def _project_slope(primals, tangents):
+    return jax.jvp(_project_one, primals, tangents)  # `custom_vmap` has no reverse mode
+
+
+def _cosine(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """Return the cosine to 2e-15 for |x| < 100: a polynomial of (x mod 2 pi)^2, which vectorises as XLA's does not."""
+    turns = jnp.round(x * (0.5 / np.pi))
+    square = (x - turns * _TURN[0] - turns * _TURN[1]) ** 2
+    return functools.reduce(lambda sum_, each: sum_ * square + each, _COSINE[::-1], jnp.zeros_like(x))
 
 
 def _to_device_or_none(values: Any) -> Any:
@@ -302,12 +350,14 @@ class ContextFeatures(eqx.Module):
         day = xp.mean(xp.reshape(week, (*week.shape[:-1], WEEK, hours)), axis=-2)
         usual_day, back = xp.mean(xp.reshape(typical, (WEEK, hours)), axis=0), np.arange(hours)
         hour = xp.argmax(day @ usual_day[(back - back[:, None]) % hours], axis=-1)
-        back = np.arange(WEEK * hours)
-        fits = [
-            xp.sum(week * typical[(hour[..., None] + hours * weekday - back) % len(back)], axis=-1)
-            for weekday in range(WEEK)
-        ]
-        return [hour[..., None], xp.argmax(xp.stack(fits, axis=-1), axis=-1)[..., None]]
+        # The fit of each day back to each day of the typical week that ends at this hour; a weekday's is the sum of seven.
+        days = (hours * np.arange(WEEK)[:, None] - back).ravel()
+        shape = (*hour.shape, WEEK, hours)
+        usual_days = xp.reshape(typical[(hour[..., None] + days) % len(days)], shape)
+        fits = xp.sum(xp.reshape(week, shape)[..., None, :] * usual_days[..., None, :, :], axis=-1)
+        weekday = np.add.outer(np.arange(WEEK), np.arange(WEEK))[..., None] % WEEK == np.arange(WEEK)
+        fits = xp.sum(fits[..., None] * weekday.astype(week.dtype), axis=(-3, -2))
+        return [hour[..., None], xp.argmax(fits, axis=-1)[..., None]]
 
     def with_typical_week(self, contexts: Float[np.ndarray, "n q"]) -> "ContextFeatures":
         """Return the features with the typical week of contexts that start with a day; of equal ones, without."""
@@ -347,7 +397,7 @@ def _before(values: Float[np.ndarray, "n ..."], profile: Float[np.ndarray, "n ..
 def _discounted_profile(xp: Any, profile: Float[AnyArray, "*n p"], rho: Any) -> Float[AnyArray, "*n 1"]:
     """Return (1 - rho) sum_{j >= 1} rho^j times the profile j steps ahead."""
     period = profile.shape[-1]
-    powers = xp.exp(xp.log(rho) * np.arange(period, 0, -1))
+    powers = xp.exp(xp.log(rho) * xp.arange(period, 0, -1))  # as a constant, a long one ends XLA's single kernels
     return xp.sum(profile * powers, axis=-1, keepdims=True) * (1 - rho) / (1 - rho**period)
 
 
