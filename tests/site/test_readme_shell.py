@@ -35,7 +35,7 @@ def run_shell(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_guard_from_an_empty_folder(tmp_path):
     served, acted, *_ = BLOCK.findall((ROOT / "docs/guard-your-policy.md").read_text(encoding="utf-8"))
-    done = run_shell(served + "wait $service || true\n", tmp_path)
+    done = run_shell(served + "kill $service\nwait $service || true\n", tmp_path)
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 30
     assert "the promise of 2 left no more" in done.stdout
     lines = run_shell(acted, tmp_path).stdout.splitlines()
