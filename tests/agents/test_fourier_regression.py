@@ -187,6 +187,9 @@ def test_random_features_approximate_their_kernel():
     np.testing.assert_allclose(found, np.mean(kernels, axis=0), atol=0.02)
     np.testing.assert_array_equal(basis.inputs, FourierFeatures.draw(samples, 30, 3, 4000, seed=1).inputs)
     assert FourierFeatures.draw(samples[:, :2], 4, 24, 3, seed=0).inputs.shape == (4, 2)
+    shared = np.asarray(FourierFeatures.draw(samples, 50, 3, 4, seed=1, common=2).inputs)
+    assert (shared[:, :2] == [0, 1]).all()
+    assert set(shared[:, 2]) == {2, 3, 4}
     constant = FourierFeatures.draw(np.ones((9, 2)), 4, 2, 3, seed=0)
     assert np.all(np.isfinite(constant(np.full((1, 2), 1e9))))
 

@@ -9,6 +9,7 @@ import ecl2o as ec
 from ecl2o.agents import Observation, Start
 from ecl2o.agents.advisors import Mixture, OnlineRidge
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
+from ecl2o.fitting.tasks import unscale_agent
 from ecl2o.problem.arrays import to_device
 from ecl2o.solvers.exponential_weights import ExponentialWeights
 from ecl2o.theory import decay_root
@@ -232,3 +233,35 @@ def test_derivatives_are_finite_where_errors_vanish_in_single_precision():
     gradient = jax.grad(cost)(contexts)
     assert np.isfinite(gradient).all()
     assert (gradient != 0).all()
+
+
+def test_a_run_starts_with_the_weights_of_an_earlier_one(tmp_path):
+    """Its first prediction is their mean, also from a file and in other units; it judges on from there."""
+    contexts = demand(120)
+    noise = np.random.default_rng(1).normal(size=(120, 2)) * [0.05, 1.0]
+    forecasts = [DiscountedForecast(to_device(p[:, None]), jnp.zeros((120, 3, 1))) for p in (contexts + noise).T]
+
+    def mixture(factor, weights=None):
+        members = [Replayed(jax.tree.map(lambda leaf: factor * leaf, each)) for each in forecasts]
+        return Mixture(members, PERIOD, MEMORY, MATURITY, combines=True, judges_history=False, weights=weights)
+
+    def run(agent, factor=1.0):
+        instance = ec.Instance([0.2 * factor], contexts * factor, np.array([[-9.0], [9.0]]) * factor)
+        return ec.rollout(agent, PROBLEM, instance).details
+
+    first = run(mixture(1.0))
+    weights = jax.tree.map(lambda leaf: leaf[-1], first["weights"])
+    shares = np.asarray(jax.vmap(lambda each: each.weights)(weights))[0]
+    assert shares[0] > 0.9
+    second = run(mixture(1.0, weights))
+    expected = (contexts + noise)[0] @ shares
+    assert float(second["discounted_forecast"].mean[0, 0]) == pytest.approx(expected, abs=1e-12)
+    assert not np.allclose(second["weights"].losses[-1], weights.losses)
+    larger = run(unscale_agent(mixture(1000.0, weights), 1000.0), 1000.0)["discounted_forecast"].mean
+    np.testing.assert_allclose(larger, 1000 * second["discounted_forecast"].mean, rtol=1e-9)
+    agent = Mixture([ec.ROBD(), ec.Greedy()], weights=weights)
+    ec.save(tmp_path / "mixture.ecl2o", ec.Policy(agent, PROBLEM))
+    loaded = ec.load(tmp_path / "mixture.ecl2o").agent.weights
+    jax.tree.map(np.testing.assert_array_equal, loaded, weights)
+    with pytest.raises(ValueError, match="3 members"):
+        Mixture([ec.ROBD()] * 3, weights=weights)

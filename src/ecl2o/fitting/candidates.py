@@ -12,6 +12,7 @@ from ecl2o.agents.advisors import LSTM, MLP, FourierRegression, Mixture, OnlineR
 from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.data import Contexts
+from ecl2o.evaluation import DailyScore
 from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import DataError
 from ecl2o.fitting import fourier
@@ -30,6 +31,7 @@ from ecl2o.problem import (
     SquaredTracking,
 )
 from ecl2o.problem.arrays import to_device
+from ecl2o.solvers.exponential_weights import ExponentialWeights
 from ecl2o.theory import decay_root
 
 PROFILE_DAYS = 14  # memory of the structured advisor
@@ -76,7 +78,7 @@ class Candidate:
         mu: of the training loss.
         forecaster: of a planner.
         untrained: the agent before its training by gradients, which it must beat; None: it had none.
-        retrain: returns the agent as trained on the training and the validation days, once it has been validated; None: it
+        retrain: returns the agent as trained on the training and the validation days, given its score on the latter; None: it
             stays as it is.
     """
 
@@ -88,7 +90,7 @@ class Candidate:
     mu: float = 0.0
     forecaster: AbstractForecaster | None = None
     untrained: AbstractAgent | None = None
-    retrain: Callable[[], AbstractAgent] | None = None
+    retrain: Callable[[DailyScore], AbstractAgent] | None = None
 
     def history_steps(self, contexts: Contexts) -> int:
         """Return how much of the past it starts with: all it can learn from, or what it remembers."""
@@ -277,21 +279,34 @@ def _solve_fourier(task: FitTask, progress: Progress) -> list[Candidate]:
     solved = fourier.solve_regression(contexts, rho, days, settings.seed)
     progress("solving the Fourier regression", 1, 1)
 
-    def mix(member: FourierRegression) -> AbstractAgent:
+    def mix(member: FourierRegression, weights: ExponentialWeights | None = None) -> AbstractAgent:
         regressions = Mixture.of_regressions(period, WEEK, contexts.leads)
-        mixture = Mixture([regressions, member], period, combines=True, judges_history=False)
+        mixture = Mixture([regressions, member], period, combines=True, judges_history=False, weights=weights)
         return with_promise(mixture, settings.promise, period)
 
-    def retrain(make: Callable[[FourierRegression], AbstractAgent]) -> AbstractAgent:
-        return make(fourier.solve_regression(contexts, rho, days + contexts.split.validation_days, settings.seed))
+    def solve_again() -> FourierRegression:
+        return fourier.solve_regression(contexts, rho, days + contexts.split.validation_days, settings.seed)
 
-    kinds = {FOURIER: mix}
+    def mix_again(score: DailyScore) -> AbstractAgent:
+        return mix(solve_again(), _last_weights(score))
+
+    found = [Candidate(FOURIER, "fourier", mix(solved), trained=True, retrain=mix_again)]
     if settings.advisor == "fourier":
-        kinds["fourier"] = lambda member: with_promise(member, settings.promise, period)
-    return [
-        Candidate(name, "fourier", make(solved), trained=True, retrain=functools.partial(retrain, make))
-        for name, make in kinds.items()
-    ]
+        alone = with_promise(solved, settings.promise, period)
+
+        def solve_alone(_: DailyScore) -> AbstractAgent:
+            return with_promise(solve_again(), settings.promise, period)
+
+        found.append(Candidate("fourier", "fourier", alone, trained=True, retrain=solve_alone))
+    return found
+
+
+def _last_weights(score: DailyScore) -> ExponentialWeights:
+    """Return the weights of a mixture, or one inside a guard, after the last step of a run: training saw none of its days."""
+    info = score.runs.info
+    while "weights" not in info.details:
+        info = info.inner
+    return jax.tree.map(lambda leaf: leaf[-1, -1], info.details["weights"])
 
 
 def _train_by_gradient(advisor: AdvisorName, task: FitTask, progress: Progress) -> list[Candidate]:

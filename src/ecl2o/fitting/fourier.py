@@ -9,7 +9,7 @@ from scipy.linalg import cho_factor, cho_solve
 from ecl2o.agents.advisors.fourier_regression import ContextFeatures, FourierFeatures, FourierRegression
 from ecl2o.data import Contexts
 
-GROUPS, INPUTS, COSINES = 64, 24, 24  # of the random features
+GROUPS, INPUTS, COSINES = 64, 24, 24  # of the random features; every group sees the hour, whose effects differ most
 _PENALTY = 450.0  # on squared weights, for targets of standard deviation 1
 _MOST_ROWS, _BLOCK = 30_000, 4_096  # to learn from, evenly chosen; at once
 _FEWEST_DAYS = 28  # of rows to learn from
@@ -48,7 +48,7 @@ def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -
     seen, usual = zip(*((features.at(each, rho), features.usual_mean(each, rho)) for each in memories), strict=True)
     target = discounted_future(values[:, 0], rho)[rows] - np.concatenate(usual)
     scale = float(np.std(target)) or 1.0
-    basis = FourierFeatures.draw(np.concatenate(seen), GROUPS, INPUTS, COSINES, seed)
+    basis = FourierFeatures.draw(np.concatenate(seen), GROUPS, INPUTS, COSINES, seed, features.harmonics)
     gram, moment = _PENALTY * np.eye(basis.count, dtype=np.float32), np.zeros(basis.count)
     for block, known in zip(np.split(target / scale, range(_BLOCK, len(rows), _BLOCK)), seen, strict=True):
         columns = basis(known.astype(np.float32))  # half the time; the penalty is far above its rounding

@@ -301,8 +301,9 @@ def _select(
     factor = contexts.scale / task.contexts.scale
     behind = "" if promise is None else f", behind a promise of {promise.ratio:g}"
     own = []
-    for each in (candidates[i] for i in kept):
-        agent = unscale_agent(each.agent if each.retrain is None else each.retrain(), factor, promise)
+    for i in kept:
+        each = candidates[i]
+        agent = unscale_agent(each.agent if each.retrain is None else each.retrain(scores[i]), factor, promise)
         own.append(dataclasses.replace(each, name=each.name + behind, agent=agent, untrained=None, retrain=None))
     failed = [not scores[i].average_cost < before[i] for i in kept]
     names = ["" if lost else candidates[i].name for i, lost in zip(kept, failed, strict=True)]

@@ -33,6 +33,7 @@ from ecl2o.problem import (
 )
 from ecl2o.problem.arrays import strip_weak_types, to_device
 from ecl2o.running.rollout import stack_trees
+from ecl2o.solvers.exponential_weights import ExponentialWeights
 
 HISTORY_DAYS, MOST_HISTORY_DAYS = 14, 365  # before the days of a comparison; for agents that learn while they run
 _FEWEST_HISTORY_DAYS = 7
@@ -68,14 +69,16 @@ def scale_task(contexts: Contexts, settings: FitSettings) -> FitTask:
 def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | None = None) -> AbstractAgent:
     """Return the agent for contexts `factor` times as large.
 
-    Networks and guards carry units and are rescaled; all other agents are homogeneous. With the `promise` in the new units, the
+    Networks, guards and weights of mixtures carry units and are rescaled; all other agents are homogeneous. With the `promise` in the new units, the
     guard takes exactly its numbers: a rounded product could lie outside the bounds.
     """
 
     def has_units(node):
-        return isinstance(node, Scaling | FromContext | AbstractGuard)
+        return isinstance(node, Scaling | FromContext | AbstractGuard | ExponentialWeights)
 
     def convert(node):
+        if isinstance(node, ExponentialWeights):  # of squared errors
+            return node.rescale(factor**2)
         if isinstance(node, Scaling):
             return Scaling(node.offset * factor, node.scale * factor)
         if isinstance(node, FromContext):

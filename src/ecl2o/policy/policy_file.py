@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ecl2o import agents, forecasters, problem
+from ecl2o import agents, forecasters, problem, solvers
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.json_text import shorten
 from ecl2o.problem.arrays import to_device
@@ -237,9 +237,9 @@ def digest(parts: Sequence[bytes]) -> str:
 
 @functools.cache
 def library_classes() -> dict[str, type[eqx.Module]]:
-    """Return every public, concrete module of problem, agents and forecasters, by "package.Class"."""
+    """Return every public, concrete module of problem, agents, forecasters and solvers, by "package.Class"."""
     found: dict[str, type[eqx.Module]] = {}
-    for package in (problem, agents, forecasters):
+    for package in (problem, agents, forecasters, solvers):
         inside = package.__name__
         modules = [m for name, m in sorted(sys.modules.items()) if f"{name}.".startswith(f"{inside}.")]
         entries = [(module.__name__, *entry) for module in modules for entry in vars(module).items()]

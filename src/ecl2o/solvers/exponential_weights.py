@@ -3,6 +3,7 @@
 import math
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -24,17 +25,21 @@ class ExponentialWeights(eqx.Module):
     B^2 (6 log n + 4): such losses are exp-concave, so that the gap of a step is 0 once the rate is at most 1/(2 B^2).
     """
 
-    losses: Float[Array, " n"]
-    gap: Float[Array, ""]
-    largest: Float[Array, ""]
-    regret_bound: Float[Array, ""]
-    faded: Float[Array, ""]
+    losses: Float[Array, "*d n"]
+    gap: Float[Array, "*d"]
+    largest: Float[Array, "*d"]
+    regret_bound: Float[Array, "*d"]
+    faded: Float[Array, "*d"]
 
     @classmethod
     def empty(cls, count: int, dtype) -> "ExponentialWeights":
         """Return the state before the first losses: all weights are equal."""
         zero = jnp.zeros((), dtype)
         return cls(jnp.zeros((count,), dtype), zero, zero, zero, zero)
+
+    def rescale(self, factor: float) -> "ExponentialWeights":
+        """Return the same weights for losses `factor` times as large."""
+        return jax.tree.map(lambda leaf: factor * leaf, self)
 
     @property
     def weights(self) -> Float[Array, " n"]:

@@ -75,7 +75,7 @@ class FourierFeatures(eqx.Module):
             )
 
     @classmethod
-    def draw(cls, samples: Float[np.ndarray, "n k"], groups: int, size: int, cosines: int, seed: int):
+    def draw(cls, samples: Float[np.ndarray, "n k"], groups: int, size: int, cosines: int, seed: int, common: int = 0):
         """Return features for inputs that are distributed as samples are.
 
         Args:
@@ -84,10 +84,14 @@ class FourierFeatures(eqx.Module):
             size: inputs of a group, s; at most k.
             cosines: of a group, p.
             seed: of the draws.
+            common: how many inputs, the first ones, are in every group. Default: 0.
         """
         rng, count = np.random.default_rng(seed), samples.shape[1]
         size, scale = min(size, count), samples.std(axis=0)
-        inputs = np.stack([rng.choice(count, size, replace=False) for _ in range(groups)])
+        others = np.arange(common, count)
+        inputs = np.stack(
+            [np.append(np.arange(common), rng.choice(others, size - common, replace=False)) for _ in range(groups)]
+        )
         frequencies = rng.normal(size=(groups, size, cosines)) / np.sqrt(size)
         phases = rng.uniform(0, 2 * np.pi, (groups, cosines))
         return cls(samples.mean(axis=0), np.where(scale > 0, scale, 1.0), inputs, frequencies, phases)
@@ -211,6 +215,11 @@ class ContextFeatures(eqx.Module):
         return next(each for each in range(min(self.period, 24), self.period + 1) if self.period % each == 0)
 
     @property
+    def harmonics(self) -> int:
+        """How many of the first features are harmonics of the hour."""
+        return 0 if self.typical is None else 2 * _HARMONICS
+
+    @property
     def needed(self) -> int:
         """How many contexts must have been seen before features are complete: eight days."""
         return (WEEK + 1) * self.period
@@ -307,7 +316,12 @@ class ContextFeatures(eqx.Module):
         xp: Any = np if isinstance(memory.recent, np.ndarray) else jnp
         recent, now = memory.recent, memory.recent[..., :1]
         spans, leads, ahead = self._steps(_SPANS), self._steps(_LEADS), self._steps(_PROFILE_LEADS)
-        parts = [now, now - recent[..., self._steps(_LAGS)]]
+        parts = []
+        if self.typical is not None:
+            hour, weekday = self._calendar(xp, memory)
+            angle = (2 * np.pi / self.hours_per_day * np.arange(1, _HARMONICS + 1) * hour).astype(now.dtype)
+            parts = [xp.sin(angle), xp.cos(angle), (weekday == np.arange(WEEK)).astype(now.dtype)]
+        parts += [now, now - recent[..., self._steps(_LAGS)]]
         for kind, (profile, period) in enumerate(zip(memory.profiles, self.periods, strict=True)):
             anomaly, before = memory.anomalies[..., kind, :], memory.usual[..., kind, None]
             coming = _discounted_profile(xp, profile, rho)
@@ -319,10 +333,6 @@ class ContextFeatures(eqx.Module):
             ]
             if kind != 1:
                 parts += [profile[..., -ahead % period] - before]
-        if self.typical is not None:
-            hour, weekday = self._calendar(xp, memory)
-            angle = (2 * np.pi / self.hours_per_day * np.arange(1, _HARMONICS + 1) * hour).astype(now.dtype)
-            parts += [xp.sin(angle), xp.cos(angle), (weekday == np.arange(WEEK)).astype(now.dtype)]
         for period in (self.period, WEEK * self.period):
             parts.append(recent[..., period - leads] - recent[..., period, None])
         for length in self._steps(_MEANS):

@@ -62,6 +62,8 @@ class Mixture(AbstractAgent):
         ahead: how many steps after its context the action is in force, as the members know too. Default: 0.
         combines: whether it competes with the best weighted mean of its members. Default: False, with the best member.
         judges_history: whether predictions of the history count. Default: True; False is for members that were trained on it.
+        weights: of each mode, (d, n), with which a run starts: `Info.details["weights"]` of the last step of an earlier run,
+            whose errors the bound then counts too. Default: equal weights.
 
     >>> mixture = Mixture([OnlineRidge(), OnlineRidge(week=7, rich=True, memory=60.0)])
     >>> len(mixture.members), mixture.maturity
@@ -75,6 +77,7 @@ class Mixture(AbstractAgent):
     ahead: int = eqx.field(static=True, default=0)
     combines: bool = eqx.field(static=True, default=False)
     judges_history: bool = eqx.field(static=True, default=True)
+    weights: ExponentialWeights | None = None
 
     def __init__(
         self,
@@ -85,11 +88,12 @@ class Mixture(AbstractAgent):
         ahead: int = 0,
         combines: bool = False,
         judges_history: bool = True,
+        weights: ExponentialWeights | None = None,
     ):
         self.members = tuple(members)
         self.period, self.memory, self.ahead = period, as_float(memory), ahead
         self.maturity = max(period, 24) + ahead if maturity is None else maturity
-        self.combines, self.judges_history = combines, judges_history
+        self.combines, self.judges_history, self.weights = combines, judges_history, weights
 
     def __check_init__(self):
         check_count("period", self.period)
@@ -101,6 +105,8 @@ class Mixture(AbstractAgent):
             raise ValueError(f"ahead must be a whole number of steps, 0 or more, got {self.ahead!r}.")
         if self.maturity < 2 + self.ahead:
             raise ValueError(f"maturity must be at least {2 + self.ahead}, got {self.maturity}.")
+        if self.weights is not None and self.weights.losses.shape[1:] != (len(self.members),):
+            raise ValueError(f"weights must be of {len(self.members)} members, got {self.weights.losses.shape}.")
 
     @classmethod
     def of_regressions(
@@ -134,6 +140,9 @@ class Mixture(AbstractAgent):
             high=jnp.asarray(-jnp.inf, dtype),
         )
         lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
+        if self.weights is not None:
+            known = jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), self.weights, lines.weights)
+            lines = eqx.tree_at(lambda tree: tree.weights, lines, known)
         # Else weights start equal: forecasts of the past are not known, or members were trained on it.
         judged = self.judges_history and self.lookahead == 0
         known = Start(start.x0, start.history[:0], start.horizon) if judged else start
@@ -175,7 +184,7 @@ class Mixture(AbstractAgent):
         advance = jax.vmap(self._advance, in_axes=(0, None, 0, 0, 0))
         lines, predicted = advance(state.lines, state.seen, now, predictions, rho)
         forecast = DiscountedForecast(modes.from_modes @ predicted, forecasts[0].signals)
-        details = {"discounted_forecast": forecast, "regret_bound": lines.weights.regret_bound}
+        details = {"discounted_forecast": forecast, "regret_bound": lines.weights.regret_bound, "weights": lines.weights}
         after = MixtureState(tuple(states), modes, state.seen + 1, lines)
         return after, forecast.advice(modes, previous), Info(jnp.all(jnp.stack(converged)), details=details)
 
