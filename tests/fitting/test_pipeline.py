@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 
 import ecl2o as ec
+from ecl2o.agents import walk_agents
+from ecl2o.agents.advisors import Mixture
 from ecl2o.data import Contexts, Repairs, SeriesMetadata, Split
 from ecl2o.evaluation import TestDays, score_days
 from ecl2o.evaluation.comparison import Contender, score_contender
@@ -16,7 +18,7 @@ from ecl2o.fitting import candidates, pipeline
 from ecl2o.fitting.pipeline import fit_contexts, select_candidates
 from ecl2o.fitting.read import default_split, find_plausible
 from ecl2o.fitting.settings import FitSettings, PromiseSpec, ignore_progress, with_promise
-from ecl2o.fitting.tasks import mean_training_weight, scale_task, tracking_problem, unscale_agent
+from ecl2o.fitting.tasks import held_back_days, mean_training_weight, scale_task, tracking_problem, unscale_agent
 from ecl2o.running import stream_days
 
 STEPS, DAYS = 4, 20
@@ -293,3 +295,29 @@ def test_a_week_is_learned_where_there_are_four_and_the_data_has_one():
     assert costs["ridge, mixture"] < 0.95 * costs["ridge"]
     (few,) = candidates.train_candidates([scale_task(series(values, Split(27, 14)), RIDGE)], ignore_progress)
     assert [option.name for option in few] == ["ridge"]
+
+
+def test_the_mixture_starts_with_the_weights_that_validation_days_leave():
+    """Behind a promise; they are those of a run of the candidate that was validated, and units do not matter."""
+    steps = np.arange(66 * STEPS)
+    noise = np.random.default_rng(3).normal(size=len(steps))
+    values = (5 + np.sin(2 * np.pi * steps / STEPS) + 0.5 * noise)[:, None]
+    settings = FitSettings(advisor="fourier", promise=PromiseSpec(2.5, "run"))
+
+    def shares(agent):
+        (mixture,) = (each for each in walk_agents(agent) if isinstance(each, Mixture) and each.weights is not None)
+        return np.asarray(jax.vmap(lambda each: each.weights)(mixture.weights))[0]
+
+    task = scale_task(series(values, Split(48, 10)), settings)
+    (tried,) = candidates.train_candidates([task], ignore_progress)
+    candidate = next(each for each in tried if each.name == candidates.FOURIER)
+    np.testing.assert_array_equal(shares(candidate.agent), [0.5, 0.5])
+    days = held_back_days(task.problem, task.contexts, "validation", candidate.history_steps(task.contexts))
+    run = score_contender(Contender(candidate.agent, None, stream_days), days).runs
+    last = jax.tree.map(lambda leaf: leaf[-1, -1], run.info.inner.details["weights"])
+    expected = np.asarray(jax.vmap(lambda each: each.weights)(last))[0]
+    assert abs(expected[0] - 0.5) > 0.05
+    for factor in (1.0, 1e4):
+        (choice,) = select_candidates([series(factor * values, Split(48, 10))], [settings])
+        chosen = next(each for each in choice.candidates if each.name.startswith(candidates.FOURIER))
+        np.testing.assert_allclose(shares(chosen.agent), expected, rtol=1e-6)

@@ -279,7 +279,12 @@ def _solve_fourier(task: FitTask, progress: Progress) -> list[Candidate]:
     solved = fourier.solve_regression(contexts, rho, days, settings.seed)
     progress("solving the Fourier regression", 1, 1)
 
-    def mix(member: FourierRegression, weights: ExponentialWeights | None = None) -> AbstractAgent:
+    zero = to_device(np.zeros(1))
+    equal = ExponentialWeights(
+        to_device(np.zeros((1, 2))), zero, zero, zero, zero
+    )  # given: both mixtures are one program
+
+    def mix(member: FourierRegression, weights: ExponentialWeights = equal) -> AbstractAgent:
         regressions = Mixture.of_regressions(period, WEEK, contexts.leads)
         mixture = Mixture([regressions, member], period, combines=True, judges_history=False, weights=weights)
         return with_promise(mixture, settings.promise, period)
@@ -304,9 +309,10 @@ def _solve_fourier(task: FitTask, progress: Progress) -> list[Candidate]:
 def _last_weights(score: DailyScore) -> ExponentialWeights:
     """Return the weights of a mixture, or one inside a guard, after the last step of a run: training saw none of its days."""
     info = score.runs.info
-    while "weights" not in info.details:
+    while info is not None and "weights" not in info.details:
         info = info.inner
-    return jax.tree.map(lambda leaf: leaf[-1, -1], info.details["weights"])
+    assert info is not None
+    return jax.tree.map(lambda leaf: to_device(np.asarray(leaf)[-1, -1]), info.details["weights"])
 
 
 def _train_by_gradient(advisor: AdvisorName, task: FitTask, progress: Progress) -> list[Candidate]:

@@ -69,8 +69,8 @@ def scale_task(contexts: Contexts, settings: FitSettings) -> FitTask:
 def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | None = None) -> AbstractAgent:
     """Return the agent for contexts `factor` times as large.
 
-    Networks, guards and weights of mixtures carry units and are rescaled; all other agents are homogeneous. With the `promise` in the new units, the
-    guard takes exactly its numbers: a rounded product could lie outside the bounds.
+    Networks, guards and weights of mixtures carry units and are rescaled; all other agents are homogeneous. With the `promise` in
+    the new units, the guard takes exactly its numbers: a rounded product could lie outside the bounds.
     """
 
     def has_units(node):
@@ -78,7 +78,7 @@ def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | No
 
     def convert(node):
         if isinstance(node, ExponentialWeights):  # of squared errors
-            return node.rescale(factor**2)
+            return jax.tree.map(lambda leaf: to_device(np.asarray(leaf) * factor**2), node)
         if isinstance(node, Scaling):
             return Scaling(node.offset * factor, node.scale * factor)
         if isinstance(node, FromContext):

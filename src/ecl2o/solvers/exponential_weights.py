@@ -3,7 +3,6 @@
 import math
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -36,10 +35,6 @@ class ExponentialWeights(eqx.Module):
         """Return the state before the first losses: all weights are equal."""
         zero = jnp.zeros((), dtype)
         return cls(jnp.zeros((count,), dtype), zero, zero, zero, zero)
-
-    def rescale(self, factor: float) -> "ExponentialWeights":
-        """Return the same weights for losses `factor` times as large."""
-        return jax.tree.map(lambda leaf: factor * leaf, self)
 
     @property
     def weights(self) -> Float[Array, " n"]:

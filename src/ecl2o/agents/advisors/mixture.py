@@ -184,7 +184,11 @@ class Mixture(AbstractAgent):
         advance = jax.vmap(self._advance, in_axes=(0, None, 0, 0, 0))
         lines, predicted = advance(state.lines, state.seen, now, predictions, rho)
         forecast = DiscountedForecast(modes.from_modes @ predicted, forecasts[0].signals)
-        details = {"discounted_forecast": forecast, "regret_bound": lines.weights.regret_bound, "weights": lines.weights}
+        details = {
+            "discounted_forecast": forecast,
+            "regret_bound": lines.weights.regret_bound,
+            "weights": lines.weights,
+        }
         after = MixtureState(tuple(states), modes, state.seen + 1, lines)
         return after, forecast.advice(modes, previous), Info(jnp.all(jnp.stack(converged)), details=details)
 
