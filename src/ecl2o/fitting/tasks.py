@@ -31,7 +31,7 @@ from ecl2o.problem import (
     ShiftedProblem,
     SquaredTracking,
 )
-from ecl2o.problem.arrays import strip_weak_types, to_device
+from ecl2o.problem.arrays import strip_weak_types, to_device, to_host
 from ecl2o.running.rollout import stack_trees
 from ecl2o.solvers.exponential_weights import ExponentialWeights
 
@@ -80,7 +80,7 @@ def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | No
         if isinstance(node, ExponentialWeights):  # of squared errors
             return jax.tree.map(lambda leaf: to_device(np.asarray(leaf) * factor**2), node)
         if isinstance(node, Scaling):
-            return Scaling(node.offset * factor, node.scale * factor)
+            return Scaling(to_host(node.offset) * factor, to_host(node.scale) * factor)  # nothing to compile
         if isinstance(node, FromContext):
             return dataclasses.replace(node, scale=node.scale * factor if promise is None else 1.0)
         if isinstance(node, AbstractGuard):

@@ -202,6 +202,11 @@ class Screen(eqx.Module):
 
     def apply(self, readings: Float[AnyArray, "T q"]) -> tuple[Float[np.ndarray, "T q"], Bool[np.ndarray, "T q"]]:
         """Screen a whole series as a stream; return the contexts to use, and which of their numbers were replaced."""
+        values = np.asarray(to_device(readings))
+        screened = values[:, : values.shape[1] - self.unscreened]
+        low, high = (np.asarray(end)[: screened.shape[1]] for end in (self.low, self.high))
+        if ((screened >= low) & (screened <= high) & np.isfinite(screened)).all():  # nothing to replace, or to compile
+            return values, np.zeros(values.shape, bool)
         used, replaced = _scan(self, to_device(pad_rows(readings)))
         return np.asarray(used)[: len(readings)], np.asarray(replaced)[: len(readings)]
 

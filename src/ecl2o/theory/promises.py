@@ -264,10 +264,17 @@ def smallest_feasible_ratio(
         raise ValueError(f"weights must be (m, M) with 0 < m <= M, got {weights}.")
 
     def share(A, G) -> float:
-        if len(G) == 1 and horizon is None:  # k_M/(m + k_m), k_w the limit of the stiffness; nothing to compile
-            m, M = low * A, high * A
-            past, future = (2 * w * G / (w + np.sqrt(w * w + 4 * w * G)) for w in (m, M))
-            return float(((M + future) / past if before_context else future / (m + past))[0, 0])
+        if len(G) == 1:  # nothing to compile
+            m, M, g = (float(each[0, 0]) for each in (low * A, high * A, G))
+            if horizon is None:  # the limit of the stiffness
+                pasts, futures = ([2 * w * g / (w + np.sqrt(w * w + 4 * w * g))] for w in (m, M))
+            else:
+                pasts, futures = [g], [0.0]  # K_0, K_1, ...; S_T, S_{T-1}, ...
+                for _ in range(horizon - 1):
+                    pasts.append((m + pasts[-1]) * g / (m + pasts[-1] + g))
+                    futures.append((M + futures[-1]) * g / (M + futures[-1] + g))
+            pairs = zip(pasts, reversed(futures), strict=True)
+            return max((M + S) / K if before_context else S / (m + K) for K, S in pairs)
         past, future, G = jax.device_put((low * A, high * A, G))
         return float(largest_share(past, future, G, horizon, before_context))
 

@@ -47,6 +47,7 @@ from ecl2o.problem import (
     Total,
 )
 from ecl2o.problem.arrays import (
+    AnyArray,
     as_float,
     as_optional_float,
     cast_floats,
@@ -61,7 +62,14 @@ from ecl2o.problem.arrays import (
 )
 from ecl2o.solvers.ellipsoid import pull_into_ellipsoid
 from ecl2o.solvers.positive_definite import half_quadratic_form, multiply, spd_solve
-from ecl2o.theory import future_stiffness, largest_share, limit_stiffness, promise_value, recurring_stiffness
+from ecl2o.theory import (
+    future_stiffness,
+    largest_share,
+    limit_stiffness,
+    promise_value,
+    recurring_stiffness,
+    smallest_feasible_ratio,
+)
 from ecl2o.theory.promises import largest_reserve_shape
 
 
@@ -363,16 +371,16 @@ class Competitive(AbstractGuard):
         ratio, other = promise.ratio / float(real), (promise.ratio, promise.ratio * moved + booked)
         return dataclasses.replace(promise, ratio=ratio, allowance_per_step=booked, alternative=other)
 
-    def count(self, problem: Problem, dim: int) -> tuple[Problem, Float[Array, ""]]:
+    def count(self, problem: Problem, dim: int) -> tuple[Problem, Float[AnyArray, ""]]:
         """Return the problem as the promise counts it: where a ramp is narrow, movement costs more; and the real share of it."""
         if ramp_of(problem) is None or self.contexts is None:
-            return problem, jnp.ones(())
+            return problem, np.ones(())
         greatest = self.curvatures(problem, dim)[1]
         return count_movement(problem, jnp.max(greatest, axis=0) if greatest.ndim == 3 else greatest, *self.contexts)
 
     def rescale(self, factor: float) -> "Competitive":
         scaled = None if self.contexts is None else tuple(bound * factor for bound in self.contexts)
-        return dataclasses.replace(self, allowance=self.allowance * factor**2, contexts=scaled)
+        return dataclasses.replace(self, allowance=to_host(self.allowance) * factor**2, contexts=scaled)
 
     def with_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "Competitive":
         return dataclasses.replace(self, allowance=allowance, contexts=contexts)
@@ -459,7 +467,13 @@ class Competitive(AbstractGuard):
         with jax.enable_x64(True), jax.core.eval_context():  # the numbers are constants inside a jit too
             counted, real = self.count(cast_floats(problem, np.float64), dim)
             least, greatest, G = cast_floats(self.curvatures(counted, dim), np.float64)
-            smallest = 1 + np.asarray(largest_share(least, greatest, G, self._counted_steps(problem)))
+            steps = self._counted_steps(problem)
+            if least.shape == (1, 1):  # nothing to compile
+                smallest = smallest_feasible_ratio(
+                    to_host(G), steps, weights=(float(to_host(least)[0, 0]), float(to_host(greatest)[0, 0]))
+                )
+            else:
+                smallest = 1 + np.asarray(largest_share(least, greatest, G, steps))
             ratio = np.asarray(concrete_value(self.ratio), np.float64)
         if not (ratio > np.maximum(smallest, 1.0)).all():
             many = "any number of" if self.horizon is None else self.horizon
