@@ -150,13 +150,13 @@ def test_the_products_of_many_streams_are_those_of_one_with_their_derivatives():
     rng = np.random.default_rng(3)
     points = 100 * rng.uniform(-1, 1, size=(5, 7))
     basis = FourierFeatures.draw(rng.normal(size=(50, 7)), groups=4, size=3, cosines=6, seed=0)
-    together, alone = basis(jnp.asarray(points)), [basis(jnp.asarray(each[None]))[0] for each in points]
-    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-14)
-    np.testing.assert_allclose(together, basis(points), rtol=0, atol=1e-14)
-    slope = jax.vmap(jax.grad(lambda x: jnp.sum(basis(x[None]))))(jnp.asarray(points / 100))
-    step = 1e-6 * np.eye(7)
-    upper, lower = ((points / 100)[:, None] + sign * step for sign in (1, -1))
-    rise = [np.sum(basis(a) - basis(b), axis=1) / 2e-6 for a, b in zip(upper, lower, strict=True)]
+    weights = jnp.asarray(rng.normal(size=basis.count))
+    together = jax.vmap(basis.combine, (0, None))(jnp.asarray(points), weights)
+    np.testing.assert_allclose(together, [basis.combine(jnp.asarray(each), weights) for each in points], atol=1e-13)
+    np.testing.assert_allclose(together, basis(points) @ weights, rtol=0, atol=1e-13)
+    slope = jax.vmap(jax.grad(basis.combine), (0, None))(jnp.asarray(points / 100), weights)
+    upper, lower = ((points / 100)[:, None] + sign * 1e-6 * np.eye(7) for sign in (1, -1))
+    rise = [(basis(a) - basis(b)) @ weights / 2e-6 for a, b in zip(upper, lower, strict=True)]
     np.testing.assert_allclose(slope, rise, rtol=1e-6, atol=1e-6)
     x = np.linspace(-100, 100, 100_001)
     np.testing.assert_allclose(_cosine(jnp.asarray(x)), np.cos(x), rtol=0, atol=2e-15)
@@ -172,6 +172,19 @@ def test_a_step_of_five_minutes_compiles_to_one_kernel():
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     run, _ = stream_days(agent, problem, np.zeros(1), np.ones((1, 288, 1)))
     np.testing.assert_allclose(run.details["discounted_forecast"].mean, 1.0)
+
+
+@pytest.mark.parametrize(("period", "least"), [(24, 60e3), (288, 190e3)])
+def test_the_memory_of_a_stream_is_as_stated(period, least):
+    """Bytes of what `fit` makes by default, behind a daily promise (docs/benchmarks.md); most are roots of regressions."""
+    basis = FourierFeatures.draw(np.ones((3, 2)), groups=1, size=1, cosines=1, seed=0)
+    fourier_regression = FourierRegression(basis, np.zeros(basis.count), ContextFeatures(period))
+    mixture = Mixture([Mixture.of_regressions(period), fourier_regression], period, combines=True, judges_history=False)
+    guarded = ec.Periodic(ec.Competitive(mixture, 2.5, horizon=period), period)
+    problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    start = ec.agents.Start(jnp.zeros(1), jnp.zeros((0, 1)))
+    state = jax.eval_shape(lambda: guarded.init(problem, start))
+    assert least < sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) < least + 10e3
 
 
 def test_random_features_approximate_their_kernel():

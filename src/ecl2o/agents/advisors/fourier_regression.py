@@ -104,19 +104,23 @@ class FourierFeatures(eqx.Module):
     def __call__(self, x: Float[AnyArray, "n k"]) -> Float[AnyArray, "n count"]:
         """Return the features of n inputs in their precision, in NumPy if they are NumPy arrays."""
         xp: Any = np if isinstance(x, np.ndarray) else jnp
-        mean, scale, frequencies, phases = (
-            xp.asarray(each, x.dtype) for each in (self.mean, self.scale, self.frequencies, self.phases)
-        )
-        standard = xp.clip((x - mean) / scale, -_OUTLYING, _OUTLYING)
-        if xp is np:
-            by_group = standard.T[np.asarray(self.inputs)].swapaxes(1, 2)
-            cosines = np.cos((by_group @ frequencies).swapaxes(0, 1) + phases)
-        elif len(x) == 1:
-            cosines = _cosine(_project(standard[0], self.inputs, frequencies) + phases)
-        else:
-            cosines = _cosine(jax.vmap(_project, (0, None, None))(standard, self.inputs, frequencies) + phases)
-        cosines = math.sqrt(2) * cosines
+        standard = self._standardise(x)
+        frequencies, phases = (xp.asarray(each, x.dtype) for each in (self.frequencies, self.phases))
+        by_group = standard.T[xp.asarray(self.inputs)].swapaxes(1, 2)
+        cosines = math.sqrt(2) * xp.cos((by_group @ frequencies).swapaxes(0, 1) + phases)
         return xp.concatenate([xp.ones((len(x), 1), x.dtype), standard, cosines.reshape(len(x), -1)], axis=1)
+
+    def combine(self, x: Float[Array, " k"], weights: Float[Array, " count"]) -> Float[Array, ""]:
+        """Return the weighted sum of the features of one input; of many, under `jax.vmap`, by one product of matrices."""
+        standard = self._standardise(x)
+        cosines = _cosine(jnp.ravel(_project(standard, self.inputs, self.frequencies)) + jnp.ravel(self.phases))
+        count = 1 + len(x)
+        return weights[0] + standard @ weights[1:count] + math.sqrt(2) * (cosines @ weights[count:])
+
+    def _standardise(self, x: Float[AnyArray, "*n k"]) -> Float[AnyArray, "*n k"]:
+        xp: Any = np if isinstance(x, np.ndarray) else jnp
+        mean, scale = (xp.asarray(each, x.dtype) for each in (self.mean, self.scale))
+        return xp.clip((x - mean) / scale, -_OUTLYING, _OUTLYING)
 
 
 def _project_one(standard: Float[Array, " k"], inputs: Int[Array, "g s"], frequencies: Float[Array, "g s p"]):
@@ -462,8 +466,8 @@ class FourierRegression(AbstractAgent):
         state = self._observe(problem, state, observation.context)
         rho = decay_root(1.0, state.modes.a)[0]
         features, memory = self.features, state.memory
-        seen = self.basis(jnp.asarray(features.at(memory, rho))[None])[0]
-        predicted = features.usual_mean(memory, rho) + jnp.sum(seen * self.weights)
+        seen = jnp.asarray(features.at(memory, rho))
+        predicted = features.usual_mean(memory, rho) + self.basis.combine(seen, self.weights)
         predicted = jnp.where(state.seen > features.needed, predicted, memory.recent[0])
         mean = jnp.clip(predicted, state.low, state.high)[None] * self.scaling.scale
         forecast = DiscountedForecast(mean, jnp.zeros((3, 1), mean.dtype))
