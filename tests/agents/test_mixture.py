@@ -265,3 +265,28 @@ def test_a_run_starts_with_the_weights_of_an_earlier_one(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, loaded, weights)
     with pytest.raises(ValueError, match="3 members"):
         Mixture([ec.ROBD()] * 3, weights=weights)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bound_of_a_run_with_weights_counts_the_run_that_they_are_from(seed):
+    """To the best of two members over both runs, discounted, where the leader of the first is wrong in the second."""
+    keep, discounts = 0.5 ** (1 / (MEMORY * PERIOD)), (1 - RHO) * RHO ** np.arange(MATURITY)
+    judged, ends = np.arange(80 - MATURITY + 1), np.arange(MATURITY - 1, 80)
+    weights, own_loss, losses, alone = None, 0.0, np.zeros(2), []
+    for right in (0, 1):
+        y = demand(80, seed + 10 * right)
+        predictions = y + np.random.default_rng(seed).normal(size=(80, 2)) * np.where(np.arange(2) == right, 0.02, 0.3)
+        members = [Replayed(DiscountedForecast(to_device(p[:, None]), jnp.zeros((80, 3, 1)))) for p in predictions.T]
+        mixture = Mixture(members, PERIOD, MEMORY, MATURITY, judges_history=False, weights=weights)
+        details = ec.rollout(mixture, PROBLEM, ec.Instance([0.2], y, np.array([[-9.0], [9.0]]))).details
+        own, bound = (np.asarray(each)[:, 0] for each in (details["discounted_forecast"].mean, details["regret_bound"]))
+        alone.append([])
+        for s, end in zip(judged, ends, strict=True):
+            z = discounts @ y[s : s + MATURITY, 0] + RHO**MATURITY * own[end]
+            own_loss = keep * own_loss + (own[s] - z) ** 2
+            losses = keep * losses + (predictions[s] - z) ** 2
+            assert own_loss - losses.min() <= bound[end] + 1e-9
+            alone[-1].append(own_loss - losses.min())
+        weights = jax.tree.map(lambda leaf: leaf[-1], details["weights"])
+    assert max(alone[1]) > 0.1  # the change costs something
+    assert np.argmin(weights.losses) == 1
