@@ -127,6 +127,16 @@ def test_a_policy_that_compiles_for_minutes_is_rejected_at_upload(service, tmp_p
     assert [policy.name for policy in service.list_policies()] == ["small"]
 
 
+def test_regressions_with_covariates_behind_a_guard_are_small_enough(tmp_path):
+    """As `fit` makes them: five regressions, two of which see a covariate and two forecasts."""
+    problem = ec.Problem(ec.SquaredTracking(covariates=3), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    regressions = ec.advisors.Mixture.of_regressions(24, 7, (None, 1, 2))
+    policy = ec.Policy(ec.Competitive(regressions, ratio=2.0), problem, history=np.ones((96, 4)))
+    ec.save(tmp_path / "fitted", policy)
+    read = policy_registry.read_policy("fitted", (tmp_path / "fitted").read_bytes())
+    policy_registry.check_program(read)
+
+
 def test_a_program_that_is_too_large_for_a_stream_is_rejected_before_it_is_compiled(service, monkeypatch):
     """At creation R-OBD, as a reference, and the stream's history belong to it."""
     monkeypatch.setattr(policy_registry, "BatchedStepper", BatchedStepper)

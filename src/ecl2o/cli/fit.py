@@ -37,7 +37,7 @@ def fit(
     advisor: Literal["auto", "ridge", "fourier", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
         "ridge: regressions that keep learning; fourier: a mixture of them and a regression on random features; seasonal: a "
         "linear rule on a daily profile; rhc: a planner on the profile of the last days; r-obd: the expert; mlp, lstm: "
-        "networks. auto tries ridge, fourier, rhc and r-obd, and takes the best on the validation days.",
+        "networks. auto tries ridge, fourier, rhc and r-obd; validation days select.",
         default="auto",
     ),
     reading: options.ReadingOptions,

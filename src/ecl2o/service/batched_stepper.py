@@ -142,7 +142,7 @@ BATCH_SIZE = 64
 MAX_STREAM_BYTES = 2 * compiled_step.MOST_BYTES // BATCH_SIZE  # memory of each stream of a batch
 
 
-MAX_EQUATIONS = 8000  # of start and step; 4 s of compilation for every 1000 if guards are nested
+MAX_EQUATIONS = 12_000  # of start and step; 3 s of compilation for every 1000 if guards are nested
 
 
 def check_equations(count: int) -> None:
