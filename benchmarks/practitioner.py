@@ -14,6 +14,7 @@ step t uses rows up to t. A model that is fitted before step s has only seen tar
 
 Run: PYTHONPATH=src python benchmarks/practitioner.py ../shared/data [series ...]
 With --margins: what `fit` chooses beside the best row of its own table, without and with promises.
+With --worth: what columns that are not followed are worth to `fit`: wind and sun, noise by seed, and bad forecasts.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy.linalg import solveh_banded
+from scipy.signal import lfilter
 
 from ecl2o.cli.jax_setup import use_cached_programs
 from ecl2o.data import Contexts, Split, frame_series, series_contexts, weather_contexts
@@ -634,6 +636,41 @@ def measure_margins(contexts: Contexts) -> dict[str, dict[str, Any]]:
     return found
 
 
+def useless_columns(values: Array, seeds: int) -> Iterator[tuple[str, Array, float | None]]:
+    """Return (name, column, hours ahead if it is a forecast) of columns that say nothing new about a series, or mislead.
+
+    Noise has the standard deviation of the series: white, and autoregressive with .98 an hour.
+    """
+    scale, day_ahead = values.std(), np.append(values[DAY:], values[-DAY:])
+    for seed in range(seeds):
+        shocks = np.random.default_rng(seed).normal(size=len(values))
+        slow = lfilter([1.0], [1.0, -0.98], shocks)
+        yield f"white noise, seed {seed}", scale * shocks, None
+        yield f"slow noise, seed {seed}", scale * slow / slow.std(), None
+        yield f"forecast: persistence and noise, seed {seed}", values + 2 * scale * shocks, float(DAY)
+    yield "forecast: a constant and one reading", np.where(np.arange(len(values)) == 0, 0.0, values.mean()), float(DAY)
+    yield "forecast: with the wrong sign", 2 * values.mean() - day_ahead, float(DAY)
+
+
+def with_columns(contexts: Contexts, columns: dict[str, Array], leads: dict[str, float | None]) -> Contexts:
+    """Return the series with columns that are not followed."""
+    frame = pd.DataFrame({"followed": contexts.values[:, 0], **columns}, contexts.time)
+    return series_contexts(*frame_series(frame, ["followed"], covariates=leads), contexts.split)
+
+
+def measure_worth(series: "Series", seeds: int) -> Iterator[tuple[str, str, float, float, float]]:
+    """Return what `fit` chooses with columns, its test cost, what it costs more than without, and its share of that gap."""
+    values, plain = series.contexts.values[:, 0], fit_contexts(series.contexts, FitSettings(ALPHA))
+    base, best = plain.own.average_cost, plain.rows["oracle"].average_cost
+    cases = [("wind and sun", series.covariates, dict.fromkeys(series.covariates))] if series.covariates else []
+    cases += [(name, {name: column}, {name: lead}) for name, column, lead in useless_columns(values, seeds)]
+    yield "none", plain.own.name, base, 0.0, 0.0
+    for name, columns, leads in cases:
+        own = fit_contexts(with_columns(series.contexts, columns, leads), FitSettings(ALPHA)).own
+        cost = own.average_cost
+        yield name, own.name, cost, cost / base - 1, (base - cost) / (base - best)
+
+
 @dataclasses.dataclass(frozen=True)
 class Series:
     """A series of the benchmark.
@@ -771,6 +808,12 @@ def main() -> None:
         action="store_true",
         help="only compare what fit chooses with the best row of its table, by promise",
     )
+    parser.add_argument(
+        "--worth",
+        type=int,
+        metavar="SEEDS",
+        help="only measure what wind, sun, noise and bad forecasts are worth to fit",
+    )
     asked = parser.parse_intermixed_args()
     names = asked.series or list(SERIES)
     if asked.table:
@@ -785,6 +828,13 @@ def main() -> None:
             for promise, row in measure_margins(SERIES[name](asked.folder).contexts).items():
                 costs = f"{row['chosen']} | {row['cost']:.4f} | {row['best']} | {row['best_cost']:.4f}"
                 print(f"| {name} | {promise} | {costs} | {100 * row['excess']:.2f} |", flush=True)
+        return
+    if asked.worth is not None:
+        print("| series | columns | chosen | cost | change, % | of the gap, % |\n|---" + "|---" * 5 + "|")
+        for name in names:
+            for columns, chosen, cost, change, share in measure_worth(SERIES[name](asked.folder), asked.worth):
+                figures = f"{cost:.4f} | {100 * change:+.2f} | {100 * share:.1f}"
+                print(f"| {name} | {columns} | {chosen} | {figures} |", flush=True)
         return
     for name in names:
         began, kept = time.process_time(), asked.results / f"practitioner-{name}.json"

@@ -129,16 +129,24 @@ def test_many_streams_are_single_ones_and_survive_a_file(trained, contexts, tmp_
 
 
 def test_the_weights_solve_the_ridge_regression(contexts):
-    """Against least squares on rows that are stacked with the penalty, in 64 bits; and the last row's target is known."""
+    """Of least squares on rows that are stacked with the penalty, in 64 bits, with and without what covariates tell.
+
+    And the last row's target is known.
+    """
     agent = fourier.solve_regression(contexts, RHO, 44)
     values = contexts.values[: 44 * PERIOD]
     rows = np.arange(agent.features.needed, len(values) - fourier._maturity(RHO))
     memory = agent.features.remember(values, rows)
     columns = np.asarray(agent.basis(agent.features.at(memory, RHO)))
     target = fourier.discounted_future(values[:, 0], RHO)[rows] - agent.features.usual_mean(memory, RHO)
-    stacked = np.vstack([columns, np.sqrt(fourier._PENALTY) * np.eye(columns.shape[1])])
-    weights = np.linalg.lstsq(stacked, np.append(target, np.zeros(columns.shape[1])))[0]
-    np.testing.assert_allclose(columns @ agent.weights, columns @ weights, rtol=0, atol=1e-4 * np.std(target))
+    group = np.append(0 * np.arange(1 + len(agent.basis.mean)), 1 + np.repeat(np.arange(80), fourier.COSINES))
+    own = group <= fourier.GROUPS
+    own[1 + len(agent.basis.mean) - agent.features.given_count : 1 + len(agent.basis.mean)] = False
+    found = []
+    for used in (np.ones_like(own), own):
+        stacked = np.vstack([columns[:, used], np.sqrt(fourier._PENALTY) * np.eye(used.sum())])
+        found.append(columns[:, used] @ np.linalg.lstsq(stacked, np.append(target, np.zeros(used.sum())))[0])
+    np.testing.assert_allclose(columns @ agent.weights, np.mean(found, axis=0), rtol=0, atol=1e-4 * np.std(target))
     longer = dataclasses.replace(contexts, values=np.concatenate([values, 9 + 0 * contexts.values[44 * PERIOD :]]))
     np.testing.assert_array_equal(fourier.solve_regression(longer, RHO, 44).weights, agent.weights)
     unknown = RHO ** fourier._maturity(RHO)
@@ -205,6 +213,23 @@ def test_random_features_approximate_their_kernel():
     assert set(shared[:, 2]) == {2, 3, 4}
     constant = FourierFeatures.draw(np.ones((9, 2)), 4, 2, 3, seed=0)
     assert np.all(np.isfinite(constant(np.full((1, 2), 1e9))))
+
+
+def test_more_groups_see_covariates_as_half_of_their_inputs():
+    """The others are drawn as without covariates; a few covariates, such as forecasts, are all seen."""
+    samples = np.random.default_rng(0).normal(size=(50, 40))
+    for covariates, seen in ((18, 5), (2, 2)):
+        basis = FourierFeatures.draw(samples, 8, 10, 3, seed=0, covariates=covariates)
+        inputs = np.asarray(basis.inputs)
+        np.testing.assert_array_equal((inputs >= 40 - covariates).sum(axis=1), [0] * 8 + [seen] * 2)
+        assert all(len(set(group)) == 10 for group in inputs.tolist())
+        without = FourierFeatures.draw(samples[:, : 40 - covariates], 8, 10, 3, seed=0)
+        for name in ("inputs", "frequencies", "phases"):
+            np.testing.assert_array_equal(getattr(basis, name)[:8], getattr(without, name))
+    assert ContextFeatures(24, (None, 6, None)).given_count == 2 * 18 + 1
+    memory = ContextFeatures(24, (None, 6)).empty(float)
+    without = ContextFeatures(24).at(ContextFeatures(24).empty(float), RHO)
+    assert len(ContextFeatures(24, (None, 6)).at(memory, RHO)) == len(without) + 19
 
 
 def test_wrong_shapes_and_problems_are_rejected(contexts):

@@ -17,6 +17,7 @@ from ecl2o.fitting.guarded_training import (
     _validation_days,
     _window_days,
     competitive_ridge,
+    corrected_guard,
     train_guards,
 )
 from ecl2o.fitting.settings import PromiseSpec
@@ -46,6 +47,18 @@ def test_training_lowers_the_loss_and_what_is_not_kept_changes_nothing(made_up):
     np.testing.assert_array_equal(log.validation_steps, CHUNK * np.arange(6))
     assert log.best_step == 0
     assert eqx.tree_equal(guard, competitive_ridge(DAILY))
+
+
+def test_without_checks_the_last_weights_are_kept_also_around_a_mixture(made_up):
+    """Trained on the mixture's forecasts, which are those that it makes alone."""
+    mixture = ec.advisors.Mixture([ec.advisors.OnlineRidge()])
+    options = OPTIONS | {"steps": CHUNK, "checks": 0}
+    ((of_mixture, log),) = train_guards([corrected_guard(DAILY, mixture)], PROBLEM, made_up, **options)
+    ((of_member, _),) = train_guards([competitive_ridge(DAILY)], PROBLEM, made_up, **options)
+    assert (log.best_step, log.validation_cost.shape) == (CHUNK, (0,))
+    weights = of_mixture.agent.weights.weight
+    assert np.abs(weights).max() > 0.1
+    np.testing.assert_allclose(weights, of_member.agent.weights.weight, rtol=1e-6, atol=1e-9)
 
 
 def test_a_promise_without_an_end_is_not_trained(made_up):

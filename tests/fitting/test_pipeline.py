@@ -15,6 +15,7 @@ from ecl2o.evaluation import TestDays, score_days
 from ecl2o.evaluation.comparison import Contender, score_contender
 from ecl2o.exceptions import DataError
 from ecl2o.fitting import candidates, pipeline
+from ecl2o.fitting.guarded_training import corrected_guard, train_guards
 from ecl2o.fitting.pipeline import fit_contexts, select_candidates
 from ecl2o.fitting.read import default_split, find_plausible
 from ecl2o.fitting.settings import FitSettings, PromiseSpec, ignore_progress, with_promise
@@ -93,6 +94,29 @@ def test_the_regression_is_scored_as_it_is_streamed_on_all_it_can_learn_from(wav
     row = found.own
     assert row.average_cost == pytest.approx(cost / float(best.cost), rel=1e-9)
     assert row.mean_cost == pytest.approx(cost / len(days), rel=1e-9)
+
+
+def test_a_mixture_is_corrected_inside_a_promise(wavy):
+    """Three quarters of what training finds; what is validated has not seen the validation days, what runs has."""
+    longer, split = np.concatenate([wavy, wavy[::-1], wavy]), Split(30, 10)
+    settings = FitSettings(advisor="ridge", promise=PromiseSpec(2.0, "day"), steps=4)
+    found = fit_contexts(series(longer, split), settings)
+    behind = ", behind a promise of 2"
+    names = [f"{name}{behind}" for name in ("ridge", "ridge, mixture", "ridge, mixture, corrected")]
+    assert [(c.name, c.trained) for c in found.candidates] == list(zip(names, (False, False, True), strict=True))
+    assert len({c.average_cost for c in found.candidates}) == 3
+    assert all(row.promise_kept for row in found.comparison if row.name.removesuffix(" (yours)") in names)
+    task = scale_task(series(longer, split), settings)
+    *_, corrected = candidates.train_candidates([task], ignore_progress)[0]
+    early, late = corrected.agent, corrected.retrain(None)
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), early, late)
+    assert [changed.agent.agent.weights.weight, sum(jax.tree.leaves(changed))] == [True, 1]
+    guards = [corrected_guard(task.settings.promise, Mixture.of_regressions(STEPS), STEPS)]
+    options = {"period": STEPS, "steps": 4, "learning_rate": 0.05, "checks": 0}
+    ((alone, _),) = train_guards(guards, task.problem, task.contexts, **options)
+    np.testing.assert_allclose(
+        early.agent.agent.weights.weight, 0.75 * alone.agent.weights.weight, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_path):

@@ -4,20 +4,22 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
+import equinox as eqx
 import jax
 import numpy as np
 
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Guarded, Periodic, shift_agent
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Competitive, Guarded, Periodic, shift_agent
 from ecl2o.agents.advisors import LSTM, MLP, FourierRegression, Mixture, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
-from ecl2o.data import Contexts
+from ecl2o.agents.advisors.guard_aware_correction import CorrectionWeights, GuardAwareCorrection
+from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import DailyScore
 from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import DataError
 from ecl2o.fitting import fourier
-from ecl2o.fitting.guarded_training import competitive_ridge, train_sites
-from ecl2o.fitting.settings import TRAINING, AdvisorName, Progress, with_promise, with_renewal
+from ecl2o.fitting.guarded_training import corrected_guard, record_sites, train_sites
+from ecl2o.fitting.settings import TRAINING, AdvisorName, Progress, with_promise
 from ecl2o.fitting.tasks import FitTask, check_promise_feasible, check_weights_inside, mean_training_weight
 from ecl2o.forecasters import AbstractForecaster, Given, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
@@ -42,9 +44,10 @@ HISTORY_DAYS = 365  # with which the regression starts
 WEEK, FEWEST_WEEKS = 7, 4  # days in a week; training weeks needed for a weekly profile
 MOST_WINDOWS, BATCH = 2000, 50  # of gradient training
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))  # (trust, mu) that validation selects from
-CORRECTED, GIVEN = "ridge, corrected", "rhc, given forecasts"
+GIVEN = "rhc, given forecasts"
 REGRESSIONS, FOURIER = "ridge, mixture", "fourier, mixture"
 MIXTURES = (REGRESSIONS, FOURIER)  # selected unless another candidate is clearly better (docs/choices.md)
+SHARE = 0.75  # of the correction that training found: the season differs later (docs/choices.md)
 _NEGLIGIBLE = 1e-8
 
 
@@ -155,7 +158,7 @@ def _regression(task: FitTask) -> list[Candidate]:
     Members of the mixture are not candidates of their own: selecting one on the validation days costs more than mixing them
     (docs/choices.md).
     """
-    promise, period, leads = task.settings.promise, task.contexts.steps_per_day, task.contexts.leads
+    period, leads = task.contexts.steps_per_day, task.contexts.leads
     shift = task.settings.shift
     ridge = functools.partial(OnlineRidge, period, ahead=max(shift, 0))
     has_weeks = task.contexts.split.training_days >= FEWEST_WEEKS * WEEK
@@ -166,13 +169,32 @@ def _regression(task: FitTask) -> list[Candidate]:
         if has_weeks:
             kinds["ridge, weekly"] = AsymmetricRidge(ridge(week=WEEK))
     else:
-        if promise is not None and promise.is_plain and not shift:
-            kinds["ridge"] = competitive_ridge(promise, period).agent
         if has_weeks:
             kinds[REGRESSIONS] = Mixture.of_regressions(period, WEEK, leads, max(shift, 0))
         elif leads:
             kinds["ridge, covariates"] = ridge(covariates=leads)
-    return [Candidate(name, "ridge", with_promise(agent, promise, period)) for name, agent in kinds.items()]
+    return [
+        Candidate(
+            name,
+            "ridge",
+            _promised(agent, task) if name in MIXTURES else with_promise(agent, task.settings.promise, period),
+        )
+        for name, agent in kinds.items()
+    ]
+
+
+def _is_correctable(task: FitTask) -> bool:
+    """Whether its mixture is corrected: for a promise that is renewed, equal weights of misses, and actions at once."""
+    promise = task.settings.promise
+    is_renewed = promise is not None and promise.is_plain and promise.steps(task.contexts.steps_per_day) is not None
+    return is_renewed and not task.settings.shift and isinstance(task.problem.hitting, SquaredTracking)
+
+
+def _promised(advisor: AbstractAgent, task: FitTask) -> AbstractAgent:
+    """Return a mixture behind the promise, with a correction of 0 if one is trained: both are one program then."""
+    period = task.contexts.steps_per_day
+    advisor = GuardAwareCorrection(advisor, period) if _is_correctable(task) else advisor
+    return with_promise(advisor, task.settings.promise, period)
 
 
 def _weighted_regression(task: FitTask) -> list[Candidate]:
@@ -206,11 +228,9 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
         check_promise_feasible(task)
     found: list[list[Candidate]] = [[] for _ in tasks]
     for advisor in tasks[0].settings.advisors(tasks[0].contexts.weighted):
-        if advisor == "ridge":
-            trained = _train_corrections(tasks, progress)
-        elif advisor == "fourier":
+        if advisor == "fourier":
             trained = [_solve_fourier(task, progress) for task in tasks]
-        elif advisor in ("rhc", "r-obd"):
+        elif advisor in ("ridge", "rhc", "r-obd"):
             trained = [[] for _ in tasks]
         else:
             trained = [_train_by_gradient(advisor, task, progress) for task in tasks]
@@ -218,36 +238,64 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
             mine += [*untrained_candidates(advisor, task), *more]
     if any(each.name == FOURIER for each in found[0]):  # which contains the other mixture
         found = [[each for each in mine if each.name != REGRESSIONS] for mine in found]
+    if _is_correctable(tasks[0]) and any(each.name in MIXTURES for each in found[0]):
+        found = _add_corrections(tasks, found, progress)
     return found
 
 
-def _train_corrections(tasks: Sequence[FitTask], progress: Progress) -> list[list[Candidate]]:
-    """Return the promised regression with a correction trained through the guard.
+def _add_corrections(
+    tasks: Sequence[FitTask], found: Sequence[list[Candidate]], progress: Progress
+) -> list[list[Candidate]]:
+    """Add each task's mixture with a correction that is trained through the guard.
 
-    Only for promises that are renewed, misses that weigh the same, and actions that take effect at once. The correction is
-    dropped if validation does not clearly prefer it.
+    The correction is trained on forecasts of the regressions, which learn as they run. Those of a Fourier regression are too good
+    on the days that it was solved on.
     """
-    contexts, promise = tasks[0].contexts, tasks[0].settings.promise
-    period = contexts.steps_per_day
-    renewal = promise.steps(period) if promise is not None and promise.is_plain else None
-    if tasks[0].settings.shift or renewal is None or not isinstance(tasks[0].problem.hitting, SquaredTracking):
-        return [[] for _ in tasks]
-    steps = tasks[0].settings.training_steps("ridge")
-    progress("training the guarded regression", 0, 1)
-    trained = train_sites(
-        [[competitive_ridge(task.settings.promise, period)] for task in tasks if task.settings.promise is not None],
-        [task.problem for task in tasks],
-        [task.contexts for task in tasks],
-        period=renewal,
-        steps=steps,
-        learning_rate=TRAINING["ridge"][1],
-        checks=min(4, steps),
-    )
-    progress("training the guarded regression", 1, 1)
+    like, promise = tasks[0].contexts, tasks[0].settings.promise
+    assert promise is not None
+    period, split = like.steps_per_day, like.split
+    known = split.training_days + split.validation_days
+    online = Mixture.of_regressions(period, WEEK, like.leads)
+    problems = [task.problem for task in tasks]
+    guards = [[corrected_guard(task.settings.promise, online, period)] for task in tasks if task.settings.promise]
+    progress("training the correction", 0, 2)
+    forecasts = record_sites(online, problems, [task.contexts.values[: known * period] for task in tasks])
+    trained: list[list[CorrectionWeights]] = []
+    for number, days in enumerate((split, Split(known, 0)), 1):
+        together = train_sites(
+            guards,
+            problems,
+            [dataclasses.replace(task.contexts, split=days) for task in tasks],
+            period=promise.steps(period),
+            steps=tasks[0].settings.training_steps("ridge"),
+            learning_rate=TRAINING["ridge"][1],
+            checks=0,
+            forecasts=forecasts,
+        )
+        trained.append([_shrink(guard) for ((guard, _),) in together])
+        progress("training the correction", number, 2)
     return [
-        [Candidate(CORRECTED, "ridge", with_renewal(corrected, renewal), trained=log.best_step > 0)]
-        for ((corrected, log),) in trained
+        [*mine, _correct(next(each for each in mine if each.name in MIXTURES), *weights)]
+        for mine, weights in zip(found, zip(*trained, strict=True), strict=True)
     ]
+
+
+def _shrink(guard: Competitive | Guarded) -> CorrectionWeights:
+    assert isinstance(guard.agent, GuardAwareCorrection)
+    return CorrectionWeights(SHARE * guard.agent.weights.weight)
+
+
+def _correct(base: Candidate, early: CorrectionWeights, late: CorrectionWeights) -> Candidate:
+    """Return a candidate with corrections: the early one is validated, the late one runs."""
+
+    def put(weights: CorrectionWeights, agent: AbstractAgent) -> AbstractAgent:
+        return eqx.tree_at(lambda renewed: renewed.agent.agent.weights, agent, weights)
+
+    def retrain(score: DailyScore) -> AbstractAgent:
+        return put(late, base.agent if base.retrain is None else base.retrain(score))
+
+    name = f"{base.name}, corrected"
+    return dataclasses.replace(base, name=name, agent=put(early, base.agent), trained=True, retrain=retrain)
 
 
 def find_fourier_obstacle(task: FitTask) -> str | None:
@@ -287,8 +335,9 @@ def _solve_fourier(task: FitTask, progress: Progress) -> list[Candidate]:
     def mix(member: FourierRegression, weights: ExponentialWeights = equal) -> AbstractAgent:
         regressions = Mixture.of_regressions(period, WEEK, contexts.leads)
         mixture = Mixture([regressions, member], period, combines=True, judges_history=False, weights=weights)
-        return with_promise(mixture, settings.promise, period)
+        return _promised(mixture, task)
 
+    @functools.cache
     def solve_again() -> FourierRegression:
         return fourier.solve_regression(contexts, rho, days + contexts.split.validation_days, settings.seed)
 

@@ -31,6 +31,8 @@ def _maturity(rho: float) -> int:
 def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -> FourierRegression:
     """Return the regression that the first days of a series teach.
 
+    With covariates it is the mean of two, of which one does not see them: so columns of noise do little harm (docs/choices.md).
+
     Args:
         contexts: the series, in the units of its task.
         rho: the discount of z.
@@ -49,14 +51,21 @@ def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -
     seen, usual = zip(*((features.at(each, rho), features.usual_mean(each, rho)) for each in memories), strict=True)
     target = discounted_future(values[:, 0], rho)[rows] - np.concatenate(usual)
     scale = float(np.std(target)) or 1.0
-    basis = FourierFeatures.draw(np.concatenate(seen), GROUPS, INPUTS, COSINES, seed, features.harmonics)
+    shape = GROUPS, INPUTS, COSINES
+    basis = FourierFeatures.draw(np.concatenate(seen), *shape, seed, features.harmonics, features.given_count)
     gram, moment = _PENALTY * np.eye(basis.count, dtype=np.float32), np.zeros(basis.count)
     for block, known in zip(np.split(target / scale, range(_BLOCK, len(rows), _BLOCK)), seen, strict=True):
         columns = basis(known.astype(np.float32))  # half the time; the penalty is far above its rounding
         gram += columns.T @ columns
         moment += columns.T @ block
-    weights = scale * cho_solve(cho_factor(gram), moment)
-    return FourierRegression(basis, weights, features)
+    weights = cho_solve(cho_factor(gram), moment)
+    if features.leads:
+        inputs = len(basis.mean)
+        own = np.append(np.arange(1 + inputs - features.given_count), 1 + inputs + np.arange(GROUPS * COSINES))
+        alone = np.zeros_like(weights)
+        alone[own] = cho_solve(cho_factor(gram[np.ix_(own, own)]), moment[own])
+        weights = (weights + alone) / 2
+    return FourierRegression(basis, scale * weights, features)
 
 
 def discounted_future(values: Float[np.ndarray, " n"], rho: float) -> Float[np.ndarray, " n"]:

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import Competitive
-from ecl2o.agents.advisors import OnlineRidge
+from ecl2o.agents import AbstractAgent, Competitive
+from ecl2o.agents.advisors import Mixture, OnlineRidge
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast
 from ecl2o.data import Contexts
@@ -31,9 +31,14 @@ from ecl2o.running.rollout import stack_trees, vmap_unless_single
 _MAX_DAYS, _MAX_STEPS = 510, 200_000
 
 
+def corrected_guard(terms: PromiseSpec, advisor: OnlineRidge | Mixture, steps_per_day: int = 24) -> Competitive:
+    """Return `Competitive` around a corrected advisor, for one period of the promise."""
+    return terms.guard(GuardAwareCorrection(advisor, steps_per_day), steps_per_day)
+
+
 def competitive_ridge(terms: PromiseSpec, steps_per_day: int = 24) -> Competitive:
     """Return `Competitive` around the corrected `OnlineRidge`, for one period of the promise."""
-    return terms.guard(GuardAwareCorrection(OnlineRidge(steps_per_day), steps_per_day), steps_per_day)
+    return corrected_guard(terms, OnlineRidge(steps_per_day), steps_per_day)
 
 
 def train_guards(
@@ -67,7 +72,7 @@ def train_sites(
     Sites of one shape and their guards, which differ in numbers only, are trained in one program (docs/choices.md).
 
     Args:
-        guards: By site, each around `GuardAwareCorrection(OnlineRidge(...))`.
+        guards: By site, each around `GuardAwareCorrection` of an `OnlineRidge` or of a `Mixture`.
         problems: By site.
         sites: The series with their splits.
         period: Steps after which the promise starts again. None: never, and nothing is trained, because no window
@@ -77,39 +82,38 @@ def train_sites(
         window_days: Length of the windows, of which one starts on each day. Default: two periods of up to a week or
             one longer period, from 5 to 30 days.
         skipped_days: First days to leave out, because the regression has seen little. Default: 14, at most a third.
-        checks: How often the validation days are asked.
+        checks: How often the validation days are asked. 0: never, and the last weights are kept.
         forecasts: Of the training and validation days, by site. Default: recorded here.
 
     Returns:
         By site, each guard with its weights, and its log.
 
     Raises:
-        TypeError: A guard is not around `GuardAwareCorrection(OnlineRidge(...))`.
+        TypeError: A guard is around something else.
         ValueError: `steps` or `skipped_days` is out of range, or the sites differ in shape.
     """
     corrected = guards[0][0].agent
-    if not (isinstance(corrected, GuardAwareCorrection) and isinstance(corrected.advisor, OnlineRidge)):
+    if not (isinstance(corrected, GuardAwareCorrection) and isinstance(corrected.advisor, OnlineRidge | Mixture)):
         raise TypeError(
-            "guards must be around GuardAwareCorrection(OnlineRidge(...)), as competitive_ridge makes them; got "
+            "guards must be around GuardAwareCorrection of an OnlineRidge or a Mixture, as corrected_guard makes them; got "
             f"{type(corrected).__name__}."
         )
-    if steps < checks or checks < 1:
-        raise ValueError(f"steps must be at least checks, and checks at least 1, got {steps} and {checks}.")
+    if not 0 <= checks <= steps:
+        raise ValueError(f"checks must be from 0 to steps, got {checks} and {steps}.")
     check_same_shape(sites)
     split, per_day = sites[0].split, sites[0].steps_per_day
     skipped = max(1, min(14, split.training_days // 3)) if skipped_days is None else skipped_days
     window = _window_days(period, per_day, split.training_days - skipped) if window_days is None else window_days
     if forecasts is None:
         known = (split.training_days + split.validation_days) * per_day
-        past = np.stack([contexts.values[:known] for contexts in sites])
-        forecasts = _record_sites(corrected.advisor, stack_trees(problems), past)
+        forecasts = record_sites(corrected.advisor, problems, [contexts.values[:known] for contexts in sites])
     by_site = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], forecasts) for i in range(len(sites))]
     recorded = list(zip(problems, sites, by_site, strict=True))
     return fit_guards(
         guards,
         problems,
         [_training_windows(*each, period, window, skipped) for each in recorded],
-        [_validation_days(*each, period) for each in recorded],
+        [_validation_days(*each, period) for each in recorded] if checks else [],
         steps_per_day=per_day,
         steps=0 if period is None else steps,
         learning_rate=learning_rate,
@@ -117,8 +121,15 @@ def train_sites(
     )
 
 
+def record_sites(
+    advisor: OnlineRidge | Mixture, problems: Sequence[Problem], values: Sequence[Float[AnyArray, "n q"]]
+) -> DiscountedForecast:
+    """Return the advisor's forecasts on several series of one length, by site."""
+    return _record(advisor, stack_trees(problems), np.stack(values))
+
+
 @eqx.filter_jit
-def _record_sites(advisor: OnlineRidge, problems: Problem, values: Float[AnyArray, "sites n q"]) -> DiscountedForecast:
+def _record(advisor: AbstractAgent, problems: Problem, values: Float[AnyArray, "sites n q"]) -> DiscountedForecast:
     return vmap_unless_single(lambda problem, contexts: record_forecasts(advisor, problem, contexts))(problems, values)
 
 

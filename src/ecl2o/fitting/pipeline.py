@@ -20,7 +20,6 @@ from ecl2o.data import Contexts, SeriesMetadata
 from ecl2o.evaluation import Certificate, DailyScore, TestDays, certify
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare, make_contender
 from ecl2o.fitting.candidates import (
-    CORRECTED,
     MIXTURES,
     Candidate,
     MemoryLengths,
@@ -290,33 +289,30 @@ def _select(
 ) -> Selection:
     """Select a candidate by the validation days, and bring all back to the units of the series.
 
-    A correction that training did not keep equals the regression without it, and is left out. A training has failed if it does
-    not lower the cost of the validation days.
+    A training has failed if it does not lower the cost of the validation days.
 
     Raises:
         ValueError: If no candidate is left because all trainings failed.
     """
-    kept = [i for i, each in enumerate(candidates) if each.trained or each.name != CORRECTED]
     contexts, promise = series.contexts, settings.promise_in_bounds
     factor = contexts.scale / task.contexts.scale
     behind = "" if promise is None else f", behind a promise of {promise.ratio:g}"
     own = []
-    for i in kept:
-        each = candidates[i]
-        agent = unscale_agent(each.agent if each.retrain is None else each.retrain(scores[i]), factor, promise)
+    for each, score in zip(candidates, scores, strict=True):
+        agent = unscale_agent(each.agent if each.retrain is None else each.retrain(score), factor, promise)
         own.append(dataclasses.replace(each, name=each.name + behind, agent=agent, untrained=None, retrain=None))
-    failed = [not scores[i].average_cost < before[i] for i in kept]
-    names = ["" if lost else candidates[i].name for i, lost in zip(kept, failed, strict=True)]
-    best = _find_best(names, [scores[i].cost for i in kept])
+    failed = [not score.average_cost < cost for score, cost in zip(scores, before, strict=True)]
+    names = ["" if lost else each.name for each, lost in zip(candidates, failed, strict=True)]
+    best = _find_best(names, [score.cost for score in scores])
     if all(failed):
         raise ValueError(
             f"all {len(own)} trainings failed: on the validation days none costs less than before. Try another "
             "`advisor`, such as advisor='auto', or more training days."
         )
     validated = []
-    for candidate, i, lost in zip(own, kept, failed, strict=True):
+    for candidate, score, lost in zip(own, scores, failed, strict=True):
         about = candidate.name, candidate.advisor, candidate.trained, candidate.trust, candidate.mu
-        score, more = scores[i], (scores[i].cost - scores[kept[best]].cost) / unit
+        more = (score.cost - scores[best].cost) / unit
         costs = score.average_cost, _standard_error(score.cost / unit), score.competitive_ratio
         validated.append(ValidatedCandidate(*about, *costs, float(np.mean(more)), _standard_error(more), lost))
     problem = series_problem(contexts, settings)

@@ -26,7 +26,7 @@ DAYS: dict[str, int | None] = {"day": 1, "week": 7, "month": 30, "run": None}
 # Adam steps and learning rate by advisor (docs/choices.md). Of the regression only the correction inside a guard is trained;
 # the planner and the expert are not trained, the Fourier regression not by gradients.
 TRAINING: dict[AdvisorName, tuple[int, float]] = {
-    "ridge": (200, 5e-2),
+    "ridge": (100, 5e-2),
     "fourier": (0, 0.0),
     "seasonal": (1200, 1e-2),
     "rhc": (0, 0.0),

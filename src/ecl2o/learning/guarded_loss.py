@@ -1,7 +1,7 @@
 """Train through a guard: a loss on recorded forecasts, and its training for many sites and guards at once.
 
-The forecasts of `OnlineRidge` do not depend on the actions. They are recorded once, in one causal pass, and only the 70 weights
-of the `GuardAwareCorrection` around it are trained.
+The forecasts of regressions and of their mixture do not depend on the actions. They are recorded once, in one causal pass, and
+only the 70 weights of the `GuardAwareCorrection` around it are trained.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents import AbstractAgent, Competitive, Guarded, Periodic, trainable_mask
-from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
 from ecl2o.learning.fit import FitLog
 from ecl2o.learning.losses import AbstractLoss, get_scale
@@ -64,7 +63,7 @@ class RecordedInstances(eqx.Module):
     scored: Bool[AnyArray, " n"] | None = None
 
 
-def record_forecasts(advisor: OnlineRidge, problem: Problem, contexts: Float[AnyArray, "n q"]) -> DiscountedForecast:
+def record_forecasts(advisor: AbstractAgent, problem: Problem, contexts: Float[AnyArray, "n q"]) -> DiscountedForecast:
     """Return the advisor's forecast at each step of a series, made from the contexts until then."""
     x0 = problem.drop_covariates(contexts[0])
     return rollout(advisor, problem, Instance(x0, contexts)).details["discounted_forecast"]
@@ -91,40 +90,40 @@ def fit_guards(
         guards: By site, each around a `GuardAwareCorrection`; they differ in their arrays only.
         problems: By site.
         training: By site.
-        validation: By site: the validation days as one instance, with the daily oracles.
+        validation: By site: the validation days as one instance, with the daily oracles. Empty without checks.
         steps_per_day: Steps of a validation day.
         steps: Adam steps; 0 only validates the guards. Default: 200.
         learning_rate: The rate of the first step. Default: 0.05.
-        checks: Number of validations after training steps. Default: 4.
+        checks: Number of validations after training steps. Default: 4. 0: the last weights are kept.
 
     Returns:
         By site, each guard with its weights, and its log; `best_step` is 0 if no correction is kept.
     """
     together = stack_trees([stack_trees(group) for group in guards])
     weights, frozen = eqx.partition(together, trainable_mask(together))
-    problem, instances, days = stack_trees(problems), stack_trees(training), stack_trees(validation)
+    problem, instances = stack_trees(problems), stack_trees(training)
 
     def train_chunk(state, rates):
         return _train_chunk(state, frozen, problem, instances, rates)
 
     def validate(weights):
-        return daily_costs(weights, frozen, problem, days, steps_per_day)
+        return daily_costs(weights, frozen, problem, stack_trees(validation), steps_per_day)
 
-    rates = np.array_split(make_rates("cosine", learning_rate, steps), checks) if steps else ()
-    best, history = train(init_state(weights, axes=2), rates, train_chunk, validate, validate_first=True)
+    rates = np.array_split(make_rates("cosine", learning_rate, steps), max(checks, 1)) if steps else ()
+    asked = validate if checks else None
+    best, history = train(init_state(weights, axes=2), rates, train_chunk, asked, validate_first=True)
     best = jax.tree.map(np.asarray, best)
     loss = np.concatenate([np.zeros((len(guards), len(guards[0]), 0)), *history.losses], axis=-1)
-    costs = np.stack(history.validation_costs, axis=2)
+    costs = np.stack(history.validation_costs, axis=2) if checks else np.zeros((len(guards), len(guards[0]), 0, 1))
     factors = 1 / np.mean(np.asarray(instances.data.oracles.cost), axis=-1)
     results = []
     for i, group in enumerate(guards):
         results.append([])
         for j, guard in enumerate(group):
-            check = choose_check(costs[i, j])
-            if check:
+            done = int(history.validation_steps[choose_check(costs[i, j])]) if checks else steps
+            if done:
                 chosen = jax.tree.map(lambda leaf, i=i, j=j: to_device(leaf[i, j]), best)
                 guard = eqx.combine(chosen, eqx.filter(guard, trainable_mask(guard), inverse=True))
-            done = int(history.validation_steps[check])
             figures = loss[i, j], history.validation_steps, costs[i, j].sum(axis=1), done, float(factors[i]), 3 * steps
             results[i].append((guard, FitLog(*figures, {})))
     return results

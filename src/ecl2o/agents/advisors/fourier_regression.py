@@ -38,6 +38,7 @@ _TURN = 6.28125, 1.9353071795864769e-3  # 2 pi; a whole number times the first p
 _COSINE = [
     (-1) ** n / math.factorial(2 * n) for n in range(15)
 ]  # its series in x^2; the rest is below 1e-17 for |x| < pi
+_INFORMED = 4  # for so many groups there is one more that sees covariates, as half of its inputs (docs/choices.md)
 
 
 class FourierFeatures(eqx.Module):
@@ -75,26 +76,42 @@ class FourierFeatures(eqx.Module):
             )
 
     @classmethod
-    def draw(cls, samples: Float[np.ndarray, "n k"], groups: int, size: int, cosines: int, seed: int, common: int = 0):
+    def draw(
+        cls,
+        samples: Float[np.ndarray, "n k"],
+        groups: int,
+        size: int,
+        cosines: int,
+        seed: int,
+        common: int = 0,
+        covariates: int = 0,
+    ):
         """Return features for inputs that are distributed as samples are.
 
         Args:
             samples: of the inputs.
-            groups: how many groups there are, g.
+            groups: how many groups there are that see no covariates.
             size: inputs of a group, s; at most k.
             cosines: of a group, p.
             seed: of the draws.
             common: how many inputs, the first ones, are in every group. Default: 0.
+            covariates: how many inputs, the last ones, are made of covariates. Then there are more groups, which see them; the
+                first ones are as without. Default: none.
         """
-        rng, count = np.random.default_rng(seed), samples.shape[1]
-        size, scale = min(size, count), samples.std(axis=0)
-        others = np.arange(common, count)
-        inputs = np.stack(
-            [np.append(np.arange(common), rng.choice(others, size - common, replace=False)) for _ in range(groups)]
-        )
-        frequencies = rng.normal(size=(groups, size, cosines)) / np.sqrt(size)
-        phases = rng.uniform(0, 2 * np.pi, (groups, cosines))
-        return cls(samples.mean(axis=0), np.where(scale > 0, scale, 1.0), inputs, frequencies, phases)
+        rng, own = np.random.default_rng(seed), samples.shape[1] - covariates
+        size, scale, always, others = min(size, own), samples.std(axis=0), np.arange(common), np.arange(common, own)
+        inputs = [np.append(always, rng.choice(others, size - common, replace=False)) for _ in range(groups)]
+        frequencies, phases = rng.normal(size=(groups, size, cosines)), rng.uniform(0, 2 * np.pi, (groups, cosines))
+        more, few = groups // _INFORMED if covariates else 0, min((size - common) // 2, covariates)
+        for _ in range(more):
+            given, kept = (
+                own + rng.permutation(covariates)[:few],
+                rng.choice(others, size - common - few, replace=False),
+            )
+            inputs.append(np.concatenate([always, kept, given]))
+        frequencies = np.concatenate([frequencies, rng.normal(size=(more, size, cosines))]) / np.sqrt(size)
+        phases = np.concatenate([phases, rng.uniform(0, 2 * np.pi, (more, cosines))])
+        return cls(samples.mean(axis=0), np.where(scale > 0, scale, 1.0), np.stack(inputs), frequencies, phases)
 
     @property
     def count(self) -> int:
@@ -236,6 +253,12 @@ class ContextFeatures(eqx.Module):
     @property
     def _damping(self) -> float:
         return _DAMPING ** (24 / self.period)
+
+    @property
+    def given_count(self) -> int:
+        """How many features, the last ones, are made of covariates."""
+        of_covariate = 3 + len(self._steps(_SPANS)) + len(self._steps(_PROFILE_LEADS))
+        return sum(of_covariate if lead is None else 1 for lead in self.leads)
 
     def _steps(self, hours: tuple[int, ...]) -> Int[np.ndarray, " n"]:
         return np.array(sorted({max(1, round(each * self.period / 24)) for each in hours}))

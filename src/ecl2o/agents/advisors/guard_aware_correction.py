@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast, OnlineRidge, Replayed
+from ecl2o.agents.advisors.online_ridge import DiscountedForecast
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, Trainable
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
 from ecl2o.problem import AbstractQuadraticCost, Problem
@@ -69,16 +69,21 @@ class GuardAwareCorrection(AbstractAgent):
     Step 0 of `Observation.step` starts the account of a promise, as it does inside `Periodic`; hours are `Observation.place`
     modulo `period`, the length of a day.
 
+    Args:
+        advisor: whose `Info.details` has a `DiscountedForecast`, such as `OnlineRidge` or a `Mixture` of some.
+        period: steps in a day. Default: 24.
+        scale: factor of the correction. Default: 0.1.
+
     >>> GuardAwareCorrection(OnlineRidge()).weights.weight.shape
     (7, 10)
     """
 
-    advisor: OnlineRidge | Replayed
+    advisor: AbstractAgent
     weights: CorrectionWeights
     scale: Float[Array, ""]
     period: int = eqx.field(static=True)
 
-    def __init__(self, advisor: OnlineRidge | Replayed, period: int = 24, scale: float = 0.1):
+    def __init__(self, advisor: AbstractAgent, period: int = 24, scale: float = 0.1):
         self.advisor = advisor
         self.weights = CorrectionWeights(as_float(np.zeros((HARMONICS, FEATURES))))
         self.scale = as_float(scale)
