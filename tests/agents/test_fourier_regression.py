@@ -129,24 +129,16 @@ def test_many_streams_are_single_ones_and_survive_a_file(trained, contexts, tmp_
 
 
 def test_the_weights_solve_the_ridge_regression(contexts):
-    """Of least squares on rows that are stacked with the penalty, in 64 bits, with and without what covariates tell.
-
-    And the last row's target is known.
-    """
+    """Against least squares on rows that are stacked with the penalty, in 64 bits; and the last row's target is known."""
     agent = fourier.solve_regression(contexts, RHO, 44)
     values = contexts.values[: 44 * PERIOD]
     rows = np.arange(agent.features.needed, len(values) - fourier._maturity(RHO))
     memory = agent.features.remember(values, rows)
     columns = np.asarray(agent.basis(agent.features.at(memory, RHO)))
     target = fourier.discounted_future(values[:, 0], RHO)[rows] - agent.features.usual_mean(memory, RHO)
-    group = np.append(0 * np.arange(1 + len(agent.basis.mean)), 1 + np.repeat(np.arange(80), fourier.COSINES))
-    own = group <= fourier.GROUPS
-    own[1 + len(agent.basis.mean) - agent.features.given_count : 1 + len(agent.basis.mean)] = False
-    found = []
-    for used in (np.ones_like(own), own):
-        stacked = np.vstack([columns[:, used], np.sqrt(fourier._PENALTY) * np.eye(used.sum())])
-        found.append(columns[:, used] @ np.linalg.lstsq(stacked, np.append(target, np.zeros(used.sum())))[0])
-    np.testing.assert_allclose(columns @ agent.weights, np.mean(found, axis=0), rtol=0, atol=1e-4 * np.std(target))
+    stacked = np.vstack([columns, np.sqrt(fourier._PENALTY) * np.eye(columns.shape[1])])
+    weights = np.linalg.lstsq(stacked, np.append(target, np.zeros(columns.shape[1])))[0]
+    np.testing.assert_allclose(columns @ agent.weights, columns @ weights, rtol=0, atol=1e-4 * np.std(target))
     longer = dataclasses.replace(contexts, values=np.concatenate([values, 9 + 0 * contexts.values[44 * PERIOD :]]))
     np.testing.assert_array_equal(fourier.solve_regression(longer, RHO, 44).weights, agent.weights)
     unknown = RHO ** fourier._maturity(RHO)

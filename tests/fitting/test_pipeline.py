@@ -108,7 +108,11 @@ def test_a_mixture_is_corrected_inside_a_promise(wavy):
     assert all(row.promise_kept for row in found.comparison if row.name.removesuffix(" (yours)") in names)
     task = scale_task(series(longer, split), settings)
     *_, corrected = candidates.train_candidates([task], ignore_progress)[0]
-    early, late = corrected.agent, corrected.retrain(None)
+    days = held_back_days(task.problem, task.contexts, "validation", STEPS)
+    score = score_contender(
+        Contender(ec.Greedy(), None, stream_days), days
+    )  # which only a mixture with trained members asks
+    early, late = corrected.agent, corrected.retrain(score)
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), early, late)
     assert [changed.agent.agent.weights.weight, sum(jax.tree.leaves(changed))] == [True, 1]
     guards = [corrected_guard(task.settings.promise, Mixture.of_regressions(STEPS), STEPS)]

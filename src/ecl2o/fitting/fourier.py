@@ -31,8 +31,6 @@ def _maturity(rho: float) -> int:
 def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -> FourierRegression:
     """Return the regression that the first days of a series teach.
 
-    With covariates it is the mean of two, of which one does not see them: so columns of noise do little harm (docs/choices.md).
-
     Args:
         contexts: the series, in the units of its task.
         rho: the discount of z.
@@ -58,14 +56,8 @@ def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -
         columns = basis(known.astype(np.float32))  # half the time; the penalty is far above its rounding
         gram += columns.T @ columns
         moment += columns.T @ block
-    weights = cho_solve(cho_factor(gram), moment)
-    if features.leads:
-        inputs = len(basis.mean)
-        own = np.append(np.arange(1 + inputs - features.given_count), 1 + inputs + np.arange(GROUPS * COSINES))
-        alone = np.zeros_like(weights)
-        alone[own] = cho_solve(cho_factor(gram[np.ix_(own, own)]), moment[own])
-        weights = (weights + alone) / 2
-    return FourierRegression(basis, scale * weights, features)
+    weights = scale * cho_solve(cho_factor(gram), moment)
+    return FourierRegression(basis, weights, features)
 
 
 def discounted_future(values: Float[np.ndarray, " n"], rho: float) -> Float[np.ndarray, " n"]:
