@@ -58,8 +58,10 @@ def cpu_seconds(command: list[str], cache: Path) -> tuple[float, str]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     dropped = ("JAX_", "XLA_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    folders = {"XDG_CACHE_HOME": str(cache), "PYTHONPYCACHEPREFIX": str(cache.parent / "bytecode")}
-    done = subprocess.run(command, check=True, capture_output=True, env=kept | folders)
+    # The command line sets the threads itself, but `COUNT` imports NumPy before.
+    kept |= {"XDG_CACHE_HOME": str(cache), "PYTHONPYCACHEPREFIX": str(cache.parent / "bytecode")}
+    kept |= {"OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=True, capture_output=True, env=kept)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     programs = done.stderr.decode().rpartition("programs ")[2]
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, programs
