@@ -403,7 +403,7 @@ class Promises(AbstractGuard):
         reported = None
         if ramp_of(problem) is not None:
             paid = jnp.where(sound, accurate_cost(real_problem, action, context, previous)[0], 0.0)
-            reported = jnp.broadcast_to(paid, growth.shape), real * growth
+            reported = jnp.broadcast_to(paid, growth.shape), jnp.multiply(real, growth)
         update = jax.vmap(Account.update, (0, 0, 0, None, 0, 0, 0, 0))
         accounts = update(state.accounts, ratios, growth, cost, rounding, kept, reported, booked)
         work = jax.tree.map(
