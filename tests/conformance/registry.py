@@ -45,6 +45,7 @@ import jax
 import numpy as np
 
 import ecl2o as ec
+from ecl2o.agents.advisors.boosted_trees import Trees
 from ecl2o.agents.advisors.fourier_regression import ContextFeatures, FourierFeatures
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
@@ -106,9 +107,16 @@ def small_mixture(dim: int) -> ec.advisors.Mixture:
 def small_fourier(dim: int) -> ec.advisors.FourierRegression:
     """Three groups of two cosines, on all features."""
     features = ContextFeatures(2)
-    count = features.at(features.empty(float), 0.7).shape[0]
+    count = features.count
     basis = FourierFeatures.draw(np.random.default_rng(1).normal(size=(9, count)), 3, count, 2, seed=0)
     return ec.advisors.FourierRegression(basis, 0.1 * np.cos(np.arange(basis.count)), features)
+
+
+def small_trees(dim: int) -> ec.advisors.BoostedTrees:
+    """Two stumps: on the present context and on its last change."""
+    nodes = {"threshold": [[0.1, 0.0, 0.0]] * 2, "left": [[1, 1, 2]] * 2, "right": [[2, 1, 2]] * 2}
+    trees = Trees([[0] * 3, [1] * 3], **nodes, value=[[0.0, -0.2, 0.3], [0.0, 0.1, -0.1]], depth=1)
+    return ec.advisors.BoostedTrees(trees, ContextFeatures(2))
 
 
 def corrected_ridge(dim: int) -> GuardAwareCorrection:
@@ -405,6 +413,16 @@ CASES: list[Case] = [
         equivariant=False,
         box="ignores",
         convex=False,
+    ),
+    Case(
+        "BoostedTrees",
+        small_trees,
+        dims=(1,),
+        history=24,
+        equivariant=False,
+        box="ignores",
+        convex=False,
+        smooth=False,
     ),
     Case("Corrected", corrected_ridge, history=24, equivariant=False, box="ignores", convex=False, tolerance=1e-7),
     Case("Recorded", given_outlook, equivariant=False, box="ignores", convex=False),

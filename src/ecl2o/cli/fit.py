@@ -34,10 +34,10 @@ def fit(
     ),
     costs: options.CostOptions,
     plausible: str | None = options.PLAUSIBLE,
-    advisor: Literal["auto", "ridge", "fourier", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
-        "ridge: regressions that keep learning; fourier: a mixture of them and a regression on random features; seasonal: a "
-        "linear rule on a daily profile; rhc: a planner on the profile of the last days; r-obd: the expert; mlp, lstm: "
-        "networks. auto tries ridge, fourier, rhc and r-obd; validation days select.",
+    advisor: Literal["auto", "ridge", "fourier", "trees", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
+        "ridge: regressions that keep learning; fourier: a mixture of them and a regression on random features; trees: the "
+        "same with LightGBM's trees (extra trees); seasonal: a linear rule on a daily profile; rhc: a planner on the profile of "
+        "the last days; r-obd: the expert; mlp, lstm: networks. auto tries ridge, fourier, rhc and r-obd; validation days select.",
         default="auto",
     ),
     reading: options.ReadingOptions,
@@ -106,7 +106,7 @@ def fit(
     settings = dataclasses.replace(settings, promise=spec)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
-    searched = search_worst_day and not costs.shift and fitted.chosen.advisor not in ("ridge", "fourier", "rhc")
+    searched = search_worst_day and not costs.shift and fitted.chosen.advisor not in ("ridge", "fourier", "trees", "rhc")
     worst = search_bad_day(fitted.policy, contexts, seed) if searched else None
     if search_worst_day and not searched:
         tables.print_message(

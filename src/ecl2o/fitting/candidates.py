@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Competitive, Guarded, Periodic, shift_agent
-from ecl2o.agents.advisors import LSTM, MLP, FourierRegression, Mixture, OnlineRidge, Scaling, SeasonalLinear
+from ecl2o.agents.advisors import LSTM, MLP, Mixture, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.agents.advisors.guard_aware_correction import CorrectionWeights, GuardAwareCorrection
@@ -17,7 +17,7 @@ from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import DailyScore
 from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import DataError
-from ecl2o.fitting import fourier
+from ecl2o.fitting import boosting, fourier
 from ecl2o.fitting.guarded_training import corrected_guard, record_sites, train_sites
 from ecl2o.fitting.settings import TRAINING, AdvisorName, Progress, with_promise
 from ecl2o.fitting.tasks import FitTask, check_promise_feasible, check_weights_inside, mean_training_weight
@@ -46,8 +46,13 @@ MOST_WINDOWS, BATCH = 2000, 50  # of gradient training
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))  # (trust, mu) that validation selects from
 GIVEN = "rhc, given forecasts"
 REGRESSIONS, FOURIER = "ridge, mixture", "fourier, mixture"
-MIXTURES = (REGRESSIONS, FOURIER)  # selected unless another candidate is clearly better (docs/choices.md)
+MIXTURES = (REGRESSIONS, FOURIER, "trees, mixture")  # selected unless another candidate is clearly better (docs/choices.md)
 SHARE = 0.75  # of the correction that training found: the season differs later (docs/choices.md)
+# Advisors that are learned once, from all training days, and their stage of progress.
+OFFLINE: dict[AdvisorName, tuple[Callable[[Contexts, float, int, int], AbstractAgent], str]] = {
+    "fourier": (fourier.solve_regression, "solving the Fourier regression"),
+    "trees": (boosting.train_trees, "training the trees"),
+}
 _NEGLIGIBLE = 1e-8
 
 
@@ -97,7 +102,7 @@ class Candidate:
 
     def history_steps(self, contexts: Contexts) -> int:
         """Return how much of the past it starts with: all it can learn from, or what it remembers."""
-        if self.advisor in ("ridge", "fourier"):
+        if self.advisor == "ridge" or self.advisor in OFFLINE:
             return min(HISTORY_DAYS, contexts.n_days) * contexts.steps_per_day
         return MemoryLengths.of(contexts).history_steps
 
@@ -228,8 +233,8 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
         check_promise_feasible(task)
     found: list[list[Candidate]] = [[] for _ in tasks]
     for advisor in tasks[0].settings.advisors(tasks[0].contexts.weighted):
-        if advisor == "fourier":
-            trained = [_solve_fourier(task, progress) for task in tasks]
+        if advisor in OFFLINE:
+            trained = [_learn_offline(advisor, task, progress) for task in tasks]
         elif advisor in ("ridge", "rhc", "r-obd"):
             trained = [[] for _ in tasks]
         else:
@@ -298,60 +303,61 @@ def _correct(base: Candidate, early: CorrectionWeights, late: CorrectionWeights)
     return dataclasses.replace(base, name=name, agent=put(early, base.agent), trained=True, retrain=retrain)
 
 
-def find_fourier_obstacle(task: FitTask) -> str | None:
-    """Return why `fit` cannot solve the regression on random Fourier features for a series; None if it can."""
+def find_obstacle(advisor: AdvisorName, task: FitTask) -> str | None:
+    """Return why `fit` cannot make an advisor of `OFFLINE` for a series; None if it can."""
     if not isinstance(task.problem.hitting, SquaredTracking) or task.contexts.action_dim != 1:
         return "it follows one column, with misses that weigh the same"
     if task.settings.shift:
         return "it knows neither a delay nor contexts in advance"
-    return fourier.find_obstacle(task.contexts, _discount(task))
+    missing = boosting.find_missing_extra() if advisor == "trees" else None
+    return missing or fourier.find_obstacle(task.contexts, _discount(task))
 
 
 def _discount(task: FitTask) -> float:
     return float(decay_root(float(task.problem.m), float(task.problem.beta)))
 
 
-def _solve_fourier(task: FitTask, progress: Progress) -> list[Candidate]:
-    """Return the mixture with the regression on random Fourier features; on request also that regression alone.
+def _learn_offline(advisor: AdvisorName, task: FitTask, progress: Progress) -> list[Candidate]:
+    """Return the mixture of the regressions with an advisor of `OFFLINE`; on request also that advisor alone.
 
     Raises:
-        DataError: If the regression was requested and cannot be solved.
+        DataError: If the advisor was requested and cannot be used.
     """
     contexts, settings, period = task.contexts, task.settings, task.contexts.steps_per_day
-    if (obstacle := find_fourier_obstacle(task)) is not None:
+    if (obstacle := find_obstacle(advisor, task)) is not None:
         if settings.advisor == "auto":
             return []
-        raise DataError(f"the advisor fourier cannot be used: {obstacle}.")
-    progress("solving the Fourier regression", 0, 1)
-    rho, days = _discount(task), contexts.split.training_days
-    solved = fourier.solve_regression(contexts, rho, days, settings.seed)
-    progress("solving the Fourier regression", 1, 1)
+        raise DataError(f"the advisor {advisor} cannot be used: {obstacle}.")
+    (learn, stage), split = OFFLINE[advisor], contexts.split
+    progress(stage, 0, 1)
+    learned = learn(contexts, _discount(task), split.training_days, settings.seed)
+    progress(stage, 1, 1)
 
     zero = to_device(np.zeros(1))
     equal = ExponentialWeights(
         to_device(np.zeros((1, 2))), zero, zero, zero, zero
     )  # given: both mixtures are one program
 
-    def mix(member: FourierRegression, weights: ExponentialWeights = equal) -> AbstractAgent:
+    def mix(member: AbstractAgent, weights: ExponentialWeights = equal) -> AbstractAgent:
         regressions = Mixture.of_regressions(period, WEEK, contexts.leads)
         mixture = Mixture([regressions, member], period, combines=True, judges_history=False, weights=weights)
         return _promised(mixture, task)
 
     @functools.cache
-    def solve_again() -> FourierRegression:
-        return fourier.solve_regression(contexts, rho, days + contexts.split.validation_days, settings.seed)
+    def learn_again() -> AbstractAgent:
+        return learn(contexts, _discount(task), split.training_days + split.validation_days, settings.seed)
 
     def mix_again(score: DailyScore) -> AbstractAgent:
-        return mix(solve_again(), _last_weights(score))
+        return mix(learn_again(), _last_weights(score))
 
-    found = [Candidate(FOURIER, "fourier", mix(solved), trained=True, retrain=mix_again)]
-    if settings.advisor == "fourier":
-        alone = with_promise(solved, settings.promise, period)
+    found = [Candidate(f"{advisor}, mixture", advisor, mix(learned), trained=True, retrain=mix_again)]
+    if settings.advisor == advisor:
+        alone = with_promise(learned, settings.promise, period)
 
-        def solve_alone(_: DailyScore) -> AbstractAgent:
-            return with_promise(solve_again(), settings.promise, period)
+        def learn_alone(_: DailyScore) -> AbstractAgent:
+            return with_promise(learn_again(), settings.promise, period)
 
-        found.append(Candidate("fourier", "fourier", alone, trained=True, retrain=solve_alone))
+        found.append(Candidate(advisor, advisor, alone, trained=True, retrain=learn_alone))
     return found
 
 

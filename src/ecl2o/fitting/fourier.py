@@ -1,5 +1,6 @@
 """The regression on random Fourier features, solved on the discounted mean of the coming contexts."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -28,6 +29,42 @@ def _maturity(rho: float) -> int:
     return max(int(np.ceil(np.log(_KNOWN) / np.log(max(rho, _KNOWN)))), 1)
 
 
+@dataclasses.dataclass(frozen=True)
+class LearningSamples:
+    """What a series teaches: the features of n rows, and z less its `ContextFeatures.usual_mean`, in parts that add up."""
+
+    features: ContextFeatures
+    seen: Float[np.ndarray, "n k"]
+    parts: Float[np.ndarray, "p n"]
+
+
+def collect_samples(contexts: Contexts, rho: float, days: int, hours: tuple[int, ...] = ()) -> LearningSamples:
+    """Return what the first days of a series teach about z.
+
+    Args:
+        contexts: the series, in the units of its task.
+        rho: the discount of z.
+        days: how many to learn from; those with imputed rows are left out.
+        hours: ahead, where parts of z end; the last part is all that comes later. Default: z is one part.
+    """
+    values, per_day = contexts.values[: days * contexts.steps_per_day], contexts.steps_per_day
+    features = ContextFeatures(per_day, contexts.leads).with_typical_week(values)
+    ends = [0, *(each * max(round(per_day / 24), 1) for each in hours)]
+    rows = np.arange(features.needed, len(values) - max(_maturity(rho), ends[-1]))
+    rows = rows[contexts.measured_days[rows // per_day]]
+    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
+    z, seen, parts = discounted_future(values[:, 0], rho), [], []
+    for block in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
+        memory = features.remember(values, block)
+        seen.append(features.at(memory, rho))
+        near = []
+        for leads in (np.arange(first + 1, last + 1) for first, last in itertools.pairwise(ends)):
+            coming = values[block[:, None] + leads, 0] - features.usual_at(memory, leads)
+            near.append(coming @ ((1 - rho) * rho**leads))
+        parts.append([*near, z[block] - features.usual_mean(memory, rho) - sum(near)])
+    return LearningSamples(features, np.concatenate(seen), np.concatenate(parts, axis=1))
+
+
 def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -> FourierRegression:
     """Return the regression that the first days of a series teach.
 
@@ -39,25 +76,19 @@ def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -
     """
     from scipy.linalg import cho_factor, cho_solve  # a tenth of a second, which only training needs
 
-    values = contexts.values[: days * contexts.steps_per_day]
-    features = ContextFeatures(contexts.steps_per_day, contexts.leads).with_typical_week(values)
-    rows = np.arange(features.needed, len(values) - _maturity(rho))
-    rows = rows[contexts.measured_days[rows // contexts.steps_per_day]]
-    rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
-    blocks = np.split(rows, range(_BLOCK, len(rows), _BLOCK))
-    memories = (features.remember(values, block) for block in blocks)
-    seen, usual = zip(*((features.at(each, rho), features.usual_mean(each, rho)) for each in memories), strict=True)
-    target = discounted_future(values[:, 0], rho)[rows] - np.concatenate(usual)
+    samples = collect_samples(contexts, rho, days)
+    features, (target,) = samples.features, samples.parts
     scale = float(np.std(target)) or 1.0
     shape = GROUPS, INPUTS, COSINES
-    basis = FourierFeatures.draw(np.concatenate(seen), *shape, seed, features.harmonics, features.given_count)
+    basis = FourierFeatures.draw(samples.seen, *shape, seed, features.harmonics, features.given_count)
     gram, moment = _PENALTY * np.eye(basis.count, dtype=np.float32), np.zeros(basis.count)
-    for block, known in zip(np.split(target / scale, range(_BLOCK, len(rows), _BLOCK)), seen, strict=True):
-        columns = basis(known.astype(np.float32))  # half the time; the penalty is far above its rounding
+    for start in range(0, len(target), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        columns = basis(samples.seen[block].astype(np.float32))  # half the time; the penalty is far above its rounding
         gram += columns.T @ columns
-        moment += columns.T @ block
+        moment += columns.T @ (target[block] / scale)
     weights = scale * cho_solve(cho_factor(gram), moment)
-    return FourierRegression(basis, weights, features)
+    return FourierRegression(basis=basis, weights=weights, features=features)
 
 
 def discounted_future(values: Float[np.ndarray, " n"], rho: float) -> Float[np.ndarray, " n"]:

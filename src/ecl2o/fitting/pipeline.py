@@ -23,7 +23,7 @@ from ecl2o.fitting.candidates import (
     MIXTURES,
     Candidate,
     MemoryLengths,
-    find_fourier_obstacle,
+    find_obstacle,
     reference_contenders,
     train_candidates,
     untrained_candidates,
@@ -231,7 +231,7 @@ def _why_no_fourier(selection: Selection) -> dict[AdvisorName, str]:
     if selection.settings.advisor != "auto" or "fourier" in tried:
         return {}
     task = FitTask(selection.contexts, selection.problem, selection.settings)
-    return {"fourier": find_fourier_obstacle(task) or "not tried"}
+    return {"fourier": find_obstacle("fourier", task) or "not tried"}
 
 
 def select_candidates(

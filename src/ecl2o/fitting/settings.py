@@ -17,17 +17,18 @@ from ecl2o.exceptions import DataError
 
 Progress = Callable[[str, int, int], None]  # progress(stage, done, total)
 Per = Literal["day", "week", "month", "run"]
-AdvisorName = Literal["ridge", "fourier", "seasonal", "rhc", "r-obd", "mlp", "lstm"]
+AdvisorName = Literal["ridge", "fourier", "trees", "seasonal", "rhc", "r-obd", "mlp", "lstm"]
 Alpha = float | Mapping[str, float]  # one for all columns, or one per column name
 Interval = tuple[float, float]  # (low, high)
 
 # Days after which a promise starts over; a month is 30 days, a run has no end.
 DAYS: dict[str, int | None] = {"day": 1, "week": 7, "month": 30, "run": None}
 # Adam steps and learning rate by advisor (docs/choices.md). Of the regression only the correction inside a guard is trained;
-# the planner and the expert are not trained, the Fourier regression not by gradients.
+# the planner and the expert are not trained, Fourier regression and trees not by gradients.
 TRAINING: dict[AdvisorName, tuple[int, float]] = {
     "ridge": (100, 5e-2),
     "fourier": (0, 0.0),
+    "trees": (0, 0.0),
     "seasonal": (1200, 1e-2),
     "rhc": (0, 0.0),
     "r-obd": (0, 0.0),

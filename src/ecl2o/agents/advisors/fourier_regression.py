@@ -1,5 +1,6 @@
 """A regression on random Fourier features that predicts the discounted mean of the coming contexts."""
 
+import abc
 import functools
 import math
 from typing import Any
@@ -236,6 +237,11 @@ class ContextFeatures(eqx.Module):
         return next(each for each in range(min(self.period, 24), self.period + 1) if self.period % each == 0)
 
     @property
+    def count(self) -> int:
+        """How many features there are."""
+        return jax.eval_shape(lambda: self.at(self.empty(float), 0.5)).shape[0]
+
+    @property
     def harmonics(self) -> int:
         """How many of the first features are harmonics of the hour."""
         return 0 if self.typical is None else 2 * _HARMONICS
@@ -330,6 +336,11 @@ class ContextFeatures(eqx.Module):
             given_profiles=back(given_profiles, self.period),
             given_usual=_before(given, given_profiles, self.period)[rows],
         )
+
+    def usual_at(self, memory: ContextMemory, leads: Int[np.ndarray, " l"]) -> Float[AnyArray, "*n l"]:
+        """Return the contexts some steps ahead as the profile of a day and a decaying anomaly predict them."""
+        anomaly = memory.anomalies[..., 0, :1] * self._damping**leads
+        return memory.profiles[0][..., -leads % self.period] + anomaly
 
     def usual_mean(self, memory: ContextMemory, rho: Any) -> Float[AnyArray, "*n"]:
         """Return z as the profile of a day and a decaying anomaly predict it."""
@@ -438,7 +449,7 @@ def _discounted_profile(xp: Any, profile: Float[AnyArray, "*n p"], rho: Any) -> 
     return xp.sum(profile * powers, axis=-1, keepdims=True) * (1 - rho) / (1 - rho**period)
 
 
-class FourierRegressionState(eqx.Module):
+class ContextRegressionState(eqx.Module):
     """The modes, how many contexts have been seen, their range, and the memory of the features."""
 
     modes: Modes
@@ -448,7 +459,65 @@ class FourierRegressionState(eqx.Module):
     memory: ContextMemory
 
 
-class FourierRegression(AbstractAgent):
+class AbstractContextRegression(AbstractAgent):
+    """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a daily profile and a regression on `ContextFeatures`.
+
+    The regression was solved offline, on past contexts and z, the discounted mean of those that followed (see `OnlineRidge`), for
+    one rho. It does not change while it runs. zhat is clipped to the range of the contexts so far; in the first eight days it is
+    the present context, which is R-OBD's advice. For one column, d = 1.
+    """
+
+    features: eqx.AbstractVar[ContextFeatures]
+    scaling: eqx.AbstractVar[Scaling]
+
+    @abc.abstractmethod
+    def predict(self, seen: Float[Array, " k"]) -> Float[Array, ""]:
+        """Return z less its `ContextFeatures.usual_mean`, given the features of a step."""
+
+    def check(self, problem: Problem, start: Start) -> None:
+        if start.dim != 1 or problem.covariates != len(self.features.leads):
+            raise NotApplicableError(
+                f"the regression is for one column and {len(self.features.leads)} covariates; this problem follows {start.dim} "
+                f"and has {problem.covariates} covariates."
+            )
+
+    def init(self, problem: Problem, start: Start) -> ContextRegressionState:
+        dtype = start.x0.dtype
+        low, high = jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype)
+        modes = Modes.from_problem(problem, start.dim)
+        state = ContextRegressionState(modes, jnp.zeros((), int), low, high, self.features.empty(dtype))
+        return start.fold_history(lambda s, context: self._observe(problem, s, context), state)
+
+    def step(self, problem: Problem, state: ContextRegressionState, observation: Observation):
+        state = self._observe(problem, state, observation.context)
+        rho = decay_root(1.0, state.modes.a)[0]
+        features, memory = self.features, state.memory
+        seen = jnp.asarray(features.at(memory, rho))
+        predicted = features.usual_mean(memory, rho) + self.predict(seen)
+        predicted = jnp.where(state.seen > features.needed, predicted, memory.recent[0])
+        mean = jnp.clip(predicted, state.low, state.high)[None] * self.scaling.scale
+        forecast = DiscountedForecast(mean, jnp.zeros((3, 1), mean.dtype))
+        advice = forecast.advice(state.modes, observation.previous_action)
+        return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
+
+    def _observe(
+        self, problem: Problem, state: ContextRegressionState, context: Float[Array, " q"]
+    ) -> ContextRegressionState:
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        now = problem.hitting.centre(context, 1)[0] / self.scaling.scale
+        given = context[context.shape[0] - len(self.features.leads) :] / jnp.where(
+            self._scaled, self.scaling.scale, 1.0
+        )
+        memory = self.features.advance(state.memory, state.seen, now, given)
+        low, high = jnp.minimum(state.low, now), jnp.maximum(state.high, now)
+        return ContextRegressionState(state.modes, state.seen + 1, low, high, memory)
+
+    @property
+    def _scaled(self) -> Bool[np.ndarray, " c"]:
+        return np.array([lead is not None for lead in self.features.leads], bool)
+
+
+class FourierRegression(AbstractContextRegression):
     """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a daily profile and a ridge regression on random features.
 
     The regression was solved offline, on past contexts and z, the discounted mean of those that followed (see `OnlineRidge`), for
@@ -471,44 +540,5 @@ class FourierRegression(AbstractAgent):
         if self.weights.shape != (self.basis.count,):
             raise ValueError(f"weights must have shape ({self.basis.count},), got {self.weights.shape}.")
 
-    def check(self, problem: Problem, start: Start) -> None:
-        if start.dim != 1 or problem.covariates != len(self.features.leads):
-            raise NotApplicableError(
-                f"the regression is for one column and {len(self.features.leads)} covariates; this problem follows {start.dim} "
-                f"and has {problem.covariates} covariates."
-            )
-
-    def init(self, problem: Problem, start: Start) -> FourierRegressionState:
-        dtype = start.x0.dtype
-        low, high = jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype)
-        modes = Modes.from_problem(problem, start.dim)
-        state = FourierRegressionState(modes, jnp.zeros((), int), low, high, self.features.empty(dtype))
-        return start.fold_history(lambda s, context: self._observe(problem, s, context), state)
-
-    def step(self, problem: Problem, state: FourierRegressionState, observation: Observation):
-        state = self._observe(problem, state, observation.context)
-        rho = decay_root(1.0, state.modes.a)[0]
-        features, memory = self.features, state.memory
-        seen = jnp.asarray(features.at(memory, rho))
-        predicted = features.usual_mean(memory, rho) + self.basis.combine(seen, self.weights)
-        predicted = jnp.where(state.seen > features.needed, predicted, memory.recent[0])
-        mean = jnp.clip(predicted, state.low, state.high)[None] * self.scaling.scale
-        forecast = DiscountedForecast(mean, jnp.zeros((3, 1), mean.dtype))
-        advice = forecast.advice(state.modes, observation.previous_action)
-        return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
-
-    def _observe(
-        self, problem: Problem, state: FourierRegressionState, context: Float[Array, " q"]
-    ) -> FourierRegressionState:
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
-        now = problem.hitting.centre(context, 1)[0] / self.scaling.scale
-        given = context[context.shape[0] - len(self.features.leads) :] / jnp.where(
-            self._scaled, self.scaling.scale, 1.0
-        )
-        memory = self.features.advance(state.memory, state.seen, now, given)
-        low, high = jnp.minimum(state.low, now), jnp.maximum(state.high, now)
-        return FourierRegressionState(state.modes, state.seen + 1, low, high, memory)
-
-    @property
-    def _scaled(self) -> Bool[np.ndarray, " c"]:
-        return np.array([lead is not None for lead in self.features.leads], bool)
+    def predict(self, seen: Float[Array, " k"]) -> Float[Array, ""]:
+        return self.basis.combine(seen, self.weights)
