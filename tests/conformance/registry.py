@@ -109,14 +109,14 @@ def small_fourier(dim: int) -> ec.advisors.FourierRegression:
     features = ContextFeatures(2)
     count = features.count
     basis = FourierFeatures.draw(np.random.default_rng(1).normal(size=(9, count)), 3, count, 2, seed=0)
-    return ec.advisors.FourierRegression(basis, 0.1 * np.cos(np.arange(basis.count)), features)
+    return ec.advisors.FourierRegression(basis=basis, weights=0.1 * np.cos(np.arange(basis.count)), features=features)
 
 
 def small_trees(dim: int) -> ec.advisors.BoostedTrees:
     """Two stumps: on the present context and on its last change."""
     nodes = {"threshold": [[0.1, 0.0, 0.0]] * 2, "left": [[1, 1, 2]] * 2, "right": [[2, 1, 2]] * 2}
     trees = Trees([[0] * 3, [1] * 3], **nodes, value=[[0.0, -0.2, 0.3], [0.0, 0.1, -0.1]], depth=1)
-    return ec.advisors.BoostedTrees(trees, ContextFeatures(2))
+    return ec.advisors.BoostedTrees(trees=trees, features=ContextFeatures(2))
 
 
 def corrected_ridge(dim: int) -> GuardAwareCorrection:

@@ -106,7 +106,8 @@ def fit(
     settings = dataclasses.replace(settings, promise=spec)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
-    searched = search_worst_day and not costs.shift and fitted.chosen.advisor not in ("ridge", "fourier", "trees", "rhc")
+    needs_past = fitted.chosen.advisor in ("ridge", "fourier", "trees", "rhc")
+    searched = search_worst_day and not costs.shift and not needs_past
     worst = search_bad_day(fitted.policy, contexts, seed) if searched else None
     if search_worst_day and not searched:
         tables.print_message(

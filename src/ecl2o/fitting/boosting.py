@@ -13,11 +13,8 @@ from ecl2o.fitting.fourier import collect_samples
 TREES, LEAVES, DEPTH = 400, 15, 6  # for each part of z
 _HOURS = (1, 4)  # ahead, where parts of z end
 _PARAMETERS = {
-    "objective": "l2",
     "num_leaves": LEAVES,
     "max_depth": DEPTH,
-    "min_data_in_leaf": 20,
-    "learning_rate": 0.1,
     "extra_trees": True,  # thresholds are drawn at random: less variance
     "feature_fraction": 0.3,
     "bagging_fraction": 0.5,
@@ -38,14 +35,7 @@ def find_missing_extra() -> str | None:
 
 
 def train_trees(contexts: Contexts, rho: float, days: int, seed: int = 0) -> BoostedTrees:
-    """Return trees that are trained on the first days of a series: one ensemble for each part of z.
-
-    Args:
-        contexts: the series, in the units of its task.
-        rho: the discount of z.
-        days: how many to learn from; those with imputed rows are left out.
-        seed: of the draws of rows and features.
-    """
+    """Return trees that are trained on the `collect_samples` of a series; `seed` is of the draws of rows and features."""
     import lightgbm
 
     samples = collect_samples(contexts, rho, days, _HOURS)
@@ -53,7 +43,7 @@ def train_trees(contexts: Contexts, rho: float, days: int, seed: int = 0) -> Boo
     for number, part in enumerate(samples.parts):
         parameters = _PARAMETERS | {"seed": seed + number}
         models.append(lightgbm.train(parameters, lightgbm.Dataset(samples.seen, part, params=parameters), TREES))
-    return BoostedTrees(export_trees(models), samples.features)
+    return BoostedTrees(trees=export_trees(models), features=samples.features)
 
 
 def export_trees(models: Sequence[Any]) -> Trees:

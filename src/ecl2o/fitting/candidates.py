@@ -45,8 +45,8 @@ WEEK, FEWEST_WEEKS = 7, 4  # days in a week; training weeks needed for a weekly 
 MOST_WINDOWS, BATCH = 2000, 50  # of gradient training
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))  # (trust, mu) that validation selects from
 GIVEN = "rhc, given forecasts"
-REGRESSIONS, FOURIER = "ridge, mixture", "fourier, mixture"
-MIXTURES = (REGRESSIONS, FOURIER, "trees, mixture")  # selected unless another candidate is clearly better (docs/choices.md)
+REGRESSIONS, FOURIER, TREES = "ridge, mixture", "fourier, mixture", "trees, mixture"
+MIXTURES = (REGRESSIONS, FOURIER, TREES)  # selected unless another candidate is clearly better (docs/choices.md)
 SHARE = 0.75  # of the correction that training found: the season differs later (docs/choices.md)
 # Advisors that are learned once, from all training days, and their stage of progress.
 OFFLINE: dict[AdvisorName, tuple[Callable[[Contexts, float, int, int], AbstractAgent], str]] = {

@@ -460,12 +460,7 @@ class ContextRegressionState(eqx.Module):
 
 
 class AbstractContextRegression(AbstractAgent):
-    """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a daily profile and a regression on `ContextFeatures`.
-
-    The regression was solved offline, on past contexts and z, the discounted mean of those that followed (see `OnlineRidge`), for
-    one rho. It does not change while it runs. zhat is clipped to the range of the contexts so far; in the first eight days it is
-    the present context, which is R-OBD's advice. For one column, d = 1.
-    """
+    """The base class of regressions on `ContextFeatures` that were learned offline (see `FourierRegression`)."""
 
     features: eqx.AbstractVar[ContextFeatures]
     scaling: eqx.AbstractVar[Scaling]
