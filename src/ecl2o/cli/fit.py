@@ -37,7 +37,8 @@ def fit(
     advisor: Literal["auto", "ridge", "fourier", "trees", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
         "ridge: regressions that keep learning; fourier: a mixture of them and a regression on random features; trees: the "
         "same with LightGBM's trees (extra trees); seasonal: a linear rule on a daily profile; rhc: a planner on the profile of "
-        "the last days; r-obd: the expert; mlp, lstm: networks. auto tries ridge, fourier, rhc and r-obd; validation days select.",
+        "the last days; r-obd: the expert; mlp, lstm: networks. auto tries ridge, fourier, rhc and r-obd; validation days "
+        "select.",
         default="auto",
     ),
     reading: options.ReadingOptions,
