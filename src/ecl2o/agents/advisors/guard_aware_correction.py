@@ -74,6 +74,7 @@ class GuardAwareCorrection(AbstractAgent):
         period: steps in a day. Default: 24.
         scale: factor of the correction. Default: 0.1.
 
+    >>> from ecl2o.agents.advisors import OnlineRidge
     >>> GuardAwareCorrection(OnlineRidge()).weights.weight.shape
     (7, 10)
     """
