@@ -145,6 +145,37 @@ def test_the_weights_solve_the_ridge_regression(contexts):
     assert unknown <= fourier._KNOWN
 
 
+def test_covariates_get_the_share_that_cross_validation_gives_them(contexts):
+    """A mean of the regressions with and without them, by their errors on each quarter; next to none for noise."""
+    noise = np.random.default_rng(1).normal(size=len(contexts.values))
+    blind = dataclasses.replace(contexts, values=np.stack([contexts.values[:, 0], noise], axis=1))
+    agent = fourier.solve_regression(blind, RHO, DAYS)
+    samples = fourier.collect_samples(blind, RHO, DAYS)
+    columns, target = np.asarray(agent.basis(samples.seen)), samples.parts[0]
+    inputs, every = 1 + len(agent.basis.mean), np.arange(agent.basis.count)
+    own = every[(every < inputs - agent.features.given_count) | ((every >= inputs) & (every < inputs + 64 * 24))]
+
+    def predict(kept, rows):
+        """By the dual of the ridge regression, on all rows, from some."""
+        known, scale = columns[:, kept], np.std(target)
+        gram = known[rows] @ known[rows].T + fourier._PENALTY * np.eye(len(rows))
+        return known @ (known[rows].T @ np.linalg.solve(gram, target[rows] / scale)) * scale
+
+    whole, pairs = np.arange(len(target)), []
+    for part in np.array_split(whole, 4):
+        both = (predict(kept, np.setdiff1d(whole, part))[part] for kept in (every, own))
+        pairs.append(np.stack([*both, target[part]]))
+    informed, alone, known = np.concatenate(pairs, axis=1)
+    shares = np.linspace(0, 1, 10_001)
+    share = shares[np.argmin([np.mean((known - s * informed - (1 - s) * alone) ** 2) for s in shares])]
+    expected = share * predict(every, whole) + (1 - share) * predict(own, whole)
+    np.testing.assert_allclose(columns @ agent.weights, expected, rtol=0, atol=1e-3 * np.std(target))
+    assert share < 0.3
+    leading = fourier.solve_regression(contexts, RHO, DAYS)
+    given = np.setdiff1d(every, own)
+    assert np.linalg.norm(agent.weights[given]) < 0.3 * np.linalg.norm(leading.weights[given])
+
+
 def test_the_products_of_many_streams_are_those_of_one_with_their_derivatives():
     """One stream multiplies by group, many by one matrix; cosines are a polynomial."""
     rng = np.random.default_rng(3)
