@@ -733,6 +733,9 @@ def measure(series: Series, parts: Sequence[str], log: Callable[[str], None]) ->
     days = [held_back_days(problem, contexts, part, 0) for part in ("validation", "test")]
     if "fit" in parts:
         rows |= fitted_rows(fit_contexts(series.contexts, settings))
+        if series.covariates:
+            informed = with_columns(series.contexts, series.covariates, dict.fromkeys(series.covariates))
+            rows[f"policy{WITH_COVARIATES}"] = fitted_rows(fit_contexts(informed, settings))["policy"]
     plain = Scored(Task.of(contexts), *days)
     if "trees" in parts:
         rows |= boosted_rows(plain, log)
@@ -764,7 +767,7 @@ def format_table(results: dict[str, dict[str, dict[str, Any]]], unit: str) -> st
             column.setdefault(rows["policy"]["settings"], column["policy"])
         columns[series] = column
     names = list(dict.fromkeys(name for column in columns.values() for name in column))
-    leading = [name for name in ("oracle", "daily-oracle", "policy") if name in names]
+    leading = [name for name in ("oracle", "daily-oracle", "policy", f"policy{WITH_COVARIATES}") if name in names]
     boosted = [name for name in names if name.startswith("LightGBM")]
     names = [*leading, *boosted, *(name for name in names if name not in (*leading, *boosted))]
     best = {
@@ -785,6 +788,7 @@ LABELS = {
     "oracle": "hindsight of all days",
     "daily-oracle": "daily oracle",
     "policy": "what `fit` chooses",
+    f"policy{WITH_COVARIATES}": f"what `fit` chooses{WITH_COVARIATES}",
     "rhc": "RHC, rolling profile",
     "guarded-rhc": "RHC, rolling profile, guarded",
     "r-obd": "R-OBD",
