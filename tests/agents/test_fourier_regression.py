@@ -129,17 +129,24 @@ def test_many_streams_are_single_ones_and_survive_a_file(trained, contexts, tmp_
 
 
 def test_the_weights_solve_the_ridge_regression(contexts):
-    """Against least squares on rows that are stacked with the penalty, in 64 bits; and the last row's target is known."""
-    agent = fourier.solve_regression(contexts, RHO, 44)
-    values = contexts.values[: 44 * PERIOD]
-    rows = np.arange(agent.features.needed, len(values) - fourier._maturity(RHO))
-    memory = agent.features.remember(values, rows)
-    columns = np.asarray(agent.basis(agent.features.at(memory, RHO)))
-    target = fourier.discounted_future(values[:, 0], RHO)[rows] - agent.features.usual_mean(memory, RHO)
-    stacked = np.vstack([columns, np.sqrt(fourier._PENALTY) * np.eye(columns.shape[1])])
-    weights = np.linalg.lstsq(stacked, np.append(target, np.zeros(columns.shape[1])))[0]
-    np.testing.assert_allclose(columns @ agent.weights, columns @ weights, rtol=0, atol=1e-4 * np.std(target))
-    longer = dataclasses.replace(contexts, values=np.concatenate([values, 9 + 0 * contexts.values[44 * PERIOD :]]))
+    """Against its dual, in 64 bits; two draws are averaged; and the last row's target is known."""
+    plain = dataclasses.replace(contexts, metadata=dataclasses.replace(contexts.metadata, covariates={}))
+    plain = dataclasses.replace(plain, values=contexts.values[:, :1])
+    samples = fourier.collect_samples(plain, RHO, 44)
+    target, drawn = samples.parts[0], []
+    for number in range(2):
+        basis, weights = fourier.solve_draw(samples, (0, number))
+        columns = np.asarray(basis(samples.seen))
+        gram = columns @ columns.T
+        expected = gram @ np.linalg.solve(gram + fourier._PENALTY * np.eye(len(target)), target)
+        np.testing.assert_allclose(columns @ weights, expected, rtol=0, atol=1e-4 * np.std(target))
+        drawn.append(columns @ weights)
+    agent = fourier.solve_regression(plain, RHO, 44)
+    together = np.asarray(agent.basis(samples.seen)) @ np.asarray(agent.weights)
+    np.testing.assert_allclose(together, np.mean(drawn, axis=0), rtol=0, atol=1e-9)
+    assert np.std(drawn[0] - drawn[1]) > 1e-3 * np.std(target)
+    values = plain.values[: 44 * PERIOD]
+    longer = dataclasses.replace(plain, values=np.concatenate([values, 9 + 0 * plain.values[44 * PERIOD :]]))
     np.testing.assert_array_equal(fourier.solve_regression(longer, RHO, 44).weights, agent.weights)
     unknown = RHO ** fourier._maturity(RHO)
     assert unknown <= fourier._KNOWN
@@ -149,11 +156,11 @@ def test_covariates_get_the_share_that_cross_validation_gives_them(contexts):
     """A mean of the regressions with and without them, by their errors on each quarter; next to none for noise."""
     noise = np.random.default_rng(1).normal(size=len(contexts.values))
     blind = dataclasses.replace(contexts, values=np.stack([contexts.values[:, 0], noise], axis=1))
-    agent = fourier.solve_regression(blind, RHO, DAYS)
     samples = fourier.collect_samples(blind, RHO, DAYS)
-    columns, target = np.asarray(agent.basis(samples.seen)), samples.parts[0]
-    inputs, every = 1 + len(agent.basis.mean), np.arange(agent.basis.count)
-    own = every[(every < inputs - agent.features.given_count) | ((every >= inputs) & (every < inputs + 64 * 24))]
+    basis, weights = fourier.solve_draw(samples, (0, 0))
+    columns, target = np.asarray(basis(samples.seen)), samples.parts[0]
+    inputs, every = 1 + len(basis.mean), np.arange(basis.count)
+    own = every[(every < inputs - samples.features.given_count) | ((every >= inputs) & (every < inputs + 64 * 24))]
 
     def predict(kept, rows):
         """By the dual of the ridge regression, on all rows, from some."""
@@ -169,11 +176,11 @@ def test_covariates_get_the_share_that_cross_validation_gives_them(contexts):
     shares = np.linspace(0, 1, 10_001)
     share = shares[np.argmin([np.mean((known - s * informed - (1 - s) * alone) ** 2) for s in shares])]
     expected = share * predict(every, whole) + (1 - share) * predict(own, whole)
-    np.testing.assert_allclose(columns @ agent.weights, expected, rtol=0, atol=1e-3 * np.std(target))
+    np.testing.assert_allclose(columns @ weights, expected, rtol=0, atol=1e-3 * np.std(target))
     assert share < 0.3
-    leading = fourier.solve_regression(contexts, RHO, DAYS)
+    leading = fourier.solve_draw(fourier.collect_samples(contexts, RHO, DAYS), (0, 0))[1]
     given = np.setdiff1d(every, own)
-    assert np.linalg.norm(agent.weights[given]) < 0.3 * np.linalg.norm(leading.weights[given])
+    assert np.linalg.norm(weights[given]) < 0.3 * np.linalg.norm(leading[given])
 
 
 def test_the_products_of_many_streams_are_those_of_one_with_their_derivatives():

@@ -13,6 +13,7 @@ from ecl2o.agents.advisors.fourier_regression import ContextFeatures, FourierFea
 from ecl2o.data import Contexts
 
 GROUPS, INPUTS, COSINES = 64, 24, 24  # of the random features; every group sees the hour, whose effects differ most
+_DRAWS = 2  # of the random features, whose regressions are averaged
 _PENALTY = 450.0  # on squared weights, for targets of standard deviation 1
 _MOST_ROWS, _BLOCK = 30_000, 4_096  # to learn from, evenly chosen; at once
 _FEWEST_DAYS = 28  # of rows to learn from
@@ -70,10 +71,7 @@ def collect_samples(contexts: Contexts, rho: float, days: int, hours: tuple[int,
 
 
 def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -> FourierRegression:
-    """Return the regression that the first days of a series teach.
-
-    With covariates it is a weighted mean of two, of which one does not see them. The weights have the least squared error on the
-    quarters of the rows, each predicted from the others, so columns of noise do little harm.
+    """Return the regression that the first days of a series teach: the mean of several, with features drawn anew.
 
     Args:
         contexts: the series, in the units of its task.
@@ -82,6 +80,20 @@ def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -
         seed: of the random features.
     """
     samples = collect_samples(contexts, rho, days)
+    bases, weights = zip(*(solve_draw(samples, (seed, number)) for number in range(_DRAWS)), strict=True)
+    mean, scale, inputs = bases[0].mean, bases[0].scale, 1 + len(bases[0].mean)
+    groups = ([getattr(each, name) for each in bases] for name in ("inputs", "frequencies", "phases"))
+    basis = FourierFeatures(mean, scale, *(np.concatenate(each) for each in groups))
+    linear, cosines = np.mean([each[:inputs] for each in weights], axis=0), [each[inputs:] / _DRAWS for each in weights]
+    return FourierRegression(basis=basis, weights=np.concatenate([linear, *cosines]), features=samples.features)
+
+
+def solve_draw(samples: LearningSamples, seed: tuple[int, int]) -> tuple[FourierFeatures, Float[np.ndarray, " k"]]:
+    """Return random features, and the weights of the ridge regression on them.
+
+    With covariates it is a weighted mean of two, of which one does not see them. The weights have the least squared error on the
+    quarters of the rows, each predicted from the others, so columns of noise do little harm.
+    """
     features, seen, (target,) = samples.features, samples.seen, samples.parts
     scale = float(np.std(target)) or 1.0
     shape = GROUPS, INPUTS, COSINES
@@ -89,14 +101,13 @@ def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -
     parts = np.array_split(np.arange(len(target)), _FOLDS if features.leads else 1)
     folds = [_NormalEquations.of(basis, seen[part], target[part] / scale) for part in parts]
     whole = functools.reduce(operator.add, folds)
-    every = np.arange(basis.count)
-    weights = whole.solve(every)
+    weights = whole.solve(np.arange(basis.count))
     if features.leads:
         inputs = 1 + len(basis.mean)
         own = np.append(np.arange(inputs - features.given_count), inputs + np.arange(GROUPS * COSINES))
         share = _best_share(folds, whole, own)
         weights = share * weights + (1 - share) * whole.solve(own)
-    return FourierRegression(basis=basis, weights=scale * weights, features=features)
+    return basis, scale * weights
 
 
 @dataclasses.dataclass(frozen=True)

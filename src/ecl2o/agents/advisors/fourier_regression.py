@@ -83,7 +83,7 @@ class FourierFeatures(eqx.Module):
         groups: int,
         size: int,
         cosines: int,
-        seed: int,
+        seed: int | tuple[int, ...],
         common: int = 0,
         covariates: int = 0,
     ):
