@@ -10,7 +10,7 @@ import pytest
 import ecl2o as ec
 from ecl2o.agents.advisors import BoostedTrees, Mixture, OnlineRidge
 from ecl2o.agents.advisors.boosted_trees import Trees
-from ecl2o.agents.advisors.fourier_regression import ContextFeatures
+from ecl2o.agents.advisors.context_features import ContextFeatures
 from ecl2o.data import Contexts, Split, frame_series, series_contexts
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.fitting import boosting, fourier

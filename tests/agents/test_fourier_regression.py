@@ -10,7 +10,8 @@ import pytest
 
 import ecl2o as ec
 from ecl2o.agents.advisors import FourierRegression, Mixture
-from ecl2o.agents.advisors.fourier_regression import ContextFeatures, FourierFeatures, _cosine
+from ecl2o.agents.advisors.context_features import ContextFeatures
+from ecl2o.agents.advisors.fourier_regression import FourierFeatures, _cosine
 from ecl2o.agents.advisors.networks import Scaling
 from ecl2o.data import Split, frame_series, series_contexts
 from ecl2o.fitting import fourier

@@ -46,7 +46,8 @@ import numpy as np
 
 import ecl2o as ec
 from ecl2o.agents.advisors.boosted_trees import Trees
-from ecl2o.agents.advisors.fourier_regression import ContextFeatures, FourierFeatures
+from ecl2o.agents.advisors.context_features import ContextFeatures
+from ecl2o.agents.advisors.fourier_regression import FourierFeatures
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
 from ecl2o.evaluation import metrics

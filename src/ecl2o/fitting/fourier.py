@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from ecl2o.agents.advisors.fourier_regression import ContextFeatures, FourierFeatures, FourierRegression
+from ecl2o.agents.advisors.context_features import ContextFeatures
+from ecl2o.agents.advisors.fourier_regression import FourierFeatures, FourierRegression
 from ecl2o.data import Contexts
 
 GROUPS, INPUTS, COSINES = 64, 24, 24  # of the random features; every group sees the hour, whose effects differ most

@@ -6,7 +6,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.advisors.fourier_regression import AbstractContextRegression, ContextFeatures
+from ecl2o.agents.advisors.context_features import AbstractContextRegression, ContextFeatures
 from ecl2o.agents.advisors.networks import Scaling
 from ecl2o.problem.arrays import check_count, to_device
 
