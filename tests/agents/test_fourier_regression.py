@@ -150,7 +150,17 @@ def test_the_weights_solve_the_ridge_regression(contexts):
     longer = dataclasses.replace(plain, values=np.concatenate([values, 9 + 0 * plain.values[44 * PERIOD :]]))
     np.testing.assert_array_equal(fourier.solve_regression(longer, RHO, 44).weights, agent.weights)
     unknown = RHO ** fourier._maturity(RHO)
-    assert unknown <= fourier._KNOWN
+    assert unknown <= fourier._UNKNOWN
+
+
+def test_imputed_days_teach_nothing(contexts):
+    """28 days are needed beside them: of 44 days, 8 and the last steps have no features or no target."""
+    assert fourier.find_obstacle(contexts, RHO) is None
+    steps = np.arange(len(contexts.values))
+    imputed = pd.DataFrame({"load": steps // PERIOD % 10 == 9}, contexts.time)
+    gappy = dataclasses.replace(contexts, metadata=dataclasses.replace(contexts.metadata, imputed=imputed))
+    assert "there are 27" in fourier.find_obstacle(gappy, RHO)
+    assert 27 <= len(fourier.collect_samples(gappy, RHO, 44).seen) / PERIOD < 28
 
 
 def test_covariates_get_the_share_that_cross_validation_gives_them(contexts):
@@ -244,6 +254,9 @@ def test_random_features_approximate_their_kernel():
     assert set(shared[:, 2]) == {2, 3, 4}
     constant = FourierFeatures.draw(np.ones((9, 2)), 4, 2, 3, seed=0)
     assert np.all(np.isfinite(constant(np.full((1, 2), 1e9))))
+    tenths = np.full((1000, 2), 0.1)  # whose deviation is a rounding error
+    assert tenths.std() > 0
+    np.testing.assert_array_equal(FourierFeatures.draw(tenths, 4, 2, 3, seed=0).scale, 1.0)
 
 
 def test_more_groups_see_covariates_as_half_of_their_inputs():

@@ -15,7 +15,7 @@ from ecl2o.fitting.pipeline import fit_contexts
 from ecl2o.fitting.read import SeriesReader
 from ecl2o.fleet import evaluate_sites, fit_sites
 from ecl2o.fleet.cluster import PROCESS_BYTES, Chunk, cluster, make_chunks, run_chunk, run_pieces
-from ecl2o.fleet.fit_and_evaluate import read_to_test
+from ecl2o.fleet.fit_and_evaluate import make_site_chunks, read_to_test
 from ecl2o.fleet.folder import ERRORS, FITTED, evaluate_into, fit_into
 from ecl2o.fleet.sites import SiteResult, find_sites, read_sites
 
@@ -50,6 +50,16 @@ def test_many_sites_are_each_fitted_as_one_alone(manifest, fitted):
     assert fitted[3].policy.contract.promise.ratio == 2.5
     assert fitted[0].policy.contract.promise.ratio == 2.2
     np.testing.assert_array_equal(fitted[3].policy.history, alone.policy.history)
+
+
+def test_sites_that_can_learn_different_things_are_no_program(tmp_path):
+    """A larger alpha needs later targets: with 42 training days one of 1000 leaves too few for the Fourier regression."""
+    rows = [{"name": f"alpha {alpha}", "file": "a.csv", "alpha": f"{alpha}"} for alpha in (1, 2, 1000)]
+    write_series(tmp_path / "a.csv", 0, days=60)
+    sites = read(write_manifest(tmp_path / "manifest.csv", [row | SPLIT | {"training_days": "42"} for row in rows]))
+    assert len(make_site_chunks(sites)) == 1
+    sites = [dataclasses.replace(each, settings=dataclasses.replace(each.settings, advisor="auto")) for each in sites]
+    assert [chunk.count for chunk in make_site_chunks(sites)] == [2, 1]
 
 
 def test_two_processes_give_the_same_bits(manifest, fitted, client):

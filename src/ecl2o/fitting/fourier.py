@@ -18,21 +18,28 @@ _DRAWS = 2  # of the random features, whose regressions are averaged
 _PENALTY = 450.0  # on squared weights, for targets of standard deviation 1
 _MOST_ROWS, _BLOCK = 30_000, 4_096  # to learn from, evenly chosen; at once
 _FEWEST_DAYS = 28  # of rows to learn from
-_KNOWN = 1e-6  # of z is unknown at most in these rows
-_FOLDS = 4  # parts of the rows, one after the other, of which each is predicted from the others
+_UNKNOWN = 1e-6  # of z, at most, in these rows
+_FOLDS = 4  # consecutive parts of the rows, each predicted from the others
 
 
 def find_obstacle(contexts: Contexts, rho: float) -> str | None:
     """Return why nothing can be learned from the training days of a column; None if it can."""
-    days = contexts.split.training_days - ContextFeatures(1).needed - _maturity(rho) / contexts.steps_per_day
+    days = len(_find_rows(contexts, contexts.split.training_days, _maturity(rho))) / contexts.steps_per_day
     if days < _FEWEST_DAYS:
-        return f"it needs {_FEWEST_DAYS} days with complete features and known targets; there are {max(days, 0):.0f}"
+        return f"it needs {_FEWEST_DAYS} days with complete features and known targets; there are {int(days)}"
     return None
+
+
+def _find_rows(contexts: Contexts, days: int, maturity: int) -> Int[np.ndarray, " n"]:
+    """Return the rows of the first days with complete features and `maturity` later ones, on days without imputed rows."""
+    per_day = contexts.steps_per_day
+    rows = np.arange(ContextFeatures(per_day).needed, days * per_day - maturity)
+    return rows[contexts.measured_days[rows // per_day]]
 
 
 def _maturity(rho: float) -> int:
     """Return after how many steps all of z but a negligible part is known."""
-    return max(int(np.ceil(np.log(_KNOWN) / np.log(max(rho, _KNOWN)))), 1)
+    return max(int(np.ceil(np.log(_UNKNOWN) / np.log(max(rho, _UNKNOWN)))), 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +63,7 @@ def collect_samples(contexts: Contexts, rho: float, days: int, hours: tuple[int,
     values, per_day = contexts.values[: days * contexts.steps_per_day], contexts.steps_per_day
     features = ContextFeatures(per_day, contexts.leads).with_typical_week(values)
     ends = [0, *(each * max(round(per_day / 24), 1) for each in hours)]
-    rows = np.arange(features.needed, len(values) - max(_maturity(rho), ends[-1]))
-    rows = rows[contexts.measured_days[rows // per_day]]
+    rows = _find_rows(contexts, days, max(_maturity(rho), ends[-1]))
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
     z, seen, parts = discounted_future(values[:, 0], rho), [], []
     for block in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
@@ -92,15 +98,15 @@ def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -
 def solve_draw(samples: LearningSamples, seed: tuple[int, int]) -> tuple[FourierFeatures, Float[np.ndarray, " k"]]:
     """Return random features, and the weights of the ridge regression on them.
 
-    With covariates it is a weighted mean of two, of which one does not see them. The weights have the least squared error on the
-    quarters of the rows, each predicted from the others, so columns of noise do little harm.
+    With covariates they are a weighted mean of two solutions, of which one does not see them, with the least squared error on the
+    quarters of the rows, each predicted from the other three. So columns of noise do little harm.
     """
     features, seen, (target,) = samples.features, samples.seen, samples.parts
     scale = float(np.std(target)) or 1.0
     shape = GROUPS, INPUTS, COSINES
     basis = FourierFeatures.draw(seen, *shape, seed, features.harmonics, features.given_count)
-    parts = np.array_split(np.arange(len(target)), _FOLDS if features.leads else 1)
-    folds = [_NormalEquations.of(basis, seen[part], target[part] / scale) for part in parts]
+    quarters = np.array_split(np.arange(len(target)), _FOLDS if features.leads else 1)
+    folds = [_NormalEquations.of(basis, seen[rows], target[rows] / scale) for rows in quarters]
     whole = functools.reduce(operator.add, folds)
     weights = whole.solve(np.arange(basis.count))
     if features.leads:

@@ -15,7 +15,7 @@ from ecl2o.data import Contexts
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, make_contender, make_row
 from ecl2o.fitting import tasks
-from ecl2o.fitting.candidates import make_planner, reference_contenders
+from ecl2o.fitting.candidates import OFFLINE, find_obstacle, make_planner, reference_contenders
 from ecl2o.fitting.pipeline import Selection, build_policy, select_candidates
 from ecl2o.fitting.read import SeriesReader, screen_series
 from ecl2o.fitting.settings import FitSettings, Progress, ignore_progress
@@ -97,9 +97,13 @@ def _shape(site: LoadedSite) -> tuple[Any, ...]:
     contexts, settings = site.contexts, site.settings
     spec = settings.promise_in_bounds
     promise = None if spec is None else (spec.per, spec.contexts is None)
-    plan = make_planner(tasks.series_problem(contexts, settings), contexts.steps_per_day)
+    task = tasks.FitTask(contexts, tasks.series_problem(contexts, settings), settings)
+    plan = make_planner(task.problem, contexts.steps_per_day)
     made = settings.advisor, settings.steps, settings.seed, settings.bounds is None, promise, plan.lookahead
-    return contexts.values.shape, contexts.steps_per_day, contexts.split, made
+    learns = (
+        settings.advisor in ("auto", *OFFLINE) and find_obstacle("fourier", task) is None
+    )  # depends on alpha and gaps
+    return contexts.values.shape, contexts.steps_per_day, contexts.split, made, learns
 
 
 def _bytes(site: LoadedSite) -> int:

@@ -21,7 +21,7 @@ from ecl2o.theory import decay_root
 
 WEEK = 7  # periods
 _LAGS = (*range(1, 11), 12, 14, 16, 18, *range(20, 25), 36, 48, 72, 96, 120, 144, 168)  # hours, of 24 in a period
-_PEAKS = 4  # periods whose highest context counts
+_PEAKS = 4  # last periods whose highest contexts are features
 _SPANS = (1, 2, 3, 6, 12, 24)  # hours over which anomalies change
 _LEADS = (1, 2, 3, 4, 6, 8, 12)  # hours ahead, a period or a week ago
 _PROFILE_LEADS = (*_LEADS, 16, 20)
@@ -61,14 +61,14 @@ class ContextMemory(eqx.Module):
 
 
 class ContextFeatures(eqx.Module):
-    """Features of one column and of covariates. No clock is needed, so that a run may start at any time.
+    """Features of one column and of covariates. No clock is needed: a run may start at any time.
 
     Of the column: the present context; its changes over 1 to 168 hours; for the profiles of a day (half-lives of 7 and 21 days)
     and of a week (3 weeks) the anomaly, its changes, and the discounted mean of the profile; what followed the same hour
     yesterday and a week ago; profiles ahead; means, deviations and extremes of the last hours. Of a covariate: itself, its
     changes and anomaly, the discounted mean of its profile, and its profile ahead. Of a forecast: its difference to the present
-    context. With a typical week, harmonics of the hour, and which weekday it is, where the week
-    correlates best with the mean week so far.
+    context. With a typical week also harmonics of the hour, and which weekday it is: those at which that week correlates best
+    with the mean week so far.
 
     Args:
         period: steps in a day.
@@ -88,7 +88,7 @@ class ContextFeatures(eqx.Module):
 
     @property
     def hours_per_day(self) -> int:
-        """Parts of a day that the typical week tells apart: about 24, of equally many steps, or one for each step."""
+        """Parts of a day that the typical week tells apart, of equally many steps: 24, or the next number that divides a day."""
         return next(each for each in range(min(self.period, 24), self.period + 1) if self.period % each == 0)
 
     @property
@@ -169,7 +169,7 @@ class ContextFeatures(eqx.Module):
         )
 
     def remember(self, contexts: Float[np.ndarray, "n q"], rows: Int[np.ndarray, " r"]) -> ContextMemory:
-        """Return the memory at some rows of a series, as `advance` makes it, in NumPy; the first is at least `needed`."""
+        """Return the memory at some rows of a series, each at least `needed`, as `advance` makes it, in NumPy."""
 
         def back(values, length):
             """The last `length` values up to each row, newest first."""
@@ -263,7 +263,7 @@ class ContextFeatures(eqx.Module):
         return [hour[..., None], xp.argmax(fits, axis=-1)[..., None]]
 
     def with_typical_week(self, contexts: Float[np.ndarray, "n q"]) -> "ContextFeatures":
-        """Return the features with the typical week of contexts that start with a day; of equal ones, without."""
+        """Return the features with the typical week of contexts that start at the start of a day, one week of them at least."""
         hours = self.hours_per_day
         whole = contexts[: len(contexts) // (WEEK * self.period) * WEEK * self.period, 0]
         typical = whole.reshape(-1, WEEK * hours, self.period // hours).mean(axis=(0, 2))

@@ -21,7 +21,9 @@ _TURN = 6.28125, 1.9353071795864769e-3  # 2 pi; a whole number times the first p
 _COSINE = [
     (-1) ** n / math.factorial(2 * n) for n in range(15)
 ]  # its series in x^2; the rest is below 1e-17 for |x| < pi
-_INFORMED = 4  # for so many groups there is one more that sees covariates, as half of its inputs (docs/choices.md)
+_INFORMED = (
+    4  # groups without covariates for each one with them, where they are half of its own inputs (docs/choices.md)
+)
 
 
 class FourierFeatures(eqx.Module):
@@ -55,7 +57,7 @@ class FourierFeatures(eqx.Module):
         numbers = np.asarray(self.inputs)
         if numbers.size and not 0 <= numbers.min() <= numbers.max() < self.mean.shape[0]:
             raise ValueError(
-                f"inputs must be numbers of the {self.mean.shape[0]} inputs, got {numbers.min()} to {numbers.max()}."
+                f"inputs must be from 0 to {self.mean.shape[0] - 1}, got {numbers.min()} to {numbers.max()}."
             )
 
     @classmethod
@@ -74,15 +76,16 @@ class FourierFeatures(eqx.Module):
         Args:
             samples: of the inputs.
             groups: how many groups there are that see no covariates.
-            size: inputs of a group, s; at most k.
+            size: inputs of a group, s; less if fewer inputs see no covariates.
             cosines: of a group, p.
             seed: of the draws.
             common: how many inputs, the first ones, are in every group. Default: 0.
-            covariates: how many inputs, the last ones, are made of covariates. Then there are more groups, which see them; the
-                first ones are as without. Default: none.
+            covariates: how many inputs, the last ones, are made of covariates. If there are any, a quarter more groups see
+                them; the first groups are drawn as without. Default: 0.
         """
         rng, own = np.random.default_rng(seed), samples.shape[1] - covariates
-        size, scale, always, others = min(size, own), samples.std(axis=0), np.arange(common), np.arange(common, own)
+        size, always, others = min(size, own), np.arange(common), np.arange(common, own)
+        varies = np.ptp(samples, axis=0) > 0  # of equal numbers the deviation may be a rounding error
         inputs = [np.append(always, rng.choice(others, size - common, replace=False)) for _ in range(groups)]
         frequencies, phases = rng.normal(size=(groups, size, cosines)), rng.uniform(0, 2 * np.pi, (groups, cosines))
         more, few = groups // _INFORMED if covariates else 0, min((size - common) // 2, covariates)
@@ -94,7 +97,8 @@ class FourierFeatures(eqx.Module):
             inputs.append(np.concatenate([always, kept, given]))
         frequencies = np.concatenate([frequencies, rng.normal(size=(more, size, cosines))]) / np.sqrt(size)
         phases = np.concatenate([phases, rng.uniform(0, 2 * np.pi, (more, cosines))])
-        return cls(samples.mean(axis=0), np.where(scale > 0, scale, 1.0), np.stack(inputs), frequencies, phases)
+        scale = np.where(varies, samples.std(axis=0), 1.0)
+        return cls(samples.mean(axis=0), scale, np.stack(inputs), frequencies, phases)
 
     @property
     def count(self) -> int:
