@@ -94,6 +94,12 @@ def test_the_hour_and_the_weekday_are_found_wherever_a_run_starts(contexts):
         np.testing.assert_array_equal(hour, (rows + start) % PERIOD)
         assert np.mean(weekday == (rows + start) // PERIOD % 7) > 0.95
     assert ContextFeatures(288).hours_per_day == 24
+    four = ContextFeatures(4).with_typical_week(
+        load[: 28 * 4, None]
+    )  # of a half day's sine only rounding errors are left
+    assert four.harmonics == 2
+    found = four.at(four.remember(load[:, None], np.arange(40, 80)), RHO)
+    assert found[:, :2].std(axis=0).min() > 0.5
     assert (
         np.array([each.shape for each in ContextFeatures(48).with_typical_week(np.ones((700, 1))).typical[None]]) == 168
     ).all()

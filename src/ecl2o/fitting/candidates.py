@@ -189,7 +189,7 @@ def _regression(task: FitTask) -> list[Candidate]:
 
 
 def _is_correctable(task: FitTask) -> bool:
-    """Whether its mixture is corrected: for a promise that is renewed, equal weights of misses, and actions at once."""
+    """Whether its mixture is corrected: for a promise per period, equal weights of misses, and no delay."""
     promise = task.settings.promise
     is_renewed = promise is not None and promise.is_plain and promise.steps(task.contexts.steps_per_day) is not None
     return is_renewed and not task.settings.shift and isinstance(task.problem.hitting, SquaredTracking)
@@ -253,8 +253,8 @@ def _add_corrections(
 ) -> list[list[Candidate]]:
     """Add each task's mixture with a correction that is trained through the guard.
 
-    The correction is trained on forecasts of the regressions, which learn as they run. Those of a Fourier regression are too good
-    on the days that it was solved on.
+    The correction is trained on forecasts of the regressions, which learn as they run. What was learned offline predicts the days
+    it was learned on too well.
     """
     like, promise = tasks[0].contexts, tasks[0].settings.promise
     assert promise is not None
@@ -308,7 +308,7 @@ def find_obstacle(advisor: AdvisorName, task: FitTask) -> str | None:
     if not isinstance(task.problem.hitting, SquaredTracking) or task.contexts.action_dim != 1:
         return "it follows one column, with misses that weigh the same"
     if task.settings.shift:
-        return "it knows neither a delay nor contexts in advance"
+        return "it supports neither a delay nor contexts known ahead"
     missing = boosting.find_missing_extra() if advisor == "trees" else None
     return missing or fourier.find_obstacle(task.contexts, _discount(task))
 
@@ -318,7 +318,7 @@ def _discount(task: FitTask) -> float:
 
 
 def _learn_offline(advisor: AdvisorName, task: FitTask, progress: Progress) -> list[Candidate]:
-    """Return the mixture of the regressions with an advisor of `OFFLINE`; on request also that advisor alone.
+    """Return the mixture of the regressions and an advisor of `OFFLINE`; on request also that advisor alone.
 
     Raises:
         DataError: If the advisor was requested and cannot be used.
@@ -333,10 +333,8 @@ def _learn_offline(advisor: AdvisorName, task: FitTask, progress: Progress) -> l
     learned = learn(contexts, _discount(task), split.training_days, settings.seed)
     progress(stage, 1, 1)
 
-    zero = to_device(np.zeros(1))
-    equal = ExponentialWeights(
-        to_device(np.zeros((1, 2))), zero, zero, zero, zero
-    )  # given: both mixtures are one program
+    zero = to_device(np.zeros(1))  # equal weights are given, too: both mixtures are one program then
+    equal = ExponentialWeights(to_device(np.zeros((1, 2))), zero, zero, zero, zero)
 
     def mix(member: AbstractAgent, weights: ExponentialWeights = equal) -> AbstractAgent:
         regressions = Mixture.of_regressions(period, WEEK, contexts.leads)

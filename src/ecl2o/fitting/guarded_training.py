@@ -1,7 +1,8 @@
 """Training through a guard on series: the windows, the validation days, and the forecasts recorded on them.
 
-The promise starts again in the windows as it will in use. A correction is kept if the validation days show, beyond chance,
-that it is better than none: one learned in winter may not carry over to spring.
+The promise starts again in the windows as it will in use. With `checks`, a correction is kept if the validation days show,
+beyond chance, that it is better than none: one learned in winter may not carry over to spring. `fit` trains without checks, and
+validates the whole candidate.
 """
 
 from collections.abc import Sequence
@@ -82,7 +83,7 @@ def train_sites(
         window_days: Length of the windows, of which one starts on each day. Default: two periods of up to a week or
             one longer period, from 5 to 30 days.
         skipped_days: First days to leave out, because the regression has seen little. Default: 14, at most a third.
-        checks: How often the validation days are asked. 0: never, and the last weights are kept.
+        checks: How many times the validation days judge the weights. 0: never, and the last weights are kept.
         forecasts: Of the training and validation days, by site. Default: recorded here.
 
     Returns:

@@ -29,7 +29,7 @@ _MEANS, _DEVIATIONS = (3, 6, 12, 24, 48, 72, 120, 168), (6, 24)  # hours
 _HALF_LIVES = (7.0, 21.0, 3.0)  # of two profiles of a period and one of a week, in their periods
 _DAMPING = 0.9  # of the present anomaly, per hour
 _MOST_WEEKS = 52  # that the mean week remembers
-_HARMONICS = 3  # of the hour
+_HARMONICS = 3  # of the hour, at most
 
 
 def _to_device_or_none(values: Any) -> Any:
@@ -98,8 +98,8 @@ class ContextFeatures(eqx.Module):
 
     @property
     def harmonics(self) -> int:
-        """How many of the first features are harmonics of the hour."""
-        return 0 if self.typical is None else 2 * _HARMONICS
+        """How many of the first features are harmonics of the hour: sines and cosines, of more than two hours a turn."""
+        return 0 if self.typical is None else 2 * min(_HARMONICS, (self.hours_per_day - 1) // 2)
 
     @property
     def needed(self) -> int:
@@ -212,7 +212,7 @@ class ContextFeatures(eqx.Module):
         parts = []
         if self.typical is not None:
             hour, weekday = self._calendar(xp, memory)
-            angle = (2 * np.pi / self.hours_per_day * np.arange(1, _HARMONICS + 1) * hour).astype(now.dtype)
+            angle = (2 * np.pi / self.hours_per_day * np.arange(1, self.harmonics // 2 + 1) * hour).astype(now.dtype)
             parts = [xp.sin(angle), xp.cos(angle), (weekday == np.arange(WEEK)).astype(now.dtype)]
         parts += [now, now - recent[..., self._steps(_LAGS)]]
         for kind, (profile, period) in enumerate(zip(memory.profiles, self.periods, strict=True)):

@@ -106,7 +106,8 @@ class Mixture(AbstractAgent):
         if self.maturity < 2 + self.ahead:
             raise ValueError(f"maturity must be at least {2 + self.ahead}, got {self.maturity}.")
         if self.weights is not None and self.weights.losses.shape[1:] != (len(self.members),):
-            raise ValueError(f"weights must be of {len(self.members)} members, got {self.weights.losses.shape}.")
+            shape = self.weights.losses.shape
+            raise ValueError(f"weights must be of shape (d, n) for n = {len(self.members)} members, got {shape}.")
 
     @classmethod
     def of_regressions(
@@ -141,10 +142,9 @@ class Mixture(AbstractAgent):
         )
         lines = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (start.dim, *leaf.shape)), empty)
         if self.weights is not None:
-            known = jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), self.weights, lines.weights)
-            lines = eqx.tree_at(lambda tree: tree.weights, lines, known)
-        # Else weights start equal: forecasts of the past are not known, or members were trained on it.
-        judged = self.judges_history and self.lookahead == 0
+            first = jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), self.weights, lines.weights)
+            lines = eqx.tree_at(lambda tree: tree.weights, lines, first)
+        judged = self.judges_history and self.lookahead == 0  # forecasts of the past are not known
         known = Start(start.x0, start.history[:0], start.horizon) if judged else start
         members = tuple(member.init(problem, known) for member in self.members)
         state = MixtureState(members, modes, jnp.zeros((), int), lines)
