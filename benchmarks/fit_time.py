@@ -24,6 +24,7 @@ RUN = "from ecl2o.cli import main; main()"
 MODULES = "import ecl2o.cli.commands, ecl2o.fitting.pipeline, ecl2o.policy.executable_cache, scipy.linalg"
 COUNT = """
 import atexit, collections, os
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the command line does before NumPy is imported
 import jax
 seen = collections.Counter()
 jax.monitoring.register_event_listener(lambda event, **_: seen.update([event]))
@@ -58,9 +59,7 @@ def cpu_seconds(command: list[str], cache: Path) -> tuple[float, str]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     dropped = ("JAX_", "XLA_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    # The command line sets the threads itself, but `COUNT` imports NumPy before.
     kept |= {"XDG_CACHE_HOME": str(cache), "PYTHONPYCACHEPREFIX": str(cache.parent / "bytecode")}
-    kept |= {"OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, capture_output=True, env=kept)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     programs = done.stderr.decode().rpartition("programs ")[2]

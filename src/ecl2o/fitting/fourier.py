@@ -16,7 +16,7 @@ from ecl2o.data import Contexts
 GROUPS, INPUTS, COSINES = 64, 24, 24  # of the random features; every group sees the hour, whose effects differ most
 _DRAWS = 2  # of the random features, whose regressions are averaged
 _PENALTY = 450.0  # on squared weights, for targets of standard deviation 1
-_MOST_ROWS, _BLOCK = 30_000, 4_096  # to learn from, evenly chosen; at once
+_MOST_ROWS, _BLOCK = 30_000, 2_048  # to learn from, evenly chosen; at once
 _FEWEST_DAYS = 28  # of rows to learn from
 _UNKNOWN = 1e-6  # of z, at most, in these rows
 _FOLDS = 4  # consecutive parts of the rows, each predicted from the others
@@ -106,7 +106,8 @@ def solve_draw(samples: LearningSamples, seed: tuple[int, int]) -> tuple[Fourier
     shape = GROUPS, INPUTS, COSINES
     basis = FourierFeatures.draw(seen, *shape, seed, features.harmonics, features.given_count)
     quarters = np.array_split(np.arange(len(target)), _FOLDS if features.leads else 1)
-    folds = [_NormalEquations.of(basis, seen[rows], target[rows] / scale) for rows in quarters]
+    seen, known = seen.astype(np.float32), (target / scale).astype(np.float32)  # half the time
+    folds = [_NormalEquations.of(basis, seen[rows], known[rows]) for rows in quarters]
     whole = functools.reduce(operator.add, folds)
     weights = whole.solve(np.arange(basis.count))
     if features.leads:
@@ -119,7 +120,7 @@ def solve_draw(samples: LearningSamples, seed: tuple[int, int]) -> tuple[Fourier
 
 @dataclasses.dataclass(frozen=True)
 class _NormalEquations:
-    """Sums over rows of f f' and of f times the target, for features f."""
+    """Sums over rows of f f' and of f times the target, for features f; the penalty is far above the rounding of 32 bits."""
 
     gram: Float[np.ndarray, "k k"]
     moment: Float[np.ndarray, " k"]
@@ -129,7 +130,7 @@ class _NormalEquations:
         gram, moment = np.zeros((basis.count, basis.count), np.float32), np.zeros(basis.count)
         for start in range(0, len(target), _BLOCK):
             block = slice(start, start + _BLOCK)
-            columns = basis(seen[block].astype(np.float32))  # half the time; the penalty is far above its rounding
+            columns = basis(seen[block])
             gram += columns.T @ columns
             moment += columns.T @ target[block]
         return cls(gram, moment)
