@@ -8,7 +8,6 @@ validates the whole candidate.
 from collections.abc import Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float
@@ -25,8 +24,9 @@ from ecl2o.learning.guarded_loss import Guard, GuardedLoss, RecordedInstances, f
 from ecl2o.learning.training_loop import SolvedInstances
 from ecl2o.offline import oracle_batch, oracle_days
 from ecl2o.problem import Instance, Problem
-from ecl2o.problem.arrays import AnyArray
+from ecl2o.problem.arrays import LEAST_STEPS, AnyArray, pad_rows
 from ecl2o.running.rollout import stack_trees, vmap_unless_single
+from ecl2o.running.stored_jit import stored_jit
 
 # Of all windows together. A year of hourly rows has 6,000 days of overlapping windows; evenly chosen ones suffice.
 _MAX_DAYS, _MAX_STEPS = 510, 200_000
@@ -126,10 +126,11 @@ def record_sites(
     advisor: OnlineRidge | Mixture, problems: Sequence[Problem], values: Sequence[Float[AnyArray, "n q"]]
 ) -> DiscountedForecast:
     """Return the advisor's forecasts on several series of one length, by site."""
-    return _record(advisor, stack_trees(problems), np.stack(values))
+    length, padded = len(values[0]), np.stack([pad_rows(each, LEAST_STEPS) for each in values])
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, :length], _record(advisor, stack_trees(problems), padded))
 
 
-@eqx.filter_jit
+@stored_jit
 def _record(advisor: AbstractAgent, problems: Problem, values: Float[AnyArray, "sites n q"]) -> DiscountedForecast:
     return vmap_unless_single(lambda problem, contexts: record_forecasts(advisor, problem, contexts))(problems, values)
 

@@ -22,6 +22,7 @@ from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, to_device
 from ecl2o.running import rollout, rollout_batch
 from ecl2o.running.rollout import stack_trees, vmap_unless_single
+from ecl2o.running.stored_jit import stored_jit
 
 Guard = TypeVar("Guard", Competitive, Guarded)
 
@@ -104,7 +105,12 @@ def fit_guards(
     problem, instances = stack_trees(problems), stack_trees(training)
 
     def train_chunk(state, rates):
-        return _train_chunk(state, frozen, problem, instances, rates)
+        adam, structure = jax.tree.flatten(state.adam)
+        loss, data = instances.loss, (instances.data.instances, instances.data.oracles)
+        scales = loss.cost_scale, loss.scale
+        known = frozen, problem, loss.forecasts, loss.period, scales, data
+        weights, adam, losses = _train_chunk(state.weights, tuple(adam), *known, rates)
+        return TrainingState(weights, jax.tree.unflatten(structure, adam)), losses
 
     def validate(weights):
         return daily_costs(weights, frozen, problem, stack_trees(validation), steps_per_day)
@@ -152,14 +158,23 @@ def daily_costs(
     return vmap_unless_single(vmap_unless_single(one, (0, 0, None, None)))(weights, frozen, problems, validation)
 
 
-@eqx.filter_jit
-def _train_chunk(
-    state: TrainingState, frozen, problems: Problem, training: RecordedInstances, rates: Float[AnyArray, " n"]
-):
-    def one(state, frozen, problem, recorded):
+@stored_jit
+def _train_chunk(weights, adam: tuple[Array, ...], frozen, problems: Problem, forecasts, period, scales, data, rates):
+    """Take a step for each rate; return the weights, the leaves of Adam's state, and the losses before the steps.
+
+    The loss is given by its fields, and Adam's state by its leaves: executables are stored for the library's agents and problems.
+    """
+    structure = jax.tree.structure(init_state(weights, axes=2).adam)
+
+    def one(state, frozen, problem, forecasts, scale, data):
+        guarded_loss = GuardedLoss(forecasts, period, cost_scale=scales[0], scale=scale)
+
         def loss(weights):
-            return recorded.loss(eqx.combine(weights, frozen), problem, recorded.data.instances, recorded.data.oracles)
+            return guarded_loss(eqx.combine(weights, frozen), problem, *data)
 
         return jax.lax.scan(lambda state, rate: take_step(state, rate, jax.value_and_grad(loss)), state, rates)
 
-    return vmap_unless_single(vmap_unless_single(one, (0, 0, None, None)))(state, frozen, problems, training)
+    state = TrainingState(weights, jax.tree.unflatten(structure, adam))
+    train = vmap_unless_single(vmap_unless_single(one, (0, 0, None, None, None, None)))
+    state, values = train(state, frozen, problems, forecasts, scales[1], data)
+    return state.weights, tuple(jax.tree.leaves(state.adam)), values
