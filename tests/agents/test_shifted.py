@@ -183,7 +183,7 @@ def test_refusals():
         ec.rollout(ec.Shifted(ec.ROBD(), 2), late, day)
     with pytest.raises(ec.NotApplicableError, match=r"2\.3701562"):
         ec.rollout(ec.Competitive(ec.Shifted(ec.ROBD(), 1), 2.3), late, day)
-    with pytest.raises(ec.NotApplicableError, match="Guarded"):
+    with pytest.raises(ec.NotApplicableError, match="baseline"):
         shift_agent(ec.Guarded(ec.ROBD()), late)
     with pytest.raises(ec.NotApplicableError, match="bounds"):
         ec.rollout(ec.Competitive(ec.Shifted(ec.ROBD(), 1), 3.0, contexts=(-9.0, 9.0)), late, day)

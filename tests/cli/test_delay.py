@@ -167,7 +167,7 @@ def test_being_short_costs_more_with_a_delay(ecl2o, tmp_path):
         (["--delay", "5"], "exceed a day of 4"),
         (["--delay", "1", "--weight-column", "supply"], "weight column"),
         (["--delay", "1", "--bounds", "0:9", "--promise", "3"], "bounds"),
-        (["--delay", "1", "--promise", "3", "--per", "day", "--promise", "3", "--per", "run"], "Promises"),
+        (["--delay", "1", "--promise", "3", "--per", "day", "--promise", "3", "--per", "run"], "not several"),
         (["--delay", "1", "--advisor", "mlp"], "mlp"),
     ],
 )

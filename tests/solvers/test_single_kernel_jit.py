@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 import ecl2o as ec
 from ecl2o.solvers import single_kernel_jit
@@ -25,6 +26,8 @@ def _tripled(x):
 
 _doubled.defjvp(lambda primals, tangents: (_doubled(*primals), 2 * tangents[0]))
 _tripled.defvjp(lambda x: (3 * x, None), lambda _, g: (3 * g,))
+_halved = custom_vmap(lambda x: x / 2)
+_halved.def_vmap(lambda size, batched, x: (x / 2, True))
 
 
 def _everything(x, n):
@@ -62,6 +65,7 @@ def _everything(x, n):
         lax.while_loop(lambda s: s.sum() < 10.0, lambda s: 2 * s, x),
         _doubled(x),
         _tripled(x),
+        _halved(x),
         jax.jit(lambda y: y + 1)(x),
     ]
     return [arithmetic, comparisons, arrangement, reductions, control, jnp.where(logic, x, 0.0)]
