@@ -73,12 +73,12 @@ class Stage(eqx.Module):
         cost = N - N[:, u] @ gain
         return gain, 0.5 * (cost + cost.T)
 
-    def retreat(self, S: Matrix) -> Matrix:
+    def riccati_step(self, S: Matrix) -> Matrix:
         """Return the Riccati matrix before the step."""
         x, _, _ = self.places
         return self.without_action(S)[1][x, x]
 
-    def retreat_friendly(self, S0: Matrix) -> Matrix:
+    def best_case_step(self, S0: Matrix) -> Matrix:
         """Return the cost to go before the step when context and action are the best ones.
 
         What is smaller than rounding counts as zero, else it would add up from step to step. A smaller S0 promises less.
@@ -139,15 +139,15 @@ def control_future(problem: ControlProblem, horizon: int | None, every_prefix: b
     """
     zero = jnp.zeros((problem.state_dim,) * 2, problem.F.dtype)
 
-    def retreat(future, stage):
-        return Future(stage.retreat(future.S), zero if every_prefix else stage.retreat_friendly(future.S0))
+    def step_back(future, stage):
+        return Future(stage.riccati_step(future.S), zero if every_prefix else stage.best_case_step(future.S0))
 
     end = Future(zero, zero)
     if horizon is None:
         stage = Stage.of(problem)
-        return jax.tree.map(lambda leaf: leaf[None], _settle(lambda future: retreat(future, stage), end))
+        return jax.tree.map(lambda leaf: leaf[None], _settle(lambda future: step_back(future, stage), end))
     stages = all_stages(problem, horizon)
-    _, futures = jax.lax.scan(lambda future, stage: (retreat(future, stage), future), end, stages, reverse=True)
+    _, futures = jax.lax.scan(lambda future, stage: (step_back(future, stage), future), end, stages, reverse=True)
     return futures
 
 
@@ -170,7 +170,7 @@ def known_future(stages: Stage) -> KnownFuture:
     """
     horizon, n, q = stages.E.shape
 
-    def retreat(to_go, now):
+    def step_back(to_go, now):
         stage, step = now
         x, u, d = stage.places
         # The next state is joint (xi, u, d) and the later contexts are D: the cost in (xi, u, d) and in its products with D.
@@ -187,7 +187,7 @@ def known_future(stages: Stage) -> KnownFuture:
 
     size, dtype = horizon * q, stages.F.dtype
     end = KnownFuture(jnp.zeros((n, n), dtype), jnp.zeros((n, size), dtype), jnp.zeros((size, size), dtype))
-    return jax.lax.scan(retreat, end, (stages, jnp.arange(horizon)), reverse=True)[1]
+    return jax.lax.scan(step_back, end, (stages, jnp.arange(horizon)), reverse=True)[1]
 
 
 def game_future(problem: ControlProblem, horizon: int | None, level: Float[Array, ""]) -> Float[Array, "T n n"]:
@@ -196,7 +196,7 @@ def game_future(problem: ControlProblem, horizon: int | None, level: Float[Array
     NaN where the level is too small.
     """
 
-    def retreat(S, stage):
+    def step_back(S, stage):
         x, _, d = stage.places
         cost = stage.without_action(S)[1]
         power = level**2 * jnp.eye(cost[d, d].shape[0], dtype=cost.dtype) - cost[d, d]
@@ -206,8 +206,8 @@ def game_future(problem: ControlProblem, horizon: int | None, level: Float[Array
 
     zero = jnp.zeros((problem.state_dim,) * 2, problem.F.dtype)
     if horizon is None:
-        return _settle(lambda S: retreat(S, Stage.of(problem)), zero)[None]
-    return jax.lax.scan(lambda S, stage: (retreat(S, stage), S), zero, all_stages(problem, horizon), reverse=True)[1]
+        return _settle(lambda S: step_back(S, Stage.of(problem)), zero)[None]
+    return jax.lax.scan(lambda S, stage: (step_back(S, stage), S), zero, all_stages(problem, horizon), reverse=True)[1]
 
 
 def all_stages(problem: ControlProblem, horizon: int) -> Stage:
@@ -246,14 +246,14 @@ class ControlReserve(eqx.Module):
         curvature: S + Z, (n, n).
         slope: L Z (I + Sigma S)^-1 m, (n,): the value is least where curvature x = slope.
         level: the part that does not depend on x, with o counted.
-        friendly: o = 1/2 m'S0 (I + Sigma S0)^-1 m.
+        least_growth: o = 1/2 m'S0 (I + Sigma S0)^-1 m.
         sound: whether L exceeds the smallest ratio of this step, as all this requires.
     """
 
     curvature: Matrix
     slope: Float[Array, " n"]
     level: Float[Array, ""]
-    friendly: Float[Array, ""]
+    least_growth: Float[Array, ""]
     sound: Array
 
     @classmethod
@@ -266,10 +266,10 @@ class ControlReserve(eqx.Module):
         Z = small_solve(((L - 1) * identity - L * Y @ D).T, D)  # D and Z are symmetric
         Z = 0.5 * (Z + Z.T)
         shrunk = small_solve(identity + covariance @ S, m)
-        friendly = 0.5 * m @ S0 @ small_solve(identity + covariance @ S0, m)
+        least_growth = 0.5 * m @ S0 @ small_solve(identity + covariance @ S0, m)
         goal = L * shrunk
         level = -0.5 * L * m @ S @ shrunk + 0.5 * goal @ Z @ goal
-        return cls(S + Z, Z @ goal, level, friendly, _is_above_share(L - 1, covariance, S, S0))
+        return cls(S + Z, Z @ goal, level, least_growth, _is_above_share(L - 1, covariance, S, S0))
 
     def value(self, x: Float[Array, " n"]) -> Float[Array, ""]:
         """Return max over the contexts to come of the cost to go less L times the growth of the optimum."""
@@ -284,8 +284,8 @@ def baseline_reserve(baseline: Float[Array, " n"], S: Matrix, S0: Matrix, ratio:
     D, L = S - S0, ratio
     toward = L / (L - 1) * D @ baseline
     level = 0.5 * L * (toward - S @ baseline) @ baseline
-    friendly = 0.5 * baseline @ S0 @ baseline
-    return ControlReserve(S + D / (L - 1), toward, level, friendly, L > 1)
+    least_growth = 0.5 * baseline @ S0 @ baseline
+    return ControlReserve(S + D / (L - 1), toward, level, least_growth, L > 1)
 
 
 def largest_control_share(covariance: Matrix, S: Matrix, S0: Matrix) -> Float[Array, ""]:

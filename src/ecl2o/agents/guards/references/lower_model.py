@@ -9,13 +9,33 @@ Then f is replaced by the quadratic of the least curvature that touches it at th
 All matrices are diagonal here, so that coordinates are lines.
 """
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+from ecl2o.agents.base import Observation, Start
+from ecl2o.agents.guards.level_sets import Action, Number, Origin
+from ecl2o.agents.guards.references.base import (
+    AbstractReferenceStep,
+    PromiseTerms,
+    Settlement,
+    clean_context,
+)
+from ecl2o.agents.guards.references.lines import AbstractLines, LineSet
+from ecl2o.agents.guards.references.optimum import (
+    AbstractTrackingReference,
+    PastState,
+    Tracking,
+    describe_optimum,
+    start_past,
+)
+from ecl2o.agents.promise import Promise
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import Prefix, WorkFunction
-from ecl2o.problem import AbstractHittingCost, AsymmetricTracking
+from ecl2o.problem import AbstractHittingCost, AsymmetricTracking, Problem
 from ecl2o.problem.arrays import add_exactly, safe_sqrt
 from ecl2o.solvers.bisection import bisect_root
 from ecl2o.solvers.bounded_newton import minimize
@@ -43,7 +63,7 @@ class ModelLines(eqx.Module):
         return self.ratio * self.sigma * (self.k + weight) / (self.k + weight - self.sigma)
 
 
-class AsymmetricLines(eqx.Module):
+class AsymmetricLines(AbstractLines):
     """`AsymmetricTracking`: x and z* lie each on one side of y, and the reserve is that of the quadratic on the side of z*."""
 
     of: ModelLines
@@ -52,17 +72,14 @@ class AsymmetricLines(eqx.Module):
 
     @property
     def least_curvature(self) -> Float[Array, " d"]:
-        """Return a lower bound on the second derivatives of cost plus reserve."""
         return self.of.a + self.of.g + self.of.s
 
     @property
     def value(self) -> Float[Array, " d"]:
-        """Return the reserve's curvature where it is greatest; negative or infinite where nothing is feasible."""
         return self.of.value_at(self.of.a)
 
     @property
     def shape(self) -> Float[Array, " d"]:
-        """Return an upper bound on the second derivatives."""
         return jnp.maximum(self.hitting.short, self.hitting.long) + self.of.g + self.value
 
     def worst(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -83,29 +100,27 @@ class AsymmetricLines(eqx.Module):
         moved = own * (x - self.context) ** 2 + game.g * (x - game.previous) ** 2
         return 0.5 * (moved + v * (x - m) ** 2) - game.ratio * growth
 
-    def _lowest(self, own, weight):
+    def _lowest_of(self, own, weight):
         """Return the minimiser of a piece, and its curvature."""
         game, (v, m, _) = self.of, self._parts(weight)
         shape = own + game.g + v
         return (own * self.context + game.g * game.previous + v * m) / shape, shape
 
-    def safest(self) -> Float[Array, " d"]:
+    def lowest(self) -> Float[Array, " d"]:
         """Return where cost plus reserve is least: for each side of z* one linear equation; the consistent one counts."""
 
         def lowest(weight):
             v, m, _ = self._parts(weight)
             slope = self.of.g * (self.context - self.of.previous) + v * (self.context - m)  # at y
-            return self._lowest(self.hitting.weight(slope > 0), weight)[0]
+            return self._lowest_of(self.hitting.weight(slope > 0), weight)[0]
 
         below, above = (
             lowest(jnp.broadcast_to(w, self.context.shape)) for w in (self.hitting.short, self.hitting.long)
         )
         return jnp.where(self.worst(below) == self.hitting.short, below, above)
 
-    def clip(
-        self, level: Float[Array, ""], safest: Float[Array, " 1"], advice: Float[Array, " 1"]
-    ) -> Float[Array, " 1"]:
-        """Clip to the interval where the cost is at most the level; each end belongs to one of the pieces between two kinks."""
+    def ends(self, level: Number, safest: Float[Array, " 1"]) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
+        """Return the ends of the interval; each belongs to one of the pieces between two kinks."""
         game, y = self.of, self.context
         turn = y - game.k * y / jnp.maximum(game.sigma, jnp.finfo(y.dtype).tiny)  # z* crosses y where x is here
 
@@ -116,10 +131,10 @@ class AsymmetricLines(eqx.Module):
             beyond_y, beyond_turn = reaches(y, sign), reaches(turn, sign)
             own = self.hitting.weight(beyond_y if sign < 0 else ~beyond_y)
             weight = self.hitting.weight(beyond_turn if sign > 0 else ~beyond_turn)
-            lowest, shape = self._lowest(own, weight)
+            lowest, shape = self._lowest_of(own, weight)
             return lowest + sign * safe_sqrt(2 * (level - self._piece(lowest, own, weight)) / shape)
 
-        return jnp.clip(advice, jnp.minimum(end(-1), safest), jnp.maximum(end(1), safest))
+        return end(-1), end(1)
 
     def touch(self, x: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, ""], Float[Array, ""]]:
         """Return the next mu less this one, the growth of rho, and the size of its terms.
@@ -133,7 +148,7 @@ class AsymmetricLines(eqx.Module):
         return m + (weight - game.a) / (game.k + game.a) * away, jnp.sum(growth - lost), jnp.sum(growth + lost)
 
 
-class ConvexLine(eqx.Module):
+class ConvexLine(AbstractLines):
     """Any other cost, on a line: z* by Newton's method, x_m and the ends by bisection."""
 
     of: ModelLines
@@ -145,17 +160,14 @@ class ConvexLine(eqx.Module):
 
     @property
     def least_curvature(self) -> Float[Array, " 1"]:
-        """Return a lower bound on the second derivatives of cost plus reserve."""
         return self.of.a + self.of.g + self.of.s
 
     @property
     def value(self) -> Float[Array, " 1"]:
-        """Return the reserve's curvature where it is greatest; negative or infinite where nothing is feasible."""
         return self.of.value_at(self.of.a)
 
     @property
     def shape(self) -> Float[Array, " 1"]:
-        """Return an upper bound on the second derivatives."""
         return self.greatest + self.of.g + self.value
 
     def _hit(self, x):
@@ -175,18 +187,12 @@ class ConvexLine(eqx.Module):
         reserve = 0.5 * (game.sigma * (x - z) ** 2 - game.k * z**2) - self._hit(z)
         return self._hit(x) + 0.5 * game.g * (x - game.previous) ** 2 + game.ratio * reserve
 
-    def safest(self) -> Float[Array, " 1"]:
+    def lowest(self) -> Float[Array, " 1"]:
         """Return where cost plus reserve is least: its slope rises at least as fast as the curvature of its terms."""
         here = self.of.previous[0]
         reach = jnp.abs(_descent(here, self)) / (self.of.a + self.of.g + self.of.ratio * self.of.sigma)[0]
         low, high = jax.lax.stop_gradient((here - reach, here + reach))
         return bisect_root(_descent, low, high, self)[None]
-
-    def clip(
-        self, level: Float[Array, ""], safest: Float[Array, " 1"], advice: Float[Array, " 1"]
-    ) -> Float[Array, " 1"]:
-        """Return the last allowed point on the way from the safest action to the advice."""
-        return move_along_segment(self, level, safest, advice)
 
     def touch(self, x: Float[Array, " 1"]) -> tuple[Float[Array, " 1"], Float[Array, ""], Float[Array, ""]]:
         """Return the next mu less this one, the growth of rho, and the size of its terms."""
@@ -209,28 +215,6 @@ def _descent(x, line: ConvexLine):
     return -(line._slope(x) + pull)[0]
 
 
-def move_along_segment(lines, level, safest, advice):
-    """Return the last allowed point on the segment from the safest action to the advice.
-
-    Allowed points are at most sqrt(2 left) from the lowest one in the norm of the least curvature, so at most twice that apart.
-    """
-    way, lowest = advice - safest, lines.safest()
-    curved = jnp.sum(lines.least_curvature * way**2)
-    left = jnp.maximum(level - jnp.sum(lines.cost(lowest, lines.worst(lowest))), 0.0)
-    longest = jnp.minimum(2 * jnp.sqrt(2 * left / jnp.where(curved > 0, curved, 1.0)), 1.0)
-    share = bisect_root(
-        spare_at_share, jnp.zeros_like(longest), jax.lax.stop_gradient(longest), (lines, level, safest, way)
-    )
-    return safest + share * way
-
-
-def spare_at_share(share, parameters):
-    """Return what the level leaves at this share of the way from the safest action."""
-    lines, level, safest, way = parameters
-    x = safest + share * way
-    return level - jnp.sum(lines.cost(x, lines.worst(x)))
-
-
 def bound_optimum(
     hitting: AsymmetricTracking, G: Float[Array, "1 1"], work: WorkFunction, context: Float[Array, " q"]
 ) -> Prefix:
@@ -248,3 +232,94 @@ def advance_model(lines: AsymmetricLines | ConvexLine, work: WorkFunction, x: Fl
     P = work.stiffness + jnp.diag(lines.of.a)
     rounding = jax.lax.stop_gradient(8 * jnp.finfo(x.dtype).eps * size)
     return Prefix(P, centre, rest, work.doubt, growth, rounding)
+
+
+class LowerModelStep(AbstractReferenceStep):
+    """A step relative to a lower bound on the optimum. The growth depends on the action, and is in the cost of the lines."""
+
+    lines: AsymmetricLines | ConvexLine
+    work: WorkFunction
+    usable: Bool[Array, ""]
+    announced: Bool[Array, ""]
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.work.centre, self.work.rest)
+
+    @property
+    def growth(self) -> Number:
+        return jnp.zeros((), self.work.centre.dtype)
+
+    @property
+    def converged(self) -> Bool[Array, ""]:
+        return jnp.ones((), bool)
+
+    def level_set(self, left: Number, origin: Origin | None = None) -> LineSet:
+        return LineSet(self.lines, left)
+
+
+class LowerModel(AbstractTrackingReference):
+    """A lower bound on the optimum, for costs that are not quadratic but have curvature within known bounds.
+
+    The promise is relative to the true optimum; some actions may be changed needlessly.
+
+    Args:
+        tracking: the conditions of the promise.
+    """
+
+    tracking: Tracking = Tracking()
+
+    def describe(self, problem: Problem, terms: PromiseTerms, least: float | None) -> Promise:
+        return describe_optimum(self.tracking, problem, terms, least)
+
+    def check(self, problem: Problem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
+        hitting, kind = problem.hitting, type(problem.hitting).__name__
+        if several:
+            raise NotApplicableError(
+                f"several promises need a quadratic hitting cost, got {kind}; make one promise alone."
+            )
+        self.tracking.check_problem(problem, start)
+        bounded = problem.relaxed.is_bounded or self.tracking.contexts is not None
+        if not hitting.is_two_sided and (start.dim > 1 or bounded):
+            raise NotApplicableError(
+                f"Competitive takes {kind} on a line, without bounds and without contexts=. Guarded takes any costs and any box."
+            )
+        self.tracking.check(problem, start, ratios, several, alone=True)
+
+    def init(self, problem: Problem, prepared, start: Start) -> PastState:
+        return start_past(self.tracking, problem, start.x0, real=False)
+
+    def restart(self, problem: Problem, prepared, state: PastState, position: Action) -> PastState:
+        return start_past(self.tracking, problem, position, real=False)
+
+    def observe(
+        self, problem: Problem, prepared, state: PastState, ratio: Number, observation: Observation
+    ) -> LowerModelStep:
+        previous, work, hitting = observation.previous_action, state.work, problem.hitting
+        dim = len(previous)
+        counted = self.tracking.count(problem, dim)[0]
+        context, finite = clean_context(problem, observation.context)
+        least, greatest = hitting.curvature_bounds(dim)
+        assert greatest is not None
+        S, target = prepared[self.tracking.place(observation, len(prepared))], context[: len(context) - problem.covariates]
+        game = ModelLines.of(least, 2 * counted.Q, S, ratio, work, previous)
+        if hitting.is_two_sided:
+            lines = AsymmetricLines(game, hitting, work.from_centre(hitting.centre(context, dim)))
+        else:
+            lines = ConvexLine(game, hitting, context, jnp.diagonal(greatest), work.centre, work.rest)
+        usable = finite & jnp.isfinite(ratio * hitting(work.centre, context))
+        announced = self.tracking.is_announced(problem, observation, context, least, target)
+        return LowerModelStep(lines, work, usable, announced)
+
+    def settle(
+        self, problem: Problem, term: LowerModelStep, state: PastState, ratio, observation: Observation, action: Action
+    ) -> Settlement:
+        counted, real = self.tracking.count(problem, len(action))
+        prefix = advance_model(term.lines, state.work, term.origin.away(action))
+        growth = jnp.where(term.usable, prefix.growth, 0.0)
+        work = jax.tree.map(
+            lambda new, old: jnp.where(term.usable, new, old), prefix.after_move(2 * counted.Q), state.work
+        )
+        reported = None if problem.actions.ramp is None else real * growth
+        rounding = jnp.where(term.usable, prefix.rounding, 0.0)
+        return Settlement(dataclasses.replace(state, work=work), growth, rounding, reported)

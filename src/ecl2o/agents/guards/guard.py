@@ -1,0 +1,422 @@
+"""The one guard: it lets another agent act as far as its promises allow.
+
+Every promise bounds the cost by a ratio times that of a reference. At a step each reference says how its cost grows and which actions
+leave the promise possible, a convex set. The advice is played if it is in all sets, else it is pulled toward an action that is.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ecl2o.agents.base import AbstractAgent, AnyProblem, Info, Observation, Start, State
+from ecl2o.agents.guards.account import Account
+from ecl2o.agents.guards.level_sets import AbstractLevelSet, Action, Origin, pull_inside
+from ecl2o.agents.guards.limits import round_inside
+from ecl2o.agents.guards.references.base import AbstractReference, AbstractReferenceStep, PromiseTerms
+from ecl2o.agents.promise import Promise
+from ecl2o.problem.arrays import check_count, check_finite, check_nonnegative
+
+
+class GuardState(eqx.Module):
+    """What a guard carries from step to step.
+
+    Args:
+        inner: the wrapped agent's state.
+        prepared: of each reference, what does not change.
+        references: of each reference, the state of each of its accounts.
+        ratios: those that are played, by account.
+        feasible: whether they can be promised.
+        accounts: the balance of each promise, of windows one for each phase.
+        age: steps since the start, or since the only promise was renewed.
+    """
+
+    inner: State
+    prepared: tuple[Any, ...]
+    references: tuple[Any, ...]
+    ratios: Float[Array, "*n"]
+    feasible: Bool[Array, ""]
+    accounts: Account
+    age: Int[Array, ""] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots:
+    """The accounts of a guard in their order, by reference: the promise, the period and the phase of each.
+
+    Args:
+        promise: the place of its promise in the guard.
+        period: steps after which it may restart.
+        phase: the place in the period at which it restarts; -1 is never.
+        counts: how many accounts each reference has.
+    """
+
+    promise: np.ndarray
+    period: np.ndarray
+    phase: np.ndarray
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, promises: tuple[PromiseTerms, ...], references: int) -> "Slots":
+        """Order the accounts of promises."""
+        order = sorted(range(len(promises)), key=lambda i: promises[i].reference)
+        found = [(i, promises[i].period or 1, phase) for i in order for phase in promises[i].phases]
+        owners = [promises[i].reference for i, _, _ in found]
+        return cls(*np.array(found).T, tuple(owners.count(each) for each in range(references)))
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several accounts."""
+        return len(self.promise) > 1
+
+
+class Guard(AbstractAgent):
+    """An agent that lets another one act as far as its promises allow, whatever it proposes.
+
+    `Competitive`, `Guarded`, `Promises`, `CompetitiveBand`, `CompetitiveControl` and `GuardedControl` make guards. An allowed action
+    is played as it is; another one is pulled toward an action that all promises allow, until it is allowed. NaN and infinite
+    actions count as no advice.
+
+    A promise with a period restarts: its account, and its reference from the action in force, while agents keep what they have
+    learned. The agent inside sees the clock of the period if there is one promise: `Observation.step` counts from 0 after each
+    restart, `place` from the start of the period, and `remaining` to its end. A run may start within a period; its first period is
+    then shorter.
+
+    A promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions are
+    not met. Several promises are kept together or not at all.
+
+    Args:
+        agent: the agent whose actions are played as far as the promises allow.
+        promises: the numbers of the promises.
+        references: whose costs they multiply.
+
+    `Info.details`, each with one number for each promise in their order: `cost` and `reference` of its period so far, their `ratio`,
+    what is `left` of it, whether it was `active`, that is changed the advice, and whether it is `kept`; and for how many steps all were
+    (`kept_steps`). Of windows it is the account with the least left. With a spacing of actions `rounding_allowance`, what rounding
+    has added to the allowance.
+
+    >>> import ecl2o as ec
+    >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
+    >>> guard = ec.Competitive(ec.advisors.Fixed([[1e6]]), ratio=2.0)
+    >>> run = ec.rollout(guard, problem, ec.Instance([0.0], [[1.0]]))
+    >>> bool((run.info.details["ratio"] <= 2.0 * (1 + 1e-4)).all())
+    True
+    """
+
+    agent: AbstractAgent
+    promises: tuple[PromiseTerms, ...]
+    references: tuple[AbstractReference, ...]
+
+    def __check_init__(self):
+        if not self.promises:
+            raise ValueError("promises must not be empty.")
+        for each in self.promises:
+            check_finite("ratio", each.ratio)
+            check_finite("allowance", each.allowance)
+            check_nonnegative("allowance", each.allowance)
+            if each.period is not None or each.rolling:
+                check_count("period", each.period)
+
+    @property
+    def lookahead(self) -> int:
+        return max(self.agent.lookahead, *(reference.lookahead for reference in self.references))
+
+    @property
+    def ratio(self) -> Float[Array, ""]:
+        """The ratio of the first promise."""
+        return self.promises[0].ratio
+
+    @property
+    def _slots(self) -> Slots:
+        return Slots.of(self.promises, len(self.references))
+
+    @property
+    def _own_period(self) -> int | None:
+        """The period of the only promise; None where there are several, windows, or no period."""
+        one = self.promises[0]
+        return None if len(self.promises) > 1 or one.rolling else one.period
+
+    @property
+    def periods(self) -> list[int]:
+        """The periods after which accounts restart; those of windows do not depend on the clock."""
+        return [each.period for each in self.promises if each.period is not None and not each.rolling]
+
+    def every(self, period: int | None) -> "Guard":
+        """Return the guard whose promises restart every `period` steps; None: as they are."""
+        if period is None:
+            return self
+        return dataclasses.replace(
+            self, promises=tuple(dataclasses.replace(each, period=period) for each in self.promises)
+        )
+
+    def around_proposals(self, wrap: Any) -> "Guard":
+        inside = self.agent.around_proposals(wrap)
+        references = tuple(reference.around_proposals(wrap) for reference in self.references)
+        return dataclasses.replace(self, agent=inside, references=references)
+
+    def rescale(self, factor: float) -> "Guard":
+        """Return the guard for contexts `factor` times as large, with the same wrapped agent."""
+        promises = [dataclasses.replace(each, allowance=each.allowance * factor**2) for each in self.promises]
+        references = tuple(reference.rescale(factor) for reference in self.references)
+        return dataclasses.replace(self, promises=tuple(promises), references=references)
+
+    def with_action_bounds(self, low: float, high: float) -> "Guard":
+        """Return the guard for actions between `low` and `high`. A promise may then require contexts there."""
+        return dataclasses.replace(self, references=tuple(each.within(low, high) for each in self.references))
+
+    def promise(self, problem: AnyProblem) -> Promise:
+        """Return what is promised about the cost, the first promise with the others in `also`."""
+        least = min(float(each.ratio) for each in self.promises) if self._slots.several else None
+        references = [reference.on(problem) for reference in self.references]
+        found = [references[each.reference].describe(problem, each, least) for each in self.promises]
+        return dataclasses.replace(found[0], also=tuple(found[1:]))
+
+    def check(self, problem: AnyProblem, start: Start) -> None:
+        """Reject problems that do not fit and, where numbers are concrete, ratios that cannot be promised."""
+        start = self._in_period(start)
+        super().check(problem, start)
+        several, ratios = self._slots.several, [each.ratio for each in self.promises]
+        for reference in self.references:
+            reference.on(problem).check(problem, start, ratios, several)
+
+    def _in_period(self, start: Start) -> Start:
+        period = self._own_period
+        return start if period is None else dataclasses.replace(start, horizon=period)
+
+    def init(self, problem: AnyProblem, start: Start) -> GuardState:
+        start = self._in_period(start)
+        return self._open(problem, start, self.agent.init(problem, start))
+
+    def restart(self, problem: AnyProblem, state: GuardState, start: Start) -> GuardState:
+        """Return the state with accounts and references restarted at `start.x0` and the wrapped agent's state unchanged."""
+        return self._open(problem, self._in_period(start), state.inner)
+
+    def _map(self, function: Callable[..., Any], *trees: Any) -> tuple[Any, ...]:
+        """Call function(i, *trees of reference i) for each reference, mapped over its accounts if there are several."""
+        several, found = self._slots.several, []
+        for i, mine in enumerate(zip(*trees, strict=True)):
+            of_one = functools.partial(function, i)
+            found.append(jax.vmap(of_one)(*mine) if several else of_one(*mine))
+        return tuple(found)
+
+    def _by_reference(self, values: Any) -> list[Any]:
+        """Return what belongs to the accounts of each reference."""
+        if not self._slots.several:
+            return [values]
+        ends = np.cumsum((0, *self._slots.counts))
+        return [jax.tree.map(lambda leaf, i=i: leaf[ends[i] : ends[i + 1]], values) for i in range(len(ends) - 1)]
+
+    def _join(self, found: Sequence[Any]) -> Any:
+        """Return what belongs to all accounts."""
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *found) if self._slots.several else found[0]
+
+    def _open(self, problem: AnyProblem, start: Start, inner: State) -> GuardState:
+        slots, dtype = self._slots, start.x0.dtype
+        ratios = jnp.stack([each.ratio for each in self.promises]).astype(dtype)
+        allowances = jnp.stack([each.allowance for each in self.promises])
+        feasible = jnp.isfinite(ratios).all() & (jnp.isfinite(allowances) & (allowances >= 0)).all()
+        prepared, states, instead = [], [], []
+        for reference, count in zip(self.references, slots.counts, strict=True):
+            reference = reference.on(problem)
+            prepared.append(reference.prepare(problem, start, slots.several))
+            possible, other = reference.feasible(problem, prepared[-1], start, ratios, slots.several)
+            feasible, state = feasible & possible, reference.init(problem, prepared[-1], start)
+            instead.append(other)
+            if slots.several:
+                state = jax.tree.map(lambda leaf, n=count: jnp.broadcast_to(leaf, (n, *jnp.shape(leaf))), state)
+            states.append(state)
+        # Where ratios cannot be promised, the safest action is that of ratios that can.
+        ratios = jnp.where(feasible, ratios, jnp.max(jnp.stack(instead)))
+        ratios = ratios[slots.promise] if slots.several else ratios[0]
+        accounts = self._open_accounts(problem, feasible, dtype)
+        age = jnp.zeros((), int) if (slots.phase >= 0).any() else None
+        return GuardState(inner, tuple(prepared), tuple(states), ratios, feasible, accounts, age)
+
+    def _open_accounts(self, problem: AnyProblem, feasible: Bool[Array, ""], dtype: Any) -> Account:
+        allowances = jnp.stack([self.promises[i].allowance for i in self._slots.promise])
+        allowances = allowances if self._slots.several else allowances[0]
+        return Account.open(allowances, feasible, dtype, problem.actions.spacing is not None)
+
+    def _renew(self, problem: AnyProblem, state: GuardState, observation: Observation) -> GuardState:
+        """Restart the accounts whose period starts, with their references, from the position in force."""
+        if state.age is None:
+            return state
+        position, slots = observation.previous_action, self._slots
+        period, phase = (slots.period, slots.phase) if slots.several else (slots.period[0], slots.phase[0])
+        renewed = (observation.place % period == phase) & (state.age > 0)
+
+        def restart(i, own, renewed):
+            new = self.references[i].on(problem).restart(problem, state.prepared[i], own, position)
+            return jax.tree.map(lambda new, old: jnp.where(renewed, new, old), new, own)
+
+        references = self._map(restart, state.references, self._by_reference(renewed))
+        opened = self._open_accounts(problem, state.feasible, position.dtype)
+        accounts = jax.tree.map(lambda new, old: jnp.where(renewed, new, old), opened, state.accounts)
+        age = state.age if self._own_period is None else jnp.where(renewed, 0, state.age)
+        return dataclasses.replace(state, accounts=accounts, references=references, age=age)
+
+    def _clock(self, observation: Observation, age: Int[Array, ""] | None) -> Observation:
+        """Return the observation with the clock of the period, if there is one promise with a period."""
+        period = self._own_period
+        if period is None:
+            return observation
+        phase = observation.place % period
+        left = period - 1 - phase
+        if observation.remaining is not None:
+            left = jnp.minimum(left, observation.remaining)
+        return dataclasses.replace(observation, step=age, remaining=left, skipped=phase - age)
+
+    def step(self, problem: AnyProblem, state: GuardState, observation: Observation):
+        state = self._renew(problem, state, observation)
+        observation = self._clock(observation, state.age)
+        seen = observation.with_lookahead(self.agent.lookahead)
+        inner_state, advice, inner = self.agent.step(problem, state.inner, seen)
+
+        def observe(i, own, ratio):
+            return self.references[i].on(problem).observe(problem, state.prepared[i], own, ratio, observation)
+
+        terms = self._map(observe, state.references, self._by_reference(state.ratios))
+        choice = self._allow(problem, state, observation, terms).choose(problem, advice)
+        accounts, references = self._settle(problem, state, observation, terms, choice)
+        age = None if state.age is None else state.age + 1
+        after = dataclasses.replace(state, inner=inner_state, references=references, accounts=accounts, age=age)
+        converged = inner.converged & _all(terms, "converged") & jnp.all(accounts.kept)
+        return after, choice.action, Info(converged, advice, self._details(accounts, choice.active), inner)
+
+    def _allow(
+        self, problem: AnyProblem, state: GuardState, observation: Observation, terms: tuple[AbstractReferenceStep, ...]
+    ) -> "Allowed":
+        """Return what the promises allow together."""
+        first, previous = self.references[0].on(problem), problem.latest_action(observation.previous_action)
+        usable, kept = _all(terms, "usable"), state.accounts.kept & _all(terms, "announced")
+        left, reach = self._by_reference(state.accounts.left), first.reachable(problem, previous)
+        if self._slots.several:
+            origin = Origin.at(previous)
+            given = problem, state.prepared[0], observation, jnp.min(state.ratios), origin
+            safest, known = first.common_action(*given)
+            sets = self._join(self._map(lambda i, term, left: term.level_set(left, origin), terms, left))
+            kept &= known & jnp.all(jax.vmap(lambda one: one.sound)(sets))
+            rounding = jax.lax.stop_gradient(jnp.finfo(previous.dtype).eps * jnp.abs(previous + safest))
+            known = {"safest": safest, "when_lost": safest, "hold": previous, "rounding": rounding}
+            return Allowed(origin, sets, previous, kept & usable, usable, reach, several=True, **known)
+        term, sets = terms[0], terms[0].level_set(left[0])
+        safest = sets.lowest() if term.safest is None else term.safest
+        known = {
+            "safest": safest,
+            "when_lost": safest if term.when_lost is None else term.when_lost,
+            "hold": previous if term.hold is None else term.hold,
+            "rounding": term.rounding_step,
+        }
+        kept &= usable & sets.sound
+        return Allowed(term.origin, sets, previous, kept, usable, reach, is_lowest=term.safest is None, **known)
+
+    def _settle(
+        self,
+        problem: AnyProblem,
+        state: GuardState,
+        observation: Observation,
+        terms: tuple[AbstractReferenceStep, ...],
+        choice: "Choice",
+    ) -> tuple[Account, tuple[Any, ...]]:
+        """Return the accounts, and the references' states, after the action was played."""
+        first, ratios = self.references[0].on(problem), self._by_reference(state.ratios)
+        figures = first.step_cost(problem, observation, choice.action)
+        cost, rounding, paid = (jnp.where(choice.usable, each, 0.0) for each in figures)
+
+        def settle(i, term, own, ratio):
+            return self.references[i].on(problem).settle(problem, term, own, ratio, observation, choice.action)
+
+        settled = self._map(settle, terms, state.references, ratios)
+        growth, error, reported = (
+            self._join([getattr(each, name) for each in settled]) for name in ("growth", "rounding", "reported")
+        )
+        rounding = rounding + state.ratios * error
+        given = growth, cost, rounding, choice.kept, (paid, reported), choice.rounded
+        return state.accounts.update(state.ratios, *given), tuple(each.state for each in settled)
+
+    def _details(self, accounts: Account, active: Bool[Array, "*n"]) -> dict[str, Array]:
+        """Return the figures of each promise, of windows the account with the least left."""
+        found = accounts.details() | {"active": active | ~accounts.kept, "kept": accounts.kept, "kept_steps": accounts.steps}
+        if not self._slots.several:
+            return {name: figure[None] for name, figure in found.items()}
+        mine = [np.flatnonzero(self._slots.promise == i) for i in range(len(self.promises))]
+        tightest = jnp.stack([jnp.asarray(each)[jnp.argmin(accounts.left[each])] for each in mine])
+        return {name: figure[tightest] for name, figure in found.items()}
+
+
+def _all(terms: tuple[AbstractReferenceStep, ...], name: str) -> Bool[Array, ""]:
+    """Return whether something is so for every account."""
+    first, *others = (jnp.all(getattr(term, name)) for term in terms)
+    return functools.reduce(jnp.logical_and, others, first)
+
+
+class Choice(eqx.Module):
+    """The action that is played, and by account: whether it differs from the advice, whether the promise is kept so far, and what
+    rounding to a spacing adds to its allowance.
+    """
+
+    action: Action
+    active: Bool[Array, "*n"]
+    kept: Bool[Array, "*n"]
+    rounded: Float[Array, "*n"]
+    usable: Bool[Array, ""]
+
+
+class Allowed(eqx.Module):
+    """What the promises allow at a step.
+
+    Args:
+        origin: from where the sets, and the actions below except `hold`, are measured.
+        sets: what each account allows.
+        previous: (d,), the action in force, absolute.
+        kept: by account, whether the promise is kept so far.
+        usable: whether the step has a cost.
+        reach: the least and the greatest action that a ramp and the promise allow, absolute; None without a ramp.
+        safest: (d,), an action in all sets.
+        when_lost: (d,), what is played once a promise is lost.
+        hold: (d,), what is played where the step is not usable, absolute.
+        rounding: (d,), as in `pull_inside`.
+        several: whether there are several accounts.
+        is_lowest: whether the safest action has the least cost and reserve.
+    """
+
+    origin: Origin
+    sets: AbstractLevelSet
+    previous: Action
+    kept: Bool[Array, "*n"]
+    usable: Bool[Array, ""]
+    reach: tuple[Action, Action] | None
+    safest: Action
+    when_lost: Action
+    hold: Action
+    rounding: Action
+    several: bool = eqx.field(static=True, default=False)
+    is_lowest: bool = eqx.field(static=True, default=False)
+
+    def choose(self, problem: AnyProblem, advice: Action) -> Choice:
+        """Return the advice if it is allowed, else an action on the way to it, within what limits on actions leave."""
+        origin, inside, safest, is_lowest = self.origin, problem.relaxed.actions, self.safest, self.is_lowest
+        wish, when_lost = inside.project(advice), self.when_lost
+        if self.reach is not None:
+            wish, is_lowest = jnp.clip(advice, *self.reach), False
+            safest, when_lost = (jnp.clip(u, *map(origin.away, self.reach)) for u in (safest, when_lost))
+        away = origin.away(wish)
+        pulled = pull_inside(self.sets, safest, away, self.rounding, several=self.several, is_lowest=is_lowest)
+        all_kept, active, rounded = jnp.all(self.kept), pulled.active, jnp.zeros_like(self.kept, safest.dtype)
+        action = inside.project(origin.back(jnp.where(all_kept, pulled.action, when_lost)))
+        action = jnp.where(all_kept & ~jnp.any(active), wish, action)  # to the last bit
+        if problem.actions.spacing is not None:
+            points = self.previous, wish, origin.back(pulled.action), origin.back(when_lost)
+            action, active, rounded = round_inside(problem.actions, *points, self.kept, self._spare)
+        action = problem.limit(self.previous, jnp.where(self.usable, action, self.hold))
+        return Choice(action, active, self.kept, rounded, self.usable)
+
+    def _spare(self, action: Action) -> Float[Array, "*n"]:
+        away = self.origin.away(action)
+        return jax.vmap(lambda one: one.spare(away))(self.sets) if self.several else self.sets.spare(away)

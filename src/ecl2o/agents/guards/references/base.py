@@ -1,0 +1,187 @@
+"""The interface of references: whose cost a promise multiplies, and what the future can still cost relative to it.
+
+A guard asks its reference at every step for a `ReferenceStep`: how the reference's cost grows, and the set of actions with which the promise
+can still be kept. A new kind of promise is a new reference, in a file of its own, and a line in the conformance tests.
+"""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start
+from ecl2o.agents.guards.level_sets import Action, AbstractLevelSet, Number, Origin
+from ecl2o.agents.promise import Promise
+
+State = Any
+Prepared = Any
+
+
+class AbstractReferenceStep(eqx.Module):
+    """What a reference says about a step, before the action is chosen.
+
+    Fields:
+        origin: from where its level set is measured.
+        growth: by how much the reference's cost grows, as far as it does not depend on the action; 0 where the step is not usable.
+        usable: whether the step has a cost: its context is finite, and so is the growth.
+        announced: whether the conditions of the promise are met.
+        converged: whether every solve did.
+    """
+
+    origin: eqx.AbstractVar[Origin]
+    growth: eqx.AbstractVar[Number]
+    usable: eqx.AbstractVar[Bool[Array, ""]]
+    announced: eqx.AbstractVar[Bool[Array, ""]]
+    converged: eqx.AbstractVar[Bool[Array, ""]]
+
+    @abc.abstractmethod
+    def level_set(self, left: Number, origin: Origin | None = None) -> AbstractLevelSet:
+        """Return what is allowed if the account has so much left; measured from another origin for several promises."""
+
+    @property
+    def safest(self) -> Action | None:
+        """An action that is allowed, less the origin, if it is not the one of least cost and reserve. Default: None, it is."""
+        return None
+
+    @property
+    def hold(self) -> Action | None:
+        """What is played where the step is not usable. Default: None, the previous action."""
+        return None
+
+    @property
+    def when_lost(self) -> Action | None:
+        """What is played, less the origin, once the promise is lost. Default: None, the safest action."""
+        return None
+
+    @property
+    def rounding_step(self) -> Action:
+        """By how much rounding may move an action: advice that is moved stays by so much inside."""
+        point = self.origin.point
+        return jax.lax.stop_gradient(jnp.finfo(point.dtype).eps * jnp.abs(point))
+
+
+class Settlement(eqx.Module):
+    """The account of a step that was played.
+
+    Fields:
+        state: the reference's state after the step.
+        growth: of the reference's cost.
+        rounding: a bound on the error of the growth.
+        reported: the growth for reports, where the promise counts another.
+    """
+
+    state: State
+    growth: Number
+    rounding: Number
+    reported: Number | None = None
+
+
+class PromiseTerms(eqx.Module):
+    """The numbers of one promise, and which reference they multiply.
+
+    Args:
+        ratio: the factor.
+        allowance: cost allowed on top in each period, 0 or more. Default: 0.
+        period: steps that the promise covers; None: the whole run. Default: None.
+        rolling: whether it covers every window of up to `period` steps. Default: False.
+        reference: the place of its reference in the guard. Default: 0.
+    """
+
+    ratio: Float[Array, ""]
+    allowance: Float[Array, ""]
+    period: int | None = eqx.field(static=True, default=None)
+    rolling: bool = eqx.field(static=True, default=False)
+    reference: int = eqx.field(static=True, default=0)
+
+    @property
+    def phases(self) -> list[int]:
+        """The places in a period at which its accounts restart: one account, or one for each window; -1 is never."""
+        if self.period is None:
+            return [-1]
+        return list(range(self.period)) if self.rolling else [0]
+
+
+class AbstractReference(eqx.Module):
+    """Whose cost a promise is relative to. Every method is a pure function of its arguments.
+
+    `several` says that the promise is kept beside others: all of them then price the future in the same way.
+    """
+
+    def on(self, problem: AnyProblem) -> "AbstractReference":
+        """Return the reference that follows the same cost on this kind of problem. Default: itself."""
+        return self
+
+    @property
+    def lookahead(self) -> int:
+        """How many future contexts it needs. Default: none."""
+        return 0
+
+    @abc.abstractmethod
+    def describe(self, problem: AnyProblem, terms: PromiseTerms, least: float | None) -> Promise:
+        """Return what is promised with these numbers; `least` is the least ratio of several promises, None for one alone."""
+
+    @abc.abstractmethod
+    def check(self, problem: AnyProblem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
+        """Raise `NotApplicableError` if the problem does not fit or, where numbers are concrete, a ratio cannot be promised."""
+
+    @abc.abstractmethod
+    def prepare(self, problem: AnyProblem, start: Start, several: bool) -> Prepared:
+        """Return what does not change from step to step: the future's stiffness, say."""
+
+    @abc.abstractmethod
+    def feasible(
+        self, problem: AnyProblem, prepared: Prepared, start: Start, ratios: Float[Array, " n"], several: bool
+    ) -> tuple[Bool[Array, ""], Number]:
+        """Return whether the ratios can be promised, checked under tracing too, and a ratio that always can."""
+
+    @abc.abstractmethod
+    def init(self, problem: AnyProblem, prepared: Prepared, start: Start) -> State:
+        """Return the state before the first step."""
+
+    @abc.abstractmethod
+    def restart(self, problem: AnyProblem, prepared: Prepared, state: State, position: Float[Array, " n"]) -> State:
+        """Return the state at the start of a period, from the position in force. What was learned stays."""
+
+    @abc.abstractmethod
+    def observe(
+        self, problem: AnyProblem, prepared: Prepared, state: State, ratio: Number, observation: Observation
+    ) -> AbstractReferenceStep:
+        """Return what it says about a step."""
+
+    @abc.abstractmethod
+    def step_cost(self, problem: AnyProblem, observation: Observation, action: Action) -> tuple[Number, Number, Number]:
+        """Return what the promise counts as the cost of a step, a bound on its error, and the cost for reports."""
+
+    @abc.abstractmethod
+    def settle(
+        self, problem: AnyProblem, term: AbstractReferenceStep, state: State, ratio: Number, observation: Observation, action: Action
+    ) -> Settlement:
+        """Return the account of a step in which `action` was played."""
+
+    def common_action(
+        self, problem: AnyProblem, prepared: Prepared, observation: Observation, least: Number, origin: Origin
+    ) -> tuple[Action, Bool[Array, ""]]:
+        """Return an action that all promises of at least this ratio allow, less the origin, and whether it exists."""
+        raise NotImplementedError
+
+    def rescale(self, factor: float) -> "AbstractReference":
+        """Return the reference for contexts `factor` times as large. Default: itself."""
+        return self
+
+    def within(self, low: float, high: float) -> "AbstractReference":
+        """Return the reference for actions between `low` and `high`; a promise may then require contexts there."""
+        return self
+
+
+def name_reference(agent: AbstractAgent) -> str:
+    """Return how a promise relative to an agent calls it: its class, unless that has a `reference_name`."""
+    return getattr(type(agent), "reference_name", type(agent).__name__)
+
+
+def clean_context(problem: AnyProblem, context: Float[Array, " q"]) -> tuple[Float[Array, " q"], Bool[Array, ""]]:
+    """Return the context with zeros where it is not finite, and whether what costs depend on is; a covariate may be missing."""
+    finite = jnp.isfinite(problem.drop_covariates(context)).all()
+    return jnp.where(finite, context, 0.0), finite
