@@ -629,7 +629,7 @@ class Competitive(AbstractGuard):
         least, greatest = hitting.curvature_bounds(previous.shape[0])
         game = ModelLines.of(least, 2 * problem.Q, S, state.ratio, work, previous)
         if isinstance(hitting, AsymmetricTracking):
-            return AsymmetricLines(game, hitting, work.from_centre(hitting.centre(context)))
+            return AsymmetricLines(game, hitting, work.from_centre(hitting.centre(context, len(previous))))
         assert greatest is not None
         return ConvexLine(game, hitting, context, jnp.diagonal(greatest), work.centre, work.rest)
 
