@@ -17,20 +17,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.problem import (
-    AbstractQuadraticCost,
-    AsymmetricTracking,
-    ConvexCost,
-    CurvedTracking,
-    Limited,
-    Mahalanobis,
-    Problem,
-    SquaredTracking,
-    Total,
-)
-from ecl2o.problem.actions import minimize_over
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_float, as_optional_float, check_nonnegative, concrete_value
-from ecl2o.solvers.positive_definite import spd_solve
+from ecl2o.problem.hitting import Pull, pull_gain
 from ecl2o.theory import optimal_lambda2, smallest_lambda1
 from ecl2o.theory.forms import Form, check_form
 
@@ -47,6 +36,16 @@ class Weights(eqx.Module):
     previous: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
     minimizer: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
     advice: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
+
+    def on(
+        self,
+        previous: Float[Array, " d"],
+        minimizer: Float[Array, " d"] | None,
+        advice: Float[Array, " d"] | None,
+    ) -> list[Pull]:
+        """Return the points that have a weight, each with its weight."""
+        terms = ((self.previous, previous), (self.minimizer, minimizer), (self.advice, advice))
+        return [(weight, point) for weight, point in terms if weight is not None and point is not None]
 
 
 class Calibration(eqx.Module):
@@ -67,10 +66,11 @@ class Calibration(eqx.Module):
         Raises:
             NotApplicableError: if the movement cost is not quadratic.
         """
-        _ = problem.quadratic_movement  # raises for any other: the objective would not be smooth
-        constant = isinstance(problem.hitting, AbstractQuadraticCost) and problem.hitting.constant_curvature
-        is_one_map = constant and has_closed_form(problem, dim)
-        return cls(weights, _compute_gain(problem, weights, None, dim) if is_one_map else None)
+        Q = problem.Q  # raises for movement that is not quadratic: the objective would not be smooth
+        if not (problem.hitting.constant_curvature and has_closed_form(problem, dim)):
+            return cls(weights, None)
+        given = [w for w in (weights.previous, weights.minimizer, weights.advice) if w is not None]
+        return cls(weights, pull_gain(problem.hitting.curvature(None, dim), Q, given))
 
 
 def calibrate(
@@ -93,49 +93,19 @@ def calibrate(
         The action (d,), and whether the solve converged (always, in closed form).
     """
     problem = problem.at_context(context).relaxed  # what is played is rounded
-    weights, hitting, dim = calibration.weights, problem.hitting, previous.shape[0]
-    minimizer, found = None, jnp.ones((), bool)
+    weights, minimizer, found = calibration.weights, None, jnp.ones((), bool)
     if weights.minimizer is not None:
         minimizer, found = minimize_hitting(problem, context, previous)
-    terms = ((weights.previous, previous), (weights.minimizer, minimizer), (weights.advice, advice))
-    pulls = [(weight, point) for weight, point in terms if weight is not None and point is not None]
-    if isinstance(hitting, AbstractQuadraticCost) and has_closed_form(problem, dim):
-        gain, centre = calibration.gain, hitting.centre(context, dim)
-        gain = _compute_gain(problem, weights, context, dim) if gain is None else gain
-        pull = sum((weight * (point - centre) for weight, point in pulls), start=jnp.zeros_like(previous))
-        return problem.actions.project(centre + _apply(gain, pull)), found
-    if isinstance(hitting, AsymmetricTracking) and dim == 1:
-        return problem.actions.project(_on_either_side(problem, hitting, hitting.centre(context), pulls)), found
-    bounds = problem.actions.reachable(previous) if isinstance(problem.actions, Limited) else None
-    solved = minimize_over(problem.actions, _objective, previous, (problem, pulls, context), bounds)
-    return solved.x, found & solved.converged
-
-
-def _on_either_side(problem: Problem, hitting: AsymmetricTracking, centre, pulls) -> Float[Array, " 1"]:
-    """Return the calibrated action on a line: between the context and the mean of the pulls, so on the side of that mean."""
-    stiffness = 2 * problem.Q[0] * sum((weight for weight, _ in pulls), start=jnp.zeros((), centre.dtype))
-    pull = 2 * problem.Q[0] * sum((weight * (point - centre) for weight, point in pulls), start=jnp.zeros_like(centre))
-    return centre + pull / (hitting.weight(pull < 0) + stiffness)
+    objective = problem.objective(context, weights.on(previous, minimizer, advice), calibration.gain)
+    action, converged = problem.actions.minimize(objective, previous, previous)
+    return action, found & converged
 
 
 def minimize_hitting(
     problem: Problem, context: Float[Array, " q"], guess: Float[Array, " d"]
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
     """Compute v = argmin over X of f(., y), R_lambda with all weights zero, and whether the solve converged."""
-    problem, hitting, dim = problem.at_context(context), problem.hitting, guess.shape[0]
-    shares_total = isinstance(problem.actions, Total)
-    clipping_is_exact = dim == 1 or not problem.is_bounded
-    clipping_is_exact |= shares_total and isinstance(
-        hitting, SquaredTracking | CurvedTracking
-    )  # as far in all directions
-    if isinstance(hitting, AbstractQuadraticCost) and clipping_is_exact:
-        return problem.actions.project(hitting.centre(context, dim)), jnp.ones((), bool)
-    if isinstance(hitting, AsymmetricTracking) and not shares_total:  # a sum over coordinates
-        return problem.actions.project(hitting.centre(context)), jnp.ones((), bool)
-    if isinstance(hitting, ConvexCost) and hitting.minimizer is not None and clipping_is_exact:
-        return problem.actions.project(hitting.minimizer(context)), jnp.ones((), bool)
-    solved = minimize_over(problem.actions, _hitting_only, guess, (hitting, context))
-    return solved.x, solved.converged
+    return problem.actions.at_context(context).minimize(problem.objective(context), guess)
 
 
 def find_hitting_minimizer(problem: Problem, context: Float[Array, " q"], dim: int | None = None) -> Float[Array, " d"]:
@@ -148,33 +118,7 @@ def find_hitting_minimizer(problem: Problem, context: Float[Array, " q"], dim: i
 
 def has_closed_form(problem: Problem, dim: int) -> bool:
     """Return whether a linear solve, then clipped, is exact: quadratic costs, and no bounds or d = 1."""
-    quadratic = isinstance(problem.hitting, AbstractQuadraticCost) and isinstance(problem.switching, Mahalanobis)
-    return quadratic and (dim == 1 or not problem.is_bounded)
-
-
-def _compute_gain(
-    problem: Problem, weights: Weights, context: Float[Array, " q"] | None, dim: int
-) -> Float[Array, "d d"]:
-    assert isinstance(problem.hitting, AbstractQuadraticCost)
-    A, Q = problem.hitting.curvature(context, dim), problem.Q
-    given = [w for w in (weights.previous, weights.minimizer, weights.advice) if w is not None]
-    Z = A + 2 * sum(given, start=jnp.zeros((), A.dtype)) * Q
-    return spd_solve(Z, 2 * Q)
-
-
-def _apply(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
-    return matrix[0] * vector if vector.shape[0] == 1 else matrix @ vector
-
-
-def _objective(action, parameters):
-    problem, pulls, context = parameters
-    distances = [weight * problem.switching(action, point) for weight, point in pulls]
-    return problem.hitting(action, context) + sum(distances, start=jnp.zeros((), action.dtype))
-
-
-def _hitting_only(action, parameters):
-    hitting, context = parameters
-    return hitting(action, context)
+    return problem.is_quadratic and (dim == 1 or not problem.is_bounded)
 
 
 class AbstractCalibrated(AbstractAgent):

@@ -27,7 +27,6 @@ from ecl2o.problem import (
     Total,
     Trajectory,
 )
-from ecl2o.problem.actions import minimize_over
 from ecl2o.problem.arrays import (
     AnyArray,
     as_float,
@@ -271,7 +270,8 @@ def _still_path(problem: Problem, instance: Instance, free_start: bool) -> Optim
     shape = (instance.horizon, instance.dim)
     if not free_start:
         return OptimalPath(jnp.broadcast_to(instance.x0, shape), jnp.ones((), bool))
-    found = minimize_over(problem.actions, _static_cost, instance.x0, (problem, instance))
+    ends = problem.actions.bounds(instance.dim, instance.x0.dtype)
+    found = problem.actions.minimize_between(_static_cost, instance.x0, (problem, instance), *ends)
     return OptimalPath(jnp.broadcast_to(found.x, shape), found.converged)
 
 

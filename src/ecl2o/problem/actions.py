@@ -1,6 +1,7 @@
 """Action sets X: the actions that are allowed, also as far as they can be reached and counted in units."""
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -10,15 +11,17 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, check_positive, check_scalar, concrete_value
+from ecl2o.problem.objectives import StepObjective
 from ecl2o.solvers.bounded_newton import BoundedMinimum, Objective, minimize
 from ecl2o.solvers.shared_total import project_on_total
 from ecl2o.solvers.total_path import minimize_with_total
 
 
 class AbstractActionSet(eqx.Module):
-    """A set of actions given by bounds on each coordinate. Implement `bounds`, `project` and `check`.
+    """A set of actions. Implement `bounds`, `project` and `check`.
 
-    Solvers read `bounds` only, so the set must be exactly what lies between them. (`Total` is the library's one exception.)
+    By default the set is exactly what lies between its bounds. One that is not, such as `Total`, implements the methods that
+    follow them too.
 
     >>> import jax.numpy as jnp
     >>> class AtMost(AbstractActionSet):
@@ -56,6 +59,88 @@ class AbstractActionSet(eqx.Module):
     def check(self, x0: Float[Array, " d"]) -> None:
         """Raise ValueError if an initial action (d,) has the wrong dimension or lies outside the set."""
 
+    is_bounded: ClassVar[bool] = True
+    """Whether there are actions outside of the set."""
+    is_box: ClassVar[bool] = True
+    """Whether the set is exactly what lies between its bounds."""
+
+    ramp = None
+    spacing = None
+
+    @property
+    def unlimited(self) -> "AbstractActionSet":
+        """The set without a ramp and a spacing."""
+        return self
+
+    @property
+    def relaxed(self) -> "AbstractActionSet":
+        """The set without a spacing."""
+        return self
+
+    @property
+    def depends_on_context(self) -> bool:
+        """Whether the set of a step is known with its context only."""
+        return False
+
+    def at_context(self, context: Float[Array, " q"]) -> "AbstractActionSet":
+        """Return the set of a step with this context."""
+        return self
+
+    def check_contexts(self, contexts: Float[Array, "T q"], dim: int) -> None:
+        """Raise ValueError if the sets of these steps are not known or empty."""
+
+    def check_limits(self, spacing: Float[Array, "*d"] | None) -> None:
+        """Raise an error if `Limited` cannot hold this set, with this spacing or none."""
+
+    def has_actions(self, dim: int) -> Bool[Array, ""]:
+        """Return whether there is any action of `dim` numbers: bounds may not allow a total."""
+        return jnp.ones((), bool)
+
+    def reachable(self, previous: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        """Return the least and the greatest action that can be reached from the previous one."""
+        return self.bounds(previous.shape[0], previous.dtype)
+
+    def reach(self, previous: Float[Array, " d"], action: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Return the action that is played instead of a proposed one where ramp and spacing are obeyed. Default: the same."""
+        return action
+
+    def clips(self, objective: StepObjective, dim: int) -> bool:
+        """Return whether the minimiser over the set is the point of the set that is nearest to the one over R^d."""
+        return dim == 1 or objective.is_separable
+
+    def minimize(
+        self, objective: StepObjective, guess: Float[Array, " d"], previous: Float[Array, " d"] | None = None
+    ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+        """Return the minimiser over the set, and whether the solve converged (always, in closed form).
+
+        Args:
+            objective: costs and pulls of a step.
+            guess: (d,), the first iterate of Newton's method.
+            previous: (d,), the action in force, if only what can be reached from it counts. Closed forms leave the ramp to
+                `reach`. Default: the whole set.
+        """
+        free = objective.free_minimizer(len(guess)) if self.clips(objective, len(guess)) else None
+        if free is not None:
+            return self.project(free), jnp.ones((), bool)
+        ends = self.bounds(len(guess), guess.dtype) if previous is None else self.reachable(previous)
+        found = self.minimize_between(_value_of, guess, objective, *ends)
+        return found.x, found.converged
+
+    def minimize_between(
+        self,
+        function: Objective,
+        start: Float[Array, " d"],
+        parameters: PyTree,
+        lower: Float[Array, " d"],
+        upper: Float[Array, " d"],
+    ) -> BoundedMinimum:
+        """Minimise function(x, parameters), convex, over the points of the set between two bounds."""
+        return minimize(function, start, parameters, lower, upper)
+
+
+def _value_of(action: Float[Array, " d"], objective: StepObjective) -> Float[Array, ""]:
+    return objective(action)
+
 
 class Everywhere(AbstractActionSet):
     """X = R^d, no bounds.
@@ -64,6 +149,11 @@ class Everywhere(AbstractActionSet):
     >>> Everywhere().project(jnp.array([-3.0])).tolist()
     [-3.0]
     """
+
+    is_bounded: ClassVar[bool] = False
+
+    def clips(self, objective: StepObjective, dim: int) -> bool:
+        return True
 
     def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         infinite = jnp.full((dim,), jnp.inf, dtype)
@@ -105,6 +195,13 @@ class Box(AbstractActionSet):
 
     def check(self, x0: Float[Array, " d"]) -> None:
         _check_inside(x0, self.lower, self.upper)
+
+    def check_limits(self, spacing: Float[Array, "*d"] | None) -> None:
+        unit, lower, upper = (None if end is None else concrete_value(end) for end in (spacing, self.lower, self.upper))
+        if unit is None or lower is None or upper is None:
+            return
+        if (np.ceil(lower / unit) > np.floor(upper / unit)).any():
+            raise ValueError(f"no multiple of the spacing {unit} lies within the bounds {lower} to {upper}.")
 
 
 def _check_bounds(lower: Float[Array, "*low"], upper: Float[Array, "*up"]) -> None:
@@ -161,9 +258,11 @@ class Total(AbstractActionSet):
     >>> import jax.numpy as jnp
     >>> Total(2.0, lower=0.0, upper=1.5).project(jnp.array([3.0, 1.0])).tolist()
     [1.5, 0.5]
-    >>> Total(column=-1).at(jnp.array([0.0, 0.0, 4.0])).project(jnp.array([3.0, 3.0])).tolist()
+    >>> Total(column=-1).at_context(jnp.array([0.0, 0.0, 4.0])).project(jnp.array([3.0, 3.0])).tolist()
     [2.0, 2.0]
     """
+
+    is_box: ClassVar[bool] = False
 
     total: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
     lower: Float[Array, "*d"] = eqx.field(converter=as_float, default=-np.inf)
@@ -185,8 +284,11 @@ class Total(AbstractActionSet):
         """Return the bounds, without what the total leaves of them."""
         return jnp.full((dim,), self.lower, dtype), jnp.full((dim,), self.upper, dtype)
 
-    def at(self, context: Float[Array, " q"]) -> "Total":
-        """Return the set of a step with this context."""
+    @property
+    def depends_on_context(self) -> bool:
+        return self.column is not None
+
+    def at_context(self, context: Float[Array, " q"]) -> "Total":
         return self if self.column is None else Total(context[self.column], self.lower, self.upper, self.column)
 
     def known_total(self) -> Float[Array, ""]:
@@ -204,6 +306,15 @@ class Total(AbstractActionSet):
         if self.column is not None:
             return contexts[:, self.column]
         return jnp.full(contexts.shape[:1], self.known_total(), contexts.dtype)
+
+    def has_actions(self, dim: int) -> Bool[Array, ""]:
+        return self.allows(self.known_total(), dim)
+
+    def clips(self, objective: StepObjective, dim: int) -> bool:
+        return dim == 1 or objective.is_round
+
+    def minimize_between(self, function, start, parameters, lower, upper) -> BoundedMinimum:
+        return minimize_with_total(function, start, parameters, lower, upper, self.known_total().astype(start.dtype))
 
     def allows(self, totals: Float[Array, "*n"], dim: int) -> Bool[Array, "*n"]:
         """Return whether the bounds allow these totals, up to rounding."""
@@ -228,6 +339,17 @@ class Total(AbstractActionSet):
         values, total = concrete_value(x0), concrete_value(self.total)
         if values is not None and total is not None and abs(values.sum() - total) > 1e-6 * (1 + np.abs(values).sum()):
             raise ValueError(f"x0 = {values} sums to {values.sum():g}, but the actions share the total {total:g}.")
+
+    def check_contexts(self, contexts: Float[Array, "T q"], dim: int) -> None:
+        size = contexts.shape[-1]
+        if self.column is None:
+            return
+        if not -size <= self.column < size:
+            raise ValueError(f"the total is number {self.column} of a context, but these have {size}.")
+        self.check_totals(self.totals(contexts), dim)
+
+    def check_limits(self, spacing: Float[Array, "*d"] | None) -> None:
+        raise NotApplicableError("actions that share a total take no ramp and no spacing; use their bounds.")
 
     def check_totals(self, totals: Float[Array, "*n"], dim: int) -> None:
         """Raise ValueError if the bounds do not allow a total that is known."""
@@ -255,22 +377,6 @@ def Simplex(total: float = 1.0) -> Total:
     return Total(total, lower=0.0)
 
 
-def minimize_over(
-    actions: AbstractActionSet,
-    objective: Objective,
-    start: Float[Array, " d"],
-    parameters: PyTree,
-    bounds: tuple[Float[Array, " d"], Float[Array, " d"]] | None = None,
-) -> BoundedMinimum:
-    """Minimise objective(x, parameters), convex, over an action set; `bounds` replace those of the set."""
-    lower, upper = actions.bounds(start.shape[0], start.dtype) if bounds is None else bounds
-    if isinstance(actions, Total):
-        return minimize_with_total(
-            objective, start, parameters, lower, upper, actions.known_total().astype(start.dtype)
-        )
-    return minimize(objective, start, parameters, lower, upper)
-
-
 class Limited(AbstractActionSet):
     """The actions of another set that change by at most `ramp` in a step, and are multiples of `spacing`.
 
@@ -291,6 +397,8 @@ class Limited(AbstractActionSet):
     [6.0]
     """
 
+    is_box: ClassVar[bool] = False
+
     actions: AbstractActionSet = Everywhere()
     ramp: Float[Array, "*d"] | None = eqx.field(converter=as_optional_float, default=None)
     spacing: Float[Array, "*d"] | None = eqx.field(converter=as_optional_float, default=None)
@@ -304,14 +412,10 @@ class Limited(AbstractActionSet):
         ramp, spacing = (None if limit is None else concrete_value(limit) for limit in (self.ramp, self.spacing))
         if ramp is not None and spacing is not None and (ramp < spacing).any():
             raise ValueError(f"ramp must be at least the spacing, got {ramp} and {spacing}: no action could change.")
-        if isinstance(self.actions, Limited):
-            raise ValueError("actions must not be Limited themselves; use Limited.of, which joins limits.")
-        if isinstance(self.actions, Total):
-            raise NotApplicableError("actions that share a total take no ramp and no spacing; use their bounds.")
-        if spacing is not None and isinstance(self.actions, Box):
-            lower, upper = concrete_value(self.actions.lower), concrete_value(self.actions.upper)
-            if lower is not None and upper is not None and (np.ceil(lower / spacing) > np.floor(upper / spacing)).any():
-                raise ValueError(f"no multiple of the spacing {spacing} lies within the bounds {lower} to {upper}.")
+        self.actions.check_limits(self.spacing)
+
+    def check_limits(self, spacing: Float[Array, "*d"] | None) -> None:
+        raise ValueError("actions must not be Limited themselves; use Limited.of, which joins limits.")
 
     @classmethod
     def of(cls, actions: AbstractActionSet, ramp=None, spacing=None) -> "Limited":
@@ -320,17 +424,18 @@ class Limited(AbstractActionSet):
         Raises:
             ValueError: Both have a spacing.
         """
-        if not isinstance(actions, Limited):
-            return cls(actions, ramp, spacing)
         if spacing is not None and actions.spacing is not None:
             raise ValueError("actions have a spacing already.")
         ramps = [as_float(each) for each in (ramp, actions.ramp) if each is not None]
         ramp = None if not ramps else ramps[0] if len(ramps) == 1 else jnp.minimum(*ramps)
-        return cls(actions.actions, ramp, actions.spacing if spacing is None else spacing)
+        return cls(actions.unlimited, ramp, actions.spacing if spacing is None else spacing)
+
+    @property
+    def unlimited(self) -> AbstractActionSet:
+        return self.actions
 
     @property
     def relaxed(self) -> AbstractActionSet:
-        """The set without the spacing."""
         return self.actions if self.ramp is None else Limited(self.actions, self.ramp)
 
     def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:

@@ -7,8 +7,8 @@ it applies.
 """
 
 import abc
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NoReturn
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem.arrays import (
     as_float,
     as_optional_float,
@@ -28,6 +29,9 @@ from ecl2o.problem.arrays import (
     extreme_eigenvalues,
     times_identity,
 )
+from ecl2o.solvers.positive_definite import spd_solve
+
+Pull = tuple[Float[Array, ""], Float[Array, " d"]]  # a weight, and the point to which moves are counted
 
 
 class AbstractHittingCost(eqx.Module):
@@ -62,6 +66,21 @@ class AbstractHittingCost(eqx.Module):
     0.349
     """
 
+    is_quadratic: ClassVar[bool] = False
+    """Whether f = 1/2 (x - v)' A (x - v), with the `curvature` A and the `centre` v of a context."""
+    constant_curvature: ClassVar[bool] = False
+    """Whether the Hessian is the same for every x and y."""
+    tracks_context: ClassVar[bool] = False
+    """Whether the minimiser of f over R^d is the context, without covariates."""
+    is_separable: ClassVar[bool] = False
+    """Whether f is a sum over coordinates."""
+    is_round: ClassVar[bool] = False
+    """Whether f is a function of the distance from its minimiser."""
+    upper_curvature_argument: ClassVar[str] = "curvature_bounds"
+    """What to give so that the Hessian has an upper bound, where it has none."""
+
+    covariates = 0
+
     @property
     @abc.abstractmethod
     def strong_convexity(self) -> Float[Array, ""]:
@@ -90,17 +109,55 @@ class AbstractHittingCost(eqx.Module):
         """
         return times_identity(self.strong_convexity, dim), None
 
+    def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
+        """Return the centre of a quadratic cost, (d,); raise `NotApplicableError` for any other."""
+        self._require_quadratic()
+
+    def curvature(self, context: Float[Array, " q"] | None, dim: int) -> Float[Array, "d d"]:
+        """Return A of a quadratic cost, (d, d); raise `NotApplicableError` for any other."""
+        self._require_quadratic()
+
+    def _require_quadratic(self) -> NoReturn:
+        raise NotApplicableError(
+            f"this needs a quadratic hitting cost (SquaredTracking, Quadratic, CurvedTracking), got {type(self).__name__}."
+        )
+
+    def is_in_range(self, context: Float[Array, " q"]) -> Bool[Array, ""]:
+        """Return whether `curvature_bounds` and the promises made from them cover a context as it is. Default: true."""
+        return jnp.ones((), bool)
+
+    def free_minimizer(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"] | None:
+        """Return the minimiser of f over R^d in closed form. Default: None, Newton's method finds it."""
+        return None
+
+    def pulled_minimizer(
+        self,
+        context: Float[Array, " q"],
+        Q: Float[Array, "d d"],
+        pulls: Sequence[Pull],
+        gain: Float[Array, "d d"] | None,
+    ) -> Float[Array, " d"] | None:
+        """Return the minimiser of f(x) + sum_i w_i (x - p_i)' Q (x - p_i) over R^d in closed form.
+
+        Args:
+            context: (q,).
+            Q: (d, d).
+            pulls: the pairs (w_i, p_i), at least one.
+            gain: `pull_gain`, or None where it is not known.
+
+        Returns:
+            (d,). Default: None, Newton's method finds it.
+        """
+        return None
+
 
 class AbstractQuadraticCost(AbstractHittingCost):
     """A cost f(x, y) = 1/2 (x - v)' A (x - v) whose centre v and curvature A depend on the context only.
 
-    Implement `centre`, `curvature`, `curvature_bounds`, `constant_curvature`, `strong_convexity` and `check`.
+    Implement `centre`, `curvature`, `curvature_bounds`, `strong_convexity` and `check`; set `constant_curvature` where it is.
     """
 
-    @property
-    @abc.abstractmethod
-    def constant_curvature(self) -> bool:
-        """Whether A is the same for every context."""
+    is_quadratic: ClassVar[bool] = True
 
     @abc.abstractmethod
     def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
@@ -126,16 +183,32 @@ class AbstractQuadraticCost(AbstractHittingCost):
     def hessian(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, "d d"]:
         return self.curvature(context, action.shape[0])
 
+    def free_minimizer(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
+        return self.centre(context, dim)
+
+    def pulled_minimizer(self, context, Q, pulls, gain) -> Float[Array, " d"]:
+        centre = self.centre(context, Q.shape[0])
+        if gain is None:
+            gain = pull_gain(self.curvature(context, Q.shape[0]), Q, [weight for weight, _ in pulls])
+        pull = sum((weight * (point - centre) for weight, point in pulls), start=jnp.zeros_like(centre))
+        return centre + (gain[0] * pull if Q.shape[0] == 1 else gain @ pull)
+
+
+def pull_gain(
+    A: Float[Array, "d d"], Q: Float[Array, "d d"], weights: Sequence[Float[Array, ""]]
+) -> Float[Array, "d d"]:
+    """Return 2 (A + 2 Lambda Q)^{-1} Q, by which weighted points pull the action from the centre; Lambda sums the weights."""
+    return spd_solve(A + 2 * sum(weights, start=jnp.zeros((), A.dtype)) * Q, 2 * Q)
+
 
 class _ContextTracking(AbstractQuadraticCost):
     """A cost whose centre is the context, or its first d numbers, and whose curvature is constant."""
 
-    @property
-    def constant_curvature(self) -> bool:
-        return True
+    constant_curvature: ClassVar[bool] = True
+    tracks_context: ClassVar[bool] = True
 
     def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
-        return context if context.shape[0] == dim else context[:dim]
+        return _followed(context, dim)
 
     def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
         A = self.curvature(None, dim)
@@ -143,6 +216,10 @@ class _ContextTracking(AbstractQuadraticCost):
 
     def check(self, dim: int, context_dim: int) -> None:
         check_comparable(self, dim, context_dim)
+
+
+def _followed(context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
+    return context if context.shape[0] == dim else context[:dim]
 
 
 def check_comparable(cost: AbstractHittingCost, dim: int, context_dim: int) -> None:
@@ -165,6 +242,9 @@ class SquaredTracking(_ContextTracking):
     >>> float(SquaredTracking(weight=2.0)(jnp.array([3.0]), jnp.array([1.0])))
     4.0
     """
+
+    is_separable: ClassVar[bool] = True
+    is_round: ClassVar[bool] = True
 
     weight: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
     covariates: int = eqx.field(static=True, default=0)
@@ -233,6 +313,10 @@ class CurvedTracking(AbstractQuadraticCost):
     10.0
     """
 
+    is_separable: ClassVar[bool] = True
+    is_round: ClassVar[bool] = True
+    upper_curvature_argument: ClassVar[str] = "a maximum, or weights"
+
     minimum: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
     maximum: Float[Array, ""] | None = eqx.field(converter=as_optional_float, default=None)
     covariates: int = eqx.field(static=True, default=0)
@@ -246,10 +330,6 @@ class CurvedTracking(AbstractQuadraticCost):
         low, high = concrete_value(self.minimum), concrete_value(self.maximum)
         if low is not None and high is not None and (low > high).any():
             raise ValueError(f"minimum must not exceed maximum, got minimum {low} and maximum {high}.")
-
-    @property
-    def constant_curvature(self) -> bool:
-        return False
 
     @property
     def strong_convexity(self) -> Float[Array, ""]:
@@ -301,6 +381,9 @@ class AsymmetricTracking(AbstractHittingCost):
     [6.0, 2.0]
     """
 
+    is_separable: ClassVar[bool] = True
+    tracks_context: ClassVar[bool] = True
+
     short: Float[Array, ""] = eqx.field(converter=as_float, default=3.0)
     long: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
     covariates: int = eqx.field(static=True, default=0)
@@ -319,20 +402,32 @@ class AsymmetricTracking(AbstractHittingCost):
         """Return the weight of misses from below where `is_short`, and from above elsewhere."""
         return jnp.where(is_short, self.short, self.long)
 
-    def centre(self, context: Float[Array, " q"]) -> Float[Array, " d"]:
+    def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
         """Return the minimiser of f over R^d: the context without covariates."""
-        return context[: -self.covariates] if self.covariates else context
+        return _followed(context, dim)
+
+    def free_minimizer(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
+        return self.centre(context, dim)
+
+    def pulled_minimizer(self, context, Q, pulls, gain) -> Float[Array, " 1"] | None:
+        """On a line the minimiser lies between the context and the mean of the points, so on the side of that mean."""
+        if len(Q) > 1:
+            return None
+        centre, twice_Q = self.centre(context, 1), 2 * Q[0]
+        stiffness = twice_Q * sum((weight for weight, _ in pulls), start=jnp.zeros((), centre.dtype))
+        pull = twice_Q * sum((weight * (point - centre) for weight, point in pulls), start=jnp.zeros_like(centre))
+        return centre + pull / (self.weight(pull < 0) + stiffness)
 
     def __call__(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, ""]:
-        away = action - self.centre(context)
+        away = action - self.centre(context, len(action))
         return 0.5 * jnp.sum(self.weight(away < 0) * away**2)
 
     def gradient(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, " d"]:
-        away = action - self.centre(context)
+        away = action - self.centre(context, len(action))
         return self.weight(away < 0) * away
 
     def hessian(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, "d d"]:
-        return jnp.diag(self.weight(action < self.centre(context)))
+        return jnp.diag(self.weight(action < self.centre(context, len(action))))
 
     def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"]]:
         low, high = jnp.minimum(self.short, self.long), jnp.maximum(self.short, self.long)
@@ -357,6 +452,8 @@ class ConvexCost(AbstractHittingCost):
     >>> float(cost(jnp.zeros(1), jnp.zeros(1)))
     0.0
     """
+
+    upper_curvature_argument: ClassVar[str] = "smoothness"
 
     fn: Callable[..., Any]
     m: Float[Array, ""]
@@ -391,6 +488,9 @@ class ConvexCost(AbstractHittingCost):
 
     def hessian(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, "d d"]:
         return jax.jacfwd(jax.grad(self.fn))(action, context)
+
+    def free_minimizer(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"] | None:
+        return None if self.minimizer is None else self.minimizer(context)
 
     def curvature_bounds(self, dim: int) -> tuple[Float[Array, "d d"], Float[Array, "d d"] | None]:
         greatest = None if self.smoothness is None else times_identity(self.smoothness, dim)

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -9,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem.actions import AbstractActionSet, Everywhere, Limited, Total
+from ecl2o.problem.actions import AbstractActionSet, Everywhere
 from ecl2o.problem.arrays import AnyArray
-from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost, Quadratic, SquaredTracking
+from ecl2o.problem.hitting import AbstractHittingCost, Pull
 from ecl2o.problem.instance import Instance
+from ecl2o.problem.objectives import StepObjective
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
 
 
@@ -76,7 +77,7 @@ class AbstractProblem(eqx.Module):
     @property
     def covariates(self) -> int:
         """How many numbers at the end of a context the costs ignore."""
-        return getattr(getattr(self, "hitting", None), "covariates", 0)
+        return 0
 
     def drop_covariates(self, contexts: Float[AnyArray, "*n q"]) -> Float[AnyArray, "*n r"]:
         """Return the numbers of contexts that the costs depend on."""
@@ -103,7 +104,11 @@ class Problem(AbstractProblem):
 
     @property
     def is_bounded(self) -> bool:
-        return not isinstance(self.actions, Everywhere)
+        return self.actions.is_bounded
+
+    @property
+    def covariates(self) -> int:
+        return self.hitting.covariates
 
     @property
     def unshifted(self) -> "Problem":
@@ -112,26 +117,42 @@ class Problem(AbstractProblem):
 
     @property
     def without_covariates(self) -> "Problem":
-        """The problem whose contexts are what the costs depend on, for `SquaredTracking`; others are returned as they are."""
-        if not (isinstance(self.hitting, SquaredTracking) and self.covariates):
+        """The problem whose contexts are what the costs depend on."""
+        if not self.covariates:
             return self
         return dataclasses.replace(self, hitting=dataclasses.replace(self.hitting, covariates=0))
 
     @property
     def relaxed(self) -> "Problem":
         """The problem without a spacing of its actions."""
-        if not isinstance(self.actions, Limited):
-            return self
-        return dataclasses.replace(self, actions=self.actions.relaxed)
+        return self._with_actions(self.actions.relaxed)
+
+    @property
+    def unlimited(self) -> "Problem":
+        """The problem without a ramp and a spacing of its actions."""
+        return self._with_actions(self.actions.unlimited)
+
+    def _with_actions(self, actions: AbstractActionSet) -> "Problem":
+        return self if actions is self.actions else dataclasses.replace(self, actions=actions)
 
     def at_context(self, context: Float[Array, " q"]) -> "Problem":
-        if not isinstance(self.actions, Total) or self.actions.column is None:
-            return self
-        return dataclasses.replace(self, actions=self.actions.at(context))
+        return self._with_actions(self.actions.at_context(context))
 
     def limit(self, previous: Float[Array, " d"], action: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return the nearest action that the ramp and the spacing of `Limited` allow; any action without them."""
-        return self.actions.reach(previous, action) if isinstance(self.actions, Limited) else action
+        return self.actions.reach(previous, action)
+
+    def objective(
+        self, context: Float[Array, " q"], pulls: Sequence[Pull] = (), gain: Float[Array, "d d"] | None = None
+    ) -> StepObjective:
+        """Return f(x, y) + sum_i w_i c(x, p_i) as a function of x, for `self.actions.minimize`.
+
+        Args:
+            context: (q,), y.
+            pulls: the pairs (w_i, p_i). Default: none.
+            gain: `pull_gain`, if it is known. Default: it is computed where it is needed.
+        """
+        return StepObjective(self.hitting, self.switching, context, tuple(pulls), gain)
 
     @property
     def m(self) -> Float[Array, ""]:
@@ -141,9 +162,7 @@ class Problem(AbstractProblem):
     @property
     def quadratic_movement(self) -> Mahalanobis:
         """The switching cost as a `Mahalanobis`; raises `NotApplicableError` for any other kind."""
-        if not isinstance(self.switching, Mahalanobis):
-            raise NotApplicableError(f"this needs a Mahalanobis switching cost, got {type(self.switching).__name__}.")
-        return self.switching
+        return self.switching.quadratic_movement
 
     @property
     def Q(self) -> Float[Array, "d d"]:
@@ -161,25 +180,24 @@ class Problem(AbstractProblem):
         return self.quadratic_movement.beta
 
     @property
+    def is_quadratic(self) -> bool:
+        """Whether hitting and switching costs are quadratic."""
+        return self.hitting.is_quadratic and self.switching.is_quadratic
+
+    @property
     def is_unbounded_quadratic(self) -> bool:
         """Whether every solve is linear: quadratic hitting and switching costs, no bounds."""
-        return (
-            isinstance(self.hitting, AbstractQuadraticCost)
-            and isinstance(self.switching, Mahalanobis)
-            and not self.is_bounded
-        )
+        return self.is_quadratic and not self.is_bounded
 
     @property
     def is_constant_quadratic(self) -> bool:
         """Whether, in addition, the curvature is the same for every context: optimal actions are then linear in the centres."""
-        hitting = self.hitting
-        return self.is_unbounded_quadratic and isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature
+        return self.is_unbounded_quadratic and self.hitting.constant_curvature
 
     @property
     def is_linear_quadratic(self) -> bool:
         """Whether, in addition, the contexts themselves are the centres: optimal actions are then linear in the contexts."""
-        tracks = isinstance(self.hitting, SquaredTracking | Quadratic) and not self.covariates
-        return self.is_unbounded_quadratic and tracks
+        return self.is_unbounded_quadratic and self.hitting.tracks_context and not self.covariates
 
     def check(self, instance: Instance) -> None:
         """Check that an instance fits this problem.
@@ -195,12 +213,7 @@ class Problem(AbstractProblem):
         self.switching.check(instance.dim)
         self.hitting.check(instance.dim, instance.contexts.shape[-1])
         self.actions.check(instance.x0)
-        if isinstance(self.actions, Total) and self.actions.column is not None:
-            if not -instance.contexts.shape[-1] <= self.actions.column < instance.contexts.shape[-1]:
-                raise ValueError(
-                    f"the total is number {self.actions.column} of a context, but these have {instance.contexts.shape[-1]}."
-                )
-            self.actions.check_totals(self.actions.totals(instance.contexts), instance.dim)
+        self.actions.check_contexts(instance.contexts, instance.dim)
 
     def action_size(self, state_size: int) -> int:
         return state_size

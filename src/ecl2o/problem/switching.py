@@ -1,12 +1,14 @@
 """Switching costs c(x, z): the cost of moving from z to x."""
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem.arrays import (
     as_float,
     check_finite,
@@ -21,8 +23,8 @@ from ecl2o.problem.arrays import (
 class AbstractSwitchingCost(eqx.Module):
     """A cost of movement, c(x, z) >= 0 and c(x, x) = 0. Implement `__call__` and `check`.
 
-    Closed forms and planners need one of the two kinds below; with any other kind, agents that need them raise
-    `NotApplicableError`.
+    Closed forms and planners need one of the two kinds below, which they ask for by `quadratic_movement` and `linear_movement`;
+    with any other kind, agents that need them raise `NotApplicableError`.
 
     >>> import jax.numpy as jnp
     >>> class Quartic(AbstractSwitchingCost):
@@ -34,6 +36,9 @@ class AbstractSwitchingCost(eqx.Module):
     >>> float(Quartic()(jnp.array([3.0]), jnp.array([1.0])))
     16.0
     """
+
+    is_quadratic: ClassVar[bool] = False
+    is_distance: ClassVar[bool] = False
 
     @abc.abstractmethod
     def __call__(self, action: Float[Array, " d"], previous: Float[Array, " d"]) -> Float[Array, ""]:
@@ -47,6 +52,16 @@ class AbstractSwitchingCost(eqx.Module):
     @abc.abstractmethod
     def check(self, dim: int) -> None:
         """Raise ValueError if actions of dimension `dim` do not fit this cost."""
+
+    @property
+    def quadratic_movement(self) -> "Mahalanobis":
+        """The cost as a `Mahalanobis`; raises `NotApplicableError` for any other kind."""
+        raise NotApplicableError(f"this needs a Mahalanobis switching cost, got {type(self).__name__}.")
+
+    @property
+    def linear_movement(self) -> "LinearSwitching":
+        """The cost as a `LinearSwitching`; raises `NotApplicableError` for any other kind."""
+        raise NotApplicableError(f"this needs a LinearSwitching cost, got {type(self).__name__}.")
 
 
 class Mahalanobis(AbstractSwitchingCost):
@@ -62,6 +77,8 @@ class Mahalanobis(AbstractSwitchingCost):
     >>> float(c.alpha), float(c.beta)
     (1.0, 4.0)
     """
+
+    is_quadratic: ClassVar[bool] = True
 
     Q: Float[Array, "d d"] = eqx.field(converter=as_float)
 
@@ -83,6 +100,10 @@ class Mahalanobis(AbstractSwitchingCost):
         check_scalar("alpha", alpha)
         check_positive("alpha", alpha)
         return cls(to_host(alpha) / 2 * np.eye(dim, dtype=alpha.dtype))
+
+    @property
+    def quadratic_movement(self) -> "Mahalanobis":
+        return self
 
     @property
     def alpha(self) -> Float[Array, ""]:
@@ -114,12 +135,18 @@ class LinearSwitching(AbstractSwitchingCost):
     6.0
     """
 
+    is_distance: ClassVar[bool] = True
+
     rate: Float[Array, ""] = eqx.field(converter=as_float)
 
     def __check_init__(self):
         check_scalar("rate", self.rate)
         check_finite("rate", self.rate)
         check_positive("rate", self.rate)
+
+    @property
+    def linear_movement(self) -> "LinearSwitching":
+        return self
 
     def __call__(self, action: Float[Array, " d"], previous: Float[Array, " d"]) -> Float[Array, ""]:
         return self.rate * jnp.sum(jnp.abs(action - previous))

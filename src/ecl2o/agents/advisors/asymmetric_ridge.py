@@ -136,7 +136,7 @@ class AsymmetricRidge(AbstractAgent):
         """Return the state after one more context, and how to act on it."""
         hitting = problem.hitting
         assert isinstance(hitting, AsymmetricTracking)
-        usual, followed = _usual_problem(problem), hitting.centre(context)
+        usual, followed = _usual_problem(problem), hitting.centre(context, len(problem.Q))
         seen = Observation(context, followed, state.seen, None)
         inner, _, info = self.agent.step(usual, state.inner, seen)
         zhat = info.details["discounted_forecast"].mean

@@ -219,7 +219,7 @@ def bound_optimum(
     hitting: AsymmetricTracking, G: Float[Array, "1 1"], work: WorkFunction, context: Float[Array, " q"]
 ) -> Prefix:
     """Return a model that touches f where the model itself is least, on a line: rho is a lower bound on the optimum."""
-    centre = hitting.centre(context)
+    centre = hitting.centre(context, len(G))
     nothing, least = jnp.zeros_like(centre), hitting.curvature_bounds(1)[0].astype(context.dtype)
     game = ModelLines.of(least, G, jnp.zeros_like(G), jnp.asarray(2.0, context.dtype), work, work.centre)
     return advance_model(AsymmetricLines(game, hitting, work.from_centre(centre)), work, nothing)
