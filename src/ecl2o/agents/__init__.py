@@ -16,7 +16,7 @@ from ecl2o.agents.calibrator import (
 from ecl2o.agents.citations import citation
 from ecl2o.agents.control import LQR, HInfinity, WithinLimits
 from ecl2o.agents.guards import (
-    AbstractGuard,
+    Guard,
     ClippedAdvice,
     Competitive,
     CompetitiveBand,
@@ -67,7 +67,7 @@ __all__ += [
     "shift_agent",
 ]
 __all__ += [
-    "AbstractGuard",
+    "Guard",
     "ClippedAdvice",
     "Competitive",
     "CompetitiveBand",

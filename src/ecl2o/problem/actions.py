@@ -444,7 +444,7 @@ class Limited(AbstractActionSet):
         if self.spacing is None:
             return lower, upper
         unit = self.spacing.astype(dtype)
-        return -unit * count_down(-lower / unit), unit * count_down(upper / unit)
+        return -unit * floor_multiple(-lower / unit), unit * floor_multiple(upper / unit)
 
     def reach(self, previous: Float[Array, " d"], action: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return the nearest action of the set that can be reached from the previous one; that one if it is not a number."""
@@ -461,7 +461,7 @@ class Limited(AbstractActionSet):
         down, up = previous - ramp, previous + ramp
         if self.spacing is not None:
             unit = self.spacing.astype(previous.dtype)
-            down, up = -unit * count_down(-down / unit), unit * count_down(up / unit)
+            down, up = -unit * floor_multiple(-down / unit), unit * floor_multiple(up / unit)
         return jnp.minimum(jnp.maximum(low, down), high), jnp.maximum(jnp.minimum(high, up), low)
 
     def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -495,6 +495,6 @@ def _with_tangent_of_jvp(primals, tangents):
     return primals[1], tangents[0]
 
 
-def count_down(units: Float[Array, "*d"]) -> Float[Array, "*d"]:
+def floor_multiple(units: Float[Array, "*d"]) -> Float[Array, "*d"]:
     """Return how many whole units fit; one that misses by rounding only counts."""
     return jnp.floor(units + 64 * jnp.finfo(units.dtype).eps * jnp.maximum(jnp.abs(units), 1.0))

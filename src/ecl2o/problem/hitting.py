@@ -76,6 +76,8 @@ class AbstractHittingCost(eqx.Module):
     """Whether f is a sum over coordinates."""
     is_round: ClassVar[bool] = False
     """Whether f is a function of the distance from its minimiser."""
+    is_two_sided: ClassVar[bool] = False
+    """Whether f is quadratic on each side of the context, with the `weight` of that side."""
     upper_curvature_argument: ClassVar[str] = "curvature_bounds"
     """What to give so that the Hessian has an upper bound, where it has none."""
 
@@ -382,6 +384,7 @@ class AsymmetricTracking(AbstractHittingCost):
     """
 
     is_separable: ClassVar[bool] = True
+    is_two_sided: ClassVar[bool] = True
     tracks_context: ClassVar[bool] = True
 
     short: Float[Array, ""] = eqx.field(converter=as_float, default=3.0)

@@ -1,22 +1,27 @@
-"""Guards: wrappers that bound the cost of an agent, whatever the agent proposes.
+"""Guards: they bound the cost of an agent, whatever the agent proposes.
 
-Every guard is an `AbstractGuard`. It states a `Promise` and keeps an `Account` of it.
+There is one, `Guard`. It keeps any number of promises, each relative to one of the `references`.
 """
 
-from ecl2o.agents.guards.band import CompetitiveBand
-from ecl2o.agents.guards.base import AbstractGuard, Account
-from ecl2o.agents.guards.competitive import Competitive
-from ecl2o.agents.guards.control import CompetitiveControl, GuardedControl
-from ecl2o.agents.guards.guarded import ClippedAdvice, Guarded
-from ecl2o.agents.guards.promises import Promises
+from ecl2o.agents.guards.account import Account
+from ecl2o.agents.guards.clipped_advice import ClippedAdvice
+from ecl2o.agents.guards.constructors import (
+    Competitive,
+    CompetitiveBand,
+    CompetitiveControl,
+    Guarded,
+    GuardedControl,
+    Promises,
+)
+from ecl2o.agents.guards.guard import Guard
 
 __all__ = [
-    "AbstractGuard",
     "Account",
     "ClippedAdvice",
     "Competitive",
     "CompetitiveBand",
     "CompetitiveControl",
+    "Guard",
     "Guarded",
     "GuardedControl",
     "Promises",

@@ -6,7 +6,7 @@ the ramp allows (M + k_M)/(M + a + k_M) of D, it therefore takes nothing from th
 counts movement at the price a' at which it would: a' = M (1 - rho)/rho^2, rho = R/D.
 
 *Spacings.* The safest action x_m minimises cost plus reserve, whose curvature is at most H. So its nearest multiple of the
-spacing s exceeds the level by at most H s^2/8, and what it exceeds it by is booked as an allowance.
+spacing s exceeds the level by at most H s^2/8, and what it exceeds it by is added to the allowance.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.problem import Limited, Mahalanobis, Problem
-from ecl2o.problem.actions import count_down, with_tangent_of
+from ecl2o.problem import AbstractActionSet, Mahalanobis, Problem
+from ecl2o.problem.actions import floor_multiple, with_tangent_of
 
 
 def count_movement(
@@ -32,13 +32,13 @@ def count_movement(
         low: the least context, x_0 and action.
         high: the greatest context, x_0 and action.
     """
-    ramp, G = ramp_of(problem), 2 * problem.Q
+    ramp, G = problem.actions.ramp, 2 * problem.Q
     if ramp is None:
         return problem, jnp.ones((), G.dtype)
-    spacing = spacing_of(problem)
+    spacing = problem.actions.spacing
     if spacing is not None:
-        ramp, low = spacing * count_down(ramp / spacing), spacing * count_down(low / spacing)
-        high = -spacing * count_down(-high / spacing)
+        ramp, low = spacing * floor_multiple(ramp / spacing), spacing * floor_multiple(low / spacing)
+        high = -spacing * floor_multiple(-high / spacing)
     length, price = (high - low).astype(G.dtype), jnp.diagonal(G)
     share = jnp.minimum(ramp.astype(G.dtype) / jnp.where(length > 0, length, 1.0), 1.0)
     share = jnp.where(length > 0, share, 1.0)
@@ -46,25 +46,15 @@ def count_movement(
     return dataclasses.replace(problem, switching=Mahalanobis(jnp.diag(counted) / 2)), jnp.min(price / counted)
 
 
-def ramp_of(problem: Problem) -> Float[Array, "*d"] | None:
-    """Return the ramp limit of a problem's actions, None if there is none."""
-    return problem.actions.ramp if isinstance(problem.actions, Limited) else None
-
-
-def spacing_of(problem: Problem) -> Float[Array, "*d"] | None:
-    """Return the spacing of a problem's actions, None if there is none."""
-    return problem.actions.spacing if isinstance(problem.actions, Limited) else None
-
-
 def round_inside(
-    actions: Limited,
+    actions: AbstractActionSet,
     previous: Float[Array, " d"],
     advice: Float[Array, " d"],
     moved: Float[Array, " d"],
     safest: Float[Array, " d"],
     kept: Bool[Array, "*n"],
     spare: Callable[[Float[Array, " d"]], Float[Array, "*n"]],
-) -> tuple[Float[Array, " d"], Bool[Array, ""], Float[Array, "*n"]]:
+) -> tuple[Float[Array, " d"], Bool[Array, "*n"], Float[Array, "*n"]]:
     """Return a multiple of the spacing: near the advice if that is allowed, else near the moved advice, else near the safest.
 
     Near the moved advice means between it and the multiple that is nearest to the safest action. An action is allowed if it stays
@@ -80,15 +70,15 @@ def round_inside(
         spare: returns by how much an action stays below the level, or each of several levels.
 
     Returns:
-        The action, whether it is not the multiple nearest to the advice, and by how much it exceeds each level of a promise that
-        is kept.
+        The action, by level whether it rules out the multiple nearest to the advice, and by how much the action exceeds each level
+        of a promise that is kept.
     """
     assert actions.spacing is not None
     unit, (low, high) = actions.spacing.astype(previous.dtype), actions.reachable(previous)
     usable, last = jnp.isfinite(advice).all() & kept.all(), actions.reach(previous, safest)
     nearest = actions.reach(previous, jnp.where(usable, advice, safest))
-    inward = jnp.where(moved >= last, unit * count_down(moved / unit), -unit * count_down(-moved / unit))
+    inward = jnp.where(moved >= last, unit * floor_multiple(moved / unit), -unit * floor_multiple(-moved / unit))
     inward = with_tangent_of(moved, jnp.clip(jnp.where(inward == 0, 0.0, inward), low, high))
-    fits = (spare(nearest) >= 0).all()
-    action = jnp.where(fits, nearest, jnp.where((spare(inward) >= 0).all() & usable, inward, last))
-    return action, ~(fits & usable), jnp.where(kept, jnp.maximum(-spare(action), 0.0), 0.0)
+    fits = (spare(nearest) >= 0) & usable
+    action = jnp.where((spare(nearest) >= 0).all(), nearest, jnp.where((spare(inward) >= 0).all() & usable, inward, last))
+    return action, ~fits, jnp.where(kept, jnp.maximum(-spare(action), 0.0), 0.0)

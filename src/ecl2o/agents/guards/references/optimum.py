@@ -268,7 +268,7 @@ class Tracking(eqx.Module):
                 "a promise relative to the optimum is not proved for actions that share a total; use Guarded(agent, expert), "
                 "or, without bounds, state the problem in one number less (docs/guarantees.md)."
             )
-        if self.weights is not None and not hitting.varies_with_weight:
+        if self.weights is not None and (hitting.constant_curvature or not hitting.is_quadratic):
             raise NotApplicableError(f"weights are for CurvedTracking, got {type(hitting).__name__}.")
         if self.weights is None and hitting.curvature_bounds(dim)[1] is None:
             raise NotApplicableError(

@@ -1,0 +1,1 @@
+"""References: whose cost a promise multiplies. One file each; a new one implements `AbstractReference`."""
