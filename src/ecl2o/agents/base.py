@@ -8,7 +8,7 @@ import abc
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ecl2o.agents.promise import Promise
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import Info, ShiftedProblem
+from ecl2o.problem import Info
 from ecl2o.solvers.single_kernel_jit import jit_loop_body
 
 State = Any
@@ -146,6 +146,14 @@ class Observation(eqx.Module):
         forecast = None if self.forecast is None or window == 0 else self.forecast[:window]
         return dataclasses.replace(self, forecast=forecast)
 
+    def in_period(self, period: int, age: Int[Array, ""]) -> "Observation":
+        """Return the observation with the clock of a period of so many steps, `age` steps after its last restart."""
+        phase = self.place % period
+        left = period - 1 - phase
+        if self.remaining is not None:
+            left = jnp.minimum(left, self.remaining)
+        return dataclasses.replace(self, step=age, remaining=left, skipped=phase - age)
+
     @property
     def steps_left(self) -> Int[Array, ""]:
         """The number of steps until the horizon, this one included."""
@@ -192,12 +200,17 @@ class AbstractAgent(eqx.Module):
                     f"{parent.__name__} is final: {cls.__name__} must hold it in a field or derive from AbstractAgent."
                 )
 
-    takes_shift: ClassVar[bool] = False  # whether it acts on a `ShiftedProblem` by itself, without `Shifted` around it
-
     @property
     def lookahead(self) -> int:
         """How many future contexts `step` needs in `Observation.forecast`. Default: as many as the agents inside, or 0."""
         return max((inner.lookahead for inner in child_agents(self)), default=0)
+
+    def around_proposals(self, wrap: Callable[["AbstractAgent"], "AbstractAgent"]) -> "AbstractAgent":
+        """Return the agent with `wrap` around what proposes actions. Default: around the agent itself.
+
+        An agent that only bounds or reports another one's actions passes `wrap` on to the agent inside.
+        """
+        return wrap(self)
 
     @abc.abstractmethod
     def init(self, problem: AnyProblem, start: Start) -> State:
@@ -247,11 +260,6 @@ class AbstractAgent(eqx.Module):
             NotApplicableError: if the problem or the run does not fit.
         """
         check_fields(self)
-        if isinstance(problem, ShiftedProblem) and not self.takes_shift:
-            raise NotApplicableError(
-                f"{type(self).__name__} does not know of delays and contexts known ahead; put it inside of "
-                f"Shifted(..., {problem.shift}), without a promise of its own."
-            )
         for inner in child_agents(self):
             inner.check(problem, start)
 

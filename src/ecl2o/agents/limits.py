@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -19,6 +20,9 @@ class AbstractLimiter(AbstractAgent):
     """
 
     agent: eqx.AbstractVar[AbstractAgent]
+
+    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
+        return dataclasses.replace(self, agent=self.agent.around_proposals(wrap))
 
     @abc.abstractmethod
     def limit_actions(self, problem: Problem) -> Limited:

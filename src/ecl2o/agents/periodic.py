@@ -1,7 +1,6 @@
-"""Restarts at regular times: a promise for each day or week, or an agent for each of its days."""
+"""Restarts at regular times, for an agent that was made for days."""
 
 import dataclasses
-from typing import Literal
 
 import equinox as eqx
 import jax
@@ -9,13 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start, State, check_fields
-from ecl2o.agents.guards.base import AbstractGuard
 from ecl2o.agents.promise import Promise
 from ecl2o.problem.arrays import check_count
 
 
 class PeriodicState(eqx.Module):
-    """The wrapped agent's state, the contexts on which it will restart (none where its memory is kept), and steps since then."""
+    """The wrapped agent's state, the contexts on which it will restart, and steps since then."""
 
     inner: State
     recent: Float[Array, "H q"]
@@ -25,39 +23,39 @@ class PeriodicState(eqx.Module):
 class Periodic(AbstractAgent):
     """An agent that restarts every `period` steps from the action last played. Step 0 starts a period.
 
-    A run may start within a period (`Runner(..., start_time=...)`): its first period is then shorter, and so is what it promises.
-    The agent inside sees the period's clock: `Observation.step` counts from 0 after each restart, `place` from the start of the
-    period, and `remaining` to its end.
+    Everything restarts, on as many of the last contexts as the run's own history had, as in `rollout_days`. An agent whose memory
+    is made of contexts needs a history, or it forgets everything every period. To restart a promise, but not what the agent inside
+    has learned, give the promise a period: `Competitive(agent, period=24)`.
+
+    A run may start within a period (`Runner(..., start_time=...)`): its first period is then shorter. The agent inside sees the
+    period's clock: `Observation.step` counts from 0 after each restart, `place` from the start of the period, and `remaining` to
+    its end.
 
     Args:
         agent: the agent that restarts.
         period: steps from restart to restart, at least 1.
-        keeps: what survives a restart. Default: "memory".
-            "memory", for guards: cost, reference and the guard's expert restart together from the action last played (erratum
-            E22), while the agent inside keeps its memory and what it has learned.
-            "history": everything restarts, on as many of the last contexts as the run's own history had, as in `rollout_days`.
-            An agent whose memory is made of contexts needs a history, or it forgets everything every period.
 
     Raises:
-        ValueError: if period or keeps is none of these.
-        TypeError: if keeps is "memory" and the agent is not a guard.
+        ValueError: if period is not such a number.
 
     >>> import ecl2o as ec
     >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
-    >>> print(Periodic(ec.Competitive(ec.ROBD(), ratio=2.0), 24).promise(problem))
-    the cost is at most 2 times the optimum in every 24 steps
+    >>> day = ec.Instance([0.0], [[1.0], [1.0]])
+    >>> run = ec.rollout(Periodic(ec.advisors.Fixed([[1.0]]), 1), problem, day)  # its first action every step
+    >>> run.actions.ravel().tolist()
+    [1.0, 1.0]
     """
 
     agent: AbstractAgent
     period: int = eqx.field(static=True)
-    keeps: Literal["memory", "history"] = eqx.field(static=True, default="memory")
 
     def __check_init__(self):
         check_count("period", self.period)
-        if self.keeps not in ("memory", "history"):
-            raise ValueError(f"keeps must be 'memory' or 'history', got {self.keeps!r}.")
-        if self.keeps == "memory" and not isinstance(self.agent, AbstractGuard):
-            raise TypeError(f"keeps='memory' needs a guard, got {type(self.agent).__name__}; use keeps='history'.")
+
+    @property
+    def periods(self) -> list[int]:
+        """The periods of its own restarts."""
+        return [self.period]
 
     def is_linear(self, problem: AnyProblem) -> bool:
         return self.agent.is_linear(problem)
@@ -75,9 +73,8 @@ class Periodic(AbstractAgent):
         return dataclasses.replace(promise, period=period) if self.period % period == 0 else None
 
     def init(self, problem: AnyProblem, start: Start) -> PeriodicState:
-        kept = start.history[:0] if self.keeps == "memory" else start.history
         inner = self.agent.init(problem, dataclasses.replace(start, horizon=self.period))
-        return PeriodicState(inner, kept, jnp.zeros((), int))
+        return PeriodicState(inner, start.history, jnp.zeros((), int))
 
     def step(self, problem: AnyProblem, state: PeriodicState, observation: Observation):
         phase = observation.place % self.period
@@ -88,10 +85,7 @@ class Periodic(AbstractAgent):
             lambda: self._restart_agent(problem, state, observation),
             lambda: state.inner,
         )
-        left = self.period - 1 - phase
-        if observation.remaining is not None:
-            left = jnp.minimum(left, observation.remaining)
-        by_period = dataclasses.replace(observation, step=age, remaining=left, skipped=phase - age)
+        by_period = observation.in_period(self.period, age)
         inner, action, info = self.agent.step(problem, inner, by_period)
         recent = state.recent
         if recent.shape[0]:
@@ -101,9 +95,5 @@ class Periodic(AbstractAgent):
     def _restart_agent(self, problem: AnyProblem, state: PeriodicState, observation: Observation) -> State:
         """Return the state at the start of a period, in the dtypes of the old one."""
         start = Start(observation.previous_action, state.recent, self.period)
-        if self.keeps == "memory":
-            assert isinstance(self.agent, AbstractGuard)
-            restarted = self.agent.restart(problem, state.inner, start)
-        else:
-            restarted = self.agent.init(problem, start)
+        restarted = self.agent.init(problem, start)
         return jax.tree.map(lambda old, new: jnp.asarray(new, old.dtype), state.inner, restarted)

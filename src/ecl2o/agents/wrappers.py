@@ -1,6 +1,7 @@
 """Wrappers that play another agent's actions: as they are, or on a trajectory of its own."""
 
 import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -69,6 +70,9 @@ class Independent(AbstractAgent):
     """
 
     agent: AbstractAgent
+
+    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
+        return dataclasses.replace(self, agent=self.agent.around_proposals(wrap))
 
     def is_linear(self, problem: Problem | ControlProblem) -> bool:
         return self.agent.is_linear(problem)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from ecl2o.agents import ROBD, Advised, RampLimited, Rounded, Start, shift_agent
+from ecl2o.agents import ROBD, Advised, RampLimited, Rounded, Start
 from ecl2o.agents.advisors import FromContext
+from ecl2o.agents.timed import follow_timing
 from ecl2o.fitting.settings import Alpha, FitSettings, Interval, PromiseSpec, column_alphas, with_promise
 from ecl2o.fitting.tasks import tracking_problem
 from ecl2o.policy import Contract, Policy
@@ -115,13 +116,13 @@ def guard_policy(
     costs = dim, column_alphas(alpha, names), bounds, weights, len(covariates), misses, delay
     problem = tracking_problem(*costs, limits=(None, None) if shadow else given.limits)
     source = FromContext(len(all_names) - dim, otherwise=ROBD())
-    guard = shift_agent(with_promise(source, spec, steps_per_day), problem)
+    guard = with_promise(source, spec, steps_per_day)
     if shadow:  # the limits are the guard's alone: the advice is played unchanged
         guard = guard if ramp is None else RampLimited(guard, ramp)
         guard = guard if spacing is None else Rounded(guard, spacing)
     agent = Advised(guard, dataclasses.replace(source, otherwise=None), shadow)
     x0, past = problem.actions.project(jnp.zeros(dim)), jnp.zeros((0, len(all_names)))
-    agent.check(problem, Start(jnp.asarray(problem.start_state(x0, past)), past))
+    follow_timing(agent, problem).check(problem, Start(jnp.asarray(problem.start_state(x0, past)), past))
     contract = Contract(
         columns=all_names,
         step_minutes=float(step_minutes),

@@ -1,4 +1,4 @@
-"""A problem: hitting cost, switching cost and action set; and what every kind of problem can do."""
+"""A problem: hitting cost, switching cost, action set and timing; and what every kind of problem can do."""
 
 import abc
 import dataclasses
@@ -16,14 +16,26 @@ from ecl2o.problem.hitting import AbstractHittingCost, Pull
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.objectives import StepObjective
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
+from ecl2o.problem.timing import AbstractTiming, Immediate
 
 
 class AbstractProblem(eqx.Module):
     """The base class of problems: what a step costs, and where it leads. `rollout`, `Stepper` and `oracle` take any of them.
 
-    The *state* is what a step leaves to the next one: the action of a `Problem`, the state of a `ControlProblem`. It starts at
-    x_0 and is in `Observation.previous_action`.
+    The *state* is what a step leaves to the next one: the action of a `Problem`, or more where its timing is not `Immediate`; the
+    state of a `ControlProblem`. It starts at x_0 and is in `Observation.previous_action`.
     """
+
+    timing: eqx.AbstractVar[AbstractTiming]
+
+    @property
+    @abc.abstractmethod
+    def dynamics(self) -> Any:
+        """The same problem as a `ControlProblem`, if its state is more than an action; else None.
+
+        Raises:
+            NotApplicableError: It has such a state, but costs are not quadratic and constant, or actions have bounds.
+        """
 
     @abc.abstractmethod
     def action_size(self, state_size: int) -> int:
@@ -70,6 +82,11 @@ class AbstractProblem(eqx.Module):
         """Return the problem of a step: where a context determines the action set, with that set. Default: the problem."""
         return self
 
+    @property
+    def relaxed(self) -> "AbstractProblem":
+        """The problem without a spacing of its actions. Default: the problem."""
+        return self
+
     def limit(self, previous: Float[Array, " n"], action: Float[Array, " k"]) -> Float[Array, " k"]:
         """Return the action that is played instead of `action` where limits on actions must be obeyed. Default: `action`."""
         return action
@@ -91,6 +108,8 @@ class Problem(AbstractProblem):
         hitting: f, the cost of an action under a context.
         switching: c, the cost of a move.
         actions: X, the allowed actions. Default: all of R^d.
+        timing: When an action is in force: `Immediate()`, `Delayed(k)`, k steps after its context, or `KnownAhead(k)`. The last
+            two need a `Mahalanobis` switching cost. Default: `Immediate()`.
 
     >>> from ecl2o.problem import SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -101,6 +120,10 @@ class Problem(AbstractProblem):
     hitting: AbstractHittingCost
     switching: AbstractSwitchingCost
     actions: AbstractActionSet = Everywhere()
+    timing: AbstractTiming = Immediate()
+
+    def __check_init__(self):
+        self.timing.check(self)
 
     @property
     def is_bounded(self) -> bool:
@@ -111,9 +134,13 @@ class Problem(AbstractProblem):
         return self.hitting.covariates
 
     @property
-    def unshifted(self) -> "Problem":
-        """The same costs and actions, where an action answers the context of its own step: the problem itself."""
-        return self
+    def immediate(self) -> "Problem":
+        """The same costs and actions, where an action is in force in the step of its context."""
+        return dataclasses.replace(self, timing=Immediate())
+
+    @property
+    def dynamics(self) -> Any:
+        return self.timing.dynamics(self)
 
     @property
     def without_covariates(self) -> "Problem":
@@ -138,9 +165,9 @@ class Problem(AbstractProblem):
     def at_context(self, context: Float[Array, " q"]) -> "Problem":
         return self._with_actions(self.actions.at_context(context))
 
-    def limit(self, previous: Float[Array, " d"], action: Float[Array, " d"]) -> Float[Array, " d"]:
+    def limit(self, previous: Float[Array, " s"], action: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return the nearest action that the ramp and the spacing of `Limited` allow; any action without them."""
-        return self.actions.reach(previous, action)
+        return self.actions.reach(previous[: len(action)], action)
 
     def objective(
         self, context: Float[Array, " q"], pulls: Sequence[Pull] = (), gain: Float[Array, "d d"] | None = None
@@ -210,17 +237,20 @@ class Problem(AbstractProblem):
                 f"this takes one instance, got a set of {instance.x0.shape[0]}; use jax.vmap over the set, "
                 "for example jax.vmap(lambda s: ec.rollout(agent, problem, s))(instances)."
             )
-        self.switching.check(instance.dim)
-        self.hitting.check(instance.dim, instance.contexts.shape[-1])
-        self.actions.check(instance.x0)
-        self.actions.check_contexts(instance.contexts, instance.dim)
+        dim, context_dim = self.action_size(instance.dim), instance.contexts.shape[-1]
+        if instance.dim != (expected := self.state_size(dim, context_dim)):
+            raise ValueError(f"x0 must be a state of {expected} numbers, as start_state makes it, got {instance.dim}.")
+        self.switching.check(dim)
+        self.hitting.check(dim, context_dim)
+        self.actions.check(instance.x0[:dim])
+        self.actions.check_contexts(instance.contexts, dim)
 
     def action_size(self, state_size: int) -> int:
-        return state_size
+        return self.Q.shape[-1] if self.timing.shift else state_size
 
     def state_size(self, dim: int, context_dim: int) -> int:
         """Return how many numbers a state has, if actions have `dim` and contexts `context_dim`."""
-        return dim
+        return self.timing.state_size(dim, context_dim)
 
     def start_state(self, x0: Float[AnyArray, "*n d"], history: Float[AnyArray, "*n H q"]) -> Float[AnyArray, "*n s"]:
         """Return the state before the first step, for an action in force and the contexts before it.
@@ -228,7 +258,7 @@ class Problem(AbstractProblem):
         Raises:
             ValueError: The history is shorter than the state needs.
         """
-        return x0
+        return self.timing.start_state(x0, history)
 
     def end_state(
         self, actions: Float[AnyArray, "*n T d"], contexts: Float[AnyArray, "*n T q"]
@@ -238,32 +268,33 @@ class Problem(AbstractProblem):
         Raises:
             ValueError: The state depends on more steps than a day has.
         """
-        return actions[..., -1, :]
+        return self.timing.end_state(actions, contexts)
 
     def next_state(
-        self, state: Float[Array, " d"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
-    ) -> Float[Array, " d"]:
-        """Return the action."""
-        return action
+        self, state: Float[Array, " s"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
+    ) -> Float[Array, " s"]:
+        """Return the state after a step; the action where it is in force at once."""
+        return self.timing.next_state(state, action, context)
 
     def step_costs(
-        self, state: Float[Array, " d"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
+        self, state: Float[Array, " s"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Return f(x_t, y_t) and c(x_t, x_{t-1})."""
-        return self.hitting(action, context), self.switching(action, state)
+        """Return f(x_t, y_t) of the action in force and its context, and c(x_t, x_{t-1}) of the move that is decided."""
+        return self.hitting(*self.timing.meet(state, action, context)), self.switching(action, state[: len(action)])
 
     def costs(
-        self, x0: Float[Array, " d"], actions: Float[Array, "T d"], contexts: Float[Array, "T q"]
+        self, x0: Float[Array, " s"], actions: Float[Array, "T d"], contexts: Float[Array, "T q"]
     ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
         """Return the hitting and the switching cost of each step of a path.
 
         Args:
-            x0: (d,), the action before the first step.
+            x0: (s,), the state before the first step.
             actions: (T, d).
             contexts: (T, q).
 
         Returns:
             Two arrays (T,).
         """
-        previous = jnp.concatenate([x0[None], actions[:-1]])
-        return jax.vmap(self.hitting)(actions, contexts), jax.vmap(self.switching)(actions, previous)
+        previous = jnp.concatenate([x0[None, : actions.shape[1]], actions[:-1]])
+        in_force = self.timing.meet_all(x0, actions, contexts)
+        return jax.vmap(self.hitting)(*in_force), jax.vmap(self.switching)(actions, previous)

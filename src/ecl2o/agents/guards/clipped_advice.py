@@ -61,12 +61,10 @@ class ClippedAdvice(AbstractAgent):
         seen = observation.with_lookahead(self.advisor.lookahead)
         inner_state, proposed, inner = self.advisor.step(problem, state.inner, seen)
         allowed = _allowed(problem, observation, fallback, (1 + self.delta) * expert_info.details["step_cost"])
-        near = problem.actions.project(jnp.where(jnp.isfinite(proposed), proposed, fallback)) - fallback
-        near = jnp.where(jnp.isfinite(proposed).all(), near, 0.0)
-        pulled = pull_inside(allowed, jnp.zeros_like(fallback), near, None)
-        advice = problem.actions.project(fallback + pulled.action)
-        active = pulled.active | ~jnp.isfinite(proposed).all()
-        info = Info(inner.converged & expert_info.converged, proposed, {"active": active}, inner)
+        wish = problem.actions.project(proposed)
+        pulled = pull_inside(allowed, jnp.zeros_like(fallback), wish - fallback, None)
+        advice = jnp.where(pulled.active, problem.actions.project(fallback + pulled.action), wish)
+        info = Info(inner.converged & expert_info.converged, proposed, {"active": pulled.active}, inner)
         return ClippedState(inner_state, expert), advice, info
 
 

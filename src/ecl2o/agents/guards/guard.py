@@ -261,20 +261,10 @@ class Guard(AbstractAgent):
         age = state.age if self._own_period is None else jnp.where(renewed, 0, state.age)
         return dataclasses.replace(state, accounts=accounts, references=references, age=age)
 
-    def _clock(self, observation: Observation, age: Int[Array, ""] | None) -> Observation:
-        """Return the observation with the clock of the period, if there is one promise with a period."""
-        period = self._own_period
-        if period is None:
-            return observation
-        phase = observation.place % period
-        left = period - 1 - phase
-        if observation.remaining is not None:
-            left = jnp.minimum(left, observation.remaining)
-        return dataclasses.replace(observation, step=age, remaining=left, skipped=phase - age)
-
     def step(self, problem: AnyProblem, state: GuardState, observation: Observation):
         state = self._renew(problem, state, observation)
-        observation = self._clock(observation, state.age)
+        if self._own_period is not None and state.age is not None:
+            observation = observation.in_period(self._own_period, state.age)
         seen = observation.with_lookahead(self.agent.lookahead)
         inner_state, advice, inner = self.agent.step(problem, state.inner, seen)
 
@@ -293,7 +283,8 @@ class Guard(AbstractAgent):
         self, problem: AnyProblem, state: GuardState, observation: Observation, terms: tuple[AbstractReferenceStep, ...]
     ) -> "Allowed":
         """Return what the promises allow together."""
-        first, previous = self.references[0].on(problem), problem.latest_action(observation.previous_action)
+        first, previous = self.references[0].on(problem), observation.previous_action
+        previous = previous[: problem.action_size(len(previous))]
         usable, kept = _all(terms, "usable"), state.accounts.kept & _all(terms, "announced")
         left, reach = self._by_reference(state.accounts.left), first.reachable(problem, previous)
         if self._slots.several:

@@ -5,6 +5,7 @@ can still be kept. A new kind of promise is a new reference, in a file of its ow
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start
-from ecl2o.agents.guards.level_sets import Action, AbstractLevelSet, Number, Origin
+from ecl2o.agents.guards.level_sets import AbstractLevelSet, Action, Number, Origin
 from ecl2o.agents.promise import Promise
 
 State = Any
@@ -70,13 +71,13 @@ class Settlement(eqx.Module):
         state: the reference's state after the step.
         growth: of the reference's cost.
         rounding: a bound on the error of the growth.
-        reported: the growth for reports, where the promise counts another.
+        reported: the growth for reports.
     """
 
     state: State
     growth: Number
     rounding: Number
-    reported: Number | None = None
+    reported: Number
 
 
 class PromiseTerms(eqx.Module):
@@ -118,6 +119,14 @@ class AbstractReference(eqx.Module):
     def lookahead(self) -> int:
         """How many future contexts it needs. Default: none."""
         return 0
+
+    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> "AbstractReference":
+        """Return the reference with `wrap` around an agent of its own. Default: itself, it has none."""
+        return self
+
+    def reachable(self, problem: AnyProblem, previous: Action) -> tuple[Action, Action] | None:
+        """Return the least and the greatest action that a ramp and the promise allow. Default: None, there is no ramp."""
+        return None
 
     @abc.abstractmethod
     def describe(self, problem: AnyProblem, terms: PromiseTerms, least: float | None) -> Promise:

@@ -5,6 +5,7 @@ of the hitting cost is bounded, it reserves less: what the future can still cost
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -121,12 +122,15 @@ class Baseline(AbstractTrackingReference):
     def lookahead(self) -> int:
         return self.agent.lookahead
 
+    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> "Baseline":
+        return dataclasses.replace(self, agent=wrap(PureML(self.agent)))
+
     def on(self, problem: AbstractProblem) -> AbstractReference:
         from ecl2o.agents.guards.references.dynamics import DynamicBaseline
 
         if problem.dynamics is None:
             return self
-        every_prefix = problem.forgets_state if self.every_prefix is None else self.every_prefix
+        every_prefix = problem.timing.shift > 0 if self.every_prefix is None else self.every_prefix
         return DynamicBaseline(self.agent, self.tracking.horizon, every_prefix)
 
     def describe(self, problem: Problem, terms: PromiseTerms, least: float | None) -> Promise:
@@ -203,4 +207,5 @@ class Baseline(AbstractTrackingReference):
     def settle(
         self, problem: AnyProblem, term: BaselineStep, state, ratio, observation: Observation, action: Action
     ) -> Settlement:
-        return Settlement(term.trajectory, term.growth, jnp.where(term.usable, term.rounding, 0.0))
+        rounding = jnp.where(term.usable, term.rounding, 0.0)
+        return Settlement(term.trajectory, term.growth, rounding, term.growth)

@@ -57,9 +57,16 @@ class Situation(eqx.Module):
     def of(cls, problem: AnyProblem, observation: Observation) -> "Situation":
         """Take what a step is made of from an observation; a context that is not finite counts as zeros."""
         dynamics = problem.dynamics
-        state, context, origin, state_origin = problem.measure_state(observation.previous_action, observation.context)
+        state, size = observation.previous_action, problem.action_size(len(observation.previous_action))
+        origin, moves = jnp.zeros(size, state.dtype), problem.timing.shift != 0
+        position, context = problem.timing.control_state(state, size), observation.context
+        state_origin = jnp.zeros_like(position)
+        if moves:  # nothing changes if all contexts and actions are moved by the same amount
+            origin, context = state[:size], context[:size] - state[:size]
+            state_origin = jnp.tile(origin, len(position) // size)
+            position = position - state_origin
         finite = jnp.isfinite(context).all()
-        stage = Stage.of(dynamics.at(observation.step))
+        stage, state = Stage.of(dynamics.at(observation.step)), position
         return cls(stage, state, jnp.where(finite, context, 0.0), Origin.at(origin), state_origin, finite)
 
     def point(self, away: Action) -> Float[Array, " s"]:
@@ -132,7 +139,7 @@ class AbstractDynamicReference(AbstractReference):
     def check_dynamics(self, problem: AnyProblem, start: Start, ratios: list, several: bool) -> None:
         """Reject problems that do not fit."""
         dynamics: ControlProblem = problem.dynamics
-        if several and not (self.every_prefix and self.horizon is None and problem.forgets_state):
+        if several and not (self.every_prefix and self.horizon is None and problem.timing.shift > 0):
             raise NotApplicableError(
                 "several promises on a problem with a state are proved where contexts can make any state free, as with a delay, "
                 "and for runs without an end; make one promise alone."
@@ -176,7 +183,7 @@ class AbstractDynamicReference(AbstractReference):
         after = jax.tree.map(
             lambda new, old: jnp.where(term.usable, new, old), DynamicState(term.after, ahead), state
         )
-        return Settlement(after, growth, rounding)
+        return Settlement(after, growth, rounding, growth)
 
 
 def _move(past: Past, by: Float[Array, " n"]) -> Past:
@@ -233,7 +240,7 @@ class DynamicOptimum(AbstractDynamicReference):
         return self.restart(problem, prepared, None, start.x0)
 
     def restart(self, problem: AnyProblem, prepared, state, position: Float[Array, " n"]) -> DynamicState:
-        centre = problem.dynamic_state(position)
+        centre = problem.timing.control_state(position, problem.action_size(len(position)))
         zero = jnp.zeros((), centre.dtype)
         return DynamicState(Past(jnp.zeros((len(centre),) * 2, centre.dtype), centre), zero)
 
@@ -299,7 +306,8 @@ class DynamicBaseline(AbstractDynamicReference):
     def observe(self, problem: AnyProblem, prepared: Future, state: DynamicState, ratio, observation: Observation):
         own, _, info = Independent(self.agent).step(problem, state.reference, observation)
         now = Situation.of(problem, observation)
-        position = problem.dynamic_state(own.action) - now.state_origin
+        size = problem.action_size(len(own.action))
+        position = problem.timing.control_state(own.action, size) - now.state_origin
 
         def reserve(S, S0):
             return baseline_reserve(position, S, S0, ratio)

@@ -320,6 +320,6 @@ class LowerModel(AbstractTrackingReference):
         work = jax.tree.map(
             lambda new, old: jnp.where(term.usable, new, old), prefix.after_move(2 * counted.Q), state.work
         )
-        reported = None if problem.actions.ramp is None else real * growth
+        reported = growth if problem.actions.ramp is None else real * growth
         rounding = jnp.where(term.usable, prefix.rounding, 0.0)
         return Settlement(dataclasses.replace(state, work=work), growth, rounding, reported)

@@ -498,7 +498,7 @@ class Optimum(AbstractTrackingReference):
                 raise NotApplicableError(
                     "with a delay, or contexts known ahead, a promise covers neither bounds (of actions or contexts) nor weights."
                 )
-            every_prefix = problem.forgets_state if self.every_prefix is None else self.every_prefix
+            every_prefix = problem.timing.shift > 0 if self.every_prefix is None else self.every_prefix
             return DynamicOptimum(self.tracking.horizon, every_prefix)
         return self if problem.hitting.is_quadratic else LowerModel(self.tracking)
 
@@ -529,7 +529,7 @@ class Optimum(AbstractTrackingReference):
     def settle(
         self, problem: Problem, term: OptimumStep, state: PastState, ratio, observation: Observation, action: Action
     ) -> Settlement:
-        reported, real_work = None, state.real_work
+        reported, real_work = term.growth, state.real_work
         if real_work is not None:
             real = real_work.with_context(term.A, term.target)
             reported, real_work = jnp.where(term.usable, real.growth, 0.0), real.after_move(2 * problem.Q)
