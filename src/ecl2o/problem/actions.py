@@ -13,8 +13,9 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, check_positive, check_scalar, concrete_value
 from ecl2o.problem.objectives import StepObjective
 from ecl2o.solvers.bounded_newton import BoundedMinimum, Objective, minimize
+from ecl2o.solvers.ramped_path import RampedPath
 from ecl2o.solvers.shared_total import project_on_total
-from ecl2o.solvers.total_path import minimize_with_total
+from ecl2o.solvers.total_path import TotalPath, minimize_with_total
 
 
 class AbstractActionSet(eqx.Module):
@@ -125,6 +126,12 @@ class AbstractActionSet(eqx.Module):
         ends = self.bounds(len(guess), guess.dtype) if previous is None else self.reachable(previous)
         found = self.minimize_between(_value_of, guess, objective, *ends)
         return found.x, found.converged
+
+    def path_limits(
+        self, x0: Float[Array, " d"], contexts: Float[Array, "T q"], coupled: Bool[Array, " T"]
+    ) -> RampedPath | TotalPath | None:
+        """Return what a path from x0 obeys besides bounds; a ramp binds where steps are coupled. Default: None, nothing."""
+        return None
 
     def minimize_between(
         self,
@@ -313,6 +320,10 @@ class Total(AbstractActionSet):
     def clips(self, objective: StepObjective, dim: int) -> bool:
         return dim == 1 or objective.is_round
 
+    def path_limits(self, x0, contexts, coupled) -> TotalPath:
+        ends = (jnp.broadcast_to(end, (len(contexts), len(x0))) for end in self.bounds(len(x0), x0.dtype))
+        return TotalPath(self.totals(contexts).astype(x0.dtype), *ends)
+
     def minimize_between(self, function, start, parameters, lower, upper) -> BoundedMinimum:
         return minimize_with_total(function, start, parameters, lower, upper, self.known_total().astype(start.dtype))
 
@@ -329,7 +340,8 @@ class Total(AbstractActionSet):
         lower, upper = self.bounds(action.shape[0], action.dtype)
         if self.total is None:
             return jnp.clip(action, lower, upper)
-        return project_on_total(action, self.total.astype(action.dtype), lower, upper)
+        nearest = project_on_total(action, self.total.astype(action.dtype), lower, upper)
+        return jnp.where(jnp.isfinite(action).all(), nearest, jnp.nan)  # of infinite numbers no sum is known
 
     def check(self, x0: Float[Array, " d"]) -> None:
         _check_inside(x0, self.lower, self.upper)
@@ -463,6 +475,12 @@ class Limited(AbstractActionSet):
             unit = self.spacing.astype(previous.dtype)
             down, up = -unit * count_down(-down / unit), unit * count_down(up / unit)
         return jnp.minimum(jnp.maximum(low, down), high), jnp.maximum(jnp.minimum(high, up), low)
+
+    def path_limits(self, x0, contexts, coupled) -> RampedPath | None:
+        if self.ramp is None:
+            return None
+        ends = (jnp.broadcast_to(end, (len(contexts), len(x0))) for end in self.bounds(len(x0), x0.dtype))
+        return RampedPath(*ends, x0, jnp.broadcast_to(self.ramp, x0.shape).astype(x0.dtype), coupled)
 
     def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return the nearest point of the set, wherever the action before was."""

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -16,6 +16,9 @@ from ecl2o.problem.hitting import AbstractHittingCost, Pull
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.objectives import StepObjective
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
+
+if TYPE_CHECKING:
+    from ecl2o.problem.control import ControlProblem
 
 
 class AbstractProblem(eqx.Module):
@@ -69,6 +72,20 @@ class AbstractProblem(eqx.Module):
     def at_context(self, context: Float[Array, " q"]) -> "AbstractProblem":
         """Return the problem of a step: where a context determines the action set, with that set. Default: the problem."""
         return self
+
+    @property
+    def unlimited(self) -> "AbstractProblem":
+        """The problem without a ramp and a spacing of its actions. Default: the problem."""
+        return self
+
+    @property
+    def dynamics(self) -> "ControlProblem | None":
+        """The problem as linear dynamics with quadratic costs, if that is how it is solved. Default: None."""
+        return None
+
+    def last_action(self, state: Float[Array, " n"]) -> Float[Array, " k"]:
+        """Return the action that is repeated where there is no other: by default, the action in force."""
+        return state[: self.action_size(len(state))]
 
     def limit(self, previous: Float[Array, " n"], action: Float[Array, " k"]) -> Float[Array, " k"]:
         """Return the action that is played instead of `action` where limits on actions must be obeyed. Default: `action`."""
@@ -129,7 +146,6 @@ class Problem(AbstractProblem):
 
     @property
     def unlimited(self) -> "Problem":
-        """The problem without a ramp and a spacing of its actions."""
         return self._with_actions(self.actions.unlimited)
 
     def _with_actions(self, actions: AbstractActionSet) -> "Problem":
