@@ -109,6 +109,15 @@ class AbstractHittingCost(eqx.Module):
         """
         return times_identity(self.strong_convexity, dim), None
 
+    @property
+    def weight_range(self) -> tuple[Float[Array, ""], Float[Array, ""] | None] | None:
+        """The least and the greatest weight that contexts hold beside the centre; None if they hold none."""
+        return None
+
+    def context_size(self, dim: int) -> int:
+        """Return how many numbers a context has, if actions have `dim` and are compared with it."""
+        return dim + (self.weight_range is not None) + self.covariates
+
     def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
         """Return the centre of a quadratic cost, (d,); raise `NotApplicableError` for any other."""
         self._require_quadratic()
@@ -346,6 +355,10 @@ class CurvedTracking(AbstractQuadraticCost):
             weight = jnp.minimum(weight, self.maximum)
         return weight * np.eye(dim, dtype=context.dtype)
 
+    @property
+    def weight_range(self) -> tuple[Float[Array, ""], Float[Array, ""] | None]:
+        return self.minimum, self.maximum
+
     def is_in_range(self, context: Float[Array, " q"]) -> Bool[Array, ""]:
         """Return whether the curvature of a context lies in the range, up to rounding, and so is not clipped."""
         weight, rounding = context[-1 - self.covariates], 64 * jnp.finfo(context.dtype).eps
@@ -357,7 +370,7 @@ class CurvedTracking(AbstractQuadraticCost):
         return times_identity(self.minimum, dim), greatest
 
     def check(self, dim: int, context_dim: int) -> None:
-        expected = dim + 1 + self.covariates
+        expected = self.context_size(dim)
         if context_dim != expected:
             raise ValueError(
                 f"CurvedTracking needs contexts (centre, curvature) of dimension {expected}, got {context_dim}."
