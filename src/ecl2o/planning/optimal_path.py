@@ -80,9 +80,9 @@ def find_optimal_path(
         return OptimalPath(actions, jnp.isfinite(actions).all())
     shape = (horizon, dim)
     start, parameters = jnp.broadcast_to(x0, shape), (problem, x0, contexts, weights)
-    within = problem.actions.path_limits(x0, contexts, weights > 0)
+    ends = [jnp.broadcast_to(end, shape) for end in problem.actions.bounds(dim, x0.dtype)]
+    within = problem.actions.path_limits(x0, contexts, weights > 0, *ends)
     if within is None:
-        ends = (jnp.broadcast_to(end, shape) for end in problem.actions.bounds(dim, x0.dtype))
         found = minimize_sequence(_path_cost, _path_curvature, start, parameters, *ends)
     else:
         found = _SOLVERS[type(within)](_path_cost, _path_nodes, _path_edges, start, parameters, within)

@@ -40,6 +40,11 @@ class AbstractActionSet(eqx.Module):
     [0.0, 2.0]
     """
 
+    is_bounded: ClassVar[bool] = True  # whether there are actions outside of the set
+    is_box: ClassVar[bool] = True  # whether the set is exactly what lies between its bounds
+    ramp = None
+    spacing = None
+
     @abc.abstractmethod
     def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         """Return the lower and the upper bounds, infinite if there is none.
@@ -59,14 +64,6 @@ class AbstractActionSet(eqx.Module):
     @abc.abstractmethod
     def check(self, x0: Float[Array, " d"]) -> None:
         """Raise ValueError if an initial action (d,) has the wrong dimension or lies outside the set."""
-
-    is_bounded: ClassVar[bool] = True
-    """Whether there are actions outside of the set."""
-    is_box: ClassVar[bool] = True
-    """Whether the set is exactly what lies between its bounds."""
-
-    ramp = None
-    spacing = None
 
     @property
     def unlimited(self) -> "AbstractActionSet":
@@ -107,7 +104,7 @@ class AbstractActionSet(eqx.Module):
 
     def clips(self, objective: StepObjective, dim: int) -> bool:
         """Return whether the minimiser over the set is the point of the set that is nearest to the one over R^d."""
-        return dim == 1 or objective.is_separable
+        return dim == 1 or objective.is_separable or objective.is_round
 
     def minimize(
         self, objective: StepObjective, guess: Float[Array, " d"], previous: Float[Array, " d"] | None = None
@@ -128,9 +125,14 @@ class AbstractActionSet(eqx.Module):
         return found.x, found.converged
 
     def path_limits(
-        self, x0: Float[Array, " d"], contexts: Float[Array, "T q"], coupled: Bool[Array, " T"]
+        self,
+        x0: Float[Array, " d"],
+        contexts: Float[Array, "T q"],
+        coupled: Bool[Array, " T"],
+        lower: Float[Array, "T d"],
+        upper: Float[Array, "T d"],
     ) -> RampedPath | TotalPath | None:
-        """Return what a path from x0 obeys besides bounds; a ramp binds where steps are coupled. Default: None, nothing."""
+        """Return what a path from x0 obeys if that is more than bounds; a ramp binds where steps are coupled."""
         return None
 
     def minimize_between(
@@ -320,9 +322,8 @@ class Total(AbstractActionSet):
     def clips(self, objective: StepObjective, dim: int) -> bool:
         return dim == 1 or objective.is_round
 
-    def path_limits(self, x0, contexts, coupled) -> TotalPath:
-        ends = (jnp.broadcast_to(end, (len(contexts), len(x0))) for end in self.bounds(len(x0), x0.dtype))
-        return TotalPath(self.totals(contexts).astype(x0.dtype), *ends)
+    def path_limits(self, x0, contexts, coupled, lower, upper) -> TotalPath:
+        return TotalPath(self.totals(contexts).astype(x0.dtype), lower, upper)
 
     def minimize_between(self, function, start, parameters, lower, upper) -> BoundedMinimum:
         return minimize_with_total(function, start, parameters, lower, upper, self.known_total().astype(start.dtype))
@@ -476,11 +477,10 @@ class Limited(AbstractActionSet):
             down, up = -unit * count_down(-down / unit), unit * count_down(up / unit)
         return jnp.minimum(jnp.maximum(low, down), high), jnp.maximum(jnp.minimum(high, up), low)
 
-    def path_limits(self, x0, contexts, coupled) -> RampedPath | None:
+    def path_limits(self, x0, contexts, coupled, lower, upper) -> RampedPath | None:
         if self.ramp is None:
             return None
-        ends = (jnp.broadcast_to(end, (len(contexts), len(x0))) for end in self.bounds(len(x0), x0.dtype))
-        return RampedPath(*ends, x0, jnp.broadcast_to(self.ramp, x0.shape).astype(x0.dtype), coupled)
+        return RampedPath(lower, upper, x0, jnp.broadcast_to(self.ramp, x0.shape).astype(x0.dtype), coupled)
 
     def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return the nearest point of the set, wherever the action before was."""
