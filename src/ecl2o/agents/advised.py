@@ -10,7 +10,6 @@ from ecl2o.agents.base import AbstractAgent, AnyProblem, Info, Observation, Star
 from ecl2o.agents.promise import Promise
 from ecl2o.agents.timed import follow_timing
 from ecl2o.agents.wrappers import Independent, OwnTrajectory
-from ecl2o.problem import Limited, Problem
 
 
 class AdvisedState(eqx.Module):
@@ -56,10 +55,7 @@ class Advised(AbstractAgent):
     def _advice_alone(self, problem: AnyProblem) -> tuple[Independent, AnyProblem]:
         """Return the agent that plays the advice, and the problem without a ramp and a spacing of actions."""
         alone = dataclasses.replace(self.advice, otherwise=HoldStill())
-        if not isinstance(problem, Problem):
-            return Independent(alone), problem
-        limits = problem.actions
-        plain = dataclasses.replace(problem, actions=limits.actions) if isinstance(limits, Limited) else problem
+        plain = problem.unlimited
         return Independent(follow_timing(alone, plain)), plain
 
     def promise(self, problem: AnyProblem) -> Promise | None:

@@ -21,7 +21,7 @@ class AbstractGain(AbstractAgent):
 
     def check(self, problem: ControlProblem, start: Start) -> None:
         super().check(problem, start)
-        if not isinstance(problem, ControlProblem):
+        if problem.dynamics is None:
             raise NotApplicableError(f"{type(self).__name__} is for a ControlProblem, got {type(problem).__name__}.")
         if start.horizon is None and problem.steps is not None:
             raise NotApplicableError(f"{type(self).__name__} needs a horizon: the problem has matrices by step.")
@@ -97,7 +97,7 @@ class WithinLimits(AbstractAgent):
 
     def check(self, problem: ControlProblem, start: Start) -> None:
         super().check(problem, start)
-        if not isinstance(problem, ControlProblem):
+        if problem.dynamics is None:
             raise NotApplicableError(f"WithinLimits is for a ControlProblem, got {type(problem).__name__}.")
 
     def step(self, problem: ControlProblem, state, observation: Observation):

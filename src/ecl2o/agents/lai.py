@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import Problem
 
 
 class LAI(AbstractAgent):
@@ -29,7 +29,7 @@ class LAI(AbstractAgent):
 
     def init(self, problem: Problem, start: Start) -> Float[Array, "T d d"]:
         hitting = problem.hitting
-        if not (isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature):
+        if not hitting.constant_curvature:
             raise NotApplicableError(f"LAI needs a quadratic cost of constant curvature, got {type(hitting).__name__}.")
         if problem.is_bounded:
             raise NotApplicableError(f"LAI needs unbounded actions, got {type(problem.actions).__name__}.")
@@ -38,9 +38,8 @@ class LAI(AbstractAgent):
         return _interpolation_matrices(hitting.curvature(None, start.dim), problem.Q, start.horizon)
 
     def step(self, problem: Problem, state: Float[Array, "T d d"], observation: Observation):
-        hitting, previous = problem.hitting, observation.previous_action
-        assert isinstance(hitting, AbstractQuadraticCost)
-        centre = hitting.centre(observation.context, previous.shape[0])
+        previous = observation.previous_action
+        centre = problem.hitting.centre(observation.context, previous.shape[0])
         return state, centre + state[observation.place] @ (previous - centre), Info.plain()
 
 

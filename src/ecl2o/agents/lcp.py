@@ -9,7 +9,7 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.linear_switching import prefix_bounds
 from ecl2o.planning.optimal_path import movement_hessian
-from ecl2o.problem import LinearSwitching, Problem
+from ecl2o.problem import Problem
 from ecl2o.solvers.bounded_newton import minimize_sequence
 
 
@@ -47,7 +47,7 @@ class LCP(AbstractAgent):
             raise NotApplicableError(f"LCP is for actions of one number, but x0 has dimension {start.dim}.")
         if start.horizon is None:
             raise NotApplicableError("LCP needs a horizon; without one, use Periodic(LCP(), period, keeps='history').")
-        if not isinstance(problem.switching, LinearSwitching):
+        if not problem.switching.is_distance:
             _ = problem.quadratic_movement  # rejects any third kind
             if not self.heuristic:
                 raise NotApplicableError(
@@ -69,7 +69,7 @@ def _find_bounds(
     problem: Problem, x0, contexts, last: Int[Array, ""]
 ) -> tuple[Float[Array, " 1"], Float[Array, " 1"], Bool[Array, ""]]:
     """Return x^L, x^U and whether the solves converged: with squared movement, of two paths where one direction costs."""
-    if isinstance(problem.switching, LinearSwitching):
+    if problem.switching.is_distance:
         return *prefix_bounds(problem, x0, contexts, last), jnp.ones((), bool)
     horizon = contexts.shape[0]
     weights = (jnp.arange(horizon) <= last).astype(x0.dtype)

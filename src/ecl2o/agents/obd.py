@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrator import Calibration, Weights, calibrate, minimize_hitting
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_float, check_finite, check_nonnegative, check_positive, concrete_value
 from ecl2o.solvers.bisection import bisect_root
 
@@ -30,7 +30,7 @@ def balanced_point(
     Everything else bisects log eta.
     """
     hitting = problem.hitting
-    if previous.shape[0] == 1 and isinstance(hitting, AbstractQuadraticCost):
+    if previous.shape[0] == 1 and hitting.is_quadratic:
         pull, drag = jnp.sqrt(gamma * hitting.curvature(context, 1)[0]), jnp.sqrt(2 * problem.Q[0])
         point = previous + pull / (pull + drag) * (hitting.centre(context, 1) - previous)
         return problem.actions.project(point), jnp.ones((), bool)

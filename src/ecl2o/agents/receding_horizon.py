@@ -13,7 +13,7 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.control_path import find_optimal_controls
 from ecl2o.planning.receding_plan import Planner, make_plan, prepare_planner
-from ecl2o.problem import AbstractProblem, ControlProblem, Problem
+from ecl2o.problem import AbstractProblem, Problem
 from ecl2o.problem.arrays import as_optional_float, check_finite, check_positive, extreme_eigenvalues
 
 
@@ -66,7 +66,7 @@ class RHC(AbstractRecedingHorizon):
 
     def init(self, problem: AbstractProblem, start: Start) -> Planner | None:
         self._check_horizon(self.truncate, start)
-        if not isinstance(problem, Problem):
+        if problem.dynamics is not None:
             return None
         return prepare_planner(problem, start.dim, self.window + 1, shortest=1 if self.truncate else self.window + 1)
 
@@ -77,12 +77,10 @@ class RHC(AbstractRecedingHorizon):
             self.window + 1,
         )
         length = jnp.minimum(steps, observation.steps_left) if self.truncate else steps
-        if isinstance(problem, ControlProblem):
-            plan = find_optimal_controls(problem, previous, contexts, observation.step, length)
-        else:
-            assert isinstance(problem, Problem)
-            assert state is not None
+        if problem.dynamics is None:
             plan = make_plan(problem, state, previous, contexts, length)
+        else:
+            plan = find_optimal_controls(problem.dynamics, previous, contexts, observation.step, length)
         return state, plan.actions[0], Info(plan.converged)
 
 

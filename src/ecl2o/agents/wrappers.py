@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.problem import ControlProblem, Problem, Total
+from ecl2o.problem import AbstractProblem
 
 
 class PureML(AbstractAgent):
@@ -28,19 +28,16 @@ class PureML(AbstractAgent):
 
     advisor: AbstractAgent
 
-    def is_linear(self, problem: Problem | ControlProblem) -> bool:
+    def is_linear(self, problem: AbstractProblem) -> bool:
         return not problem.is_bounded and self.advisor.is_linear(problem)
 
-    def init(self, problem: Problem | ControlProblem, start: Start) -> State:
+    def init(self, problem: AbstractProblem, start: Start) -> State:
         return self.advisor.init(problem, start)
 
-    def step(self, problem: Problem | ControlProblem, state: State, observation: Observation):
+    def step(self, problem: AbstractProblem, state: State, observation: Observation):
         state, proposed, inner = self.advisor.step(problem, state, observation)
-        last = jnp.zeros_like(proposed) if isinstance(problem, ControlProblem) else observation.previous_action
-        advice = problem.actions.project(proposed)
+        advice, last = problem.actions.project(proposed), problem.last_action(observation.previous_action)
         usable = jnp.isfinite(advice).all()
-        if isinstance(problem.actions, Total):  # of infinite numbers no sum is known
-            usable &= jnp.isfinite(proposed).all()
         advice = jnp.where(usable, advice, problem.actions.project(last))
         return state, advice, Info(inner.converged & usable, advice=advice, inner=inner)
 
@@ -74,13 +71,13 @@ class Independent(AbstractAgent):
     def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
         return dataclasses.replace(self, agent=self.agent.around_proposals(wrap))
 
-    def is_linear(self, problem: Problem | ControlProblem) -> bool:
+    def is_linear(self, problem: AbstractProblem) -> bool:
         return self.agent.is_linear(problem)
 
-    def init(self, problem: Problem | ControlProblem, start: Start) -> OwnTrajectory:
+    def init(self, problem: AbstractProblem, start: Start) -> OwnTrajectory:
         return OwnTrajectory(self.agent.init(problem, start), start.x0, jnp.zeros((), start.x0.dtype))
 
-    def step(self, problem: Problem | ControlProblem, state: OwnTrajectory, observation: Observation):
+    def step(self, problem: AbstractProblem, state: OwnTrajectory, observation: Observation):
         alone = dataclasses.replace(observation.with_lookahead(self.lookahead), previous_action=state.action)
         inner_state, action, inner = self.agent.step(problem, state.inner, alone)
         action = problem.limit(state.action, action)

@@ -21,7 +21,7 @@ from ecl2o.evaluation.metrics import cost_ratio, drop_rounding_costs
 from ecl2o.offline import oracle
 from ecl2o.planning.optimal_path import find_optimal_path
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
-from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, CurvedTracking, Instance, Mahalanobis, Problem
+from ecl2o.problem import Instance, Problem
 from ecl2o.problem.arrays import AnyArray, to_device
 from ecl2o.running import rollout
 from ecl2o.theory import future_stiffness, past_stiffness, worst_future
@@ -104,7 +104,7 @@ def certify(
     """
     if horizon < 1:
         raise ValueError(f"horizon must be at least 1, got {horizon}.")
-    dim = problem.Q.shape[0] if isinstance(problem.switching, Mahalanobis) else 1  # movement by distance: on a line
+    dim = problem.switching.dim or 1  # movement by distance: on a line
     with jax.enable_x64(True):
         x0 = problem.actions.project(to_device(np.zeros(dim))).astype(jnp.float64)
         if contexts is None and problem.is_linear_quadratic and follow_timing(agent, problem).is_linear(problem):
@@ -113,7 +113,7 @@ def certify(
                 return certificate
         promise = agent.promise(problem)
         if context_dim is None:
-            context_dim = dim + isinstance(problem.hitting, CurvedTracking) + problem.covariates
+            context_dim = problem.hitting.context_size(dim)
         region = _default_region(problem, promise, dim, context_dim) if contexts is None else contexts
         low, high = (to_device(np.broadcast_to(np.asarray(end, np.float64), (horizon, context_dim))) for end in region)
         first = _draw_starts(jax.random.key(0) if key is None else key, starts, low, high)
@@ -121,8 +121,7 @@ def certify(
         for each in () if promise is None else (promise, *promise.also):
             if each.reference is not Reference.OPTIMUM:
                 continue
-            known = isinstance(problem.hitting, AbstractQuadraticCost | AsymmetricTracking)
-            if known and isinstance(problem.switching, Mahalanobis):
+            if problem.switching.is_quadratic and (problem.hitting.is_quadratic or problem.hitting.tracks_context):
                 ratio = jnp.asarray(each.ratio, jnp.float64)
                 first = jnp.concatenate([_theorem_contexts(agent, problem, x0, ratio, low, high), first])
             if each.allowance == each.allowance_per_step == 0 and (each.period is None or each.period >= horizon):
@@ -140,8 +139,8 @@ def _default_region(problem: Problem, promise: Promise | None, dim: int, context
     low, high = np.full(context_dim, -1.0), np.full(context_dim, 1.0)
     if promise is not None and promise.contexts is not None:
         low[:dim], high[:dim] = np.transpose(promise.contexts)
-    if isinstance(problem.hitting, CurvedTracking):
-        least, greatest = problem.hitting.minimum, problem.hitting.maximum
+    if problem.hitting.weight_range is not None:
+        least, greatest = problem.hitting.weight_range
         low[dim], high[dim] = least, _MANY_TIMES * least if greatest is None else greatest
     return low, high
 
@@ -199,9 +198,7 @@ def _cost_form(problem: Problem, responses: Float[np.ndarray, "n T d"]) -> Float
     """
     _, T, d = responses.shape
     K = np.moveaxis(responses, 0, -1)
-    hitting = problem.hitting
-    assert isinstance(hitting, AbstractQuadraticCost)
-    A, Q = (np.asarray(matrix, np.float64) for matrix in (hitting.curvature(None, d), problem.Q))
+    A, Q = (np.asarray(matrix, np.float64) for matrix in (problem.hitting.curvature(None, d), problem.Q))
     miss, move = K - np.eye(T * d).reshape(T, d, T * d), np.diff(K, axis=0, prepend=0.0)
     return 0.5 * np.einsum("tin,ij,tjm->nm", miss, A, miss) + np.einsum("tin,ij,tjm->nm", move, Q, move)
 
@@ -300,10 +297,9 @@ def _with_centre(centre: Float[Array, " d"], rest: Contexts, low: Contexts, high
 def _lead_away(problem, x0, low, high) -> tuple[list[Contexts], Float[Array, "T d d"]]:
     """Return contexts away from x0 either way, and S_1..S_T."""
     T, d, G = low.shape[0], x0.shape[0], (2 * problem.Q).astype(x0.dtype)
-    if isinstance(problem.hitting, AsymmetricTracking):
-        A_early, A_late = problem.hitting.curvature_bounds(d)
-    else:
-        A_early, A_late = (quadratic_terms(problem, _with_centre(x0, rest, low, high)[0], d)[0] for rest in (low, high))
+    A_early, A_late = problem.hitting.curvature_bounds(d)
+    if problem.hitting.is_quadratic:
+        A_early, A_late = (problem.hitting.curvature(_with_centre(x0, rest, low, high)[0], d) for rest in (low, high))
     S = future_stiffness(A_late, G, T)
     away = _direction(S[0], A_early + G) * jnp.max(high[:, :d] - low[:, :d]) / 4
     return [_with_centre(x0 + away, low, low, high), _with_centre(x0 - away, low, low, high)], S
@@ -336,9 +332,9 @@ def _direction(S: Float[Array, "d d"], P: Float[Array, "d d"]) -> Float[Array, "
 def _past(
     problem: Problem, x0: Float[Array, " d"], contexts: Contexts
 ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-    """Return (P_t, m_t) of the work function after these contexts; of `AsymmetricTracking` its least curvature and minimiser."""
+    """Return (P_t, m_t) of the work function after these contexts; if f is not quadratic, its least curvature and minimiser."""
     G = (2 * problem.Q).astype(x0.dtype)
-    if isinstance(problem.hitting, AsymmetricTracking):
+    if not problem.hitting.is_quadratic:
         least = problem.hitting.curvature_bounds(x0.shape[0])[0]
         return past_stiffness(least, G, len(contexts))[-1], find_optimal_path(problem, x0, contexts).actions[-1]
     prefix = WorkFunction.from_start(x0, G).with_context(*quadratic_terms(problem, contexts[0], x0.shape[0]))

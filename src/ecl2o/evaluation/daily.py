@@ -18,7 +18,7 @@ from ecl2o.evaluation.metrics import UnconvergedCounts
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.offline import oracle, oracle_days
 from ecl2o.offline.oracle import oracle_of_first, warn_unless_converged
-from ecl2o.problem import AbstractQuadraticCost, Instance, Mahalanobis, Problem, Trajectory
+from ecl2o.problem import Instance, Problem, Trajectory
 from ecl2o.problem.arrays import AnyArray, concrete_value, pad_rows, strip_weak_types, to_device, to_host
 from ecl2o.running import rollout_days
 from ecl2o.running.rollout import split_by_day
@@ -111,12 +111,7 @@ class TestDays(eqx.Module):
         return np.concatenate([np.asarray(self.x0)[None], ends[:-1]])
 
 
-_LEAST_DAYS = 256  # of padded days
-
-
-def _has_fast_oracle(problem: Problem) -> bool:
-    """Return whether the oracle is so fast that days are padded to share programs."""
-    return isinstance(problem.switching, Mahalanobis) and isinstance(problem.hitting, AbstractQuadraticCost)
+_LEAST_DAYS = 256  # to which days are padded to share programs, where the oracle is fast
 
 
 def solve_days(
@@ -126,7 +121,7 @@ def solve_days(
     n, T, q = days.shape
     first = Instance(x0, to_host(days).reshape(n * T, q))
     problem.check(first)
-    if not _has_fast_oracle(problem):
+    if not problem.is_quadratic:
         return oracle_days(problem, x0, days)[0], _by_day(problem, first, oracle(problem, first), n)[0]
     padded = pad_rows(to_host(first.contexts).reshape(n, T, q), _LEAST_DAYS)
     solved = jax.tree.map(lambda leaf: np.asarray(leaf)[:n], _solve_padded(problem, first.x0, padded, np.array(n)))
@@ -247,7 +242,7 @@ def score_runs(runs: Trajectory, starts: Float[AnyArray, "n d"], test_days: Test
         test_days: The n days.
     """
     n, by_day = len(starts), (test_days.days, test_days.unit, runs.cost, starts)
-    if _has_fast_oracle(test_days.problem):
+    if test_days.problem.is_quadratic:
         by_day = tuple(pad_rows(each, _LEAST_DAYS) for each in by_day)
     measures = _measure_stored(test_days.problem, test_days.x0, *by_day)
     return _score(runs, starts, test_days.scored, _Measures(*(np.asarray(each)[:n] for each in measures)))

@@ -11,21 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.control_path import find_optimal_controls
-from ecl2o.planning.linear_switching import prefix_bounds, require_linear_rate, tilted_minimizers
+from ecl2o.planning.linear_switching import find_optimal_linear_path
 from ecl2o.planning.optimal_path import OptimalPath, find_optimal_path
-from ecl2o.problem import (
-    AbstractProblem,
-    AbstractQuadraticCost,
-    Box,
-    ControlProblem,
-    CurvedTracking,
-    Instance,
-    Limited,
-    LinearSwitching,
-    Problem,
-    Total,
-    Trajectory,
-)
+from ecl2o.problem import AbstractProblem, Instance, Problem, Trajectory
 from ecl2o.problem.arrays import (
     AnyArray,
     as_float,
@@ -113,10 +101,12 @@ def _trace_optimal(problem: Problem, instance: Instance, steps: Any, solve: Call
 def _oracle(problem: AbstractProblem, instance: Instance) -> Trajectory:
     dtype = instance.x0.dtype
     problem = cast_floats(problem, dtype)
-    if isinstance(problem, ControlProblem):
-        return make_trajectory(problem, instance, find_optimal_controls(problem, instance.x0, instance.contexts))
+    if problem.dynamics is not None:
+        return make_trajectory(
+            problem, instance, find_optimal_controls(problem.dynamics, instance.x0, instance.contexts)
+        )
     assert isinstance(problem, Problem)
-    solve = find_optimal_linear_path if isinstance(problem.switching, LinearSwitching) else find_optimal_path
+    solve = find_optimal_linear_path if problem.switching.is_distance else find_optimal_path
     return _trace_optimal(problem, instance, instance.horizon, lambda *known: solve(*known[:3]))
 
 
@@ -209,7 +199,7 @@ def constrained_oracle(
     0.5
     """
     problem.check(instance)
-    if isinstance(problem.actions, Total) and problem.actions.column is not None:
+    if problem.actions.depends_on_context:
         raise NotApplicableError("a budget of movement needs a total that does not change: its steps could not be met.")
     budget = as_float(budget)
     check_scalar("budget", budget)
@@ -265,54 +255,3 @@ def _static_cost(action, parameters):
     problem, instance = parameters
     hitting = jax.vmap(problem.hitting, in_axes=(None, 0))(action, instance.contexts)
     return jnp.sum(hitting) + problem.switching(action, instance.x0)
-
-
-def find_optimal_linear_path(problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "T q"]) -> OptimalPath:
-    """Return the optimal path under `LinearSwitching` in O(T^2): any hitting cost if d = 1, else quadratic with a diagonal A."""
-    if isinstance(problem.actions, Limited) and problem.actions.ramp is not None:
-        raise NotApplicableError(
-            "with LinearSwitching the oracle takes no ramp limit: use Mahalanobis, or leave the ramp out for a lower bound."
-        )
-    problem = problem.relaxed
-    if x0.shape[0] == 1:
-        return _find_path_on_line(problem, x0, contexts)
-    if isinstance(problem.actions, Total):
-        raise NotApplicableError("LinearSwitching is not solved for actions that share a total; use Mahalanobis.")
-    weights, targets, separable = _separate_coordinates(problem, contexts, x0.shape[0])
-    lower, upper = problem.actions.bounds(x0.shape[0], x0.dtype)
-
-    def one(x0, lower, upper, weight, target):
-        line = Problem(CurvedTracking(weight.min()), problem.switching, Box(lower, upper))
-        return _find_path_on_line(line, x0[None], jnp.stack([target, weight], axis=1))
-
-    found = jax.vmap(one)(x0, lower, upper, weights.T, targets.T)
-    return OptimalPath(found.actions[..., 0].T, found.converged.all() & separable)
-
-
-def _separate_coordinates(problem: Problem, contexts: Float[Array, "T q"], dim: int):
-    """Return weights and targets (T, d) of hitting costs sum_i weight_i/2 (x_i - target_i)^2, and whether A is diagonal."""
-    hitting = problem.hitting
-    if not isinstance(hitting, AbstractQuadraticCost):
-        raise NotApplicableError(
-            f"LinearSwitching in {dim} dimensions needs a quadratic hitting cost with a diagonal A, "
-            f"got {type(hitting).__name__}."
-        )
-    curvatures = jax.vmap(lambda y: hitting.curvature(y, dim))(contexts)
-    separable = (curvatures * (1 - jnp.eye(dim, dtype=curvatures.dtype)) == 0).all()
-    return jnp.diagonal(curvatures, axis1=1, axis2=2), jax.vmap(lambda y: hitting.centre(y, dim))(contexts), separable
-
-
-def _find_path_on_line(problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, "T q"]) -> OptimalPath:
-    """Minimise the work function for x*_T; going back, x*_t is x*_{t+1} clipped to the prefix bounds of step t."""
-    require_linear_rate(problem, x0.shape[0])
-    steps = jnp.arange(contexts.shape[0])
-    lower, upper = jax.vmap(lambda t: prefix_bounds(problem, x0, contexts, t))(steps)
-    last = tilted_minimizers(problem, x0, contexts, steps[-1], jnp.zeros((1,), x0.dtype))[0]
-
-    def back(later, bounds):
-        now = jnp.clip(later, *bounds)
-        return now, now
-
-    _, earlier = jax.lax.scan(back, last, (lower[:-1], upper[:-1]), reverse=True)
-    actions = jnp.concatenate([earlier, last[None]])
-    return OptimalPath(actions, jnp.isfinite(actions).all())

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import Problem
 
 
 class Modes(eqx.Module):
@@ -23,7 +23,7 @@ class Modes(eqx.Module):
         Singular values keep twice the digits of small a that the eigenvalues of L^{-1} 2Q L^{-T} would.
         """
         hitting = problem.hitting
-        if not (isinstance(hitting, AbstractQuadraticCost) and hitting.constant_curvature):
+        if not hitting.constant_curvature:
             raise NotApplicableError(
                 f"decoupling needs a quadratic hitting cost of constant curvature, got {type(hitting).__name__}."
             )

@@ -14,17 +14,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import LinearSwitching, Problem
+from ecl2o.planning.optimal_path import OptimalPath
+from ecl2o.problem import Box, CurvedTracking, Problem
 from ecl2o.solvers.bisection import bisect_root
 
 
 def require_linear_rate(problem: Problem, dim: int) -> Float[Array, ""]:
     """Return the rate of a one-dimensional `LinearSwitching`; raise `NotApplicableError` for any other problem."""
-    if not isinstance(problem.switching, LinearSwitching):
-        raise NotApplicableError(f"expected a LinearSwitching cost, got {type(problem.switching).__name__}.")
+    rate = problem.switching.linear_movement.rate
     if dim != 1:
         raise NotApplicableError(f"LinearSwitching is solved in one dimension only, got x0 of dimension {dim}.")
-    return problem.switching.rate
+    return rate
 
 
 def prefix_bounds(
@@ -75,3 +75,53 @@ def _negative_slope(x, parameters):
 
     slope, _ = jax.lax.scan(add, branch, (contexts, seen))
     return -(slope + tilt)
+
+
+def find_optimal_linear_path(problem: Problem, x0: Float[Array, " d"], contexts: Float[Array, "T q"]) -> OptimalPath:
+    """Return the optimal path under `LinearSwitching` in O(T^2): any hitting cost if d = 1, else quadratic with a diagonal A."""
+    if problem.actions.ramp is not None:
+        raise NotApplicableError(
+            "with LinearSwitching the oracle takes no ramp limit: use Mahalanobis, or leave the ramp out for a lower bound."
+        )
+    problem = problem.relaxed
+    if x0.shape[0] == 1:
+        return _find_path_on_line(problem, x0, contexts)
+    if not problem.actions.is_box:
+        raise NotApplicableError("LinearSwitching is not solved for actions that share a total; use Mahalanobis.")
+    weights, targets, separable = _separate_coordinates(problem, contexts, x0.shape[0])
+    lower, upper = problem.actions.bounds(x0.shape[0], x0.dtype)
+
+    def one(x0, lower, upper, weight, target):
+        line = Problem(CurvedTracking(weight.min()), problem.switching, Box(lower, upper))
+        return _find_path_on_line(line, x0[None], jnp.stack([target, weight], axis=1))
+
+    found = jax.vmap(one)(x0, lower, upper, weights.T, targets.T)
+    return OptimalPath(found.actions[..., 0].T, found.converged.all() & separable)
+
+
+def _separate_coordinates(problem: Problem, contexts: Float[Array, "T q"], dim: int):
+    """Return weights and targets (T, d) of hitting costs sum_i weight_i/2 (x_i - target_i)^2, and whether A is diagonal."""
+    hitting = problem.hitting
+    if not hitting.is_quadratic:
+        raise NotApplicableError(
+            f"LinearSwitching in {dim} dimensions needs a quadratic hitting cost with a diagonal A, "
+            f"got {type(hitting).__name__}."
+        )
+    curvatures = jax.vmap(lambda y: hitting.curvature(y, dim))(contexts)
+    separable = (curvatures * (1 - jnp.eye(dim, dtype=curvatures.dtype)) == 0).all()
+    return jnp.diagonal(curvatures, axis1=1, axis2=2), jax.vmap(lambda y: hitting.centre(y, dim))(contexts), separable
+
+
+def _find_path_on_line(problem: Problem, x0: Float[Array, " 1"], contexts: Float[Array, "T q"]) -> OptimalPath:
+    """Minimise the work function for x*_T; going back, x*_t is x*_{t+1} clipped to the prefix bounds of step t."""
+    steps = jnp.arange(contexts.shape[0])
+    lower, upper = jax.vmap(lambda t: prefix_bounds(problem, x0, contexts, t))(steps)
+    last = tilted_minimizers(problem, x0, contexts, steps[-1], jnp.zeros((1,), x0.dtype))[0]
+
+    def back(later, bounds):
+        now = jnp.clip(later, *bounds)
+        return now, now
+
+    _, earlier = jax.lax.scan(back, last, (lower[:-1], upper[:-1]), reverse=True)
+    actions = jnp.concatenate([earlier, last[None]])
+    return OptimalPath(actions, jnp.isfinite(actions).all())

@@ -5,19 +5,20 @@ are coupled, so the Hessian is block tridiagonal: diagonal blocks A_t + 2 (w_t +
 -2 w_{t+1} Q below. Quadratic costs without bounds take one factor and one solve, all others Newton's method.
 """
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.problem.actions import Limited, Total
-from ecl2o.problem.hitting import AbstractQuadraticCost
 from ecl2o.problem.problem import Problem
 from ecl2o.solvers.block_tridiagonal import BlockTridiagonalFactor, DenseInverse, factor, invert, solve
-from ecl2o.solvers.bounded_newton import minimize_sequence
+from ecl2o.solvers.bounded_newton import BoundedMinimum, minimize_sequence
 from ecl2o.solvers.ramped_path import RampedPath, minimize_ramped_path
 from ecl2o.solvers.total_path import TotalPath, minimize_total_path
 
+_SOLVERS: dict[type, Callable[..., BoundedMinimum]] = {RampedPath: minimize_ramped_path, TotalPath: minimize_total_path}
 PathFactor = BlockTridiagonalFactor | DenseInverse
 
 # Up to this many unknowns, inverting once and multiplying beats two sweeps (benchmarks/oracle.py).
@@ -41,8 +42,6 @@ def movement_hessian(
 
 def factor_path(problem: Problem, dim: int, weights: Float[Array, " T"]) -> PathFactor:
     """Factor the Hessian of a quadratic problem of constant curvature, for use with any contexts."""
-    assert isinstance(problem.hitting, AbstractQuadraticCost)
-    assert problem.hitting.constant_curvature
     diagonal, below = movement_hessian(problem.Q, weights)
     diagonal = diagonal + problem.hitting.curvature(None, dim)
     return (invert if weights.shape[0] * dim <= _SHORT else factor)(diagonal, below)
@@ -56,9 +55,7 @@ def solve_factored_path(
     first_weight: Float[Array, ""] | float = 1.0,
 ) -> Float[Array, "T d"]:
     """Return the optimal path of a quadratic problem without bounds from its factor; `first_weight` is w_1."""
-    hitting = problem.hitting
-    assert isinstance(hitting, AbstractQuadraticCost)
-    dim = x0.shape[0]
+    hitting, dim = problem.hitting, x0.shape[0]
     pull = jax.vmap(lambda y: hitting.curvature(y, dim) @ hitting.centre(y, dim))(contexts)
     return solve(factored, pull.at[0].add(2 * first_weight * problem.Q @ x0))
 
@@ -82,18 +79,13 @@ def find_optimal_path(
         actions = solve_factored_path(problem, factored, x0, contexts, weights[0])
         return OptimalPath(actions, jnp.isfinite(actions).all())
     shape = (horizon, dim)
-    lower, upper = (jnp.broadcast_to(end, shape) for end in problem.actions.bounds(dim, x0.dtype))
     start, parameters = jnp.broadcast_to(x0, shape), (problem, x0, contexts, weights)
-    if isinstance(problem.actions, Limited):
-        assert problem.actions.ramp is not None
-        ramp = jnp.broadcast_to(problem.actions.ramp, x0.shape).astype(x0.dtype)
-        within = RampedPath(lower, upper, x0, ramp, weights > 0)
-        found = minimize_ramped_path(_path_cost, _path_nodes, _path_edges, start, parameters, within)
-    elif isinstance(problem.actions, Total):
-        within = TotalPath(problem.actions.totals(contexts).astype(x0.dtype), lower, upper)
-        found = minimize_total_path(_path_cost, _path_nodes, _path_edges, start, parameters, within)
+    ends = [jnp.broadcast_to(end, shape) for end in problem.actions.bounds(dim, x0.dtype)]
+    within = problem.actions.path_limits(x0, contexts, weights > 0, *ends)
+    if within is None:
+        found = minimize_sequence(_path_cost, _path_curvature, start, parameters, *ends)
     else:
-        found = minimize_sequence(_path_cost, _path_curvature, start, parameters, lower, upper)
+        found = _SOLVERS[type(within)](_path_cost, _path_nodes, _path_edges, start, parameters, within)
     return OptimalPath(found.x, found.converged)
 
 

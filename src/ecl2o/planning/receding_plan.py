@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ecl2o.planning.optimal_path import OptimalPath, find_optimal_path
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import Problem
 from ecl2o.solvers.block_tridiagonal import spd_inverse
 
 # Up to this many numbers, matrices are tabulated; longer windows are solved at every step.
@@ -40,9 +40,7 @@ def _first_action_gains(problem: Problem, dim: int, steps: int, shortest: int) -
     Eliminating a plan's steps from its end: with S_n = A + 4Q - 2Q S_{n-1}^{-1} 2Q (S_1 = A + 2Q), the first action is
     S_n^{-1} (2Q x_prev + A v_1 + 2Q u), u the first action of the plan one shorter through v_2..v_n, from 0.
     """
-    hitting = problem.hitting
-    assert isinstance(hitting, AbstractQuadraticCost)
-    A, Q2 = hitting.curvature(None, dim), 2 * problem.Q
+    A, Q2 = problem.hitting.curvature(None, dim), 2 * problem.Q
 
     def lengthen(shorter, _):
         coupling, on_centres = shorter  # 2Q S_{n-1}^{-1} 2Q, and the gains of length n - 1 on each centre
@@ -75,7 +73,6 @@ def make_plan(
     if gains is None:
         path = find_optimal_path(problem, previous, contexts, coupled.astype(previous.dtype))
         return OptimalPath(path.actions[:first], path.converged)
-    assert isinstance(hitting, AbstractQuadraticCost)
     centres = jax.vmap(lambda y: hitting.centre(y, dim))(contexts)
 
     def follow(action, done):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.problem import AbstractQuadraticCost, Problem
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import add_exactly
 from ecl2o.solvers.positive_definite import (
     accurate_half_form,
@@ -115,5 +115,4 @@ def quadratic_terms(
     problem: Problem, context: Float[Array, " q"], dim: int
 ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
     """Return (A_t, y_t), the hitting cost of a context as 1/2 |x - y_t|^2 in the norm of A_t."""
-    assert isinstance(problem.hitting, AbstractQuadraticCost)
     return problem.hitting.curvature(context, dim), problem.hitting.centre(context, dim)

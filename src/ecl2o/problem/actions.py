@@ -13,8 +13,9 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem.arrays import as_float, as_optional_float, check_finite, check_positive, check_scalar, concrete_value
 from ecl2o.problem.objectives import StepObjective
 from ecl2o.solvers.bounded_newton import BoundedMinimum, Objective, minimize
+from ecl2o.solvers.ramped_path import RampedPath
 from ecl2o.solvers.shared_total import project_on_total
-from ecl2o.solvers.total_path import minimize_with_total
+from ecl2o.solvers.total_path import TotalPath, minimize_with_total
 
 
 class AbstractActionSet(eqx.Module):
@@ -39,6 +40,11 @@ class AbstractActionSet(eqx.Module):
     [0.0, 2.0]
     """
 
+    is_bounded: ClassVar[bool] = True  # whether there are actions outside of the set
+    is_box: ClassVar[bool] = True  # whether the set is exactly what lies between its bounds
+    ramp = None
+    spacing = None
+
     @abc.abstractmethod
     def bounds(self, dim: int, dtype) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
         """Return the lower and the upper bounds, infinite if there is none.
@@ -58,14 +64,6 @@ class AbstractActionSet(eqx.Module):
     @abc.abstractmethod
     def check(self, x0: Float[Array, " d"]) -> None:
         """Raise ValueError if an initial action (d,) has the wrong dimension or lies outside the set."""
-
-    is_bounded: ClassVar[bool] = True
-    """Whether there are actions outside of the set."""
-    is_box: ClassVar[bool] = True
-    """Whether the set is exactly what lies between its bounds."""
-
-    ramp = None
-    spacing = None
 
     @property
     def unlimited(self) -> "AbstractActionSet":
@@ -106,7 +104,7 @@ class AbstractActionSet(eqx.Module):
 
     def clips(self, objective: StepObjective, dim: int) -> bool:
         """Return whether the minimiser over the set is the point of the set that is nearest to the one over R^d."""
-        return dim == 1 or objective.is_separable
+        return dim == 1 or objective.is_separable or objective.is_round
 
     def minimize(
         self, objective: StepObjective, guess: Float[Array, " d"], previous: Float[Array, " d"] | None = None
@@ -125,6 +123,17 @@ class AbstractActionSet(eqx.Module):
         ends = self.bounds(len(guess), guess.dtype) if previous is None else self.reachable(previous)
         found = self.minimize_between(_value_of, guess, objective, *ends)
         return found.x, found.converged
+
+    def path_limits(
+        self,
+        x0: Float[Array, " d"],
+        contexts: Float[Array, "T q"],
+        coupled: Bool[Array, " T"],
+        lower: Float[Array, "T d"],
+        upper: Float[Array, "T d"],
+    ) -> RampedPath | TotalPath | None:
+        """Return what a path from x0 obeys if that is more than bounds; a ramp binds where steps are coupled."""
+        return None
 
     def minimize_between(
         self,
@@ -313,6 +322,9 @@ class Total(AbstractActionSet):
     def clips(self, objective: StepObjective, dim: int) -> bool:
         return dim == 1 or objective.is_round
 
+    def path_limits(self, x0, contexts, coupled, lower, upper) -> TotalPath:
+        return TotalPath(self.totals(contexts).astype(x0.dtype), lower, upper)
+
     def minimize_between(self, function, start, parameters, lower, upper) -> BoundedMinimum:
         return minimize_with_total(function, start, parameters, lower, upper, self.known_total().astype(start.dtype))
 
@@ -329,7 +341,8 @@ class Total(AbstractActionSet):
         lower, upper = self.bounds(action.shape[0], action.dtype)
         if self.total is None:
             return jnp.clip(action, lower, upper)
-        return project_on_total(action, self.total.astype(action.dtype), lower, upper)
+        nearest = project_on_total(action, self.total.astype(action.dtype), lower, upper)
+        return jnp.where(jnp.isfinite(action).all(), nearest, jnp.nan)  # of infinite numbers no sum is known
 
     def check(self, x0: Float[Array, " d"]) -> None:
         _check_inside(x0, self.lower, self.upper)
@@ -463,6 +476,11 @@ class Limited(AbstractActionSet):
             unit = self.spacing.astype(previous.dtype)
             down, up = -unit * floor_multiple(-down / unit), unit * floor_multiple(up / unit)
         return jnp.minimum(jnp.maximum(low, down), high), jnp.maximum(jnp.minimum(high, up), low)
+
+    def path_limits(self, x0, contexts, coupled, lower, upper) -> RampedPath | None:
+        if self.ramp is None:
+            return None
+        return RampedPath(lower, upper, x0, jnp.broadcast_to(self.ramp, x0.shape).astype(x0.dtype), coupled)
 
     def project(self, action: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return the nearest point of the set, wherever the action before was."""

@@ -5,7 +5,7 @@ At step t the context d_t is seen, then the action u_t is chosen. The state move
 """
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere, Limited, Total
+from ecl2o.problem.actions import AbstractActionSet, Box, Everywhere
 from ecl2o.problem.arrays import AnyArray, as_float, check_count, check_finite, concrete_value
-from ecl2o.problem.hitting import Quadratic, SquaredTracking
+from ecl2o.problem.hitting import SquaredTracking
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.problem import AbstractProblem, Problem
 from ecl2o.problem.timing import Immediate
@@ -59,7 +59,7 @@ class ControlProblem(AbstractProblem):
             if matrix.ndim not in (2, 3):
                 raise ValueError(f"{name} must be a matrix, or one for each step, got shape {matrix.shape}.")
             check_finite(name, matrix)
-        if isinstance(self.actions, Limited | Total) or isinstance(self.states_within, Limited | Total):
+        if not (self.actions.is_box and self.states_within.is_box):
             raise NotApplicableError(
                 "ramps, spacings and totals are for a Problem; bound the actions of a ControlProblem by a Box."
             )
@@ -111,12 +111,8 @@ class ControlProblem(AbstractProblem):
         return Immediate()
 
     @property
-    def dynamics(self) -> "ControlProblem":
+    def game(self) -> "ControlProblem":
         return self
-
-    @property
-    def covariates(self) -> int:
-        return 0
 
     @property
     def state_dim(self) -> int:
@@ -140,7 +136,7 @@ class ControlProblem(AbstractProblem):
 
     @property
     def is_bounded(self) -> bool:
-        return not (isinstance(self.actions, Everywhere) and isinstance(self.states_within, Everywhere))
+        return self.actions.is_bounded or self.states_within.is_bounded
 
     @property
     def is_linear_quadratic(self) -> bool:
@@ -151,15 +147,24 @@ class ControlProblem(AbstractProblem):
     def is_unbounded_quadratic(self) -> bool:
         return self.is_linear_quadratic
 
-    @property
-    def hitting(self) -> NoReturn:
-        """Raises `NotApplicableError`: the cost of a step has no hitting and switching part."""
-        raise NotApplicableError(
-            "this agent needs a Problem with hitting and switching costs, got a ControlProblem; LQR, RHC, Competitive, Guarded "
-            "and agents that use neither take one."
-        )
+    if not TYPE_CHECKING:
 
-    switching = quadratic_movement = Q = m = alpha = beta = hitting
+        def __getattr__(self, name: str):
+            """Raise `NotApplicableError` for parts of a `Problem`, which agents for tracking ask for."""
+            if not (name in Problem.__dataclass_fields__ or hasattr(Problem, name)):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise NotApplicableError(
+                f"this agent needs `{name}` of a Problem with hitting and switching costs, got a ControlProblem; LQR, RHC, "
+                "CompetitiveControl, GuardedControl and agents that use neither take one."
+            )
+
+    @property
+    def dynamics(self) -> "ControlProblem":
+        return self
+
+    def last_action(self, state: Float[Array, " n"]) -> Float[Array, " k"]:
+        """Return zeros: the state does not hold the action in force."""
+        return jnp.zeros((self.action_dim,), state.dtype)
 
     def action_size(self, state_size: int) -> int:
         return self.action_dim
@@ -338,7 +343,7 @@ def _line(alpha: float) -> Problem:
 
 def _tracking_matrices(problem: Problem) -> tuple[AnyArray, AnyArray]:
     """Return A and G = 2Q of a quadratic problem whose contexts are the centres."""
-    if not (isinstance(problem.hitting, SquaredTracking | Quadratic) and problem.is_linear_quadratic):
+    if not problem.is_linear_quadratic:
         raise NotApplicableError(
             "linear dynamics need SquaredTracking or Quadratic with Mahalanobis and no bounds, got "
             f"{type(problem.hitting).__name__}, {type(problem.switching).__name__} and {type(problem.actions).__name__}: leave "

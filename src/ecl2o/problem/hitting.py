@@ -66,21 +66,13 @@ class AbstractHittingCost(eqx.Module):
     0.349
     """
 
-    is_quadratic: ClassVar[bool] = False
-    """Whether f = 1/2 (x - v)' A (x - v), with the `curvature` A and the `centre` v of a context."""
-    constant_curvature: ClassVar[bool] = False
-    """Whether the Hessian is the same for every x and y."""
-    tracks_context: ClassVar[bool] = False
-    """Whether the minimiser of f over R^d is the context, without covariates."""
-    is_separable: ClassVar[bool] = False
-    """Whether f is a sum over coordinates."""
-    is_round: ClassVar[bool] = False
-    """Whether f is a function of the distance from its minimiser."""
-    is_two_sided: ClassVar[bool] = False
-    """Whether f is quadratic on each side of the context, with the `weight` of that side."""
-    upper_curvature_argument: ClassVar[str] = "curvature_bounds"
-    """What to give so that the Hessian has an upper bound, where it has none."""
-
+    is_quadratic: ClassVar[bool] = False  # f = 1/2 (x - v)' A (x - v), with the `curvature` A and the `centre` v
+    constant_curvature: ClassVar[bool] = False  # and A is the same for every context
+    tracks_context: ClassVar[bool] = False  # the minimiser over R^d, the `centre`, is the context without covariates
+    is_separable: ClassVar[bool] = False  # f is a sum over coordinates
+    is_round: ClassVar[bool] = False  # f is a function of the distance from its minimiser
+    is_two_sided: ClassVar[bool] = False  # f is quadratic on each side of the context, with the `weight` of that side
+    upper_curvature_argument: ClassVar[str] = "curvature_bounds"  # what gives the Hessian an upper bound
     covariates = 0
 
     @property
@@ -111,6 +103,15 @@ class AbstractHittingCost(eqx.Module):
         """
         return times_identity(self.strong_convexity, dim), None
 
+    @property
+    def weight_range(self) -> tuple[Float[Array, ""], Float[Array, ""] | None] | None:
+        """The least and the greatest weight that contexts hold beside the centre; None if they hold none."""
+        return None
+
+    def context_size(self, dim: int) -> int:
+        """Return how many numbers a context has, if actions have `dim` and are compared with it."""
+        return dim + (self.weight_range is not None) + self.covariates
+
     def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
         """Return the centre of a quadratic cost, (d,); raise `NotApplicableError` for any other."""
         self._require_quadratic()
@@ -129,8 +130,8 @@ class AbstractHittingCost(eqx.Module):
         return jnp.ones((), bool)
 
     def free_minimizer(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"] | None:
-        """Return the minimiser of f over R^d in closed form. Default: None, Newton's method finds it."""
-        return None
+        """Return the minimiser of f over R^d in closed form, by default the centre; None if Newton's method finds it."""
+        return self.centre(context, dim) if self.is_quadratic or self.tracks_context else None
 
     def pulled_minimizer(
         self,
@@ -184,9 +185,6 @@ class AbstractQuadraticCost(AbstractHittingCost):
 
     def hessian(self, action: Float[Array, " d"], context: Float[Array, " q"]) -> Float[Array, "d d"]:
         return self.curvature(context, action.shape[0])
-
-    def free_minimizer(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
-        return self.centre(context, dim)
 
     def pulled_minimizer(self, context, Q, pulls, gain) -> Float[Array, " d"]:
         centre = self.centre(context, Q.shape[0])
@@ -245,7 +243,6 @@ class SquaredTracking(_ContextTracking):
     4.0
     """
 
-    is_separable: ClassVar[bool] = True
     is_round: ClassVar[bool] = True
 
     weight: Float[Array, ""] = eqx.field(converter=as_float, default=1.0)
@@ -315,7 +312,6 @@ class CurvedTracking(AbstractQuadraticCost):
     10.0
     """
 
-    is_separable: ClassVar[bool] = True
     is_round: ClassVar[bool] = True
     upper_curvature_argument: ClassVar[str] = "a maximum, or weights"
 
@@ -348,6 +344,10 @@ class CurvedTracking(AbstractQuadraticCost):
             weight = jnp.minimum(weight, self.maximum)
         return weight * np.eye(dim, dtype=context.dtype)
 
+    @property
+    def weight_range(self) -> tuple[Float[Array, ""], Float[Array, ""] | None]:
+        return self.minimum, self.maximum
+
     def is_in_range(self, context: Float[Array, " q"]) -> Bool[Array, ""]:
         """Return whether the curvature of a context lies in the range, up to rounding, and so is not clipped."""
         weight, rounding = context[-1 - self.covariates], 64 * jnp.finfo(context.dtype).eps
@@ -359,7 +359,7 @@ class CurvedTracking(AbstractQuadraticCost):
         return times_identity(self.minimum, dim), greatest
 
     def check(self, dim: int, context_dim: int) -> None:
-        expected = dim + 1 + self.covariates
+        expected = self.context_size(dim)
         if context_dim != expected:
             raise ValueError(
                 f"CurvedTracking needs contexts (centre, curvature) of dimension {expected}, got {context_dim}."
@@ -408,9 +408,6 @@ class AsymmetricTracking(AbstractHittingCost):
     def centre(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
         """Return the minimiser of f over R^d: the context without covariates."""
         return _followed(context, dim)
-
-    def free_minimizer(self, context: Float[Array, " q"], dim: int) -> Float[Array, " d"]:
-        return self.centre(context, dim)
 
     def pulled_minimizer(self, context, Q, pulls, gain) -> Float[Array, " 1"] | None:
         """On a line the minimiser lies between the context and the mean of the points, so on the side of that mean."""

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -18,6 +18,9 @@ from ecl2o.problem.objectives import StepObjective
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
 from ecl2o.problem.timing import AbstractTiming, Immediate
 
+if TYPE_CHECKING:
+    from ecl2o.problem.control import ControlProblem
+
 
 class AbstractProblem(eqx.Module):
     """The base class of problems: what a step costs, and where it leads. `rollout`, `Stepper` and `oracle` take any of them.
@@ -30,8 +33,8 @@ class AbstractProblem(eqx.Module):
 
     @property
     @abc.abstractmethod
-    def dynamics(self) -> Any:
-        """The same problem as a `ControlProblem`, if its state is more than an action; else None.
+    def game(self) -> "ControlProblem | None":
+        """The problem as linear dynamics, in which promises are priced, if its state is more than an action; else None.
 
         Raises:
             NotApplicableError: It has such a state, but costs are not quadratic and constant, or actions have bounds.
@@ -87,6 +90,20 @@ class AbstractProblem(eqx.Module):
         """The problem without a spacing of its actions. Default: the problem."""
         return self
 
+    @property
+    def unlimited(self) -> "AbstractProblem":
+        """The problem without a ramp and a spacing of its actions. Default: the problem."""
+        return self
+
+    @property
+    def dynamics(self) -> "ControlProblem | None":
+        """The problem as linear dynamics with quadratic costs, if that is how it is solved. Default: None."""
+        return None
+
+    def last_action(self, state: Float[Array, " n"]) -> Float[Array, " k"]:
+        """Return the action that is repeated where there is no other: by default, the action in force."""
+        return state[: self.action_size(len(state))]
+
     def limit(self, previous: Float[Array, " n"], action: Float[Array, " k"]) -> Float[Array, " k"]:
         """Return the action that is played instead of `action` where limits on actions must be obeyed. Default: `action`."""
         return action
@@ -139,8 +156,8 @@ class Problem(AbstractProblem):
         return dataclasses.replace(self, timing=Immediate())
 
     @property
-    def dynamics(self) -> Any:
-        return self.timing.dynamics(self)
+    def game(self) -> "ControlProblem | None":
+        return self.timing.game(self)
 
     @property
     def without_covariates(self) -> "Problem":
@@ -156,7 +173,6 @@ class Problem(AbstractProblem):
 
     @property
     def unlimited(self) -> "Problem":
-        """The problem without a ramp and a spacing of its actions."""
         return self._with_actions(self.actions.unlimited)
 
     def _with_actions(self, actions: AbstractActionSet) -> "Problem":

@@ -54,6 +54,11 @@ class AbstractSwitchingCost(eqx.Module):
         """Raise ValueError if actions of dimension `dim` do not fit this cost."""
 
     @property
+    def dim(self) -> int | None:
+        """d, the dimension of actions; None if any dimension fits."""
+        return None
+
+    @property
     def quadratic_movement(self) -> "Mahalanobis":
         """The cost as a `Mahalanobis`; raises `NotApplicableError` for any other kind."""
         raise NotApplicableError(f"this needs a Mahalanobis switching cost, got {type(self).__name__}.")
@@ -100,6 +105,10 @@ class Mahalanobis(AbstractSwitchingCost):
         check_scalar("alpha", alpha)
         check_positive("alpha", alpha)
         return cls(to_host(alpha) / 2 * np.eye(dim, dtype=alpha.dtype))
+
+    @property
+    def dim(self) -> int:
+        return self.Q.shape[0]
 
     @property
     def quadratic_movement(self) -> "Mahalanobis":

@@ -94,7 +94,7 @@ class AbstractTiming(eqx.Module):
         """Return the optimal path of the first `steps` steps, from `solve(x0, contexts, steps)` of the immediate problem."""
         return solve(state[:d], self.answered(state, d, contexts)[: len(contexts)], steps)
 
-    def dynamics(self, problem: Any) -> Any:
+    def game(self, problem: Any) -> Any:
         """Return the problem as a `ControlProblem`, without a spacing; None where actions are in force at once. Default: None.
 
         Raises:
@@ -202,10 +202,10 @@ class Delayed(AbstractTiming):
         last = jnp.maximum(steps - self.steps, 0)
         return chosen[jnp.minimum(jnp.arange(1, T + 1), last)], converged
 
-    def dynamics(self, problem: Any) -> Any:
+    def game(self, problem: Any) -> Any:
         from ecl2o.problem.control import delayed
 
-        return _make_dynamics(delayed, problem, self.steps)
+        return _make_game(delayed, problem, self.steps)
 
 
 class KnownAhead(AbstractTiming):
@@ -263,10 +263,10 @@ class KnownAhead(AbstractTiming):
     def answered(self, state, d, contexts):
         return jnp.concatenate([state[d:].reshape(self.steps, -1), contexts])
 
-    def dynamics(self, problem: Any) -> Any:
+    def game(self, problem: Any) -> Any:
         from ecl2o.problem.control import known_ahead
 
-        return _make_dynamics(known_ahead, problem, self.steps)
+        return _make_game(known_ahead, problem, self.steps)
 
     def control_state(self, state, d):
         known = state[d:].reshape(self.steps, -1)[:, :d]
@@ -278,5 +278,5 @@ def _check_day(steps: int, actions: AnyArray) -> None:
         raise ValueError(f"a shift of {steps} steps is longer than a day of {actions.shape[-2]}.")
 
 
-def _make_dynamics(make: Callable[..., Any], problem: Any, steps: int) -> Any:
+def _make_game(make: Callable[..., Any], problem: Any, steps: int) -> Any:
     return cast_floats(make(problem.immediate.relaxed.without_covariates, steps), problem.Q.dtype)

@@ -283,8 +283,7 @@ class Guard(AbstractAgent):
         self, problem: AnyProblem, state: GuardState, observation: Observation, terms: tuple[AbstractReferenceStep, ...]
     ) -> "Allowed":
         """Return what the promises allow together."""
-        first, previous = self.references[0].on(problem), observation.previous_action
-        previous = previous[: problem.action_size(len(previous))]
+        first, previous = self.references[0].on(problem), problem.last_action(observation.previous_action)
         usable, kept = _all(terms, "usable"), state.accounts.kept & _all(terms, "announced")
         left, reach = self._by_reference(state.accounts.left), first.reachable(problem, previous)
         if self._slots.several:

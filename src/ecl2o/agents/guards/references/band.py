@@ -217,7 +217,7 @@ class Band(AbstractReference):
         if any(concrete_value(leaf) is None for leaf in jax.tree.leaves((ratios, problem))):
             return
         with jax.core.eval_context():
-            smallest = smallest_control_ratio(_dynamics(problem), self.horizon)
+            smallest = smallest_control_ratio(_game(problem), self.horizon)
         if not (lowest := float(ratios[0])) > smallest:
             raise NotApplicableError(
                 f"`ratio` = {lowest:g} cannot be promised: it must exceed {smallest:.8g}, the smallest competitive "
@@ -225,7 +225,7 @@ class Band(AbstractReference):
             )
 
     def prepare(self, problem: AnyProblem, start: Start, several: bool) -> KnownFuture:
-        return jax.lax.stop_gradient(known_future(all_stages(_dynamics(problem), self.horizon)))
+        return jax.lax.stop_gradient(known_future(all_stages(_game(problem), self.horizon)))
 
     def feasible(self, problem: AnyProblem, prepared, start: Start, ratios: Float[Array, " n"], several: bool):
         possible = (jnp.isfinite(ratios) & (ratios > 1)).all() & (self.half_width >= 0).all()
@@ -264,7 +264,7 @@ class Band(AbstractReference):
         self, problem: AnyProblem, prepared: KnownFuture, state: BandState, ratio: Number, observation: Observation
     ) -> BandStep:
         position, place = observation.previous_action, observation.place
-        stage = Stage.of(_dynamics(problem).at(observation.step))
+        stage = Stage.of(_game(problem).at(observation.step))
         q = stage.E.shape[-1]
         finite = jnp.isfinite(observation.context[:q]).all()
         context = jnp.where(finite, observation.context[:q], 0.0)
@@ -283,7 +283,7 @@ class Band(AbstractReference):
         )
 
     def step_cost(self, problem: AnyProblem, observation: Observation, action: Action):
-        stage = Stage.of(_dynamics(problem).at(observation.step))
+        stage = Stage.of(_game(problem).at(observation.step))
         context = observation.context[: stage.E.shape[-1]]
         cost, rounding = accurate_half_form(stage.M, jnp.concatenate([observation.previous_action, action, context]))
         return cost, rounding, cost
@@ -311,12 +311,12 @@ class Band(AbstractReference):
 
 
 def _followed(problem: AnyProblem) -> AnyProblem:
-    return problem if problem.dynamics is not None else problem.without_covariates
+    return problem if problem.game is not None else problem.without_covariates
 
 
-def _dynamics(problem: AnyProblem):
+def _game(problem: AnyProblem):
     """Return the dynamics whose state is the previous action, or those of the problem."""
-    return problem.dynamics or with_memory(_followed(problem), (1.0,))
+    return problem.game or with_memory(_followed(problem), (1.0,))
 
 
 def _find_border(excess, least: Float[Array, ""], at_advice: Float[Array, ""]) -> Float[Array, ""]:

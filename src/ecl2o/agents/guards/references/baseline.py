@@ -128,7 +128,7 @@ class Baseline(AbstractTrackingReference):
     def on(self, problem: AbstractProblem) -> AbstractReference:
         from ecl2o.agents.guards.references.dynamics import DynamicBaseline
 
-        if problem.dynamics is None:
+        if problem.game is None:
             return self
         every_prefix = problem.timing.shift > 0 if self.every_prefix is None else self.every_prefix
         return DynamicBaseline(self.agent, self.tracking.horizon, every_prefix)

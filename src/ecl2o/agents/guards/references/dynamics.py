@@ -56,7 +56,7 @@ class Situation(eqx.Module):
     @classmethod
     def of(cls, problem: AnyProblem, observation: Observation) -> "Situation":
         """Take what a step is made of from an observation; a context that is not finite counts as zeros."""
-        dynamics = problem.dynamics
+        dynamics = problem.game
         state, size = observation.previous_action, problem.action_size(len(observation.previous_action))
         origin, moves = jnp.zeros(size, state.dtype), problem.timing.shift != 0
         position, context = problem.timing.control_state(state, size), observation.context
@@ -138,7 +138,7 @@ class AbstractDynamicReference(AbstractReference):
 
     def check_dynamics(self, problem: AnyProblem, start: Start, ratios: list, several: bool) -> None:
         """Reject problems that do not fit."""
-        dynamics: ControlProblem = problem.dynamics
+        dynamics: ControlProblem = problem.game
         if several and not (self.every_prefix and self.horizon is None and problem.timing.shift > 0):
             raise NotApplicableError(
                 "several promises on a problem with a state are proved where contexts can make any state free, as with a delay, "
@@ -157,7 +157,7 @@ class AbstractDynamicReference(AbstractReference):
             )
 
     def prepare(self, problem: AnyProblem, start: Start, several: bool) -> Future:
-        return jax.lax.stop_gradient(control_future(problem.dynamics, self.horizon, self.every_prefix))
+        return jax.lax.stop_gradient(control_future(problem.game, self.horizon, self.every_prefix))
 
     def make_step(self, problem: AnyProblem, prepared: Future, ratio, observation, reserve_of, after, grown, least_ahead, found):
         """Return the step; `reserve_of` is a function of the future's matrices."""
@@ -206,7 +206,7 @@ class DynamicOptimum(AbstractDynamicReference):
         ratio, rounded = float(terms.ratio), 0.0
         if problem.actions.spacing is not None:
             numbers = float(terms.ratio) if least is None else least, self.horizon
-            shape = largest_control_shape(problem.dynamics, *numbers, every_prefix=self.every_prefix)
+            shape = largest_control_shape(problem.game, *numbers, every_prefix=self.every_prefix)
             units = np.broadcast_to(np.asarray(problem.actions.spacing, float), len(shape))
             rounded = float(units @ np.abs(shape) @ units) / 8
         return Promise(
@@ -225,7 +225,7 @@ class DynamicOptimum(AbstractDynamicReference):
         if any(concrete_value(leaf) is None for leaf in jax.tree.leaves((ratios, problem))):
             return
         with jax.core.eval_context():
-            smallest = smallest_control_ratio(problem.dynamics, self.horizon, every_prefix=self.every_prefix)
+            smallest = smallest_control_ratio(problem.game, self.horizon, every_prefix=self.every_prefix)
         lowest = min(float(np.min(np.asarray(concrete_value(ratio)))) for ratio in ratios)
         if not lowest > smallest:
             raise NotApplicableError(

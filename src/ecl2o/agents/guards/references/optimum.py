@@ -493,7 +493,7 @@ class Optimum(AbstractTrackingReference):
         from ecl2o.agents.guards.references.dynamics import DynamicOptimum
         from ecl2o.agents.guards.references.lower_model import LowerModel
 
-        if problem.dynamics is not None:
+        if problem.game is not None:
             if self.tracking.contexts is not None or self.tracking.weights is not None:
                 raise NotApplicableError(
                     "with a delay, or contexts known ahead, a promise covers neither bounds (of actions or contexts) nor weights."
