@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ecl2o.agents.guards.promises import PromiseTerms
 
 import ecl2o as ec
-from ecl2o.agents.guards.promises import PromiseTerms
 from ecl2o.running.stepper import Stepper
 
 RUNS = int(os.environ.get("ECL2O_HOSTILE_RUNS", "200"))  # of each kind; 20000 is a thorough attack

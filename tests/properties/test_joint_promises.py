@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ecl2o.agents.guards.promises import PromiseTerms
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.agents.guards.promises import PromiseTerms
 from ecl2o.theory import limit_stiffness, smallest_joint_ratio, worst_future
 from matrices import spd
 

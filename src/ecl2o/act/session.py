@@ -90,6 +90,7 @@ class Answer:
         filled: Missed steps before this one, played on the last plausible context.
         unconverged: Whether a solve did not converge.
         is_bound: Whether the ratio is to a lower bound on the optimum, and so at least the true one. Default: false.
+        promises_optimum: Whether there is a ratio to the optimum. Default: false.
         in_force_after: Steps from the context to the step in which the action is in force; see the contract. Default: 0.
         in_force_from: The time of that step, if it is known. Default: None.
     """
@@ -106,6 +107,7 @@ class Answer:
     filled: int
     unconverged: bool
     is_bound: bool = False
+    promises_optimum: bool = False
     in_force_after: int = 0
     in_force_from: datetime.datetime | None = None
 
@@ -113,10 +115,10 @@ class Answer:
         """Return the answer as JSON's types."""
         answer = AnswerJson(step=self.step, action=self.action, cost=self.cost)
         figures = self.find_figures()
-        if "live_ratio" in figures:
-            answer["live_ratio_at_most" if self.is_bound else "live_ratio"] = float(figures["live_ratio"])
+        if "ratio" in figures and self.promises_optimum:
+            answer["live_ratio_at_most" if self.is_bound else "live_ratio"] = float(figures["ratio"][0])
         if "left" in figures:
-            answer["promises_left"] = np.ravel(figures.get("lefts", figures["left"])).tolist()
+            answer["promises_left"] = figures["left"].tolist()
         if self.change is not None:
             answer["change"] = self.change
         if "shadow_action" in figures:
@@ -399,7 +401,7 @@ class ActSession:
         action, cost, unconverged = runner.action.tolist(), float(runner.cost), runner.is_unconverged
         imputed = [name for name in replaced if name in contract.covariates]
         stuck = contract.name_numbers(runner.stuck_numbers)
-        about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged, self._policy.optimum_is_bound
+        about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged, self._policy.optimum_is_bound, self._policy.promises_optimum
         about = *about, contract.shift, self._clock.in_force_from(self._notes.last)
         return Answer(self.steps, action, cost, lambda: runner.figures, self._notes.change, *about)
 

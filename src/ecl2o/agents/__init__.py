@@ -16,11 +16,11 @@ from ecl2o.agents.calibrator import (
 from ecl2o.agents.citations import citation
 from ecl2o.agents.control import LQR, HInfinity, WithinLimits
 from ecl2o.agents.guards import (
-    Guard,
     ClippedAdvice,
     Competitive,
     CompetitiveBand,
     CompetitiveControl,
+    Guard,
     Guarded,
     GuardedControl,
     Promises,

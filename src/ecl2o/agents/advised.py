@@ -81,6 +81,7 @@ class Advised(AbstractAgent):
         inner, action, info = Independent(self.agent).step(problem, state.inner, observation)
         assert info.inner is not None
         found = {"action": action, "cost": info.details["cost"]}
-        found |= {name: info.inner.details[name] for name in ("left", "active") if name in info.inner.details}
+        inside = info.inner.details  # of a guard, the figures of its first promise
+        found |= {name: inside[name][0] for name in ("left", "active") if name in inside}
         details = cost | {f"shadow_{name}": figure for name, figure in found.items()}
         return AdvisedState(inner, advice), given, Info(info.converged, given, details, info.inner)

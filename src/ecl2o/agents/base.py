@@ -205,6 +205,16 @@ class AbstractAgent(eqx.Module):
         """How many future contexts `step` needs in `Observation.forecast`. Default: as many as the agents inside, or 0."""
         return max((inner.lookahead for inner in child_agents(self)), default=0)
 
+    @property
+    def periods(self) -> list[int]:
+        """The steps after which this agent, or one inside, restarts something: a promise, say. Default: those of agents inside."""
+        return [period for inner in child_agents(self) for period in inner.periods]
+
+    @property
+    def renews_promise(self) -> bool:
+        """Whether its promise is made anew when its period ends. Default: whether that of an agent inside is."""
+        return any(inner.renews_promise for inner in child_agents(self))
+
     def around_proposals(self, wrap: Callable[["AbstractAgent"], "AbstractAgent"]) -> "AbstractAgent":
         """Return the agent with `wrap` around what proposes actions. Default: around the agent itself.
 

@@ -54,8 +54,11 @@ class Periodic(AbstractAgent):
 
     @property
     def periods(self) -> list[int]:
-        """The periods of its own restarts."""
-        return [self.period]
+        return [self.period, *self.agent.periods]
+
+    @property
+    def renews_promise(self) -> bool:
+        return True
 
     def is_linear(self, problem: AnyProblem) -> bool:
         return self.agent.is_linear(problem)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents import AbstractAgent, Periodic, Promise, Promises, Reference
+from ecl2o.agents import AbstractAgent, Promise, Reference
 from ecl2o.evaluation import metrics
 from ecl2o.evaluation.daily import DailyScore, TestDays, score_runs, solve_days
 from ecl2o.evaluation.metrics import UnconvergedCounts
@@ -50,7 +50,7 @@ def make_contender(
 ) -> Contender:
     """Return a contender that streams, or restarts every day if its promise covers a single period only."""
     promise = agent.promise(problem)
-    for_one_day = not isinstance(agent, Periodic | Promises) and promise is not None and promise.period is not None
+    for_one_day = promise is not None and promise.period is not None and not agent.renews_promise
     return Contender(agent, forecaster, rollout_days if for_one_day else stream_days, history_steps)
 
 
@@ -208,7 +208,7 @@ def make_row(name: str, contender: Contender, test_days: TestDays, score: DailyS
         **_figures(name, score),
         forecaster=forecaster,
         promise=promise,
-        live_ratio=worst_live_ratio(score),
+        live_ratio=None if promise is None else worst_live_ratio(promise, score),
         budget_left=_least_budget_left(score),
         promise_lost_at=_promise_lost_at(score),
         allowed_cost=None if promise is None else _allowed_cost(promise, score, test_days),
@@ -269,10 +269,11 @@ def _allowed_cost(promise: Promise, score: DailyScore, test_days: TestDays) -> f
     return promise.bound(float(np.max(best)), days * T)
 
 
-def worst_live_ratio(score: DailyScore) -> float | None:
-    """Return the largest ratio to the optimum so far that the agent reported; None if it reports none."""
-    details = score.runs.details
-    return float(np.max(np.asarray(details["live_ratio"]))) if "live_ratio" in details else None
+def worst_live_ratio(promise: Promise, score: DailyScore) -> float | None:
+    """Return the largest ratio to the optimum so far that the agent reported; None for a promise relative to a baseline."""
+    if promise.reference is not Reference.OPTIMUM:
+        return None
+    return float(np.max(np.asarray(score.runs.details["ratio"])[..., 0]))
 
 
 def _least_budget_left(score: DailyScore) -> float | None:
@@ -280,14 +281,14 @@ def _least_budget_left(score: DailyScore) -> float | None:
     details = score.runs.details
     if "left" not in details:
         return None
-    left, cost = np.asarray(details["left"]), np.asarray(details["cost"])
+    left, cost = (np.asarray(details[name])[..., 0] for name in ("left", "cost"))
     allowed = left + cost
     return float(np.min(np.divide(left, allowed, out=np.where(left < 0, -np.inf, 0.0), where=allowed > 0)))
 
 
 def _promise_lost_at(score: DailyScore) -> int | None:
     details = score.runs.details
-    lost = ~np.ravel(details["kept"]) if "kept" in details else np.zeros(1, bool)
+    lost = ~np.ravel(np.all(details["kept"], axis=-1)) if "kept" in details else np.zeros(1, bool)
     return int(np.argmax(lost)) if lost.any() else None
 
 

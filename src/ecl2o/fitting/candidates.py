@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Competitive, Guarded, Periodic
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Guard, Guarded, Periodic
 from ecl2o.agents.advisors import LSTM, MLP, Mixture, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
@@ -150,7 +150,7 @@ def untrained_candidates(advisor: AdvisorName, task: FitTask) -> list[Candidate]
     return [  # the promise makes another guard superfluous
         dataclasses.replace(each, agent=with_promise(each.agent, promise, period))
         for each in found
-        if not isinstance(each.agent, AbstractGuard)
+        if each.agent.promise(task.problem) is None
     ]
 
 
@@ -282,7 +282,7 @@ def _add_corrections(
     ]
 
 
-def _shrink(guard: Competitive | Guarded) -> CorrectionWeights:
+def _shrink(guard: Guard) -> CorrectionWeights:
     assert isinstance(guard.agent, GuardAwareCorrection)
     return CorrectionWeights(SHARE * guard.agent.weights.weight)
 
@@ -400,7 +400,7 @@ def _train_by_gradient(advisor: AdvisorName, task: FitTask, progress: Progress) 
 
     def in_use(agent: AbstractAgent) -> AbstractAgent:
         # A recurrent network was trained on days, so its memory is restarted every day.
-        agent = Periodic(agent, period, "history") if advisor == "lstm" else agent
+        agent = Periodic(agent, period) if advisor == "lstm" else agent
         return agent if daily else with_promise(agent, promise, period)
 
     return [

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import AbstractAgent, Competitive
+from ecl2o.agents import AbstractAgent, Guard
 from ecl2o.agents.advisors import Mixture, OnlineRidge
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast
@@ -20,7 +20,7 @@ from ecl2o.data import Contexts
 from ecl2o.fitting.settings import PromiseSpec
 from ecl2o.fitting.tasks import check_same_shape
 from ecl2o.learning import FitLog
-from ecl2o.learning.guarded_loss import Guard, GuardedLoss, RecordedInstances, fit_guards, record_forecasts
+from ecl2o.learning.guarded_loss import GuardedLoss, RecordedInstances, fit_guards, record_forecasts
 from ecl2o.learning.training_loop import SolvedInstances
 from ecl2o.offline import oracle_batch, oracle_days
 from ecl2o.problem import Instance, Problem
@@ -32,12 +32,12 @@ from ecl2o.running.stored_jit import stored_jit
 _MAX_DAYS, _MAX_STEPS = 510, 200_000
 
 
-def corrected_guard(terms: PromiseSpec, advisor: OnlineRidge | Mixture, steps_per_day: int = 24) -> Competitive:
+def corrected_guard(terms: PromiseSpec, advisor: OnlineRidge | Mixture, steps_per_day: int = 24) -> Guard:
     """Return `Competitive` around a corrected advisor, for one period of the promise."""
     return terms.guard(GuardAwareCorrection(advisor, steps_per_day), steps_per_day)
 
 
-def competitive_ridge(terms: PromiseSpec, steps_per_day: int = 24) -> Competitive:
+def competitive_ridge(terms: PromiseSpec, steps_per_day: int = 24) -> Guard:
     """Return `Competitive` around the corrected `OnlineRidge`, for one period of the promise."""
     return corrected_guard(terms, OnlineRidge(steps_per_day), steps_per_day)
 

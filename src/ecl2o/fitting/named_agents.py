@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ecl2o import agents
-from ecl2o.agents import RHC, AbstractAgent, Competitive
+from ecl2o.agents import RHC, AbstractAgent, Competitive, Guard
 from ecl2o.agents.advisors import Mixture, OnlineRidge
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import Contender, make_contender
@@ -40,7 +40,7 @@ def time_of_use(steps_per_day: int) -> Float[np.ndarray, " n"]:
     return np.where((hour >= 22) | (hour < 6), LOWEST, np.where((hour >= 16) & (hour < 21), HIGHEST, 1.0))
 
 
-def under_tariff(agent: AbstractAgent, steps_per_day: int) -> Competitive:
+def under_tariff(agent: AbstractAgent, steps_per_day: int) -> Guard:
     """Return the agent with a daily promise that assumes the tariff."""
     return Competitive(agent, PROMISE, horizon=steps_per_day, weights=time_of_use(steps_per_day))
 
@@ -67,7 +67,7 @@ NAMED_AGENTS: dict[str, Callable[[int], AbstractAgent]] = {
     "competitive-tariff": lambda steps: under_tariff(RHC(steps - 1, truncate=False), steps),
     "ridge": lambda steps: OnlineRidge(steps),
     "mixture": lambda steps: Mixture.of_regressions(steps),
-    "competitive-ridge": lambda steps: agents.Periodic(Competitive(OnlineRidge(steps), 2.5, horizon=steps), steps),
+    "competitive-ridge": lambda steps: Competitive(OnlineRidge(steps), 2.5, period=steps),
 }
 # Forecasters, made for a number of steps per day and the leads of covariates.
 NAMED_FORECASTERS: dict[str, Callable[[int, Sequence[int | None]], AbstractForecaster]] = {

@@ -9,10 +9,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import AbstractAgent, Competitive, CompetitiveBand, Guarded, Periodic, Promise, Promises, Reference
+from ecl2o.agents import AbstractAgent, Competitive, CompetitiveBand, Guard, Guarded, Promise, Promises, Reference
 from ecl2o.agents.advisors import FromContext, HoldStill
-from ecl2o.agents.guards import AbstractGuard
-from ecl2o.agents.guards.base import name_reference
+from ecl2o.agents.guards.references.base import name_reference
 from ecl2o.exceptions import DataError
 
 Progress = Callable[[str, int, int], None]  # progress(stage, done, total)
@@ -168,11 +167,11 @@ class PromiseSpec:
         """Return after how many steps its guard is restarted; None if that keeps its own accounts of periods."""
         return None if self.also or self.window_hours is not None else self.steps(steps_per_day)
 
-    def guard(self, agent: AbstractAgent, steps_per_day: int) -> Competitive:
+    def guard(self, agent: AbstractAgent, steps_per_day: int) -> Guard:
         """Return the agent inside the guard of a plain promise, for one period."""
         return Competitive(agent, self.ratio, self.steps(steps_per_day), self.allowance, self.contexts)
 
-    def any_guard(self, agent: AbstractAgent, steps_per_day: int) -> AbstractGuard:
+    def any_guard(self, agent: AbstractAgent, steps_per_day: int) -> Guard:
         """Return the agent inside a guard that keeps the promises, for one `renewal`."""
         if self.is_plain:
             return self.guard(agent, steps_per_day)
@@ -201,16 +200,11 @@ class PromiseSpec:
         return Promise(self.ratio, *reference, self.allowance, self.steps(steps_per_day), rolling=rolling)
 
 
-def with_renewal(guard: AbstractGuard, period: int | None) -> AbstractAgent:
-    """Restart the guard's promise every `period` steps; None: never."""
-    return guard if period is None else Periodic(guard, period)
-
-
 def with_promise(agent: AbstractAgent, promise: PromiseSpec | None, steps_per_day: int) -> AbstractAgent:
     """Return the agent inside the guard of a promise, if there is one."""
     if promise is None:
         return agent
-    return with_renewal(promise.any_guard(agent, steps_per_day), promise.renewal(steps_per_day))
+    return promise.any_guard(agent, steps_per_day).every(promise.renewal(steps_per_day))
 
 
 @dataclasses.dataclass(frozen=True)

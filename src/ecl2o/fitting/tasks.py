@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.agents import ROBD, AbstractAgent, AbstractGuard, Start
+from ecl2o.agents import ROBD, AbstractAgent, Guard, Start
 from ecl2o.agents.advisors import FromContext, Scaling
 from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.agents.timed import follow_timing
@@ -77,7 +77,7 @@ def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | No
     """
 
     def has_units(node):
-        return isinstance(node, Scaling | FromContext | AbstractGuard | ExponentialWeights)
+        return isinstance(node, Scaling | FromContext | Guard | ExponentialWeights)
 
     def convert(node):
         if isinstance(node, ExponentialWeights):  # of squared errors
@@ -86,17 +86,11 @@ def unscale_agent(agent: AbstractAgent, factor: float, promise: PromiseSpec | No
             return Scaling(to_host(node.offset) * factor, to_host(node.scale) * factor)  # nothing to compile
         if isinstance(node, FromContext):
             return dataclasses.replace(node, scale=node.scale * factor if promise is None else 1.0)
-        if isinstance(node, AbstractGuard):
+        if isinstance(node, Guard):
             guard = node.rescale(factor)
             if promise is not None:
                 guard = guard.with_terms(promise.allowance, promise.contexts)
-            inside = {
-                "agent": node.agent,
-                "expert": getattr(node, "expert", None),
-                "baseline": getattr(node, "baseline", None),
-            }
-            agents = {name: unscale_agent(each, factor, promise) for name, each in inside.items() if each is not None}
-            return dataclasses.replace(guard, **agents)
+            return guard.map_agents(lambda inside: unscale_agent(inside, factor, promise))
         return node
 
     return jax.tree.map(convert, agent, is_leaf=has_units)

@@ -10,17 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ecl2o.agents import AbstractAgent, Competitive, CompetitiveControl, Info, Observation, Promise, Start
+from ecl2o.agents import AbstractAgent, Competitive, Guard, Info, Observation, Promise, Start
 from ecl2o.agents.base import AnyProblem
-from ecl2o.agents.guards import AbstractGuard
 from ecl2o.gym.decisions import DecisionEnv
-from ecl2o.problem import ControlProblem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Step, Stepper
 from ecl2o.running.compiled_step import RunShape, Vectors, compile_stepper
 from ecl2o.running.stepper import StepperState
 
-Guard = Callable[[AbstractAgent], AbstractGuard]
+MakeGuard = Callable[[AbstractAgent], Guard]
 
 
 class ExternalAdvisor(AbstractAgent):
@@ -63,7 +61,7 @@ class GuardWrapper(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndar
     Args:
         env: A `DecisionEnv`; wrappers that change actions go around the guard, not inside.
         promise: The largest ratio of an episode's cost to the optimum: at every step (`Competitive`), or at its end for a
-            `ControlProblem` (`CompetitiveControl`); or a function that puts an agent behind another guard, for example
+            `ControlProblem`; or a function that puts an agent behind another guard, for example
             `lambda agent: ec.Guarded(agent, slack=0.5)`.
 
     >>> from ecl2o.problem import Instance, Mahalanobis, Problem, SquaredTracking
@@ -73,19 +71,18 @@ class GuardWrapper(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndar
     the cost is at most 2.5 times the optimum in every 2 steps
     >>> _ = env.reset(seed=0)
     >>> *_, info = env.step(np.array([1e6]))
-    >>> bool(info["guard"]["active"]), bool(info["guard"]["live_ratio"] <= 2.5 * (1 + 1e-4))
-    (True, True)
+    >>> info["guard"]["active"].tolist(), bool(info["guard"]["ratio"][0] <= 2.5 * (1 + 1e-4))
+    ([True], True)
     """
 
-    def __init__(self, env: gymnasium.Env, promise: float | Guard):
+    def __init__(self, env: gymnasium.Env, promise: float | MakeGuard):
         super().__init__(env)
         inside = env.unwrapped
         if not isinstance(inside, DecisionEnv):
             raise TypeError(f"GuardWrapper needs a DecisionEnv, whose costs are known, got {type(inside).__name__}.")
         self._inside = inside
         advisor = ExternalAdvisor()
-        kind = CompetitiveControl if isinstance(inside.problem, ControlProblem) else Competitive
-        self._guard = promise(advisor) if callable(promise) else kind(advisor, ratio=promise, horizon=inside.horizon)
+        self._guard = promise(advisor) if callable(promise) else Competitive(advisor, ratio=promise, horizon=inside.horizon)
         stepper = AdvisedStepper(Stepper(self._guard, inside.problem), inside.context_dim)
         shape = RunShape(inside.state_dim, inside.context_dim + inside.dim, inside.past_shape[0], inside.horizon)
         program, self._arrays = compile_stepper(cast_floats(stepper, inside.dtype), shape, inside.dtype)

@@ -5,7 +5,6 @@ only the 70 weights of the `GuardAwareCorrection` around it are trained.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.agents import AbstractAgent, Competitive, Guarded, Periodic, trainable_mask
+from ecl2o.agents import AbstractAgent, Guard, trainable_mask
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
 from ecl2o.learning.fit import FitLog
 from ecl2o.learning.losses import AbstractLoss, get_scale
@@ -23,8 +22,6 @@ from ecl2o.problem.arrays import AnyArray, to_device
 from ecl2o.running import rollout, rollout_batch
 from ecl2o.running.rollout import stack_trees, vmap_unless_single
 from ecl2o.running.stored_jit import stored_jit
-
-Guard = TypeVar("Guard", Competitive, Guarded)
 
 _CLEAR = 2.0  # standard errors by which the validation days must prefer a correction to none
 
@@ -45,12 +42,11 @@ class GuardedLoss(AbstractLoss):
     def __call__(self, agent, problem, instances, oracles):
         return get_scale(self, oracles).mean_cost(self.roll_out(agent, problem, instances).cost, oracles.cost)
 
-    def roll_out(self, guard: AbstractAgent, problem: Problem, instances: Instance) -> Trajectory:
+    def roll_out(self, guard: Guard, problem: Problem, instances: Instance) -> Trajectory:
         """Run the guard on every instance, with the recorded forecasts instead of the regression."""
 
         def replay(guard, advisor):
-            guard = eqx.tree_at(lambda g: g.agent.advisor, guard, advisor)
-            return guard if self.period is None else Periodic(guard, self.period)
+            return eqx.tree_at(lambda g: g.agent.advisor, guard, advisor).every(self.period)
 
         axes = replay(jax.tree.map(lambda _: None, guard), Replayed(jax.tree.map(lambda _: 0, self.forecasts)))
         return rollout_batch(replay(guard, Replayed(self.forecasts)), problem, instances, agent_axes=axes)

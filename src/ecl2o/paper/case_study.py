@@ -241,7 +241,7 @@ def make_policies(
     contract = Contract(steps_per_day=period, context_dim=contexts.dim, accepted_after=period, **screen)
 
     def make(name: str, spec: StudyAgent) -> Policy:
-        agent = Periodic(spec.agents[0], period, "history") if spec.daily else spec.agents[0]
+        agent = Periodic(spec.agents[0], period) if spec.daily else spec.agents[0]
         return Policy(agent, problem, spec.forecaster, {**about, "row": name}, contract)
 
     return {name: make(name, spec) for name, spec in agents.items()}

@@ -14,7 +14,7 @@ import numpy as np
 import pydantic
 
 from ecl2o import theory
-from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Periodic, PureML, Switch
+from ecl2o.agents import MLAROBD, ROBD, AbstractAgent, Guard, PureML, Switch
 from ecl2o.agents.advisors import SeasonalLinear
 from ecl2o.data import Contexts, WeatherMetadata, weather_contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_agents, score_days
@@ -155,11 +155,11 @@ class DemandResponse(AbstractStudy):
         agents = iter(result.agent for result in fitted)
         return {trust: list(itertools.islice(agents, len(self.settings.seed_numbers))) for trust in trusts}
 
-    def train_guarded(self) -> Periodic:
+    def train_guarded(self) -> Guard:
         """Train the regression advisor's correction through a guard whose promise is renewed every day."""
         guard, steps = competitive_ridge(PromiseSpec(PROMISE, "day"), HOURS), self.settings.guarded_steps
         ((trained, _),) = train_guards([guard], self.problem, self.contexts, period=HOURS, steps=steps)
-        return Periodic(trained, HOURS)
+        return trained.every(HOURS)
 
     def score(self, name: str, spec: StudyAgent, agent: AbstractAgent) -> DailyScore:
         """Score an agent; `guarded` learns while it runs, so it restarts each day on a history as long as that of the first."""

@@ -17,14 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ecl2o import theory
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Competitive, PureML
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Guard, PureML
 from ecl2o.agents.advisors import OnlineRidge, Scaling
 from ecl2o.data import Contexts
 from ecl2o.evaluation import DailyScore, TestDays, score_days, score_runs
 from ecl2o.evaluation.comparison import worst_live_ratio
 from ecl2o.exceptions import DataError
 from ecl2o.fitting.guarded_training import competitive_ridge, train_guards
-from ecl2o.fitting.settings import Per, Progress, PromiseSpec, check_alpha, ignore_progress, with_renewal
+from ecl2o.fitting.settings import Per, Progress, PromiseSpec, check_alpha, ignore_progress
 from ecl2o.forecasters import RollingProfile
 from ecl2o.learning.guarded_loss import record_forecasts
 from ecl2o.paper.case_study import PAPER_MU, PAPER_TRUST, TWO_STAGE_TRUST, Job, run_jobs
@@ -191,7 +191,7 @@ class _Setup:
         grid = [CalibratedTraining(*pair, self.settings.seed) for pair in ((PAPER_TRUST, PAPER_MU), *TUNING)]
         return {(s.trust, s.mu): agent for s, agent in self.networks.train_calibrated(grid, report).items()}
 
-    def train_guarded(self, ratios: Sequence[float], report: Callable) -> dict[PromiseSpec, Competitive]:
+    def train_guarded(self, ratios: Sequence[float], report: Callable) -> dict[PromiseSpec, Guard]:
         """Train a guard's correction for every promise; what `OnlineRidge` makes of the contexts is recorded once."""
         known = self.contexts.values[: self.steps_before_test]
         forecasts = record_forecasts(OnlineRidge(self.period), self.problem, known)
@@ -217,7 +217,7 @@ class _Setup:
         exact = float(theory.exact_robd_ratio(1.0, self.settings.alpha))
         guarded = []
         for terms, guard in guards.items():
-            renewed = with_renewal(guard, terms.steps(self.period))
+            renewed = guard.every(terms.steps(self.period))
             guarded.append(_make_guarded_point(terms, self._score_stream(renewed)))
             progress("testing guards", len(guarded), len(guards))
         ridge, plan = OnlineRidge(self.period), RHC(self.period - 1, truncate=False)

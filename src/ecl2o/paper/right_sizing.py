@@ -345,7 +345,7 @@ class RightSizing(AbstractStudy):
         ]
 
     def measure(self, trained: Trained, agents: dict[str, StudyAgent], rows: dict[str, StudyRow]) -> dict[str, Any]:
-        expert_ratios = [score.runs.details["expert_ratio"][:, -1] for score in rows["guarded"].scores]
+        expert_ratios = [score.runs.details["ratio"][:, -1, 0] for score in rows["guarded"].scores]
         bound = float(theory.robd_ratio(self.problem.m, self.problem.alpha, self.problem.beta))
         return {
             "cluster": as_json(dataclasses.asdict(self.cluster)),

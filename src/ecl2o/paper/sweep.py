@@ -22,7 +22,7 @@ from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.data import Contexts, augment_windows
 from ecl2o.evaluation import DailyScore, TestDays, metrics, score_agents, score_runs
 from ecl2o.exceptions import ChunkFailedError
-from ecl2o.fitting.settings import Progress, check_alpha, ignore_progress, with_renewal
+from ecl2o.fitting.settings import Progress, check_alpha, ignore_progress
 from ecl2o.fleet.cluster import run_pieces
 from ecl2o.learning.fit import TrainingProgress
 from ecl2o.learning.losses import CostScale
@@ -237,7 +237,7 @@ def score_experts(data: SweepData, settings: tuple[Setting, ...], report: Traini
         for setting in group:
             ratio = _require(setting.ratio)
             if ratio > smallest:
-                guard = with_renewal(Competitive(OnlineRidge(per_day), ratio, horizon=horizon), horizon)
+                guard = Competitive(OnlineRidge(per_day), ratio, period=horizon)
                 # A promise for more than a day does not survive a restart at midnight.
                 protocols: list[Protocol] = [name for name in data.protocols if period == 1 or name == "streamed"]
                 records += [_score_learner(data, setting, guard, protocol) for protocol in protocols]

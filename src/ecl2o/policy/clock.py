@@ -3,13 +3,10 @@
 import datetime
 import functools
 import math
-from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import AbstractAgent, Periodic, Promises
 from ecl2o.local_time import clock_shift, find_zone, to_local_time
 from ecl2o.policy.policy import Policy
 
@@ -43,7 +40,7 @@ class StepClock:
     @functools.cached_property
     def cycle(self) -> int:
         """The steps after which all restarts of the agent repeat; 1 if there are none."""
-        return math.lcm(1, *_find_periods(self._agent))
+        return math.lcm(1, *self._agent.periods)
 
     @property
     def week(self) -> int:
@@ -170,20 +167,3 @@ def align_offset(time: datetime.datetime, other: datetime.datetime) -> datetime.
     '2024-01-01 06:00:00+02:00'
     """
     return time if (time.tzinfo is None) == (other.tzinfo is None) else time.replace(tzinfo=other.tzinfo)
-
-
-def _find_periods(agent: AbstractAgent) -> list[int]:
-    """Return the periods of all restarts in an agent."""
-
-    def is_periodic(node: Any) -> bool:
-        return isinstance(node, Periodic | Promises)
-
-    outer = [node for node in jax.tree.leaves(agent, is_leaf=is_periodic) if is_periodic(node)]
-    return [period for node in outer for period in (*_own_periods(node), *_find_periods(node.agent))]
-
-
-def _own_periods(node: Periodic | Promises) -> list[int]:
-    """Return the periods of its own restarts; those of windows do not depend on the clock."""
-    if isinstance(node, Periodic):
-        return [node.period]
-    return [each.period for each in node.promises if each.period is not None and not each.rolling]

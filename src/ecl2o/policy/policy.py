@@ -14,8 +14,8 @@ import jax
 import numpy as np
 import pydantic
 
-from ecl2o.agents import AbstractAgent, trainable_mask
-from ecl2o.agents.guards import AbstractGuard
+from ecl2o.agents import AbstractAgent, Reference, trainable_mask
+from ecl2o.agents.guards import Guard
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.forecasters import AbstractForecaster
 from ecl2o.json_text import as_json
@@ -84,6 +84,12 @@ class Policy:
     def dim(self) -> int | None:
         """d, the dimension of actions; None if neither the problem nor the contract determines it."""
         return infer_action_dim(self.problem, self.contract.context_dim)
+
+    @property
+    def promises_optimum(self) -> bool:
+        """Whether its first promise is relative to the optimum."""
+        promise = self.agent.promise(self.problem)
+        return promise is not None and promise.reference is Reference.OPTIMUM
 
     @property
     def optimum_is_bound(self) -> bool:
@@ -198,7 +204,7 @@ def with_action_limits(policy: Policy, low: float, high: float) -> Policy:
         raise ValueError(f"bounds {low:g}:{high:g} do not overlap the policy's bounds {had}.")
 
     def is_guard(part):
-        return isinstance(part, AbstractGuard)
+        return isinstance(part, Guard)
 
     def limit(part):
         if not is_guard(part):

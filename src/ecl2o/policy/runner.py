@@ -193,12 +193,12 @@ class AbstractRunner(abc.ABC):
 
         An agent that plays another action than the guard inside it proposes has none: the guard's costs are not its own.
         """
-        return self.figures.get("live_ratio")
+        return self.figures["ratio"][..., 0] if "ratio" in self.figures and self.policy.promises_optimum else None
 
     @property
     def promises_left(self) -> Float[np.ndarray, "*n"] | None:
-        """What each promise of a guard still allows, in units of cost: one number, or one for each; None without a guard."""
-        return self.figures.get("lefts", self.figures.get("left"))
+        """What each promise of a guard still allows, in units of cost, in their order; None without a guard."""
+        return self.figures.get("left")
 
     @property
     def figures(self) -> dict[str, np.ndarray]:

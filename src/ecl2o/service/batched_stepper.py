@@ -19,8 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from ecl2o.agents import ROBD, AbstractAgent, Advised, Independent, Info, Observation, Start
 from ecl2o.agents.base import State
-from ecl2o.agents.guards.base import cost_ratio
-from ecl2o.agents.guards.lower_model import bound_optimum
+from ecl2o.agents.guards.references.lower_model import bound_optimum
 from ecl2o.agents.timed import follow_timing
 from ecl2o.agents.wrappers import OwnTrajectory
 from ecl2o.exceptions import InvalidRequestError, NotApplicableError
@@ -31,7 +30,7 @@ from ecl2o.policy.executable_cache import cache_function, compile_cached, is_cac
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.start_run import find_start, start_state
 from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, Instance, Mahalanobis, Problem
-from ecl2o.problem.arrays import cast_floats
+from ecl2o.problem.arrays import cast_floats, cost_ratio
 from ecl2o.running import Stepper, compiled_step
 from ecl2o.running.compiled_step import RunShape, StepOutput
 from ecl2o.service.models import PromiseBudget
@@ -95,15 +94,12 @@ class ReferenceTracking(AbstractAgent):
             expert_cost = expert_info.details["cost"]
         optimum_so_far = unknown if work is None else optimum
         guard = info.details if "left" in info.details else {}
-        named = (guard[name] for name in ("optimum", "optimum_at_least", "expert_cost") if name in guard)
-        reference = next(named, unknown) if guard else optimum_so_far
-        paid, left = guard.get("cost", cost), guard.get("left", unknown)
-        live_ratio = cost_ratio(paid, reference)  # of the promise's period
-        figures_of_each = (("costs", paid), ("references", reference), ("lefts", left))
+        figures_of_each = (("cost", cost), ("reference", optimum_so_far), ("left", unknown))
         paid, reference, left = (jnp.atleast_1d(guard.get(name, one)) for name, one in figures_of_each)
+        live_ratio = cost_ratio(paid[0], reference[0])  # of the promise's period
         allowed = jnp.maximum(paid - reference + left, jnp.finfo(cost.dtype).tiny)
         spent = jnp.minimum((paid - reference) / allowed, _MAX_SPENT)
-        of_guard = left.min(), spent.max(), guard.get("active", unknown)
+        of_guard = left.min(), spent.max(), jnp.any(guard["active"]) if guard else unknown
         of_advice = [info.details.get(name, unknown) for name in _OF_ADVICE]
         shadow = info.details.get("shadow_action", ())
         figures = (cost, optimum_so_far, expert_cost, live_ratio, *of_guard, *of_advice, *shadow, *left, *spent)

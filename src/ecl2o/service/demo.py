@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ecl2o.agents import ROBD, Competitive, Periodic
+from ecl2o.agents import ROBD, Competitive
 from ecl2o.agents.advisors import OnlineRidge
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.policy import Contract, Policy, save
@@ -71,11 +71,11 @@ def run_demo(on_ready: Callable[[str], None], speed: float = 4.0, port: int = 0,
 def make_policies(weather: Contexts) -> dict[str, Policy]:
     """Return two policies: an online regression behind a daily promise, and R-OBD."""
     problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=_ALPHA, dim=1))
-    guard = Competitive(OnlineRidge(_HOURS), ratio=_PROMISE, horizon=_HOURS)
+    guard = Competitive(OnlineRidge(_HOURS), ratio=_PROMISE, period=_HOURS)
     screen = {"plausible": plausible_range(weather.training), "stuck_after": stuck_limits(weather.training)}
     contract = Contract(columns=["shortage"], step_minutes=60.0, steps_per_day=_HOURS, **screen)
     site = {"site": "built-in weather"}
     return {
-        "promised": Policy(Periodic(guard, _HOURS), problem, None, site, contract),
+        "promised": Policy(guard, problem, None, site, contract),
         "r-obd": Policy(ROBD(), problem, None, site, contract),
     }

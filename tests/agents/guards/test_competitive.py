@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ecl2o.agents.guards.base import Account
+from ecl2o.agents.guards.competitive import GameStep, choose_anywhere, choose_within
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.agents.guards.base import Account
-from ecl2o.agents.guards.competitive import GameStep, choose_anywhere, choose_within
 from ecl2o.problem.arrays import to_device
 from ecl2o.theory import future_stiffness, limit_stiffness, past_stiffness, promise_value, worst_future
 from matrices import spd

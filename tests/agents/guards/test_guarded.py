@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ecl2o.agents.guards.guarded import Allowance, move_inside
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.agents.guards.guarded import Allowance, move_inside
 from ecl2o.theory import training_reservation
 from matrices import spd
 

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from ecl2o.agents.guards.lower_model import AsymmetricLines, ModelLines
 
 import ecl2o as ec
 from ecl2o.agents import Observation, Start
-from ecl2o.agents.guards.lower_model import AsymmetricLines, ModelLines
 
 STEPS, OPENING = 24, 12
 RUNS = int(os.environ.get("ECL2O_HOSTILE_RUNS", "0"))

@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ecl2o.agents.guards.guarded import Allowance, move_inside
 
 import ecl2o as ec
-from ecl2o.agents.guards.guarded import Allowance, move_inside
 
 _TRACKING = ec.ConvexCost(lambda x, y: 0.5 * jnp.sum((x - y) ** 2), strong_convexity=1.0)
 PROBLEM = ec.Problem(_TRACKING, ec.Mahalanobis.isotropic(alpha=2.0, dim=3))

@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ecl2o.agents.guards.promises import PromiseTerms
 
 import ecl2o as ec
-from ecl2o.agents.guards.promises import PromiseTerms
 from ecl2o.policy.clock import StepClock
 from ecl2o.policy.contract import Contract
 from matrices import spd

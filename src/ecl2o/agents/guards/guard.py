@@ -21,7 +21,8 @@ from ecl2o.agents.guards.level_sets import AbstractLevelSet, Action, Origin, pul
 from ecl2o.agents.guards.limits import round_inside
 from ecl2o.agents.guards.references.base import AbstractReference, AbstractReferenceStep, PromiseTerms
 from ecl2o.agents.promise import Promise
-from ecl2o.problem.arrays import check_count, check_finite, check_nonnegative
+from ecl2o.agents.wrappers import PureML
+from ecl2o.problem.arrays import as_float, check_count, check_finite, check_nonnegative
 
 
 class GuardState(eqx.Module):
@@ -144,8 +145,13 @@ class Guard(AbstractAgent):
 
     @property
     def periods(self) -> list[int]:
-        """The periods after which accounts restart; those of windows do not depend on the clock."""
-        return [each.period for each in self.promises if each.period is not None and not each.rolling]
+        """The periods of all restarts; those of windows do not depend on the clock."""
+        own = [each.period for each in self.promises if each.period is not None and not each.rolling]
+        return [*own, *self.agent.periods]
+
+    @property
+    def renews_promise(self) -> bool:
+        return any(each.period is not None for each in self.promises) or self.agent.renews_promise
 
     def every(self, period: int | None) -> "Guard":
         """Return the guard whose promises restart every `period` steps; None: as they are."""
@@ -155,10 +161,22 @@ class Guard(AbstractAgent):
             self, promises=tuple(dataclasses.replace(each, period=period) for each in self.promises)
         )
 
-    def around_proposals(self, wrap: Any) -> "Guard":
-        inside = self.agent.around_proposals(wrap)
-        references = tuple(reference.around_proposals(wrap) for reference in self.references)
-        return dataclasses.replace(self, agent=inside, references=references)
+    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> "Guard":
+        references = tuple(each.map_agent(lambda agent: wrap(PureML(agent))) for each in self.references)
+        return dataclasses.replace(self, agent=self.agent.around_proposals(wrap), references=references)
+
+    def map_agents(self, function: Callable[[AbstractAgent], AbstractAgent]) -> "Guard":
+        """Return the guard with other agents instead of the one inside and those of the references."""
+        references = tuple(each.map_agent(function) for each in self.references)
+        return dataclasses.replace(self, agent=function(self.agent), references=references)
+
+    def with_terms(self, allowance: float, contexts: tuple[float, float] | None) -> "Guard":
+        """Return the guard with these numbers in its promise; several promises keep their own allowances."""
+        promises = self.promises
+        if len(promises) == 1:
+            promises = (dataclasses.replace(promises[0], allowance=as_float(allowance)),)
+        references = tuple(each.with_contexts(contexts) for each in self.references)
+        return dataclasses.replace(self, promises=promises, references=references)
 
     def rescale(self, factor: float) -> "Guard":
         """Return the guard for contexts `factor` times as large, with the same wrapped agent."""

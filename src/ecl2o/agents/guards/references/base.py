@@ -120,8 +120,12 @@ class AbstractReference(eqx.Module):
         """How many future contexts it needs. Default: none."""
         return 0
 
-    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> "AbstractReference":
-        """Return the reference with `wrap` around an agent of its own. Default: itself, it has none."""
+    def map_agent(self, function: Callable[[AbstractAgent], AbstractAgent]) -> "AbstractReference":
+        """Return the reference with another agent instead of its own. Default: itself, it has none."""
+        return self
+
+    def with_contexts(self, contexts: Any) -> "AbstractReference":
+        """Return the reference with this range of contexts, if it has one. Default: itself."""
         return self
 
     def reachable(self, problem: AnyProblem, previous: Action) -> tuple[Action, Action] | None:

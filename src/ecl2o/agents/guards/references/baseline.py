@@ -122,8 +122,8 @@ class Baseline(AbstractTrackingReference):
     def lookahead(self) -> int:
         return self.agent.lookahead
 
-    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> "Baseline":
-        return dataclasses.replace(self, agent=wrap(PureML(self.agent)))
+    def map_agent(self, function: Callable[[AbstractAgent], AbstractAgent]) -> "Baseline":
+        return dataclasses.replace(self, agent=function(self.agent))
 
     def on(self, problem: AbstractProblem) -> AbstractReference:
         from ecl2o.agents.guards.references.dynamics import DynamicBaseline

@@ -21,7 +21,13 @@ from ecl2o.agents.base import Observation, Start
 from ecl2o.agents.guards.account import accurate_cost
 from ecl2o.agents.guards.level_sets import Action, Form, Number, Origin, QuadraticSet
 from ecl2o.agents.guards.limits import count_movement
-from ecl2o.agents.guards.references.base import AbstractReference, AbstractReferenceStep, Settlement, PromiseTerms, clean_context
+from ecl2o.agents.guards.references.base import (
+    AbstractReference,
+    AbstractReferenceStep,
+    PromiseTerms,
+    Settlement,
+    clean_context,
+)
 from ecl2o.agents.guards.references.lines import AbstractLines, LineSet
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
@@ -472,6 +478,9 @@ class AbstractTrackingReference(AbstractReference):
 
     def rescale(self, factor: float) -> "AbstractTrackingReference":
         return dataclasses.replace(self, tracking=self.tracking.rescale(factor))
+
+    def with_contexts(self, contexts: Any) -> "AbstractTrackingReference":
+        return dataclasses.replace(self, tracking=dataclasses.replace(self.tracking, contexts=contexts))
 
     def within(self, low: float, high: float) -> "AbstractTrackingReference":
         return dataclasses.replace(self, tracking=self.tracking.within(low, high))
