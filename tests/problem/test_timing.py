@@ -193,7 +193,7 @@ def test_refusals():
         ec.rollout(ec.Competitive(ec.ROBD(), 3.0), bounded, day)
     with pytest.raises(ValueError, match="history of at least so many, got 1"):
         line(-2).start_state(jnp.zeros(1), jnp.zeros((1, 1)))
-    with pytest.raises(ValueError, match="steps"):
+    with pytest.raises(ValueError, match="late must be a positive whole number, got 0"):
         ec.Delayed(0)
     with pytest.raises(ec.NotApplicableError, match="Mahalanobis"):
         ec.Problem(ec.SquaredTracking(), ec.LinearSwitching(1.0), timing=ec.Delayed(1))

@@ -1,12 +1,11 @@
 """Advice from outside behind a guard, beside what the advice alone costs; and the guard beside the advice, in shadow mode."""
 
 import dataclasses
-from collections.abc import Callable
 
 import equinox as eqx
 
 from ecl2o.agents.advisors.from_context import FromContext, HoldStill
-from ecl2o.agents.base import AbstractAgent, AnyProblem, Info, Observation, Start, State
+from ecl2o.agents.base import AbstractAgent, AnyProblem, Info, Observation, Start, State, pass_inside
 from ecl2o.agents.promise import Promise
 from ecl2o.agents.timed import follow_timing
 from ecl2o.agents.wrappers import Independent, OwnTrajectory
@@ -49,8 +48,7 @@ class Advised(AbstractAgent):
     advice: FromContext
     shadow: bool = eqx.field(static=True, default=False)
 
-    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
-        return dataclasses.replace(self, agent=self.agent.around_proposals(wrap))
+    around_proposals = pass_inside
 
     def _advice_alone(self, problem: AnyProblem) -> tuple[Independent, AnyProblem]:
         """Return the agent that plays the advice, and the problem without a ramp and a spacing of actions."""

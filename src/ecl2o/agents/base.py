@@ -218,7 +218,7 @@ class AbstractAgent(eqx.Module):
     def around_proposals(self, wrap: Callable[["AbstractAgent"], "AbstractAgent"]) -> "AbstractAgent":
         """Return the agent with `wrap` around what proposes actions. Default: around the agent itself.
 
-        An agent that only bounds or reports another one's actions passes `wrap` on to the agent inside.
+        An agent that only bounds or reports another one's actions passes `wrap` on to the agent inside (`pass_inside`).
         """
         return wrap(self)
 
@@ -284,6 +284,11 @@ class AbstractAgent(eqx.Module):
         adds is. Agents that clip, switch, guard, learn while running or have a constant part are not linear.
         """
         return False
+
+
+def pass_inside(agent: Any, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
+    """Return an agent with `wrap` around what proposes inside its `agent`: the `around_proposals` of wrappers."""
+    return dataclasses.replace(agent, agent=agent.agent.around_proposals(wrap))
 
 
 def check_fields(module: eqx.Module) -> None:

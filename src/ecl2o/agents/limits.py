@@ -2,12 +2,11 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable
 
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, check_fields
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, check_fields, pass_inside
 from ecl2o.agents.promise import Promise
 from ecl2o.problem import Limited, Problem
 from ecl2o.problem.arrays import as_float, check_finite, check_positive
@@ -21,8 +20,7 @@ class AbstractLimiter(AbstractAgent):
 
     agent: eqx.AbstractVar[AbstractAgent]
 
-    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
-        return dataclasses.replace(self, agent=self.agent.around_proposals(wrap))
+    around_proposals = pass_inside
 
     @abc.abstractmethod
     def limit_actions(self, problem: Problem) -> Limited:

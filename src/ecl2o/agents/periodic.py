@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start, State, check_fields
+from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start, State, check_fields, pass_inside
 from ecl2o.agents.promise import Promise
 from ecl2o.problem.arrays import check_count
 
@@ -51,6 +51,8 @@ class Periodic(AbstractAgent):
 
     def __check_init__(self):
         check_count("period", self.period)
+
+    around_proposals = pass_inside
 
     @property
     def periods(self) -> list[int]:

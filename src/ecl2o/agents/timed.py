@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -38,13 +37,6 @@ def follow_timing(agent: AbstractAgent, problem: AnyProblem) -> AbstractAgent:
     return agent.around_proposals(lambda inside: _Timed(inside, timing)) if timing.shift else agent
 
 
-class TimedState(eqx.Module):
-    """The agent's state, and the modes in which known contexts are averaged."""
-
-    inner: State
-    modes: Modes | None
-
-
 class _Timed(AbstractAgent):
     agent: AbstractAgent
     timing: AbstractTiming
@@ -60,26 +52,27 @@ class _Timed(AbstractAgent):
         check_fields(self)
         self.agent.check(problem.immediate, _drop_waiting(problem, start))
 
-    def init(self, problem: Problem, start: Start) -> TimedState:
-        averages = self.timing.shift < 0 and not self.agent.lookahead
-        inner = self.agent.init(problem.immediate, _drop_waiting(problem, start))
-        dim = problem.action_size(start.dim)
-        return TimedState(inner, Modes.from_problem(problem.immediate, dim) if averages else None)
+    def init(self, problem: Problem, start: Start) -> tuple[State, Modes | None]:
+        """Return the agent's state, and the modes in which known contexts are averaged."""
+        seen, averages = _drop_waiting(problem, start), self.timing.early and not self.agent.lookahead
+        modes = Modes.from_problem(problem.immediate, seen.dim) if averages else None
+        return self.agent.init(problem.immediate, seen), modes
 
-    def step(self, problem: Problem, state: TimedState, observation: Observation):
+    def step(self, problem: Problem, state: tuple[State, Modes | None], observation: Observation):
+        inner, modes = state
         position, window = observation.previous_action, self.agent.lookahead
         dim = problem.action_size(len(position))
         seen = dataclasses.replace(observation, previous_action=position[:dim])
         if window:
-            known = self.timing.answered(position, dim, observation.known_contexts(self.lookahead))
+            known = self.timing.contexts_to_meet(position, dim, observation.known_contexts(self.lookahead))
             seen = dataclasses.replace(seen, context=known[0], forecast=known[1 : window + 1])
-        inner, action, info = self.agent.step(problem.immediate, state.inner, seen)
-        if state.modes is not None:
-            waiting = self.timing.answered(position, dim, observation.context[None])[:-1, :dim]
-            action = _toward_known(state.modes, waiting, seen.previous_action, action)
+        inner, action, info = self.agent.step(problem.immediate, inner, seen)
+        if modes is not None:
+            waiting = self.timing.contexts_to_meet(position, dim, observation.context[None])[:-1, :dim]
+            action = _toward_known(modes, waiting, seen.previous_action, action)
         advice = None if info.advice is None else action
         action = problem.actions.project(action)
-        return TimedState(inner, state.modes), action, Info(info.converged, advice, info.details, info)
+        return (inner, modes), action, Info(info.converged, advice, info.details, info)
 
 
 def _drop_waiting(problem: Problem, start: Start) -> Start:

@@ -1,13 +1,12 @@
 """Wrappers that play another agent's actions: as they are, or on a trajectory of its own."""
 
 import dataclasses
-from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, pass_inside
 from ecl2o.problem import AbstractProblem
 
 
@@ -68,8 +67,7 @@ class Independent(AbstractAgent):
 
     agent: AbstractAgent
 
-    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
-        return dataclasses.replace(self, agent=self.agent.around_proposals(wrap))
+    around_proposals = pass_inside
 
     def is_linear(self, problem: AbstractProblem) -> bool:
         return self.agent.is_linear(problem)

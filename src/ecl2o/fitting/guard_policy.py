@@ -8,7 +8,6 @@ import numpy as np
 
 from ecl2o.agents import ROBD, Advised, RampLimited, Rounded, Start
 from ecl2o.agents.advisors import FromContext
-from ecl2o.agents.timed import follow_timing
 from ecl2o.fitting.settings import Alpha, FitSettings, Interval, PromiseSpec, column_alphas, with_promise
 from ecl2o.fitting.tasks import tracking_problem
 from ecl2o.policy import Contract, Policy
@@ -122,7 +121,7 @@ def guard_policy(
         guard = guard if spacing is None else Rounded(guard, spacing)
     agent = Advised(guard, dataclasses.replace(source, otherwise=None), shadow)
     x0, past = problem.actions.project(jnp.zeros(dim)), jnp.zeros((0, len(all_names)))
-    follow_timing(agent, problem).check(problem, Start(jnp.asarray(problem.start_state(x0, past)), past))
+    agent.check(problem, Start(jnp.asarray(problem.start_state(x0, past)), past))
     contract = Contract(
         columns=all_names,
         step_minutes=float(step_minutes),

@@ -13,7 +13,6 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.agents import ROBD, AbstractAgent, Guard, Start
 from ecl2o.agents.advisors import FromContext, Scaling
 from ecl2o.agents.calibrator import find_hitting_minimizer
-from ecl2o.agents.timed import follow_timing
 from ecl2o.data import Contexts, SeriesMetadata
 from ecl2o.evaluation import DailyScore, TestDays, score_runs_batch
 from ecl2o.evaluation.comparison import Contender, score_contender
@@ -101,8 +100,7 @@ def check_promise_feasible(task: FitTask) -> None:
     contexts, period = task.contexts, task.contexts.steps_per_day
     past, x0 = np.zeros((period, contexts.dim)), task.problem.actions.project(to_device(np.zeros(contexts.action_dim)))
     start = Start(_start_state(task.problem, x0, past), to_device(past[:0]), period)
-    agent = follow_timing(with_promise(ROBD(), task.settings.promise, period), task.problem)
-    agent.check(task.problem, start)
+    with_promise(ROBD(), task.settings.promise, period).check(task.problem, start)
 
 
 def tracking_problem(

@@ -293,8 +293,12 @@ def _complete(contract: Contract, agent: AbstractAgent, problem: Problem) -> Con
     hitting, weights = problem.hitting, None
     if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
         weights = float(np.asarray(hitting.minimum)), float(np.asarray(hitting.maximum))
-    found = {"promise": agent.promise(problem), "action_bounds": bounds, "weights": weights}
-    found["shift"] = problem.timing.shift
+    found = {
+        "promise": agent.promise(problem),
+        "action_bounds": bounds,
+        "weights": weights,
+        "shift": problem.timing.shift,
+    }
     if isinstance(problem.actions, Limited):
         for name in ("ramp", "spacing"):
             limit = getattr(problem.actions, name)

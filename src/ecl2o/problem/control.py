@@ -53,6 +53,8 @@ class ControlProblem(AbstractProblem):
     actions: AbstractActionSet = Everywhere()
     states_within: AbstractActionSet = Everywhere()
 
+    timing = Immediate()
+
     def __check_init__(self):
         for name in "FBEM":
             matrix = getattr(self, name)

@@ -296,7 +296,8 @@ class Problem(AbstractProblem):
         self, state: Float[Array, " s"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Return f(x_t, y_t) of the action in force and its context, and c(x_t, x_{t-1}) of the move that is decided."""
-        return self.hitting(*self.timing.meet(state, action, context)), self.switching(action, state[: len(action)])
+        in_force, met = self.timing.meet(state, action[None], context[None])
+        return self.hitting(in_force[0], met[0]), self.switching(action, state[: len(action)])
 
     def costs(
         self, x0: Float[Array, " s"], actions: Float[Array, "T d"], contexts: Float[Array, "T q"]
@@ -312,5 +313,6 @@ class Problem(AbstractProblem):
             Two arrays (T,).
         """
         previous = jnp.concatenate([x0[None, : actions.shape[1]], actions[:-1]])
-        in_force = self.timing.meet_all(x0, actions, contexts)
-        return jax.vmap(self.hitting)(*in_force), jax.vmap(self.switching)(actions, previous)
+        return jax.vmap(self.hitting)(*self.timing.meet(x0, actions, contexts)), jax.vmap(self.switching)(
+            actions, previous
+        )

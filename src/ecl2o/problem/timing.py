@@ -1,11 +1,9 @@
-"""When the action that answers a context is in force: at once, later, or, for a context that is known ahead, by its step.
+"""When the action that answers a context is in force: at once, later, or, where contexts are known ahead, before they arrive.
 
-A step leaves a state to the next one, as in a `ControlProblem`. It begins with the latest action. With a delay the older actions
-that are not yet due follow, the latest first; else the known contexts whose actions are still to be chosen, the earliest first.
-Moves are paid for when they are decided.
+A step leaves a state to the next one, as in a `ControlProblem`: the latest action, older ones that are not yet due, the latest
+first, and the known contexts whose actions are still to be chosen, the earliest first. Moves are paid for when they are decided.
 """
 
-import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -17,94 +15,130 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem.arrays import AnyArray, cast_floats, check_count
 
-Solution = tuple[Float[Array, "T d"], Bool[Array, ""]]  # actions, and whether the solve converged
-
 
 class AbstractTiming(eqx.Module):
     """The base class of timings: which action and which context meet at a step, and the state between steps.
 
-    In signatures `d` is the number of numbers of an action. A `Problem` delegates to its timing what is not explained here.
+    `late` is by how many steps an action is in force after its context, `early` how many contexts are known ahead; one of them
+    is 0. `Problem` explains the methods that it delegates.
     """
 
+    late: eqx.AbstractVar[int]
+    early: eqx.AbstractVar[int]
+
     @property
-    @abc.abstractmethod
     def shift(self) -> int:
         """Steps from a context to the step in which its action is in force; below 0 where contexts are known ahead."""
+        return self.late - self.early
 
     def check(self, problem: Any) -> None:
         """Raise NotApplicableError if a problem cannot have this timing."""
         if not self.shift:
             return
-        _ = problem.quadratic_movement  # its Q tells how many numbers of a state are an action
-        if problem.actions.ramp is not None:
+        _ = problem.quadratic_movement  # Q tells how many numbers of a state are an action
+        if problem.actions.ramp is not None or not problem.unlimited.actions.is_box:
             raise NotApplicableError(
-                "a ramp of actions is not supported beside a delay or contexts known ahead; a spacing is."
-            )
-        if not problem.unlimited.actions.is_box:
-            raise NotApplicableError(
-                "actions that share a total are not supported beside a delay or contexts known ahead; use Immediate()."
+                "a ramp and a total of actions need timing=Immediate(); bounds and a spacing do not."
             )
 
     def lookahead(self, window: int) -> int:
-        """Return how many forecasts it takes to tell an agent the `window` contexts after that of its action's step."""
+        """Return how many forecasts it takes to tell an agent the `window` contexts after the one that its action meets."""
         return max(window + self.shift, 0) if window else 0
 
-    @abc.abstractmethod
-    def state_size(self, d: int, context_dim: int) -> int: ...
+    def _count_actions(self) -> int:
+        return max(self.late, 1)
 
-    @abc.abstractmethod
-    def start_state(
-        self, x0: Float[AnyArray, "*n d"], history: Float[AnyArray, "*n H q"]
-    ) -> Float[AnyArray, "*n s"]: ...
+    def state_size(self, dim: int, context_dim: int) -> int:
+        return self._count_actions() * dim + self.early * context_dim
 
-    @abc.abstractmethod
+    def start_state(self, x0: Float[AnyArray, "*n d"], history: Float[AnyArray, "*n H q"]) -> Float[AnyArray, "*n s"]:
+        if not self.shift:
+            return x0
+        if (seen := history.shape[-2]) < self.early:
+            raise ValueError(
+                f"contexts are known {self.early} steps ahead: a run needs a history of at least so many, got {seen}."
+            )
+        known = [history[..., seen - self.early :, :].reshape(*x0.shape[:-1], -1)] if self.early else []
+        return jnp.concatenate([x0] * self._count_actions() + known, axis=-1)
+
     def end_state(
         self, actions: Float[AnyArray, "*n T d"], contexts: Float[AnyArray, "*n T q"]
-    ) -> Float[AnyArray, "*n s"]: ...
+    ) -> Float[AnyArray, "*n s"]:
+        before, T = actions.shape[:-2], actions.shape[-2]
+        if abs(self.shift) > T:
+            raise ValueError(f"a shift of {self.shift} steps is longer than a day of {T}.")
+        latest = actions[..., ::-1, :][..., : self._count_actions(), :].reshape(*before, -1)
+        if not self.early:
+            return latest
+        xp: Any = np if isinstance(actions, np.ndarray) else jnp
+        return xp.concatenate([latest, xp.asarray(contexts)[..., T - self.early :, :].reshape(*before, -1)], axis=-1)
 
-    @abc.abstractmethod
     def next_state(
         self, state: Float[Array, " s"], action: Float[Array, " d"], context: Float[Array, " q"]
-    ) -> Float[Array, " s"]: ...
+    ) -> Float[Array, " s"]:
+        if not self.shift:
+            return action
+        actions = self._count_actions() * len(action)
+        known = jnp.concatenate([state[actions:], context])[len(context) :]
+        return jnp.concatenate([action, state[: actions - len(action)], known])
 
-    @abc.abstractmethod
     def meet(
-        self, state: Float[Array, " s"], action: Float[Array, " d"], context: Float[Array, " q"]
-    ) -> tuple[Float[Array, " d"], Float[Array, " q"]]:
-        """Return the action and the context that meet at a step, in which `action` is chosen and `context` arrives."""
-
-    @abc.abstractmethod
-    def meet_all(
         self, state: Float[Array, " s"], actions: Float[Array, "T d"], contexts: Float[Array, "T q"]
     ) -> tuple[Float[Array, "T d"], Float[Array, "T q"]]:
-        """Return the actions and the contexts that meet at the steps of a path from a state."""
+        """Return the actions and contexts that meet at the next steps: `actions` are chosen in them, and `contexts` arrive."""
+        if not self.shift:
+            return actions, contexts
+        T, d = actions.shape
+        if self.early:
+            return actions, self.contexts_to_meet(state, d, contexts)[:T]
+        decided = state.reshape(self.late, d)[::-1]
+        return jnp.concatenate([decided, actions])[:T], contexts
 
-    @abc.abstractmethod
-    def answered(self, state: Float[Array, " s"], d: int, contexts: Float[Array, "T q"]) -> Float[Array, "n q"]:
-        """Return the contexts, of a state and those after it, that meet the actions chosen from then on."""
+    def contexts_to_meet(
+        self, state: Float[Array, " s"], dim: int, contexts: Float[Array, "T q"]
+    ) -> Float[Array, "n q"]:
+        """Return the contexts that actions chosen from a state on will meet, as far as they are known when `contexts` are."""
+        known = state[self._count_actions() * dim :].reshape(self.early, contexts.shape[1])
+        return jnp.concatenate([known, contexts])[self.late :]
 
     def find_path(
-        self,
-        solve: Callable[..., Solution],
-        state: Float[Array, " s"],
-        d: int,
-        contexts: Float[Array, "T q"],
-        steps: Any,
-    ) -> Solution:
-        """Return the optimal path of the first `steps` steps, from `solve(x0, contexts, steps)` of the immediate problem."""
-        return solve(state[:d], self.answered(state, d, contexts)[: len(contexts)], steps)
+        self, solve: Callable[..., Any], state: Float[Array, " s"], dim: int, contexts: Float[Array, "T q"], steps: Any
+    ) -> tuple[Float[Array, "T d"], Bool[Array, ""]]:
+        """Return the optimal actions of the first `steps` steps, and whether the solve converged.
+
+        `solve(x0, contexts, steps)` returns both for the immediate problem.
+
+        With a delay, the first contexts meet actions that are decided already, and the last actions meet none: they
+        repeat the one before. With contexts known ahead, the last ones are not reached.
+        """
+        if not self.shift:
+            return solve(state, contexts, steps)
+        x0, T = state[:dim], len(contexts)
+        if self.late >= T:
+            return jnp.broadcast_to(x0, (T, dim)), jnp.ones((), bool)
+        actions, converged = solve(x0, self.contexts_to_meet(state, dim, contexts)[:T], steps - self.late)
+        chosen = jnp.concatenate([x0[None], actions])  # x0 for runs that end before any action takes effect
+        last = jnp.maximum(steps - self.late, 0)
+        return chosen[jnp.minimum(jnp.arange(1, T + 1), last)], converged
 
     def game(self, problem: Any) -> Any:
-        """Return the problem as a `ControlProblem`, without a spacing; None where actions are in force at once. Default: None.
+        """Return a problem with a shift as a `ControlProblem` without a spacing, else None.
 
         Raises:
             NotApplicableError: Costs are not quadratic and constant, or actions have bounds.
         """
-        return None
+        if not self.shift:
+            return None
+        from ecl2o.problem.control import delayed, known_ahead
 
-    def control_state(self, state: Float[Array, " s"], d: int) -> Float[Array, " n"]:
-        """Return the state of these dynamics: without covariates of known contexts. Default: the state."""
-        return state
+        plain = problem.immediate.relaxed.without_covariates
+        return cast_floats(delayed(plain, self.late) if self.late else known_ahead(plain, self.early), problem.Q.dtype)
+
+    def control_state(self, state: Float[Array, " s"], dim: int) -> Float[Array, " n"]:
+        """Return the state of that problem, which is without the numbers of contexts that are not followed."""
+        if not self.early:
+            return state
+        return jnp.concatenate([state[:dim], state[dim:].reshape(self.early, -1)[:, :dim].ravel()])
 
 
 class Immediate(AbstractTiming):
@@ -114,42 +148,17 @@ class Immediate(AbstractTiming):
     0
     """
 
-    @property
-    def shift(self) -> int:
-        return 0
-
-    def state_size(self, d: int, context_dim: int) -> int:
-        return d
-
-    def start_state(self, x0, history):
-        return x0
-
-    def end_state(self, actions, contexts):
-        return actions[..., -1, :]
-
-    def next_state(self, state, action, context):
-        return action
-
-    def meet(self, state, action, context):
-        return action, context
-
-    def meet_all(self, state, actions, contexts):
-        return actions, contexts
-
-    def answered(self, state, d, contexts):
-        return contexts
+    late, early = 0, 0
 
 
 class Delayed(AbstractTiming):
-    """An action is in force `steps` steps after the context that it answers.
-
-    Until the first action is in force, x_0 is. Costs of misses are those of the action in force.
+    """An action is in force `late` steps after the context that it answers; until the first one is, x_0 is.
 
     Args:
-        steps: 1 or more.
+        late: the delay in steps, 1 or more.
 
     Raises:
-        ValueError: `steps` is not such a whole number.
+        ValueError: it is not such a whole number.
 
     >>> import ecl2o as ec
     >>> late = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1), timing=Delayed(2))
@@ -160,123 +169,30 @@ class Delayed(AbstractTiming):
     [4.5, 16.0]
     """
 
-    steps: int = eqx.field(static=True)
+    late: int = eqx.field(static=True)
+    early = 0
 
     def __check_init__(self):
-        check_count("steps", self.steps)
-
-    @property
-    def shift(self) -> int:
-        return self.steps
-
-    def state_size(self, d: int, context_dim: int) -> int:
-        return self.steps * d
-
-    def start_state(self, x0, history):
-        return jnp.concatenate([x0] * self.steps, axis=-1)
-
-    def end_state(self, actions, contexts):
-        _check_day(self.steps, actions)
-        return actions[..., ::-1, :][..., : self.steps, :].reshape(*actions.shape[:-2], -1)
-
-    def next_state(self, state, action, context):
-        return jnp.concatenate([action, state[: -len(action)]])
-
-    def meet(self, state, action, context):
-        return state[-len(action) :], context
-
-    def meet_all(self, state, actions, contexts):
-        decided = state.reshape(self.steps, -1)[::-1]
-        return jnp.concatenate([decided, actions])[: len(contexts)], contexts
-
-    def answered(self, state, d, contexts):
-        return contexts[self.steps :]
-
-    def find_path(self, solve, state, d, contexts, steps):
-        """The first contexts meet actions that are decided already; the last actions meet none, and repeat the one before."""
-        x0, T = state[:d], len(contexts)
-        if self.steps >= T:
-            return jnp.broadcast_to(x0, (T, d)), jnp.ones((), bool)
-        actions, converged = solve(x0, self.answered(state, d, contexts), steps - self.steps)
-        chosen = jnp.concatenate([x0[None], actions])  # x0 for runs that end before any action takes effect
-        last = jnp.maximum(steps - self.steps, 0)
-        return chosen[jnp.minimum(jnp.arange(1, T + 1), last)], converged
-
-    def game(self, problem: Any) -> Any:
-        from ecl2o.problem.control import delayed
-
-        return _make_game(delayed, problem, self.steps)
+        check_count("late", self.late)
 
 
 class KnownAhead(AbstractTiming):
-    """Contexts are known `steps` steps ahead, such as a schedule: an action is due when the context of a later step arrives.
+    """Contexts are known `early` steps ahead, as a schedule is: the action for a step is due when that of a later one arrives.
 
     Args:
-        steps: 1 or more. A run needs a history of as many contexts.
+        early: steps, 1 or more. A run needs a history of as many contexts.
 
     Raises:
-        ValueError: `steps` is not such a whole number.
+        ValueError: it is not such a whole number.
 
     >>> import ecl2o as ec
-    >>> early = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1), timing=KnownAhead(1))
-    >>> state = early.start_state(jnp.array([1.0]), jnp.array([[4.0]]))
-    >>> early.next_state(state, jnp.array([5.0]), jnp.array([6.0])).tolist()
+    >>> plan = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=2.0, dim=1), timing=KnownAhead(1))
+    >>> plan.next_state(jnp.array([1.0, 4.0]), jnp.array([5.0]), jnp.array([6.0])).tolist()
     [5.0, 6.0]
     """
 
-    steps: int = eqx.field(static=True)
+    early: int = eqx.field(static=True)
+    late = 0
 
     def __check_init__(self):
-        check_count("steps", self.steps)
-
-    @property
-    def shift(self) -> int:
-        return -self.steps
-
-    def state_size(self, d: int, context_dim: int) -> int:
-        return d + self.steps * context_dim
-
-    def start_state(self, x0, history):
-        if history.shape[-2] < self.steps:
-            raise ValueError(
-                f"contexts are known {self.steps} steps ahead: a run needs a history of at least so many, got "
-                f"{history.shape[-2]}."
-            )
-        known = history[..., history.shape[-2] - self.steps :, :]
-        return jnp.concatenate([x0, known.reshape(*x0.shape[:-1], -1)], axis=-1)
-
-    def end_state(self, actions, contexts):
-        _check_day(self.steps, actions)
-        xp: Any = np if isinstance(actions, np.ndarray) else jnp
-        known = xp.asarray(contexts)[..., actions.shape[-2] - self.steps :, :].reshape(*actions.shape[:-2], -1)
-        return xp.concatenate([actions[..., -1, :], known], axis=-1)
-
-    def next_state(self, state, action, context):
-        return jnp.concatenate([action, state[len(action) + len(context) :], context])
-
-    def meet(self, state, action, context):
-        return action, state[len(action) : len(action) + len(context)]
-
-    def meet_all(self, state, actions, contexts):
-        return actions, self.answered(state, actions.shape[1], contexts)[: len(contexts)]
-
-    def answered(self, state, d, contexts):
-        return jnp.concatenate([state[d:].reshape(self.steps, -1), contexts])
-
-    def game(self, problem: Any) -> Any:
-        from ecl2o.problem.control import known_ahead
-
-        return _make_game(known_ahead, problem, self.steps)
-
-    def control_state(self, state, d):
-        known = state[d:].reshape(self.steps, -1)[:, :d]
-        return jnp.concatenate([state[:d], known.ravel()])
-
-
-def _check_day(steps: int, actions: AnyArray) -> None:
-    if steps > actions.shape[-2]:
-        raise ValueError(f"a shift of {steps} steps is longer than a day of {actions.shape[-2]}.")
-
-
-def _make_game(make: Callable[..., Any], problem: Any, steps: int) -> Any:
-    return cast_floats(make(problem.immediate.relaxed.without_covariates, steps), problem.Q.dtype)
+        check_count("early", self.early)

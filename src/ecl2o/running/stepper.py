@@ -75,15 +75,8 @@ class Stepper(eqx.Module):
     forecaster: AbstractForecaster | AbstractPreparedForecast | None = None
     screen: Screen | None = None
 
-    def __init__(
-        self,
-        agent: AbstractAgent,
-        problem: AbstractProblem,
-        forecaster: AbstractForecaster | AbstractPreparedForecast | None = None,
-        screen: Screen | None = None,
-    ):
-        self.agent = follow_timing(agent, problem)
-        self.problem, self.forecaster, self.screen = problem, forecaster, screen
+    def __post_init__(self):
+        self.agent = follow_timing(self.agent, self.problem)
 
     def __check_init__(self):
         usable = isinstance(self.forecaster, AbstractCausalForecaster | AbstractPreparedForecast)

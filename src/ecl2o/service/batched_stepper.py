@@ -4,11 +4,10 @@ The compiled step has a fixed batch size; a smaller batch is padded. So there is
 depend on the other streams of its batch: a program of another batch size may round differently in the last bit.
 """
 
-import dataclasses
 import datetime
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -18,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ecl2o.agents import ROBD, AbstractAgent, Advised, Independent, Info, Observation, Start
-from ecl2o.agents.base import State
+from ecl2o.agents.base import State, pass_inside
 from ecl2o.agents.guards.references.lower_model import bound_optimum
 from ecl2o.agents.timed import follow_timing
 from ecl2o.agents.wrappers import OwnTrajectory
@@ -63,19 +62,14 @@ class ReferenceTracking(AbstractAgent):
     agent: AbstractAgent
     with_expert: bool = eqx.field(static=True, default=True)
 
-    @property
-    def lookahead(self) -> int:
-        return self.agent.lookahead
-
-    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
-        return dataclasses.replace(self, agent=self.agent.around_proposals(wrap))
+    around_proposals = pass_inside
 
     def init(self, problem: Problem, start: Start) -> ReferenceTrackingState:
         zero = jnp.zeros((), start.x0.dtype)
         action = start.x0[: problem.action_size(start.dim)]
         work = WorkFunction.from_start(action, 2 * problem.Q) if _has_work_function(problem) else None
         expert = Independent(follow_timing(ROBD(), problem)).init(problem, start) if self.with_expert else None
-        decided = jnp.asarray(max(problem.timing.shift, 0))
+        decided = jnp.asarray(problem.timing.late)
         return ReferenceTrackingState(self.agent.init(problem, start), zero, zero, work, expert, decided)
 
     def step(self, problem: Problem, state: ReferenceTrackingState, observation: Observation):
@@ -115,13 +109,13 @@ def _advance_optimum(
     """Return the work function after a step, and by how much the optimum grows, or a lower bound on it."""
     work = state.work
     assert work is not None
-    in_force, context = problem.timing.meet(observation.previous_action, action, observation.context)
+    (in_force,), (context,) = problem.timing.meet(observation.previous_action, action[None], observation.context[None])
     if isinstance(problem.hitting, AsymmetricTracking):
         prefix = bound_optimum(problem.hitting, 2 * problem.Q, work, context)
     else:
         prefix = work.with_context(*quadratic_terms(problem, context, len(action)))
     after = prefix.after_move(2 * problem.Q)
-    if problem.timing.shift <= 0:
+    if not problem.timing.late:
         return after, prefix.growth
     is_decided = state.decided > 0
     after = jax.tree.map(lambda new, old: jnp.where(is_decided, old, new), after, work)
