@@ -12,16 +12,16 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "exceptions": "ChunkFailedError DataError Ecl2oError MemoryLimitError NotAnsweredError NotApplicableError PolicyFileError",
     "problem": (
-        "AbstractActionSet AbstractHittingCost AbstractProblem AbstractSwitchingCost AsymmetricTracking battery Box "
-        "ControlProblem ConvexCost CurvedTracking delayed Everywhere Instance known_ahead Limited LinearSwitching Mahalanobis "
-        "Problem Quadratic ShiftedProblem Simplex SquaredTracking Total Trajectory with_memory"
+        "AbstractActionSet AbstractHittingCost AbstractProblem AbstractSwitchingCost AbstractTiming AsymmetricTracking battery "
+        "Box ControlProblem ConvexCost CurvedTracking Delayed delayed Everywhere Immediate Instance known_ahead KnownAhead "
+        "Limited LinearSwitching Mahalanobis Problem Quadratic Simplex SquaredTracking Total Trajectory with_memory"
     ),
     "offline": "constrained_oracle oracle oracle_days",
     "agents": (
         "ABCS AbstractAgent AbstractGuard Advised advisors AFHC calibrate Calibration CHC citation ClippedAdvice Competitive "
         "CompetitiveBand CompetitiveControl FollowPrediction Greedy GreedyOBD Guarded GuardedControl HInfinity HittingMinimizer "
         "Independent Info LAI LCP LQR MLAROBD OBD Observation "
-        "OGD Periodic Promise Promises PureML RampLimited Reference RHC RHGD ROBD Rounded Shifted Start Switch Trainable "
+        "OGD Periodic Promise Promises PureML RampLimited Reference RHC RHGD ROBD Rounded Start Switch Trainable "
         "trainable_mask Weights WithinLimits"
     ),
     "learning": (

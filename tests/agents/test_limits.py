@@ -291,7 +291,8 @@ def test_whole_numbers_keep_the_promise_with_a_shift(shift):
     @by_run
     def attack(alpha, ratio, size, spacing, key):
         movement = ec.Mahalanobis(alpha / 2 * jnp.eye(1))
-        problem = ec.ShiftedProblem(ec.SquaredTracking(), movement, ec.Limited(spacing=spacing), shift)
+        timing = ec.Delayed(shift) if shift > 0 else ec.KnownAhead(-shift)
+        problem = ec.Problem(ec.SquaredTracking(), movement, ec.Limited(spacing=spacing), timing)
         start = problem.start_state(jnp.zeros(1), jnp.zeros((2, 1)))
         horizon = STEPS if shift < 0 else None
         run = hostile(lambda advice: ec.Competitive(advice, ratio, horizon=horizon), problem, size, key, start)
@@ -348,7 +349,7 @@ def test_promises_that_limits_do_not_leave_are_refused():
     with pytest.raises(ec.NotApplicableError, match="ramp"):
         ec.oracle(by_distance, ec.Instance([0.0], [[1.0]]))
     with pytest.raises(ec.NotApplicableError, match="ramp"):
-        ec.ShiftedProblem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(10.0, 1), ec.Limited(ramp=1.0), 1)
+        ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(10.0, 1), ec.Limited(ramp=1.0), ec.Delayed(1))
     for agent, problem in [
         (ec.Competitive(ec.ROBD()), track(10.0, ramp=1.0)),
         (ec.Guarded(ec.ROBD()), track(10.0, ramp=1.0)),

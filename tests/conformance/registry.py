@@ -56,9 +56,8 @@ from ecl2o.problem.arrays import to_device
 from ecl2o.theory import decay_root, greedy_ratio, hitting_minimizer_ratio, mla_robd_bound, robd_ratio, switch_bound
 
 HORIZON = 6
-# Agents of a `ControlProblem`, with a band, or of a `ShiftedProblem`, which tests/agents/guards/test_control_guards.py,
-# test_band.py and tests/agents/test_shifted.py run.
-CONTROLLERS = {ec.CompetitiveBand, ec.CompetitiveControl, ec.GuardedControl, ec.HInfinity, ec.LQR, ec.Shifted}
+# Agents of a `ControlProblem`, or with a band, which tests/agents/guards/test_control_guards.py and test_band.py run.
+CONTROLLERS = {ec.CompetitiveBand, ec.CompetitiveControl, ec.GuardedControl, ec.HInfinity, ec.LQR}
 CONTROLLERS |= {ec.WithinLimits}  # tests/planning/test_control_path.py
 
 

@@ -33,7 +33,6 @@ from ecl2o.agents.ogd import OGD
 from ecl2o.agents.periodic import Periodic
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.receding_horizon import AFHC, CHC, RHC, RHGD
-from ecl2o.agents.shifted import Shifted, shift_agent
 from ecl2o.agents.switch import Switch
 from ecl2o.agents.wrappers import Independent, PureML
 
@@ -61,10 +60,8 @@ __all__ += [
     "PureML",
     "RampLimited",
     "Rounded",
-    "Shifted",
     "Switch",
     "WithinLimits",
-    "shift_agent",
 ]
 __all__ += [
     "AbstractGuard",

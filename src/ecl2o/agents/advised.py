@@ -5,9 +5,9 @@ import dataclasses
 import equinox as eqx
 
 from ecl2o.agents.advisors.from_context import FromContext, HoldStill
-from ecl2o.agents.base import AbstractAgent, AnyProblem, Info, Observation, Start, State
+from ecl2o.agents.base import AbstractAgent, AnyProblem, Info, Observation, Start, State, pass_inside
 from ecl2o.agents.promise import Promise
-from ecl2o.agents.shifted import shift_agent
+from ecl2o.agents.timed import follow_timing
 from ecl2o.agents.wrappers import Independent, OwnTrajectory
 from ecl2o.problem import Limited, Problem
 
@@ -49,6 +49,8 @@ class Advised(AbstractAgent):
     advice: FromContext
     shadow: bool = eqx.field(static=True, default=False)
 
+    around_proposals = pass_inside
+
     def _advice_alone(self, problem: AnyProblem) -> tuple[Independent, AnyProblem]:
         """Return the agent that plays the advice, and the problem without a ramp and a spacing of actions."""
         alone = dataclasses.replace(self.advice, otherwise=HoldStill())
@@ -56,7 +58,7 @@ class Advised(AbstractAgent):
             return Independent(alone), problem
         limits = problem.actions
         plain = dataclasses.replace(problem, actions=limits.actions) if isinstance(limits, Limited) else problem
-        return Independent(shift_agent(alone, plain)), plain
+        return Independent(follow_timing(alone, plain)), plain
 
     def promise(self, problem: AnyProblem) -> Promise | None:
         return None if self.shadow else self.agent.promise(problem)

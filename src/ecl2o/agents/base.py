@@ -8,7 +8,7 @@ import abc
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ecl2o.agents.promise import Promise
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import Info, ShiftedProblem
+from ecl2o.problem import Info
 from ecl2o.solvers.single_kernel_jit import jit_loop_body
 
 State = Any
@@ -192,12 +192,17 @@ class AbstractAgent(eqx.Module):
                     f"{parent.__name__} is final: {cls.__name__} must hold it in a field or derive from AbstractAgent."
                 )
 
-    takes_shift: ClassVar[bool] = False  # whether it acts on a `ShiftedProblem` by itself, without `Shifted` around it
-
     @property
     def lookahead(self) -> int:
         """How many future contexts `step` needs in `Observation.forecast`. Default: as many as the agents inside, or 0."""
         return max((inner.lookahead for inner in child_agents(self)), default=0)
+
+    def around_proposals(self, wrap: Callable[["AbstractAgent"], "AbstractAgent"]) -> "AbstractAgent":
+        """Return the agent with `wrap` around what proposes actions. Default: around the agent itself.
+
+        An agent that only bounds or reports another one's actions passes `wrap` on to the agent inside (`pass_inside`).
+        """
+        return wrap(self)
 
     @abc.abstractmethod
     def init(self, problem: AnyProblem, start: Start) -> State:
@@ -247,11 +252,6 @@ class AbstractAgent(eqx.Module):
             NotApplicableError: if the problem or the run does not fit.
         """
         check_fields(self)
-        if isinstance(problem, ShiftedProblem) and not self.takes_shift:
-            raise NotApplicableError(
-                f"{type(self).__name__} does not know of delays and contexts known ahead; put it inside of "
-                f"Shifted(..., {problem.shift}), without a promise of its own."
-            )
         for inner in child_agents(self):
             inner.check(problem, start)
 
@@ -266,6 +266,11 @@ class AbstractAgent(eqx.Module):
         adds is. Agents that clip, switch, guard, learn while running or have a constant part are not linear.
         """
         return False
+
+
+def pass_inside(agent: Any, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
+    """Return an agent with `wrap` around what proposes inside its `agent`: the `around_proposals` of wrappers."""
+    return dataclasses.replace(agent, agent=agent.agent.around_proposals(wrap))
 
 
 def check_fields(module: eqx.Module) -> None:

@@ -36,7 +36,6 @@ _WORKS: dict[str, tuple[str, ...]] = {
     "LQR": ("kalman1960contributions",),
     "Independent": (),
     "Periodic": (),
-    "Shifted": (),
     "WithinLimits": (),
 }
 

@@ -6,7 +6,7 @@ import dataclasses
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, check_fields
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, check_fields, pass_inside
 from ecl2o.agents.promise import Promise
 from ecl2o.problem import Limited, Problem
 from ecl2o.problem.arrays import as_float, check_finite, check_positive
@@ -19,6 +19,8 @@ class AbstractLimiter(AbstractAgent):
     """
 
     agent: eqx.AbstractVar[AbstractAgent]
+
+    around_proposals = pass_inside
 
     @abc.abstractmethod
     def limit_actions(self, problem: Problem) -> Limited:

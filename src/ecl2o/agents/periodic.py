@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start, State, check_fields
+from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start, State, check_fields, pass_inside
 from ecl2o.agents.guards.base import AbstractGuard
 from ecl2o.agents.promise import Promise
 from ecl2o.problem.arrays import check_count
@@ -58,6 +58,8 @@ class Periodic(AbstractAgent):
             raise ValueError(f"keeps must be 'memory' or 'history', got {self.keeps!r}.")
         if self.keeps == "memory" and not isinstance(self.agent, AbstractGuard):
             raise TypeError(f"keeps='memory' needs a guard, got {type(self.agent).__name__}; use keeps='history'.")
+
+    around_proposals = pass_inside
 
     def is_linear(self, problem: AnyProblem) -> bool:
         return self.agent.is_linear(problem)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State, pass_inside
 from ecl2o.problem import ControlProblem, Problem, Total
 
 
@@ -69,6 +69,8 @@ class Independent(AbstractAgent):
     """
 
     agent: AbstractAgent
+
+    around_proposals = pass_inside
 
     def is_linear(self, problem: Problem | ControlProblem) -> bool:
         return self.agent.is_linear(problem)

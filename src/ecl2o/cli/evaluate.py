@@ -26,7 +26,7 @@ def evaluate(
     """
     limits = options.parse_interval(bounds, "--bounds")
     use_cached_programs()
-    from ecl2o.agents import Advised, shift_agent
+    from ecl2o.agents import Advised
     from ecl2o.evaluation.comparison import compare, make_contender
     from ecl2o.fitting.candidates import FORECAST_DAYS, reference_contenders
     from ecl2o.fitting.named_agents import row_name
@@ -45,7 +45,7 @@ def evaluate(
     name = row_name(loaded, policy)
     contenders = {name: make_contender(loaded.agent, loaded.problem, loaded.forecaster)}
     if isinstance(loaded.agent, Advised):  # in shadow mode the policy is the advice
-        beside = loaded.agent.agent if loaded.agent.shadow else shift_agent(loaded.agent.advice, loaded.problem)
+        beside = loaded.agent.agent if loaded.agent.shadow else loaded.agent.advice
         contenders["guard" if loaded.agent.shadow else "advice"] = make_contender(beside, loaded.problem)
     per_day, remembered = contexts.steps_per_day, loaded.contract.history_steps
     history_days = FORECAST_DAYS if remembered is None else max(remembered // per_day, FORECAST_DAYS)  # as in `fit`

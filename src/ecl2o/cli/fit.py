@@ -190,13 +190,10 @@ def _feasible_promise(fitted: "FittedSeries") -> str:
 def _describe_shifted_promise(fitted: "FittedSeries") -> str:
     """Return which promises could be made, with a delay or contexts known ahead."""
     from ecl2o.exceptions import NotApplicableError
-    from ecl2o.problem import ShiftedProblem
     from ecl2o.theory import smallest_control_ratio
 
-    problem = fitted.policy.problem
-    assert isinstance(problem, ShiftedProblem)
     try:
-        least = smallest_control_ratio(problem.control)
+        least = smallest_control_ratio(fitted.policy.problem.dynamics)
     except NotApplicableError:
         return "worst case: no promise; with a delay or known contexts one needs equal weights of misses and no bounds."
     ratio = f"{max((math.floor(1000 * least) + 1) / 1000, 2):g}"

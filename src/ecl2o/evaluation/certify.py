@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ecl2o.agents import AbstractAgent, Promise, Reference
+from ecl2o.agents.timed import follow_timing
 from ecl2o.evaluation.metrics import cost_ratio, drop_rounding_costs
 from ecl2o.offline import oracle
 from ecl2o.planning.optimal_path import find_optimal_path
@@ -106,7 +107,7 @@ def certify(
     dim = problem.Q.shape[0] if isinstance(problem.switching, Mahalanobis) else 1  # movement by distance: on a line
     with jax.enable_x64(True):
         x0 = problem.actions.project(to_device(np.zeros(dim))).astype(jnp.float64)
-        if contexts is None and problem.is_linear_quadratic and agent.is_linear(problem):
+        if contexts is None and problem.is_linear_quadratic and follow_timing(agent, problem).is_linear(problem):
             certificate = _exact_certificate(agent, problem, x0, horizon)
             if certificate is not None:
                 return certificate

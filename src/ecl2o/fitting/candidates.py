@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Competitive, Guarded, Periodic, shift_agent
+from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, AbstractGuard, Competitive, Guarded, Periodic
 from ecl2o.agents.advisors import LSTM, MLP, Mixture, OnlineRidge, Scaling, SeasonalLinear
 from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
@@ -29,7 +29,6 @@ from ecl2o.problem import (
     Limited,
     Mahalanobis,
     Problem,
-    ShiftedProblem,
     SquaredTracking,
 )
 from ecl2o.problem.arrays import to_device
@@ -122,9 +121,9 @@ def reference_candidates(problem: Problem, steps_per_day: int) -> list[Candidate
     plan, forecaster = make_planner(problem, steps_per_day), RollingProfile(FORECAST_DAYS, period=steps_per_day)
     found = [Candidate("r-obd", "r-obd", ROBD()), Candidate("rhc", "rhc", plan, forecaster=forecaster)]
     ramped = isinstance(problem.actions, Limited) and problem.actions.ramp is not None
-    if not isinstance(problem, ShiftedProblem) and not ramped:
+    if not problem.timing.shift and not ramped:
         found.append(Candidate("guarded-rhc", "rhc", Guarded(plan, slack=SLACK), forecaster=forecaster))
-    return [dataclasses.replace(each, agent=shift_agent(each.agent, problem)) for each in found]
+    return found
 
 
 def reference_contenders(
@@ -140,14 +139,12 @@ def reference_contenders(
 def untrained_candidates(advisor: AdvisorName, task: FitTask) -> list[Candidate]:
     """Return the candidates of an advisor that need no training; none if it is trained by gradients."""
     if advisor == "ridge":
-        found = _weighted_regression(task) if task.contexts.weighted else _regression(task)
-        return [dataclasses.replace(each, agent=shift_agent(each.agent, task.problem)) for each in found]
+        return _weighted_regression(task) if task.contexts.weighted else _regression(task)
     promise, period = task.settings.promise, task.contexts.steps_per_day
     found = [candidate for candidate in reference_candidates(task.problem, period) if candidate.advisor == advisor]
     if advisor == "rhc" and any(task.contexts.leads):
         given = Given(task.contexts.leads, RollingProfile(FORECAST_DAYS, period=period))
-        planner = shift_agent(make_planner(task.problem, period), task.problem)
-        found.append(Candidate(GIVEN, advisor, planner, forecaster=given))
+        found.append(Candidate(GIVEN, advisor, make_planner(task.problem, period), forecaster=given))
     if promise is None:
         return found
     return [  # the promise makes another guard superfluous

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from ecl2o.agents import ROBD, Advised, RampLimited, Rounded, Start, shift_agent
+from ecl2o.agents import ROBD, Advised, RampLimited, Rounded, Start
 from ecl2o.agents.advisors import FromContext
 from ecl2o.fitting.settings import Alpha, FitSettings, Interval, PromiseSpec, column_alphas, with_promise
 from ecl2o.fitting.tasks import tracking_problem
@@ -115,7 +115,7 @@ def guard_policy(
     costs = dim, column_alphas(alpha, names), bounds, weights, len(covariates), misses, delay
     problem = tracking_problem(*costs, limits=(None, None) if shadow else given.limits)
     source = FromContext(len(all_names) - dim, otherwise=ROBD())
-    guard = shift_agent(with_promise(source, spec, steps_per_day), problem)
+    guard = with_promise(source, spec, steps_per_day)
     if shadow:  # the limits are the guard's alone: the advice is played unchanged
         guard = guard if ramp is None else RampLimited(guard, ramp)
         guard = guard if spacing is None else Rounded(guard, spacing)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ecl2o import agents
-from ecl2o.agents import RHC, AbstractAgent, Competitive, shift_agent
+from ecl2o.agents import RHC, AbstractAgent, Competitive
 from ecl2o.agents.advisors import Mixture, OnlineRidge
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import Contender, make_contender
@@ -23,7 +23,6 @@ from ecl2o.problem import (
     LinearSwitching,
     Mahalanobis,
     Problem,
-    ShiftedProblem,
     SquaredTracking,
 )
 
@@ -84,17 +83,12 @@ _OF_SERIES = {(kind, Mahalanobis) for kind in (SquaredTracking, CurvedTracking, 
 _LEARN_ON = ("ridge", "mixture", "competitive-ridge")  # they keep what they learned over midnight
 
 
-def named_contender(
-    name: str, test_days: TestDays, forecaster: AbstractForecaster | None = None
-) -> Contender | NotApplicableError:
-    """Return a named agent as a contender, or why it does not apply; planners use a rolling profile by default."""
+def named_contender(name: str, test_days: TestDays, forecaster: AbstractForecaster | None = None) -> Contender:
+    """Return a named agent as a contender; planners use a rolling profile by default."""
     if name not in NAMED_AGENTS:
         raise ValueError(f"no agent is called {name!r}; there are {', '.join(NAMED_AGENTS)}.")
     steps = test_days.days.shape[1]
-    try:
-        agent = shift_agent(NAMED_AGENTS[name](steps), test_days.problem)
-    except NotApplicableError as reason:
-        return reason
+    agent = NAMED_AGENTS[name](steps)
     if name in _LEARN_ON:
         return make_contender(agent, test_days.problem)
     return Contender(agent, RollingProfile(period=steps) if forecaster is None else forecaster)
@@ -163,7 +157,7 @@ def policy_contender(path: str | Path, test_days: TestDays) -> Contender:
 
 def _same_kind(problem: Problem, other: Problem) -> bool:
     """Return whether the costs are of one kind, or both those of a series."""
-    if getattr(problem, "shift", 0) != getattr(other, "shift", 0):
+    if problem.timing != other.timing:
         return False
     one, another = ((type(each.hitting), type(each.switching)) for each in (problem, other))
     return one == another or {one, another} <= _OF_SERIES
@@ -171,7 +165,8 @@ def _same_kind(problem: Problem, other: Problem) -> bool:
 
 def _describe(problem: Problem) -> str:
     hitting, movement = problem.hitting, problem.switching
-    parts = [type(part).__name__ for part in (hitting, movement, problem.actions)] + [f"m = {float(problem.m):g}"]
+    parts = [type(part).__name__ for part in (hitting, movement, problem.actions)]
+    parts += [str(problem.timing), f"m = {float(problem.m):g}"]
     if isinstance(movement, Mahalanobis):
         parts += [f"alpha = {float(movement.alpha):g}", f"beta = {float(movement.beta):g}"]
     if isinstance(movement, LinearSwitching):
@@ -183,6 +178,4 @@ def _describe(problem: Problem) -> str:
     if problem.is_bounded:
         low, high = problem.actions.bounds(movement.Q.shape[0] if isinstance(movement, Mahalanobis) else 1, float)
         parts += [f"bounds from {low} to {high}"]
-    if isinstance(problem, ShiftedProblem):
-        parts += [f"delay {problem.shift}" if problem.shift > 0 else f"known ahead {-problem.shift}"]
     return ", ".join(parts)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ecl2o.agents import Greedy, shift_agent
+from ecl2o.agents import Greedy
 from ecl2o.data import Contexts, SeriesMetadata
 from ecl2o.evaluation import Certificate, DailyScore, TestDays, certify
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare, make_contender
@@ -133,7 +133,7 @@ class Selection:
         per_day = self.contexts.steps_per_day
         history = MemoryLengths.of(self.contexts).history_steps
         references = reference_contenders(self.problem, per_day, history // per_day)
-        greedy = Contender(shift_agent(Greedy(), self.problem), None, stream_days, history)
+        greedy = Contender(Greedy(), None, stream_days, history)
         return {self.yours: self.contender} | others | references | {"greedy": greedy}
 
     def test_days(self) -> TestDays:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ecl2o.agents import ROBD, AbstractAgent, AbstractGuard, Start, shift_agent
+from ecl2o.agents import ROBD, AbstractAgent, AbstractGuard, Start
 from ecl2o.agents.advisors import FromContext, Scaling
 from ecl2o.agents.calibrator import find_hitting_minimizer
 from ecl2o.data import Contexts, SeriesMetadata
@@ -24,11 +24,13 @@ from ecl2o.problem import (
     AsymmetricTracking,
     Box,
     CurvedTracking,
+    Delayed,
     Everywhere,
+    Immediate,
+    KnownAhead,
     Limited,
     Mahalanobis,
     Problem,
-    ShiftedProblem,
     SquaredTracking,
 )
 from ecl2o.problem.arrays import strip_weak_types, to_device, to_host
@@ -104,7 +106,7 @@ def check_promise_feasible(task: FitTask) -> None:
     contexts, period = task.contexts, task.contexts.steps_per_day
     past, x0 = np.zeros((period, contexts.dim)), task.problem.actions.project(to_device(np.zeros(contexts.action_dim)))
     start = Start(_start_state(task.problem, x0, past), to_device(past[:0]), period)
-    shift_agent(with_promise(ROBD(), task.settings.promise, period), task.problem).check(task.problem, start)
+    with_promise(ROBD(), task.settings.promise, period).check(task.problem, start)
 
 
 def tracking_problem(
@@ -126,7 +128,7 @@ def tracking_problem(
         weights: (low, high) of the weight of a miss, which then is a number of a context after them and multiplies f.
         covariates: how many numbers at the end of a context are not followed.
         misses: (short, long), factors of f for actions below and above the context; without weights.
-        shift: steps from a context to the step in which its action is in force; see `ShiftedProblem`.
+        shift: steps from a context to the step in which its action is in force; see `Delayed` and, below 0, `KnownAhead`.
         limits: (ramp, spacing) of actions, None for none.
     """
     actions = Everywhere() if bounds is None else Box(*bounds)
@@ -135,8 +137,9 @@ def tracking_problem(
         hitting = AsymmetricTracking(*misses, covariates)
     else:
         hitting = SquaredTracking(covariates=covariates) if weights is None else CurvedTracking(*weights, covariates)
+    timing = Delayed(shift) if shift > 0 else KnownAhead(-shift) if shift < 0 else Immediate()
     costs = hitting, Mahalanobis(np.diag(np.broadcast_to(alpha, (dim,))) / 2), actions
-    return strip_weak_types(ShiftedProblem(*costs, shift) if shift else Problem(*costs))
+    return strip_weak_types(Problem(*costs, timing))
 
 
 def series_problem(contexts: Contexts, settings: FitSettings = FitSettings()) -> Problem:

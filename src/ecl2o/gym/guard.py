@@ -26,6 +26,9 @@ Guard = Callable[[AbstractAgent], AbstractGuard]
 class ExternalAdvisor(AbstractAgent):
     """An advisor whose proposal is its state; `AdvisedStepper` puts it there."""
 
+    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
+        return self
+
     def init(self, problem: AnyProblem, start: Start) -> Float[Array, " d"]:
         return jnp.zeros(problem.action_size(start.dim), start.x0.dtype)
 

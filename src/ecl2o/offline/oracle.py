@@ -23,7 +23,6 @@ from ecl2o.problem import (
     Limited,
     LinearSwitching,
     Problem,
-    ShiftedProblem,
     Total,
     Trajectory,
 )
@@ -97,28 +96,18 @@ def oracle_of_first(problem: Problem, instance: Instance, steps: Int[Array, ""])
         coupled = (jnp.arange(contexts.shape[0]) < steps).astype(x0.dtype)
         return find_optimal_path(problem, x0, contexts, coupled)
 
-    if isinstance(problem, ShiftedProblem):
-        return make_trajectory(problem, instance, _find_shifted_path(problem, instance, steps, solve))
-    return make_trajectory(problem, instance, solve(problem, instance.x0, instance.contexts, steps))
+    return _trace_optimal(problem, instance, steps, solve)
 
 
-def _find_shifted_path(problem: ShiftedProblem, instance: Instance, steps: Any, solve: Callable) -> OptimalPath:
-    """Return the optimal path of the first steps of a `ShiftedProblem`, from that of the problem without a shift.
+def _trace_optimal(problem: Problem, instance: Instance, steps: Any, solve: Callable[..., OptimalPath]) -> Trajectory:
+    """Return the optimal run of the first steps, by `solve(problem, x0, contexts, steps)` for immediate problems."""
 
-    With a delay, the first contexts meet actions that are decided already, and the last actions meet no context: they repeat the
-    one before. With contexts known ahead, the first contexts are those of the state, and the last ones are not reached.
-    """
-    plain, T, shift = problem.unshifted, instance.horizon, problem.shift
-    x0 = instance.x0[: problem.action_size(instance.dim)]
-    if shift < 0:
-        waiting = instance.x0[len(x0) :].reshape(-shift, -1)
-        return solve(plain, x0, jnp.concatenate([waiting, instance.contexts])[:T], steps)
-    if shift >= T:
-        return OptimalPath(jnp.broadcast_to(x0, (T, len(x0))), jnp.ones((), bool))
-    path = solve(plain, x0, instance.contexts[shift:], steps - shift)
-    chosen = jnp.concatenate([x0[None], path.actions])  # x0 for runs that end before any action takes effect
-    last = jnp.maximum(steps - shift, 0)
-    return OptimalPath(chosen[jnp.minimum(jnp.arange(1, T + 1), last)], path.converged)
+    def find(*known):
+        path = solve(problem.immediate, *known)
+        return path.actions, path.converged
+
+    known = instance.x0, problem.action_size(instance.dim), instance.contexts, steps
+    return make_trajectory(problem, instance, OptimalPath(*problem.timing.find_path(find, *known)))
 
 
 @eqx.filter_jit
@@ -128,11 +117,8 @@ def _oracle(problem: AbstractProblem, instance: Instance) -> Trajectory:
     if isinstance(problem, ControlProblem):
         return make_trajectory(problem, instance, find_optimal_controls(problem, instance.x0, instance.contexts))
     assert isinstance(problem, Problem)
-    if isinstance(problem, ShiftedProblem):
-        path = _find_shifted_path(problem, instance, instance.horizon, lambda *known: find_optimal_path(*known[:3]))
-        return make_trajectory(problem, instance, path)
     solve = find_optimal_linear_path if isinstance(problem.switching, LinearSwitching) else find_optimal_path
-    return make_trajectory(problem, instance, solve(problem, instance.x0, instance.contexts))
+    return _trace_optimal(problem, instance, instance.horizon, lambda *known: solve(*known[:3]))
 
 
 @eqx.filter_jit

@@ -30,7 +30,6 @@ from ecl2o.problem import (
     Limited,
     Mahalanobis,
     Problem,
-    ShiftedProblem,
     Total,
 )
 
@@ -270,7 +269,7 @@ def describe(policy: Policy) -> PolicyDescription:
         "agent": _name_tree(policy.agent),
         "weights": sum(int(np.size(w)) for w in weights),
         "dtypes": sorted({a.dtype.name for a in arrays}),
-        "lookahead": policy.agent.lookahead,
+        "lookahead": policy.problem.timing.lookahead(policy.agent.lookahead),
         "problem": about,
         "forecaster": None if policy.forecaster is None else type(policy.forecaster).__name__,
         "fingerprint": policy.fingerprint,
@@ -288,8 +287,12 @@ def _complete(contract: Contract, agent: AbstractAgent, problem: Problem) -> Con
     hitting, weights = problem.hitting, None
     if isinstance(hitting, CurvedTracking) and hitting.maximum is not None:
         weights = float(np.asarray(hitting.minimum)), float(np.asarray(hitting.maximum))
-    shift = problem.shift if isinstance(problem, ShiftedProblem) else 0
-    found = {"promise": agent.promise(problem), "action_bounds": bounds, "weights": weights, "shift": shift}
+    found = {
+        "promise": agent.promise(problem),
+        "action_bounds": bounds,
+        "weights": weights,
+        "shift": problem.timing.shift,
+    }
     if isinstance(problem.actions, Limited):
         for name in ("ramp", "spacing"):
             limit = getattr(problem.actions, name)

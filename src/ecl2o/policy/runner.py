@@ -14,6 +14,7 @@ import pydantic
 from jaxtyping import Bool, Float
 
 from ecl2o.agents import Info, Start
+from ecl2o.agents.timed import follow_timing
 from ecl2o.exceptions import PolicyFileError
 from ecl2o.json_text import shorten
 from ecl2o.policy import policy_file
@@ -65,7 +66,8 @@ class AbstractRunner(abc.ABC):
         x0 = start_state(policies[0], start.x0, history)
         first, past = (x0, history) if x0.ndim == 1 else (x0[0], history[0])
         for policy in policies:  # here the numbers are known that an agent may reject
-            policy.agent.check(policy.problem, Start(to_device(first), to_device(past), horizon))
+            begin = Start(to_device(first), to_device(past), horizon)
+            follow_timing(policy.agent, policy.problem).check(policy.problem, begin)
         sizes = RunShape(x0.shape[-1], history.shape[-1], history.shape[-2], horizon)
         arrays, program = self._assemble(policies, sizes, x0.shape[:-1])
         self._shared, carried = self._compiled.begin(arrays, x0, history)
@@ -127,7 +129,7 @@ class AbstractRunner(abc.ABC):
 
     @property
     def action(self) -> Float[np.ndarray, "*n d"]:
-        """The last action, in force or not (`ShiftedProblem`); x0 before the first step."""
+        """The last action, in force or not; x0 before the first step."""
         return self._latest_action()
 
     def _latest_action(self) -> Float[np.ndarray, "*n d"]:

@@ -105,7 +105,7 @@ def find_starts(policies: Sequence[Policy], x0: Any = None, history: Any = None)
         _check_width(policy, past.shape[-1])
         starts = x0 if len(policies) == 1 else x0[number : number + 1]
         for extreme in (np.min, np.max):  # a bounded action set is a box
-            policy.problem.unshifted.check(Instance(extreme(starts, axis=0), np.zeros((1, past.shape[-1]))))
+            policy.problem.immediate.check(Instance(extreme(starts, axis=0), np.zeros((1, past.shape[-1]))))
     longest = max((trim_history(policy, past) for policy in policies), key=lambda history: history.shape[1])
     return _make_start(policies[0], x0, longest)
 
@@ -154,7 +154,7 @@ def _impute_covariates(policy: Policy, past: Float[np.ndarray, "H q"]) -> Float[
 
 
 def start_state(policy: Policy, x0: Float[np.ndarray, "*n d"], history: Float[np.ndarray, "*n H q"]):
-    """Return the state that a run of one stream, or of many, starts from; the action itself unless the problem has a shift.
+    """Return the state that a run of one stream, or of many, starts from; the action itself if it is in force at once.
 
     Contexts that are known ahead are read from the history, as a run uses them.
 

@@ -17,8 +17,8 @@ from ecl2o.problem.hitting import (
 )
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.problem import AbstractProblem, Problem
-from ecl2o.problem.shifted import ShiftedProblem
 from ecl2o.problem.switching import AbstractSwitchingCost, LinearSwitching, Mahalanobis
+from ecl2o.problem.timing import AbstractTiming, Delayed, Immediate, KnownAhead
 from ecl2o.problem.trajectory import Info, Trajectory
 
 __all__ = [
@@ -27,21 +27,24 @@ __all__ = [
     "AbstractProblem",
     "AbstractQuadraticCost",
     "AbstractSwitchingCost",
+    "AbstractTiming",
     "AsymmetricTracking",
     "Box",
     "ClusterCost",
     "ControlProblem",
     "ConvexCost",
     "CurvedTracking",
+    "Delayed",
     "Everywhere",
+    "Immediate",
     "Info",
     "Instance",
+    "KnownAhead",
     "Limited",
     "LinearSwitching",
     "Mahalanobis",
     "Problem",
     "Quadratic",
-    "ShiftedProblem",
     "Simplex",
     "SquaredTracking",
     "Total",

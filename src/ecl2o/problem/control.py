@@ -19,6 +19,7 @@ from ecl2o.problem.arrays import AnyArray, as_float, check_count, check_finite, 
 from ecl2o.problem.hitting import Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.problem import AbstractProblem, Problem
+from ecl2o.problem.timing import Immediate
 
 
 class ControlProblem(AbstractProblem):
@@ -51,6 +52,8 @@ class ControlProblem(AbstractProblem):
     M: Float[Array, "*T s s"] = eqx.field(converter=as_float)
     actions: AbstractActionSet = Everywhere()
     states_within: AbstractActionSet = Everywhere()
+
+    timing = Immediate()
 
     def __check_init__(self):
         for name in "FBEM":
@@ -104,6 +107,10 @@ class ControlProblem(AbstractProblem):
         M = moved.T @ Q @ moved
         M[n : n + k, n : n + k] += R
         return cls(F, B, E, M)
+
+    @property
+    def dynamics(self) -> "ControlProblem":
+        return self
 
     @property
     def covariates(self) -> int:
@@ -331,8 +338,9 @@ def _tracking_matrices(problem: Problem) -> tuple[AnyArray, AnyArray]:
     """Return A and G = 2Q of a quadratic problem whose contexts are the centres."""
     if not (isinstance(problem.hitting, SquaredTracking | Quadratic) and problem.is_linear_quadratic):
         raise NotApplicableError(
-            f"this needs SquaredTracking or Quadratic with Mahalanobis and no bounds, got {type(problem.hitting).__name__}, "
-            f"{type(problem.switching).__name__} and {type(problem.actions).__name__}."
+            "linear dynamics need SquaredTracking or Quadratic with Mahalanobis and no bounds, got "
+            f"{type(problem.hitting).__name__}, {type(problem.switching).__name__} and {type(problem.actions).__name__}: leave "
+            "out `short` and `long` (misses of equal weight), `weights` and `bounds`, or the promise."
         )
     A, G = problem.hitting.curvature(None, problem.Q.shape[-1]), 2 * problem.Q
     if concrete_value(A) is None or concrete_value(G) is None:  # inside a compiled program

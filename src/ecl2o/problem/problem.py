@@ -1,4 +1,4 @@
-"""A problem: hitting cost, switching cost and action set; and what every kind of problem can do."""
+"""A problem: hitting cost, switching cost, action set and timing; and what every kind of problem can do."""
 
 import abc
 import dataclasses
@@ -15,14 +15,22 @@ from ecl2o.problem.arrays import AnyArray
 from ecl2o.problem.hitting import AbstractHittingCost, AbstractQuadraticCost, Quadratic, SquaredTracking
 from ecl2o.problem.instance import Instance
 from ecl2o.problem.switching import AbstractSwitchingCost, Mahalanobis
+from ecl2o.problem.timing import AbstractTiming, Immediate
 
 
 class AbstractProblem(eqx.Module):
     """The base class of problems: what a step costs, and where it leads. `rollout`, `Stepper` and `oracle` take any of them.
 
-    The *state* is what a step leaves to the next one: the action of a `Problem`, the state of a `ControlProblem`. It starts at
-    x_0 and is in `Observation.previous_action`.
+    The *state* is what a step leaves to the next one: the action of a `Problem`, or more where its timing is not `Immediate`; the
+    state of a `ControlProblem`. It starts at x_0 and is in `Observation.previous_action`.
     """
+
+    timing: eqx.AbstractVar[AbstractTiming]
+
+    @property
+    @abc.abstractmethod
+    def dynamics(self) -> Any:
+        """The problem as a `ControlProblem`, if its state is more than an action (`AbstractTiming.dynamics`); else None."""
 
     @abc.abstractmethod
     def action_size(self, state_size: int) -> int:
@@ -90,6 +98,8 @@ class Problem(AbstractProblem):
         hitting: f, the cost of an action under a context.
         switching: c, the cost of a move.
         actions: X, the allowed actions. Default: all of R^d.
+        timing: When an action is in force: `Immediate()`, `Delayed(k)`, k steps after its context, or `KnownAhead(k)`. The last
+            two need a `Mahalanobis` switching cost. Default: `Immediate()`.
 
     >>> from ecl2o.problem import SquaredTracking
     >>> problem = Problem(SquaredTracking(), Mahalanobis.isotropic(alpha=10.0, dim=1))
@@ -100,15 +110,23 @@ class Problem(AbstractProblem):
     hitting: AbstractHittingCost
     switching: AbstractSwitchingCost
     actions: AbstractActionSet = Everywhere()
+    timing: AbstractTiming = Immediate()
+
+    def __check_init__(self):
+        self.timing.check(self)
 
     @property
     def is_bounded(self) -> bool:
         return not isinstance(self.actions, Everywhere)
 
     @property
-    def unshifted(self) -> "Problem":
-        """The same costs and actions, where an action answers the context of its own step: the problem itself."""
-        return self
+    def immediate(self) -> "Problem":
+        """The same costs and actions, where an action is in force in the step of its context."""
+        return dataclasses.replace(self, timing=Immediate())
+
+    @property
+    def dynamics(self) -> Any:
+        return self.timing.dynamics(self)
 
     @property
     def without_covariates(self) -> "Problem":
@@ -129,9 +147,9 @@ class Problem(AbstractProblem):
             return self
         return dataclasses.replace(self, actions=self.actions.at(context))
 
-    def limit(self, previous: Float[Array, " d"], action: Float[Array, " d"]) -> Float[Array, " d"]:
+    def limit(self, previous: Float[Array, " s"], action: Float[Array, " d"]) -> Float[Array, " d"]:
         """Return the nearest action that the ramp and the spacing of `Limited` allow; any action without them."""
-        return self.actions.reach(previous, action) if isinstance(self.actions, Limited) else action
+        return self.actions.reach(previous[: len(action)], action) if isinstance(self.actions, Limited) else action
 
     @property
     def m(self) -> Float[Array, ""]:
@@ -192,22 +210,25 @@ class Problem(AbstractProblem):
                 f"this takes one instance, got a set of {instance.x0.shape[0]}; use jax.vmap over the set, "
                 "for example jax.vmap(lambda s: ec.rollout(agent, problem, s))(instances)."
             )
-        self.switching.check(instance.dim)
-        self.hitting.check(instance.dim, instance.contexts.shape[-1])
-        self.actions.check(instance.x0)
+        dim, context_dim = self.action_size(instance.dim), instance.contexts.shape[-1]
+        if instance.dim != (expected := self.state_size(dim, context_dim)):
+            raise ValueError(f"x0 must be a state of {expected} numbers, as start_state makes it, got {instance.dim}.")
+        self.switching.check(dim)
+        self.hitting.check(dim, context_dim)
+        self.actions.check(instance.x0[:dim])
         if isinstance(self.actions, Total) and self.actions.column is not None:
-            if not -instance.contexts.shape[-1] <= self.actions.column < instance.contexts.shape[-1]:
+            if not -context_dim <= self.actions.column < context_dim:
                 raise ValueError(
-                    f"the total is number {self.actions.column} of a context, but these have {instance.contexts.shape[-1]}."
+                    f"the total is number {self.actions.column} of a context, but these have {context_dim}."
                 )
-            self.actions.check_totals(self.actions.totals(instance.contexts), instance.dim)
+            self.actions.check_totals(self.actions.totals(instance.contexts), dim)
 
     def action_size(self, state_size: int) -> int:
-        return state_size
+        return self.Q.shape[-1] if self.timing.shift else state_size
 
     def state_size(self, dim: int, context_dim: int) -> int:
         """Return how many numbers a state has, if actions have `dim` and contexts `context_dim`."""
-        return dim
+        return self.timing.state_size(dim, context_dim)
 
     def start_state(self, x0: Float[AnyArray, "*n d"], history: Float[AnyArray, "*n H q"]) -> Float[AnyArray, "*n s"]:
         """Return the state before the first step, for an action in force and the contexts before it.
@@ -215,7 +236,7 @@ class Problem(AbstractProblem):
         Raises:
             ValueError: The history is shorter than the state needs.
         """
-        return x0
+        return self.timing.start_state(x0, history)
 
     def end_state(
         self, actions: Float[AnyArray, "*n T d"], contexts: Float[AnyArray, "*n T q"]
@@ -225,32 +246,35 @@ class Problem(AbstractProblem):
         Raises:
             ValueError: The state depends on more steps than a day has.
         """
-        return actions[..., -1, :]
+        return self.timing.end_state(actions, contexts)
 
     def next_state(
-        self, state: Float[Array, " d"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
-    ) -> Float[Array, " d"]:
-        """Return the action."""
-        return action
+        self, state: Float[Array, " s"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
+    ) -> Float[Array, " s"]:
+        """Return the state after a step; the action where it is in force at once."""
+        return self.timing.next_state(state, action, context)
 
     def step_costs(
-        self, state: Float[Array, " d"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
+        self, state: Float[Array, " s"], action: Float[Array, " d"], context: Float[Array, " q"], step: Any = 0
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Return f(x_t, y_t) and c(x_t, x_{t-1})."""
-        return self.hitting(action, context), self.switching(action, state)
+        """Return f(x_t, y_t) of the action in force and its context, and c(x_t, x_{t-1}) of the move that is decided."""
+        in_force, met = self.timing.meet(state, action[None], context[None])
+        return self.hitting(in_force[0], met[0]), self.switching(action, state[: len(action)])
 
     def costs(
-        self, x0: Float[Array, " d"], actions: Float[Array, "T d"], contexts: Float[Array, "T q"]
+        self, x0: Float[Array, " s"], actions: Float[Array, "T d"], contexts: Float[Array, "T q"]
     ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
         """Return the hitting and the switching cost of each step of a path.
 
         Args:
-            x0: (d,), the action before the first step.
+            x0: (s,), the state before the first step.
             actions: (T, d).
             contexts: (T, q).
 
         Returns:
             Two arrays (T,).
         """
-        previous = jnp.concatenate([x0[None], actions[:-1]])
-        return jax.vmap(self.hitting)(actions, contexts), jax.vmap(self.switching)(actions, previous)
+        previous = jnp.concatenate([x0[None, : actions.shape[1]], actions[:-1]])
+        return jax.vmap(self.hitting)(*self.timing.meet(x0, actions, contexts)), jax.vmap(self.switching)(
+            actions, previous
+        )

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ecl2o.agents import AbstractAgent, Periodic, Start, walk_agents
 from ecl2o.agents.advisors import OnlineRidge
+from ecl2o.agents.timed import follow_timing
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractClairvoyantForecaster, AbstractForecaster, Exact
 from ecl2o.problem import AbstractProblem, Instance, Problem, Trajectory
@@ -99,13 +100,14 @@ def _check_days(agent: AbstractAgent, problem: AbstractProblem, instance: Instan
 
 def _check(agent: AbstractAgent, problem: AbstractProblem, instance: Instance) -> None:
     problem.check(instance)
-    agent.check(problem, Start(instance.x0, instance.past, instance.horizon))
+    follow_timing(agent, problem).check(problem, Start(instance.x0, instance.past, instance.horizon))
 
 
 @eqx.filter_jit
 def _rollout(agent, problem, instance, forecaster, key):
     agent, problem, forecaster = cast_floats((agent, problem, forecaster), instance.x0.dtype)
-    stepper = Stepper(agent, problem, _prepare(forecaster, instance, agent.lookahead, key))
+    window = problem.timing.lookahead(agent.lookahead)
+    stepper = Stepper(agent, problem, _prepare(forecaster, instance, window, key))
     state = stepper.init(Start(instance.x0, instance.past, instance.horizon))
     _, steps = jax.lax.scan(lambda state, context: stepper.step(state, context), state, instance.contexts)
     return Trajectory(steps.action, steps.hitting, steps.switching, steps.info.advice, steps.info.converged, steps.info)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.agents import AbstractAgent, Info, Observation, Start
+from ecl2o.agents.timed import follow_timing
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.forecasters import AbstractCausalForecaster, AbstractForecaster, AbstractPreparedForecast
 from ecl2o.problem import AbstractProblem
@@ -51,7 +52,7 @@ class Stepper(eqx.Module):
     `init` and `step` are pure functions: `rollout` scans them, batches map them, and the streaming runner compiles them once.
 
     Args:
-        agent: The agent to run.
+        agent: The agent to run; it is made to follow the problem's timing.
         problem: Its costs and action set.
         forecaster: For agents with a lookahead: a causal one, or a clairvoyant one after `prepare`. Default: None.
         screen: Replaces implausible contexts before agent, forecaster and costs see them. Default: None.
@@ -74,9 +75,12 @@ class Stepper(eqx.Module):
     forecaster: AbstractForecaster | AbstractPreparedForecast | None = None
     screen: Screen | None = None
 
+    def __post_init__(self):
+        self.agent = follow_timing(self.agent, self.problem)
+
     def __check_init__(self):
         usable = isinstance(self.forecaster, AbstractCausalForecaster | AbstractPreparedForecast)
-        if isinstance(self.agent, AbstractAgent) and self.agent.lookahead > 0 and not usable:
+        if self.agent.lookahead > 0 and not usable:
             given = "none" if self.forecaster is None else type(self.forecaster).__name__
             raise NotApplicableError(
                 f"{type(self.agent).__name__} looks {self.agent.lookahead} contexts ahead and needs a forecaster that knows "

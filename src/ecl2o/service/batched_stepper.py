@@ -8,7 +8,7 @@ import datetime
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents import ROBD, AbstractAgent, Advised, Independent, Info, Observation, Start, shift_agent
-from ecl2o.agents.base import State
+from ecl2o.agents import ROBD, AbstractAgent, Advised, Independent, Info, Observation, Start
+from ecl2o.agents.base import State, pass_inside
 from ecl2o.agents.guards.base import cost_ratio
 from ecl2o.agents.guards.lower_model import bound_optimum
+from ecl2o.agents.timed import follow_timing
 from ecl2o.agents.wrappers import OwnTrajectory
 from ecl2o.exceptions import InvalidRequestError, NotApplicableError
 from ecl2o.planning.work_function import WorkFunction, quadratic_terms
@@ -28,7 +29,7 @@ from ecl2o.policy.clock import StepClock
 from ecl2o.policy.executable_cache import cache_function, compile_cached, is_cached
 from ecl2o.policy.policy import Policy
 from ecl2o.policy.start_run import find_start, start_state
-from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, Instance, Mahalanobis, Problem, ShiftedProblem
+from ecl2o.problem import AbstractQuadraticCost, AsymmetricTracking, Instance, Mahalanobis, Problem
 from ecl2o.problem.arrays import cast_floats
 from ecl2o.running import Stepper, compiled_step
 from ecl2o.running.compiled_step import RunShape, StepOutput
@@ -59,21 +60,17 @@ class ReferenceTracking(AbstractAgent):
     wherever R-OBD applies.
     """
 
-    takes_shift: ClassVar[bool] = True
-
     agent: AbstractAgent
     with_expert: bool = eqx.field(static=True, default=True)
 
-    @property
-    def lookahead(self) -> int:
-        return self.agent.lookahead
+    around_proposals = pass_inside
 
     def init(self, problem: Problem, start: Start) -> ReferenceTrackingState:
         zero = jnp.zeros((), start.x0.dtype)
         action = start.x0[: problem.action_size(start.dim)]
         work = WorkFunction.from_start(action, 2 * problem.Q) if _has_work_function(problem) else None
-        expert = Independent(shift_agent(ROBD(), problem)).init(problem, start) if self.with_expert else None
-        decided = jnp.asarray(problem.shift if isinstance(problem, ShiftedProblem) else 0)
+        expert = Independent(follow_timing(ROBD(), problem)).init(problem, start) if self.with_expert else None
+        decided = jnp.asarray(problem.timing.late)
         return ReferenceTrackingState(self.agent.init(problem, start), zero, zero, work, expert, decided)
 
     def step(self, problem: Problem, state: ReferenceTrackingState, observation: Observation):
@@ -87,7 +84,7 @@ class ReferenceTracking(AbstractAgent):
             work, growth = _advance_optimum(problem, state, observation, action)
             optimum = state.optimum + growth
         if state.expert is not None:
-            alone = Independent(shift_agent(ROBD(), problem))
+            alone = Independent(follow_timing(ROBD(), problem))
             expert, _, expert_info = alone.step(problem, state.expert, observation)
             expert_cost = expert_info.details["cost"]
         optimum_so_far = unknown if work is None else optimum
@@ -106,7 +103,7 @@ class ReferenceTracking(AbstractAgent):
         figures = (cost, optimum_so_far, expert_cost, live_ratio, *of_guard, *of_advice, *shadow, *left, *spent)
         vector = jnp.stack([jnp.asarray(figure, cost.dtype) for figure in figures])
         info = Info(info.converged, info.advice, {**info.details, "figures": vector}, info.inner)
-        decided = state.decided - 1 if isinstance(problem, ShiftedProblem) else state.decided
+        decided = state.decided - 1 if problem.timing.shift else state.decided
         return ReferenceTrackingState(inner, cost, optimum, work, expert, decided), action, info
 
 
@@ -114,16 +111,15 @@ def _advance_optimum(
     problem: Problem, state: ReferenceTrackingState, observation: Observation, action: Float[Array, " d"]
 ) -> tuple[WorkFunction, Float[Array, ""]]:
     """Return the work function after a step, and by how much the optimum grows, or a lower bound on it."""
-    work, context, in_force = state.work, observation.context, action
+    work = state.work
     assert work is not None
-    if isinstance(problem, ShiftedProblem):
-        in_force, context = problem.due(observation.previous_action, action, context)
+    (in_force,), (context,) = problem.timing.meet(observation.previous_action, action[None], observation.context[None])
     if isinstance(problem.hitting, AsymmetricTracking):
         prefix = bound_optimum(problem.hitting, 2 * problem.Q, work, context)
     else:
         prefix = work.with_context(*quadratic_terms(problem, context, len(action)))
     after = prefix.after_move(2 * problem.Q)
-    if not isinstance(problem, ShiftedProblem) or problem.shift < 0:
+    if not problem.timing.late:
         return after, prefix.growth
     is_decided = state.decided > 0
     after = jax.tree.map(lambda new, old: jnp.where(is_decided, old, new), after, work)
@@ -245,7 +241,8 @@ class BatchedStepper:
         policy = self._policy
         x0 = start_state(policy, x0, history)
         policy.problem.check(Instance(x0, np.zeros((1, self.context_dim)), history))
-        policy.agent.check(policy.problem, Start(jnp.asarray(x0), jnp.asarray(history), None))
+        begin = Start(jnp.asarray(x0), jnp.asarray(history), None)
+        follow_timing(policy.agent, policy.problem).check(policy.problem, begin)
         with self._lock:
             _, carried = self._begin(self._arrays, x0.astype(self._dtype), history.astype(self._dtype))
         return b"".join(np.asarray(vector).tobytes() for vector in self._set_clock(carried, place))

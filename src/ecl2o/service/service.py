@@ -15,7 +15,7 @@ from ecl2o.exceptions import ConflictError, InvalidRequestError, NotFoundError, 
 from ecl2o.offline import oracle
 from ecl2o.policy.clock import StepClock
 from ecl2o.policy.start_run import find_start
-from ecl2o.problem import Instance, ShiftedProblem
+from ecl2o.problem import Instance
 from ecl2o.service import queries
 from ecl2o.service.models import (
     Hindsight,
@@ -242,7 +242,7 @@ class Service:
             key, _, stream = _find(connection, stream_id)
             count = 1 << min(stream.steps, _HINDSIGHT_STEPS).bit_length() >> 1  # each number of steps is a compilation
             problem = self.get_policy(stream.policy).policy.problem
-            before = abs(problem.shift) if isinstance(problem, ShiftedProblem) else 1
+            before = max(abs(problem.timing.shift), 1)
             found = queries.load_steps(connection, key, max(stream.steps - count - before, 0), count + before)
         if not found:
             return Hindsight(1, [])
@@ -251,7 +251,7 @@ class Service:
         try:
             contexts = np.nan_to_num(np.array([step.context_used for step in found], float))  # advice may be missing
             known = contexts[:-count]
-            if len(known) < before and not isinstance(problem, ShiftedProblem):  # x0 alone is the state
+            if len(known) < before and not problem.timing.shift:  # x0 alone is the state
                 known = np.zeros((before, contexts.shape[1]))
             instance = Instance(problem.end_state(np.asarray(actions, float), known), contexts[-count:])
             best = oracle(problem, instance)

@@ -1,6 +1,6 @@
 """A given sequence of actions, for tests and theory."""
 
-from typing import ClassVar
+from collections.abc import Callable
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -21,13 +21,14 @@ class Fixed(AbstractAgent):
     (2, 1)
     """
 
-    takes_shift: ClassVar[bool] = True
-
     actions: Float[Array, "T d"] = eqx.field(converter=as_float)
 
     def __check_init__(self):
         if self.actions.ndim != 2 or self.actions.shape[0] == 0:
             raise ValueError(f"actions must have shape (T, d) with T >= 1, got {self.actions.shape}.")
+
+    def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> AbstractAgent:
+        return self  # what it proposes does not depend on what it sees
 
     def init(self, problem: AbstractProblem, start: Start) -> None:
         expected = problem.action_size(start.dim)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, AnyProblem, Info, Observation, Start, State
-from ecl2o.agents.guards.base import AbstractGuard, Account
+from ecl2o.agents.guards.base import AbstractGuard, Account, require_immediate
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import ControlProblem
@@ -167,6 +167,7 @@ class CompetitiveBand(AbstractGuard):
 
     def check(self, problem: AnyProblem, start: Start) -> None:
         super().check(problem, start)
+        require_immediate(problem)
         if problem.is_bounded:
             raise NotApplicableError("CompetitiveBand promises for actions without bounds; the problem has some.")
         if not _followed(problem).is_linear_quadratic:

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ecl2o.agents.base import AbstractAgent, AnyProblem, Start, State
+from ecl2o.agents.base import AbstractAgent, AnyProblem, Start, State, pass_inside
 from ecl2o.agents.promise import Promise
+from ecl2o.exceptions import NotApplicableError
 from ecl2o.problem import AbstractQuadraticCost, Mahalanobis, Problem
 from ecl2o.problem.arrays import AnyArray, add_exactly, cost_ratio
 from ecl2o.solvers.positive_definite import accurate_half_form
@@ -24,6 +25,8 @@ class AbstractGuard(AbstractAgent):
     """
 
     agent: eqx.AbstractVar[AbstractAgent]
+
+    around_proposals = pass_inside
 
     @abc.abstractmethod
     def promise(self, problem: AnyProblem) -> Promise:
@@ -44,6 +47,15 @@ class AbstractGuard(AbstractAgent):
     @abc.abstractmethod
     def restart(self, problem: AnyProblem, state: Any, start: Start) -> State:
         """Return the state with account and reference restarted at `start.x0` and the wrapped agent's state unchanged."""
+
+
+def require_immediate(problem: Problem) -> None:
+    """Raise NotApplicableError where actions are in force late, or contexts known ahead."""
+    if problem.timing.shift:
+        raise NotApplicableError(
+            "with a delay, or contexts known ahead, one promise relative to the optimum can be made, for a run or for periods, "
+            "by Competitive; not several at once, and none relative to a baseline."
+        )
 
 
 def name_reference(expert: AbstractAgent | None) -> str:

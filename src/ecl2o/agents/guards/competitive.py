@@ -11,7 +11,7 @@ Costs that are not quadratic, but have curvature within known bounds, are in `lo
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -43,7 +43,6 @@ from ecl2o.problem import (
     Limited,
     Mahalanobis,
     Problem,
-    ShiftedProblem,
     Total,
 )
 from ecl2o.problem.arrays import (
@@ -276,8 +275,9 @@ class Competitive(AbstractGuard):
     A ratio that cannot be promised is rejected; the message gives the smallest possible one. Bounds on actions are kept where
     all matrices are diagonal and contexts are known to lie within the bounds; elsewhere use `Guarded`.
 
-    On a `ShiftedProblem` with constant quadratic costs and without bounds it is the guard of `CompetitiveControl`. With a delay,
-    the promise holds at every step; with contexts known ahead, at the end of the horizon.
+    With constant quadratic costs and without bounds it takes every timing of a `Problem`: where actions are not in force at once
+    it is the guard of `CompetitiveControl`. With a delay, the promise holds at every step; with contexts known ahead, at the end
+    of the horizon.
 
     The promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions
     are not met: a context outside `contexts`, or not finite; a weight outside of its range, or other than announced; more steps
@@ -309,8 +309,6 @@ class Competitive(AbstractGuard):
     True
     """
 
-    takes_shift: ClassVar[bool] = True
-
     agent: AbstractAgent
     ratio: Float[Array, ""] = eqx.field(converter=as_float, default=2.5)
     horizon: int | None = eqx.field(static=True, default=None)
@@ -335,8 +333,8 @@ class Competitive(AbstractGuard):
                 raise ValueError(f"weights must be one for each of {self.horizon} steps, got {self.weights.shape}.")
 
     def promise(self, problem: Problem) -> Promise:
-        if isinstance(problem, ShiftedProblem):
-            terms = {"allowance": float(self.allowance), "period": self.horizon, "at_end": problem.shift < 0}
+        if problem.dynamics is not None:
+            terms = {"allowance": float(self.allowance), "period": self.horizon, "at_end": bool(problem.timing.early)}
             return Promise(float(self.ratio), allowance_per_step=book_shifted(self, problem), **terms)
         contexts = None
         if self.contexts is not None:
@@ -392,7 +390,7 @@ class Competitive(AbstractGuard):
     def check(self, problem: Problem, start: Start) -> None:
         """Reject problems that do not fit and, where numbers are concrete, ratios that cannot be promised."""
         super().check(problem, start)
-        if isinstance(problem, ShiftedProblem):
+        if problem.dynamics is not None:
             check_shifted(self, problem, start)
             return
         self.check_problem(problem, start)
@@ -494,13 +492,13 @@ class Competitive(AbstractGuard):
         return least, greatest, G
 
     def init(self, problem: Problem, start: Start) -> CompetitiveState | ControlGuardState:
-        if isinstance(problem, ShiftedProblem):
+        if problem.dynamics is not None:
             return restart_shifted(self, problem, start, self.agent.init(problem, start))
         self.check_problem(problem, start)
         return self._state(problem, start, self.agent.init(problem, start))
 
     def restart(self, problem: Problem, state: CompetitiveState | ControlGuardState, start: Start):
-        if isinstance(problem, ShiftedProblem):
+        if problem.dynamics is not None:
             return restart_shifted(self, problem, start, state.inner)
         return self._state(problem, start, state.inner)
 
@@ -540,7 +538,7 @@ class Competitive(AbstractGuard):
 
     def step(self, problem: Problem, state: CompetitiveState | ControlGuardState, observation: Observation):
         inner_state, advice, inner = self.agent.step(problem, state.inner, observation)
-        if isinstance(problem, ShiftedProblem):
+        if problem.dynamics is not None:
             assert isinstance(state, ControlGuardState)
             return step_shifted(self, problem, state, observation, inner_state, advice, inner)
         assert isinstance(state, CompetitiveState)

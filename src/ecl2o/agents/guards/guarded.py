@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.calibrator import ROBD, has_closed_form
-from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost, name_reference
+from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost, name_reference, require_immediate
 from ecl2o.agents.guards.limited import ramp_of, round_inside
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory, PureML
@@ -232,6 +232,7 @@ class Guarded(AbstractGuard):
         self._check_movement(problem)
 
     def _check_movement(self, problem: Problem) -> None:
+        require_immediate(problem)
         if ramp_of(problem) is not None:
             raise NotApplicableError(
                 "Guarded does not promise with a ramp limit: use Competitive or Promises with contexts=(low, high), or follow "

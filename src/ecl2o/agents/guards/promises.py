@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
-from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost, name_reference
+from ecl2o.agents.guards.base import AbstractGuard, Account, accurate_cost, name_reference, require_immediate
 from ecl2o.agents.guards.competitive import Competitive, are_diagonal, as_bounds, sound_value
 from ecl2o.agents.guards.limited import ramp_of, round_inside, spacing_of
 from ecl2o.agents.promise import Promise, Reference
@@ -280,6 +280,7 @@ class Promises(AbstractGuard):
             )
 
     def _check_problem(self, problem: Problem, start: Start) -> None:
+        require_immediate(problem)
         if not isinstance(problem.hitting, AbstractQuadraticCost):
             kind = type(problem.hitting).__name__
             raise NotApplicableError(

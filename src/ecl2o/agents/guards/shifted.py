@@ -1,4 +1,4 @@
-"""`Competitive` on a `ShiftedProblem`: the guard of linear dynamics, with everything measured from the latest action.
+"""`Competitive` with a delay or contexts known ahead: the guard of linear dynamics, all measured from the latest action.
 
 The problem does not change if all contexts and actions are moved by the same amount. So states, contexts and the centre of the
 past are taken relative to the latest action, and no large numbers cancel.
@@ -15,7 +15,7 @@ from ecl2o.agents.base import AbstractAgent, Info, Observation, Start, State
 from ecl2o.agents.guards.control import CompetitiveControl, ControlGuardState, Controls, play_chosen
 from ecl2o.agents.guards.limited import round_inside
 from ecl2o.exceptions import NotApplicableError
-from ecl2o.problem import AsymmetricTracking, ControlProblem, Limited, ShiftedProblem
+from ecl2o.problem import ControlProblem, Limited, Problem
 from ecl2o.theory.control import Past, largest_control_shape
 
 
@@ -31,50 +31,47 @@ class GivenAdvice(AbstractAgent):
         return state, self.action, Info.plain()
 
 
-def guard_shifted(guard: Any, problem: ShiftedProblem, advice: Float[Array, " d"] | None = None) -> CompetitiveControl:
+def guard_shifted(guard: Any, problem: Problem, advice: Float[Array, " d"] | None = None) -> CompetitiveControl:
     """Return the guard of the linear dynamics with the numbers of a `Competitive`, around advice that is known.
 
     With a delay later contexts can make every state free, so that promises at every step and at the end are the same.
     """
     around = GivenAdvice(jnp.zeros(problem.Q.shape[0], problem.Q.dtype) if advice is None else advice)
     terms = {"ratio": guard.ratio, "horizon": guard.horizon, "allowance": guard.allowance}
-    return CompetitiveControl(around, every_prefix=problem.shift > 0, **terms)
+    return CompetitiveControl(around, every_prefix=bool(problem.timing.late), **terms)
 
 
-def book_shifted(guard: Any, problem: ShiftedProblem) -> float:
+def book_shifted(guard: Any, problem: Problem) -> float:
     """Return the most that a step of `guard_shifted` books: a spacing s costs sum_ij |H_ij| s_i s_j / 8 of the curvature H."""
     if not isinstance(problem.actions, Limited):
         return 0.0
     assert problem.actions.spacing is not None
-    shape = largest_control_shape(problem.control, float(guard.ratio), guard.horizon, every_prefix=problem.shift > 0)
+    shape = largest_control_shape(
+        problem.dynamics, float(guard.ratio), guard.horizon, every_prefix=bool(problem.timing.late)
+    )
     units = np.broadcast_to(np.asarray(problem.actions.spacing, float), len(shape))
     return float(units @ np.abs(shape) @ units) / 8
 
 
-def check_shifted(guard: Any, problem: ShiftedProblem, start: Start) -> None:
+def check_shifted(guard: Any, problem: Problem, start: Start) -> None:
     """Reject problems that do not fit, and ratios that cannot be promised."""
     if guard.contexts is not None or guard.weights is not None:
         raise NotApplicableError(
             "with a delay, or contexts known ahead, a promise covers neither bounds (of actions or contexts) nor weights."
         )
-    if isinstance(problem.hitting, AsymmetricTracking):
-        raise NotApplicableError(
-            "with a delay, or contexts known ahead, a promise needs misses of equal weight: leave out `short` and `long`, or "
-            "the promise."
-        )
-    guard_shifted(guard, problem).check(problem.control, _shift_start(problem, start))
+    guard_shifted(guard, problem).check(problem.dynamics, _shift_start(problem, start))
 
 
-def restart_shifted(guard: Any, problem: ShiftedProblem, start: Start, inner: State) -> ControlGuardState:
+def restart_shifted(guard: Any, problem: Problem, start: Start, inner: State) -> ControlGuardState:
     """Return the state at the start of a promise, around the state of the agent inside."""
-    state = guard_shifted(guard, problem).init(problem.control, _shift_start(problem, start))
+    state = guard_shifted(guard, problem).init(problem.dynamics, _shift_start(problem, start))
     books = jnp.zeros((), start.x0.dtype) if isinstance(problem.actions, Limited) else None
     return dataclasses.replace(state, inner=inner, account=dataclasses.replace(state.account, booked=books))
 
 
 def step_shifted(
     guard: Any,
-    problem: ShiftedProblem,
+    problem: Problem,
     state: ControlGuardState,
     observation: Observation,
     inner_state: State,
@@ -82,7 +79,8 @@ def step_shifted(
     inner: Info,
 ) -> tuple[ControlGuardState, Float[Array, " d"], Info]:
     """Play the advice as far as the promise allows."""
-    position, origin = problem.control_state(observation.previous_action), observation.previous_action[: len(advice)]
+    position = problem.timing.control_state(observation.previous_action, len(advice))
+    origin = observation.previous_action[: len(advice)]
     everywhere = jnp.tile(origin, len(position) // len(origin))
     assert isinstance(state.reference, Past)
     near = dataclasses.replace(state, inner=None, reference=_move(state.reference, -everywhere))
@@ -102,7 +100,7 @@ def step_shifted(
 
     settle = play_counted if isinstance(limits, Limited) else play_chosen
     inside = guard_shifted(guard, problem, advice - origin)
-    after, action, info = inside.step_settled(problem.control, near, seen, settle)
+    after, action, info = inside.step_settled(problem.dynamics, near, seen, settle)
     assert isinstance(after.reference, Past)
     after = dataclasses.replace(after, inner=inner_state, reference=_move(after.reference, everywhere))
     action = jnp.where(info.details["active"], action + origin, advice)  # allowed advice is played to the last bit
@@ -110,8 +108,8 @@ def step_shifted(
     return after, action, Info(info.converged & inner.converged, advice, info.details, inner)
 
 
-def _shift_start(problem: ShiftedProblem, start: Start) -> Start:
-    return dataclasses.replace(start, x0=problem.control_state(start.x0))
+def _shift_start(problem: Problem, start: Start) -> Start:
+    return dataclasses.replace(start, x0=problem.timing.control_state(start.x0, problem.action_size(start.dim)))
 
 
 def _move(past: Past, by: Float[Array, " n"]) -> Past:

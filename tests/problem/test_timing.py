@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import ecl2o as ec
-from ecl2o.agents import shift_agent
 from ecl2o.agents.advisors import Fixed, OnlineRidge
 from ecl2o.forecasters import Exact, Persistence
 from ecl2o.theory import decay_root, smallest_control_ratio
@@ -15,11 +14,15 @@ ALPHA, STEPS = 10.0, 24
 SHIFTS = (1, 2, -2)
 
 
-def line(shift: int, alpha: float = ALPHA) -> ec.ShiftedProblem:
-    return ec.ShiftedProblem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha, 1), shift=shift)
+def timing(shift: int) -> ec.AbstractTiming:
+    return ec.Delayed(shift) if shift > 0 else ec.KnownAhead(-shift)
 
 
-def make_day(problem: ec.ShiftedProblem, seed: int, level: float = 0.0, steps: int = STEPS) -> ec.Instance:
+def line(shift: int, alpha: float = ALPHA) -> ec.Problem:
+    return ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha, 1), timing=timing(shift))
+
+
+def make_day(problem: ec.Problem, seed: int, level: float = 0.0, steps: int = STEPS) -> ec.Instance:
     rng = np.random.default_rng(seed)
     dim = problem.Q.shape[0]
     contexts = level + np.cumsum(rng.normal(size=(steps + 4, dim)), axis=0)
@@ -44,7 +47,7 @@ def test_a_step_costs_the_miss_of_what_meets_and_the_move_that_is_decided(shift)
     np.testing.assert_allclose(hitting, 0.5 * (in_force - met) ** 2, rtol=1e-12)
     moves = np.diff(actions, prepend=float(day.x0[0]))
     np.testing.assert_allclose(switching, ALPHA / 2 * moves**2, rtol=1e-12)
-    run = ec.rollout(Fixed(actions[:, None]), problem.control, day)
+    run = ec.rollout(Fixed(actions[:, None]), problem.dynamics, day)
     np.testing.assert_allclose(run.hitting, hitting + switching, rtol=1e-10, atol=1e-12)
     by_step = ec.rollout(Fixed(actions[:, None]), problem, day)
     np.testing.assert_allclose(by_step.cost, hitting.sum() + switching.sum(), rtol=1e-12)
@@ -55,10 +58,10 @@ def test_a_step_costs_the_miss_of_what_meets_and_the_move_that_is_decided(shift)
 def test_the_optimum_is_that_of_the_dynamics(shift, dim):
     rng = np.random.default_rng(3)
     A, Q = (root @ root.T + np.eye(dim) for root in rng.normal(size=(2, dim, dim)))
-    problem = ec.ShiftedProblem(ec.Quadratic(A), ec.Mahalanobis(Q), shift=shift)
+    problem = ec.Problem(ec.Quadratic(A), ec.Mahalanobis(Q), timing=timing(shift))
     for steps in (STEPS, abs(shift)):
         day = make_day(problem, 4, steps=steps)
-        np.testing.assert_allclose(ec.oracle(problem, day).cost, ec.oracle(problem.control, day).cost, rtol=1e-10)
+        np.testing.assert_allclose(ec.oracle(problem, day).cost, ec.oracle(problem.dynamics, day).cost, rtol=1e-10)
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
@@ -69,7 +72,7 @@ def test_a_planner_that_knows_the_future_plays_the_optimum(shift):
     still = np.concatenate([day.contexts, np.repeat(day.contexts[-1:], steady, axis=0)])
     whole = ec.Instance(day.x0, still, day.history)
     best = ec.oracle(problem, whole)
-    run = ec.rollout(ec.Shifted(ec.RHC(50, truncate=False), shift), problem, whole, Exact())
+    run = ec.rollout(ec.RHC(50, truncate=False), problem, whole, Exact())
     np.testing.assert_allclose(run.actions[:STEPS], best.actions[:STEPS], atol=1e-5)
 
 
@@ -77,19 +80,19 @@ def test_a_planner_that_knows_the_future_plays_the_optimum(shift):
 def test_r_obd_takes_the_last_known_context_to_stay(shift):
     problem = line(shift)
     day = make_day(problem, 6)
-    expert = ec.rollout(ec.Shifted(ec.ROBD(), shift), problem, day)
-    planner = ec.rollout(ec.Shifted(ec.RHC(60, truncate=False), shift), problem, day, Persistence())
+    expert = ec.rollout(ec.ROBD(), problem, day)
+    planner = ec.rollout(ec.RHC(60, truncate=False), problem, day, Persistence())
     np.testing.assert_allclose(expert.actions, planner.actions, atol=1e-7)
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
 @pytest.mark.parametrize("level", [0.0, 1e4])
 def test_the_guard_is_that_of_the_dynamics(shift, level):
-    problem, ratio = line(shift), smallest_control_ratio(line(shift).control) + 0.1
+    problem, ratio = line(shift), smallest_control_ratio(line(shift).dynamics) + 0.1
     day = make_day(problem, 7, level)
     advice = Fixed(level + 5 * np.random.default_rng(8).normal(size=(STEPS, 1)))
     ours = ec.rollout(ec.Competitive(advice, ratio), problem, day)
-    theirs = ec.rollout(ec.CompetitiveControl(advice, ratio), problem.control, day)
+    theirs = ec.rollout(ec.CompetitiveControl(advice, ratio), problem.dynamics, day)
     assert bool(ours.details["active"].any())
     np.testing.assert_allclose(ours.actions, theirs.actions, rtol=1e-10, atol=1e-10 if level == 0 else 1e-3)
     assert bool(ours.details["kept"].all())
@@ -99,9 +102,9 @@ def test_a_delay_of_one_step_is_acting_before_the_context_is_seen():
     """Competitive control of the miss, due before the disturbance is seen: the same actions and ratio."""
     problem, ratio = line(1), 2.6
     regulator = ec.ControlProblem.regulator(F=1.0, B=1.0, Q=1.0, R=ALPHA, before_context=True)
-    np.testing.assert_allclose(smallest_control_ratio(problem.control), smallest_control_ratio(regulator), rtol=1e-10)
+    np.testing.assert_allclose(smallest_control_ratio(problem.dynamics), smallest_control_ratio(regulator), rtol=1e-10)
     day = make_day(problem, 9)
-    ours = ec.rollout(ec.Competitive(ec.Shifted(ec.ROBD(), 1), ratio), problem, day)
+    ours = ec.rollout(ec.Competitive(ec.ROBD(), ratio), problem, day)
     np.testing.assert_allclose(ours.details["live_ratio"][-1], ours.cost / ec.oracle(problem, day).cost, rtol=1e-10)
     advice = Fixed(np.asarray(day.x0) + np.random.default_rng(10).normal(size=(STEPS, 1)))
     late = ec.rollout(ec.Competitive(advice, ratio), problem, day)
@@ -119,7 +122,7 @@ def test_a_delay_of_one_step_is_acting_before_the_context_is_seen():
 def test_hostile_runs_keep_the_promise(shift, horizon):
     """Advice of any size against contexts that jump away from it; the optimum by the oracle."""
     problem = line(shift)
-    ratio = smallest_control_ratio(problem.control, horizon) * 1.02
+    ratio = smallest_control_ratio(problem.dynamics, horizon) * 1.02
 
     def run(seed):
         keys = jax.random.split(jax.random.key(seed), 3)
@@ -147,7 +150,7 @@ def test_the_regression_predicts_what_the_delayed_action_will_meet():
     values = np.tile([0.0, 1.0, 3.0, 2.0, 5.0, 4.0], 60)[:, None]
     problem = line(delay)
     day = ec.Instance(problem.start_state(jnp.zeros(1), jnp.zeros((0, 1))), values)
-    run = ec.rollout(ec.Shifted(OnlineRidge(period, ahead=delay), delay), problem, day)
+    run = ec.rollout(OnlineRidge(period, ahead=delay), problem, day)
     rho = float(decay_root(1.0, ALPHA))
     weights = (1 - rho) * rho ** np.arange(100)
     last = len(values) - 120
@@ -163,7 +166,7 @@ def test_days_start_from_where_the_day_before_ended(shift):
     problem, days = line(shift), 3
     day = make_day(problem, 11, steps=days * 8)
     by_day = np.asarray(day.contexts).reshape(days, 8, 1)
-    agent = ec.Shifted(ec.ROBD(), shift)
+    agent = ec.ROBD()
     runs, starts = ec.stream_days(agent, problem, day.x0, by_day, day.history)
     np.testing.assert_allclose(runs.cost.sum(), ec.rollout(agent, problem, day).cost, rtol=1e-10)
     for run_actions, start, contexts, cost in zip(runs.actions, starts, by_day, runs.cost, strict=True):
@@ -177,23 +180,23 @@ def test_days_start_from_where_the_day_before_ended(shift):
 def test_refusals():
     late = line(1)
     day = make_day(late, 12)
-    with pytest.raises(ec.NotApplicableError, match="ROBD"):
-        ec.rollout(ec.ROBD(), late, day)
-    with pytest.raises(ec.NotApplicableError, match="shift"):
-        ec.rollout(ec.Shifted(ec.ROBD(), 2), late, day)
     with pytest.raises(ec.NotApplicableError, match=r"2\.3701562"):
-        ec.rollout(ec.Competitive(ec.Shifted(ec.ROBD(), 1), 2.3), late, day)
+        ec.rollout(ec.Competitive(ec.ROBD(), 2.3), late, day)
     with pytest.raises(ec.NotApplicableError, match="baseline"):
-        shift_agent(ec.Guarded(ec.ROBD()), late)
+        ec.rollout(ec.Guarded(ec.ROBD()), late, day)
+    with pytest.raises(ec.NotApplicableError, match="several"):
+        ec.rollout(ec.Promises(ec.ROBD(), [ec.Promise(4.0), ec.Promise(5.0, period=4)]), late, day)
     with pytest.raises(ec.NotApplicableError, match="bounds"):
-        ec.rollout(ec.Competitive(ec.Shifted(ec.ROBD(), 1), 3.0, contexts=(-9.0, 9.0)), late, day)
-    bounded = ec.ShiftedProblem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(ALPHA, 1), ec.Box(-99.0, 99.0), 1)
+        ec.rollout(ec.Competitive(ec.ROBD(), 3.0, contexts=(-9.0, 9.0)), late, day)
+    bounded = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(ALPHA, 1), ec.Box(-99.0, 99.0), ec.Delayed(1))
     with pytest.raises(ec.NotApplicableError, match="bounds"):
-        ec.rollout(ec.Competitive(ec.Shifted(ec.ROBD(), 1), 3.0), bounded, day)
+        ec.rollout(ec.Competitive(ec.ROBD(), 3.0), bounded, day)
     with pytest.raises(ValueError, match="history of at least so many, got 1"):
         line(-2).start_state(jnp.zeros(1), jnp.zeros((1, 1)))
-    with pytest.raises(ValueError, match="shift"):
-        line(0)
+    with pytest.raises(ValueError, match="late must be a positive whole number, got 0"):
+        ec.Delayed(0)
+    with pytest.raises(ec.NotApplicableError, match="Mahalanobis"):
+        ec.Problem(ec.SquaredTracking(), ec.LinearSwitching(1.0), timing=ec.Delayed(1))
 
 
 @pytest.mark.parametrize("actions", [ec.Everywhere(), ec.Limited(spacing=1.0)])
@@ -201,9 +204,9 @@ def test_a_promise_with_a_delay_needs_equal_weights(actions):
     """As the page on replicas says: with whole numbers and without."""
     day = ec.Instance([2.0], [[3.0], [5.0]])
     for hitting in (ec.SquaredTracking(), ec.AsymmetricTracking(3.0, 1.0)):
-        problem = ec.ShiftedProblem(hitting, ec.Mahalanobis.isotropic(alpha=1.0, dim=1), actions, shift=1)
-        ec.rollout(ec.Shifted(ec.Greedy(), 1), problem, day)
-        guard = ec.Competitive(ec.Shifted(ec.Greedy(), 1), ratio=4.0)
+        problem = ec.Problem(hitting, ec.Mahalanobis.isotropic(alpha=1.0, dim=1), actions, ec.Delayed(1))
+        ec.rollout(ec.Greedy(), problem, day)
+        guard = ec.Competitive(ec.Greedy(), ratio=4.0)
         if isinstance(hitting, ec.AsymmetricTracking):
             with pytest.raises(ec.NotApplicableError, match="weight"):
                 ec.rollout(guard, problem, day)
