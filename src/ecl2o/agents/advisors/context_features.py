@@ -192,11 +192,6 @@ class ContextFeatures(eqx.Module):
             given_usual=_before(given, given_profiles, self.period)[rows],
         )
 
-    def usual_at(self, memory: ContextMemory, leads: Int[np.ndarray, " l"]) -> Float[AnyArray, "*n l"]:
-        """Return the contexts some steps ahead as the profile of a day and a decaying anomaly predict them."""
-        anomaly = memory.anomalies[..., 0, :1] * self._damping**leads
-        return memory.profiles[0][..., -leads % self.period] + anomaly
-
     def usual_mean(self, memory: ContextMemory, rho: Any) -> Float[AnyArray, "*n"]:
         """Return z as the profile of a day and a decaying anomaly predict it."""
         xp: Any = np if isinstance(memory.recent, np.ndarray) else jnp
