@@ -140,7 +140,7 @@ def test_the_weights_solve_the_ridge_regression(contexts):
     plain = dataclasses.replace(contexts, metadata=dataclasses.replace(contexts.metadata, covariates={}))
     plain = dataclasses.replace(plain, values=contexts.values[:, :1])
     samples = fourier.collect_samples(plain, RHO, 44)
-    target, drawn = samples.parts[0], []
+    target, drawn = samples.target, []
     for number in range(2):
         basis, weights = fourier.solve_draw(samples, (0, number))
         columns = np.asarray(basis(samples.seen))
@@ -175,7 +175,7 @@ def test_covariates_get_the_share_that_cross_validation_gives_them(contexts):
     blind = dataclasses.replace(contexts, values=np.stack([contexts.values[:, 0], noise], axis=1))
     samples = fourier.collect_samples(blind, RHO, DAYS)
     basis, weights = fourier.solve_draw(samples, (0, 0))
-    columns, target = np.asarray(basis(samples.seen)), samples.parts[0]
+    columns, target = np.asarray(basis(samples.seen)), samples.target
     inputs, every = 1 + len(basis.mean), np.arange(basis.count)
     own = every[(every < inputs - samples.features.given_count) | ((every >= inputs) & (every < inputs + 64 * 24))]
 

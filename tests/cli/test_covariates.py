@@ -135,7 +135,7 @@ def test_the_cost_looks_at_what_is_followed(windy, made, ecl2o, tmp_path):
 
 
 def test_every_advisor_runs_on_contexts_with_covariates(windy, ecl2o, tmp_path):
-    for advisor in ("seasonal", "mlp"):
+    for advisor in ("mlp", "lstm"):
         told = (*FOLLOWED, "--advisor", advisor, "--steps", "2")
         costs = []
         for extra in ((), EXTRA):

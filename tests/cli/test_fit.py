@@ -1,7 +1,6 @@
 """`ecl2o fit`: what it writes, what it says, and what it refuses before it has trained or written anything."""
 
 import json
-import sys
 
 import pytest
 
@@ -24,7 +23,7 @@ def test_the_report_covers_the_days_held_back_and_all_that_was_tried(fitted):
     assert rows["r-obd"]["competitive_ratio"] <= report["expert_ratio"] * (1 + 1e-9)
     assert rows["oracle"]["average_cost"] == 1.0
     assert all(row["average_cost"] >= 1 and row["competitive_ratio"] >= 1 for row in rows.values())
-    assert set(report["left_out"]) - {"fourier"} == {"trees", "seasonal", "mlp", "lstm"}
+    assert set(report["left_out"]) - {"fourier"} == {"mlp", "lstm"}
 
 
 def test_the_choice_is_by_validation_and_not_worse_than_what_needs_no_training(fitted):
@@ -105,30 +104,6 @@ def test_wrong_usage_exits_with_2(ecl2o, tmp_path, arguments, message):
     result = ecl2o("fit", write_series(tmp_path / "demand.csv"), *arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.replace("│", " ").split())
-
-
-def test_trees_are_fitted_on_request_and_run_without_lightgbm(ecl2o, tmp_path, monkeypatch):
-    """Behind a promise; without the package the message says what to install, and nothing is written."""
-    data, out = write_series(tmp_path / "demand.csv", 64), tmp_path / "policy.ecl2o"
-    arguments = ("fit", data, "--column", "demand", "--advisor", "trees", "--promise", "2.5", "--out", out, "--json")
-    arguments = (*arguments, "--training-days", "48", "--validation-days", "8")
-    with monkeypatch.context() as without:
-        without.setattr("importlib.util.find_spec", lambda name: None)
-        result = ecl2o(*arguments)
-        assert result.exit_code == 1
-        assert "pip install 'ecl2o[trees]'" in result.stderr
-        assert result.stderr.count("\n") == 1
-        assert not out.exists()
-    pytest.importorskip("lightgbm", reason="LightGBM is not installed (extra trees)")
-    report = json.loads(ecl2o(*arguments).stdout)
-    assert [each["name"].split(",")[0] for each in report["candidates"]] == ["trees", "trees"]
-    assert report["test"][report["yours"]]["promise_kept"] is True
-    monkeypatch.setitem(sys.modules, "lightgbm", None)  # importing it would raise
-    evaluated = ecl2o("evaluate", out, data, "--json")
-    assert evaluated.exit_code == 0, evaluated.stderr
-    acted = ecl2o("act", out, stdin="3.1\n2.9\n")
-    assert acted.exit_code == 0, acted.stderr
-    assert len(acted.stdout.split()) >= 2
 
 
 def test_other_files_are_not_overwritten(ecl2o, tmp_path):

@@ -45,7 +45,6 @@ import jax
 import numpy as np
 
 import ecl2o as ec
-from ecl2o.agents.advisors.boosted_trees import Trees
 from ecl2o.agents.advisors.context_features import ContextFeatures
 from ecl2o.agents.advisors.fourier_regression import FourierFeatures
 from ecl2o.agents.advisors.guard_aware_correction import GuardAwareCorrection
@@ -110,13 +109,6 @@ def small_fourier(dim: int) -> ec.advisors.FourierRegression:
     count = features.count
     basis = FourierFeatures.draw(np.random.default_rng(1).normal(size=(9, count)), 3, count, 2, seed=0)
     return ec.advisors.FourierRegression(basis=basis, weights=0.1 * np.cos(np.arange(basis.count)), features=features)
-
-
-def small_trees(dim: int) -> ec.advisors.BoostedTrees:
-    """Two stumps: on the present context and on its last change."""
-    nodes = {"threshold": [[0.1, 0.0, 0.0]] * 2, "left": [[1, 1, 2]] * 2, "right": [[2, 1, 2]] * 2}
-    trees = Trees([[0] * 3, [1] * 3], **nodes, value=[[0.0, -0.2, 0.3], [0.0, 0.1, -0.1]], depth=1)
-    return ec.advisors.BoostedTrees(trees=trees, features=ContextFeatures(2))
 
 
 def corrected_ridge(dim: int) -> GuardAwareCorrection:
@@ -413,16 +405,6 @@ CASES: list[Case] = [
         equivariant=False,
         box="ignores",
         convex=False,
-    ),
-    Case(
-        "BoostedTrees",
-        small_trees,
-        dims=(1,),
-        history=24,
-        equivariant=False,
-        box="ignores",
-        convex=False,
-        smooth=False,
     ),
     Case("Corrected", corrected_ridge, history=24, equivariant=False, box="ignores", convex=False, tolerance=1e-7),
     Case("Recorded", given_outlook, equivariant=False, box="ignores", convex=False),

@@ -35,14 +35,14 @@ def test_a_training_that_diverges_ends_no_fit_and_is_not_selected(contexts, monk
 
     monkeypatch.setattr(candidates, "fit_many", diverge)
     monkeypatch.setattr(candidates, "GRID", candidates.GRID[:2])
-    monkeypatch.setattr("ecl2o.fitting.settings.AUTOMATIC", ("seasonal", "r-obd"))
+    monkeypatch.setattr("ecl2o.fitting.settings.AUTOMATIC", ("mlp", "r-obd"))
     (selection,) = select_candidates([contexts], [FitSettings(advisor="auto", steps=1)])
     failed = [each.name for each in selection.validated if each.failed]
-    assert failed == ["seasonal, trust 0.3, mu 0", "seasonal, trust 1, mu 0"]
-    assert {each.training for each in selection.validated if each.advisor == "seasonal"} == {"training failed"}
+    assert failed == ["mlp, trust 0.3, mu 0", "mlp, trust 1, mu 0"]
+    assert {each.training for each in selection.validated if each.advisor == "mlp"} == {"training failed"}
     assert selection.chosen.training == "not trained"
     with pytest.raises(ValueError, match="all 2 trainings failed"):
-        select_candidates([contexts], [FitSettings(advisor="seasonal", steps=1)])
+        select_candidates([contexts], [FitSettings(advisor="mlp", steps=1)])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_cheapest_candidate_that_did_not_fail_is_selected(contexts, costs, b
     """It fails who paid no more before its training, and whose cost is not a number."""
     settings = FitSettings(promise=PromiseSpec(2.0, "day"))
     task = scale_task(contexts, settings)
-    entrants = [candidates.Candidate(name, "seasonal", ec.ROBD(), trained=True) for name in "abc"]
+    entrants = [candidates.Candidate(name, "mlp", ec.ROBD(), trained=True) for name in "abc"]
     score = score_days(ec.ROBD(), held_back_days(task.problem, task.contexts, "validation", STEPS))
     daily = [np.full(4, cost) for cost in costs]
     scores = [dataclasses.replace(score, cost=each, ratio=each, average_cost=float(each[0])) for each in daily]

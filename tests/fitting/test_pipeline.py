@@ -135,13 +135,12 @@ def test_a_saved_policy_carries_what_act_and_evaluate_need(fitted, wavy, tmp_pat
     assert loaded.metadata["settings"] == asked
 
 
-@pytest.mark.parametrize("advisor", ["seasonal", "mlp", "lstm"])
+@pytest.mark.parametrize("advisor", ["mlp", "lstm"])
 def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy, advisor):
     """Scaled training is only numerics: actions are those of the scaled series times the factor."""
     contexts = series(wavy)
     scaled, problem = contexts.scale_to(1.0), tracking_problem(1, 10.0)
-    lengths = candidates.MemoryLengths.of(contexts)
-    inside = candidates.make_advisor(advisor, scaled, jax.random.key(0))
+    inside = candidates.make_network(advisor, scaled, jax.random.key(0))
     unit, top = scaled.scale / contexts.scale, float(wavy.max())
     terms = PromiseSpec(2.0, "day", allowance=1e9, contexts=(0.0, top)).rescale(unit)
     agent = with_promise(ec.MLAROBD(inside, 2.0), terms, STEPS)
@@ -149,7 +148,7 @@ def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy,
     assert float(raw.agent.contexts[1]) == pytest.approx(top, rel=1e-12)
     assert float(raw.agent.allowance) == pytest.approx(1e9, rel=1e-12)
     runs = [
-        ec.rollout_days(a, problem, *map(jax.numpy.asarray, c.test_days(lengths.history_steps)))[0].actions
+        ec.rollout_days(a, problem, *map(jax.numpy.asarray, c.test_days(candidates.count_history_steps(c))))[0].actions
         for a, c in ((agent, scaled), (raw, contexts))
     ]
     np.testing.assert_allclose(runs[0] * (contexts.scale / scaled.scale), runs[1], rtol=1e-9)

@@ -30,7 +30,6 @@ _WORKS: dict[str, tuple[str, ...]] = {
     "Guarded": ("li2023robust",),
     "Mixture": ("derooij2014follow",),
     "FourierRegression": ("rahimi2007random",),
-    "BoostedTrees": ("ke2017lightgbm",),
     "CompetitiveControl": ("goel2022competitive",),
     "HInfinity": ("basar1995h",),
     "LQR": ("kalman1960contributions",),

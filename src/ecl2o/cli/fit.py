@@ -34,11 +34,10 @@ def fit(
     ),
     costs: options.CostOptions,
     plausible: str | None = options.PLAUSIBLE,
-    advisor: Literal["auto", "ridge", "fourier", "trees", "seasonal", "rhc", "r-obd", "mlp", "lstm"] = option(
-        "ridge: regressions that keep learning; fourier: a mixture of them and a regression on random features; trees: the "
-        "same with LightGBM's trees (extra trees); seasonal: a linear rule on a daily profile; rhc: a planner on the profile of "
-        "the last days; r-obd: the expert; mlp, lstm: networks. auto tries ridge, fourier, rhc and r-obd; validation days "
-        "select.",
+    advisor: Literal["auto", "ridge", "fourier", "rhc", "r-obd", "mlp", "lstm"] = option(
+        "ridge: regressions that keep learning; fourier: a mixture of them and a regression on random features; rhc: a "
+        "planner on the profile of the last days; r-obd: the expert; mlp, lstm: networks. auto tries ridge, fourier, rhc and "
+        "r-obd; validation days select.",
         default="auto",
     ),
     reading: options.ReadingOptions,
@@ -107,7 +106,7 @@ def fit(
     settings = dataclasses.replace(settings, promise=spec)
     with output.progress_bars(not json) as progress:
         fitted = fit_contexts(contexts, settings, progress)
-    needs_past = fitted.chosen.advisor in ("ridge", "fourier", "trees", "rhc")
+    needs_past = fitted.chosen.advisor in ("ridge", "fourier", "rhc")
     searched = search_worst_day and not costs.shift and not needs_past
     worst = search_bad_day(fitted.policy, contexts, seed) if searched else None
     if search_worst_day and not searched:

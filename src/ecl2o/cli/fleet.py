@@ -43,7 +43,7 @@ def fit(
         "Guarantee this many times the optimum at most, unless the manifest states it.", callback=check_promise
     ),
     per: options.Per = option("Period of the promise, unless the manifest states it.", default="run"),
-    advisor: Literal["auto", "ridge", "fourier", "trees", "seasonal", "mlp", "lstm"] = option(
+    advisor: Literal["auto", "ridge", "fourier", "mlp", "lstm"] = option(
         "Advisor. ridge is trained for many sites at once, all others for one site after the other.", default="ridge"
     ),
     reading: options.ReadingOptions,

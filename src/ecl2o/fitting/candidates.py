@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ecl2o.agents import MLAROBD, RHC, ROBD, AbstractAgent, Guard, Guarded, Periodic
-from ecl2o.agents.advisors import LSTM, MLP, Mixture, OnlineRidge, Scaling, SeasonalLinear
+from ecl2o.agents.advisors import LSTM, MLP, Mixture, OnlineRidge, Scaling
 from ecl2o.agents.advisors.asymmetric_ridge import AsymmetricRidge
 from ecl2o.agents.advisors.constant_weight import ConstantWeight
 from ecl2o.agents.advisors.guard_aware_correction import CorrectionWeights, GuardAwareCorrection
@@ -17,9 +17,9 @@ from ecl2o.data import Contexts, Split
 from ecl2o.evaluation import DailyScore
 from ecl2o.evaluation.comparison import Contender, make_contender
 from ecl2o.exceptions import DataError
-from ecl2o.fitting import boosting, fourier
+from ecl2o.fitting import fourier
 from ecl2o.fitting.guarded_training import corrected_guard, record_sites, train_sites
-from ecl2o.fitting.settings import TRAINING, AdvisorName, Progress, with_promise
+from ecl2o.fitting.settings import NETWORKS, TRAINING, AdvisorName, Progress, with_promise
 from ecl2o.fitting.tasks import FitTask, check_promise_feasible, check_weights_inside, mean_training_weight
 from ecl2o.forecasters import AbstractForecaster, Given, RollingProfile
 from ecl2o.learning import CalibratedLoss, fit_many
@@ -35,41 +35,23 @@ from ecl2o.problem.arrays import to_device
 from ecl2o.solvers.exponential_weights import ExponentialWeights
 from ecl2o.theory import decay_root
 
-PROFILE_DAYS = 14  # memory of the structured advisor
 FORECAST_DAYS = 7  # memory of the rolling profile that RHC plans with
-WINDOW_DAYS = 4  # the structured advisor trains across midnight; networks remember one day and do not
 SLACK = 0.5  # of the guarded planner, which pays at most 1.5 times R-OBD's cost
 HISTORY_DAYS = 365  # with which the regression starts
 WEEK, FEWEST_WEEKS = 7, 4  # days in a week; training weeks needed for a weekly profile
 MOST_WINDOWS, BATCH = 2000, 50  # of gradient training
 GRID = ((0.3, 0.0), (1.0, 0.0), (10.0, 0.0), (1.0, 0.3), (0.5, 0.6))  # (trust, mu) that validation selects from
 GIVEN = "rhc, given forecasts"
-REGRESSIONS, FOURIER, TREES = "ridge, mixture", "fourier, mixture", "trees, mixture"
-MIXTURES = (REGRESSIONS, FOURIER, TREES)  # selected unless another candidate is clearly better (docs/choices.md)
+REGRESSIONS, FOURIER = "ridge, mixture", "fourier, mixture"
+MIXTURES = (REGRESSIONS, FOURIER)  # selected unless another candidate is clearly better (docs/choices.md)
 SHARE = 0.75  # of the correction that training found: the season differs later (docs/choices.md)
-# Advisors that are learned once, from all training days, and their stage of progress.
-OFFLINE: dict[AdvisorName, tuple[Callable[[Contexts, float, int, int], AbstractAgent], str]] = {
-    "fourier": (fourier.solve_regression, "solving the Fourier regression"),
-    "trees": (boosting.train_trees, "training the trees"),
-}
 _NEGLIGIBLE = 1e-8
 
 
-@dataclasses.dataclass(frozen=True)
-class MemoryLengths:
-    """Lengths of memory and training windows that the training days allow."""
-
-    profile_days: int
-    history_steps: int
-    window_steps: int
-
-    @classmethod
-    def of(cls, contexts: Contexts) -> "MemoryLengths":
-        days, per_day = contexts.split.training_days, contexts.steps_per_day
-        profile = min(max(days // 4, 1), PROFILE_DAYS)
-        remembered = min(max(profile, FORECAST_DAYS), days)
-        window = min(max((days - profile) // 2, 1), WINDOW_DAYS)
-        return cls(profile, remembered * per_day, window * per_day)
+def count_history_steps(contexts: Contexts) -> int:
+    """Return how much of the past an agent starts with that does not learn from it: one to two weeks of the training days."""
+    days = contexts.split.training_days
+    return min(max(days // 4, FORECAST_DAYS), 2 * FORECAST_DAYS, days) * contexts.steps_per_day
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,9 +83,9 @@ class Candidate:
 
     def history_steps(self, contexts: Contexts) -> int:
         """Return how much of the past it starts with: all it can learn from, or what it remembers."""
-        if self.advisor == "ridge" or self.advisor in OFFLINE:
+        if self.advisor in ("ridge", "fourier"):
             return min(HISTORY_DAYS, contexts.n_days) * contexts.steps_per_day
-        return MemoryLengths.of(contexts).history_steps
+        return count_history_steps(contexts)
 
 
 def make_planner(problem: Problem, steps_per_day: int) -> RHC:
@@ -221,7 +203,7 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
     """Return all candidates of each task, trained where they can be.
 
     Tasks of one shape have the same candidates in the same order. The regression is trained for all tasks in one program,
-    gradient-trained advisors for one task after the other.
+    networks for one task after the other.
 
     Raises:
         ValueError: If a promise cannot be kept by any algorithm.
@@ -230,12 +212,12 @@ def train_candidates(tasks: Sequence[FitTask], progress: Progress) -> list[list[
         check_promise_feasible(task)
     found: list[list[Candidate]] = [[] for _ in tasks]
     for advisor in tasks[0].settings.advisors(tasks[0].contexts.weighted):
-        if advisor in OFFLINE:
-            trained = [_learn_offline(advisor, task, progress) for task in tasks]
-        elif advisor in ("ridge", "rhc", "r-obd"):
-            trained = [[] for _ in tasks]
+        if advisor == "fourier":
+            trained = [_solve_fourier(task, progress) for task in tasks]
+        elif advisor in NETWORKS:
+            trained = [_train_networks(advisor, task, progress) for task in tasks]
         else:
-            trained = [_train_by_gradient(advisor, task, progress) for task in tasks]
+            trained = [[] for _ in tasks]
         for mine, task, more in zip(found, tasks, trained, strict=True):
             mine += [*untrained_candidates(advisor, task), *more]
     if any(each.name == FOURIER for each in found[0]):  # which contains the other mixture
@@ -250,8 +232,8 @@ def _add_corrections(
 ) -> list[list[Candidate]]:
     """Add each task's mixture with a correction that is trained through the guard.
 
-    The correction is trained on forecasts of the regressions, which learn as they run. What was learned offline predicts the days
-    it was learned on too well.
+    The correction is trained on forecasts of the regressions, which learn as they run. The Fourier regression predicts the
+    days that it was solved on too well.
     """
     like, promise = tasks[0].contexts, tasks[0].settings.promise
     assert promise is not None
@@ -300,34 +282,34 @@ def _correct(base: Candidate, early: CorrectionWeights, late: CorrectionWeights)
     return dataclasses.replace(base, name=name, agent=put(early, base.agent), trained=True, retrain=retrain)
 
 
-def find_obstacle(advisor: AdvisorName, task: FitTask) -> str | None:
-    """Return why `fit` cannot make an advisor of `OFFLINE` for a series; None if it can."""
+def find_obstacle(task: FitTask) -> str | None:
+    """Return why `fit` cannot solve the Fourier regression of a series; None if it can."""
     if not isinstance(task.problem.hitting, SquaredTracking) or task.contexts.action_dim != 1:
         return "it follows one column, with misses that weigh the same"
     if task.settings.shift:
         return "it supports neither a delay nor contexts known ahead"
-    missing = boosting.find_missing_extra() if advisor == "trees" else None
-    return missing or fourier.find_obstacle(task.contexts, _discount(task))
+    return fourier.find_obstacle(task.contexts, _discount(task))
 
 
 def _discount(task: FitTask) -> float:
     return float(decay_root(float(task.problem.m), float(task.problem.beta)))
 
 
-def _learn_offline(advisor: AdvisorName, task: FitTask, progress: Progress) -> list[Candidate]:
-    """Return the mixture of the regressions and an advisor of `OFFLINE`; on request also that advisor alone.
+def _solve_fourier(task: FitTask, progress: Progress) -> list[Candidate]:
+    """Return the mixture of the regressions and the Fourier regression; on request also the latter alone.
 
     Raises:
-        DataError: If the advisor was requested and cannot be used.
+        DataError: If it was requested and cannot be used.
     """
     contexts, settings, period = task.contexts, task.settings, task.contexts.steps_per_day
-    if (obstacle := find_obstacle(advisor, task)) is not None:
+    if (obstacle := find_obstacle(task)) is not None:
         if settings.advisor == "auto":
             return []
-        raise DataError(f"the advisor {advisor} cannot be used: {obstacle}.")
-    (learn, stage), split = OFFLINE[advisor], contexts.split
+        raise DataError(f"the advisor fourier cannot be used: {obstacle}.")
+    solve = functools.partial(fourier.solve_regression, contexts, _discount(task), seed=settings.seed)
+    training_days, stage = contexts.split.training_days, "solving the Fourier regression"
     progress(stage, 0, 1)
-    learned = learn(contexts, _discount(task), split.training_days, settings.seed)
+    solved = solve(training_days)
     progress(stage, 1, 1)
 
     zero = to_device(np.zeros(1))  # equal weights are given, too: both mixtures are one program then
@@ -339,20 +321,20 @@ def _learn_offline(advisor: AdvisorName, task: FitTask, progress: Progress) -> l
         return _promised(mixture, task)
 
     @functools.cache
-    def learn_again() -> AbstractAgent:
-        return learn(contexts, _discount(task), split.training_days + split.validation_days, settings.seed)
+    def solve_again() -> AbstractAgent:
+        return solve(training_days + contexts.split.validation_days)
 
     def mix_again(score: DailyScore) -> AbstractAgent:
-        return mix(learn_again(), _last_weights(score))
+        return mix(solve_again(), _last_weights(score))
 
-    found = [Candidate(f"{advisor}, mixture", advisor, mix(learned), trained=True, retrain=mix_again)]
-    if settings.advisor == advisor:
-        alone = with_promise(learned, settings.promise, period)
+    found = [Candidate(FOURIER, "fourier", mix(solved), trained=True, retrain=mix_again)]
+    if settings.advisor == "fourier":
+        alone = with_promise(solved, settings.promise, period)
 
-        def learn_alone(_: DailyScore) -> AbstractAgent:
-            return with_promise(learn_again(), settings.promise, period)
+        def alone_again(_: DailyScore) -> AbstractAgent:
+            return with_promise(solve_again(), settings.promise, period)
 
-        found.append(Candidate(advisor, advisor, alone, trained=True, retrain=learn_alone))
+        found.append(Candidate("fourier", "fourier", alone, trained=True, retrain=alone_again))
     return found
 
 
@@ -365,23 +347,21 @@ def _last_weights(score: DailyScore) -> ExponentialWeights:
     return jax.tree.map(lambda leaf: to_device(np.asarray(leaf)[-1, -1]), info.details["weights"])
 
 
-def _train_by_gradient(advisor: AdvisorName, task: FitTask, progress: Progress) -> list[Candidate]:
-    """Return one agent per point of the grid, trained through the calibrator, and through the guard of a daily promise.
+def _train_networks(advisor: AdvisorName, task: FitTask, progress: Progress) -> list[Candidate]:
+    """Return one network per point of the grid, trained through the calibrator, and through the guard of a daily promise.
 
-    A longer promise rarely binds, so its guard is put around what was trained without it. If the training diverges, all agents
+    A longer promise rarely binds, so its guard is put around what was trained without it. If the training diverges, all networks
     stay untrained, and so none can be selected.
     """
     contexts, settings = task.contexts, task.settings
-    lengths, period, promise = MemoryLengths.of(contexts), contexts.steps_per_day, settings.promise
+    period, promise = contexts.steps_per_day, settings.promise
     keys = [jax.random.key(settings.seed)] * len(GRID)
-    untrained = make_advisor(advisor, contexts, jax.random.fold_in(keys[0], 1))
+    untrained = make_network(advisor, contexts, jax.random.fold_in(keys[0], 1))
     daily = promise is not None and promise.per == "day" and promise.is_plain
     agents: list[AbstractAgent] = [MLAROBD(untrained, trust) for trust, _ in GRID]
     if daily:
         agents = [with_promise(agent, promise, period) for agent in agents]
-    seasonal = advisor == "seasonal"
-    window, history = (lengths.window_steps, lengths.profile_days * period) if seasonal else (period, 0)
-    windows = contexts.training_windows(window, history, most=MOST_WINDOWS)
+    windows = contexts.training_windows(most=MOST_WINDOWS)
     try:
         fitted = fit_many(
             agents,
@@ -411,12 +391,8 @@ def _train_by_gradient(advisor: AdvisorName, task: FitTask, progress: Progress) 
     ]
 
 
-def make_advisor(advisor: AdvisorName, contexts: Contexts, key) -> AbstractAgent:
-    """Return a gradient-trained advisor with its initial weights."""
-    dim = contexts.action_dim
-    if advisor == "seasonal":
-        days = MemoryLengths.of(contexts).profile_days
-        return SeasonalLinear(dim, dim, period=contexts.steps_per_day, days=days)
+def make_network(advisor: AdvisorName, contexts: Contexts, key) -> AbstractAgent:
+    """Return a network with its initial weights."""
     scaling = Scaling.of(to_device(contexts.followed[: len(contexts.training)]))
-    network = MLP if advisor == "mlp" else LSTM
+    network, dim = MLP if advisor == "mlp" else LSTM, contexts.action_dim
     return network(dim, dim, key=key, contexts=scaling, actions=scaling)

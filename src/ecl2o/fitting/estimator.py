@@ -33,7 +33,7 @@ class SeriesPolicy:
         bounds: (low, high) of actions. Default: none.
         plausible: (low, high) of readings, or a mapping from column names; others are replaced by the last plausible one.
             Default: the range of the training days, widened.
-        advisor: "auto", "ridge", "fourier", "trees" (extra `trees`), "seasonal", "rhc", "r-obd", "mlp" or "lstm".
+        advisor: "auto", "ridge", "fourier", "rhc", "r-obd", "mlp" or "lstm".
             Default: "auto", the best of "ridge", "fourier", "rhc" and "r-obd" on the validation days.
         columns: columns to follow. Default: the only one that holds numbers.
         weight_column: column of the cost of a miss, such as a price; it is not followed. Default: none.

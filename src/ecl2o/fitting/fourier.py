@@ -44,37 +44,31 @@ def _maturity(rho: float) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class LearningSamples:
-    """What a series teaches: the features of n rows, and z less its `ContextFeatures.usual_mean`, in parts that add up."""
+    """What a series teaches: the features of n rows, and z less its `ContextFeatures.usual_mean`."""
 
     features: ContextFeatures
     seen: Float[np.ndarray, "n k"]
-    parts: Float[np.ndarray, "p n"]
+    target: Float[np.ndarray, " n"]
 
 
-def collect_samples(contexts: Contexts, rho: float, days: int, hours: tuple[int, ...] = ()) -> LearningSamples:
+def collect_samples(contexts: Contexts, rho: float, days: int) -> LearningSamples:
     """Return what the first days of a series teach about z.
 
     Args:
         contexts: the series, in the units of its task.
         rho: the discount of z.
         days: how many to learn from; those with imputed rows are left out.
-        hours: ahead, where parts of z end; the last part is all that comes later. Default: z is one part.
     """
     values, per_day = contexts.values[: days * contexts.steps_per_day], contexts.steps_per_day
     features = ContextFeatures(per_day, contexts.leads).with_typical_week(values)
-    ends = [0, *(each * max(round(per_day / 24), 1) for each in hours)]
-    rows = _find_rows(contexts, days, max(_maturity(rho), ends[-1]))
+    rows = _find_rows(contexts, days, _maturity(rho))
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(int)]
-    z, seen, parts = discounted_future(values[:, 0], rho), [], []
+    z, seen, target = discounted_future(values[:, 0], rho), [], []
     for block in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
         memory = features.remember(values, block)
         seen.append(features.at(memory, rho))
-        near = []
-        for leads in (np.arange(first + 1, last + 1) for first, last in itertools.pairwise(ends)):
-            coming = values[block[:, None] + leads, 0] - features.usual_at(memory, leads)
-            near.append(coming @ ((1 - rho) * rho**leads))
-        parts.append([*near, z[block] - features.usual_mean(memory, rho) - sum(near)])
-    return LearningSamples(features, np.concatenate(seen), np.concatenate(parts, axis=1))
+        target.append(z[block] - features.usual_mean(memory, rho))
+    return LearningSamples(features, np.concatenate(seen), np.concatenate(target))
 
 
 def solve_regression(contexts: Contexts, rho: float, days: int, seed: int = 0) -> FourierRegression:
@@ -101,7 +95,7 @@ def solve_draw(samples: LearningSamples, seed: tuple[int, int]) -> tuple[Fourier
     With covariates they are a weighted mean of two solutions, of which one does not see them, with the least squared error on the
     quarters of the rows, each predicted from the other three. So columns of noise do little harm.
     """
-    features, seen, (target,) = samples.features, samples.seen, samples.parts
+    features, seen, target = samples.features, samples.seen, samples.target
     scale = float(np.std(target)) or 1.0
     shape = GROUPS, INPUTS, COSINES
     basis = FourierFeatures.draw(seen, *shape, seed, features.harmonics, features.given_count)

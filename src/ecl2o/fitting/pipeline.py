@@ -22,7 +22,7 @@ from ecl2o.evaluation.comparison import ComparisonRow, Contender, compare, make_
 from ecl2o.fitting.candidates import (
     MIXTURES,
     Candidate,
-    MemoryLengths,
+    count_history_steps,
     find_obstacle,
     reference_contenders,
     train_candidates,
@@ -131,7 +131,7 @@ class Selection:
         own = self.candidates[self.best]
         others = {each.name: self._contender(each) for each in self.candidates if each is not own}
         per_day = self.contexts.steps_per_day
-        history = MemoryLengths.of(self.contexts).history_steps
+        history = count_history_steps(self.contexts)
         references = reference_contenders(self.problem, per_day, history // per_day)
         greedy = Contender(Greedy(), None, stream_days, history)
         return {self.yours: self.contender} | others | references | {"greedy": greedy}
@@ -231,7 +231,7 @@ def _why_no_fourier(selection: Selection) -> dict[AdvisorName, str]:
     if selection.settings.advisor != "auto" or "fourier" in tried:
         return {}
     task = FitTask(selection.contexts, selection.problem, selection.settings)
-    return {"fourier": find_obstacle("fourier", task) or "not tried"}
+    return {"fourier": find_obstacle(task) or "not tried"}
 
 
 def select_candidates(
@@ -355,7 +355,7 @@ def build_policy(selection: Selection, comparison: Sequence[ComparisonRow]) -> P
         action_bounds=None if settings.bounds is None else [settings.bounds] * contexts.action_dim,
         weight_column=metadata.weight_column,
         covariates=metadata.covariates,
-        history_steps=MemoryLengths.of(contexts).history_steps,
+        history_steps=count_history_steps(contexts),
         history_until=str(contexts.time[used - 1]),
         seen_until=str(contexts.time[seen - 1]),
         source=Source(file=metadata.file, sha256=metadata.sha256),

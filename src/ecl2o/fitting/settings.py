@@ -16,27 +16,24 @@ from ecl2o.exceptions import DataError
 
 Progress = Callable[[str, int, int], None]  # progress(stage, done, total)
 Per = Literal["day", "week", "month", "run"]
-AdvisorName = Literal["ridge", "fourier", "trees", "seasonal", "rhc", "r-obd", "mlp", "lstm"]
+AdvisorName = Literal["ridge", "fourier", "rhc", "r-obd", "mlp", "lstm"]
 Alpha = float | Mapping[str, float]  # one for all columns, or one per column name
 Interval = tuple[float, float]  # (low, high)
 
 # Days after which a promise starts over; a month is 30 days, a run has no end.
 DAYS: dict[str, int | None] = {"day": 1, "week": 7, "month": 30, "run": None}
 # Adam steps and learning rate by advisor (docs/choices.md). Of the regression only the correction inside a guard is trained;
-# the planner and the expert are not trained, Fourier regression and trees not by gradients.
+# the planner and the expert are not trained, the Fourier regression not by gradients.
 TRAINING: dict[AdvisorName, tuple[int, float]] = {
     "ridge": (100, 5e-2),
     "fourier": (0, 0.0),
-    "trees": (0, 0.0),
-    "seasonal": (1200, 1e-2),
     "rhc": (0, 0.0),
     "r-obd": (0, 0.0),
     "mlp": (2000, 2e-2),
     "lstm": (1500, 3e-3),
 }
 AUTOMATIC: tuple[AdvisorName, ...] = ("ridge", "fourier", "rhc", "r-obd")  # tried by advisor="auto"
-UNWEIGHTED: tuple[AdvisorName, ...] = ("seasonal", "mlp", "lstm")  # their training weighs all misses equally
-UNSHIFTED = UNWEIGHTED  # they are trained as if actions took effect at once
+NETWORKS: tuple[AdvisorName, ...] = ("mlp", "lstm")  # trained for equal weights, and actions that take effect at once
 LEAST_ALPHA, MOST_ALPHA = 1e-12, 1e12  # beyond, one of the two costs is lost in rounding
 
 
@@ -301,11 +298,10 @@ class FitSettings:
             DataError: If the requested advisor cannot use weights.
         """
         if self.advisor != "auto":
-            if weighted and self.advisor in UNWEIGHTED:
-                usable = ", ".join(name for name in TRAINING if name not in UNWEIGHTED)
+            usable = ", ".join(name for name in TRAINING if name not in NETWORKS)
+            if weighted and self.advisor in NETWORKS:
                 raise DataError(f"advisor {self.advisor} does not support a weight column; use one of {usable}.")
-            if self.shift and self.advisor in UNSHIFTED:
-                usable = ", ".join(name for name in TRAINING if name not in UNSHIFTED)
+            if self.shift and self.advisor in NETWORKS:
                 raise DataError(
                     f"advisor {self.advisor} supports neither a delay nor contexts known ahead; use one of {usable}."
                 )
@@ -322,9 +318,9 @@ class FitSettings:
         reason = "slow to train, only on request" if self.advisor == "auto" else "not requested"
         reasons = dict.fromkeys(TRAINING, reason)
         if weighted and self.advisor == "auto":
-            reasons |= dict.fromkeys(UNWEIGHTED, "does not support weights")
+            reasons |= dict.fromkeys(NETWORKS, "does not support weights")
         if self.shift and self.advisor == "auto":
-            reasons |= dict.fromkeys(UNSHIFTED, "does not support a delay or contexts known ahead")
+            reasons |= dict.fromkeys(NETWORKS, "does not support a delay or contexts known ahead")
         return {name: reason for name, reason in reasons.items() if name not in tried}
 
     def training_steps(self, advisor: AdvisorName) -> int:

@@ -15,7 +15,7 @@ from ecl2o.data import Contexts
 from ecl2o.evaluation import TestDays
 from ecl2o.evaluation.comparison import ComparisonRow, Contender, make_contender, make_row
 from ecl2o.fitting import tasks
-from ecl2o.fitting.candidates import OFFLINE, find_obstacle, make_planner, reference_contenders
+from ecl2o.fitting.candidates import find_obstacle, make_planner, reference_contenders
 from ecl2o.fitting.pipeline import Selection, build_policy, select_candidates
 from ecl2o.fitting.read import SeriesReader, screen_series
 from ecl2o.fitting.settings import FitSettings, Progress, ignore_progress
@@ -100,10 +100,8 @@ def _shape(site: LoadedSite) -> tuple[Any, ...]:
     task = tasks.FitTask(contexts, tasks.series_problem(contexts, settings), settings)
     plan = make_planner(task.problem, contexts.steps_per_day)
     made = settings.advisor, settings.steps, settings.seed, settings.bounds is None, promise, plan.lookahead
-    learns = (
-        settings.advisor in ("auto", *OFFLINE) and find_obstacle("fourier", task) is None
-    )  # depends on alpha and gaps
-    return contexts.values.shape, contexts.steps_per_day, contexts.split, made, learns
+    solves = settings.advisor in ("auto", "fourier") and find_obstacle(task) is None  # depends on alpha and gaps
+    return contexts.values.shape, contexts.steps_per_day, contexts.split, made, solves
 
 
 def _bytes(site: LoadedSite) -> int:

@@ -2,7 +2,6 @@
 
 # Loaded because policy files name their classes.
 from ecl2o.agents.advisors import asymmetric_ridge, constant_weight, guard_aware_correction  # noqa: F401
-from ecl2o.agents.advisors.boosted_trees import BoostedTrees
 from ecl2o.agents.advisors.fixed import Fixed
 from ecl2o.agents.advisors.fourier_regression import FourierRegression
 from ecl2o.agents.advisors.from_context import FromContext, HoldStill
@@ -14,7 +13,6 @@ from ecl2o.agents.advisors.seasonal_linear import SeasonalLinear
 __all__ = [
     "LSTM",
     "MLP",
-    "BoostedTrees",
     "Fixed",
     "FourierRegression",
     "FromContext",

@@ -1,23 +1,15 @@
-"""Features of the contexts so far, without a clock, and the base class of regressions on them."""
+"""Features of the contexts so far, without a clock."""
 
-import abc
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ecl2o.agents.advisors.networks import Scaling
-from ecl2o.agents.advisors.online_ridge import DiscountedForecast
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
-from ecl2o.exceptions import NotApplicableError
-from ecl2o.planning.decoupling import Modes
-from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import AnyArray, check_count, safe_sqrt, to_device
-from ecl2o.theory import decay_root
 
 WEEK = 7  # periods
 _LAGS = (*range(1, 11), 12, 14, 16, 18, *range(20, 25), 36, 48, 72, 96, 120, 144, 168)  # hours, of 24 in a period
@@ -192,11 +184,6 @@ class ContextFeatures(eqx.Module):
             given_usual=_before(given, given_profiles, self.period)[rows],
         )
 
-    def usual_at(self, memory: ContextMemory, leads: Int[np.ndarray, " l"]) -> Float[AnyArray, "*n l"]:
-        """Return the contexts some steps ahead as the profile of a day and a decaying anomaly predict them."""
-        anomaly = memory.anomalies[..., 0, :1] * self._damping**leads
-        return memory.profiles[0][..., -leads % self.period] + anomaly
-
     def usual_mean(self, memory: ContextMemory, rho: Any) -> Float[AnyArray, "*n"]:
         """Return z as the profile of a day and a decaying anomaly predict it."""
         xp: Any = np if isinstance(memory.recent, np.ndarray) else jnp
@@ -302,66 +289,3 @@ def _discounted_profile(xp: Any, profile: Float[AnyArray, "*n p"], rho: Any) -> 
     period = profile.shape[-1]
     powers = xp.exp(xp.log(rho) * xp.arange(period, 0, -1))  # as a constant, a long one ends XLA's single kernels
     return xp.sum(profile * powers, axis=-1, keepdims=True) * (1 - rho) / (1 - rho**period)
-
-
-class ContextRegressionState(eqx.Module):
-    """The modes, how many contexts have been seen, their range, and the memory of the features."""
-
-    modes: Modes
-    seen: Int[Array, ""]
-    low: Float[Array, ""]
-    high: Float[Array, ""]
-    memory: ContextMemory
-
-
-class AbstractContextRegression(AbstractAgent):
-    """The base class of regressions on `ContextFeatures` that were learned offline (see `FourierRegression`)."""
-
-    features: eqx.AbstractVar[ContextFeatures]
-    scaling: eqx.AbstractVar[Scaling]
-
-    @abc.abstractmethod
-    def predict(self, seen: Float[Array, " k"]) -> Float[Array, ""]:
-        """Return z less its `ContextFeatures.usual_mean`, given the features of a step."""
-
-    def check(self, problem: Problem, start: Start) -> None:
-        if start.dim != 1 or problem.covariates != len(self.features.leads):
-            raise NotApplicableError(
-                f"the regression is for one column and {len(self.features.leads)} covariates; this problem follows {start.dim} "
-                f"and has {problem.covariates} covariates."
-            )
-
-    def init(self, problem: Problem, start: Start) -> ContextRegressionState:
-        dtype = start.x0.dtype
-        low, high = jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype)
-        modes = Modes.from_problem(problem, start.dim)
-        state = ContextRegressionState(modes, jnp.zeros((), int), low, high, self.features.empty(dtype))
-        return start.fold_history(lambda s, context: self._observe(problem, s, context), state)
-
-    def step(self, problem: Problem, state: ContextRegressionState, observation: Observation):
-        state = self._observe(problem, state, observation.context)
-        rho = decay_root(1.0, state.modes.a)[0]
-        features, memory = self.features, state.memory
-        seen = jnp.asarray(features.at(memory, rho))
-        predicted = features.usual_mean(memory, rho) + self.predict(seen)
-        predicted = jnp.where(state.seen > features.needed, predicted, memory.recent[0])
-        mean = jnp.clip(predicted, state.low, state.high)[None] * self.scaling.scale
-        forecast = DiscountedForecast(mean, jnp.zeros((3, 1), mean.dtype))
-        advice = forecast.advice(state.modes, observation.previous_action)
-        return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
-
-    def _observe(
-        self, problem: Problem, state: ContextRegressionState, context: Float[Array, " q"]
-    ) -> ContextRegressionState:
-        assert isinstance(problem.hitting, AbstractQuadraticCost)
-        now = problem.hitting.centre(context, 1)[0] / self.scaling.scale
-        given = context[context.shape[0] - len(self.features.leads) :] / jnp.where(
-            self._scaled, self.scaling.scale, 1.0
-        )
-        memory = self.features.advance(state.memory, state.seen, now, given)
-        low, high = jnp.minimum(state.low, now), jnp.maximum(state.high, now)
-        return ContextRegressionState(state.modes, state.seen + 1, low, high, memory)
-
-    @property
-    def _scaled(self) -> Bool[np.ndarray, " c"]:
-        return np.array([lead is not None for lead in self.features.leads], bool)

@@ -12,9 +12,15 @@ from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int
 
-from ecl2o.agents.advisors.context_features import AbstractContextRegression, ContextFeatures
+from ecl2o.agents.advisors.context_features import ContextFeatures, ContextMemory
 from ecl2o.agents.advisors.networks import Scaling
+from ecl2o.agents.advisors.online_ridge import DiscountedForecast
+from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
+from ecl2o.exceptions import NotApplicableError
+from ecl2o.planning.decoupling import Modes
+from ecl2o.problem import AbstractQuadraticCost, Problem
 from ecl2o.problem.arrays import AnyArray, check_positive, to_device
+from ecl2o.theory import decay_root
 
 _OUTLYING = 4.0  # standard deviations, beyond which an input counts as that many
 _TURN = 6.28125, 1.9353071795864769e-3  # 2 pi; a whole number times the first part is exact
@@ -163,7 +169,17 @@ def _cosine(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
     return functools.reduce(lambda sum_, each: sum_ * square + each, _COSINE[::-1], jnp.zeros_like(x))
 
 
-class FourierRegression(AbstractContextRegression):
+class FourierRegressionState(eqx.Module):
+    """The modes, how many contexts have been seen, their range, and the memory of the features."""
+
+    modes: Modes
+    seen: Int[Array, ""]
+    low: Float[Array, ""]
+    high: Float[Array, ""]
+    memory: ContextMemory
+
+
+class FourierRegression(AbstractAgent):
     """Advice x = rho x_{t-1} + (1 - rho) zhat_t, with zhat from a daily profile and a ridge regression on random features.
 
     The regression was solved offline, on past contexts and z, the discounted mean of those that followed (see `OnlineRidge`), for
@@ -186,5 +202,40 @@ class FourierRegression(AbstractContextRegression):
         if self.weights.shape != (self.basis.count,):
             raise ValueError(f"weights must have shape ({self.basis.count},), got {self.weights.shape}.")
 
-    def predict(self, seen: Float[Array, " k"]) -> Float[Array, ""]:
-        return self.basis.combine(seen, self.weights)
+    def check(self, problem: Problem, start: Start) -> None:
+        if start.dim != 1 or problem.covariates != len(self.features.leads):
+            raise NotApplicableError(
+                f"the regression is for one column and {len(self.features.leads)} covariates; this problem follows {start.dim} "
+                f"and has {problem.covariates} covariates."
+            )
+
+    def init(self, problem: Problem, start: Start) -> FourierRegressionState:
+        dtype = start.x0.dtype
+        low, high = jnp.asarray(jnp.inf, dtype), jnp.asarray(-jnp.inf, dtype)
+        modes = Modes.from_problem(problem, start.dim)
+        state = FourierRegressionState(modes, jnp.zeros((), int), low, high, self.features.empty(dtype))
+        return start.fold_history(lambda s, context: self._observe(problem, s, context), state)
+
+    def step(self, problem: Problem, state: FourierRegressionState, observation: Observation):
+        state = self._observe(problem, state, observation.context)
+        rho = decay_root(1.0, state.modes.a)[0]
+        features, memory = self.features, state.memory
+        seen = jnp.asarray(features.at(memory, rho))
+        predicted = features.usual_mean(memory, rho) + self.basis.combine(seen, self.weights)
+        predicted = jnp.where(state.seen > features.needed, predicted, memory.recent[0])
+        mean = jnp.clip(predicted, state.low, state.high)[None] * self.scaling.scale
+        forecast = DiscountedForecast(mean, jnp.zeros((3, 1), mean.dtype))
+        advice = forecast.advice(state.modes, observation.previous_action)
+        return state, advice, Info(jnp.ones((), bool), details={"discounted_forecast": forecast})
+
+    def _observe(
+        self, problem: Problem, state: FourierRegressionState, context: Float[Array, " q"]
+    ) -> FourierRegressionState:
+        assert isinstance(problem.hitting, AbstractQuadraticCost)
+        scale, leads = self.scaling.scale, self.features.leads
+        now = problem.hitting.centre(context, 1)[0] / scale
+        forecasts = np.array([lead is not None for lead in leads], bool)
+        given = context[context.shape[0] - len(leads) :] / jnp.where(forecasts, scale, 1.0)
+        memory = self.features.advance(state.memory, state.seen, now, given)
+        low, high = jnp.minimum(state.low, now), jnp.maximum(state.high, now)
+        return FourierRegressionState(state.modes, state.seen + 1, low, high, memory)
