@@ -401,7 +401,16 @@ class ActSession:
         action, cost, unconverged = runner.action.tolist(), float(runner.cost), runner.is_unconverged
         imputed = [name for name in replaced if name in contract.covariates]
         stuck = contract.name_numbers(runner.stuck_numbers)
-        about = used, imputed, len(replaced) > len(imputed), stuck, filled, unconverged, self._policy.optimum_is_bound, self._policy.promises_optimum
+        about = (
+            used,
+            imputed,
+            len(replaced) > len(imputed),
+            stuck,
+            filled,
+            unconverged,
+            self._policy.optimum_is_bound,
+            self._policy.promises_optimum,
+        )
         about = *about, contract.shift, self._clock.in_force_from(self._notes.last)
         return Answer(self.steps, action, cost, lambda: runner.figures, self._notes.change, *about)
 

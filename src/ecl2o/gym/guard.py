@@ -82,7 +82,9 @@ class GuardWrapper(gymnasium.Wrapper[np.ndarray, np.ndarray, np.ndarray, np.ndar
             raise TypeError(f"GuardWrapper needs a DecisionEnv, whose costs are known, got {type(inside).__name__}.")
         self._inside = inside
         advisor = ExternalAdvisor()
-        self._guard = promise(advisor) if callable(promise) else Competitive(advisor, ratio=promise, horizon=inside.horizon)
+        self._guard = (
+            promise(advisor) if callable(promise) else Competitive(advisor, ratio=promise, horizon=inside.horizon)
+        )
         stepper = AdvisedStepper(Stepper(self._guard, inside.problem), inside.context_dim)
         shape = RunShape(inside.state_dim, inside.context_dim + inside.dim, inside.past_shape[0], inside.horizon)
         program, self._arrays = compile_stepper(cast_floats(stepper, inside.dtype), shape, inside.dtype)

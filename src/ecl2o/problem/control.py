@@ -109,10 +109,6 @@ class ControlProblem(AbstractProblem):
         return cls(F, B, E, M)
 
     @property
-    def timing(self) -> Immediate:
-        return Immediate()
-
-    @property
     def game(self) -> "ControlProblem":
         return self
 

@@ -59,7 +59,9 @@ class Account(eqx.Module):
     rounding_allowance: Float[Array, "*n"] | None = None
 
     @classmethod
-    def open(cls, allowance: Float[Array, "*n"], kept: Bool[Array, ""], dtype: Any, is_spaced: bool = False) -> "Account":
+    def open(
+        cls, allowance: Float[Array, "*n"], kept: Bool[Array, ""], dtype: Any, is_spaced: bool = False
+    ) -> "Account":
         """Return the account before the first step; `is_spaced` is whether actions have a spacing."""
         left = jnp.asarray(allowance, dtype)
         zero, kept = jnp.zeros_like(left), jnp.broadcast_to(kept, left.shape)

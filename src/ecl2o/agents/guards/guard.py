@@ -350,7 +350,11 @@ class Guard(AbstractAgent):
 
     def _details(self, accounts: Account, active: Bool[Array, "*n"]) -> dict[str, Array]:
         """Return the figures of each promise, of windows the account with the least left."""
-        found = accounts.details() | {"active": active | ~accounts.kept, "kept": accounts.kept, "kept_steps": accounts.steps}
+        found = accounts.details() | {
+            "active": active | ~accounts.kept,
+            "kept": accounts.kept,
+            "kept_steps": accounts.steps,
+        }
         if not self._slots.several:
             return {name: figure[None] for name, figure in found.items()}
         mine = [np.flatnonzero(self._slots.promise == i) for i in range(len(self.promises))]

@@ -80,5 +80,7 @@ def round_inside(
     inward = jnp.where(moved >= last, unit * floor_multiple(moved / unit), -unit * floor_multiple(-moved / unit))
     inward = with_tangent_of(moved, jnp.clip(jnp.where(inward == 0, 0.0, inward), low, high))
     fits = (spare(nearest) >= 0) & usable
-    action = jnp.where((spare(nearest) >= 0).all(), nearest, jnp.where((spare(inward) >= 0).all() & usable, inward, last))
+    action = jnp.where(
+        (spare(nearest) >= 0).all(), nearest, jnp.where((spare(inward) >= 0).all() & usable, inward, last)
+    )
     return action, ~fits, jnp.where(kept, jnp.maximum(-spare(action), 0.0), 0.0)

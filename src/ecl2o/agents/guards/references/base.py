@@ -170,7 +170,13 @@ class AbstractReference(eqx.Module):
 
     @abc.abstractmethod
     def settle(
-        self, problem: AnyProblem, term: AbstractReferenceStep, state: State, ratio: Number, observation: Observation, action: Action
+        self,
+        problem: AnyProblem,
+        term: AbstractReferenceStep,
+        state: State,
+        ratio: Number,
+        observation: Observation,
+        action: Action,
     ) -> Settlement:
         """Return the account of a step in which `action` was played."""
 

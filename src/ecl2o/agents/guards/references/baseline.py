@@ -77,7 +77,9 @@ class BaselineStep(AbstractReferenceStep):
         if hitting.is_quadratic and switching.is_quadratic:
             G = 2 * self.problem.Q
             target, previous = seen.away(hitting.centre(self.context, dim)), seen.away(self.previous)
-            reserve = Form(self.kappa * (G if self.S is None else self.S), None if origin is None else seen.away(self.action))
+            reserve = Form(
+                self.kappa * (G if self.S is None else self.S), None if origin is None else seen.away(self.action)
+            )
             forms = (Form(hitting.curvature(self.context, dim), target), Form(G, previous), reserve)
             return QuadraticSet(forms, level, jnp.ones((), bool))
         known = self.problem, self.context, self.previous, self.action, self.kappa, self.S
@@ -187,7 +189,9 @@ class Baseline(AbstractTrackingReference):
     def restart(self, problem: Problem, prepared, state: OwnTrajectory, position: Action) -> OwnTrajectory:
         return dataclasses.replace(state, action=position, cost=jnp.zeros_like(state.cost))
 
-    def observe(self, problem: Problem, prepared, state: OwnTrajectory, ratio, observation: Observation) -> BaselineStep:
+    def observe(
+        self, problem: Problem, prepared, state: OwnTrajectory, ratio, observation: Observation
+    ) -> BaselineStep:
         previous, context, remaining = observation.previous_action, observation.context, observation.remaining
         trajectory, action, info = self._own.step(problem, state, observation)
         paid, rounding = accurate_cost(self.tracking.count(problem, len(action))[0], action, context, state.action)

@@ -159,7 +159,9 @@ class AbstractDynamicReference(AbstractReference):
     def prepare(self, problem: AnyProblem, start: Start, several: bool) -> Future:
         return jax.lax.stop_gradient(control_future(problem.game, self.horizon, self.every_prefix))
 
-    def make_step(self, problem: AnyProblem, prepared: Future, ratio, observation, reserve_of, after, grown, least_ahead, found):
+    def make_step(
+        self, problem: AnyProblem, prepared: Future, ratio, observation, reserve_of, after, grown, least_ahead, found
+    ):
         """Return the step; `reserve_of` is a function of the future's matrices."""
         place, last = observation.place, prepared.S.shape[0] - 1
         reserve = reserve_of(*(matrix[jnp.minimum(place, last)] for matrix in (prepared.S, prepared.S0)))
@@ -180,9 +182,7 @@ class AbstractDynamicReference(AbstractReference):
         eps = jnp.finfo(growth.dtype).eps
         rounding = jax.lax.stop_gradient(8 * size * eps * (jnp.abs(growth) + ahead))
         growth, rounding = (jnp.where(term.usable, each, 0.0) for each in (growth, rounding))
-        after = jax.tree.map(
-            lambda new, old: jnp.where(term.usable, new, old), DynamicState(term.after, ahead), state
-        )
+        after = jax.tree.map(lambda new, old: jnp.where(term.usable, new, old), DynamicState(term.after, ahead), state)
         return Settlement(after, growth, rounding, growth)
 
 
@@ -255,7 +255,9 @@ class DynamicOptimum(AbstractDynamicReference):
         found = jnp.ones((), bool)
         return self.make_step(problem, prepared, ratio, observation, reserve, after, growth, state.least_ahead, found)
 
-    def common_action(self, problem: AnyProblem, prepared: Future, observation: Observation, least: Number, origin: Origin):
+    def common_action(
+        self, problem: AnyProblem, prepared: Future, observation: Observation, least: Number, origin: Origin
+    ):
         return dynamic_common_action(problem, prepared, observation, least)
 
 
@@ -313,7 +315,11 @@ class DynamicBaseline(AbstractDynamicReference):
             return baseline_reserve(position, S, S0, ratio)
 
         growth = info.details["step_cost"]
-        return self.make_step(problem, prepared, ratio, observation, reserve, own, growth, state.least_ahead, info.converged)
+        return self.make_step(
+            problem, prepared, ratio, observation, reserve, own, growth, state.least_ahead, info.converged
+        )
 
-    def common_action(self, problem: AnyProblem, prepared: Future, observation: Observation, least: Number, origin: Origin):
+    def common_action(
+        self, problem: AnyProblem, prepared: Future, observation: Observation, least: Number, origin: Origin
+    ):
         return dynamic_common_action(problem, prepared, observation, least)

@@ -301,7 +301,10 @@ class LowerModel(AbstractTrackingReference):
         context, finite = clean_context(problem, observation.context)
         least, greatest = hitting.curvature_bounds(dim)
         assert greatest is not None
-        S, target = prepared[self.tracking.place(observation, len(prepared))], context[: len(context) - problem.covariates]
+        S, target = (
+            prepared[self.tracking.place(observation, len(prepared))],
+            context[: len(context) - problem.covariates],
+        )
         game = ModelLines.of(least, 2 * counted.Q, S, ratio, work, previous)
         if hitting.is_two_sided:
             lines = AsymmetricLines(game, hitting, work.from_centre(hitting.centre(context, dim)))

@@ -523,7 +523,9 @@ class Optimum(AbstractTrackingReference):
     def restart(self, problem: Problem, prepared, state: PastState, position: Action) -> PastState:
         return start_past(self.tracking, problem, position, real=True)
 
-    def observe(self, problem: Problem, prepared, state: PastState, ratio: Number, observation: Observation) -> OptimumStep:
+    def observe(
+        self, problem: Problem, prepared, state: PastState, ratio: Number, observation: Observation
+    ) -> OptimumStep:
         previous, dim = observation.previous_action, observation.previous_action.shape[0]
         counted = self.tracking.count(problem, dim)[0]
         context, finite = clean_context(problem, observation.context)
@@ -545,7 +547,6 @@ class Optimum(AbstractTrackingReference):
         after = PastState(term.prefix.after_move(term.G), state.box, real_work)
         after = jax.tree.map(lambda new, old: jnp.where(term.usable, new, old), after, state)
         return Settlement(after, term.growth, jnp.where(term.usable, term.prefix.rounding, 0.0), reported)
-
 
 
 def describe_optimum(tracking: Tracking, problem: Problem, terms: PromiseTerms, least: float | None) -> Promise:
