@@ -303,7 +303,7 @@ def _takes_padded_history(agent: AbstractAgent) -> bool:
     """Return whether the regression alone reads the history: agents of users may, and restarts on the history do."""
     inside = list(walk_agents(agent))
     others = any(not type(each).__module__.startswith("ecl2o.") or each.lookahead for each in inside)
-    restarts = any(isinstance(each, Periodic) and each.keeps == "history" for each in inside)
+    restarts = any(isinstance(each, Periodic) for each in inside)
     return any(isinstance(each, OnlineRidge) for each in inside) and not others and not restarts
 
 
