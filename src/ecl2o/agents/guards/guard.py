@@ -286,23 +286,33 @@ class Guard(AbstractAgent):
         seen = observation.with_lookahead(self.agent.lookahead)
         inner_state, advice, inner = self.agent.step(problem, state.inner, seen)
 
+        finite = jnp.isfinite(problem.drop_covariates(observation.context)).all()  # a covariate may be missing
+        observation = dataclasses.replace(observation, context=jnp.where(finite, observation.context, 0.0))
+
         def observe(i, own, ratio):
             return self.references[i].on(problem).observe(problem, state.prepared[i], own, ratio, observation)
 
         terms = self._map(observe, state.references, self._by_reference(state.ratios))
-        choice = self._allow(problem, state, observation, terms).choose(problem, advice)
+        choice = self._allow(problem, state, observation, terms, finite).choose(problem, advice)
         accounts, references = self._settle(problem, state, observation, terms, choice)
         age = None if state.age is None else state.age + 1
         after = dataclasses.replace(state, inner=inner_state, references=references, accounts=accounts, age=age)
-        converged = inner.converged & _all(terms, "converged") & jnp.all(accounts.kept)
+        solved = [_all(term.converged) for term in terms if term.converged is not None]
+        converged = functools.reduce(jnp.logical_and, solved, inner.converged & _all(accounts.kept))
         return after, choice.action, Info(converged, advice, self._details(accounts, choice.active), inner)
 
     def _allow(
-        self, problem: AnyProblem, state: GuardState, observation: Observation, terms: tuple[AbstractReferenceStep, ...]
+        self,
+        problem: AnyProblem,
+        state: GuardState,
+        observation: Observation,
+        terms: tuple[AbstractReferenceStep, ...],
+        finite: Bool[Array, ""],
     ) -> "Allowed":
         """Return what the promises allow together."""
         first, previous = self.references[0].on(problem), problem.last_action(observation.previous_action)
-        usable, kept = _all(terms, "usable"), state.accounts.kept & _all(terms, "announced")
+        usable = functools.reduce(jnp.logical_and, [_all(term.usable) for term in terms], finite)
+        kept = functools.reduce(jnp.logical_and, [_all(term.announced) for term in terms], state.accounts.kept & usable)
         left, reach = self._by_reference(state.accounts.left), first.reachable(problem, previous)
         if self._slots.several:
             origin = Origin.at(previous)
@@ -312,7 +322,7 @@ class Guard(AbstractAgent):
             kept &= known & jnp.all(jax.vmap(lambda one: one.sound)(sets))
             rounding = jax.lax.stop_gradient(jnp.finfo(previous.dtype).eps * jnp.abs(previous + safest))
             known = {"safest": safest, "when_lost": safest, "hold": previous, "rounding": rounding}
-            return Allowed(origin, sets, previous, kept & usable, usable, reach, several=True, **known)
+            return Allowed(origin, sets, previous, kept, usable, reach, several=True, **known)
         term, sets = terms[0], terms[0].level_set(left[0])
         safest = sets.lowest() if term.safest is None else term.safest
         known = {
@@ -321,7 +331,7 @@ class Guard(AbstractAgent):
             "hold": previous if term.hold is None else term.hold,
             "rounding": term.rounding_step,
         }
-        kept &= usable & sets.sound
+        kept &= sets.sound
         return Allowed(term.origin, sets, previous, kept, usable, reach, is_lowest=term.safest is None, **known)
 
     def _settle(
@@ -333,19 +343,16 @@ class Guard(AbstractAgent):
         choice: "Choice",
     ) -> tuple[Account, tuple[Any, ...]]:
         """Return the accounts, and the references' states, after the action was played."""
-        first, ratios = self.references[0].on(problem), self._by_reference(state.ratios)
-        figures = first.step_cost(problem, observation, choice.action)
-        cost, rounding, paid = (jnp.where(choice.usable, each, 0.0) for each in figures)
 
         def settle(i, term, own, ratio):
             return self.references[i].on(problem).settle(problem, term, own, ratio, observation, choice.action)
 
-        settled = self._map(settle, terms, state.references, ratios)
-        growth, error, reported = (
-            self._join([getattr(each, name) for each in settled]) for name in ("growth", "rounding", "reported")
-        )
-        rounding = rounding + state.ratios * error
-        given = growth, cost, rounding, choice.kept, (paid, reported), choice.rounded
+        settled = self._map(settle, terms, state.references, self._by_reference(state.ratios))
+        names = ("growth", "rounding", "reported", "cost", "cost_rounding", "paid")
+        growth, error, *reported = (self._join([getattr(each, name) for each in settled]) for name in names)
+        gained, *costs = reported
+        cost, rounding, paid = (jnp.where(choice.usable, each, 0.0) for each in costs)
+        given = growth, cost, rounding + state.ratios * error, choice.kept, (paid, gained), choice.rounded
         return state.accounts.update(state.ratios, *given), tuple(each.state for each in settled)
 
     def _details(self, accounts: Account, active: Bool[Array, "*n"]) -> dict[str, Array]:
@@ -362,10 +369,9 @@ class Guard(AbstractAgent):
         return {name: figure[tightest] for name, figure in found.items()}
 
 
-def _all(terms: tuple[AbstractReferenceStep, ...], name: str) -> Bool[Array, ""]:
-    """Return whether something is so for every account."""
-    first, *others = (jnp.all(getattr(term, name)) for term in terms)
-    return functools.reduce(jnp.logical_and, others, first)
+def _all(of_accounts: Bool[Array, "*n"]) -> Bool[Array, ""]:
+    """Return whether something is so for all accounts, one or several."""
+    return jnp.all(of_accounts) if of_accounts.ndim else of_accounts
 
 
 class Choice(eqx.Module):
@@ -420,9 +426,9 @@ class Allowed(eqx.Module):
             safest, when_lost = (jnp.clip(u, *map(origin.away, self.reach)) for u in (safest, when_lost))
         away = origin.away(wish)
         pulled = pull_inside(self.sets, safest, away, self.rounding, several=self.several, is_lowest=is_lowest)
-        all_kept, active, rounded = jnp.all(self.kept), pulled.active, jnp.zeros_like(self.kept, safest.dtype)
+        all_kept, active, rounded = _all(self.kept), pulled.active, jnp.zeros_like(self.kept, safest.dtype)
         action = inside.project(origin.back(jnp.where(all_kept, pulled.action, when_lost)))
-        action = jnp.where(all_kept & ~jnp.any(active), wish, action)  # to the last bit
+        action = jnp.where(all_kept & _all(~active), wish, action)  # to the last bit
         if problem.actions.spacing is not None:
             points = self.previous, wish, origin.back(pulled.action), origin.back(when_lost)
             action, active, rounded = round_inside(problem.actions, *points, self.kept, self._spare)

@@ -117,7 +117,10 @@ class QuadraticSet(AbstractLevelSet):
         return left - reserve
 
     def largest_share(self, safest: Action, way: Action, rounding: Action | None, is_lowest: bool) -> Share:
-        shape, spare = self.shape, self.spare(safest)
+        shape = self.shape
+        if is_lowest and len(self.forms) == 1:  # its centre
+            return _share_from_lowest(shape, self.level, way, rounding)
+        spare = self.spare(safest)
         if is_lowest:
             return _share_from_lowest(shape, spare, way, rounding)
         slopes = [multiply(form.matrix, form.from_centre(safest)) for form in self.forms]
@@ -245,4 +248,5 @@ def pull_inside(
 
     fits, share = jax.vmap(ask)(sets) if several else ask(sets)
     fits &= usable
-    return Pulled(jnp.where(jnp.all(fits), advice, safest + jnp.min(share) * way), ~fits)
+    all_fit, share = (jnp.all(fits), jnp.min(share)) if several else (fits, share)
+    return Pulled(jnp.where(all_fit, advice, safest + share * way), ~fits)

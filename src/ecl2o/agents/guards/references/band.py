@@ -154,10 +154,6 @@ class BandStep(AbstractReferenceStep):
         return Origin.at(jnp.zeros_like(self.stage.B[0]))
 
     @property
-    def converged(self) -> Bool[Array, ""]:
-        return jnp.ones((), bool)
-
-    @property
     def hold(self) -> Action | None:
         return self.level_set(jnp.zeros_like(self.growth)).lowest()  # of a context of zeros
 
@@ -266,8 +262,7 @@ class Band(AbstractReference):
         position, place = observation.previous_action, observation.place
         stage = Stage.of(_game(problem).at(observation.step))
         q = stage.E.shape[-1]
-        finite = jnp.isfinite(observation.context[:q]).all()
-        context = jnp.where(finite, observation.context[:q], 0.0)
+        context = observation.context[:q]
         low, high = self._band(state, observation, q)
         first = jnp.minimum(place, self.horizon - 1)
         below, above = (jax.lax.dynamic_slice_in_dim(end, first * q, q) for end in (low, high))
@@ -276,17 +271,11 @@ class Band(AbstractReference):
         future = jax.tree.map(lambda leaf: leaf[first], prepared)
         ahead = jnp.repeat(jnp.arange(self.horizon), q) > place
         game = BandGame.of(future, past, ratio.astype(context.dtype), (low, high), ahead)
-        usable, announced = finite & jnp.isfinite(ratio * growth), in_band & (place < self.horizon)
+        usable, announced = jnp.isfinite(ratio * growth), in_band & (place < self.horizon)
         growth = jnp.where(usable, growth, 0.0)
         return BandStep(
             game, stage, position, context, past, (low, high), growth, state.reserve, ratio, usable, announced
         )
-
-    def step_cost(self, problem: AnyProblem, observation: Observation, action: Action):
-        stage = Stage.of(_game(problem).at(observation.step))
-        context = observation.context[: stage.E.shape[-1]]
-        cost, rounding = accurate_half_form(stage.M, jnp.concatenate([observation.previous_action, action, context]))
-        return cost, rounding, cost
 
     def settle(
         self, problem: AnyProblem, term: BandStep, state: BandState, ratio, observation: Observation, action: Action
@@ -304,7 +293,8 @@ class Band(AbstractReference):
         state = jax.tree.map(
             lambda new, old: jnp.where(term.usable, new, old), BandState(term.past, *term.band, after), state
         )
-        return Settlement(state, growth, rounding, gained)
+        cost, cost_rounding = accurate_half_form(term.stage.M, point)
+        return Settlement(state, growth, rounding, gained, cost, cost_rounding, cost)
 
     def rescale(self, factor: float) -> "Band":
         return dataclasses.replace(self, half_width=self.half_width * factor)

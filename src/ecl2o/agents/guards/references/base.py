@@ -27,20 +27,23 @@ class AbstractReferenceStep(eqx.Module):
     Fields:
         origin: from where its level set is measured.
         growth: by how much the reference's cost grows, as far as it does not depend on the action; 0 where the step is not usable.
-        usable: whether the step has a cost: its context is finite, and so is the growth.
+        usable: whether the growth is finite.
         announced: whether the conditions of the promise are met.
-        converged: whether every solve did.
     """
 
     origin: eqx.AbstractVar[Origin]
     growth: eqx.AbstractVar[Number]
     usable: eqx.AbstractVar[Bool[Array, ""]]
     announced: eqx.AbstractVar[Bool[Array, ""]]
-    converged: eqx.AbstractVar[Bool[Array, ""]]
 
     @abc.abstractmethod
     def level_set(self, left: Number, origin: Origin | None = None) -> AbstractLevelSet:
         """Return what is allowed if the account has so much left; measured from another origin for several promises."""
+
+    @property
+    def converged(self) -> Bool[Array, ""] | None:
+        """Whether every solve did. Default: None, there is none."""
+        return None
 
     @property
     def safest(self) -> Action | None:
@@ -72,12 +75,18 @@ class Settlement(eqx.Module):
         growth: of the reference's cost.
         rounding: a bound on the error of the growth.
         reported: the growth for reports.
+        cost: what the promise counts as the cost of the step.
+        cost_rounding: a bound on its error.
+        paid: the cost for reports.
     """
 
     state: State
     growth: Number
     rounding: Number
     reported: Number
+    cost: Number
+    cost_rounding: Number
+    paid: Number
 
 
 class PromiseTerms(eqx.Module):
@@ -162,11 +171,7 @@ class AbstractReference(eqx.Module):
     def observe(
         self, problem: AnyProblem, prepared: Prepared, state: State, ratio: Number, observation: Observation
     ) -> AbstractReferenceStep:
-        """Return what it says about a step."""
-
-    @abc.abstractmethod
-    def step_cost(self, problem: AnyProblem, observation: Observation, action: Action) -> tuple[Number, Number, Number]:
-        """Return what the promise counts as the cost of a step, a bound on its error, and the cost for reports."""
+        """Return what it says about a step; the context has zeros where it is not finite, and the step is then not usable."""
 
     @abc.abstractmethod
     def settle(
@@ -198,9 +203,3 @@ class AbstractReference(eqx.Module):
 def name_reference(agent: AbstractAgent) -> str:
     """Return how a promise relative to an agent calls it: its class, unless that has a `reference_name`."""
     return getattr(type(agent), "reference_name", type(agent).__name__)
-
-
-def clean_context(problem: AnyProblem, context: Float[Array, " q"]) -> tuple[Float[Array, " q"], Bool[Array, ""]]:
-    """Return the context with zeros where it is not finite, and whether what costs depend on is; a covariate may be missing."""
-    finite = jnp.isfinite(problem.drop_covariates(context)).all()
-    return jnp.where(finite, context, 0.0), finite

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -38,26 +39,23 @@ class BaselineStep(AbstractReferenceStep):
     context: Float[Array, " q"]
     previous: Action
     action: Action
-    paid: Number
     kappa: Number
     S: Float[Array, "d d"] | None
     ratio: Number
     announced: Bool[Array, ""]
-    converged: Bool[Array, ""]
+    found: Bool[Array, ""]
     rounding: Number
     trajectory: OwnTrajectory
+    usable: Bool[Array, ""]
+    growth: Number
+
+    @property
+    def converged(self) -> Bool[Array, ""]:
+        return self.found
 
     @property
     def origin(self) -> Origin:
         return Origin.at(self.action)
-
-    @property
-    def usable(self) -> Bool[Array, ""]:
-        return jnp.isfinite(self.paid)
-
-    @property
-    def growth(self) -> Number:
-        return jnp.where(self.usable, self.paid, 0.0)
 
     @property
     def safest(self) -> Action | None:
@@ -194,7 +192,7 @@ class Baseline(AbstractTrackingReference):
     ) -> BaselineStep:
         previous, context, remaining = observation.previous_action, observation.context, observation.remaining
         trajectory, action, info = self._own.step(problem, state, observation)
-        paid, rounding = accurate_cost(self.tracking.count(problem, len(action))[0], action, context, state.action)
+        growth, rounding = accurate_cost(self.tracking.count(problem, len(action))[0], action, context, state.action)
         S, kappa = None, jnp.ones((), previous.dtype)
         if not problem.switching.is_distance:
             kappa = kappa + 1 / (ratio - 1 if self.reservation is None else self.reservation)
@@ -203,13 +201,27 @@ class Baseline(AbstractTrackingReference):
             S = prepared[last if remaining is None else jnp.clip(remaining, 0, last)]
         elif remaining is not None:
             kappa = jnp.where(remaining == 0, 0.0, kappa)
+        usable = jnp.isfinite(growth)
         announced = problem.actions.has_actions(len(previous))
         return BaselineStep(
-            problem, context, previous, action, paid, kappa, S, ratio, announced, info.converged, rounding, trajectory
+            problem,
+            context,
+            previous,
+            action,
+            kappa,
+            S,
+            ratio,
+            announced,
+            info.converged,
+            rounding,
+            trajectory,
+            usable,
+            jnp.where(usable, growth, 0.0),
         )
 
     def settle(
         self, problem: AnyProblem, term: BaselineStep, state, ratio, observation: Observation, action: Action
     ) -> Settlement:
         rounding = jnp.where(term.usable, term.rounding, 0.0)
-        return Settlement(term.trajectory, term.growth, rounding, term.growth)
+        own = jax.tree.map(lambda new, old: jnp.where(term.usable, new, old), term.trajectory, state)
+        return Settlement(own, term.growth, rounding, term.growth, *self.costs(problem, observation, action))

@@ -51,11 +51,10 @@ class Situation(eqx.Module):
     context: Float[Array, " q"]
     origin: Origin  # of actions
     state_origin: Float[Array, " n"]
-    finite: Bool[Array, ""]
 
     @classmethod
     def of(cls, problem: AnyProblem, observation: Observation) -> "Situation":
-        """Take what a step is made of from an observation; a context that is not finite counts as zeros."""
+        """Take what a step is made of from an observation."""
         dynamics = problem.game
         state, size = observation.previous_action, problem.action_size(len(observation.previous_action))
         origin, moves = jnp.zeros(size, state.dtype), problem.timing.shift != 0
@@ -65,9 +64,8 @@ class Situation(eqx.Module):
             origin, context = state[:size], context[:size] - state[:size]
             state_origin = jnp.tile(origin, len(position) // size)
             position = position - state_origin
-        finite = jnp.isfinite(context).all()
         stage, state = Stage.of(dynamics.at(observation.step)), position
-        return cls(stage, state, jnp.where(finite, context, 0.0), Origin.at(origin), state_origin, finite)
+        return cls(stage, state, context, Origin.at(origin), state_origin)
 
     def point(self, away: Action) -> Float[Array, " s"]:
         """Return state, action and context in one vector."""
@@ -104,23 +102,20 @@ class DynamicStep(AbstractReferenceStep):
     situation: Situation
     reserve: ControlReserve
     after: Past | OwnTrajectory
-    grown: Number
+    growth: Number
     least_ahead: Number  # before the step
     ratio: Number
     announced: Bool[Array, ""]
-    converged: Bool[Array, ""]
+    found: Bool[Array, ""]
+    usable: Bool[Array, ""]
+
+    @property
+    def converged(self) -> Bool[Array, ""]:
+        return self.found
 
     @property
     def origin(self) -> Origin:
         return self.situation.origin
-
-    @property
-    def usable(self) -> Bool[Array, ""]:
-        return self.situation.finite & jnp.isfinite(self.ratio * self.grown)
-
-    @property
-    def growth(self) -> Number:
-        return jnp.where(self.usable, self.grown, 0.0)
 
     @property
     def hold(self) -> Action:
@@ -159,20 +154,26 @@ class AbstractDynamicReference(AbstractReference):
     def prepare(self, problem: AnyProblem, start: Start, several: bool) -> Future:
         return jax.lax.stop_gradient(control_future(problem.game, self.horizon, self.every_prefix))
 
-    def make_step(
-        self, problem: AnyProblem, prepared: Future, ratio, observation, reserve_of, after, grown, least_ahead, found
-    ):
+    def price(
+        self, now: Situation, prepared: Future, ratio, observation: Observation, reserve_of, after, growth, state, found
+    ) -> DynamicStep:
         """Return the step; `reserve_of` is a function of the future's matrices."""
         place, last = observation.place, prepared.S.shape[0] - 1
         reserve = reserve_of(*(matrix[jnp.minimum(place, last)] for matrix in (prepared.S, prepared.S0)))
-        situation = Situation.of(problem, observation)
         announced = jnp.ones((), bool) if self.horizon is None else place < self.horizon
-        return DynamicStep(situation, reserve, after, grown, least_ahead, ratio, announced, found)
+        usable = jnp.isfinite(ratio * growth)
+        growth, least_ahead = jnp.where(usable, growth, 0.0), state.least_ahead
+        return DynamicStep(now, reserve, after, growth, least_ahead, ratio, announced, found, usable)
 
-    def step_cost(self, problem: AnyProblem, observation: Observation, action: Action):
-        situation = Situation.of(problem, observation)
-        cost, rounding = situation.cost(situation.origin.away(action))
-        return cost, rounding, cost
+    def common_action(
+        self, problem: AnyProblem, prepared: Future, observation: Observation, least: Number, origin: Origin
+    ):
+        """Return the safest action of a run whose past is 1/2 |z - x|^2 in the norm of S/(L - 1), x the present state."""
+        now, S = Situation.of(problem, observation), prepared.S[0]
+        covariance = (least - 1) * spd_solve(S, jnp.eye(len(S), dtype=S.dtype))
+        past, _ = Past(0.5 * (covariance + covariance.T), now.state).after(now.stage, now.context)
+        reserve = ControlReserve.of(past, S, prepared.S0[0], least)
+        return now.level_set(reserve, jnp.zeros_like(least)).lowest(), reserve.sound
 
     def settle(
         self, problem: AnyProblem, term: DynamicStep, state, ratio, observation: Observation, action: Action
@@ -183,7 +184,8 @@ class AbstractDynamicReference(AbstractReference):
         rounding = jax.lax.stop_gradient(8 * size * eps * (jnp.abs(growth) + ahead))
         growth, rounding = (jnp.where(term.usable, each, 0.0) for each in (growth, rounding))
         after = jax.tree.map(lambda new, old: jnp.where(term.usable, new, old), DynamicState(term.after, ahead), state)
-        return Settlement(after, growth, rounding, growth)
+        cost, cost_rounding = term.situation.cost(term.origin.away(action))
+        return Settlement(after, growth, rounding, growth, cost, cost_rounding, cost)
 
 
 def _move(past: Past, by: Float[Array, " n"]) -> Past:
@@ -252,22 +254,7 @@ class DynamicOptimum(AbstractDynamicReference):
             return ControlReserve.of(past, S, S0, ratio)
 
         after = _move(past, now.state_origin)
-        found = jnp.ones((), bool)
-        return self.make_step(problem, prepared, ratio, observation, reserve, after, growth, state.least_ahead, found)
-
-    def common_action(
-        self, problem: AnyProblem, prepared: Future, observation: Observation, least: Number, origin: Origin
-    ):
-        return dynamic_common_action(problem, prepared, observation, least)
-
-
-def dynamic_common_action(problem: AnyProblem, prepared: Future, observation: Observation, least: Number):
-    """Return the safest action of a run whose past is 1/2 |z - x|^2 in the norm of S/(L - 1), x the present state."""
-    now, S = Situation.of(problem, observation), prepared.S[0]
-    covariance = (least - 1) * spd_solve(S, jnp.eye(len(S), dtype=S.dtype))
-    past, _ = Past(0.5 * (covariance + covariance.T), now.state).after(now.stage, now.context)
-    reserve = ControlReserve.of(past, S, prepared.S0[0], least)
-    return now.level_set(reserve, jnp.zeros_like(least)).forms[0].centre, reserve.sound
+        return self.price(now, prepared, ratio, observation, reserve, after, growth, state, jnp.ones((), bool))
 
 
 class DynamicBaseline(AbstractDynamicReference):
@@ -315,11 +302,4 @@ class DynamicBaseline(AbstractDynamicReference):
             return baseline_reserve(position, S, S0, ratio)
 
         growth = info.details["step_cost"]
-        return self.make_step(
-            problem, prepared, ratio, observation, reserve, own, growth, state.least_ahead, info.converged
-        )
-
-    def common_action(
-        self, problem: AnyProblem, prepared: Future, observation: Observation, least: Number, origin: Origin
-    ):
-        return dynamic_common_action(problem, prepared, observation, least)
+        return self.price(now, prepared, ratio, observation, reserve, own, growth, state, info.converged)

@@ -22,7 +22,6 @@ from ecl2o.agents.guards.references.base import (
     AbstractReferenceStep,
     PromiseTerms,
     Settlement,
-    clean_context,
 )
 from ecl2o.agents.guards.references.lines import AbstractLines, LineSet
 from ecl2o.agents.guards.references.optimum import (
@@ -250,10 +249,6 @@ class LowerModelStep(AbstractReferenceStep):
     def growth(self) -> Number:
         return jnp.zeros((), self.work.centre.dtype)
 
-    @property
-    def converged(self) -> Bool[Array, ""]:
-        return jnp.ones((), bool)
-
     def level_set(self, left: Number, origin: Origin | None = None) -> LineSet:
         return LineSet(self.lines, left)
 
@@ -298,7 +293,7 @@ class LowerModel(AbstractTrackingReference):
         previous, work, hitting = observation.previous_action, state.work, problem.hitting
         dim = len(previous)
         counted = self.tracking.count(problem, dim)[0]
-        context, finite = clean_context(problem, observation.context)
+        context = observation.context
         least, greatest = hitting.curvature_bounds(dim)
         assert greatest is not None
         S, target = (
@@ -310,8 +305,8 @@ class LowerModel(AbstractTrackingReference):
             lines = AsymmetricLines(game, hitting, work.from_centre(hitting.centre(context, dim)))
         else:
             lines = ConvexLine(game, hitting, context, jnp.diagonal(greatest), work.centre, work.rest)
-        usable = finite & jnp.isfinite(ratio * hitting(work.centre, context))
-        announced = self.tracking.is_announced(problem, observation, context, least, target)
+        usable = jnp.isfinite(ratio * hitting(work.centre, context))
+        announced = self.tracking.is_announced(problem, observation, least, target)
         return LowerModelStep(lines, work, usable, announced)
 
     def settle(
@@ -325,4 +320,5 @@ class LowerModel(AbstractTrackingReference):
         )
         reported = growth if problem.actions.ramp is None else real * growth
         rounding = jnp.where(term.usable, prefix.rounding, 0.0)
-        return Settlement(dataclasses.replace(state, work=work), growth, rounding, reported)
+        costs = self.costs(problem, observation, action)
+        return Settlement(dataclasses.replace(state, work=work), growth, rounding, reported, *costs)

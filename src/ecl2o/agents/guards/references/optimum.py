@@ -26,7 +26,6 @@ from ecl2o.agents.guards.references.base import (
     AbstractReferenceStep,
     PromiseTerms,
     Settlement,
-    clean_context,
 )
 from ecl2o.agents.guards.references.lines import AbstractLines, LineSet
 from ecl2o.agents.promise import Promise, Reference
@@ -157,9 +156,9 @@ class Tracking(eqx.Module):
                 possible &= ((low <= start.x0) & (start.x0 <= high)).all()
         return possible, instead
 
-    def is_announced(self, problem: Problem, observation: Observation, context, A, target) -> Bool[Array, ""]:
+    def is_announced(self, problem: Problem, observation: Observation, A, target) -> Bool[Array, ""]:
         """Return whether step, weight and context meet the conditions of the promise."""
-        announced = problem.hitting.is_in_range(context)
+        announced = problem.hitting.is_in_range(observation.context)
         if self.horizon is not None:
             announced &= observation.step < self.horizon
         if self.weights is not None:
@@ -348,18 +347,11 @@ class OptimumStep(AbstractReferenceStep):
     exists: Bool[Array, ""]
     usable: Bool[Array, ""]
     announced: Bool[Array, ""]
+    growth: Number
 
     @property
     def origin(self) -> Origin:
         return Origin(self.prefix.centre, self.prefix.rest)
-
-    @property
-    def growth(self) -> Number:
-        return jnp.where(self.usable, self.prefix.growth, 0.0)
-
-    @property
-    def converged(self) -> Bool[Array, ""]:
-        return jnp.ones((), bool)
 
     def level_set(self, left: Number, origin: Origin | None = None) -> "QuadraticSet | LineSet":
         own, level = self.origin, left + self.ratio * self.growth
@@ -459,17 +451,17 @@ class AbstractTrackingReference(AbstractReference):
         ends = problem.actions.reachable(previous)
         return ends if self.tracking.contexts is None else tuple(jnp.clip(end, *self.tracking.contexts) for end in ends)
 
-    def step_cost(self, problem: Problem, observation: Observation, action: Action):
-        context, previous = clean_context(problem, observation.context)[0], observation.previous_action
-        cost, rounding = accurate_cost(self.tracking.count(problem, len(previous))[0], action, context, previous)
-        real = cost if problem.actions.ramp is None else accurate_cost(problem, action, context, previous)[0]
-        return cost, rounding, real
+    def costs(self, problem: Problem, observation: Observation, action: Action) -> tuple[Number, Number, Number]:
+        """Return what the promise counts as the cost of a step, a bound on its error, and the real cost."""
+        seen = action, observation.context, observation.previous_action
+        cost, rounding = accurate_cost(self.tracking.count(problem, len(action))[0], *seen)
+        return cost, rounding, cost if problem.actions.ramp is None else accurate_cost(problem, *seen)[0]
 
     def common_action(self, problem: Problem, prepared, observation: Observation, least: Number, origin: Origin):
         """Return the safest action of a run that had arrived where it stands by the least ratio: it is in all allowed sets."""
         dim, S = observation.previous_action.shape[0], prepared[0]
-        counted, context = self.tracking.count(problem, dim)[0], clean_context(problem, observation.context)[0]
-        A, target = quadratic_terms(counted, context, dim)
+        counted = self.tracking.count(problem, dim)[0]
+        A, target = quadratic_terms(counted, observation.context, dim)
         G, away = 2 * counted.Q, origin.away(target)
         P = A + parallel_sum(S / (least - 1), G)
         V, known = sound_value(P, S, least)
@@ -528,14 +520,13 @@ class Optimum(AbstractTrackingReference):
     ) -> OptimumStep:
         previous, dim = observation.previous_action, observation.previous_action.shape[0]
         counted = self.tracking.count(problem, dim)[0]
-        context, finite = clean_context(problem, observation.context)
-        A, target = quadratic_terms(counted, context, dim)
+        A, target = quadratic_terms(counted, observation.context, dim)
         prefix, S = state.work.with_context(A, target), prepared[self.tracking.place(observation, len(prepared))]
         V, exists = sound_value(prefix.P, S, ratio)
-        usable = finite & jnp.isfinite(ratio * prefix.growth)
-        announced = self.tracking.is_announced(problem, observation, context, A, target)
-        G = 2 * counted.Q
-        return OptimumStep(A, G, S, V, target, previous, prefix, state.box, ratio, exists, usable, announced)
+        usable = jnp.isfinite(ratio * prefix.growth)
+        announced = self.tracking.is_announced(problem, observation, A, target)
+        G, growth = 2 * counted.Q, jnp.where(usable, prefix.growth, 0.0)
+        return OptimumStep(A, G, S, V, target, previous, prefix, state.box, ratio, exists, usable, announced, growth)
 
     def settle(
         self, problem: Problem, term: OptimumStep, state: PastState, ratio, observation: Observation, action: Action
@@ -546,7 +537,8 @@ class Optimum(AbstractTrackingReference):
             reported, real_work = jnp.where(term.usable, real.growth, 0.0), real.after_move(2 * problem.Q)
         after = PastState(term.prefix.after_move(term.G), state.box, real_work)
         after = jax.tree.map(lambda new, old: jnp.where(term.usable, new, old), after, state)
-        return Settlement(after, term.growth, jnp.where(term.usable, term.prefix.rounding, 0.0), reported)
+        rounding = jnp.where(term.usable, term.prefix.rounding, 0.0)
+        return Settlement(after, term.growth, rounding, reported, *self.costs(problem, observation, action))
 
 
 def describe_optimum(tracking: Tracking, problem: Problem, terms: PromiseTerms, least: float | None) -> Promise:
