@@ -79,8 +79,6 @@ def round_inside(
     nearest = actions.reach(previous, jnp.where(usable, advice, safest))
     inward = jnp.where(moved >= last, unit * floor_multiple(moved / unit), -unit * floor_multiple(-moved / unit))
     inward = with_tangent_of(moved, jnp.clip(jnp.where(inward == 0, 0.0, inward), low, high))
-    fits = (spare(nearest) >= 0) & usable
-    action = jnp.where(
-        (spare(nearest) >= 0).all(), nearest, jnp.where((spare(inward) >= 0).all() & usable, inward, last)
-    )
-    return action, ~fits, jnp.where(kept, jnp.maximum(-spare(action), 0.0), 0.0)
+    fits = spare(nearest) >= 0
+    action = jnp.where(fits.all(), nearest, jnp.where((spare(inward) >= 0).all() & usable, inward, last))
+    return action, ~(fits & usable), jnp.where(kept, jnp.maximum(-spare(action), 0.0), 0.0)
