@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import ecl2o as ec
+from ecl2o.agents.timed import follow_timing
 from golden.cases import (
     GREATEST,
     GREATEST_PART,
@@ -82,7 +83,7 @@ def make_problem(case: Case, parts: Parts) -> Any:
     """The problem."""
     terms = make_cost(case, parts), make_movement(case), make_actions(case, parts)
     if case.timing:
-        return ec.ShiftedProblem(*terms, shift=case.timing)
+        return ec.Problem(*terms, timing=ec.Delayed(case.timing) if case.timing > 0 else ec.KnownAhead(-case.timing))
     plain = ec.Problem(*terms)
     dynamics = {
         None: lambda: plain,
@@ -158,7 +159,7 @@ def make_agent(case: Case, parts: Parts, name: str | None = None) -> Any:
         "Independent": lambda: ec.Independent(ec.ROBD()),
         "RampLimited": lambda: ec.RampLimited(ec.HittingMinimizer(), limit=0.8),
         "Rounded": lambda: ec.Rounded(ec.ROBD(), spacing=0.2371),
-        "Periodic": lambda: ec.Periodic(ec.ROBD(), 4, "history"),
+        "Periodic": lambda: ec.Periodic(ec.ROBD(), 4),
         "OnlineRidge": lambda: make_ridge(case, parts),
         "Mixture": lambda: advisors.Mixture([make_ridge(case, parts), ec.ROBD()], period=4, memory=3.0, maturity=6),
         "SeasonalLinear": lambda: advisors.SeasonalLinear(case.dim, case.dim, period=3, days=2),
@@ -166,10 +167,7 @@ def make_agent(case: Case, parts: Parts, name: str | None = None) -> Any:
         "HInfinity": lambda: ec.HInfinity(8.0),
         "WithinLimits": lambda: ec.WithinLimits(fixed),
     }
-    agent = agents[inside]()
-    if case.timing and inside != "fixed":
-        agent = ec.Shifted(agent, case.timing)
-    return agent
+    return agents[inside]()
 
 
 def make_ridge(case: Case, parts: Parts) -> Any:
@@ -211,7 +209,7 @@ def make_guard(case: Case, parts: Parts, agent: Any) -> Any:
         assert guard.kind == "clipped"
         made = ec.MLAROBD(ec.ClippedAdvice(agent, delta=first.ratio - 1), trust=0.4)
     if guard.restarts is not None:
-        made = ec.Periodic(made, guard.restarts)
+        made = made.every(guard.restarts)
     if guard.advised is not None:
         made = ec.Advised(made, ec.advisors.FromContext(parts.places["advice"][0]), shadow=guard.advised == "shadow")
     return made
@@ -255,7 +253,8 @@ def check(case: Case) -> None:
     instance = ec.Instance(x0, jnp.nan_to_num(contexts, posinf=0.0), history)
     problem.check(instance)
     if agent is not None:
-        agent.check(problem, ec.Start(instance.x0, instance.past, instance.horizon))
+        start = ec.Start(instance.x0, instance.past, instance.horizon)
+        follow_timing(agent, problem).check(problem, start)
 
 
 def trace(case: Case) -> None:
@@ -274,14 +273,9 @@ def play(case: Case) -> dict[str, np.ndarray]:
     return {name: np.asarray(getattr(run, name)) for name in TRAJECTORY} | read_account(run)
 
 
-# Of an account: by neutral names those of the library, of several promises first.
-ACCOUNT = {
-    "cost": ("costs", "cost"),
-    "reference": ("references", "optimum", "optimum_at_least", "expert_cost"),
-    "left": ("lefts", "left"),
-    "booked": ("all_booked", "booked"),
-    "kept": ("kept",),
-    "active": ("active",),
+# Of an account: by neutral names those of the library.
+ACCOUNT = {"booked": "rounding_allowance"} | {
+    name: name for name in ("cost", "reference", "left", "kept", "active")
 }
 
 
@@ -294,9 +288,8 @@ def read_account(run: Any) -> dict[str, np.ndarray]:
     while info is not None and "active" not in info.details:
         info = info.inner
     details = {} if info is None else info.details
-    for name, keys in ACCOUNT.items():
-        for key in keys:
-            if key in details:
-                found[name] = np.asarray(details[key]).reshape(len(run.actions), -1)
-                break
+    found |= {name: np.asarray(details[key]) for name, key in ACCOUNT.items() if key in details}
+    for name in ("kept", "active"):  # of all promises together
+        if name in found:
+            found[name] = (np.all if name == "kept" else np.any)(found[name].reshape(len(run.actions), -1), axis=1)[:, None]
     return found

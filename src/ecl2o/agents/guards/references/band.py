@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AnyProblem, Observation, Start
 from ecl2o.agents.guards.level_sets import AbstractLevelSet, Action, Number, Origin, Share
+from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.guards.references.base import AbstractReference, AbstractReferenceStep, PromiseTerms, Settlement
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
@@ -192,10 +193,7 @@ class Band(AbstractReference):
         return Promise(float(terms.ratio), Reference.OPTIMUM, None, *extra, at_end=True, in_band=True)
 
     def check(self, problem: AnyProblem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
-        if several:
-            raise NotApplicableError("a promise within a band is kept alone, not beside others.")
-        if problem.is_bounded:
-            raise NotApplicableError("CompetitiveBand promises for actions without bounds; the problem has some.")
+        check_needs("band", problem, problem.action_size(start.dim), None, several)
         if not _followed(problem).is_linear_quadratic:
             raise NotApplicableError(
                 "CompetitiveBand needs quadratic costs of a constant curvature, whose contexts are the centres; Guarded "
@@ -223,7 +221,7 @@ class Band(AbstractReference):
     def prepare(self, problem: AnyProblem, start: Start, several: bool) -> KnownFuture:
         return jax.lax.stop_gradient(known_future(all_stages(_game(problem), self.horizon)))
 
-    def feasible(self, problem: AnyProblem, prepared, start: Start, ratios: Float[Array, " n"], several: bool):
+    def feasible(self, problem: AnyProblem, prepared, start: Start, ratios: Float[Array, " promises"], several: bool):
         possible = (jnp.isfinite(ratios) & (ratios > 1)).all() & (self.half_width >= 0).all()
         return possible, jnp.full((), 2.0, start.x0.dtype)
 

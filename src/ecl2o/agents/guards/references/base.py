@@ -41,7 +41,7 @@ class AbstractReferenceStep(eqx.Module):
         """Return what is allowed if the account has so much left; measured from another origin for several promises."""
 
     @property
-    def converged(self) -> Bool[Array, ""] | None:
+    def converged(self) -> Bool[Array, "*n"] | None:
         """Whether every solve did. Default: None, there is none."""
         return None
 
@@ -155,7 +155,7 @@ class AbstractReference(eqx.Module):
 
     @abc.abstractmethod
     def feasible(
-        self, problem: AnyProblem, prepared: Prepared, start: Start, ratios: Float[Array, " n"], several: bool
+        self, problem: AnyProblem, prepared: Prepared, start: Start, ratios: Float[Array, " promises"], several: bool
     ) -> tuple[Bool[Array, ""], Number]:
         """Return whether the ratios can be promised, checked under tracing too, and a ratio that always can."""
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float
 from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start
 from ecl2o.agents.guards.account import accurate_cost
 from ecl2o.agents.guards.level_sets import AbstractLevelSet, Action, ConvexSet, Form, Number, Origin, QuadraticSet
+from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.guards.references.base import (
     AbstractReference,
     AbstractReferenceStep,
@@ -50,7 +51,7 @@ class BaselineStep(AbstractReferenceStep):
     growth: Number
 
     @property
-    def converged(self) -> Bool[Array, ""]:
+    def converged(self) -> Bool[Array, "*n"]:
         return self.found
 
     @property
@@ -131,7 +132,7 @@ class Baseline(AbstractTrackingReference):
         if problem.game is None:
             return self
         every_prefix = problem.timing.shift > 0 if self.every_prefix is None else self.every_prefix
-        return DynamicBaseline(self.agent, self.tracking.horizon, every_prefix)
+        return DynamicBaseline(self.agent, self.tracking, every_prefix)
 
     def describe(self, problem: Problem, terms: PromiseTerms, least: float | None) -> Promise:
         named = Reference.EXPERT, name_reference(self.agent)
@@ -141,23 +142,14 @@ class Baseline(AbstractTrackingReference):
         return promise if least is None else self.tracking.within_limits(problem, promise, least)
 
     def check(self, problem: Problem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
+        check_needs("baseline", problem, start.dim, self.tracking, several)
         if several:
-            if not problem.hitting.is_quadratic:
-                raise NotApplicableError(
-                    f"several promises need a quadratic hitting cost, got {type(problem.hitting).__name__}; make one promise alone."
-                )
             self.tracking.check(problem, start, ratios, several, alone=False)
             return
-        if problem.actions.ramp is not None:
-            raise NotApplicableError(
-                "Guarded does not promise with a ramp limit: use Competitive or Promises with contexts=(low, high), or follow "
-                "the expert without a promise."
-            )
         if problem.switching.is_distance:
             if self.reservation is not None:
                 raise NotApplicableError("reservation is for quadratic movement; a distance needs none.")
             return
-        _ = problem.quadratic_movement  # the reservation is a triangle inequality
         for ratio in ratios:
             if (value := concrete_value(ratio)) is not None:
                 check_positive("slack", value - 1)
@@ -172,7 +164,7 @@ class Baseline(AbstractTrackingReference):
         ahead = future_stiffness(greatest, G, start.horizon or 1)[::-1]
         return jnp.concatenate([ahead, limit_stiffness(greatest, G)[None]])
 
-    def feasible(self, problem: Problem, prepared, start: Start, ratios: Float[Array, " n"], several: bool):
+    def feasible(self, problem: Problem, prepared, start: Start, ratios: Float[Array, " promises"], several: bool):
         if several:
             return self.tracking.feasible(problem, prepared, start, ratios, several)
         slack, instead = ratios - 1, jnp.full((), 2.0, start.x0.dtype)

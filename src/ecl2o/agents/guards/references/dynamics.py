@@ -8,6 +8,7 @@ centre of the past are measured from the latest action, and no large numbers can
 """
 
 import dataclasses
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -18,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import AbstractAgent, AnyProblem, Observation, Start
 from ecl2o.agents.guards.level_sets import Action, Form, Number, Origin, QuadraticSet
+from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.guards.references.base import (
     AbstractReference,
     AbstractReferenceStep,
@@ -25,6 +27,7 @@ from ecl2o.agents.guards.references.base import (
     Settlement,
     name_reference,
 )
+from ecl2o.agents.guards.references.optimum import Tracking
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.agents.wrappers import Independent, OwnTrajectory
 from ecl2o.exceptions import NotApplicableError
@@ -110,7 +113,7 @@ class DynamicStep(AbstractReferenceStep):
     usable: Bool[Array, ""]
 
     @property
-    def converged(self) -> Bool[Array, ""]:
+    def converged(self) -> Bool[Array, "*n"]:
         return self.found
 
     @property
@@ -128,19 +131,19 @@ class DynamicStep(AbstractReferenceStep):
 class AbstractDynamicReference(AbstractReference):
     """What the two references share: the future, the cost, and the account. A subclass follows its past."""
 
-    horizon: eqx.AbstractVar[int | None]
+    kind: eqx.AbstractClassVar[str]
+    tracking: eqx.AbstractVar[Tracking]
     every_prefix: eqx.AbstractVar[bool]
+
+    @property
+    def horizon(self) -> int | None:
+        """The number of steps of the run; None: a run without an end."""
+        return self.tracking.horizon
 
     def check_dynamics(self, problem: AnyProblem, start: Start, ratios: list, several: bool) -> None:
         """Reject problems that do not fit."""
         dynamics: ControlProblem = problem.game
-        if several and not (self.every_prefix and self.horizon is None and problem.timing.shift > 0):
-            raise NotApplicableError(
-                "several promises on a problem with a state are proved where contexts can make any state free, as with a delay, "
-                "and for runs without an end; make one promise alone."
-            )
-        if problem.relaxed.is_bounded:
-            raise NotApplicableError("on a problem with a state, promises are for actions without bounds; it has some.")
+        check_needs(self.kind, problem, problem.action_size(start.dim), self.tracking, several)
         if self.horizon is None and dynamics.steps is not None:
             raise NotApplicableError(
                 f"the guard needs horizon={dynamics.steps}, as the matrices of the problem are for so many."
@@ -196,11 +199,13 @@ class DynamicOptimum(AbstractDynamicReference):
     """The offline optimum on a problem with a state.
 
     Args:
-        horizon: the number of steps of the run; None: a run without an end.
+        tracking: the conditions of the promise; none but a horizon is possible.
         every_prefix: whether the promise is for every step instead of the end.
     """
 
-    horizon: int | None = eqx.field(static=True, default=None)
+    kind: ClassVar[str] = "dynamic optimum"
+
+    tracking: Tracking = Tracking()
     every_prefix: bool = eqx.field(static=True, default=False)
 
     def describe(self, problem: AnyProblem, terms: PromiseTerms, least: float | None) -> Promise:
@@ -235,7 +240,7 @@ class DynamicOptimum(AbstractDynamicReference):
                 "ratio that any online algorithm has."
             )
 
-    def feasible(self, problem: AnyProblem, prepared: Future, start: Start, ratios: Float[Array, " n"], several: bool):
+    def feasible(self, problem: AnyProblem, prepared: Future, start: Start, ratios: Float[Array, " promises"], several: bool):
         return (jnp.isfinite(ratios) & (ratios > 1)).all(), jnp.full((), 2.0, start.x0.dtype)
 
     def init(self, problem: AnyProblem, prepared, start: Start) -> DynamicState:
@@ -262,12 +267,14 @@ class DynamicBaseline(AbstractDynamicReference):
 
     Args:
         agent: the baseline.
-        horizon: as in `DynamicOptimum`.
+        tracking: as in `DynamicOptimum`.
         every_prefix: as in `DynamicOptimum`.
     """
 
+    kind: ClassVar[str] = "dynamic baseline"
+
     agent: AbstractAgent
-    horizon: int | None = eqx.field(static=True, default=None)
+    tracking: Tracking = Tracking()
     every_prefix: bool = eqx.field(static=True, default=False)
 
     @property
@@ -282,7 +289,7 @@ class DynamicBaseline(AbstractDynamicReference):
     def check(self, problem: AnyProblem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
         self.check_dynamics(problem, start, ratios, several)
 
-    def feasible(self, problem: AnyProblem, prepared: Future, start: Start, ratios: Float[Array, " n"], several: bool):
+    def feasible(self, problem: AnyProblem, prepared: Future, start: Start, ratios: Float[Array, " promises"], several: bool):
         return (jnp.isfinite(ratios) & (ratios > 1)).all(), jnp.full((), 2.0, start.x0.dtype)
 
     def init(self, problem: AnyProblem, prepared, start: Start) -> DynamicState:

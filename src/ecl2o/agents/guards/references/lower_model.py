@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float
 
 from ecl2o.agents.base import Observation, Start
 from ecl2o.agents.guards.level_sets import Action, Number, Origin
+from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.guards.references.base import (
     AbstractReferenceStep,
     PromiseTerms,
@@ -32,7 +33,6 @@ from ecl2o.agents.guards.references.optimum import (
     start_past,
 )
 from ecl2o.agents.promise import Promise
-from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import Prefix, WorkFunction
 from ecl2o.problem import AbstractHittingCost, AsymmetricTracking, Problem
 from ecl2o.problem.arrays import add_exactly, safe_sqrt
@@ -268,17 +268,7 @@ class LowerModel(AbstractTrackingReference):
         return describe_optimum(self.tracking, problem, terms, least)
 
     def check(self, problem: Problem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
-        hitting, kind = problem.hitting, type(problem.hitting).__name__
-        if several:
-            raise NotApplicableError(
-                f"several promises need a quadratic hitting cost, got {kind}; make one promise alone."
-            )
-        self.tracking.check_problem(problem, start)
-        bounded = problem.relaxed.is_bounded or self.tracking.contexts is not None
-        if not hitting.is_two_sided and (start.dim > 1 or bounded):
-            raise NotApplicableError(
-                f"Competitive takes {kind} on a line, without bounds and without contexts=. Guarded takes any costs and any box."
-            )
+        check_needs("lower model", problem, start.dim, self.tracking, several)
         self.tracking.check(problem, start, ratios, several, alone=True)
 
     def init(self, problem: Problem, prepared, start: Start) -> PastState:

@@ -21,6 +21,7 @@ from ecl2o.agents.base import Observation, Start
 from ecl2o.agents.guards.account import accurate_cost
 from ecl2o.agents.guards.level_sets import Action, Form, Number, Origin, QuadraticSet
 from ecl2o.agents.guards.limits import count_movement
+from ecl2o.agents.guards.needs import are_diagonal, check_needs
 from ecl2o.agents.guards.references.base import (
     AbstractReference,
     AbstractReferenceStep,
@@ -33,6 +34,7 @@ from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.work_function import Prefix, WorkFunction, is_resolved, quadratic_terms
 from ecl2o.problem import AbstractProblem, Problem
 from ecl2o.problem.arrays import (
+    AnyArray,
     as_float,
     as_optional_float,
     cast_floats,
@@ -102,7 +104,7 @@ class Tracking(eqx.Module):
         assert greatest is not None
         return least, greatest, G
 
-    def count(self, problem: Problem, dim: int) -> tuple[Problem, Number]:
+    def count(self, problem: Problem, dim: int) -> tuple[Problem, Float[AnyArray, ""]]:
         """Return the problem as the promise counts it: where a ramp is narrow, movement costs more; and the real share of it."""
         if problem.actions.ramp is None or self.contexts is None:
             return problem, np.ones(())
@@ -133,7 +135,7 @@ class Tracking(eqx.Module):
         return limit_stiffness(greatest, G)[None]
 
     def feasible(
-        self, problem: Problem, S: Float[Array, "n d d"], start: Start, ratios: Float[Array, " n"], several: bool
+        self, problem: Problem, S: Float[Array, "n d d"], start: Start, ratios: Float[Array, " promises"], several: bool
     ) -> tuple[Bool[Array, ""], Number]:
         """Return whether the ratios can be promised, checked under tracing too, and a ratio that always can."""
         dim, dtype = start.dim, start.x0.dtype
@@ -218,7 +220,6 @@ class Tracking(eqx.Module):
             several: whether there are several promises.
             alone: whether all promises are relative to the optimum.
         """
-        self.check_problem(problem, start)
         if self.horizon is not None and start.horizon is not None and start.horizon > self.horizon:
             raise NotApplicableError(
                 f"Competitive promises for at most horizon = {self.horizon} steps, but this run has {start.horizon}; "
@@ -261,41 +262,6 @@ class Tracking(eqx.Module):
             return float(smallest_feasible_ratio(to_host(G), steps, weights=weights))
         return float(1 + np.asarray(largest_share(least, greatest, G, steps)))
 
-    def check_problem(self, problem: Problem, start: Start) -> None:
-        """Reject problems that do not fit; concrete bounds and matrices must fit too."""
-        hitting, dim, is_bounded = problem.hitting, start.dim, problem.relaxed.is_bounded
-        instead = "Guarded takes any costs and any box."
-        if not problem.switching.is_quadratic:
-            kind = type(problem.switching).__name__
-            raise NotApplicableError(f"Competitive needs quadratic movement, got {kind}. {instead}")
-        if not problem.unlimited.actions.is_box:
-            raise NotApplicableError(
-                "a promise relative to the optimum is not proved for actions that share a total; use Guarded(agent, expert), "
-                "or, without bounds, state the problem in one number less (docs/guarantees.md)."
-            )
-        if self.weights is not None and (hitting.constant_curvature or not hitting.is_quadratic):
-            raise NotApplicableError(f"weights are for CurvedTracking, got {type(hitting).__name__}.")
-        if self.weights is None and hitting.curvature_bounds(dim)[1] is None:
-            raise NotApplicableError(
-                f"Competitive needs the largest curvature: give {type(hitting).__name__} {hitting.upper_curvature_argument}. "
-                f"{instead}"
-            )
-        if is_bounded and self.contexts is None:
-            limited = "are bounded" if problem.actions.ramp is None else "have a ramp limit"
-            raise NotApplicableError(f"Competitive needs contexts=(low, high) where actions {limited}. {instead}")
-        if self.needs_diagonal(problem, dim):
-            is_diagonal = concrete_value(are_diagonal(list(self.curvatures(problem, dim)[1:])))
-            if is_diagonal is not None and not is_diagonal:
-                spaced = "a spacing" if problem.actions.spacing is not None else type(hitting).__name__
-                wants = "contexts=(low, high)" if self.contexts is not None else spaced
-                raise NotApplicableError(f"{wants} needs diagonal matrices A and Q. {instead}")
-        if self.contexts is not None and is_bounded:
-            lower, upper, low, high = map(to_host, (*problem.actions.bounds(dim, start.x0.dtype), *self.contexts))
-            if concrete_value(((low < lower) | (high > upper)).any()):
-                raise NotApplicableError(
-                    f"contexts from {low} to {high} leave the action bounds from {lower} to {upper}. {instead}"
-                )
-
     def rescale(self, factor: float) -> "Tracking":
         """Return it for contexts `factor` times as large."""
         scaled = None if self.contexts is None else tuple(bound * factor for bound in self.contexts)
@@ -305,12 +271,6 @@ class Tracking(eqx.Module):
         """Return it for actions between `low` and `high`: contexts are required there."""
         counted_on = (-np.inf, np.inf) if self.contexts is None else map(np.asarray, self.contexts)
         return dataclasses.replace(self, contexts=tuple(np.clip(end, low, high) for end in counted_on))
-
-
-@jax.jit
-def are_diagonal(matrices: list[Float[Array, "... d d"]]) -> Bool[Array, ""]:
-    """Return whether all off-diagonal entries are zero."""
-    return jnp.array([(each * (1 - np.eye(each.shape[-1], dtype=each.dtype)) == 0).all() for each in matrices]).all()
 
 
 def sound_value(P: Matrix, S: Matrix, ratio: Number) -> tuple[Matrix, Bool[Array, ""]]:
@@ -442,7 +402,7 @@ class AbstractTrackingReference(AbstractReference):
     def prepare(self, problem: Problem, start: Start, several: bool) -> Any:
         return self.tracking.stiffness(problem, start, several)
 
-    def feasible(self, problem: Problem, prepared, start: Start, ratios: Float[Array, " n"], several: bool):
+    def feasible(self, problem: Problem, prepared, start: Start, ratios: Float[Array, " promises"], several: bool):
         return self.tracking.feasible(problem, prepared, start, ratios, several)
 
     def reachable(self, problem: Problem, previous: Action) -> Bounds | None:
@@ -495,18 +455,15 @@ class Optimum(AbstractTrackingReference):
         from ecl2o.agents.guards.references.lower_model import LowerModel
 
         if problem.game is not None:
-            if self.tracking.contexts is not None or self.tracking.weights is not None:
-                raise NotApplicableError(
-                    "with a delay, or contexts known ahead, a promise covers neither bounds (of actions or contexts) nor weights."
-                )
             every_prefix = problem.timing.shift > 0 if self.every_prefix is None else self.every_prefix
-            return DynamicOptimum(self.tracking.horizon, every_prefix)
+            return DynamicOptimum(self.tracking, every_prefix)
         return self if problem.hitting.is_quadratic else LowerModel(self.tracking)
 
     def describe(self, problem: Problem, terms: PromiseTerms, least: float | None) -> Promise:
         return describe_optimum(self.tracking, problem, terms, least)
 
     def check(self, problem: Problem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
+        check_needs("optimum", problem, start.dim, self.tracking, several)
         self.tracking.check(problem, start, ratios, several, alone=True)
 
     def init(self, problem: Problem, prepared, start: Start) -> PastState:
