@@ -28,6 +28,8 @@ class AbstractProblem(eqx.Module):
     x_0 and is in `Observation.previous_action`.
     """
 
+    actions: eqx.AbstractVar[AbstractActionSet]
+
     @abc.abstractmethod
     def action_size(self, state_size: int) -> int:
         """Return how many numbers an action has, if a state has `state_size`."""
