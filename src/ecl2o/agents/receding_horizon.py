@@ -4,16 +4,18 @@
 continues into the forecasts of the time after the horizon, as if the last action had to be kept.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ecl2o.agents.base import AbstractAgent, Info, Observation, Start
+from ecl2o.agents.base import AbstractAgent, AnyProblem, Info, Observation, Start
 from ecl2o.exceptions import NotApplicableError
 from ecl2o.planning.control_path import find_optimal_controls
 from ecl2o.planning.receding_plan import Planner, make_plan, prepare_planner
-from ecl2o.problem import AbstractProblem, Problem
+from ecl2o.problem import Problem
 from ecl2o.problem.arrays import as_optional_float, check_finite, check_positive, extreme_eigenvalues
 
 
@@ -30,7 +32,7 @@ class AbstractRecedingHorizon(AbstractAgent):
     def lookahead(self) -> int:
         return self.window
 
-    def is_linear(self, problem: AbstractProblem) -> bool:
+    def is_linear(self, problem: AnyProblem) -> bool:
         return problem.is_linear_quadratic
 
     def _check_horizon(self, truncate: bool, start: Start) -> None:
@@ -64,13 +66,13 @@ class RHC(AbstractRecedingHorizon):
     window: int = eqx.field(static=True)
     truncate: bool = eqx.field(static=True, default=True)
 
-    def init(self, problem: AbstractProblem, start: Start) -> Planner | None:
+    def init(self, problem: AnyProblem, start: Start) -> Planner | None:
         self._check_horizon(self.truncate, start)
         if problem.dynamics is not None:
             return None
         return prepare_planner(problem, start.dim, self.window + 1, shortest=1 if self.truncate else self.window + 1)
 
-    def step(self, problem: AbstractProblem, state: Planner | None, observation: Observation):
+    def step(self, problem: AnyProblem, state: Any, observation: Observation):
         contexts, previous, steps = (
             observation.known_contexts(self.window),
             observation.previous_action,

@@ -29,6 +29,7 @@ class AbstractProblem(eqx.Module):
     state of a `ControlProblem`. It starts at x_0 and is in `Observation.previous_action`.
     """
 
+    actions: eqx.AbstractVar[AbstractActionSet]
     timing: eqx.AbstractVar[AbstractTiming]
 
     @property
