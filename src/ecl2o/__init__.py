@@ -19,10 +19,9 @@ _PUBLIC = {
     "offline": "constrained_oracle oracle oracle_days",
     "agents": (
         "ABCS AbstractAgent Advised advisors AFHC calibrate Calibration CHC citation ClippedAdvice Competitive "
-        "CompetitiveBand CompetitiveControl FollowPrediction Greedy GreedyOBD Guard Guarded GuardedControl HInfinity HittingMinimizer "
-        "Independent Info LAI LCP LQR MLAROBD OBD Observation "
-        "OGD Periodic Promise Promises PureML RampLimited Reference RHC RHGD ROBD Rounded Start Switch Trainable "
-        "trainable_mask Weights WithinLimits"
+        "CompetitiveBand CompetitiveControl FollowPrediction Greedy GreedyOBD Guard Guarded GuardedControl HInfinity "
+        "HittingMinimizer Independent Info LAI LCP LQR MLAROBD OBD Observation OGD Periodic Promise Promises PureML "
+        "RampLimited Reference RHC RHGD ROBD Rounded Start Switch Trainable trainable_mask Weights WithinLimits"
     ),
     "learning": (
         "AbstractLoss authors_schedule AuthorsLoss Backpropagation CalibratedLoss fit fit_many FitResult "

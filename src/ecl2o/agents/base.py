@@ -207,7 +207,7 @@ class AbstractAgent(eqx.Module):
 
     @property
     def periods(self) -> list[int]:
-        """The steps after which this agent, or one inside, restarts something: a promise, say. Default: those of agents inside."""
+        """After how many steps this agent, or one inside, restarts something, such as a promise. Default: those inside."""
         return [period for inner in child_agents(self) for period in inner.periods]
 
     @property

@@ -24,8 +24,8 @@ class Periodic(AbstractAgent):
     """An agent that restarts every `period` steps from the action last played. Step 0 starts a period.
 
     Everything restarts, on as many of the last contexts as the run's own history had, as in `rollout_days`. An agent whose memory
-    is made of contexts needs a history, or it forgets everything every period. To restart a promise, but not what the agent inside
-    has learned, give the promise a period: `Competitive(agent, period=24)`.
+    is made of contexts needs a history, or it forgets everything every period. To restart a promise, but not what the agent
+    inside has learned, give the promise a period: `Competitive(agent, period=24)`.
 
     A run may start within a period (`Runner(..., start_time=...)`): its first period is then shorter. The agent inside sees the
     period's clock: `Observation.step` counts from 0 after each restart, `place` from the start of the period, and `remaining` to

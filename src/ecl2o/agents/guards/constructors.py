@@ -81,7 +81,8 @@ def Guarded(
     allowance: Any = 0.0,
     period: int | None = None,
 ) -> Guard:
-    """Return the guard that keeps cost <= (1 + slack) * cost of the expert + allowance at every step, whatever the agent proposes.
+    """Return the guard that keeps cost <= (1 + slack) * cost of the expert + allowance at every step, whatever the agent
+    proposes.
 
     It holds for any agent (NaN and infinite actions included), any hitting costs f >= 0, any contexts, any box and actions that
     share a `Total`, also where the total changes. The expert is any agent, such as the rule in use today: `advisors.FromContext`
@@ -203,7 +204,8 @@ def CompetitiveBand(
     columns: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
     period: int | None = None,
 ) -> Guard:
-    """Return the guard that keeps cost <= ratio * optimum at the end of a period, while contexts stay in a band around a forecast.
+    """Return the guard that keeps cost <= ratio * optimum at the end of a period, while contexts stay in a band around a
+    forecast.
 
     At the first step of a period the forecaster predicts the contexts of the others, or the context has the ends of a band in its
     covariates (`columns`). The promise is for contexts within `half_width` of that forecast or band. The guard allows every
@@ -252,7 +254,8 @@ def CompetitiveControl(
     allowance: Any = 0.0,
     period: int | None = None,
 ) -> Guard:
-    """Return the guard that keeps cost <= ratio * optimum on a `ControlProblem`, whatever agents propose and whatever contexts come.
+    """Return the guard that keeps cost <= ratio * optimum on a `ControlProblem`, whatever agents propose and whatever contexts
+    come.
 
     It allows every action with which the promise can still be kept. Where contexts cannot make every state free, as with a
     battery's charge, the promise is for the end of the run: before it, cost <= ratio * (the optimum so far and the least that it

@@ -1,7 +1,8 @@
 """The one guard: it lets another agent act as far as its promises allow.
 
-Every promise bounds the cost by a ratio times that of a reference. At a step each reference says how its cost grows and which actions
-leave the promise possible, a convex set. The advice is played if it is in all sets, else it is pulled toward an action that is.
+Every promise bounds the cost by a ratio times that of a reference. At a step each reference says how its cost grows and which
+actions leave the promise possible, a convex set. The advice is played if it is in all sets, else it is pulled toward an action
+that is.
 """
 
 import dataclasses
@@ -80,14 +81,14 @@ class Slots:
 class Guard(AbstractAgent):
     """An agent that lets another one act as far as its promises allow, whatever it proposes.
 
-    `Competitive`, `Guarded`, `Promises`, `CompetitiveBand`, `CompetitiveControl` and `GuardedControl` make guards. An allowed action
-    is played as it is; another one is pulled toward an action that all promises allow, until it is allowed. NaN and infinite
-    actions count as no advice.
+    `Competitive`, `Guarded`, `Promises`, `CompetitiveBand`, `CompetitiveControl` and `GuardedControl` make guards. An allowed
+    action is played as it is; another one is pulled toward an action that all promises allow, until it is allowed. NaN and
+    infinite actions count as no advice.
 
     A promise with a period restarts: its account, and its reference from the action in force, while agents keep what they have
     learned. The agent inside sees the clock of the period if there is one promise: `Observation.step` counts from 0 after each
-    restart, `place` from the start of the period, and `remaining` to its end. A run may start within a period; its first period is
-    then shorter.
+    restart, `place` from the start of the period, and `remaining` to its end. A run may start within a period; its first period
+    is then shorter.
 
     A promise is lost (`kept` turns false, the safest action is played, and steps count as not converged) where its conditions are
     not met. Several promises are kept together or not at all.
@@ -97,10 +98,10 @@ class Guard(AbstractAgent):
         promises: the numbers of the promises.
         references: whose costs they multiply.
 
-    `Info.details`, each with one number for each promise in their order: `cost` and `reference` of its period so far, their `ratio`,
-    what is `left` of it, whether it was `active`, that is changed the advice, and whether it is `kept`; and for how many steps all were
-    (`kept_steps`). Of windows it is the account with the least left. With a spacing of actions `rounding_allowance`, what rounding
-    has added to the allowance.
+    `Info.details`, each with one number for each promise in their order: `cost` and `reference` of its period so far, their
+    `ratio`, what is `left` of it, whether it was `active`, that is changed the advice, and whether it is `kept`; and for how
+    many steps all were (`kept_steps`). Of windows it is the account with the least left. With a spacing of actions
+    `rounding_allowance`, what rounding has added to the allowance.
 
     >>> import ecl2o as ec
     >>> problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))

@@ -1,8 +1,8 @@
 """Level sets: the actions that a promise allows at a step, and how advice is moved into them.
 
-An action is allowed if what it costs, and what it must reserve for the future, is at most a level. Cost plus reserve is convex, so
-advice that is not allowed is pulled toward an action that is, until it is allowed: one way to move, whatever the promise. Actions
-are measured from an origin near the interesting points, so that no large numbers cancel.
+An action is allowed if what it costs, and what it must reserve for the future, is at most a level. Cost plus reserve is convex,
+so advice that is not allowed is pulled toward an action that is, until it is allowed: one way to move, whatever the promise.
+Actions are measured from an origin near the interesting points, so that no large numbers cancel.
 """
 
 import abc
@@ -180,8 +180,8 @@ class ConvexSet(AbstractLevelSet):
         return self.level - self.cost(self.parameters, away)
 
     def largest_share(self, safest: Action, way: Action, rounding: Action | None, is_lowest: bool) -> Share:
-        """Cost plus reserve is m-strongly convex and not negative, so an allowed share s of the way d obeys m s^2 |d|^2 <= 8 level
-        (compare the two ends with the middle), which brackets the root however far the advice is.
+        """Cost plus reserve is m-strongly convex and not negative, so an allowed share s of the way d obeys m s^2 |d|^2 <= 8
+        level (compare the two ends with the middle), which brackets the root however far the advice is.
         """
         distance = jnp.sum(way**2)
         reach = 8 * jnp.maximum(self.level, 0.0) / (self.least_curvature * jnp.where(distance > 0, distance, 1.0))

@@ -70,8 +70,8 @@ def round_inside(
         spare: returns by how much an action stays below the level, or each of several levels.
 
     Returns:
-        The action, by level whether it rules out the multiple nearest to the advice, and by how much the action exceeds each level
-        of a promise that is kept.
+        The action, by level whether it rules out the multiple nearest to the advice, and by how much the action exceeds each
+        level of a promise that is kept.
     """
     assert actions.spacing is not None
     unit, (low, high) = actions.spacing.astype(previous.dtype), actions.reachable(previous)

@@ -146,7 +146,11 @@ NO_BOUNDS = Need(
     proved=False,
 )
 NO_LIMITS = Need(
-    "actions without bounds, a ramp and a spacing in a band", lambda p, d, c: not p.is_bounded, _set, "leave them out", False
+    "actions without bounds, a ramp and a spacing in a band",
+    lambda p, d, c: not p.is_bounded,
+    _set,
+    "leave them out",
+    False,
 )
 NO_CONDITIONS = Need(
     "no contexts= and no weights= on a problem with a state, a delay or contexts known ahead",

@@ -1,7 +1,8 @@
 """The interface of references: whose cost a promise multiplies, and what the future can still cost relative to it.
 
-A guard asks its reference at every step for a `ReferenceStep`: how the reference's cost grows, and the set of actions with which the promise
-can still be kept. A new kind of promise is a new reference, in a file of its own, and a line in the conformance tests.
+A guard asks its reference at every step for a `ReferenceStep`: how the reference's cost grows, and the set of actions with
+which the promise can still be kept. A new kind of promise is a new reference, in a file of its own, and a line in the
+conformance tests.
 """
 
 import abc
@@ -26,7 +27,8 @@ class AbstractReferenceStep(eqx.Module):
 
     Fields:
         origin: from where its level set is measured.
-        growth: by how much the reference's cost grows, as far as it does not depend on the action; 0 where the step is not usable.
+        growth: by how much the reference's cost grows, as far as it does not depend on the action; 0 where the step is not
+            usable.
         usable: whether the growth is finite.
         announced: whether the conditions of the promise are met.
     """

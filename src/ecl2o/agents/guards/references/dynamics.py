@@ -240,7 +240,9 @@ class DynamicOptimum(AbstractDynamicReference):
                 "ratio that any online algorithm has."
             )
 
-    def feasible(self, problem: AnyProblem, prepared: Future, start: Start, ratios: Float[Array, " promises"], several: bool):
+    def feasible(
+        self, problem: AnyProblem, prepared: Future, start: Start, ratios: Float[Array, " promises"], several: bool
+    ):
         return (jnp.isfinite(ratios) & (ratios > 1)).all(), jnp.full((), 2.0, start.x0.dtype)
 
     def init(self, problem: AnyProblem, prepared, start: Start) -> DynamicState:
@@ -289,7 +291,9 @@ class DynamicBaseline(AbstractDynamicReference):
     def check(self, problem: AnyProblem, start: Start, ratios: list[Float[Array, ""]], several: bool) -> None:
         self.check_dynamics(problem, start, ratios, several)
 
-    def feasible(self, problem: AnyProblem, prepared: Future, start: Start, ratios: Float[Array, " promises"], several: bool):
+    def feasible(
+        self, problem: AnyProblem, prepared: Future, start: Start, ratios: Float[Array, " promises"], several: bool
+    ):
         return (jnp.isfinite(ratios) & (ratios > 1)).all(), jnp.full((), 2.0, start.x0.dtype)
 
     def init(self, problem: AnyProblem, prepared, start: Start) -> DynamicState:

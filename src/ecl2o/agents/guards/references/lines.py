@@ -1,4 +1,5 @@
-"""Level sets coordinate by coordinate: cost plus reserve is a sum over coordinates, and the reserve a maximum over something worst.
+"""Level sets coordinate by coordinate: cost plus reserve is a sum over coordinates, and the reserve a maximum over something
+worst.
 
 All matrices are diagonal here, so that coordinates are lines.
 """
@@ -44,7 +45,7 @@ class AbstractLines(eqx.Module):
         """Return where cost plus reserve is least."""
 
     def ends(self, level: Number, safest: Float[Array, " 1"]) -> tuple[Float[Array, " 1"], Float[Array, " 1"]] | None:
-        """Return, on a line, the ends of the interval where cost plus reserve is at most the level. Default: None, by bisection."""
+        """Return, on a line, the ends of what is at most the level. Default: None, bisection finds them."""
         return None
 
     def total(self, x: Float[Array, " d"]) -> Number:
@@ -77,7 +78,8 @@ class LineSet(AbstractLevelSet):
         fits = self.spare(safest + way) >= 0
         ends = lines.ends(level, safest) if len(safest) == 1 else None
         if ends is None:
-            # Allowed points are at most sqrt(2 left) from the lowest one in the norm of the least curvature, so at most twice that
+            # Allowed points are at most sqrt(2 left) from the lowest one in the norm of the least curvature, so at most twice
+            that
             # apart.
             curved = jnp.sum(lines.least_curvature * way**2)
             longest = 2 * jnp.sqrt(2 * jnp.maximum(level - least, 0.0) / jnp.where(curved > 0, curved, 1.0))

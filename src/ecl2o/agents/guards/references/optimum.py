@@ -3,8 +3,8 @@
 An action x costs f_t(x) + c(x, x_{t-1}) and must reserve the value W(x) of the game against all future contexts. Everything is
 measured from the centre m of the work function, so that no large numbers cancel.
 
-Where contexts may lie anywhere, W(x) = 1/2 |x - m|^2_V. Where they are known to lie in a box, and all matrices are diagonal, W(x) is
-a sum over coordinates of max over n in [low, high] of s/2 (x - n)^2 - L h/2 (n - m)^2.
+Where contexts may lie anywhere, W(x) = 1/2 |x - m|^2_V. Where they are known to lie in a box, and all matrices are diagonal,
+W(x) is a sum over coordinates of max over n in [low, high] of s/2 (x - n)^2 - L h/2 (n - m)^2.
 """
 
 import dataclasses
