@@ -24,7 +24,7 @@ def Competitive(
     weights: Any = None,
     period: int | None = None,
 ) -> Guard:
-    """Return the guard that keeps cost <= ratio * optimum + allowance at every step, whatever the agent proposes.
+    """Guard cost <= ratio * optimum + allowance at every step, whatever the agent proposes.
 
     The optimum is that of the contexts so far. The promise holds for any agent (NaN and infinite actions included). An allowed
     action is played as it is; another one is pulled toward the safest action x_m until it is allowed.
@@ -81,8 +81,7 @@ def Guarded(
     allowance: Any = 0.0,
     period: int | None = None,
 ) -> Guard:
-    """Return the guard that keeps cost <= (1 + slack) * cost of the expert + allowance at every step, whatever the agent
-    proposes.
+    """Guard cost <= (1 + slack) * cost of the expert + allowance at every step.
 
     It holds for any agent (NaN and infinite actions included), any hitting costs f >= 0, any contexts, any box and actions that
     share a `Total`, also where the total changes. The expert is any agent, such as the rule in use today: `advisors.FromContext`
@@ -140,7 +139,7 @@ def Promises(
     baseline: AbstractAgent | None = None,
     contexts: Any = None,
 ) -> Guard:
-    """Return the guard that keeps several promises at once, whatever the agent proposes.
+    """Guard several promises at once, whatever the agent proposes.
 
     Each promise bounds the cost, in the whole run, in each period, or in every window of up to so many steps, by a ratio times
     the optimum's or the baseline's, which both start from the action in force. At the start of each period its account
@@ -204,8 +203,7 @@ def CompetitiveBand(
     columns: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
     period: int | None = None,
 ) -> Guard:
-    """Return the guard that keeps cost <= ratio * optimum at the end of a period, while contexts stay in a band around a
-    forecast.
+    """Guard cost <= ratio * optimum at the end of a period whose contexts stay in a band around a forecast.
 
     At the first step of a period the forecaster predicts the contexts of the others, or the context has the ends of a band in its
     covariates (`columns`). The promise is for contexts within `half_width` of that forecast or band. The guard allows every
@@ -254,8 +252,7 @@ def CompetitiveControl(
     allowance: Any = 0.0,
     period: int | None = None,
 ) -> Guard:
-    """Return the guard that keeps cost <= ratio * optimum on a `ControlProblem`, whatever agents propose and whatever contexts
-    come.
+    """Guard cost <= ratio * optimum on a `ControlProblem`, whatever the agent proposes.
 
     It allows every action with which the promise can still be kept. Where contexts cannot make every state free, as with a
     battery's charge, the promise is for the end of the run: before it, cost <= ratio * (the optimum so far and the least that it
@@ -295,7 +292,7 @@ def GuardedControl(
     allowance: Any = 0.0,
     period: int | None = None,
 ) -> Guard:
-    """Return the guard that keeps cost <= (1 + slack) * cost of a baseline on a `ControlProblem`, whatever the agent proposes.
+    """Guard cost <= (1 + slack) * cost of a baseline on a `ControlProblem`.
 
     The baseline runs on its own trajectory. Promises at the end and at every step differ as in `CompetitiveControl`.
 

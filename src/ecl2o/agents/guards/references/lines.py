@@ -78,8 +78,7 @@ class LineSet(AbstractLevelSet):
         fits = self.spare(safest + way) >= 0
         ends = lines.ends(level, safest) if len(safest) == 1 else None
         if ends is None:
-            # Allowed points are at most sqrt(2 left) from the lowest one in the norm of the least curvature, so at most twice
-            that
+            # Allowed points are at most sqrt(2 left) from the lowest one in the norm of the least curvature: at most twice that
             # apart.
             curved = jnp.sum(lines.least_curvature * way**2)
             longest = 2 * jnp.sqrt(2 * jnp.maximum(level - least, 0.0) / jnp.where(curved > 0, curved, 1.0))
