@@ -215,6 +215,11 @@ class AbstractAgent(eqx.Module):
         """Whether its promise is made anew when its period ends. Default: whether that of an agent inside is."""
         return any(inner.renews_promise for inner in child_agents(self))
 
+    @property
+    def cited_as(self) -> tuple[str, ...]:
+        """The names under which `citation` finds the work behind it. Default: that of its class."""
+        return (type(self).__name__,)
+
     def around_proposals(self, wrap: Callable[["AbstractAgent"], "AbstractAgent"]) -> "AbstractAgent":
         """Return the agent with `wrap` around what proposes actions. Default: around the agent itself.
 

@@ -54,7 +54,8 @@ def citation(agent: AbstractAgent) -> str:
     keys: dict[str, None] = {}
     for inner in walk_agents(agent):
         ours = type(inner).__module__.startswith("ecl2o.")
-        keys |= dict.fromkeys(_WORKS.get(type(inner).__name__, (_LIBRARY,)) if ours else (_LIBRARY,))
+        for name in inner.cited_as:
+            keys |= dict.fromkeys(_WORKS.get(name, (_LIBRARY,)) if ours else (_LIBRARY,))
     return "\n\n".join(_ENTRIES[key] for key in keys or {_LIBRARY})
 
 

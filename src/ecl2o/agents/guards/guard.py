@@ -154,6 +154,10 @@ class Guard(AbstractAgent):
     def renews_promise(self) -> bool:
         return any(each.period is not None for each in self.promises) or self.agent.renews_promise
 
+    @property
+    def cited_as(self) -> tuple[str, ...]:
+        return tuple(reference.cited_as for reference in self.references)
+
     def every(self, period: int | None) -> "Guard":
         """Return the guard whose promises restart every `period` steps; None: as they are."""
         if period is None:

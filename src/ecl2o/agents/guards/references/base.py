@@ -127,6 +127,11 @@ class AbstractReference(eqx.Module):
         return self
 
     @property
+    def cited_as(self) -> str:
+        """The name under which `citation` finds the work behind it. Default: none, the library's paper."""
+        return type(self).__name__
+
+    @property
     def lookahead(self) -> int:
         """How many future contexts it needs. Default: none."""
         return 0

@@ -116,6 +116,10 @@ class Baseline(AbstractTrackingReference):
     every_prefix: bool | None = eqx.field(static=True, default=None)
 
     @property
+    def cited_as(self) -> str:
+        return "Guarded" if self.every_prefix is None else "GuardedControl"
+
+    @property
     def _own(self) -> Independent:
         return Independent(PureML(self.agent))
 

@@ -450,6 +450,10 @@ class Optimum(AbstractTrackingReference):
     tracking: Tracking = Tracking()
     every_prefix: bool | None = eqx.field(static=True, default=None)
 
+    @property
+    def cited_as(self) -> str:
+        return "Competitive" if self.every_prefix is None else "CompetitiveControl"
+
     def on(self, problem: AbstractProblem) -> AbstractReference:
         from ecl2o.agents.guards.references.dynamics import DynamicOptimum
         from ecl2o.agents.guards.references.lower_model import LowerModel
