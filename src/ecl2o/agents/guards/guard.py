@@ -295,7 +295,8 @@ class Guard(AbstractAgent):
         observation = dataclasses.replace(observation, context=jnp.where(finite, observation.context, 0.0))
 
         def observe(i, own, ratio):
-            return self.references[i].on(problem).observe(problem, state.prepared[i], own, ratio, observation)
+            reference = self.references[i].on(problem)
+            return reference.observe(problem, state.prepared[i], own, ratio, observation).only_if(finite)
 
         terms = self._map(observe, state.references, self._by_reference(state.ratios))
         choice = self._allow(problem, state, observation, terms, finite).choose(problem, advice)

@@ -19,11 +19,12 @@ from ecl2o.agents.guards.needs import check_needs
 from ecl2o.agents.guards.references.base import AbstractReference, AbstractReferenceStep, PromiseTerms, Settlement
 from ecl2o.agents.promise import Promise, Reference
 from ecl2o.exceptions import NotApplicableError
+from ecl2o.problem import ControlProblem
 from ecl2o.problem.arrays import as_float, check_count, check_finite, check_nonnegative, concrete_value
 from ecl2o.problem.control import with_memory
 from ecl2o.solvers.box_qp import maximize_on_box
 from ecl2o.solvers.positive_definite import accurate_half_form, small_solve, spd_solve
-from ecl2o.theory.control import KnownFuture, Past, Stage, all_stages, known_future, smallest_control_ratio
+from ecl2o.theory.control import KnownFuture, Past, Stage, known_future, smallest_control_ratio
 
 # Steps toward the border of the allowed set; about six are the rule.
 _BORDER_STEPS = 16
@@ -219,7 +220,8 @@ class Band(AbstractReference):
             )
 
     def prepare(self, problem: AnyProblem, start: Start, several: bool) -> KnownFuture:
-        return jax.lax.stop_gradient(known_future(all_stages(_game(problem), self.horizon)))
+        stages = jax.vmap(lambda step: _stage(problem, step))(jnp.arange(self.horizon))
+        return jax.lax.stop_gradient(known_future(stages))
 
     def feasible(self, problem: AnyProblem, prepared, start: Start, ratios: Float[Array, " promises"], several: bool):
         possible = (jnp.isfinite(ratios) & (ratios > 1)).all() & (self.half_width >= 0).all()
@@ -258,7 +260,7 @@ class Band(AbstractReference):
         self, problem: AnyProblem, prepared: KnownFuture, state: BandState, ratio: Number, observation: Observation
     ) -> BandStep:
         position, place = observation.previous_action, observation.place
-        stage = Stage.of(_game(problem).at(observation.step))
+        stage = _stage(problem, observation.step)
         q = stage.E.shape[-1]
         context = observation.context[:q]
         low, high = self._band(state, observation, q)
@@ -270,7 +272,6 @@ class Band(AbstractReference):
         ahead = jnp.repeat(jnp.arange(self.horizon), q) > place
         game = BandGame.of(future, past, ratio.astype(context.dtype), (low, high), ahead)
         usable, announced = jnp.isfinite(ratio * growth), in_band & (place < self.horizon)
-        growth = jnp.where(usable, growth, 0.0)
         return BandStep(
             game, stage, position, context, past, (low, high), growth, state.reserve, ratio, usable, announced
         )
@@ -302,9 +303,15 @@ def _followed(problem: AnyProblem) -> AnyProblem:
     return problem if problem.game is not None else problem.without_covariates
 
 
-def _game(problem: AnyProblem):
+def _game(problem: AnyProblem) -> ControlProblem:
     """Return the dynamics whose state is the previous action, or those of the problem."""
     return problem.game or with_memory(_followed(problem), (1.0,))
+
+
+def _stage(problem: AnyProblem, step) -> Stage:
+    if problem.game is not None:
+        return Stage.of(problem.game.at(step))
+    return Stage.of_tracking(problem.hitting.curvature(None, len(problem.Q)), 2 * problem.Q)
 
 
 def _find_border(excess, least: Float[Array, ""], at_advice: Float[Array, ""]) -> Float[Array, ""]:

@@ -6,6 +6,7 @@ conformance tests.
 """
 
 import abc
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,11 @@ class AbstractReferenceStep(eqx.Module):
     growth: eqx.AbstractVar[Number]
     usable: eqx.AbstractVar[Bool[Array, ""]]
     announced: eqx.AbstractVar[Bool[Array, ""]]
+
+    def only_if(self, finite: Bool[Array, ""]) -> "AbstractReferenceStep":
+        """Return the step, which is not usable unless its context is finite."""
+        usable = self.usable & finite
+        return dataclasses.replace(self, usable=usable, growth=jnp.where(usable, self.growth, 0.0))
 
     @abc.abstractmethod
     def level_set(self, left: Number, origin: Origin | None = None) -> AbstractLevelSet:

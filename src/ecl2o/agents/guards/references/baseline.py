@@ -212,7 +212,7 @@ class Baseline(AbstractTrackingReference):
             rounding,
             trajectory,
             usable,
-            jnp.where(usable, growth, 0.0),
+            growth,
         )
 
     def settle(

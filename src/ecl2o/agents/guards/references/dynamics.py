@@ -165,8 +165,7 @@ class AbstractDynamicReference(AbstractReference):
         reserve = reserve_of(*(matrix[jnp.minimum(place, last)] for matrix in (prepared.S, prepared.S0)))
         announced = jnp.ones((), bool) if self.horizon is None else place < self.horizon
         usable = jnp.isfinite(ratio * growth)
-        growth, least_ahead = jnp.where(usable, growth, 0.0), state.least_ahead
-        return DynamicStep(now, reserve, after, growth, least_ahead, ratio, announced, found, usable)
+        return DynamicStep(now, reserve, after, growth, state.least_ahead, ratio, announced, found, usable)
 
     def common_action(
         self, problem: AnyProblem, prepared: Future, observation: Observation, least: Number, origin: Origin

@@ -240,14 +240,11 @@ class LowerModelStep(AbstractReferenceStep):
     work: WorkFunction
     usable: Bool[Array, ""]
     announced: Bool[Array, ""]
+    growth: Number
 
     @property
     def origin(self) -> Origin:
         return Origin(self.work.centre, self.work.rest)
-
-    @property
-    def growth(self) -> Number:
-        return jnp.zeros((), self.work.centre.dtype)
 
     def level_set(self, left: Number, origin: Origin | None = None) -> LineSet:
         return LineSet(self.lines, left)
@@ -297,7 +294,7 @@ class LowerModel(AbstractTrackingReference):
             lines = ConvexLine(game, hitting, context, jnp.diagonal(greatest), work.centre, work.rest)
         usable = jnp.isfinite(ratio * hitting(work.centre, context))
         announced = self.tracking.is_announced(problem, observation, least, target)
-        return LowerModelStep(lines, work, usable, announced)
+        return LowerModelStep(lines, work, usable, announced, jnp.zeros((), context.dtype))
 
     def settle(
         self, problem: Problem, term: LowerModelStep, state: PastState, ratio, observation: Observation, action: Action

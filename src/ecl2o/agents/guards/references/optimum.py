@@ -486,8 +486,10 @@ class Optimum(AbstractTrackingReference):
         V, exists = sound_value(prefix.P, S, ratio)
         usable = jnp.isfinite(ratio * prefix.growth)
         announced = self.tracking.is_announced(problem, observation, A, target)
-        G, growth = 2 * counted.Q, jnp.where(usable, prefix.growth, 0.0)
-        return OptimumStep(A, G, S, V, target, previous, prefix, state.box, ratio, exists, usable, announced, growth)
+        G = 2 * counted.Q
+        return OptimumStep(
+            A, G, S, V, target, previous, prefix, state.box, ratio, exists, usable, announced, prefix.growth
+        )
 
     def settle(
         self, problem: Problem, term: OptimumStep, state: PastState, ratio, observation: Observation, action: Action
