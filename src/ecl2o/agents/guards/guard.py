@@ -159,12 +159,9 @@ class Guard(AbstractAgent):
         return tuple(reference.cited_as for reference in self.references)
 
     def every(self, period: int | None) -> "Guard":
-        """Return the guard whose promises restart every `period` steps; None: as they are."""
-        if period is None:
-            return self
-        return dataclasses.replace(
-            self, promises=tuple(dataclasses.replace(each, period=period) for each in self.promises)
-        )
+        """Return the guard whose promises for the run restart every `period` steps; None: as they are."""
+        promises = (dataclasses.replace(each, period=each.period or period) for each in self.promises)
+        return dataclasses.replace(self, promises=tuple(promises))
 
     def around_proposals(self, wrap: Callable[[AbstractAgent], AbstractAgent]) -> "Guard":
         references = tuple(each.map_agent(lambda agent: wrap(PureML(agent))) for each in self.references)

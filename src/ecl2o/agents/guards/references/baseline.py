@@ -39,6 +39,7 @@ class BaselineStep(AbstractReferenceStep):
     problem: Problem
     context: Float[Array, " q"]
     previous: Action
+    before: Action  # of the baseline
     action: Action
     kappa: Number
     S: Float[Array, "d d"] | None
@@ -49,6 +50,7 @@ class BaselineStep(AbstractReferenceStep):
     trajectory: OwnTrajectory
     usable: Bool[Array, ""]
     growth: Number
+    inside: Action  # of costs that are not quadratic, the action of least cost and reserve, or the baseline's
 
     @property
     def converged(self) -> Bool[Array, "*n"]:
@@ -56,24 +58,24 @@ class BaselineStep(AbstractReferenceStep):
 
     @property
     def origin(self) -> Origin:
-        return Origin.at(self.action)
+        return Origin.at(self.action if self.problem.is_quadratic else jnp.zeros_like(self.action))
 
     @property
     def safest(self) -> Action | None:
-        return jnp.zeros_like(self.action) if self.S is None else None
+        return self.when_lost if self.S is None else None
 
     @property
     def hold(self) -> Action:
-        return self.action
+        return self.before
 
     @property
     def when_lost(self) -> Action:
-        return jnp.zeros_like(self.action)
+        return self.origin.away(self.action)
 
     def level_set(self, left: Number, origin: Origin | None = None) -> AbstractLevelSet:
         seen, dim = self.origin if origin is None else origin, len(self.action)
-        hitting, switching, level = self.problem.hitting, self.problem.switching, left + self.ratio * self.growth
-        if hitting.is_quadratic and switching.is_quadratic:
+        hitting, level = self.problem.hitting, left + self.ratio * self.growth
+        if self.problem.is_quadratic:
             G = 2 * self.problem.Q
             target, previous = seen.away(hitting.centre(self.context, dim)), seen.away(self.previous)
             reserve = Form(
@@ -81,23 +83,22 @@ class BaselineStep(AbstractReferenceStep):
             )
             forms = (Form(hitting.curvature(self.context, dim), target), Form(G, previous), reserve)
             return QuadraticSet(forms, level, jnp.ones((), bool))
-        known = self.problem, self.context, self.previous, self.action, self.kappa, self.S
-        inside = jnp.zeros_like(self.action)
-        if self.S is not None:
-            everywhere = self.problem.actions.bounds(dim, self.action.dtype)
-            inside = minimize(_cost_and_reserve_at, inside, known, *everywhere).x
-        return ConvexSet(_cost_and_reserve, known, level, inside, self.problem.m)
+        return ConvexSet(_cost_and_reserve, self.known, level, self.inside, self.problem.m)
+
+    @property
+    def known(self) -> tuple:
+        """What cost and reserve of an action depend on."""
+        return self.problem, self.context, self.previous, self.action, self.kappa, self.S
 
 
-def _cost_and_reserve(known, away: Action) -> Number:
+def _cost_and_reserve(known, x: Action) -> Number:
     problem, context, previous, action, kappa, S = known
-    x = action + away
     cost = problem.hitting(x, context) + problem.switching(x, previous)
-    return cost + (kappa * problem.switching(x, action) if S is None else Form(kappa * S)(away))
+    return cost + (kappa * problem.switching(x, action) if S is None else Form(kappa * S, action)(x))
 
 
-def _cost_and_reserve_at(away: Action, known) -> Number:
-    return _cost_and_reserve(known, away)
+def _cost_and_reserve_at(x: Action, known) -> Number:
+    return _cost_and_reserve(known, x)
 
 
 class Baseline(AbstractTrackingReference):
@@ -199,10 +200,11 @@ class Baseline(AbstractTrackingReference):
             kappa = jnp.where(remaining == 0, 0.0, kappa)
         usable = jnp.isfinite(growth)
         announced = problem.actions.has_actions(len(previous))
-        return BaselineStep(
+        step = BaselineStep(
             problem,
             context,
             previous,
+            state.action,
             action,
             kappa,
             S,
@@ -213,7 +215,13 @@ class Baseline(AbstractTrackingReference):
             trajectory,
             usable,
             growth,
+            action,
         )
+        if problem.is_quadratic or S is None:
+            return step
+        everywhere = problem.actions.bounds(len(action), action.dtype)
+        lowest = minimize(_cost_and_reserve_at, action, step.known, *everywhere)
+        return dataclasses.replace(step, inside=lowest.x, found=step.found & lowest.converged)
 
     def settle(
         self, problem: AnyProblem, term: BaselineStep, state, ratio, observation: Observation, action: Action
