@@ -54,12 +54,12 @@ class AbstractLevelSet(eqx.Module):
         """Return by how much an action stays below the level."""
 
     @abc.abstractmethod
-    def largest_share(self, safest: Action, way: Action, rounding: Action | None, is_lowest: bool) -> Share:
-        """Return whether the whole way from the safest action stays inside, and the largest share of it that does.
+    def largest_share(self, safest: Action, advice: Action, rounding: Action | None, is_lowest: bool) -> Share:
+        """Return whether the advice is inside, and the largest share of the way to it from the safest action that is.
 
         Args:
             safest: (d,), where the way begins.
-            way: (d,), finite.
+            advice: (d,), finite.
             rounding: (d,), by how much rounding may move an action: a share stays inside by that much. None: not at all.
             is_lowest: whether `safest` is what `lowest` returned.
         """
@@ -116,8 +116,8 @@ class QuadraticSet(AbstractLevelSet):
         left = self.level - sum(cost[1:], start=cost[0]) if cost else self.level
         return left - reserve
 
-    def largest_share(self, safest: Action, way: Action, rounding: Action | None, is_lowest: bool) -> Share:
-        shape = self.shape
+    def largest_share(self, safest: Action, advice: Action, rounding: Action | None, is_lowest: bool) -> Share:
+        shape, way = self.shape, advice - safest
         if is_lowest and len(self.forms) == 1:  # its centre
             return _share_from_lowest(shape, self.level, way, rounding)
         spare = self.spare(safest)
@@ -179,15 +179,16 @@ class ConvexSet(AbstractLevelSet):
     def spare(self, away: Action) -> Number:
         return self.level - self.cost(self.parameters, away)
 
-    def largest_share(self, safest: Action, way: Action, rounding: Action | None, is_lowest: bool) -> Share:
+    def largest_share(self, safest: Action, advice: Action, rounding: Action | None, is_lowest: bool) -> Share:
         """Cost plus reserve is m-strongly convex and not negative, so an allowed share s of the way d obeys m s^2 |d|^2 <= 8
         level (compare the two ends with the middle), which brackets the root however far the advice is.
         """
+        way = advice - safest
         distance = jnp.sum(way**2)
         reach = 8 * jnp.maximum(self.level, 0.0) / (self.least_curvature * jnp.where(distance > 0, distance, 1.0))
         longest = jax.lax.stop_gradient(jnp.minimum(jnp.sqrt(jnp.where(distance > 0, reach, 1.0)), 1.0))
         share = bisect_root(_spare_at_share, jnp.zeros_like(longest), longest, (self, safest, way))
-        return self.spare(safest + way) >= 0, share * self._without_rounding(safest, share * way)
+        return self.spare(advice) >= 0, share * self._without_rounding(safest, share * way)
 
     def _without_rounding(self, safest: Action, way: Action) -> Number:
         """Return the share of a way that rounding left just outside, which convexity shows to suffice.
@@ -241,12 +242,12 @@ def pull_inside(
         is_lowest: as in `AbstractLevelSet.largest_share`.
     """
     usable = jnp.isfinite(jnp.sum((advice - safest) ** 2))
-    way = jnp.where(usable, advice, safest) - safest
+    wish = jnp.where(usable, advice, safest)
 
     def ask(one):
-        return one.largest_share(safest, way, rounding, is_lowest)
+        return one.largest_share(safest, wish, rounding, is_lowest)
 
     fits, share = jax.vmap(ask)(sets) if several else ask(sets)
     fits &= usable
     all_fit, share = (jnp.all(fits), jnp.min(share)) if several else (fits, share)
-    return Pulled(jnp.where(all_fit, advice, safest + share * way), ~fits)
+    return Pulled(jnp.where(all_fit, advice, safest + share * (wish - safest)), ~fits)

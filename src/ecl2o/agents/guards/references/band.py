@@ -118,8 +118,8 @@ class BandSet(AbstractLevelSet):
         rise = (self.stage.M[u] @ point + self.stage.B.T @ slope) @ way
         return 0.5 * point @ self.stage.M @ point + reserve - self.level, rise
 
-    def largest_share(self, safest: Action, way: Action, rounding: Action | None, is_lowest: bool) -> Share:
-        given = self, safest, way
+    def largest_share(self, safest: Action, advice: Action, rounding: Action | None, is_lowest: bool) -> Share:
+        given = self, safest, advice - safest
         fixed = jax.lax.stop_gradient(given)
 
         def excess(share, given):

@@ -69,8 +69,8 @@ class LineSet(AbstractLevelSet):
     def spare(self, away: Action) -> Number:
         return self.level - self.lines.total(away)
 
-    def largest_share(self, safest: Action, way: Action, rounding: Action | None, is_lowest: bool) -> Share:
-        lines, lowest = self.lines, safest if is_lowest else self.lines.lowest()
+    def largest_share(self, safest: Action, advice: Action, rounding: Action | None, is_lowest: bool) -> Share:
+        lines, lowest, way = self.lines, safest if is_lowest else self.lines.lowest(), advice - safest
         least, level = lines.total(lowest), self.level
         if rounding is not None:  # roots of heights add up
             of_rounding = 0.5 * jnp.sum(jnp.maximum(lines.shape, lines.least_curvature) * rounding**2)
