@@ -61,7 +61,9 @@ class AbstractSwitchingCost(eqx.Module):
     @property
     def quadratic_movement(self) -> "Mahalanobis":
         """The cost as a `Mahalanobis`; raises `NotApplicableError` for any other kind."""
-        raise NotApplicableError(f"this needs a Mahalanobis switching cost, got {type(self).__name__}.")
+        raise NotApplicableError(
+            f"this needs a Mahalanobis switching cost, got {type(self).__name__}; LCP, Guarded and PureML take LinearSwitching."
+        )
 
     @property
     def linear_movement(self) -> "LinearSwitching":
