@@ -302,8 +302,16 @@ def check_fields(module: eqx.Module) -> None:
 
 
 def child_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
-    """Yield the agents in the fields of this one, also in tuples and lists, in the order of the fields."""
-    return (value for value in _field_values(agent) if isinstance(value, AbstractAgent))
+    """Yield the agents in the fields of this one, also in tuples, lists and parts that are no agents, in the order of the fields."""
+    return _agents_in(agent)
+
+
+def _agents_in(module: eqx.Module) -> Iterator[AbstractAgent]:
+    for value in _field_values(module):
+        if isinstance(value, AbstractAgent):
+            yield value
+        elif isinstance(value, eqx.Module):
+            yield from _agents_in(value)
 
 
 def walk_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
@@ -314,7 +322,7 @@ def walk_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
 
     >>> import ecl2o as ec
     >>> [type(found).__name__ for found in walk_agents(ec.Guarded(ec.PureML(ec.Greedy())))]
-    ['Guarded', 'PureML', 'Greedy', 'ROBD']
+    ['Guard', 'PureML', 'Greedy', 'ROBD']
     """
     yield agent
     for inner in child_agents(agent):

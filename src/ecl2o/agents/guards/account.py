@@ -71,10 +71,10 @@ class Account(eqx.Module):
         self,
         ratio: Float[Array, "*n"],
         growth: Float[Array, "*n"],
-        cost: Float[Array, ""],
+        cost: Float[Array, "*n"],
         rounding: Float[Array, "*n"],
         kept: Bool[Array, "*n"],
-        reported: tuple[Float[Array, ""], Float[Array, "*n"]] | None = None,
+        reported: tuple[Float[Array, "*n"], Float[Array, "*n"]] | None = None,
         rounded: Float[Array, "*n"] | float = 0.0,
     ) -> "Account":
         """Return the account after a step in which the reference grew by `growth` and the cost by `cost`.

@@ -102,7 +102,7 @@ class Tracking(eqx.Module):
         assert greatest is not None
         return least, greatest, G
 
-    def count(self, problem: Problem, dim: int) -> tuple[Problem, Number]:
+    def count(self, problem: Problem, dim: int) -> tuple[Problem, Number | np.ndarray]:
         """Return the problem as the promise counts it: where a ramp is narrow, movement costs more; and the real share of it."""
         if problem.actions.ramp is None or self.contexts is None:
             return problem, np.ones(())
@@ -133,7 +133,7 @@ class Tracking(eqx.Module):
         return limit_stiffness(greatest, G)[None]
 
     def feasible(
-        self, problem: Problem, S: Float[Array, "n d d"], start: Start, ratios: Float[Array, " n"], several: bool
+        self, problem: Problem, S: Float[Array, "steps d d"], start: Start, ratios: Float[Array, " n"], several: bool
     ) -> tuple[Bool[Array, ""], Number]:
         """Return whether the ratios can be promised, checked under tracing too, and a ratio that always can."""
         dim, dtype = start.dim, start.x0.dtype
