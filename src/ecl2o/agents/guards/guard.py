@@ -148,7 +148,7 @@ class Guard(AbstractAgent):
     def periods(self) -> list[int]:
         """The periods of all restarts; those of windows do not depend on the clock."""
         own = [each.period for each in self.promises if each.period is not None and not each.rolling]
-        return [*own, *self.agent.periods]
+        return [*own, *super().periods]
 
     @property
     def renews_promise(self) -> bool:
