@@ -19,30 +19,30 @@ def network():
 
 
 @pytest.mark.parametrize(
-    ("agent", "field", "value"),
+    ("agent", "place", "value", "named"),
     [
-        (ec.MLAROBD(ec.Greedy()), "trust", -0.1),
-        (ec.MLAROBD(ec.Greedy()), "lambda1", 0.0),
-        (ec.MLAROBD(ec.Greedy(), lambda2=1.0), "lambda2", -1.0),
-        (ec.ROBD(), "lambda1", 1.5),
-        (ec.Switch(ec.Greedy()), "gamma", 1.0),
-        (ec.Guarded(ec.Greedy()), "slack", -0.5),
-        (ec.ClippedAdvice(ec.Greedy()), "delta", -0.5),
-        (ec.Competitive(ec.Greedy()), "ratio", 0.5),
-        (ec.Competitive(ec.Greedy()), "allowance", -1.0),
-        (ec.OBD(), "gamma", 0.0),
-        (ec.ABCS(ec.Greedy()), "slow", 5.0),
-        (ec.OGD(eta=0.1), "eta", -0.1),
-        (ec.RHGD(1, smoothness=1.0), "smoothness", float("nan")),
-        (ec.advisors.OnlineRidge(period=4), "ridge", 0.0),
-        (ec.Competitive(ec.Greedy()), "ratio", float("nan")),
+        (ec.MLAROBD(ec.Greedy()), lambda a: a.trust, -0.1, "trust"),
+        (ec.MLAROBD(ec.Greedy()), lambda a: a.lambda1, 0.0, "lambda1"),
+        (ec.MLAROBD(ec.Greedy(), lambda2=1.0), lambda a: a.lambda2, -1.0, "lambda2"),
+        (ec.ROBD(), lambda a: a.lambda1, 1.5, "lambda1"),
+        (ec.Switch(ec.Greedy()), lambda a: a.gamma, 1.0, "gamma"),
+        (ec.Guarded(ec.Greedy()), lambda a: a.promises[0].ratio, 0.5, "slack"),
+        (ec.ClippedAdvice(ec.Greedy()), lambda a: a.delta, -0.5, "delta"),
+        (ec.Competitive(ec.Greedy()), lambda a: a.promises[0].ratio, 0.5, "ratio"),
+        (ec.Competitive(ec.Greedy()), lambda a: a.promises[0].allowance, -1.0, "allowance"),
+        (ec.OBD(), lambda a: a.gamma, 0.0, "gamma"),
+        (ec.ABCS(ec.Greedy()), lambda a: a.slow, 5.0, "slow"),
+        (ec.OGD(eta=0.1), lambda a: a.eta, -0.1, "eta"),
+        (ec.RHGD(1, smoothness=1.0), lambda a: a.smoothness, float("nan"), "smoothness"),
+        (ec.advisors.OnlineRidge(period=4), lambda a: a.ridge, 0.0, "ridge"),
+        (ec.Competitive(ec.Greedy()), lambda a: a.promises[0].ratio, float("nan"), "ratio"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, ec.AbstractAgent) else None,
 )
-@pytest.mark.parametrize("wrap", [lambda agent: agent, ec.PureML, lambda agent: ec.Periodic(agent, 3, "history")])
-def test_numbers_out_of_range_are_rejected_before_a_run(agent, field, value, wrap):
-    changed = eqx.tree_at(lambda a: getattr(a, field), agent, jnp.asarray(value))
-    with pytest.raises(ValueError, match=field):
+@pytest.mark.parametrize("wrap", [lambda agent: agent, ec.PureML, lambda agent: ec.Periodic(agent, 3)])
+def test_numbers_out_of_range_are_rejected_before_a_run(agent, place, value, named, wrap):
+    changed = eqx.tree_at(place, agent, jnp.asarray(value))
+    with pytest.raises(ValueError, match=named):
         ec.rollout(wrap(changed), PROBLEM, DAY)
 
 
@@ -80,5 +80,5 @@ def test_a_filter_by_dtype_is_caught_and_the_mask_trains_weights_only():
 
 def test_a_wrapper_looks_as_far_ahead_as_the_agents_inside():
     assert ec.Greedy().lookahead == 0
-    assert ec.Periodic(ec.Guarded(ec.RHC(2), expert=ec.RHC(4)), 6).lookahead == 4
+    assert ec.PureML(ec.Guarded(ec.RHC(2), expert=ec.RHC(4), period=6)).lookahead == 4
     assert ec.Switch(ec.PureML(ec.AFHC(3))).lookahead == 3

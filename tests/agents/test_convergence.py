@@ -40,8 +40,8 @@ WRAPPERS = {
     "ClippedAdvice": ec.ClippedAdvice,
     "ClippedAdvice, expert": lambda unsure: ec.ClippedAdvice(ec.Greedy(), expert=unsure),
     "Competitive": ec.Competitive,
-    "Periodic": lambda unsure: ec.Periodic(unsure, period=T, keeps="history"),
-    "Periodic, memory": lambda unsure: ec.Periodic(ec.Guarded(unsure), period=T),
+    "Periodic": lambda unsure: ec.Periodic(unsure, period=T),
+    "Guarded, period": lambda unsure: ec.Guarded(unsure, period=T),
 }
 
 

@@ -145,7 +145,7 @@ def test_a_covariate_that_is_not_finite_does_not_end_a_promise():
     for context in ([1.0, np.nan], [2.0, np.inf], [1.0, 0.0]):
         state, step = stepper.step(state, jnp.array(context))
         assert step.info.converged
-        assert step.info.details["live_ratio"] <= 2.0
+        assert step.info.details["ratio"] <= 2.0
     _, step = stepper.step(state, jnp.array([np.nan, 0.0]))
     assert not step.info.converged
 

@@ -235,7 +235,7 @@ def test_the_memory_of_a_stream_is_as_stated(period, least):
     basis = FourierFeatures.draw(np.ones((3, 2)), groups=1, size=1, cosines=1, seed=0)
     fourier_regression = FourierRegression(basis, np.zeros(basis.count), ContextFeatures(period))
     mixture = Mixture([Mixture.of_regressions(period), fourier_regression], period, combines=True, judges_history=False)
-    guarded = ec.Periodic(ec.Competitive(mixture, 2.5, horizon=period), period)
+    guarded = ec.Competitive(mixture, 2.5, period=period)
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     start = ec.agents.Start(jnp.zeros(1), jnp.zeros((0, 1)))
     state = jax.eval_shape(lambda: guarded.init(problem, start))

@@ -126,12 +126,12 @@ def test_fit_trains_through_the_guard(guard):
 
 def test_gradient_through_renewed_promises_is_exact():
     """Through the clip, the budget that earlier actions left, the account, and the ends of days."""
-    agent = ec.Periodic(ec.Competitive(weighted(context=3.0 * np.ones(7)), 1.75, horizon=PERIOD), PERIOD)
+    agent = ec.Competitive(weighted(context=3.0 * np.ones(7)), 1.75, period=PERIOD)
     draws = jnp.asarray(np.random.default_rng(5).normal(size=(7, 10)))
 
     def cost(size):
-        weight = agent.agent.agent.weights.weight + size * draws
-        moved = eqx.tree_at(lambda a: a.agent.agent.weights.weight, agent, weight)
+        weight = agent.agent.weights.weight + size * draws
+        moved = eqx.tree_at(lambda a: a.agent.weights.weight, agent, weight)
         run = ec.rollout(moved, PROBLEM, INSTANCE)
         return run.cost, run.info.details["active"]
 

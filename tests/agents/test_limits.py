@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ecl2o.agents.guards.promises import PromiseTerms
 
 import ecl2o as ec
+from ecl2o.agents.guards.references.base import PromiseTerms
+from ecl2o.agents.guards.references.baseline import Baseline
+from ecl2o.agents.guards.references.optimum import Optimum, Tracking
 from ecl2o.running.stepper import Stepper
 
 RUNS = int(os.environ.get("ECL2O_HOSTILE_RUNS", "200"))  # of each kind; 20000 is a thorough attack
@@ -30,7 +32,7 @@ def hostile(guard_of, problem, size, key, x0=None):
     advice = size * jax.random.normal(draw, (STEPS, dim)) * 10.0 ** jax.random.uniform(far, (STEPS, 1), maxval=4.0)
     stepper = Stepper(guard_of(ec.advisors.Fixed(advice.at[::5].set(jnp.nan))), problem)
     x0, turn = jnp.zeros(dim) if x0 is None else x0, jax.random.randint(late, (), 5, 2 * STEPS)
-    ahead = getattr(problem, "shift", 0) < 0
+    ahead = problem.timing.shift < 0
     state = stepper.init(ec.Start(x0, jnp.zeros((0, dim)), STEPS if ahead else None))
 
     def step(carry, now):
@@ -53,7 +55,7 @@ def by_run(attack):
 
 def judge(name, cost, promised, details, least_kept=0.98):
     """Check that runs that are said to be kept are, and that nearly all are; print the largest figures (-s)."""
-    kept = np.asarray(details["kept"]).all(axis=1)
+    kept = np.asarray(details["kept"]).all(axis=(1, 2))
     use = np.where(cost > 0, cost / np.where(promised > 0, promised, np.finfo(float).tiny), 0.0)
     lost = f", {np.count_nonzero(~kept)} lost, largest of these {use[~kept].max():.3g}" if not kept.all() else ""
     print(f"\n{name}: {len(use)} runs, largest cost over promise 1 {use[kept].max() - 1:+.2e}{lost}")
@@ -220,8 +222,8 @@ def test_whole_numbers_keep_the_promise_and_what_they_book(dim):
     assert is_counted(actions, spacing)
     k = stiffness(alpha)
     curvature = 1 + alpha + ratio * k / (ratio - 1 - k / (1 + k))
-    kept = judge(f"whole numbers, d = {dim}", costs.sum(axis=1), ratio * best + details["booked"][:, -1], details)
-    assert check_booked(details["booked"], dim * curvature * spacing**2 / 8, kept) > 0.5
+    kept = judge(f"whole numbers, d = {dim}", costs.sum(axis=1), ratio * best + details["rounding_allowance"][:, -1, 0], details)
+    assert check_booked(details["rounding_allowance"][..., 0], dim * curvature * spacing**2 / 8, kept) > 0.5
 
 
 def check_booked(booked, most, kept):
@@ -245,16 +247,14 @@ def test_several_promises_round_to_one_action(ramped):
     @by_run
     def attack(alpha, ratios, size, ramp, spacing, key):
         limits = {"ramp": ramp, "spacing": spacing} if ramped else {"spacing": spacing}
-        problem, terms = (
-            track(alpha, **limits),
-            [
-                PromiseTerms(ratios[0]),
-                PromiseTerms(ratios[1], period=period),
-                PromiseTerms(ratios[2], to_baseline=True),
-            ],
+        problem, tracking = track(alpha, **limits), Tracking(contexts=(0.0 * size, size) if ramped else None)
+        references, none = (Optimum(tracking), Baseline(ec.ROBD(), tracking=tracking)), jnp.zeros(())
+        terms = (
+            PromiseTerms(ratios[0], none),
+            PromiseTerms(ratios[1], none, period),
+            PromiseTerms(ratios[2], none, reference=1),
         )
-        contexts = (0.0 * size, size) if ramped else None
-        run = hostile(lambda advice: ec.Promises(advice, terms, ec.ROBD(), contexts=contexts), problem, size, key)
+        run = hostile(lambda advice: ec.Guard(advice, terms, references), problem, size, key)
         baseline = ec.rollout(ec.ROBD(), problem, ec.Instance(jnp.zeros(1), run[3])).cost
         return run, baseline
 
@@ -265,7 +265,7 @@ def test_several_promises_round_to_one_action(ramped):
     periods = np.stack([by_run(optimum)(alpha, days[:, i], before[:, i]) for i in range(days.shape[1])], axis=1)
     assert is_counted(actions, spacing)
     assert not ramped or (moves(actions) <= ramp * (1 + 1e-12)).all()
-    booked, by_period = details["all_booked"], costs.reshape(RUNS, -1, period).sum(axis=2)
+    booked, by_period = details["rounding_allowance"], costs.reshape(RUNS, -1, period).sum(axis=2)
     name = f"several promises, whole numbers{', ramp' if ramped else ''}"
     judge(f"{name}: run", costs.sum(axis=1), ratios[:, 0] * best + booked[:, -1, 0], details)
     judge(f"{name}: baseline", costs.sum(axis=1), ratios[:, 2] * baseline + booked[:, -1, 2], details)
@@ -300,11 +300,11 @@ def test_whole_numbers_keep_the_promise_with_a_shift(shift):
 
     (actions, costs, details, _), best = attack(alpha, ratio, size, spacing, keys)
     assert is_counted(actions, spacing)
-    allowed = ratio * best + details["booked"][:, -1]
+    allowed = ratio * best + details["rounding_allowance"][:, -1, 0]
     kept = judge(f"whole numbers, shift {shift}", costs.sum(axis=1), allowed, details)
     if shift == 1:
         curvature = alpha + ratio / ((ratio - 1) / (1 + k) - 1 / k)
-        assert check_booked(details["booked"], curvature * spacing**2 / 8, kept) > 0.5
+        assert check_booked(details["rounding_allowance"][..., 0], curvature * spacing**2 / 8, kept) > 0.5
 
 
 @pytest.mark.parametrize(("alpha", "ramp", "bounds"), [(10.0, 0.3, None), (0.1, 0.2, (-0.5, 1.0)), (200.0, 0.05, None)])

@@ -3,7 +3,8 @@
 To cover a new agent add a `Case` to `CASES`: a name, a function that makes the agent for dimension d, and the facts that
 hold for it. Everything else (causality, cost >= oracle, jit, vmap, grad, one trace, dtypes, streaming ...) is checked for
 every case without being asked. `test_every_agent_is_registered` fails while an agent that `ecl2o.agents` or
-`ecl2o.agents.advisors` exports is in no case; an agent inside another one counts.
+`ecl2o.agents.advisors` exports is in no case; an agent inside another one counts. So it is with the references of guards:
+`test_every_kind_of_promise_is_registered` fails while a class of `ecl2o.agents.guards.references` is in no case.
 
 What a case is run on: instances of HORIZON steps whose contexts have the dimension of actions (q = d), on problems with
 constant curvature ("open": no bounds; "box": bounds that bind; "function": the box, in the last of its dimensions, with
@@ -25,6 +26,7 @@ Fields of a case
                  "refuses": `init` raises on a box.
   total          it is run, at d = 3, on actions that share a total, which is the first number of each context.
   two_sided      it is run on `AsymmetricTracking` too, on a line.
+  late           it is run on actions that take effect a step late too, on a line.
   convex         True: plays on any convex cost. False: `init` refuses costs that are not quadratic.
   smooth         its actions are differentiable in the contexts almost everywhere *and* continuous; False for agents that
                  jump (switching between two trajectories): then gradients need only be finite.
@@ -55,9 +57,8 @@ from ecl2o.problem.arrays import to_device
 from ecl2o.theory import decay_root, greedy_ratio, hitting_minimizer_ratio, mla_robd_bound, robd_ratio, switch_bound
 
 HORIZON = 6
-# Agents of a `ControlProblem`, or with a band, which tests/agents/guards/test_control_guards.py and test_band.py run.
-CONTROLLERS = {ec.CompetitiveBand, ec.CompetitiveControl, ec.GuardedControl, ec.HInfinity, ec.LQR}
-CONTROLLERS |= {ec.WithinLimits}  # tests/planning/test_control_path.py
+# Agents of a `ControlProblem`, which tests/agents/guards/test_control_guards.py and tests/planning/test_control_path.py run.
+CONTROLLERS = {ec.HInfinity, ec.LQR, ec.WithinLimits}
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Case:
     box: Literal["inside", "ignores", "refuses"] = "inside"
     convex: bool = True
     two_sided: bool = False
+    late: bool = False
     total: bool = False
     smooth: bool = True
     uses_horizon: bool = False
@@ -148,6 +150,13 @@ def _balance_of_the_moving_average() -> np.ndarray:
     """The gamma with which OBD is the moving average at m = 1, beta = 10."""
     r = np.asarray(decay_root(1.0, 10.0))
     return 10.0 * ((1 - r) / r) ** 2
+
+
+_run_r_obd = jax.jit(jax.vmap(lambda problem, instance: ec.rollout(ec.ROBD(), problem, instance), in_axes=(None, 0)))
+
+
+def _times_r_obd(ratio: float) -> Callable[[Any, Any, Any, Any], np.ndarray]:
+    return lambda problem, instances, runs, bests: ratio * np.asarray(_run_r_obd(problem, instances).cost)
 
 
 _greedy_bound = _times_optimum(lambda p: greedy_ratio(p.m, p.beta))
@@ -264,7 +273,7 @@ CASES: list[Case] = [
     Case("CHC to the end", lambda d: ec.CHC(HORIZON, 2), equals_oracle=True, uses_horizon=True, linear=(1, 3)),
     Case("AFHC", lambda d: ec.AFHC(2), uses_horizon=True, linear=(1, 3)),
     Case("RHGD", lambda d: ec.RHGD(2, smoothness=1.0 if d == 1 else 6.0), uses_horizon=True, linear=(1, 3)),
-    # --- guards (in d = 3 an active `Guarded` projects on quadratic costs and cuts a segment on others: see its own tests)
+    # --- guards
     Case(
         "Guarded of fixed advice",
         lambda d: ec.Guarded(given_advice(d)),
@@ -272,8 +281,9 @@ CASES: list[Case] = [
         equivariant=False,
         uses_horizon=True,
         two_sided=True,
+        late=True,
         total=True,
-        bound=_times_optimum(lambda p: 1.5 * robd_ratio(p.m, p.alpha, p.beta)),
+        bound=_times_r_obd(1.5),
     ),
     Case(
         "Guarded with much slack",
@@ -290,6 +300,7 @@ CASES: list[Case] = [
         box="refuses",
         convex=False,
         two_sided=True,
+        late=True,
         bound=_times_optimum(lambda p: 2.5),
     ),
     Case(
@@ -319,6 +330,14 @@ CASES: list[Case] = [
         variant=True,
         bound=_times_optimum(lambda p: 1.9),
     ),
+    Case(
+        "CompetitiveBand",
+        lambda d: ec.CompetitiveBand(given_advice(d), half_width=0.3, ratio=2.5, horizon=4, period=4),
+        equivariant=False,
+        box="refuses",
+        convex=False,
+        uses_horizon=True,
+    ),
     # --- actions within limits
     Case("RampLimited", lambda d: ec.RampLimited(ec.HittingMinimizer(), limit=0.8), equivariant=False),
     Case(
@@ -340,27 +359,27 @@ CASES: list[Case] = [
         box="refuses",
         convex=False,
         bound=lambda problem, instances, runs, bests: (
-            2.5 * np.asarray(bests.cost) + np.asarray(runs.info.details["booked"])[:, -1]
+            2.5 * np.asarray(bests.cost) + np.asarray(runs.info.details["rounding_allowance"])[:, -1, 0]
         ),
     ),
     # --- beginning anew
     Case(
         "Periodic Greedy",
-        lambda d: ec.Periodic(ec.Greedy(), 4, "history"),
+        lambda d: ec.Periodic(ec.Greedy(), 4),
         equals_greedy=True,
         bound=_greedy_bound,
         linear=(1, 3),
     ),
     Case(
-        "Periodic guard from history",
-        lambda d: ec.Periodic(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), 4, "history"),
+        "Periodic guard",
+        lambda d: ec.Periodic(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), 4),
         box="refuses",
         convex=False,
         history=3,
     ),
     Case(
-        "Periodic guard",
-        lambda d: ec.Periodic(ec.Competitive(ec.HittingMinimizer(), ratio=1.9, horizon=4), period=4),
+        "Competitive, renewed",
+        lambda d: ec.Competitive(ec.HittingMinimizer(), ratio=1.9, period=4),
         box="refuses",
         convex=False,
     ),

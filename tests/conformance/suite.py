@@ -35,6 +35,8 @@ def problem_of(kind: str, dim: int) -> ec.Problem:
         A, switching = spd(dim, 5, 1.0, 6.0), ec.Mahalanobis(spd(dim, 6, 0.4, 3.0))
     if kind == "two-sided":
         return ec.Problem(ec.AsymmetricTracking(3.0, 1.0), switching)
+    if kind == "late":
+        return ec.Problem(ec.Quadratic(A), switching, timing=ec.Delayed(1))
     if kind == "open":
         return ec.Problem(ec.Quadratic(A), switching)
     if kind == "total":
@@ -69,7 +71,7 @@ def kinds_of(case: Case) -> list[tuple[str, int]]:
         kinds += [("box", dim) for dim in case.dims]
     if case.convex and case.box != "refuses" and not case.variant:
         kinds += [("function", case.dims[-1])]  # Newton's method has one path for all dimensions
-    return kinds + [("two-sided", 1)] * case.two_sided + [("total", 3)] * case.total
+    return kinds + [("two-sided", 1)] * case.two_sided + [("late", 1)] * case.late + [("total", 3)] * case.total
 
 
 def settings_of(case: Case, *kinds: str) -> list[tuple[str, int]]:
@@ -79,7 +81,7 @@ def settings_of(case: Case, *kinds: str) -> list[tuple[str, int]]:
     return settings
 
 
-ANY = ("open", "box", "function", "two-sided", "total")
+ANY = ("open", "box", "function", "two-sided", "late", "total")
 
 
 def of_cases(applies: Callable[[Case], Any] = lambda case: True):

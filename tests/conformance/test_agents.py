@@ -1,7 +1,9 @@
 """Identities and bounds, and what every agent owes its callers, for every case of the registry."""
 
 import functools
+import importlib
 import inspect
+import pkgutil
 
 import equinox as eqx
 import jax
@@ -12,6 +14,8 @@ import pytest
 import ecl2o as ec
 from ecl2o import agents
 from ecl2o.agents import AbstractAgent, Observation, Start
+from ecl2o.agents.guards import references
+from ecl2o.agents.guards.references.base import AbstractReference
 from ecl2o.forecasters import AbstractClairvoyantForecaster
 from ecl2o.problem.arrays import cast_floats, to_device
 from ecl2o.theory import decay_root
@@ -120,6 +124,28 @@ def _inside(value) -> set[type]:
 def test_every_agent_is_registered():
     covered = set().union(*(_inside(case.make(case.dims[0])) for case in CASES)) | CONTROLLERS
     missing = sorted(name for cls, name in _exported().items() if cls not in covered)
+    assert not missing, f"in no case of tests/conformance/registry.py: {missing}"
+
+
+def _kinds_of_promises() -> set[type]:
+    for module in pkgutil.iter_modules(references.__path__, f"{references.__name__}."):
+        importlib.import_module(module.name)
+    found, classes = set(), [AbstractReference]
+    while classes:
+        found.add(one := classes.pop())
+        classes += one.__subclasses__()
+    return {one for one in found if not inspect.isabstract(one)}
+
+
+def _promised(case: Case) -> set[type]:
+    """The references of a case's guards, on the problems on which it is run."""
+    settings = [(problem_of(kind, dim), ec.agents.walk_agents(case.make(dim))) for kind, dim in kinds_of(case)]
+    guards = [(problem, agent) for problem, inside in settings for agent in inside if isinstance(agent, ec.Guard)]
+    return {type(reference.on(problem)) for problem, guard in guards for reference in guard.references}
+
+
+def test_every_kind_of_promise_is_registered():
+    missing = _kinds_of_promises() - set().union(*map(_promised, CASES))
     assert not missing, f"in no case of tests/conformance/registry.py: {missing}"
 
 

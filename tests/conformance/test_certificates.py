@@ -50,7 +50,7 @@ def test_certificate(case: Case):
         reference = (
             best
             if promise.reference is ec.Reference.OPTIMUM
-            else ec.rollout(agent.expert, problem, certificate.instance)
+            else ec.rollout(agent.references[0].agent, problem, certificate.instance)
         )
         assert promise.period is None or promise.period >= STEPS
         assert float(run.cost) <= float(promise.ratio) * float(reference.cost) * (1 + 1e-9)

@@ -186,8 +186,8 @@ def test_bills_are_in_units_of_cost(bed):
 
 
 def test_what_a_promise_for_two_days_allows_is_of_the_dearest_two_days(bed):
-    guard = ec.Competitive(ec.ROBD(), ratio=1.9, horizon=2 * STEPS, allowance=0.5)
-    entry = Contender(ec.Periodic(guard, 2 * STEPS), run=stream_days)
+    guard = ec.Competitive(ec.ROBD(), ratio=1.9, allowance=0.5, period=2 * STEPS)
+    entry = Contender(guard, run=stream_days)
     starts = score_contender(entry, bed).x0[::2]
     pairs = np.asarray(bed.days).reshape(2, 2 * STEPS, 1)
     optima = [float(ec.oracle(bed.problem, ec.Instance(*pair)).cost) for pair in zip(starts, pairs, strict=True)]
@@ -196,7 +196,7 @@ def test_what_a_promise_for_two_days_allows_is_of_the_dearest_two_days(bed):
 
 def test_only_a_guard_whose_promise_ends_begins_anew_every_day(bed):
     daily = ec.Competitive(ec.ROBD(), ratio=1.9, horizon=STEPS)
-    agents = daily, ec.Periodic(daily, STEPS), ec.Competitive(ec.ROBD(), ratio=1.9), ec.ROBD()
+    agents = daily, daily.every(STEPS), ec.Competitive(ec.ROBD(), ratio=1.9), ec.ROBD()
     assert [make_contender(agent, bed.problem).run for agent in agents] == [rollout_days, *[stream_days] * 3]
 
 

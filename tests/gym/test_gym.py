@@ -120,7 +120,7 @@ def best_costs(instances: list[ec.Instance]) -> np.ndarray:
 def test_any_guard_will_do():
     env = GuardWrapper(DecisionEnv(FREE, days), lambda agent: ec.Guarded(agent, slack=0.1))
     env.reset(seed=0)
-    ratios = [float(env.step(np.array([50.0]))[-1]["guard"]["expert_ratio"]) for _ in range(HORIZON)]
+    ratios = [float(env.step(np.array([50.0]))[-1]["guard"]["ratio"][0]) for _ in range(HORIZON)]
     assert max(ratios) <= 1.1 * (1 + 1e-9)
     assert (env.promise.ratio, env.promise.reference_name) == (1.1, "ROBD")
 

@@ -118,7 +118,7 @@ def nothing_kept():
 @pytest.mark.parametrize(
     "guard",
     [
-        lambda advisor: ec.Periodic(ec.Competitive(advisor, 2.5, horizon=6), 6),
+        lambda advisor: ec.Competitive(advisor, 2.5, period=6),
         lambda advisor: ec.Promises(advisor, [ec.Promise(1.75), ec.Promise(2.5, period=6)]),
     ],
     ids=["one promise", "two promises"],
