@@ -374,7 +374,7 @@ def test_loading_calls_no_init_and_imports_nothing(tmp_path, monkeypatch, saved)
 
 def test_every_promise_counts_on_contexts_within_the_limits():
     inner = ec.Competitive(ec.ROBD(), ratio=2.5, contexts=(-1.0, 9.0))
-    policy = ec.Policy(ec.Guarded(ec.Periodic(ec.Competitive(inner, ratio=2.0, horizon=24), 24), slack=1.0), tracking())
+    policy = ec.Policy(ec.Guarded(ec.Competitive(inner, ratio=2.0, period=24), slack=1.0), tracking())
     limited = with_action_limits(policy, 0.0, 5.0)
     outer = limited.agent.agent.agent
     np.testing.assert_array_equal(outer.contexts, (0.0, 5.0))
