@@ -78,7 +78,7 @@ _ = axes[1].legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0
 # ## Promises
 #
 # A *promise* bounds the cost: cost ≤ ratio × reference + allowance, at every step of a period. The reference is the optimum's
-# cost (`Competitive`) or an expert's (`Guarded`). `Periodic` restarts the promise every day, week or month. A promise is a
+# cost (`Competitive`) or an expert's (`Guarded`). `period` restarts the promise every day, week or month. A promise is a
 # theorem, not a statistic: it holds for every sequence of contexts and for any advice. The smallest ratio that any online
 # algorithm can promise depends on the horizon:
 
