@@ -301,9 +301,21 @@ def check_fields(module: eqx.Module) -> None:
             check_fields(value)
 
 
-def child_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
-    """Yield the agents in the fields of this one, also in tuples and lists, in the order of the fields."""
-    return (value for value in _field_values(agent) if isinstance(value, AbstractAgent))
+def child_agents(module: eqx.Module) -> Iterator[AbstractAgent]:
+    """Yield the agents in the fields of an agent, also in tuples, lists and other modules, in the order of the fields."""
+    for value in _field_values(module):
+        if isinstance(value, AbstractAgent):
+            yield value
+        elif isinstance(value, eqx.Module):
+            yield from child_agents(value)
+
+
+def walk_modules(module: eqx.Module) -> Iterator[eqx.Module]:
+    """Yield a module and every module in its fields, however deep, the outermost first."""
+    yield module
+    for value in _field_values(module):
+        if isinstance(value, eqx.Module):
+            yield from walk_modules(value)
 
 
 def walk_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
@@ -314,11 +326,9 @@ def walk_agents(agent: AbstractAgent) -> Iterator[AbstractAgent]:
 
     >>> import ecl2o as ec
     >>> [type(found).__name__ for found in walk_agents(ec.Guarded(ec.PureML(ec.Greedy())))]
-    ['Guarded', 'PureML', 'Greedy', 'ROBD']
+    ['Guard', 'PureML', 'Greedy', 'ROBD']
     """
-    yield agent
-    for inner in child_agents(agent):
-        yield from walk_agents(inner)
+    return (found for found in walk_modules(agent) if isinstance(found, AbstractAgent))
 
 
 def _field_values(module: eqx.Module) -> list[Any]:

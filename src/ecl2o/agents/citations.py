@@ -3,14 +3,17 @@
 import importlib.resources
 import re
 
-from ecl2o.agents.base import AbstractAgent, walk_agents
+import equinox as eqx
+
+from ecl2o.agents.base import AbstractAgent, walk_modules
 
 _LIBRARY = "li2022expert"
 
 _BIBTEX = importlib.resources.files("ecl2o.agents").joinpath("references.bib").read_text(encoding="utf-8")
 _ENTRIES = {re.findall(r"{(\w+),", entry)[0]: entry for entry in _BIBTEX.strip().split("\n\n")}
 
-# By class name, so that this file needs none of theirs. An agent that is not here is cited as the library's paper.
+# By name of the class or function, so that this file needs none of theirs. Of agents, and of what is in their fields, as a
+# guard's references. An agent that is not here is cited as the library's paper.
 _WORKS: dict[str, tuple[str, ...]] = {
     "HittingMinimizer": ("zhang2021revisiting",),
     "ROBD": ("goel2019beyond",),
@@ -27,7 +30,11 @@ _WORKS: dict[str, tuple[str, ...]] = {
     "CHC": ("chen2016using",),
     "RHGD": ("li2020online",),
     "ABCS": ("rutten2021new",),
+    "Guard": (),
     "Guarded": ("li2023robust",),
+    "Baseline": ("li2023robust",),
+    "Band": (_LIBRARY,),
+    "Optimum": (_LIBRARY,),
     "Mixture": ("derooij2014follow",),
     "FourierRegression": ("rahimi2007random",),
     "CompetitiveControl": ("goel2022competitive",),
@@ -51,11 +58,14 @@ def citation(agent: AbstractAgent) -> str:
     >>> print(citation(ROBD()).splitlines()[0])
     @inproceedings{goel2019beyond,
     """
-    keys: dict[str, None] = {}
-    for inner in walk_agents(agent):
-        ours = type(inner).__module__.startswith("ecl2o.")
-        keys |= dict.fromkeys(_WORKS.get(type(inner).__name__, (_LIBRARY,)) if ours else (_LIBRARY,))
+    keys = dict.fromkeys(key for part in walk_modules(agent) for key in _works(part))
     return "\n\n".join(_ENTRIES[key] for key in keys or {_LIBRARY})
+
+
+def _works(part: eqx.Module) -> tuple[str, ...]:
+    ours, kind = type(part).__module__.startswith("ecl2o."), type(part).__name__
+    unknown = (_LIBRARY,) if isinstance(part, AbstractAgent) else ()
+    return _WORKS.get(kind, unknown) if ours else unknown
 
 
 def named_citation(name: str | None = None) -> str:
