@@ -59,7 +59,7 @@ def main() -> None:
             {"forecaster": forecast},
         )
     for name, (guard, options) in rows.items():
-        cost, worst = score(ec.Periodic(guard, HOURS), **options)
+        cost, worst = score(guard.every(HOURS), **options)
         print(f"{name:22} {cost / own:.3f}  worst day {worst:.3f}")
 
 

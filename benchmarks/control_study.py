@@ -98,12 +98,12 @@ def train_network(demand: np.ndarray) -> ec.AbstractAgent:
     runs = ec.Instance(states, np.stack([demand[first : first + length] for first in starts]))
     guarded = promised(ec.advisors.LSTM(1, 1, width=16, depth=1, key=jax.random.key(0), state_dim=2))
     fitted = ec.fit(guarded, BATTERY, runs, loss=ec.StandaloneLoss(), key=jax.random.key(1), steps=3000, batch=32)
-    return fitted.agent.agent.agent
+    return fitted.agent.agent
 
 
 def promised(agent: ec.AbstractAgent, ratio: float = RATIO) -> ec.AbstractAgent:
     """Return the agent behind a promise for the end of each day."""
-    return ec.Periodic(ec.CompetitiveControl(agent, ratio, DAY), DAY)
+    return ec.CompetitiveControl(agent, ratio, period=DAY)
 
 
 def run_part(demand: np.ndarray, first: int, last: int) -> ec.Instance:
@@ -214,18 +214,18 @@ class Unlimited(ec.AbstractAgent):
 def draw_battery(demand: np.ndarray, path, target: Path) -> None:
     """Draw power, charge and the promise over the five days on which the guard acts most."""
     states, power, run = path
-    active = np.asarray(run.details["active"]).reshape(-1, DAY).sum(1)
+    active = np.asarray(run.details["active"])[:, 0].reshape(-1, DAY).sum(1)
     first = int(np.convolve(active, np.ones(5), "valid").argmax()) * DAY
     hours = np.arange(5 * DAY)
     window = slice(first, first + 5 * DAY)
     figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(8, 6.4), sharex=True, layout="constrained")
     top.plot(hours, demand[window], color="#767676", label="net load less its weekly mean")
     top.step(hours, power[window], where="post", color="#0072B2", label="power")
-    changed = np.flatnonzero(np.asarray(run.details["active"])[window])
+    changed = np.flatnonzero(np.asarray(run.details["active"])[:, 0][window])
     top.plot(changed, power[window][changed], "o", color="#D55E00", markersize=4, label="changed by the guard")
     middle.plot(hours, states[1:, 1][window], color="#009E73")
     middle.axhline(0, color="#d9d9d9", zorder=0)
-    cost, bound = (np.asarray(run.details[name])[window] for name in ("cost", "optimum"))
+    cost, bound = (np.asarray(run.details[name])[window, 0] for name in ("cost", "reference"))
     for day in range(5):
         part = slice(day * DAY, (day + 1) * DAY)
         label = {"label": "promise"} if day == 0 else {}

@@ -19,7 +19,7 @@ import ecl2o as ec
 from ecl2o.agents.advisors.online_ridge import DiscountedForecast, Replayed
 from ecl2o.data import Contexts, weather_contexts
 from ecl2o.fitting.guarded_training import competitive_ridge
-from ecl2o.fitting.settings import Per, PromiseSpec, with_renewal
+from ecl2o.fitting.settings import Per, PromiseSpec
 from ecl2o.learning.guarded_loss import record_forecasts
 
 HOURS = 24
@@ -42,7 +42,7 @@ def costs_by_hour(
         contexts, seen = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, length), (values, outlook))
         guard = eqx.tree_at(lambda g: g.agent.advisor, competitive_ridge(terms), Replayed(seen))
         before = jax.lax.dynamic_index_in_dim(values, begin - 1, keepdims=False)
-        run = ec.rollout(with_renewal(guard, period), PROBLEM, ec.Instance(before, contexts))
+        run = ec.rollout(guard.every(period), PROBLEM, ec.Instance(before, contexts))
         step = jnp.arange(length) + begin
         return jnp.sum(jnp.where((step >= first) & (step < len(values) - HOURS), run.hitting + run.switching, 0.0))
 

@@ -18,7 +18,7 @@ the network trained alone, at a tenth of the rate. Our reading of two papers, wi
   toward R-OBD's after every step.
 
 Times: CPU seconds of training per seed, compilation included; microseconds of one decision in a `Runner`, interleaved in
-rounds. Guards of this library renew their promise every day there (`Periodic`); RCL and the law do not.
+rounds. Guards of this library renew their promise every day there (`every`); RCL and the law do not.
 """
 
 import argparse
@@ -209,7 +209,7 @@ def main() -> None:
 
 def score(agent: ec.AbstractAgent, days: TestDays):
     """Each day from the agent's own last action; an agent that renews its promise itself runs through all days."""
-    if isinstance(agent, ec.Periodic):
+    if agent.renews_promise:
         return score_runs(*stream_days(agent, days.problem, days.x0, days.days, days.history), days)
     return score_days(agent, days)
 
@@ -247,7 +247,7 @@ def rows_with(promise: float, trained: Row, data: TrainingData) -> list[Row]:
         Row("PALD's principle: a law with a certificate", promise, [law], certified),
         *two_rows("Guarded", lambda agent: ec.Guarded(agent, slack=slack)),
         *two_rows("Competitive", competitive),
-        Row("Competitive around OnlineRidge", promise, [ec.Periodic(competitive(ec.advisors.OnlineRidge(24)), 24)]),
+        Row("Competitive around OnlineRidge", promise, [competitive(ec.advisors.OnlineRidge(24)).every(24)]),
     ]
 
 
@@ -266,8 +266,7 @@ def fit_rows(agents: list, loss, data: TrainingData, rate: float = LEARNING_RATE
 
 def time_decisions(agents: list[ec.AbstractAgent], rounds: int = 9, steps: int = 200) -> list[float]:
     """The median over rounds of the median microseconds of a step; the agents take turns."""
-    guards = (ec.Competitive, ec.Guarded)
-    daily = [ec.Periodic(agent, HOURS) if isinstance(agent, guards) else agent for agent in agents]
+    daily = [agent.every(HOURS) if isinstance(agent, ec.Guard) else agent for agent in agents]
     runners = [ec.Runner(ec.Policy(agent, PROBLEM), [0.5]) for agent in daily]
     contexts = np.random.default_rng(0).uniform(0.0, 0.8, size=(steps, 1))
     taken = np.empty((len(runners), rounds, steps))

@@ -20,7 +20,7 @@ def guards(learner: ec.AbstractAgent) -> dict[str, ec.AbstractAgent]:
     found = {}
     for name, period in (("week", WEEK), ("day", DAY)):
         for slack in (0.05, 0.2, 0.5):
-            found[f"baseline, {slack:g} per {name}"] = ec.Periodic(ec.Guarded(learner, slack=slack), period)
+            found[f"baseline, {slack:g} per {name}"] = ec.Guarded(learner, slack=slack, period=period)
     run, day, window = ec.Promise(1.75), ec.Promise(2.5, period=DAY), ec.Promise(4.0, period=48, rolling=True)
     week = ec.Promise(1.8, ec.Reference.EXPERT, "ROBD", period=WEEK)
     found["1.75 for the run"] = ec.Promises(learner, [run])

@@ -28,7 +28,7 @@ def make_policies() -> dict[str, ec.Policy]:
     """Return a regression and three simpler agents, behind guards."""
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     return {
-        "ridge": ec.Policy(ec.Periodic(ec.Competitive(ec.advisors.OnlineRidge(24), 2.5, horizon=24), 24), problem),
+        "ridge": ec.Policy(ec.Competitive(ec.advisors.OnlineRidge(24), 2.5, period=24), problem),
         "follow": ec.Policy(ec.Competitive(ec.HittingMinimizer(), 2.0), problem),
         "guarded": ec.Policy(ec.Guarded(ec.HittingMinimizer(), slack=0.5), problem),
         "robd": ec.Policy(ec.ROBD(), problem),

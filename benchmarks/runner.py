@@ -67,7 +67,7 @@ def by_hand(network: ec.advisors.MLP) -> Callable[[np.ndarray], np.ndarray]:
 
 def guard(advisor: ec.AbstractAgent, period: int) -> ec.AbstractAgent:
     """Put an advisor behind a promise for each day."""
-    return ec.Periodic(ec.Competitive(advisor, 2.5, horizon=period), period)
+    return ec.Competitive(advisor, 2.5, period=period)
 
 
 def guarded_regression(period: int) -> ec.AbstractAgent:

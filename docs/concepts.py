@@ -69,7 +69,7 @@ axes[0].plot(mad.actions, color="#D55E00", linestyle=":", label="advice")
 axes[0].plot(guarded.actions, color="#0072B2", label="played")
 axes[0].step(range(36), contexts, color="#767676", where="mid", label="context")
 axes[0].legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
-axes[1].plot(guarded.info.details["live_ratio"], color="#0072B2", label="cost / optimum so far")
+axes[1].plot(guarded.info.details["ratio"], color="#0072B2", label="cost / optimum so far")
 axes[1].axhline(2.0, color="black", linestyle="--", label="promise")
 axes[1].set(ylim=(0.9, 2.2))
 _ = axes[1].legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
@@ -78,7 +78,7 @@ _ = axes[1].legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0
 # ## Promises
 #
 # A *promise* bounds the cost: cost ≤ ratio × reference + allowance, at every step of a period. The reference is the optimum's
-# cost (`Competitive`) or an expert's (`Guarded`). `Periodic` restarts the promise every day, week or month. A promise is a
+# cost (`Competitive`) or an expert's (`Guarded`). `period` restarts the promise every day, week or month. A promise is a
 # theorem, not a statistic: it holds for every sequence of contexts and for any advice. The smallest ratio that any online
 # algorithm can promise depends on the horizon:
 

@@ -247,7 +247,7 @@ def compare(grid: Grid, folder: Path) -> tuple[dict[str, dict], dict[str, np.nda
     }
     powers[GUARDED], figures = test.run(guarded)
     rows = {name: test.score(played) for name, played in powers.items()}
-    rows[GUARDED] |= {"promise": read_promise(said), "largest_ratio": float(figures["live_ratio"].max())}
+    rows[GUARDED] |= {"promise": read_promise(said), "largest_ratio": float(figures["ratio"].max())}
     return rows, powers | {"net load": test.loads}, said
 
 

@@ -57,7 +57,7 @@ def run_policy(
     actions, figures = [], []
     for context in contexts:
         actions.append(float(runner.step(context)[0]))
-        figures.append({name: float(value) for name, value in runner.figures.items() if np.ndim(value) == 0})
+        figures.append({name: float(value[0]) for name, value in runner.figures.items() if np.shape(value) == (1,)})
     return np.array(actions), pd.DataFrame(figures)
 
 

@@ -107,7 +107,7 @@ class Days(NamedTuple):
     def find_optimum(self) -> ec.Trajectory:
         """Return the best replicas in hindsight, not rounded: the first decision is in force an hour late for them too."""
         switching = ec.Mahalanobis.isotropic(alpha=self.alpha, dim=1)
-        problem = ec.ShiftedProblem(ec.AsymmetricTracking(SHORT, LONG), switching, shift=DELAY)
+        problem = ec.Problem(ec.AsymmetricTracking(SHORT, LONG), switching, timing=ec.Delayed(DELAY))
         return ec.oracle(problem, ec.Instance([self.first], self.needed[:, None]))
 
     def play(self, rule: Rule) -> np.ndarray:
@@ -225,8 +225,8 @@ def compare(needed: np.ndarray, fit: Fit) -> tuple[Settings, dict[str, dict], di
         "spent": (
             figures["cost"] / (figures["cost"] + figures["left"])
         ).max(),  # of what the promise allows, at any hour
-        "last_ratio": figures["live_ratio"].iloc[-1],
-        "booked": figures["booked"].iloc[-1] / len(figures),  # what rounding added, per hour
+        "last_ratio": figures["ratio"].iloc[-1],
+        "rounding_allowance": figures["rounding_allowance"].iloc[-1] / len(figures),  # what rounding added, per hour
     }
     return chosen, rows, played | {"needed": days.needed}
 

@@ -69,7 +69,7 @@ class WrongFromDayThree(ec.forecasters.AbstractClairvoyantForecaster):
         return ec.forecasters.Exact().prepare(contexts * sign, window, None)
 
 
-guarded = ec.Periodic(ec.CompetitiveControl(mpc, ratio=1.5, horizon=24), 24)
+guarded = ec.CompetitiveControl(mpc, ratio=1.5, period=24)
 print(guarded.promise(problem))
 runs = {
     name: ec.rollout(agent, problem, run_days, WrongFromDayThree())
@@ -99,7 +99,9 @@ for name, run in runs.items():
 details = runs["behind the guard"].details
 for day in range(10):
     part = slice(24 * day, 24 * day + 24)
-    bottom.plot(time[part], 1.5 * details["optimum"][part], "--", color="black", label="promise" if day == 0 else None)
+    bottom.plot(
+        time[part], 1.5 * details["reference"][part], "--", color="black", label="promise" if day == 0 else None
+    )
     bottom.plot(time[part], details["cost"][part], color="#0072B2", label="cost" if day == 0 else None)
 top.set(ylabel="power", ylim=(None, 2.3), title="Forecasts have the wrong sign after 48 hours")
 middle.set(ylabel="charge")
@@ -117,7 +119,7 @@ starts = rng.integers(0, 150, size=200) * 24
 states = rng.normal(size=(200, 2)) * [0.5, 3.0]
 training = ec.Instance(states, np.stack([demand[t : t + 72] for t in starts]))  # three days from any state
 network = ec.advisors.MLP(1, 1, width=16, depth=2, key=jax.random.key(0), state_dim=2)
-guard = ec.Periodic(ec.CompetitiveControl(network, ratio=1.5, horizon=24), 24)
+guard = ec.CompetitiveControl(network, ratio=1.5, period=24)
 trained = ec.fit(guard, problem, training, loss=ec.StandaloneLoss(), key=jax.random.key(1), steps=600, batch=32).agent
 for name, agent in {"untrained": guard, "trained": trained}.items():
     run = ec.rollout(agent, problem, run_days)

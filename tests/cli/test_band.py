@@ -87,10 +87,11 @@ def test_fit_makes_the_promise_and_evaluate_finds_it_kept(made, ecl2o):
     assert evaluated.exit_code == 0, evaluated.stderr
     found = json.loads(evaluated.stdout)
     assert found["rows"][found["yours"]]["promise_kept"] is True
-    guard = next(agent for agent in walk_agents(ec.load(out).agent) if isinstance(agent, ec.CompetitiveBand))
+    guard = next(agent for agent in walk_agents(ec.load(out).agent) if isinstance(agent, ec.Guard))
+    (band,) = guard.references
     columns, covariates = ec.load(out).contract.columns, ec.load(out).contract.covariates
-    assert guard.columns is not None
-    assert [[covariates[columns[place]] for place in places] for places in guard.columns] == [[6.0, 12.0, 18.0]] * 2
+    assert band.columns is not None
+    assert [[covariates[columns[place]] for place in places] for places in band.columns] == [[6.0, 12.0, 18.0]] * 2
 
 
 @pytest.mark.parametrize("shift", [0.0, 3.0])

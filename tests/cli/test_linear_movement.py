@@ -16,7 +16,7 @@ PROBLEM = ec.Problem(ec.SquaredTracking(), ec.LinearSwitching(0.5))
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lazy")
     contract = Contract(columns=["demand"], steps_per_day=STEPS)
-    ec.save(folder / "daily.ecl2o", ec.Policy(ec.Periodic(ec.LCP(), STEPS, "history"), PROBLEM, contract=contract))
+    ec.save(folder / "daily.ecl2o", ec.Policy(ec.Periodic(ec.LCP(), STEPS), PROBLEM, contract=contract))
     ec.save(folder / "whole.ecl2o", ec.Policy(ec.LCP(), PROBLEM))
     write_series(folder / "demand.csv", days=10)
     return folder
@@ -38,7 +38,7 @@ def test_where_it_must_know_the_end_it_says_so_and_of_which_file(files, ecl2o):
     result = ecl2o("act", files / "whole.ecl2o", "--x0", "3", stdin="3\n")
     assert result.exit_code == 1
     assert "whole.ecl2o cannot be run here: LCP needs a horizon" in result.stderr
-    assert "Periodic(LCP(), period, keeps='history')" in result.stderr
+    assert "Periodic(LCP(), period)" in result.stderr
 
 
 def test_it_is_evaluated_and_never_three_times_the_optimum(files, ecl2o):

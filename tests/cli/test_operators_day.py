@@ -182,7 +182,7 @@ def daily_policy(tmp_path_factory, series):
         file_format=FileFormat(time_zone=ZONE.key),
     )
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
-    agent = ec.Periodic(ec.Competitive(ec.advisors.OnlineRidge(24), PROMISE, horizon=24), 24)
+    agent = ec.Competitive(ec.advisors.OnlineRidge(24), PROMISE, period=24)
     path = tmp_path_factory.mktemp("daily") / "daily.ecl2o"
     ec.save(path, ec.Policy(agent, problem, contract=contract, history=history))
     return path

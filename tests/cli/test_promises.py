@@ -171,9 +171,8 @@ def test_never_worse_than_the_rule_in_use(ecl2o, tmp_path):
     row = report["test"][report["yours"]]
     assert row["promise_kept"] is True
     assert row["promise"]["ratio"] == pytest.approx(1.05)
-    guard = ec.load(policy).agent
-    assert isinstance(guard, ec.Guarded)
-    assert float(guard.expert.scale) == 1.0  # in the file's units
+    (baseline,) = ec.load(policy).agent.references
+    assert float(baseline.agent.scale) == 1.0  # in the file's units
     judged = ecl2o("evaluate", policy, data, "--column", "demand", "--covariate", "supply", "--json")
     assert judged.exit_code == 0, judged.stderr
     kept = [row["promise_kept"] for row in json.loads(judged.stdout)["rows"].values() if row.get("promise")]

@@ -28,7 +28,10 @@ def exported(home, base: type) -> set[str]:
     }
 
 
-AGENTS = sorted(exported(agents, AbstractAgent) | exported(agents.advisors, AbstractAgent))
+GUARDS = {
+    name for name, made in vars(agents).items() if getattr(made, "__annotations__", {}).get("return") is agents.Guard
+}
+AGENTS = sorted((exported(agents, AbstractAgent) | exported(agents.advisors, AbstractAgent) | GUARDS) - {"Guard"})
 
 
 def section(name: str) -> str:

@@ -83,7 +83,7 @@ def test_days_that_keep_a_promise_of_two_can_cost_the_run_more():
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     days = (30 + 5 * np.sin(np.arange(20 * 24) * np.pi / 12)).reshape(20, 24, 1)
     test_days = TestDays.with_whole_span_optimum(problem, days[0, 0], days)
-    daily = ec.Periodic(ec.Competitive(Far(), 2.0, horizon=24), 24)
+    daily = ec.Competitive(Far(), 2.0, period=24)
     rows = compare({"daily": make_contender(daily, problem)}, test_days)
     row = rows[-1]
     assert row.promise_kept

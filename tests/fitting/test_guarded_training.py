@@ -91,7 +91,7 @@ def test_what_is_validated_on_a_recording_is_what_is_played(made_up, size):
     site = jax.tree.map(lambda leaf: leaf[None], (PROBLEM, recording))
     found = daily_costs(*eqx.partition(stacked, trainable_mask(stacked)), *site, 24)[0, 0]
     days = made_up.validation_days(history_steps=10 * 24)
-    runs, _ = stream_days(ec.Periodic(guard, 24), PROBLEM, *days)
+    runs, _ = stream_days(guard.every(24), PROBLEM, *days)
     best, _ = ec.oracle_days(PROBLEM, jnp.asarray(days.x0), jnp.asarray(days.days))
     np.testing.assert_allclose(found, runs.cost / best.cost.sum(), rtol=1e-9)
     assert found.shape == (4,)
@@ -148,7 +148,7 @@ def test_riverside(shared):
     assert log.best_step == 60
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), competitive_ridge(PromiseSpec(2.5, "day")), guard)
     assert [changed.agent.weights.weight, sum(jax.tree.leaves(changed))] == [True, 1]
-    runs, starts = stream_days(ec.Periodic(guard, 24), PROBLEM, *days)
+    runs, starts = stream_days(guard.every(24), PROBLEM, *days)
     assert float(metrics.average_cost(runs.cost, best.cost)) <= 1.115
     from_same = jax.vmap(lambda x0, day: ec.oracle(PROBLEM, ec.Instance(x0, day)).cost)(starts, jnp.asarray(days.days))
     assert float(metrics.competitive_ratio(runs.cost, from_same)) == pytest.approx(2.5, abs=1e-9)

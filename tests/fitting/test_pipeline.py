@@ -145,8 +145,8 @@ def test_agents_trained_on_scaled_contexts_work_in_the_units_of_the_series(wavy,
     terms = PromiseSpec(2.0, "day", allowance=1e9, contexts=(0.0, top)).rescale(unit)
     agent = with_promise(ec.MLAROBD(inside, 2.0), terms, STEPS)
     raw = unscale_agent(agent, 1 / unit)
-    assert float(raw.agent.contexts[1]) == pytest.approx(top, rel=1e-12)
-    assert float(raw.agent.allowance) == pytest.approx(1e9, rel=1e-12)
+    assert float(raw.references[0].tracking.contexts[1]) == pytest.approx(top, rel=1e-12)
+    assert float(raw.promises[0].allowance) == pytest.approx(1e9, rel=1e-12)
     runs = [
         ec.rollout_days(a, problem, *map(jax.numpy.asarray, c.test_days(candidates.count_history_steps(c))))[0].actions
         for a, c in ((agent, scaled), (raw, contexts))

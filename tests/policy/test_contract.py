@@ -13,7 +13,7 @@ TRACKING = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0,
 
 
 def test_promise_and_bounds_are_those_of_agent_and_problem():
-    guard = ec.Periodic(ec.Competitive(ec.ROBD(), 2.5, horizon=24), 24)
+    guard = ec.Competitive(ec.ROBD(), 2.5, period=24)
     said = Contract(period_name="shift", promise=None, action_bounds=[(0.0, 1.0)])
     contract = ec.Policy(guard, TRACKING, contract=said).contract
     assert contract.promise == Promise(2.5, period=24)

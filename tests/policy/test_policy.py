@@ -1,8 +1,10 @@
 """Saved policies come back bit for bit; invalid files are rejected, and run nothing."""
 
 import errno
+import functools
 import hashlib
 import json
+import operator
 import os
 import struct
 import warnings
@@ -374,12 +376,12 @@ def test_loading_calls_no_init_and_imports_nothing(tmp_path, monkeypatch, saved)
 
 def test_every_promise_counts_on_contexts_within_the_limits():
     inner = ec.Competitive(ec.ROBD(), ratio=2.5, contexts=(-1.0, 9.0))
-    policy = ec.Policy(ec.Guarded(ec.Periodic(ec.Competitive(inner, ratio=2.0, horizon=24), 24), slack=1.0), tracking())
+    policy = ec.Policy(ec.Guarded(ec.Competitive(inner, ratio=2.0, period=24), slack=1.0), tracking())
     limited = with_action_limits(policy, 0.0, 5.0)
-    outer = limited.agent.agent.agent
-    np.testing.assert_array_equal(outer.contexts, (0.0, 5.0))
-    np.testing.assert_array_equal(outer.agent.contexts, (0.0, 5.0))
-    assert (float(outer.ratio), outer.horizon, float(outer.agent.ratio)) == (2.0, 24, 2.5)
+    outer = limited.agent.agent
+    for guard in (outer, outer.agent):
+        np.testing.assert_array_equal(guard.references[0].tracking.contexts, (0.0, 5.0))
+    assert (float(outer.ratio), outer.promises[0].period, float(outer.agent.ratio)) == (2.0, 24, 2.5)
     assert limited.contract.action_bounds == [(0.0, 5.0)]
 
 
@@ -396,7 +398,7 @@ def test_limits_only_become_narrower():
     ("absent", "place", "loads"),
     [
         (("also", "rolling", "at_end"), ["contract", "promise"], True),
-        (("baseline", "contexts"), ["agent", "fields"], True),
+        (("period", "rolling", "reference"), ["agent", "fields", "promises", "tuple", 0, "fields"], True),
         (("promises",), ["agent", "fields"], False),
     ],
 )
@@ -407,7 +409,7 @@ def test_files_from_before_a_field_are_read_or_refused(tmp_path, absent, place, 
     ec.save(path, ec.Policy(agent, problem))
 
     def change(header):
-        part = header[place[0]][place[1]]
+        part = functools.reduce(operator.getitem, place, header)
         for name in absent:
             del part[name]
 

@@ -351,7 +351,7 @@ def test_an_impossible_promise_is_rejected():
     """At the start, where the numbers are known; the steps are compiled with the ratio as an argument."""
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     asked = ec.Competitive(ec.Greedy(), ratio=1.7)
-    for agent in (asked, ec.MLAROBD(asked), ec.Competitive(asked, ratio=2.0), ec.Periodic(asked, 4, "history")):
+    for agent in (asked, ec.MLAROBD(asked), ec.Competitive(asked, ratio=2.0), ec.Periodic(asked, 4)):
         for make in (lambda a: ec.Runner(a, [0.0]), lambda a: ec.Runner.many(a, [[0.0], [1.0]])):
             with pytest.raises(ValueError, match=r"1\.7 .* 1\.7298"):
                 make(ec.Policy(agent, problem))
@@ -369,7 +369,7 @@ def test_a_live_ratio_is_of_what_is_played():
     contexts = np.random.default_rng(0).normal(size=(9, 1))
     guard = ec.Competitive(ec.HittingMinimizer(), ratio=2.5)
     best = float(ec.oracle(problem, ec.Instance([0.0], contexts)).cost)
-    for agent, known in ((guard, True), (ec.Periodic(guard, 24, "history"), True), (ec.MLAROBD(guard), False)):
+    for agent, known in ((guard, True), (ec.Periodic(guard, 24), True), (ec.MLAROBD(guard), False)):
         runner = ec.Runner(ec.Policy(agent, problem), [0.0])
         for context in contexts:
             runner.step(context)

@@ -39,7 +39,7 @@ def wave(steps: int, seed: int = 0) -> np.ndarray:
 @pytest.fixture(scope="module")
 def policy() -> ec.Policy:
     """A learner behind a daily promise, whose own history ends with a Sunday."""
-    guard = ec.Competitive(ec.advisors.OnlineRidge(DAY), ratio=2.0, horizon=DAY)
+    guard = ec.Competitive(ec.advisors.OnlineRidge(DAY), ratio=2.0, period=DAY)
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
     contract = Contract(
         columns=["load"],
@@ -51,7 +51,7 @@ def policy() -> ec.Policy:
         plausible=[(0.0, 50.0)],
         accepted_after=DAY,
     )
-    return ec.Policy(ec.Periodic(guard, DAY), problem, contract=contract, history=wave(14 * DAY, seed=1))
+    return ec.Policy(guard, problem, contract=contract, history=wave(14 * DAY, seed=1))
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def dayton(shared):
         accepted_after=DAY,
     )
     problem = ec.Problem(ec.SquaredTracking(), ec.Mahalanobis.isotropic(alpha=10.0, dim=1))
-    agent = ec.Periodic(ec.Competitive(ec.advisors.OnlineRidge(DAY), ratio=2.0, horizon=DAY), DAY)
+    agent = ec.Competitive(ec.advisors.OnlineRidge(DAY), ratio=2.0, period=DAY)
     policy = ec.Policy(agent, problem, contract=contract, history=load[first - 60 * DAY : first])
     return policy, series, first
 
@@ -181,7 +181,7 @@ def test_whole_weeks_are_left_out(service):
 
 def test_periods_stay_right_over_long_gaps_and_longer_ones_are_rejected(service, policy, monkeypatch):
     daily = StepClock(policy)
-    monthly = StepClock(dataclasses.replace(policy, agent=ec.Periodic(policy.agent.agent, 30 * DAY, "memory")))
+    monthly = StepClock(dataclasses.replace(policy, agent=policy.agent.every(30 * DAY)))
     assert [daily.count_filled(missed) for missed in (0, 1, 7 * DAY, 3 * 7 * DAY + 4)] == [0, 1, 0, 4]
     assert [monthly.count_filled(missed) for missed in (8 * DAY, 211 * DAY)] == [8 * DAY, DAY]
     monkeypatch.setattr(step_executor, "_MAX_FILLED", 5)

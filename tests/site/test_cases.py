@@ -125,10 +125,10 @@ def test_replicas_keep_the_promise(cases, shared, tmp_path):
         sides = np.concatenate([days.needed[:n] - start, math.sqrt(alpha) * start])
         best = np.linalg.lstsq(rows, sides, rcond=None)[0]
         cost, optimum = (0.5 * np.sum((rows @ actions - sides) ** 2) for actions in (decided[:n], best))
-        np.testing.assert_allclose(figures["live_ratio"][n - 1], cost / optimum, rtol=1e-6)
-        booked = figures["booked"][n - 1]
-        assert 0 <= booked <= rounding * n
-        assert cost <= (promise * optimum + booked) * (1 + 1e-9)
+        np.testing.assert_allclose(figures["ratio"][n - 1], cost / optimum, rtol=1e-6)
+        added = figures["rounding_allowance"][n - 1]
+        assert 0 <= added <= rounding * n
+        assert cost <= (promise * optimum + added) * (1 + 1e-9)
     assert cost > 1.2 * optimum
     np.testing.assert_array_equal(days.run(policy)[0], np.maximum(1, [days.first, *decided[:-1]]))
 

@@ -1,7 +1,7 @@
 """`ecl2o cite`: whom to cite."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,17 +46,24 @@ def _cite(agent: str | None) -> str:
     return named_citation(_class_name(agent))
 
 
+def _makes_agents(entry: Any) -> bool:
+    """Return whether it is a class of agents, or a function that returns one."""
+    from ecl2o.agents import AbstractAgent
+
+    made = entry if isinstance(entry, type) else getattr(entry, "__annotations__", {}).get("return")
+    return isinstance(made, type) and issubclass(made, AbstractAgent) and made is not AbstractAgent
+
+
 def _class_name(agent: str) -> str | None:
-    """Return the class that is meant: `mla-robd`, `MLAROBD` and `MLA_ROBD` are the same."""
+    """Return the class or function that is meant: `mla-robd`, `MLAROBD` and `MLA_ROBD` are the same."""
     from ecl2o import agents
-    from ecl2o.agents import AbstractAgent, advisors
+    from ecl2o.agents import advisors
 
     key = "".join(letter for letter in agent.lower() if letter.isalnum())
     if key in _ROWS:
         return _ROWS[key]
-    classes = [entry for module in (agents, advisors) for entry in vars(module).values() if isinstance(entry, type)]
-    names = [kind.__name__ for kind in classes if issubclass(kind, AbstractAgent)]
-    names = {name.lower(): name for name in names if not name.startswith("Abstract")}
+    found = {name: entry for module in (agents, advisors) for name, entry in vars(module).items()}
+    names = {name.lower(): name for name, entry in found.items() if _makes_agents(entry)}
     if key not in names:
         raise typer.BadParameter(f"no agent is called {agent!r}. There are: {', '.join(sorted(names.values()))}.")
     return names[key]

@@ -44,9 +44,10 @@ class GuardedLoss(AbstractLoss):
 
     def roll_out(self, guard: Guard, problem: Problem, instances: Instance) -> Trajectory:
         """Run the guard on every instance, with the recorded forecasts instead of the regression."""
+        guard = guard.every(self.period)
 
         def replay(guard, advisor):
-            return eqx.tree_at(lambda g: g.agent.advisor, guard, advisor).every(self.period)
+            return eqx.tree_at(lambda g: g.agent.advisor, guard, advisor)
 
         axes = replay(jax.tree.map(lambda _: None, guard), Replayed(jax.tree.map(lambda _: 0, self.forecasts)))
         return rollout_batch(replay(guard, Replayed(self.forecasts)), problem, instances, agent_axes=axes)
